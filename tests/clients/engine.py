@@ -1,14 +1,15 @@
 """Starts `hanzo-engine serve` on free ports for a check, and stops it. Also a registry of checks with a tiny runner."""
-import os, re, signal, subprocess, sys, tempfile, threading, time, traceback, urllib.request
+import os, re, signal, ssl, subprocess, sys, tempfile, threading, time, traceback, urllib.request
 
 BINARY = sys.argv[1] if len(sys.argv) > 1 else "hanzo-engine"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class Engine:
-    """A running engine: .http, .grpc, .admin are host:port."""
+    """A running engine: .http, .grpc, .admin are host:port. Where it speaks TLS, by certificates that `ca` is the authority of."""
 
-    def __init__(self, *args, env=None):
+    def __init__(self, *args, env=None, ca=None):
+        self.trust = ssl.create_default_context(cafile=ca) if ca else None
         self.dir = tempfile.TemporaryDirectory(prefix="hanzo-models-")
         command = [BINARY, "serve", "--port", "0", "--grpc-port", "0", "--admin-port", "0", "--model-dir", self.dir.name, *args]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
@@ -31,14 +32,13 @@ class Engine:
         ready.wait(60)
         assert len(found) == 3, "serve did not print its addresses:\n" + "".join(self.lines)
         self.http, self.grpc, self.admin = found["http"], found["grpc"], found["admin"]
-        while self.status(f"http://{self.http}/ready") != 200:
+        while self.status(f"{'https' if ca else 'http'}://{self.http}/ready") != 200:
             assert time.monotonic() < deadline and self.process.poll() is None, "never ready:\n" + "".join(self.lines)
             time.sleep(0.05)
 
-    @staticmethod
-    def status(url):
+    def status(self, url):
         try:
-            return urllib.request.urlopen(url, timeout=10).status
+            return urllib.request.urlopen(url, timeout=10, context=self.trust).status
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:

@@ -112,7 +112,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 26] = [
+const WIRES_MEET: [&str; 30] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -133,6 +133,10 @@ const WIRES_MEET: [&str; 26] = [
     "openai/tools.rs",
     "ops.rs",
     "request.rs",
+    "responses/conversation.rs",
+    "responses/count.rs",
+    "responses/request.rs",
+    "responses/tools.rs",
     "scores/tasks.rs",
     "status.rs",
     "tei/words.rs",

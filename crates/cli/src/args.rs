@@ -176,7 +176,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
     /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = hanzo_engine_daemon::config::parse_host)]
     pub(crate) host: Option<IpAddr>,
     /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
     #[arg(long, value_name = "KEY")]
@@ -202,6 +202,9 @@ pub(crate) struct ServeArgs {
     /// Want a key for /metrics, /health and /version too
     #[arg(long)]
     pub(crate) private_metrics: bool,
+    /// Show no page to browsers at /
+    #[arg(long)]
+    pub(crate) no_page: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
     /// Threads to compute with [default: one for each core]
@@ -252,6 +255,9 @@ pub(crate) struct ServeArgs {
     /// Ignore unknown fields of HTTP requests instead of answering 400
     #[arg(long)]
     pub(crate) lenient: bool,
+    /// Keep responses that clients may ask for again in this directory, to be found after a restart [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) responses_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overrides: OverrideArgs,
 }

@@ -22,7 +22,7 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Of a fixed amount of memory, what the gateway holds at most of bodies, of vectors and of answers each.
+/// Of a fixed amount of memory, what the gateway holds at most of bodies, of vectors, of answers and of kept responses each.
 const FIXED_HELD_BYTES: usize = 16 << 20;
 
 /// Where a `serve` is reached.
@@ -217,11 +217,17 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
             flags.insert(key.to_owned(), json!(true));
         }
     }
+    if args.no_page {
+        flags.insert("page".to_owned(), json!(false));
+    }
     if args.adapter_updates {
         flags.insert("adapter_updates".to_owned(), json!(true));
     }
     if args.lenient {
         flags.insert("lenient".to_owned(), json!(true));
+    }
+    if let Some(dir) = &args.responses_dir {
+        flags.insert("responses_dir".to_owned(), json!(dir));
     }
     let mut config = hanzo_engine_gateway::Config::load(None, flags)?;
     if daemon.engine.fixed_memory_bytes.is_some() {
@@ -229,6 +235,10 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
         config.bodies_bytes_max = config.bodies_bytes_max.min(FIXED_HELD_BYTES.max(config.body_bytes_max));
         config.embeddings_bytes_max = config.embeddings_bytes_max.min(FIXED_HELD_BYTES);
         config.answers_bytes_max = config.answers_bytes_max.min(FIXED_HELD_BYTES);
+        if config.responses_dir.is_none() {
+            let kept = config.responses_bytes_max.unwrap_or(FIXED_HELD_BYTES).min(FIXED_HELD_BYTES);
+            config.responses_bytes_max = Some(kept);
+        }
     }
     Ok(config)
 }

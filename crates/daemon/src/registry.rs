@@ -305,6 +305,7 @@ impl Registry {
             let standing = match (&entry.state, entry.usage.standing()) {
                 (_, Standing::Stays) => return None,
                 (State::Ready(_), standing) => standing,
+                (State::Draining(_), Standing::Idle(_) | Standing::Leaves) => Standing::Leaves,
                 _ => Standing::Changes,
             };
             Some(Holder { name: entry.name.clone(), life: entry.life, bytes: entry.reserved_bytes, standing })

@@ -96,13 +96,16 @@ impl Models {
             let now = Instant::now();
             let used_first = |holder: &&Holder| match holder.standing {
                 Standing::Idle(since) | Standing::Works(since) => Some(since),
-                Standing::Stays | Standing::Changes => None,
+                Standing::Stays | Standing::Leaves | Standing::Changes => None,
             };
             let oldest = |which: &dyn Fn(Standing) -> bool| {
                 holders.iter().filter(|holder| which(holder.standing)).min_by_key(used_first)
             };
             let mut turn_ends = None;
-            if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Idle(_))) {
+            if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
+                // What it leaves may be enough.
+                waits(true);
+            } else if let Some(holder) = oldest(&|standing| matches!(standing, Standing::Idle(_))) {
                 if self.evict(&holder.name, holder.life, Eviction::Room) {
                     waits(true);
                 }

@@ -55,7 +55,9 @@ pub(crate) enum Standing {
     Idle(Instant),
     /// It works, and has been there since.
     Works(Instant),
-    /// It leaves, or is not there yet.
+    /// It is to leave and nobody uses it: what it takes will be free in a moment.
+    Leaves,
+    /// It leaves when what it has begun has ended, or is not there yet.
     Changes,
 }
 
@@ -116,6 +118,7 @@ impl Usage {
     pub(crate) fn standing(&self) -> Standing {
         let now = self.lock();
         match now.keep.alive {
+            _ if now.leaving && now.uses == 0 => Standing::Leaves,
             _ if now.leaving => Standing::Changes,
             KeepAlive::Pinned => Standing::Stays,
             KeepAlive::For(_) if now.uses > 0 => Standing::Works(now.ready_at),

@@ -137,6 +137,12 @@ where
     (content_type, Body::from_stream(first.chain(frames))).into_response()
 }
 
+/// An answer that is written already.
+pub(crate) fn whole(json: String, room: AnswerRoom) -> Response {
+    let bytes = Bytes::from_owner(SentBytes { bytes: json.into_bytes(), _room: Arc::new(room) });
+    ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
+}
+
 type Rest<T> = vec::IntoIter<(u32, T)>;
 
 #[cfg(test)]

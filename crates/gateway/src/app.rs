@@ -16,9 +16,10 @@ use crate::{
     hosts::Hosts,
     limits::BODIES_READ_MAX,
     metrics::Metrics,
+    responses::store::Responses,
 };
 
-/// The gateway's state. Nothing in it belongs to one request, and nothing outlives the process.
+/// The gateway's state. Nothing in it belongs to one request, and nothing but responses on disk outlives the process.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) config: Config,
@@ -37,6 +38,8 @@ pub(crate) struct App {
     pub(crate) hosts: Hosts,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
+    /// Answers that are kept.
+    pub(crate) responses: Responses,
 }
 
 impl App {
@@ -53,6 +56,7 @@ impl App {
             answers: Answers::new(config.answers_bytes_max),
             hosts: Hosts::of(&config),
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
+            responses: Responses::open(&config)?,
             config,
         })
     }

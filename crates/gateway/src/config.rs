@@ -65,6 +65,8 @@ pub struct Config {
     pub engine_api_key: Option<Secret>,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
     pub lenient: bool,
+    /// Show browsers a page at `GET /`, to chat and to watch the engine.
+    pub page: bool,
     /// Let HTTP clients load and unload adapters: what they load are paths on the engine's machine.
     pub adapter_updates: bool,
     /// Largest request body, in bytes.
@@ -95,6 +97,13 @@ pub struct Config {
     pub embeddings_bytes_max: usize,
     /// Bytes of answers collected at once, over all requests that are not streamed, beyond the first megabyte of each.
     pub answers_bytes_max: usize,
+    /// Where responses are kept that clients may ask for again (`/v1/responses`), to be found after a restart; unset: in memory.
+    pub responses_dir: Option<PathBuf>,
+    /// Bytes of responses that are kept; the least recently used leave first. 0: none is. Unset: 64 MiB, or 1 GiB in
+    /// `responses_dir`.
+    pub responses_bytes_max: Option<usize>,
+    /// Responses that are kept. 0: none is.
+    pub responses_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
     /// Seconds that requests may go on after the shutdown signal.
@@ -123,6 +132,7 @@ impl Default for Config {
             engine_api_key: None,
             engine: "http://127.0.0.1:36901".to_owned(),
             lenient: false,
+            page: true,
             adapter_updates: false,
             body_bytes_max: 10_000_000,
             bodies_bytes_max: 256_000_000,
@@ -137,6 +147,9 @@ impl Default for Config {
             embedding_inputs_max: 2048,
             embeddings_bytes_max: 256_000_000,
             answers_bytes_max: 256 << 20,
+            responses_dir: None,
+            responses_bytes_max: None,
+            responses_max: 10_000,
             sse_keep_alive_s: 15,
             drain_s: 30,
             request_timeout_s: None,

@@ -102,6 +102,38 @@ impl ApiError {
         error
     }
 
+    /// 404: no such response of who asks.
+    pub(crate) fn response_not_found(id: &str) -> ApiError {
+        let message = format!("Response with id {} not found.", quote(id));
+        ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("response_not_found"), message)
+    }
+
+    /// 400: the response that is to be followed is not kept, or not of who asks.
+    pub(crate) fn previous_response_not_found(id: &str) -> ApiError {
+        let message = format!("Previous response with id {} not found.", quote(id));
+        let mut error =
+            ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("previous_response_not_found"), message);
+        error.param = Some("previous_response_id".to_owned());
+        error
+    }
+
+    /// 404: an item that is only named is not kept, or not of who asks.
+    pub(crate) fn item_not_found(param: &str, id: &str) -> ApiError {
+        let problem = format!(
+            "Item with id {} not found; items of responses that are not kept are sent whole.",
+            quote(id)
+        );
+        let mut error = ApiError::field(param, problem);
+        (error.status, error.code) = (StatusCode::NOT_FOUND, Some("item_not_found".to_owned()));
+        error
+    }
+
+    /// 400: a response that is not made in the background is not cancelled by its id.
+    pub(crate) fn not_in_background() -> ApiError {
+        let message = "Cannot cancel a synchronous response: it is whole already. One that is still streamed ends when its client closes the connection.";
+        ApiError::new(StatusCode::BAD_REQUEST, INVALID, None, message)
+    }
+
     /// 403: the request is to another host.
     pub(crate) fn host(host: &str) -> ApiError {
         let message = format!(

@@ -1,7 +1,7 @@
 //! The HTTP gateway of Hanzo Engine: the OpenAI API, and what embeds and ranks in the shapes of TEI, Jina, Cohere
 //! and vLLM, over the gRPC contract `hanzo.engine.v1`.
 //!
-//! It keeps no state between requests and knows nothing of models; it checks requests, changes their shape,
+//! It keeps no state between requests, but for responses that clients ask for again (`responses::store`), and knows nothing of models; it checks requests, changes their shape,
 //! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
 //! `routes` → `track` (id, metrics, admission) → `body` (bytes to `json`, in the room that `bodies` has for them) →
 //! `openai::chat` or `openai::completions` (fields to a `plan`) → `openai::generation` (gRPC events) → `openai::sse` or
@@ -32,10 +32,12 @@ mod metrics;
 mod names;
 mod openai;
 mod ops;
+mod page;
 mod peer;
 mod quota;
 mod request;
 mod request_id;
+mod responses;
 mod routes;
 mod scores;
 mod select;

@@ -41,6 +41,22 @@ pub(crate) const ANSWER_STEP_BYTES: usize = 1 << 20;
 pub(crate) const LOGPROB_BYTES: usize = 128;
 /// Events of prompts that are taken up, while others of the same request are not.
 pub(crate) const EARLY_EVENTS_MAX: usize = 64;
+/// Bytes of the responses that are kept in memory, unless the configuration says.
+pub(crate) const RESPONSES_BYTES_MAX: usize = 64 << 20;
+/// The same, on disk.
+pub(crate) const RESPONSES_DISK_BYTES_MAX: usize = 1 << 30;
+/// Times that a conversation is made shorter until it fits.
+pub(crate) const TRUNCATION_STEPS_MAX: usize = 64;
+/// Items of a response's input that are listed at once, unless the request says.
+pub(crate) const ITEMS_LISTED: usize = 20;
+/// The same, where it does.
+pub(crate) const ITEMS_LISTED_MAX: usize = 100;
+/// Pairs of a response's `metadata`, as OpenAI has them.
+pub(crate) const METADATA_PAIRS_MAX: usize = 16;
+/// Characters of a key of it.
+pub(crate) const METADATA_KEY_CHARS_MAX: usize = 64;
+/// Characters of a value.
+pub(crate) const METADATA_VALUE_CHARS_MAX: usize = 512;
 /// Bytes of a model's name.
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
 /// Bytes of what says how long a model stays.

@@ -98,10 +98,18 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lenient: bool,
+    /// Show no page to browsers at /.
+    #[arg(long = "no-page", action = clap::ArgAction::SetFalse)]
+    #[serde(skip_serializing_if = "std::clone::Clone::clone")]
+    page: bool,
     /// Let HTTP clients load adapters from paths on the engine's machine, and unload them.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     adapter_updates: bool,
+    /// Directory to keep responses in that clients may ask for again, to be found after a restart [default: in memory].
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    responses_dir: Option<PathBuf>,
     /// Seconds that requests may go on after SIGTERM or SIGQUIT [default: 30].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("text", PROMPT),
     ("tokens", PROMPT),
     ("input", PROMPT),
-    ("messages", &["messages"]),
+    ("messages", &["messages", "input"]),
     ("tools", &["tools", "functions"]),
     ("tools_json", &["tools", "functions"]),
     ("tool_use", &["tool_choice", "function_call", "parallel_tool_calls", "tools"]),
@@ -48,7 +48,7 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("presence_penalty", &["presence_penalty"]),
     ("logit_bias", &["logit_bias"]),
     ("seed", &["seed"]),
-    ("max_tokens", &["max_completion_tokens", "max_tokens", "n_predict"]),
+    ("max_tokens", &["max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict"]),
     ("min_tokens", &["min_tokens"]),
     ("strings", STOP),
     ("stop", STOP),
@@ -89,6 +89,7 @@ const STOP: &[&str] = &["stop", "stop_sequences"];
 
 const CONSTRAINT: &[&str] = &[
     "output_config",
+    "text",
     "output_format",
     "structured_outputs",
     "guided_json",
@@ -111,7 +112,7 @@ const REASONING: &[&str] = &[
     "reasoning_budget_tokens",
 ];
 
-const PROMPT: &[&str] = &["messages", "prompt", "content"];
+const PROMPT: &[&str] = &["messages", "prompt", "content", "input"];
 
 /// Those of the words in the table that a body has.
 #[derive(Debug, Clone, Default)]
@@ -157,7 +158,7 @@ impl SentFields {
             return Some(path.to_owned());
         };
         let word = words.iter().find(|word| self.words.contains(word))?;
-        if self.messages_as_one && *word == "messages" {
+        if self.messages_as_one && matches!(*word, "messages" | "input") {
             return Some((*word).to_owned());
         }
         // A call's name lies one object deeper than the engine has it.

@@ -9,13 +9,20 @@ use axum::{
     routing::{get, post},
 };
 
-use crate::{adapters, anthropic, app::App, error::ApiError, openai, ops, scores, tei, tokens, track};
+use crate::{
+    adapters, anthropic, app::App, error::ApiError, openai, ops, page, responses, scores, tei, tokens, track,
+};
 
 /// Every route.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/completions", post(openai::completions::handle))
+        .route("/v1/responses", post(responses::create::handle))
+        .route("/v1/responses/input_tokens", post(responses::count::handle))
+        .route("/v1/responses/{id}", get(responses::saved::show).delete(responses::saved::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::saved::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::saved::input_items))
         .route("/v1/messages", post(anthropic::messages::handle))
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/infill", post(openai::infill::handle))
@@ -45,7 +52,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/alive", get(ops::alive))
         .route("/ready", get(ops::ready))
         .route("/version", get(ops::version))
-        .route("/metrics", get(ops::metrics))
+        .route("/metrics", get(ops::metrics));
+    let router = if app.config.page { page::route(router) } else { router };
+    router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), track::track))

@@ -1,6 +1,6 @@
 //! What the engine says of itself and its models, as JSON: the models of a list, and `/health`.
 
-use hanzo_engine_proto::v1::{self, ModelState};
+use hanzo_engine_proto::v1::{self, Capability, ModelState};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -22,6 +22,9 @@ pub(crate) struct Model {
     /// Tokens of prompt and completion together, of a model in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_model_len: Option<u32>,
+    /// What it can do, such as `chat`, `embed` or `vision`; of a model in memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) capabilities: Vec<&'static str>,
     /// Of an adapter: where it was loaded from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) root: Option<String>,
@@ -48,6 +51,24 @@ fn state_word(state: ModelState) -> &'static str {
         ModelState::Draining => "draining",
         ModelState::Unloaded => "unloaded",
         ModelState::Failed => "failed",
+    }
+}
+
+/// What a model can do, in JSON.
+fn capability_word(capability: Capability) -> Option<&'static str> {
+    match capability {
+        Capability::Unspecified => None,
+        Capability::Chat => Some("chat"),
+        Capability::Completion => Some("completion"),
+        Capability::Embed => Some("embed"),
+        Capability::Rerank => Some("rerank"),
+        Capability::Vision => Some("vision"),
+        Capability::Audio => Some("audio"),
+        Capability::Image => Some("image"),
+        Capability::Classify => Some("classify"),
+        Capability::EmbedSparse => Some("embed_sparse"),
+        Capability::Tools => Some("tools"),
+        Capability::Infill => Some("infill"),
     }
 }
 
@@ -92,6 +113,7 @@ pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
 
 fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
+    let capabilities = status.capabilities().filter_map(capability_word).collect();
     let value = match status.state() {
         ModelState::Ready | ModelState::Draining => "loaded",
         ModelState::Queued | ModelState::Loading => "loading",
@@ -105,6 +127,7 @@ fn model_of_status(status: v1::ModelStatus) -> Model {
         status: RouterStatus { value, failed },
         error: failed.then_some(status.error),
         max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
+        capabilities,
         root: None,
         parent: None,
         id: status.name,
@@ -121,6 +144,7 @@ fn model_of_store(model: v1::StoredModel) -> Model {
         status: RouterStatus { value: if model.loaded { "loaded" } else { "unloaded" }, failed: false },
         error: None,
         max_model_len: None,
+        capabilities: Vec::new(),
         root: None,
         parent: None,
         id: model.name,
@@ -154,6 +178,20 @@ pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
             "blocks_cached": stats.kv_blocks_cached,
             "block_tokens": stats.kv_block_tokens,
             "utilization": used,
+        },
+        "memory": {
+            "weights_bytes": status.weights_bytes,
+            "kv_bytes": status.kv_bytes,
+            "scratch_bytes": status.scratch_bytes,
+        },
+        "totals": {
+            "requests_finished": stats.requests_finished,
+            "requests_cancelled": stats.requests_cancelled,
+            "requests_failed": stats.requests_failed,
+            "prompt_tokens": stats.prompt_tokens,
+            "generated_tokens": stats.generated_tokens,
+            "prefix_hit_tokens": stats.prefix_hit_tokens,
+            "preemptions": stats.preemptions,
         },
     });
     match status.state() {

@@ -28,7 +28,7 @@ use crate::{
     cors,
     drain::Admission,
     error::ApiError,
-    quota,
+    page, quota,
     request_id::{self, RequestId, X_REQUEST_ID},
     surface,
 };
@@ -83,10 +83,15 @@ impl From<ApiError> for Refused {
     }
 }
 
+/// Whether a request is about the server itself. The page is: it says nothing of models and clients.
+fn is_operation(method: &Method, route: &str) -> bool {
+    OPERATIONS.contains(&route) || (matches!(*method, Method::GET | Method::HEAD) && page::is_own(route))
+}
+
 /// Lets a request in, or says why not.
 fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused> {
     app.hosts.check(request.uri(), request.headers())?;
-    let operation = OPERATIONS.contains(&route);
+    let operation = is_operation(request.method(), route);
     if operation && !(app.config.private_metrics && PRIVATE.contains(&route)) {
         return Ok(Admitted { pass: Pass::anyone(), _running: Running::default(), _admission: None });
     }
@@ -106,7 +111,7 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
 pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unmatched", MatchedPath::as_str).to_owned();
-    let operation = OPERATIONS.contains(&route.as_str());
+    let operation = is_operation(request.method(), &route);
     let from = request.extensions().get::<ClientAddress>().map(|from| request_id::Client::of(from.0));
     let id = RequestId::of(request.headers()).asked_by(from);
     let page = cors::Allowed::of(&app.config.cors_origins, request.headers());

@@ -74,10 +74,7 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// The address to bind.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
-        if self.host.eq_ignore_ascii_case("localhost") {
-            return Some(IpAddr::from([127, 0, 0, 1]));
-        }
-        self.host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+        parse_host(&self.host).ok()
     }
 
     /// Where the keys are from.
@@ -104,8 +101,7 @@ impl ServerConfig {
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let refuse = |key, reason: String| Err((key, reason));
         let Some(ip) = self.ip() else {
-            let reason = format!("must be an IP address or localhost, not {:?}", self.host);
-            return refuse("server.host", reason);
+            return refuse("server.host", format!("must be an IP address or localhost, not {:?}", self.host));
         };
         if !ip.is_loopback()
             && !self.insecure
@@ -137,6 +133,18 @@ impl ServerConfig {
         }
         Ok(())
     }
+}
+
+/// The address that a word says.
+///
+/// # Errors
+/// Where it is neither an IP address nor `localhost`.
+pub fn parse_host(text: &str) -> Result<IpAddr, String> {
+    if text.eq_ignore_ascii_case("localhost") {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    }
+    let address = text.trim_start_matches('[').trim_end_matches(']');
+    address.parse().map_err(|_| format!("{text:?} is neither an IP address nor localhost"))
 }
 
 /// The key that the environment sets.

@@ -46,6 +46,16 @@ fn ready(names: &[&str]) -> Vec<(String, S)> {
     names.iter().map(|name| ((*name).to_owned(), S::Ready)).collect()
 }
 
+/// Asks a model, and waits until it is idle: its place is given back a little after its answer.
+async fn used(rig: &Rig, name: &str) {
+    rig.events(ask(name, 1)).await;
+    let idle = async |rig: &Rig| {
+        let models = rig.handle.models();
+        models.iter().any(|model| model.name.starts_with(name) && model.expires_at_unix_ms > 0)
+    };
+    rig.until("it is idle", idle).await;
+}
+
 async fn evictions(rig: &Rig, reason: &str) -> u64 {
     let (_, text) = rig.admin("/metrics").await;
     let line = format!("hanzo_engine_model_evictions_total{{reason=\"{reason}\"}} ");
@@ -136,6 +146,28 @@ async fn what_an_operator_loads_stays_as_the_operator_says() {
     rig.events(keeping("b", "200ms")).await;
     rig.load("b", "").await.unwrap();
     assert_eq!(rig.handle.models().remove(1).keep_alive_ms, -1);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_that_was_used_the_longest_ago_makes_room() {
+    let rig = start(2, &["a", "b", "c", "d"]).await;
+    for name in ["a", "b", "a", "c"] {
+        used(&rig, name).await;
+    }
+    assert_eq!(states(&rig), ready(&["a", "c"]));
+    // What is pinned does not make room, however long nobody has used it.
+    rig.load("a", "").await.unwrap();
+    used(&rig, "c").await;
+    used(&rig, "d").await;
+    assert_eq!(states(&rig), ready(&["a", "d"]));
+    assert_eq!((evictions(&rig, "room").await, evictions(&rig, "turn").await), (2, 0));
+    rig.load("d", "").await.unwrap();
+    let builds = rig.device.builds();
+    let refused = rig.infer(ask("b", 1)).await.unwrap_err();
+    check_refused(&refused, Code::ResourceExhausted, "b needs ");
+    assert!(refused.message().contains("q8_0"), "{refused:?}");
+    assert_eq!(rig.device.builds(), builds);
     rig.stopped().await;
 }
 

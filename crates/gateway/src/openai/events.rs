@@ -85,7 +85,7 @@ pub(crate) struct ChatLogprobs {
 }
 
 #[derive(Debug, Serialize)]
-struct ChatLogprob {
+pub(crate) struct ChatLogprob {
     token: String,
     logprob: f32,
     bytes: Vec<u8>,
@@ -95,6 +95,11 @@ struct ChatLogprob {
 
 /// One entry for each token.
 pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
+    ChatLogprobs { content: token_logprobs(tokens), refusal: () }
+}
+
+/// The entries alone.
+pub(crate) fn token_logprobs(tokens: &[TokenLogprob]) -> Vec<ChatLogprob> {
     fn entry(token: &TokenLogprob) -> ChatLogprob {
         ChatLogprob {
             token: String::from_utf8_lossy(&token.token).into_owned(),
@@ -107,7 +112,7 @@ pub(crate) fn chat_logprobs(tokens: &[TokenLogprob]) -> ChatLogprobs {
         top_logprobs: Some(token.top.iter().map(entry).collect()),
         ..entry(token)
     };
-    ChatLogprobs { content: tokens.iter().map(whole).collect(), refusal: () }
+    tokens.iter().map(whole).collect()
 }
 
 /// A completion's `logprobs`: four lists of the same length.

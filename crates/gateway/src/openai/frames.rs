@@ -32,6 +32,20 @@ impl Frames {
         self.data(value);
     }
 
+    /// Adds one event of that name whose data is the text of a JSON object; `padded`: filled up to few sizes.
+    pub(crate) fn text(&mut self, name: &str, json: &str, padded: bool) {
+        self.bytes.extend_from_slice(b"event: ");
+        self.bytes.extend_from_slice(name.as_bytes());
+        self.bytes.push(b'\n');
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(b"data: ");
+        self.bytes.extend_from_slice(json.as_bytes());
+        if padded {
+            self.pad(start);
+        }
+        self.bytes.extend_from_slice(b"\n\n");
+    }
+
     /// Gives the object that the event from `start` has a last field of random letters, so that events are of few
     /// sizes.
     fn pad(&mut self, start: usize) {

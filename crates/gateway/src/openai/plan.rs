@@ -23,7 +23,7 @@ use crate::{
 const COMPLETION_MAX_TOKENS: u32 = 16;
 
 /// A checked request: what to ask the engine, and how to answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// One for each prompt.
     pub(crate) requests: Vec<v1::InferRequest>,
@@ -37,6 +37,16 @@ pub(crate) struct Plan {
     pub(crate) old_calls: bool,
     /// Where choices end before the model ends them.
     pub(crate) line_limits: Option<LineLimits>,
+}
+
+impl Plan {
+    /// The messages of a chat's only request.
+    pub(crate) fn messages(&mut self) -> Option<&mut Vec<v1::Message>> {
+        match self.requests.first_mut()?.prompt.as_mut()? {
+            Prompt::Chat(chat) => Some(&mut chat.messages),
+            Prompt::Text(_) | Prompt::Tokens(_) => None,
+        }
+    }
 }
 
 /// What a stream shows besides its text.

@@ -52,7 +52,7 @@ impl CollectedChoice {
 }
 
 /// What every chunk of an answer begins with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) created: u64, // Unix seconds
@@ -72,6 +72,14 @@ pub(crate) trait Shape: Send + 'static {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames);
     /// Log probabilities of the tokens of an answer's prompt that is collected, which has the choices from `index` on.
     fn scored(&mut self, index: u32, scored: v1::PromptLogprobs);
+    /// What has gone wrong while an event was taken in, if anything has.
+    fn fault(&mut self) -> Option<ApiError> {
+        None
+    }
+    /// What is to be done when all choices have finished, before the end is told.
+    fn settle(&mut self, _: &Head, _: &UsageCount) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
     /// The last chunk of a stream that asked for usage.
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames);
     /// The end of a stream that succeeded.

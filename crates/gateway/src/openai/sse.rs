@@ -72,14 +72,19 @@ impl<S: Shape> Live<S> {
                     let model = &self.generation.model;
                     let head = self.head.get_or_insert_with(|| Head::new(S::ID_PREFIX, model.clone()));
                     self.shape.event(head, &self.generation.used, event, &mut frames);
+                    if let Some(error) = self.shape.fault() {
+                        self.fail(&error, &mut frames);
+                        return (frames.bytes.into(), None);
+                    }
                 }
                 Some(Err(error)) => {
-                    let id = self.head.as_ref().map_or("none", |head| &head.id);
-                    tracing::warn!(id, status = error.status().as_u16(), "stream failed");
-                    self.shape.failed(&error, &mut frames);
+                    self.fail(&error, &mut frames);
                     return (frames.bytes.into(), None);
                 }
                 None => {
+                    if let Some(head) = &self.head {
+                        self.shape.settle(head, &self.generation.used).await;
+                    }
                     if let Some(head) = self.head.as_ref().filter(|_| self.streaming.include_usage) {
                         self.shape.usage(head, &self.generation.used, &mut frames);
                     }
@@ -90,6 +95,12 @@ impl<S: Shape> Live<S> {
         }
         self.silent = false;
         (frames.bytes.into(), Some(self))
+    }
+
+    fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
+        let id = self.head.as_ref().map_or("none", |head| &head.id);
+        tracing::warn!(id, status = error.status().as_u16(), "stream failed");
+        self.shape.failed(error, frames);
     }
 
     /// What the generation says next; None where it is time for a comment.

@@ -29,7 +29,7 @@ pub(crate) struct Thinking {
 
 impl Thinking {
     /// Takes every field that says something of it. What contradicts another is refused.
-    pub(super) fn read(fields: &mut Fields) -> Result<Thinking, ApiError> {
+    pub(crate) fn read(fields: &mut Fields) -> Result<Thinking, ApiError> {
         let mut thinking = Thinking::default();
         if let Some(field) = fields.take("reasoning_effort") {
             thinking.set_effort(field)?;
@@ -113,7 +113,8 @@ impl Thinking {
         Ok(())
     }
 
-    fn bound(&mut self, field: Field) -> Result<(), ApiError> {
+    /// How long it may.
+    pub(crate) fn bound(&mut self, field: Field) -> Result<(), ApiError> {
         let tokens = field.integer(-1..=i64::from(u32::MAX))?;
         if self.tokens_max.is_some_and(|other| other != tokens) {
             return Err(field.error("contradicts another field, which says how long the model may reason"));

@@ -1,0 +1,51 @@
+//! `POST /v1/responses/input_tokens`: how many tokens a request's prompt has.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, extract::State};
+use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use serde_json::{Value, json};
+
+use super::{
+    conversation::Before,
+    create::{Found, owner},
+    request,
+};
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::Fields,
+    names::SentFields,
+    request::model,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Json<Value>, ApiError> {
+    let received = body::read(&app, incoming).await?;
+    let (received, named) = received.peek(|fields, _| request::named(fields)).await?;
+    let mut found = Found::of(&app.responses, &owner(&asker), named).await;
+    let lenient = app.config.lenient;
+    let read = SentFields::beside(move |fields, _| read(fields, lenient, &found.known()));
+    let ((request, mut sent), _room) = received.into(read).await?;
+    sent.know_messages_as_one();
+    let answer = app.engine(&asker).tokenize(request).await;
+    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": answer.ids.len()})))
+}
+
+fn read(mut fields: Fields, lenient: bool, before: &Before<'_>) -> Result<v1::TokenizeRequest, ApiError> {
+    let model = model(&mut fields)?;
+    let prompted = request::prompt(&mut fields, lenient, before)?;
+    fields.finish()?;
+    Ok(v1::TokenizeRequest {
+        model,
+        input: Some(Input::Chat(prompted.chat)),
+        ..v1::TokenizeRequest::default()
+    })
+}

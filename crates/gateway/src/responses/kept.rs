@@ -1,0 +1,146 @@
+//! What is kept of an answered request: the response as it was sent, and every item that the model was shown before it. Also the ids of
+//! responses and of their items, which say what they are of.
+
+use sha2::{Digest as _, Sha256};
+
+use crate::json::Json;
+
+/// What a response's id begins with.
+pub(super) const RESPONSE: &str = "resp_";
+/// Digits of a response's id behind that.
+const ID_DIGITS: usize = 32;
+/// What a file begins with; a digest of the rest follows.
+const HEADING: &str = "hanzo-response 1 ";
+/// What a record takes up in memory beside its texts, about.
+const RECORD_BYTES: usize = 256;
+
+/// A response that is kept.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Kept {
+    /// The name of the key that asked; empty without keys.
+    pub(crate) owner: String,
+    /// The items before it, those of the responses that it follows among them: a JSON array, each with an id.
+    pub(crate) input: String,
+    /// The response: a JSON object.
+    pub(crate) response: String,
+}
+
+impl Kept {
+    /// What it takes up, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.owner.len() + self.input.len() + self.response.len() + RECORD_BYTES
+    }
+
+    /// The items of the response itself: a JSON array.
+    pub(super) fn output(&self) -> String {
+        let response = Json::parse(&self.response).ok();
+        let output = response.and_then(|json| member(json, "output"));
+        output.map_or_else(|| "[]".to_owned(), Json::to_text)
+    }
+
+    /// The item of that id, of those before the response and those of it.
+    pub(super) fn item(&self, id: &str) -> Option<String> {
+        let found = |list: &str| {
+            let list = Json::parse(list).ok()?;
+            let is = |item: &Json<'_>| {
+                member(*item, "id").and_then(|own| own.as_str()).is_some_and(|own| own == id)
+            };
+            list.elements()?.find(is).map(Json::to_text)
+        };
+        found(&self.output()).or_else(|| found(&self.input))
+    }
+
+    /// The bytes of its file.
+    pub(super) fn to_file(&self) -> Vec<u8> {
+        let owner = quoted(&self.owner);
+        let body = format!("{{\"owner\":{owner},\"input\":{},\"response\":{}}}", self.input, self.response);
+        format!("{HEADING}{}\n{body}", digest(body.as_bytes())).into_bytes()
+    }
+
+    /// What a file has; None where it is not whole, or not one.
+    pub(super) fn of_file(bytes: Vec<u8>) -> Option<Kept> {
+        let text = String::from_utf8(bytes).ok()?;
+        let (written, body) = text.strip_prefix(HEADING)?.split_once('\n')?;
+        if written != digest(body.as_bytes()) {
+            return None;
+        }
+        let json = Json::parse(body).ok()?;
+        let owner = member(json, "owner")?.as_str()?.into_owned();
+        let list = member(json, "input").filter(|input| input.is_array())?;
+        let response = member(json, "response").filter(|response| response.is_object())?;
+        Some(Kept { owner, input: list.to_text(), response: response.to_text() })
+    }
+}
+
+/// The member of that name of an object.
+pub(super) fn member<'a>(json: Json<'a>, name: &str) -> Option<Json<'a>> {
+    json.members()?.find(|member| member.0 == name).map(|member| member.1)
+}
+
+/// A text as JSON.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::to_string(text).expect("a text is always JSON")
+}
+
+/// Whether it looks like the id of a response that was made here: nothing else names a file.
+pub(super) fn is_id(id: &str) -> bool {
+    let digits = id.strip_prefix(RESPONSE).unwrap_or_default();
+    digits.len() == ID_DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The id of the item at that place among all of a response, its input's first.
+pub(super) fn item_id(kind: &str, response: &str, place: usize) -> String {
+    format!("{kind}_{}{place:04x}", response.strip_prefix(RESPONSE).unwrap_or(response))
+}
+
+/// The response that an item of that id is of.
+pub(super) fn response_of(item: &str) -> Option<String> {
+    let (_, digits) = item.split_once('_')?;
+    let id = format!("{RESPONSE}{}", digits.get(..ID_DIGITS)?);
+    is_id(&id).then_some(id)
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Kept {
+        Kept {
+            owner: "a \"key\"".to_owned(),
+            input: r#"[{"id":"msg_1","content":"é\n"}]"#.to_owned(),
+            response: r#"{"id":"resp_1","output":[{"id":"msg_2"}]}"#.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_file_gives_back_what_was_written_and_nothing_else() {
+        let file = kept().to_file();
+        assert_eq!(Kept::of_file(file.clone()), Some(kept()));
+        for at in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[at] ^= 1;
+            assert_eq!(Kept::of_file(damaged), None, "byte {at}");
+            assert_eq!(Kept::of_file(file[..at].to_vec()), None, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn an_item_is_found_by_its_id_and_says_what_it_is_of() {
+        assert_eq!(kept().item("msg_2").as_deref(), Some(r#"{"id":"msg_2"}"#));
+        assert_eq!(kept().item("msg_1").as_deref(), Some(r#"{"id":"msg_1","content":"é\n"}"#));
+        assert_eq!(kept().item("msg_3"), None);
+        let id = format!("resp_{}", "0123456789abcdef".repeat(2));
+        assert!(is_id(&id));
+        assert_eq!(response_of(&item_id("fc", &id, 70_000)), Some(id.clone()));
+        for other in ["", "msg", "msg_12", "fc_../../etc/passwd", &format!("msg_{}", "é".repeat(32))] {
+            assert_eq!(response_of(other), None, "{other}");
+        }
+        for other in ["resp_../../../../../../../etc/passwd", "resp_", &id.to_uppercase(), &id[5..]] {
+            assert!(!is_id(other), "{other}");
+        }
+    }
+}

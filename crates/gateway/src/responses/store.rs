@@ -1,0 +1,309 @@
+//! The responses that are kept: so many, of so many bytes, of which the least recently used leave first; in memory, or as files that the
+//! next start finds.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::{
+    disk::Disk,
+    kept::{Kept, is_id},
+};
+use crate::{
+    config::Config,
+    error::GatewayError,
+    limits::{RESPONSES_BYTES_MAX, RESPONSES_DISK_BYTES_MAX},
+};
+
+/// Kept responses. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Responses(Option<Arc<Shared>>); // None: nothing is kept
+
+#[derive(Debug)]
+struct Shared {
+    order: Mutex<Order>,
+    disk: Option<Disk>,
+}
+
+/// What is kept, in the order in which it leaves.
+#[derive(Debug)]
+struct Order {
+    by_id: HashMap<String, Entry>,
+    by_use: BTreeMap<u64, String>, // the oldest first
+    uses: u64,
+    bytes: usize,
+    bytes_max: usize,
+    count_max: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    used: u64,
+    bytes: usize,
+    kept: Option<Arc<Kept>>, // None: in its file
+}
+
+impl Order {
+    /// Puts an entry in, the most recently used one. Gives those that leave for it.
+    fn insert(&mut self, id: String, bytes: usize, kept: Option<Arc<Kept>>) -> Vec<String> {
+        self.remove(&id);
+        self.uses += 1;
+        self.by_use.insert(self.uses, id.clone());
+        self.by_id.insert(id, Entry { used: self.uses, bytes, kept });
+        self.bytes += bytes;
+        let mut left = Vec::new();
+        while self.bytes > self.bytes_max || self.by_id.len() > self.count_max {
+            let Some((_, oldest)) = self.by_use.first_key_value() else { break };
+            let oldest = oldest.clone();
+            self.remove(&oldest);
+            left.push(oldest);
+        }
+        left
+    }
+
+    fn remove(&mut self, id: &str) -> bool {
+        let Some(entry) = self.by_id.remove(id) else { return false };
+        self.by_use.remove(&entry.used);
+        self.bytes -= entry.bytes;
+        true
+    }
+
+    /// The entry, which has now been used.
+    fn touch(&mut self, id: &str) -> Option<&Entry> {
+        let entry = self.by_id.get_mut(id)?;
+        self.uses += 1;
+        self.by_use.remove(&entry.used);
+        entry.used = self.uses;
+        self.by_use.insert(self.uses, id.to_owned());
+        Some(entry)
+    }
+}
+
+impl Responses {
+    /// As the configuration says: in memory, in a directory, whose whole files are taken up, or nowhere.
+    ///
+    /// # Errors
+    /// [`GatewayError::Config`] where the directory cannot be made or read.
+    pub(crate) fn open(config: &Config) -> Result<Responses, GatewayError> {
+        let default =
+            if config.responses_dir.is_some() { RESPONSES_DISK_BYTES_MAX } else { RESPONSES_BYTES_MAX };
+        let bytes_max = config.responses_bytes_max.unwrap_or(default);
+        if bytes_max == 0 || config.responses_max == 0 {
+            return Ok(Responses(None));
+        }
+        let mut order = Order {
+            by_id: HashMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+            bytes: 0,
+            bytes_max,
+            count_max: config.responses_max,
+        };
+        let disk = config.responses_dir.clone().map(Disk::open).transpose()?;
+        if let Some((disk, files)) = disk {
+            for (id, bytes) in files {
+                order.insert(id, bytes, None).iter().for_each(|id| disk.remove(id));
+            }
+            return Ok(Responses(Some(Arc::new(Shared { order: Mutex::new(order), disk: Some(disk) }))));
+        }
+        Ok(Responses(Some(Arc::new(Shared { order: Mutex::new(order), disk: None }))))
+    }
+
+    /// Whether anything is kept.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Keeps a response under its id. False where it is larger than all room, or its file could not be written.
+    pub(super) async fn keep(&self, id: String, kept: Kept) -> bool {
+        self.aside(false, move |shared| {
+            let bytes = kept.bytes();
+            if bytes > shared.order().bytes_max {
+                tracing::warn!(
+                    id,
+                    bytes,
+                    "a response is larger than what may be kept of all (responses_bytes_max)"
+                );
+                return false;
+            }
+            let kept = match &shared.disk {
+                None => Some(Arc::new(kept)),
+                Some(disk) => match disk.write(&id, &kept) {
+                    Ok(()) => None,
+                    Err(error) => {
+                        tracing::warn!(id, %error, "a response cannot be kept (responses_dir)");
+                        return false;
+                    }
+                },
+            };
+            let left = shared.order().insert(id, bytes, kept);
+            left.iter().for_each(|id| shared.forget(id));
+            true
+        })
+        .await
+    }
+
+    /// The response of that id, if it is this owner's.
+    pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<Kept>> {
+        if !is_id(id) {
+            return None;
+        }
+        let (id, owner) = (id.to_owned(), owner.to_owned());
+        self.aside(None, move |shared| shared.load(&id).filter(|kept| kept.owner == owner)).await
+    }
+
+    /// Forgets the response of that id. False where this owner has none.
+    pub(super) async fn remove(&self, owner: &str, id: &str) -> bool {
+        if self.load(owner, id).await.is_none() {
+            return false;
+        }
+        let id = id.to_owned();
+        self.aside(false, move |shared| {
+            // Of two that ask for it at once one has removed it.
+            let removed = shared.order().remove(&id);
+            shared.forget(&id);
+            removed
+        })
+        .await
+    }
+
+    /// What `work` comes to: where there are files, on a thread that may wait for them.
+    async fn aside<T: Send + 'static>(&self, none: T, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
+        let Some(shared) = self.0.clone() else { return none };
+        if shared.disk.is_none() {
+            return work(&shared);
+        }
+        tokio::task::spawn_blocking(move || work(&shared)).await.unwrap_or(none)
+    }
+}
+
+impl Shared {
+    fn order(&self) -> MutexGuard<'_, Order> {
+        // Nothing in it is half done where a thread may panic.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, id: &str) {
+        self.disk.iter().for_each(|disk| disk.remove(id));
+    }
+
+    fn load(&self, id: &str) -> Option<Arc<Kept>> {
+        let known = self.order().touch(id).map(|entry| entry.kept.clone());
+        if let Some(Some(kept)) = known {
+            return Some(kept);
+        }
+        // Another gateway may have written it.
+        let kept = self.disk.as_ref()?.read(id);
+        match &kept {
+            None => {
+                self.order().remove(id);
+            }
+            Some(kept) if known.is_none() => {
+                let left = self.order().insert(id.to_owned(), kept.bytes(), None);
+                left.iter().for_each(|id| self.forget(id));
+            }
+            Some(_) => {}
+        }
+        kept.map(Arc::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn id(n: usize) -> String {
+        format!("resp_{n:032x}")
+    }
+
+    fn kept(owner: &str, letters: usize) -> Kept {
+        let input = format!("[{{\"id\":\"{}\"}}]", "x".repeat(letters));
+        Kept { owner: owner.to_owned(), input, response: r#"{"output":[]}"#.to_owned() }
+    }
+
+    fn open(dir: Option<&Path>, bytes: usize, count: usize) -> Responses {
+        let config = Config {
+            responses_dir: dir.map(Path::to_owned),
+            responses_bytes_max: Some(bytes),
+            responses_max: count,
+            ..Config::default()
+        };
+        Responses::open(&config).unwrap()
+    }
+
+    async fn there(responses: &Responses, ids: std::ops::Range<usize>) -> Vec<usize> {
+        let mut there = Vec::new();
+        for n in ids {
+            // Looking does not change the order here: each is asked once, in the order of use.
+            if responses.load("a", &id(n)).await.is_some() {
+                there.push(n);
+            }
+        }
+        there
+    }
+
+    #[tokio::test]
+    async fn the_least_recently_used_leave_by_count_and_by_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        for dir in [None, Some(dir.path())] {
+            let responses = open(dir, 1 << 20, 3);
+            for n in 0..3 {
+                assert!(responses.keep(id(n), kept("a", 10)).await);
+            }
+            assert!(responses.load("a", &id(0)).await.is_some());
+            assert!(responses.keep(id(3), kept("a", 10)).await);
+            assert_eq!(there(&responses, 0..4).await, [0, 2, 3]);
+            let size = kept("a", 1000).bytes();
+            let responses = open(None, 3 * size, 100);
+            for n in 0..5 {
+                assert!(responses.keep(id(n), kept("a", 1000)).await);
+            }
+            assert_eq!(there(&responses, 0..5).await, [2, 3, 4]);
+            assert!(!responses.keep(id(9), kept("a", 5000)).await);
+            assert_eq!(there(&responses, 0..5).await, [2, 3, 4], "and nobody has left for it");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_not_made_it_has_not_got_it() {
+        let responses = open(None, 1 << 20, 9);
+        assert!(responses.keep(id(1), kept("a", 1)).await);
+        assert!(responses.load("b", &id(1)).await.is_none());
+        assert!(!responses.remove("b", &id(1)).await);
+        assert!(responses.remove("a", &id(1)).await);
+        assert!(!responses.remove("a", &id(1)).await);
+        let off = open(None, 0, 9);
+        assert!(!off.are_kept() && !off.keep(id(1), kept("a", 1)).await);
+    }
+
+    #[tokio::test]
+    async fn files_outlive_the_process_and_damaged_ones_do_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(Some(dir.path()), 1 << 20, 9);
+        for n in 0..4 {
+            assert!(first.keep(id(n), kept("a", 10 + n)).await);
+        }
+        assert!(first.remove("a", &id(3)).await);
+        let file = |n: usize| dir.path().join(format!("{}.json", id(n)));
+        let mut bytes = fs::read(file(1)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(file(1), bytes).unwrap();
+        fs::write(dir.path().join("resp_half.tmp"), "half").unwrap();
+        fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+        let next = open(Some(dir.path()), 1 << 20, 9);
+        assert_eq!(there(&next, 0..4).await, [0, 2]);
+        assert!(!file(1).exists(), "a damaged file is gone");
+        assert!(!dir.path().join("resp_half.tmp").exists() && dir.path().join("notes.txt").exists());
+        assert_eq!(*next.load("a", &id(2)).await.unwrap(), kept("a", 12));
+        // What the other has written meanwhile is found too.
+        assert!(first.keep(id(7), kept("a", 3)).await);
+        assert!(next.load("a", &id(7)).await.is_some());
+        // A smaller limit takes the oldest files.
+        drop(open(Some(dir.path()), 1 << 20, 1));
+        let files = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(files, 2, "one response and the notes");
+    }
+}
