@@ -51,6 +51,7 @@ CASES = {
     "stablelm": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_qkv_bias=True), "stablelm"),
     "stablelm-parallel": (t.StableLmConfig, dict(**OF_HIDDEN, rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_parallel_residual=True), "stablelm"),
     "stablelm-heads": (t.StableLmConfig, dict(**OF_HIDDEN | BOTH | dict(num_attention_heads=4, num_key_value_heads=2), rope_parameters=PLAIN | {"partial_rotary_factor": 0.25}, use_parallel_residual=True, qk_layernorm=True), "stablelm"),
+    "apertus": (t.ApertusConfig, dict(**OF_HIDDEN | BOTH, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)), "apertus"),
     "seed-oss": (t.SeedOssConfig, dict(rope_parameters=PLAIN), "seed_oss"),
     "ernie4_5": (t.Ernie4_5Config, dict(rope_parameters=PLAIN), "ernie4_5"),
     "exaone4": (t.Exaone4Config, dict(rope_parameters=PLAIN, **WINDOW), "exaone4"),
@@ -244,7 +245,7 @@ def write_gguf(path, architecture, config, weights):
     if architecture == "minicpm": g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
     if architecture == "gptneox": g.add_parallel_residual(config.use_parallel_residual)
     if architecture == "falcon": g.add_tensor_data_layout("jploski")
-    if architecture == "exaone":
+    if architecture in ("exaone", "apertus"):
         at = 2 * np.pi / (rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim)); old = rope["original_max_position_embeddings"]
         smooth = (old / at - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
         factors = np.where(at < old / rope["high_freq_factor"], 1.0, np.where(at > old / rope["low_freq_factor"], rope["factor"], 1 / ((1 - smooth) / rope["factor"] + smooth)))
@@ -255,6 +256,10 @@ def write_gguf(path, architecture, config, weights):
         stem = key.removesuffix("norms.0.weight")
         weights = weights | {stem + "weight": torch.stack([weights[name] for name in sorted(weights) if name.startswith(stem + "norms")])}
     weights = {key: tensor for key, tensor in weights.items() if ".norms." not in key}
+    if architecture == "apertus":
+        numbers = lambda name: [float(weights[f"model.layers.{layer}.mlp.act_fn.{name}"].float()) for layer in range(layers)]
+        for name in ("alpha_p", "alpha_n", "beta", "eps"): g.add_array(f"xielu.{name}", numbers(name))
+        weights = {key: tensor for key, tensor in weights.items() if ".act_fn." not in key}
     tokens = ["<unk>", "<s>", "</s>"] + [f"w{i}" for i in range(3, VOCAB)]
     g.add_tokenizer_model("gpt2"); g.add_tokenizer_pre("default"); g.add_token_list(tokens); g.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (VOCAB - 3)); g.add_token_merges([])
     g.add_bos_token_id(1); g.add_eos_token_id(2); g.add_add_bos_token(False)

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hanzo_engine_kernels::DType;
+
 use super::{
     Found, GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource, check_tokens, quantised,
     size_bytes,
@@ -10,7 +12,8 @@ use super::{
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
-use crate::spec::{self, Names};
+use crate::spec::{self, LayerPart, Names, Part, TransformerSpec};
+use crate::tensor::Tensor;
 
 /// Names of `general.file_type`, by number; gaps were withdrawn from the format.
 const FILE_TYPES: &[(u32, &str)] = &[
@@ -72,7 +75,9 @@ pub(crate) fn assemble(
     check_tokens(file, spec.vocab, &text)?;
     let bytes_in_memory: u64 = gguf.tensors.iter().map(|tensor| tensor.bytes.len() as u64).sum();
     let names = Names::of_gguf(&spec.architecture).of_spec(&spec);
-    let mut found = Found::new(file, names, quantised::of_gguf(gguf.tensors)?)?;
+    let mut stored = quantised::of_gguf(gguf.tensors)?;
+    stored.extend(curves(&spec, &metadata, names)?);
+    let mut found = Found::new(file, names, stored)?;
     let tensors = found.resolve(&spec)?;
     let score = found.take_if_there(SCORE, &[2, spec.hidden])?;
     // Layers behind the last that predict several tokens at once are not run.
@@ -96,6 +101,33 @@ pub(crate) fn assemble(
         files,
     };
     Ok(ModelFiles { info, spec, text, tensors, score })
+}
+
+/// The numbers of xIELU, which are in the metadata, as the tensors that other files have of them.
+fn curves(spec: &TransformerSpec, metadata: &Metadata, names: &Names) -> Result<Vec<Tensor>, LoadError> {
+    let mut tensors = Vec::new();
+    for (key, part) in [
+        ("xielu.alpha_p", LayerPart::CurvePositive),
+        ("xielu.alpha_n", LayerPart::CurveNegative),
+        ("xielu.beta", LayerPart::CurveLinear),
+    ] {
+        if !spec.curved {
+            break;
+        }
+        let numbers = metadata.floats(key)?.ok_or_else(|| metadata.missing(key))?;
+        if numbers.len() != spec.layers.len() {
+            let reason = format!("{} numbers for {} layers", numbers.len(), spec.layers.len());
+            return Err(metadata.corrupt(key, reason));
+        }
+        tensors.extend(numbers.into_iter().enumerate().map(|(layer, number)| Tensor {
+            file: metadata.file().into(),
+            name: names.of("", Part::Layer(layer, part).weight()),
+            dtype: DType::F32,
+            shape: if part == LayerPart::CurveLinear { Vec::new() } else { vec![1] },
+            bytes: number.to_le_bytes().to_vec().into(),
+        }));
+    }
+    Ok(tensors)
 }
 
 /// What a file says about text.

@@ -538,6 +538,8 @@ fn is_buffer(tensor: &Tensor) -> bool {
         // GPT-NeoX's and GPT-2's causal mask and what it is filled with.
         || ([".attention.bias", ".attn.bias"].into_iter().any(ends) && tensor.shape.len() == 4)
         || ends(".attention.masked_bias")
+        // What xIELU takes the exponential of at most.
+        || ends(".act_fn.eps")
         || ends(".attn.masked_bias")
         || adds_nothing()
 }

@@ -178,7 +178,7 @@ impl<B: Backend> Layer<B> {
                     backend.add_bias(bias, out);
                 }
             }
-            Mlp::Plain { .. } => {
+            Mlp::Plain { .. } | Mlp::Curved { .. } => {
                 self.mlp.run(backend, x, inner, out);
                 backend.add_low_rank(&self.deltas.down, inner, low, out);
             }

@@ -508,6 +508,13 @@ impl<B: Backend> Mlp<B> {
     ) {
         let bias = match self {
             Mlp::None => None,
+            Mlp::Curved { curve: [positive, negative, linear], up, down } => {
+                let xielu = RowOp::Xielu { positive: *positive, negative: *negative, linear: *linear };
+                backend.matmul(up, None, x, inner);
+                backend.row_op(&xielu, inner);
+                backend.matmul(down, None, inner, out);
+                None
+            }
             Mlp::Plain { activation, up, up_bias, down, down_bias } => {
                 backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);
                 backend.matmul(down, down_bias.as_ref(), inner, out);

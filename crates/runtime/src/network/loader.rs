@@ -173,6 +173,11 @@ impl<'a, B: Backend> Loader<'a, B> {
                 down: self.matrix(index, DOWN)?,
                 bias: self.biases_if(dense.down_bias, index, DOWN)?,
             },
+            MlpSpec::Dense(_) if self.spec.curved => Mlp::Curved {
+                curve: self.curve(index)?,
+                up: self.matrix(index, up(false))?,
+                down: self.matrix(index, DOWN)?,
+            },
             MlpSpec::Dense(dense) => Mlp::Plain {
                 activation: dense.activation,
                 up: self.matrix(index, up(false))?,
@@ -203,6 +208,18 @@ impl<'a, B: Backend> Loader<'a, B> {
                 apart: if experts.apart { Some(self.apart(index)?) } else { None },
             },
         })
+    }
+
+    /// The numbers of an MLP's xIELU, for squares, exponentials and the number itself.
+    fn curve(&mut self, index: usize) -> Result<[f32; 3], LoadError> {
+        let parts = [LayerPart::CurvePositive, LayerPart::CurveNegative, LayerPart::CurveLinear];
+        let mut numbers = [0.0; 3];
+        for (number, part) in numbers.iter_mut().zip(parts) {
+            *number = self.take(Part::Layer(index, part).weight())?[0];
+        }
+        let [positive, negative, linear] = numbers;
+        let softplus = |x: f32| if x > 20.0 { x } else { x.exp().ln_1p() };
+        Ok([softplus(positive), linear + softplus(negative), linear])
     }
 
     /// The biases of parts of all experts one after the other, where they have some.
@@ -391,7 +408,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             return Ok(vec![1.0; self.spec.hidden]);
         }
         let mut values = self.take(part.weight())?;
-        if self.spec.norm.kind.from_one() {
+        if self.spec.norm.kind.stored_less_one() {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         Ok(values)

@@ -127,6 +127,12 @@ pub(crate) struct Apart<B: Backend> {
 pub(crate) enum Mlp<B: Backend> {
     /// The layer ends with its first half.
     None,
+    /// Through xIELU, with these numbers for squares, exponentials and the number itself.
+    Curved {
+        curve: [f32; 3],
+        up: B::Matrix,   // (ffn, hidden)
+        down: B::Matrix, // (hidden, ffn)
+    },
     Plain {
         activation: Activation,
         up: B::Matrix,                // (ffn, hidden)
@@ -269,7 +275,7 @@ impl<B: Backend> Network<B> {
             }
             match &layer.mlp {
                 Mlp::None => {}
-                Mlp::Plain { up, down, .. } => matrices.extend([up, down]),
+                Mlp::Curved { up, down, .. } | Mlp::Plain { up, down, .. } => matrices.extend([up, down]),
                 Mlp::Gated { gate_up, down, .. } => matrices.extend([gate_up, down]),
                 Mlp::Experts { router, shared, .. } => {
                     matrices.push(router);
@@ -291,7 +297,7 @@ impl<B: Backend> Network<B> {
     pub(crate) fn experts(&self) -> impl Iterator<Item = &B::Experts> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
             Mlp::Experts { experts, .. } => Some(experts),
-            Mlp::None | Mlp::Plain { .. } | Mlp::Gated { .. } => None,
+            Mlp::None | Mlp::Curved { .. } | Mlp::Plain { .. } | Mlp::Gated { .. } => None,
         })
     }
 
@@ -321,7 +327,7 @@ impl<B: Backend> Network<B> {
             }
             norms.extend(layer.attention_post_norm.iter().chain(&layer.mlp_post_norm));
             match &layer.mlp {
-                Mlp::None => {}
+                Mlp::None | Mlp::Curved { .. } => {}
                 Mlp::Plain { up_bias, down_bias, .. } => vectors.extend(up_bias.iter().chain(down_bias)),
                 Mlp::Gated { bias, .. } => vectors.extend(bias),
                 Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, apart, .. } => {

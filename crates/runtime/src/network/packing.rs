@@ -308,7 +308,14 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     };
     let vectors = weights.filter(move |(weight, shape)| {
         let gate = matches!(weight.part, Part::Layer(_, LayerPart::SharedRouter));
-        let factor = matches!(weight.part, Part::Layer(_, LayerPart::Gemma(GemmaPart::OutputScale)));
+        use LayerPart::{CurveLinear, CurveNegative, CurvePositive, Gemma};
+        let factor = matches!(
+            weight.part,
+            Part::Layer(
+                _,
+                Gemma(GemmaPart::OutputScale) | CurvePositive | CurveNegative | CurveLinear
+            )
+        );
         (shape.len() == 1 && !is_table(weight) && !is_joined(weight) && !factor) || gate
     });
     let experts = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).filter(|of| of.expert_bias);

@@ -443,6 +443,8 @@ pub(super) fn rope_settings(config: &Config, of_layers: &str) -> Result<Config, 
     Ok(settings.object(of_layers)?.unwrap_or(settings))
 }
 
+pub(super) const XIELU: &str = "xielu";
+
 fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Activation, LoadError> {
     let named = match config.string(key)? {
         Some(named) => named,
@@ -451,6 +453,8 @@ fn activation(config: &Config, (key, usual): (&str, &'static str)) -> Result<Act
         None => config.string("hidden_act")?.unwrap_or(usual),
     };
     match named {
+        // It has numbers of each layer's, so it is no non-linearity of the kernels'.
+        XIELU if usual == XIELU => Ok(Activation::Silu),
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::GeluErf),

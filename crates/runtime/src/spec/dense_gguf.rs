@@ -202,6 +202,7 @@ const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family { name: "ernie4_5", rope: RopeKind::Interleaved, ..PLAIN },
+    Family { name: "apertus", qk_norm: QkNorm::Heads, gated: false, ..PLAIN },
     Family {
         name: "exaone4",
         order: NormOrder::Branch,
@@ -366,6 +367,7 @@ impl Family {
             ropes,
             positions,
             distance,
+            curved: self.name == "apertus",
             embedding_norm: has(Part::EmbeddingNorm.weight()),
             embedding_scale: keys.positive("embedding_scale")?.unwrap_or(root),
             head: HeadSpec::Logits(LogitsSpec {

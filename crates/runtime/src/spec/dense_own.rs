@@ -1,16 +1,35 @@
-//! Dense decoders whose own code names settings and tensors in its own way, as data. Their settings are put under the usual names
+//! Dense decoders whose own code names settings and tensors in its own way, or computes what no other does, as data. Their settings are put under the usual names
 //! first, so that one reader reads them all.
 
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
-use super::dense::{Family, GLM, LLAMA, Said, rope_settings, set_logits};
+use super::dense::{Family, GLM, LLAMA, Said, XIELU, rope_settings, set_logits};
 use super::dense_absolute::gpt2;
 use super::{Alibi, Config, Distance, HeadSpec, NormKind, NormOrder, QkNorm, TransformerSpec};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, WIDTH_MAX};
 
 pub(super) const FAMILIES: &[Family] = &[
+    Family {
+        model_type: "apertus",
+        class: "ApertusForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        gated: false,
+        activation: ("hidden_act", XIELU),
+        qk_norm: QkNorm::Heads,
+        rope_base: 12e6,
+        own: |config, spec| {
+            // Other non-linearities are no family's of this name.
+            if let Some(other) = config.string("hidden_act")?.filter(|&named| named != XIELU) {
+                return Err(config.unsupported("hidden_act", other, "xielu is known"));
+            }
+            spec.curved = true;
+            Ok(())
+        },
+        refused: &["mlp_bias", "post_norm"],
+        ..LLAMA
+    },
     Family {
         model_type: "gpt_neox",
         class: "GPTNeoXForCausalLM",

@@ -87,6 +87,8 @@ pub struct TransformerSpec {
     pub layer_inputs: Option<usize>,
     /// What each layer gives is multiplied by a number of its own.
     pub layers_scaled: bool,
+    /// MLPs, which have no gate, go through xIELU with numbers of each layer's own (Apertus), whatever activation they say.
+    pub curved: bool,
     /// Streams beside each other, where there are several.
     pub streams: Option<StreamsSpec>,
     /// What makes numbers for the tokens of the vocabulary.
@@ -226,6 +228,7 @@ impl TransformerSpec {
             convolution: None,
             layer_inputs: None,
             layers_scaled: false,
+            curved: false,
             streams: None,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,

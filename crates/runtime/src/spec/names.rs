@@ -60,6 +60,8 @@ pub(crate) struct Names {
     /// One tensor of gate and up instead of the two.
     pub(crate) gate_up: Option<GateUp>,
     pub(crate) down: &'static str,
+    /// Before the names of the numbers of an MLP's non-linearity, which are in full.
+    pub(crate) curve: &'static str,
     pub(crate) router: &'static str,
     /// The router's bias, in full.
     pub(crate) router_bias: &'static str,
@@ -132,6 +134,7 @@ impl Names {
         up: "mlp.up",
         gate_up: None,
         down: "",
+        curve: "",
         router: "",
         router_bias: "",
         experts: ExpertNames::NONE,
@@ -278,6 +281,7 @@ impl Names {
                 &Names::GGUF_FUSED
             }
             "glm4" => &Names::GGUF_GLM4,
+            "apertus" => &Names::GGUF_APERTUS,
             "gemma3n" => &Names::GGUF_GEMMA3N,
             "gemma4" => &Names::GGUF_GEMMA4,
             "phi2" => &Names::GGUF_PHI2,
@@ -579,6 +583,9 @@ impl Names {
             LayerPart::Gate => self.gate,
             LayerPart::Up => self.up,
             LayerPart::Down => self.down,
+            LayerPart::CurvePositive => return format!("{}alpha_p", self.curve),
+            LayerPart::CurveNegative => return format!("{}alpha_n", self.curve),
+            LayerPart::CurveLinear => return format!("{}beta", self.curve),
             LayerPart::Router => self.router,
             LayerPart::SharedGate => self.shared_gate,
             LayerPart::SharedUp => self.shared_up,

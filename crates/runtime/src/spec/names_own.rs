@@ -19,6 +19,7 @@ impl Names {
             "gptj" => &Names::GPT_J,
             "phi" => &Names::PHI,
             "opt" => &Names::OPT,
+            "apertus" => &Names::APERTUS,
             "stablelm" => &Names::STABLELM,
             "bloom" => &Names::BLOOM,
             "mpt" => &Names::MPT,
@@ -87,6 +88,15 @@ impl Names {
         key_norm: "self_attn.k_layernorm",
         ..Names::HUGGING_FACE
     };
+
+    /// The transformers library's Apertus class, and GGUF files of it: of the numbers in their metadata.
+    pub(crate) const APERTUS: Names = Names {
+        attention_norm: "attention_layernorm",
+        mlp_norm: "feedforward_layernorm",
+        curve: "mlp.act_fn.",
+        ..Names::HUGGING_FACE
+    };
+    pub(crate) const GGUF_APERTUS: Names = Names { curve: "xielu.", ..Names::GGUF };
 
     /// The transformers library's OPT class.
     pub(crate) const OPT: Names = Names {

@@ -178,6 +178,9 @@ impl TransformerSpec {
             _ if self.convolution.is_some() => "a convolution",
             _ if self.head.masked_lm().is_some() => "a masked language model's head",
             _ if self.head == HeadSpec::None => "no head",
+            _ if self.curved && !self.layers.iter().all(|layer| layer.mlp.dense().is_some_and(is_plain)) => {
+                "xIELU in MLPs with gates or biases"
+            }
             _ if self.streams.is_some() && !self.streams_run() => "streams in layers that are not Gemma's",
             _ => return None,
         };
@@ -211,7 +214,7 @@ impl TransformerSpec {
             _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
                 "halves side by side, or norms of what halves add alone"
             }
-            _ if self.layer_inputs.is_some() || self.layers_scaled || self.streams.is_some() => {
+            _ if self.layer_inputs.is_some() || self.layers_scaled || self.curved || self.streams.is_some() => {
                 "inputs or factors of single layers"
             }
             _ if any(|layer| layer.attention.values_normed || layer.attention.shares.is_some()) => {
@@ -224,6 +227,10 @@ impl TransformerSpec {
         };
         Some(("encoder", what.to_owned()))
     }
+}
+
+fn is_plain(dense: &DenseSpec) -> bool {
+    !dense.gated && !dense.up_bias && !dense.down_bias
 }
 
 /// What of a layer cannot be run in a network with such a first one.

@@ -116,6 +116,12 @@ pub enum LayerPart {
     Up,
     /// (hidden, ffn)
     Down,
+    /// (1), before its softplus: what squares count for in an MLP's xIELU.
+    CurvePositive,
+    /// (1), before its softplus: what exponentials count for, beside the next.
+    CurveNegative,
+    /// (): what the number itself counts for.
+    CurveLinear,
     /// (experts, hidden); its bias, (experts), is added to scores, or corrects the choice alone, as [`ExpertsSpec`] says.
     Router,
     /// (ffn, hidden): an expert's gate.
@@ -345,6 +351,11 @@ impl TransformerSpec {
                 }
                 list.matrix(part(LayerPart::Up), dense.ffn, hidden, dense.up_bias);
                 list.matrix(part(LayerPart::Down), hidden, dense.ffn, dense.down_bias);
+                if self.curved {
+                    list.vector(part(LayerPart::CurvePositive), 1, false);
+                    list.vector(part(LayerPart::CurveNegative), 1, false);
+                    list.0.push((part(LayerPart::CurveLinear).weight(), Vec::new()));
+                }
             }
             MlpSpec::Experts(experts) => experts_weights(index, experts, hidden, list),
             MlpSpec::None => {}

@@ -26,6 +26,7 @@ const DENSE: &[(&str, bool)] = &[
     ("stablelm-parallel", true),
     ("stablelm-heads", true),
     ("seed-oss", true),
+    ("apertus", true),
     ("ernie4_5", true),
     ("exaone4", true),
     ("gpt-neox", true),
