@@ -391,7 +391,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             return Ok(vec![1.0; self.spec.hidden]);
         }
         let mut values = self.take(part.weight())?;
-        if self.spec.norm.kind.from_one() {
+        if self.spec.norm.kind.stored_less_one() {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         Ok(values)

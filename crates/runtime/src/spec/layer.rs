@@ -54,7 +54,7 @@ impl NormKind {
     }
 
     /// Files store each factor less 1.
-    pub(crate) fn from_one(self) -> bool {
+    pub(crate) fn stored_less_one(self) -> bool {
         matches!(self, NormKind::LayerFromOne | NormKind::Rms { from_one: true })
     }
 }

@@ -102,7 +102,7 @@ fn measure_bytes(golden: &Golden, folder: &Path) -> Result<Option<f32>, String> 
     };
     let off = largest_difference(&runner.prefill(&golden.text()), &golden.logits) / range(&golden.logits);
     match off {
-        off if !(off <= TOLERANCE_BYTES) => Err(format!("logits differ by {off} of their range")),
+        off if off.is_nan() || off > TOLERANCE_BYTES => Err(format!("logits differ by {off} of their range")),
         off if off < 1e-5 => Err(format!("logits differ by {off} of their range: nothing was rounded")),
         off => Ok(Some(off)),
     }
