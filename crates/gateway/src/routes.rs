@@ -10,7 +10,8 @@ use axum::{
 };
 
 use crate::{
-    adapters, anthropic, app::App, error::ApiError, openai, openapi, ops, page, responses, scores, tei, tokens, track,
+    adapters, anthropic, app::App, error::ApiError, openai, openapi, ops, page, responses, scores, tei,
+    tokens, track,
 };
 
 /// Every route.

@@ -29,7 +29,7 @@ const REFUSALS: [(&str, &str); 11] = [
     ("400", "The request is wrong, or asks for what cannot be done; `param` names the field."),
     ("401", "A key is wanted, or this one is not known."),
     ("403", "The key may not do that, or the host is not answered to."),
-    ("404", "There is no such model."),
+    ("404", "There is no such model, or nothing of that name."),
     ("408", "The body did not arrive in time."),
     ("413", "The body is too large."),
     ("415", "The body is not JSON by its content-type."),
@@ -61,6 +61,7 @@ struct Route {
     answer: &'static str,
     event: Option<&'static str>,
     about: &'static str,
+    query: Vec<schema::Line<'static>>,
     examples: Vec<Value>,
 }
 
@@ -68,13 +69,10 @@ struct Route {
 fn routes() -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for line in ROUTES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        match line.strip_prefix("e.g. ") {
-            Some(example) => {
-                if let (Some(route), Ok(example)) = (routes.last_mut(), serde_json::from_str(example)) {
-                    route.examples.push(example);
-                }
-            }
-            None => routes.extend(route(line)),
+        match (routes.last_mut(), line.strip_prefix("e.g. "), line.strip_prefix("? ")) {
+            (Some(route), Some(example), _) => route.examples.extend(serde_json::from_str::<Value>(example)),
+            (Some(route), _, Some(parameter)) => route.query.extend(schema::field(parameter)),
+            _ => routes.extend(route(line)),
         }
     }
     routes
@@ -88,7 +86,7 @@ fn route(line: &'static str) -> Option<Route> {
         answer.split_once(" ~ ").map_or((answer, None), |(answer, event)| (answer, Some(event)));
     let mut words = asked.splitn(4, ' ');
     let (method, path, tag, request) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    Some(Route { method, path, tag, request, answer, event, about, examples: Vec::new() })
+    Some(Route { method, path, tag, request, answer, event, about, query: Vec::new(), examples: Vec::new() })
 }
 
 /// The whole document.
@@ -100,7 +98,7 @@ fn document() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.to_lowercase()] = operation(&route);
     }
-    let tags = ["Chat", "Anthropic", "Vectors", "Scores", "TEI", "Models", "Tokens", "Server"];
+    let tags = ["Chat", "Responses", "Anthropic", "Vectors", "Scores", "TEI", "Models", "Tokens", "Server"];
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -157,6 +155,10 @@ fn operation(route: &Route) -> Value {
     let parameters: Vec<Value> = parameters
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
         .collect();
+    let query = route.query.iter().map(|parameter| {
+        json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema::kind(parameter.kind)})
+    });
+    let parameters: Vec<Value> = parameters.into_iter().chain(query).collect();
     if !parameters.is_empty() {
         operation["parameters"] = json!(parameters);
     }

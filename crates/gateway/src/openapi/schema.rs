@@ -18,11 +18,11 @@ struct Written<'a> {
 
 /// A field's line.
 #[derive(Debug, Clone, Copy)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     required: bool,
-    name: &'a str,
-    kind: &'a str,
-    about: &'a str,
+    pub(super) name: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) about: &'a str,
 }
 
 /// The schemas of a text, by name. `known` gives the fields of `@name`; `closed`: no other fields are taken.
@@ -59,7 +59,7 @@ pub(super) fn read(
 }
 
 /// `* name : type : about`.
-fn field(line: &str) -> Option<Line<'_>> {
+pub(super) fn field(line: &str) -> Option<Line<'_>> {
     let (required, line) = line.strip_prefix("* ").map_or((false, line), |rest| (true, rest));
     let (name, rest) = line.split_once(" : ")?;
     let (kind, about) = rest.split_once(" : ")?;
@@ -137,6 +137,9 @@ fn single(text: &str) -> Value {
     }
     if let Some(items) = text.strip_suffix("[1..]") {
         return json!({"type": "array", "items": kind(items), "minItems": 1});
+    }
+    if text.ends_with("[0]") {
+        return json!({"type": "array", "maxItems": 0});
     }
     if let Some(values) = text.strip_suffix("{}") {
         return json!({"type": "object", "additionalProperties": kind(values)});

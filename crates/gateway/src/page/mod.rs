@@ -20,6 +20,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 
 /// A file of the page.
 struct File {
+    #[cfg(test)]
     name: &'static str,
     path: &'static str,
     kind: &'static str,
@@ -28,7 +29,7 @@ struct File {
 
 macro_rules! files {
     ($($path:literal, $kind:expr, $name:literal;)*) => {
-        [$(File { name: $name, path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
+        [$(File { #[cfg(test)] name: $name, path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
     };
 }
 
