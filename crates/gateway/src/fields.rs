@@ -49,6 +49,8 @@ impl<'a> Fields<'a> {
 
     /// Takes a field out.
     pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
+        #[cfg(test)]
+        note(name, self.object, self.source.body);
         let is = |member: &(Cow<'a, str>, Json<'a>)| member.0 == name;
         let value = self.members.iter().rfind(|member| is(member))?.1;
         self.members.retain(|member| !is(member));
@@ -273,6 +275,32 @@ fn shown(value: Json<'_>) -> String {
         Some(start) if digits.len() > QUOTE_CHARS_MAX => format!("{start}…"),
         _ => digits.to_owned(),
     }
+}
+
+/// Notes which fields of a body are looked for on this thread from now on.
+#[cfg(test)]
+pub(crate) fn record() {
+    LOOKED_FOR.set(Some(Vec::new()));
+}
+
+/// Those that were, of the body itself.
+#[cfg(test)]
+pub(crate) fn recorded() -> Vec<String> {
+    LOOKED_FOR.take().unwrap_or_default()
+}
+
+#[cfg(test)]
+thread_local! {
+    static LOOKED_FOR: std::cell::RefCell<Option<Vec<String>>> = const { std::cell::RefCell::new(None) };
+}
+
+#[cfg(test)]
+fn note(name: &str, object: Json<'_>, body: Json<'_>) {
+    let is_body = || object.path_in(body).is_empty();
+    LOOKED_FOR.with_borrow_mut(|names| match names {
+        Some(names) if is_body() => names.push(name.to_owned()),
+        _ => {}
+    });
 }
 
 /// How often paths are searched for by `read` of a body.

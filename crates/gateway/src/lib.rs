@@ -31,6 +31,7 @@ mod limits;
 mod metrics;
 mod names;
 mod openai;
+mod openapi;
 mod ops;
 mod page;
 mod peer;

@@ -10,7 +10,8 @@ use axum::{
 };
 
 use crate::{
-    adapters, anthropic, app::App, error::ApiError, openai, ops, page, responses, scores, tei, tokens, track,
+    adapters, anthropic, app::App, error::ApiError, openai, openapi, ops, page, responses, scores, tei,
+    tokens, track,
 };
 
 /// Every route.
@@ -52,7 +53,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/alive", get(ops::alive))
         .route("/ready", get(ops::ready))
         .route("/version", get(ops::version))
-        .route("/metrics", get(ops::metrics));
+        .route("/metrics", get(ops::metrics))
+        .route("/openapi.json", get(openapi::handle));
     let router = if app.config.page { page::route(router) } else { router };
     router
         .fallback(not_found)

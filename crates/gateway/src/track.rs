@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
-const OPERATIONS: [&str; 5] = ["/health", "/alive", "/ready", "/version", "/metrics"];
+const OPERATIONS: [&str; 6] = ["/health", "/alive", "/ready", "/version", "/metrics", "/openapi.json"];
 
 /// Of those, the ones that tell of models and clients: they can be made to want a key.
 const PRIVATE: [&str; 3] = ["/health", "/version", "/metrics"];

@@ -1,6 +1,8 @@
 //! Request fields that are known but do nothing here: those this build cannot honour, which are refused unless
 //! they ask for nothing, and those that are harmless to ignore. OpenAI's, and what llama.cpp's server and vLLM document.
 
+use serde_json::{Value, json};
+
 use crate::{error::ApiError, fields::Fields, json::Json};
 
 /// The values of an unsupported field that ask for nothing.
@@ -162,6 +164,27 @@ const HARMLESS: [(&str, Type); 8] = [
     ("prompt_cache_options", Type::Object),
 ];
 
+/// The fields of a list, each with the schema of what is accepted of it.
+pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
+    let lists: &[&[Known]] = match list {
+        "chat" => &[&COMMON, &CHAT],
+        "completion" => &[&COMMON, &COMPLETION],
+        "infill" => &[&COMMON, &COMPLETION, &INFILL],
+        "embedding" => &[&EMBEDDING],
+        "scores" => &[&SCORES],
+        _ => &[],
+    };
+    let known = lists.iter().copied().flatten().map(|(name, neutral, instead)| {
+        let mut schema = neutral.schema();
+        schema["description"] = neutral.problem(instead).into();
+        (*name, schema)
+    });
+    let harmless = HARMLESS.into_iter().map(|(name, kind)| {
+        (name, json!({"type": kind.name(), "description": "Taken, and changes nothing."}))
+    });
+    known.chain(harmless).collect()
+}
+
 /// Takes a chat's unsupported and harmless fields out of `fields`.
 pub(crate) fn chat(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&CHAT))
@@ -224,6 +247,20 @@ impl Neutral {
         }
     }
 
+    fn schema(self) -> Value {
+        match self {
+            Neutral::None => json!({"type": "null"}),
+            Neutral::EmptyList => json!({"type": "array", "maxItems": 0}),
+            Neutral::EmptyObject => json!({"type": "object", "maxProperties": 0}),
+            Neutral::False => json!({"enum": [false]}),
+            Neutral::True => json!({"enum": [true]}),
+            Neutral::Numbers(numbers) => json!({"enum": numbers}),
+            Neutral::Words(words) => json!({"enum": words}),
+            Neutral::JustText => json!({"enum": [["text"]]}),
+            Neutral::Any(kind) => json!({"type": kind.name()}),
+        }
+    }
+
     fn problem(self, instead: &str) -> String {
         let joined = |words: Vec<String>| words.join(" or ");
         let only = match self {
@@ -255,6 +292,16 @@ impl Type {
             Type::Number => value.is_number(),
             Type::Text => value.is_string(),
             Type::Object => value.is_object(),
+        }
+    }
+
+    /// As JSON Schema calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Type::Boolean => "boolean",
+            Type::Number => "number",
+            Type::Text => "string",
+            Type::Object => "object",
         }
     }
 

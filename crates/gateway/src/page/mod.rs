@@ -1,4 +1,4 @@
-//! What a browser is shown at `GET /`: a chat, and a live view of the engine. The files in `static` are part of the
+//! What a browser is shown at `GET /`, a chat and a live view of the engine, and at `/docs`, the API. The files in `static` are part of the
 //! program as they stand; what they ask of this server they ask as any client does. No handler of the API is here.
 
 use axum::{
@@ -20,6 +20,8 @@ const STYLE: &str = "text/css; charset=utf-8";
 
 /// A file of the page.
 struct File {
+    #[cfg(test)]
+    name: &'static str,
     path: &'static str,
     kind: &'static str,
     text: &'static str,
@@ -27,14 +29,15 @@ struct File {
 
 macro_rules! files {
     ($($path:literal, $kind:expr, $name:literal;)*) => {
-        [$(File { path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
+        [$(File { #[cfg(test)] name: $name, path: $path, kind: $kind, text: include_str!(concat!("static/", $name)) },)*]
     };
 }
 
-/// Every file but the first, which has its route beside TEI's `POST /`.
+/// Every file.
 static FILES: [File; FILES_COUNT] = files! {
     "/", HTML, "index.html";
     "/page/icon.svg", "image/svg+xml", "icon.svg";
+    "/docs", HTML, "docs.html";
     "/page/base.css", STYLE, "base.css";
     "/page/chat.css", STYLE, "chat.css";
     "/page/live.css", STYLE, "live.css";
@@ -42,6 +45,8 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/app.js", SCRIPT, "app.js";
     "/page/attach.js", SCRIPT, "attach.js";
     "/page/chat.js", SCRIPT, "chat.js";
+    "/page/docs.css", STYLE, "docs.css";
+    "/page/docs.js", SCRIPT, "docs.js";
     "/page/dom.js", SCRIPT, "dom.js";
     "/page/live.js", SCRIPT, "live.js";
     "/page/markdown.js", SCRIPT, "markdown.js";
@@ -54,7 +59,7 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/theme.js", SCRIPT, "theme.js";
     "/page/welcome.js", SCRIPT, "welcome.js";
 };
-const FILES_COUNT: usize = 20;
+const FILES_COUNT: usize = 23;
 
 /// Adds the page's routes.
 pub(crate) fn route<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
@@ -117,9 +122,8 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/page/static");
         let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
         let there: BTreeSet<String> = fs::read_dir(dir).unwrap().flatten().map(name).collect();
-        let served: BTreeSet<String> = FILES.iter().map(|file| file.path.replace("/page/", "")).collect();
-        let expected = there.iter().map(|name| if name == "index.html" { "/" } else { name });
-        assert_eq!(served, expected.map(str::to_owned).collect());
+        let served: BTreeSet<String> = FILES.iter().map(|file| file.name.to_owned()).collect();
+        assert_eq!(served, there);
         for file in &FILES {
             for named in
                 file.text.split(['"', '\'']).filter(|word| word.ends_with(".js") || word.ends_with(".css"))

@@ -303,13 +303,7 @@ impl Backend for CpuBackend {
     }
 
     fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), weight.values.len());
-        x.check(rows, x.cols, "x");
-        out.check(rows, x.cols, "out");
-        assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
-        let rows = rows * (x.cols / cols);
-        norm::rms_norm(step.tier, step.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
+        self.step().rms_norm(x, weight, eps, out);
     }
 
     fn add_rms_norm(

@@ -1,10 +1,21 @@
-//! Ops on rows number by number.
+//! Ops on rows number by number, and norms of them.
 
 use super::{CpuBuffer, CpuVector, Step};
 use crate::RowOp;
+use crate::cpu::norm;
 use crate::reference::{XIELU_MOST, width_of};
 
 impl Step<'_> {
+    /// The contract's `rms_norm`.
+    pub(super) fn rms_norm(&mut self, x: &CpuBuffer, weight: &CpuVector, eps: f32, out: &mut CpuBuffer) {
+        let (rows, cols) = (self.batch.rows(), weight.values.len());
+        x.check(rows, x.cols, "x");
+        out.check(rows, x.cols, "out");
+        assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
+        let rows = rows * (x.cols / cols);
+        norm::rms_norm(self.tier, self.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
+    }
+
     /// The contract's `row_op`.
     pub(super) fn row_op(&mut self, op: &RowOp<'_, CpuBuffer, CpuVector>, out: &mut CpuBuffer) {
         let (rows, cols) = (self.batch.rows(), out.cols);

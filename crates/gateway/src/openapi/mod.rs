@@ -1,0 +1,190 @@
+//! `GET /openapi.json`: every route, what it takes, answers and refuses, as OpenAPI 3.1. It is made of three texts beside
+//! this file, and of the lists in `unsupported.rs` that the parsers read themselves. `tests.rs` holds it to what is registered
+//! as routes and to what the parsers look for, in both directions. How it is shown is in `page`.
+
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::sync::LazyLock;
+
+use axum::{
+    body::Bytes,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Map, Value, json};
+
+use crate::unsupported;
+
+const ROUTES: &str = include_str!("routes.txt");
+const REQUESTS: &str = include_str!("schemas.txt");
+const ANSWERS: &str = include_str!("answers.txt");
+
+/// The document is one for all, and made when it is first asked for.
+static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+
+/// What a route can answer besides 200, and when.
+const REFUSALS: [(&str, &str); 11] = [
+    ("400", "The request is wrong, or asks for what cannot be done; `param` names the field."),
+    ("401", "A key is wanted, or this one is not known."),
+    ("403", "The key may not do that, or the host is not answered to."),
+    ("404", "There is no such model, or nothing of that name."),
+    ("408", "The body did not arrive in time."),
+    ("413", "The body is too large."),
+    ("415", "The body is not JSON by its content-type."),
+    ("429", "The queue is full, or the key is over its limits; Retry-After says when to come again."),
+    ("500", "The server failed; the message has an id that is in its log."),
+    ("503", "A model is being loaded, or the server shuts down; Retry-After says when to come again."),
+    ("504", "The answer took longer than the server allows."),
+];
+
+/// Those of a route without a body.
+const REFUSALS_OF_GET: [&str; 8] = ["400", "401", "403", "404", "429", "500", "503", "504"];
+
+/// The route's handler.
+pub(crate) async fn handle() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    (headers, TEXT.clone()).into_response()
+}
+
+/// A line of `routes.txt` and the bodies under it.
+#[derive(Debug)]
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    tag: &'static str,
+    request: &'static str,
+    answer: &'static str,
+    event: Option<&'static str>,
+    about: &'static str,
+    query: Vec<schema::Line<'static>>,
+    examples: Vec<Value>,
+}
+
+/// Every route, in the order of the text.
+fn routes() -> Vec<Route> {
+    let mut routes: Vec<Route> = Vec::new();
+    for line in ROUTES.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match (routes.last_mut(), line.strip_prefix("e.g. "), line.strip_prefix("? ")) {
+            (Some(route), Some(example), _) => route.examples.extend(serde_json::from_str::<Value>(example)),
+            (Some(route), _, Some(parameter)) => route.query.extend(schema::field(parameter)),
+            _ => routes.extend(route(line)),
+        }
+    }
+    routes
+}
+
+/// `METHOD PATH TAG REQUEST -> ANSWER ~ EVENT : about`.
+fn route(line: &'static str) -> Option<Route> {
+    let (head, about) = line.split_once(" : ")?;
+    let (asked, answer) = head.split_once(" -> ")?;
+    let (answer, event) =
+        answer.split_once(" ~ ").map_or((answer, None), |(answer, event)| (answer, Some(event)));
+    let mut words = asked.splitn(4, ' ');
+    let (method, path, tag, request) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    Some(Route { method, path, tag, request, answer, event, about, query: Vec::new(), examples: Vec::new() })
+}
+
+/// The whole document.
+fn document() -> Value {
+    let mut schemas = schema::read(REQUESTS, true, unsupported::schemas);
+    schemas.extend(schema::read(ANSWERS, false, |_| Vec::new()));
+    let mut paths = Map::new();
+    for route in routes() {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.to_lowercase()] = operation(&route);
+    }
+    let tags = ["Chat", "Responses", "Anthropic", "Vectors", "Scores", "TEI", "Models", "Tokens", "Server"];
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Hanzo Engine",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Language models over the APIs that clients know. A field that is taken is honoured; one that is \
+                            not known is refused by name, unless the server was started with --lenient. null counts as absent.",
+        },
+        "servers": [{"url": "."}],
+        "tags": tags.map(|name| json!({"name": name})),
+        "security": [{"bearer": []}, {"key": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
+    let mut content = json!({media: {"schema": schema::kind(route.answer)}});
+    if let Some(event) = route.event {
+        content["text/event-stream"] = json!({
+            "schema": {"type": "string", "description": format!("With stream: events whose data is a {event} each, then [DONE] where OpenAI has it.")},
+            "x-event": {"$ref": format!("#/components/schemas/{event}")},
+        });
+    }
+    let mut responses = json!({"200": {"description": "The answer.", "content": content}});
+    for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
+        responses[*status] = json!({"description": about, "content": {"application/json": {"schema": schema::kind(route.error(status))}}});
+    }
+    let mut operation = json!({
+        "tags": [route.tag],
+        "summary": route.about,
+        "operationId": format!("{}{name}", route.method.to_lowercase()),
+        "responses": responses,
+    });
+    if route.request != "-" {
+        let examples = route.examples.iter().enumerate();
+        let examples: Map<String, Value> =
+            examples.map(|(at, value)| (format!("example{}", at + 1), json!({"value": value}))).collect();
+        let mut body = json!({"schema": schema::kind(route.request)});
+        if !examples.is_empty() {
+            body["examples"] = Value::Object(examples);
+        }
+        operation["requestBody"] = json!({"required": true, "content": {"application/json": body}});
+    }
+    let parameters = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters: Vec<Value> = parameters
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}}))
+        .collect();
+    let query = route.query.iter().map(|parameter| {
+        json!({"name": parameter.name, "in": "query", "description": parameter.about, "schema": schema::kind(parameter.kind)})
+    });
+    let parameters: Vec<Value> = parameters.into_iter().chain(query).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    operation
+}
+
+impl Route {
+    /// Whether it can answer with that status.
+    fn refuses(&self, status: &str) -> bool {
+        match self.path {
+            // They ask nobody.
+            "/alive" | "/openapi.json" => status == "403",
+            _ if self.request == "-" => REFUSALS_OF_GET.contains(&status),
+            _ => true,
+        }
+    }
+
+    /// In whose shape it refuses, or what it says with the status that is an answer of its own.
+    fn error(&self, status: &str) -> &'static str {
+        match (self.path, self.tag) {
+            ("/health", _) if status == "503" => "Health",
+            ("/ready", _) if status == "503" => "Ready",
+            ("/rerank", _) => "Error | TeiError",
+            (_, "TEI") => "TeiError",
+            (_, "Anthropic") => "AnthropicError",
+            _ => "Error",
+        }
+    }
+}
