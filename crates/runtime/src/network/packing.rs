@@ -311,10 +311,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         use LayerPart::{CurveLinear, CurveNegative, CurvePositive, Gemma};
         let factor = matches!(
             weight.part,
-            Part::Layer(
-                _,
-                Gemma(GemmaPart::OutputScale) | CurvePositive | CurveNegative | CurveLinear
-            )
+            Part::Layer(_, Gemma(GemmaPart::OutputScale) | CurvePositive | CurveNegative | CurveLinear)
         );
         (shape.len() == 1 && !is_table(weight) && !is_joined(weight) && !factor) || gate
     });

@@ -4,8 +4,8 @@
 use hanzo_engine_kernels::{ExpertGroups, HeadShape, StateShape};
 
 use super::{
-    Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormOrder, Projection, QkNorm, RopeSpec,
-    StateSpec, StreamsSpec, TransformerSpec,
+    DenseSpec, Distance, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormOrder, Projection, QkNorm,
+    RopeSpec, StateSpec, StreamsSpec, TransformerSpec,
 };
 use crate::error::LoadError;
 use crate::limits::{ENCODER_TYPES_MAX, EXPERT_GROUPS_MAX, STREAMS_MAX, WIDTH_MAX};
@@ -214,7 +214,11 @@ impl TransformerSpec {
             _ if any(|layer| layer.order.is_parallel() || layer.order == NormOrder::Branch) => {
                 "halves side by side, or norms of what halves add alone"
             }
-            _ if self.layer_inputs.is_some() || self.layers_scaled || self.curved || self.streams.is_some() => {
+            _ if self.layer_inputs.is_some()
+                || self.layers_scaled
+                || self.curved
+                || self.streams.is_some() =>
+            {
                 "inputs or factors of single layers"
             }
             _ if any(|layer| layer.attention.values_normed || layer.attention.shares.is_some()) => {
