@@ -55,6 +55,8 @@ CASES = {
     "glm4-moe-lite": (t.Glm4MoeLiteConfig, dict(LATENT, q_lora_rank=24, rope_parameters=PLAIN, routed_scaling_factor=1.8, norm_topk_prob=True), "deepseek2"),
     "solar-open": (t.SolarOpenConfig, dict(SMALL, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, head_dim=16), "glm4moe"),
     "hunyuan-moe": (t.HunYuanMoEV1Config, dict(SMALL, num_experts=6, moe_topk=2, head_dim=16, rope_parameters=PLAIN | dict(rope_type="dynamic", alpha=50.0, factor=1.0)), "hunyuan-moe"),
+    "afmoe": (t.AfmoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=1,
+                                  head_dim=16, sliding_window=8, route_scale=2.5, mup_enabled=True), "afmoe"),
     "exaone-moe": (t.ExaoneMoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=3, num_shared_experts=1, head_dim=16,
                                            sliding_window=8, layer_types=["sliding_attention", "full_attention"], first_k_dense_replace=1), "exaone-moe"),
     "deepseek": (t.LlamaConfig, dict(SMALL, intermediate_size=96), "deepseek"),
@@ -191,6 +193,7 @@ IN_LAYER = {
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "mlp.gate.wg": "ffn_gate_inp",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.gate.e_score_correction": "exp_probs_b", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "self_attn.gate_proj": "attn_gate", "mlp.router.gate": "ffn_gate_inp", "pre_mlp_layernorm": "ffn_norm", "post_mlp_layernorm": "post_ffw_norm",
     "feed_forward.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.router.layer": "ffn_gate_inp", "shared_mlp.output_linear": "ffn_down_shexp", "self_attn.qkv_proj": "attn_qkv",
 } | {f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp" for shared in ("shared_expert", "shared_experts", "shared_mlp") for part in ("gate", "up", "down")} | {
     f"feed_forward.{shared}{part}_proj": f"ffn_{part}{'_shexp' if shared else ''}" for shared in ("", "shared_expert.") for part in ("gate", "up", "down")}
@@ -218,7 +221,7 @@ def write_gguf(path, architecture, config, weights):
     w.add_expert_count(experts); w.add_expert_used_count(get("num_experts_per_tok") or get("moe_k") or get("moe_topk"))
     if architecture not in ("olmoe", "granitemoe"): w.add_expert_feed_forward_length(get("moe_intermediate_size") or get("intermediate_size"))
     shared = get("n_shared_experts") or get("num_shared_experts") or get("moe_num_shared_experts")
-    dense = get("first_k_dense_replace") or get("moe_layer_start_index") or (get("mlp_layer_types") or []).count("dense")
+    dense = get("first_k_dense_replace") or get("num_dense_layers") or get("moe_layer_start_index") or (get("mlp_layer_types") or []).count("dense")
     rope = get("rope_parameters") or get("rope_scaling")
     w.add_rope_freq_base(rope["rope_theta"] * (rope["alpha"] ** (get("head_dim") / (get("head_dim") - 2)) if "alpha" in rope else 1.0))
     if rope["rope_type"] == "yarn":
@@ -243,6 +246,9 @@ def write_gguf(path, architecture, config, weights):
     if architecture == "qwen2moe": w.add_expert_shared_feed_forward_length(get("shared_expert_intermediate_size"))
     if architecture in ("glm4moe", "bailingmoe2", "minimax-m2", "dots1", "exaone-moe"):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID); w.add_key_length(get("head_dim")); w.add_value_length(get("head_dim"))
+    if architecture == "afmoe":
+        w.add_sliding_window(get("sliding_window")); w.add_key_length(get("head_dim")); w.add_value_length(get("head_dim")); w.add_expert_weights_norm(True)
+        w.add_expert_weights_scale(get("route_scale")); w.add_rope_dimension_count(get("head_dim")); w.add_vocab_size(get("vocab_size"))
     turned = rope.get("partial_rotary_factor", 1.0)
     if architecture in ("glm4moe", "bailingmoe2", "minimax-m2"): w.add_rope_dimension_count(int(get("head_dim") * turned))
     if architecture in PERMUTED: w.add_rope_dimension_count(get("hidden_size") // get("num_attention_heads")); w.add_vocab_size(get("vocab_size"))
@@ -298,8 +304,8 @@ def write_gguf(path, architecture, config, weights):
             part = {"w1": "gate", "w2": "down", "w3": "up"}.get(part, part)
             stacks.setdefault(f"{block}ffn_{part.removesuffix('_proj')}_exps.weight", {})[int(expert)] = x
         elif rest.startswith("post_attention_layernorm"):
-            add(f"{block}{'post_attention_norm' if architecture in ('gpt-oss', 'glm4moe') else 'ffn_norm'}.weight", x)
-        elif rest.endswith("e_score_correction_bias"):
+            add(f"{block}{'post_attention_norm' if architecture in ('gpt-oss', 'glm4moe', 'afmoe') else 'ffn_norm'}.weight", x)
+        elif rest.endswith(("e_score_correction_bias", "expert_bias")):
             add(f"{block}exp_probs_b.bias", x)
         elif rest.startswith("self_attn.kv_b_proj") and split:
             heads = x.view(get("num_attention_heads"), nope + value, rank)

@@ -25,7 +25,10 @@ pub(super) fn unstack(
             }
             Ok(())
         }
-        Projection::Heads(shape) if attention.output_gate => split_queries(found, layer, shape, hidden),
+        // Unless the gate has a tensor of its own.
+        Projection::Heads(shape) if attention.output_gate && found.names().state.query_gate.contains('[') => {
+            split_queries(found, layer, shape, hidden)
+        }
         Projection::Heads(_) | Projection::Latent(_) => Ok(()),
     }
 }

@@ -96,6 +96,7 @@ const FAMILIES: &[Family] = &[
         reads: &["interleave_moe_layer_step"],
         ..PLAIN
     },
+    Family { name: "afmoe", scoring: ExpertScoring::Sigmoid, ..PLAIN },
     Family {
         name: "exaone-moe",
         scoring: ExpertScoring::Sigmoid,
@@ -180,8 +181,10 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let windows = windows(keys, count)?;
     // Where some layers see a window, EXAONE's turn queries and keys in those alone, and Llama 4's all but each fourth.
     let chunks = llama4 && windows.iter().any(Option::is_some);
+    let afmoe = keys.architecture == "afmoe";
     let turns = |layer: usize| match keys.architecture {
         "exaone-moe" => windows[layer].is_some(),
+        "afmoe" => windows[layer].is_some() || windows.iter().all(Option::is_none),
         _ => !chunks || !(layer + 1).is_multiple_of(4),
     };
     // Of Llama 4 the larger one, of 128 experts, norms neither queries nor keys; no key says so.
@@ -189,8 +192,9 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let grows = QueryScale { factor: 0.1, every: LLAMA4_CHUNK, offset: 1 };
     let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
     let layer = |index: usize| LayerSpec {
-        order: NormOrder::Pre,
+        order: if afmoe { NormOrder::Sandwich } else { NormOrder::Pre },
         attention: AttentionSpec {
+            output_gate: afmoe,
             mask: Mask::Causal { window: windows[index] },
             rope: attention.rope.filter(|_| turns(index)),
             chunked: chunks && windows[index].is_some(),
@@ -205,13 +209,15 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         residual_scale,
     };
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    // llama.cpp takes it for granted.
+    let root = if afmoe { (hidden as f32).sqrt() } else { 1.0 };
     let logits = LogitsSpec {
         scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
         ..LogitsSpec::plain(!has(Part::Head.weight()))
     };
     TransformerSpec {
         ropes: vec![rope],
-        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(1.0),
+        embedding_scale: keys.positive("embedding_scale")?.unwrap_or(root),
         head: HeadSpec::Logits(logits),
         ..TransformerSpec::bare(
             keys.architecture,
@@ -244,6 +250,11 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
                 Some(0) => None,
                 _ => Some(LLAMA4_CHUNK),
             };
+            Ok((1..=layers).map(|layer| window.filter(|_| !layer.is_multiple_of(4))).collect())
+        }
+        ("afmoe", _) => {
+            let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?.filter(|&of| of > 0);
+            let window = window.map(|window| window as u32);
             Ok((1..=layers).map(|layer| window.filter(|_| !layer.is_multiple_of(4))).collect())
         }
         // The list may have entries for the layers behind the last, too.

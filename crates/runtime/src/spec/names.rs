@@ -282,6 +282,7 @@ impl Names {
             }
             "glm4" => &Names::GGUF_GLM4,
             "apertus" => &Names::GGUF_APERTUS,
+            "afmoe" => &Names::GGUF_AFMOE,
             "gemma3n" => &Names::GGUF_GEMMA3N,
             "gemma4" => &Names::GGUF_GEMMA4,
             "phi2" => &Names::GGUF_PHI2,

@@ -20,6 +20,7 @@ impl Names {
             "phi" => &Names::PHI,
             "opt" => &Names::OPT,
             "apertus" => &Names::APERTUS,
+            "afmoe" => &Names::AFMOE,
             "stablelm" => &Names::STABLELM,
             "bloom" => &Names::BLOOM,
             "mpt" => &Names::MPT,

@@ -177,6 +177,21 @@ impl Names {
         ..Names::GRANITE_MOE
     };
 
+    /// The transformers library's Afmoe class.
+    pub(crate) const AFMOE: Names = Names {
+        state: StateNames { query_gate: "self_attn.gate_proj.", ..StateNames::NONE },
+        attention_post_norm: "post_attention_layernorm",
+        router: "mlp.router.gate",
+        router_bias: "mlp.expert_bias",
+        mlp_norm: "pre_mlp_layernorm",
+        mlp_post_norm: "post_mlp_layernorm",
+        ..Names::HUGGING_FACE
+    };
+
+    /// GGUF files of the same.
+    pub(crate) const GGUF_AFMOE: Names =
+        Names { state: StateNames { query_gate: "attn_gate.", ..StateNames::NONE }, ..Names::GGUF };
+
     /// The transformers library's Bamba class.
     pub(crate) const BAMBA: Names = Names {
         final_norm: "final_layernorm",

@@ -24,6 +24,7 @@ const MIXTURES: &[(&str, bool)] = &[
     ("solar-open", true),
     ("exaone-moe", true),
     ("hunyuan-moe", true),
+    ("afmoe", true),
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),

@@ -1,5 +1,5 @@
 //! Mixtures of experts whose attention is Llama's, or nearly: OLMoE, Granite MoE, ERNIE 4.5 MoE, MiniMax-M2, DeepSeek's first,
-//! Ling, EXAONE MoE and Solar Open.
+//! Ling, EXAONE MoE, Solar Open and Arcee's Trinity.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, RopeKind};
 use serde_json::Value;
@@ -27,6 +27,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("exaone_moe", "ExaoneMoeForCausalLM", exaone_moe),
     ("solar_open", "SolarOpenForCausalLM", solar_open),
     ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan),
+    ("afmoe", "AfmoeForCausalLM", afmoe),
 ];
 
 /// Refuses settings that make another model of a family unless they are what it takes for granted.
@@ -247,6 +248,48 @@ fn deepseek(config: &Config) -> Result<TransformerSpec, LoadError> {
             AttentionSpec { qkv_bias: biased, output_bias: biased, ..AttentionSpec::causal(heads) };
         (attention, mlp(layer))
     })
+}
+
+fn afmoe(config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(config)?;
+    refuse_unless(config, "attention_bias", false)?;
+    refuse_unless(config, "route_norm", true)?;
+    refuse_unless_named(config, "score_func", "sigmoid")?;
+    let heads = base.heads(config)?;
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(1024) as u32;
+    let windows = match config.get("layer_types") {
+        Some(types) => windows_by_type(config, types, Some(window), base.layers)?,
+        None => {
+            let each = config.count("global_attn_every_n_layers", LAYERS_MAX)?.unwrap_or(4);
+            (1..=base.layers).map(|number| (!number.is_multiple_of(each)).then_some(window)).collect()
+        }
+    };
+    let mut experts = softmax(config, &base, LING, true)?;
+    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    experts.scoring = ExpertScoring::Sigmoid;
+    experts.correction_bias = true;
+    experts.scale = config.positive("route_scale")?.unwrap_or(1.0);
+    let dense = or(config, "num_dense_layers", LAYERS_MAX, 1)?;
+    let ffn = if dense > 0 { config.required("intermediate_size", WIDTH_MAX)? } else { 0 };
+    let (rope, _) = rope(config, (RopeKind::Neox, heads.head_dim), (1e4, base.context))?;
+    let spec = base.spec(config, "afmoe", (rope, 1e-5), |layer| {
+        let attention = AttentionSpec {
+            mask: Mask::Causal { window: windows[layer] },
+            output_gate: true,
+            qk_norm: QkNorm::Heads,
+            // Layers that see all turn nothing.
+            rope: windows[layer].map(|_| 0),
+            ..AttentionSpec::causal(heads)
+        };
+        let mlp = match layer < dense {
+            true => MlpSpec::gated(ffn, base.activation),
+            false => MlpSpec::Experts(experts),
+        };
+        (attention, mlp)
+    })?;
+    let by_root = config.bool("mup_enabled")?.unwrap_or(false);
+    let embedding_scale = if by_root { (base.hidden as f32).sqrt() } else { 1.0 };
+    Ok(TransformerSpec { embedding_scale, ..spec.with_layers(|_, layer| layer.order = NormOrder::Sandwich) })
 }
 
 const LING: (&str, &str, &str) = ("num_experts", "num_experts_per_tok", "moe_intermediate_size");
