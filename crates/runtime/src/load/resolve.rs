@@ -110,6 +110,9 @@ impl Tensors {
     }
 }
 
+/// How names ended in the first releases of BERT, and how they end now.
+const OLD_NAMES: [(&str, &str); 2] = [(".gamma", ".weight"), (".beta", ".bias")];
+
 /// A file's tensors by name, fewer with each that found its use.
 pub(crate) struct Found<'a> {
     file: String,
@@ -123,8 +126,9 @@ impl<'a> Found<'a> {
     pub(crate) fn new(file: &str, names: &'a Names, tensors: Vec<Tensor>) -> Result<Self, LoadError> {
         let mut by_name = HashMap::with_capacity(tensors.len());
         for mut tensor in tensors {
-            // Checkpoints made from the first releases of BERT have the paper's names.
-            for (old, new) in [(".gamma", ".weight"), (".beta", ".bias")] {
+            // Checkpoints made from the first releases of BERT have the paper's names; where xIELU has a `beta`, it is that.
+            let old_names = if names.curve.is_empty() { &OLD_NAMES[..] } else { &[] };
+            for &(old, new) in old_names {
                 if let Some(stem) = tensor.name.strip_suffix(old) {
                     tensor.name = format!("{stem}{new}");
                 }
