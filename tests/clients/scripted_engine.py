@@ -26,7 +26,7 @@ class Scripted(pb_grpc.EngineServicer):
 
     def Embed(self, request, context):
         def vector(item):
-            text = item.text or "".join(map(chr, item.tokens.ids))
+            text = item.text or "".join(chr(id % 0x10000) for id in item.tokens.ids)
             return struct.pack(f"<{DIMENSIONS}f", *((len(text) * 31 + i * 7) % 97 / 97 for i in range(DIMENSIONS)))
 
         embeddings = [pb.Embedding(packed=vector(item), rows=1, tokens=1) for item in request.inputs]

@@ -1,6 +1,6 @@
 //! The way to a daemon from another program: an endpoint of gRPC, in the clear or by TLS, and the key in each call.
 
-use std::{io, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use http::{HeaderValue, Request, Uri, header};
 use hyper_util::rt::TokioIo;
@@ -27,7 +27,19 @@ const PORT: u16 = 443;
 /// [`TlsError`], with the file.
 pub fn lazy_channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Channel, TlsError> {
     match endpoint.uri().scheme_str() {
-        Some("https") => Ok(endpoint.connect_with_connector_lazy(connector(tls)?)),
+        Some("https") => Ok(endpoint.connect_with_connector_lazy(connector(tls, None)?)),
+        _ => Ok(endpoint.connect_lazy()),
+    }
+}
+
+/// As [`lazy_channel`], at that address whatever the endpoint's name stands for; a certificate is of the name. An
+/// endpoint without TLS has its address in its URI.
+///
+/// # Errors
+/// [`TlsError`], with the file.
+pub fn lazy_channel_at(endpoint: &Endpoint, tls: &ClientTls, at: SocketAddr) -> Result<Channel, TlsError> {
+    match endpoint.uri().scheme_str() {
+        Some("https") => Ok(endpoint.connect_with_connector_lazy(connector(tls, Some(at))?)),
         _ => Ok(endpoint.connect_lazy()),
     }
 }
@@ -38,7 +50,7 @@ pub fn lazy_channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Channel, Tls
 /// What is wrong with the files, or the connection's own error.
 pub async fn channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Result<Channel, Error>, TlsError> {
     match endpoint.uri().scheme_str() {
-        Some("https") => Ok(endpoint.connect_with_connector(connector(tls)?).await),
+        Some("https") => Ok(endpoint.connect_with_connector(connector(tls, None)?).await),
         _ => Ok(endpoint.connect().await),
     }
 }
@@ -65,6 +77,7 @@ type Tls = TokioIo<TlsStream<TcpStream>>;
 
 fn connector(
     tls: &ClientTls,
+    at: Option<SocketAddr>,
 ) -> Result<
     impl Service<Uri, Response = Tls, Error = io::Error, Future: Send> + Clone + Send + 'static + use<>,
     TlsError,
@@ -77,7 +90,10 @@ fn connector(
         async move {
             let host =
                 uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-            let stream = TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(PORT))).await?;
+            let stream = match at {
+                Some(at) => TcpStream::connect(at).await?,
+                None => TcpStream::connect((host.as_str(), uri.port_u16().unwrap_or(PORT))).await?,
+            };
             stream.set_nodelay(true)?;
             let name = ServerName::try_from(host).map_err(io::Error::other)?;
             let config = tls.config(PROTOCOLS).map_err(io::Error::other)?;

@@ -22,7 +22,7 @@ mod spend;
 mod tls;
 
 pub use access::{Access, AccessError, Presented, Settings};
-pub use dial::{channel, lazy_channel, with_key};
+pub use dial::{channel, lazy_channel, lazy_channel_at, with_key};
 pub use file::{FileError, KeysFile, Record};
 pub use follow::Follow;
 pub use guesses::client_of;

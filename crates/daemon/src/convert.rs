@@ -10,3 +10,4 @@ pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod store;
 mod topology;
+pub(crate) mod trace;

@@ -45,7 +45,9 @@ pub(crate) struct App {
 impl App {
     /// The state for `config` and an engine; connects to nothing.
     pub(crate) fn new(config: Config, engine: Engine, access: Arc<Access>) -> Result<App, GatewayError> {
-        let metrics = Metrics::new().map_err(|e| GatewayError::Config(format!("metrics: {e}")))?;
+        let failed = |e: prometheus::Error| GatewayError::Config(format!("metrics: {e}"));
+        let metrics = Metrics::new().map_err(failed)?;
+        engine.register(&metrics).map_err(failed)?;
         Ok(App {
             engine,
             access,
@@ -63,7 +65,7 @@ impl App {
 
     /// The engine, as far as who asks may use it: a handler has no other.
     pub(crate) fn engine(&self, asker: &Asker) -> Engine {
-        self.engine.of(asker.pass.clone(), self.metrics.refusals_total.clone())
+        self.engine.of(asker, self.metrics.refusals_total.clone())
     }
 
     /// The engine for what is about the server itself.

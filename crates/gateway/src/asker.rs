@@ -2,11 +2,13 @@
 
 use hanzo_engine_access::Pass;
 
-use crate::request_id::RequestId;
+use crate::{record::Record, request_id::RequestId, trace::Trace};
 
-/// One request's id, and what its key may do. Cloning it is cheap.
+/// One request's id, what its key may do, and what is known of it. Cloning it is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) id: RequestId,
     pub(crate) pass: Pass,
+    pub(crate) record: Record,
+    pub(crate) trace: Option<Trace>,
 }

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cors,
     error::GatewayError,
-    limits::{ADDRESS_SHARE, SECONDS_MAX},
+    fleet::{Target, one_or_list},
+    limits::{ADDRESS_SHARE, SECONDS_MAX, UPSTREAMS_MAX},
 };
 
 /// Settings that are keys, and the variables they are read from: the first that is set.
@@ -53,8 +54,14 @@ pub struct Config {
     pub insecure: bool,
     /// Want a key for `/metrics`, `/health` and `/version` too, which tell of models and load.
     pub private_metrics: bool,
+    /// Log one line of each request when it has ended: who asked for what, its status, tokens and times.
+    pub access_log: bool,
     /// Where the engine's gRPC is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
     pub engine: String,
+    /// Several engines, in place of `engine`: a list, or one text with commas. Each is `HOST:PORT`, `http://…`, `https://…`,
+    /// `dns://NAME:PORT` or `unix:PATH`; every address of a name is an engine, and names are resolved again and again.
+    #[serde(deserialize_with = "one_or_list")]
+    pub upstreams: Vec<String>,
     /// Authorities that the engine's certificate is trusted by; unset: the system's.
     pub engine_ca: Option<PathBuf>,
     /// The certificate that is shown to the engine.
@@ -126,11 +133,13 @@ impl Default for Config {
             cors_origins: Vec::new(),
             insecure: false,
             private_metrics: false,
+            access_log: true,
             engine_ca: None,
             engine_cert: None,
             engine_cert_key: None,
             engine_api_key: None,
             engine: "http://127.0.0.1:36901".to_owned(),
+            upstreams: Vec::new(),
             lenient: false,
             page: true,
             adapter_updates: false,
@@ -224,7 +233,12 @@ impl Config {
         if self.engine_cert.is_some() != self.engine_cert_key.is_some() {
             return refuse("engine_cert: it and engine_cert_key need each other");
         }
-        if self.engine_tls() != ClientTls::default() && !self.engine.starts_with("https://") {
+        let targets = self.targets()?;
+        let tls = match &targets[..] {
+            [] => self.engine.starts_with("https://"),
+            targets => targets.iter().any(Target::tls),
+        };
+        if self.engine_tls() != ClientTls::default() && !tls {
             return refuse("engine_ca, engine_cert: only an engine at https:// is spoken to by TLS");
         }
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
@@ -280,6 +294,15 @@ impl Config {
         }
     }
 
+    /// Where the engines are, if `upstreams` says so.
+    pub(crate) fn targets(&self) -> Result<Vec<Target>, GatewayError> {
+        let refuse = |problem: String| GatewayError::Config(format!("upstreams: {problem}"));
+        if self.upstreams.len() > UPSTREAMS_MAX {
+            return Err(refuse(format!("at most {UPSTREAMS_MAX}")));
+        }
+        self.upstreams.iter().map(|text| Target::parse(text).map_err(refuse)).collect()
+    }
+
     /// What the port bears.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
@@ -320,6 +343,14 @@ mod tests {
     }
 
     #[test]
+    fn engines_are_a_list_or_a_text_with_commas() {
+        for written in [json!(["a:1", "b:2"]), json!("a:1, b:2"), json!(["a:1,b:2"])] {
+            let config = Config::load(None, json!({"upstreams": written})).unwrap();
+            assert_eq!(config.upstreams, ["a:1", "b:2"]);
+        }
+    }
+
+    #[test]
     fn what_is_unknown_or_out_of_range_is_refused_by_name() {
         for (flags, name) in [
             (json!({"prot": 2}), "prot"),
@@ -340,6 +371,10 @@ mod tests {
             (json!({"tls_key": "key.pem"}), "tls_cert"),
             (json!({"tls_client_ca": "ca.pem"}), "tls_client_ca"),
             (json!({"engine_ca": "ca.pem"}), "engine_ca"),
+            (json!({"upstreams": ["https://a:1"], "engine_cert": "cert.pem"}), "engine_cert_key"),
+            (json!({"upstreams": ["a:1"], "engine_ca": "ca.pem"}), "engine_ca"),
+            (json!({"upstreams": ["ftp://a:1"]}), "upstreams"),
+            (json!({"upstreams": 7}), "upstreams"),
             (json!({"engine": "https://engine:1", "engine_cert": "cert.pem"}), "engine_cert_key"),
             (json!({"cors_origins": ["chat.example.com"]}), "cors_origins"),
             (json!({"headers_timeout_s": 0}), "headers_timeout_s"),

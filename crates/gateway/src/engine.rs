@@ -1,62 +1,79 @@
-//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share, or the engine itself
-//! where it is in this process.
+//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share, several daemons of
+//! which each call goes to one (`fleet`), or the engine itself where it is in this process.
 
-use std::{convert::Infallible, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::{Stream, TryStreamExt as _};
-use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend, lazy_channel, with_key};
-use hanzo_engine_proto::v1::{self, engine_client::EngineClient};
+use futures_util::{Stream, TryStreamExt as _, future::Either};
+use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
+use hanzo_engine_proto::v1;
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
-use tonic::{
-    Code, Request, Response, Status,
-    body::Body,
-    codegen::{Service, http},
-    transport::{self, Endpoint},
-};
-use tower::{ServiceExt as _, util::BoxCloneSyncService};
+use tonic::{Code, Response, Status};
 
 use crate::{
+    asker::Asker,
+    carrier::{Client, LocalEngine, client, dial, local},
     error::GatewayError,
-    limits::{
-        ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT, ENGINE_STATE_TIMEOUT,
-        ENGINE_TOKENS_TIMEOUT,
-    },
+    fleet::{Fleet, Has, MemberView, Resolve, Route, Target},
+    head::Head,
+    limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
+    metrics::Metrics,
+    record::Record,
+    trace::Trace,
 };
 
-/// An engine in this process: its gRPC service, which is called without a connection.
-pub trait LocalEngine:
-    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
-    + Clone
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<S> LocalEngine for S where
-    S: Service<
-            http::Request<Body>,
-            Response = http::Response<Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        > + Clone
-        + Send
-        + Sync
-        + 'static
-{
-}
-
-/// What takes a call to the engine.
-type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
-
-/// A handle on the engine for one who asks, who is refused here what a key may not do; cloning it is cheap.
+/// A handle on the engine for who asks, who is refused here what a key may not do; cloning it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
-    client: EngineClient<Carrier>,
+    link: Link,
     remote: bool,
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
+    record: Record,
+    trace: Option<Trace>,
+}
+
+/// Who is called.
+#[derive(Clone, Debug)]
+enum Link {
+    One(Client),
+    Fleet(Arc<Fleet>),
+}
+
+impl Link {
+    /// Asks the engine, or the daemon that has the model.
+    async fn ask<R, T, F>(
+        &self,
+        model: &str,
+        request: R,
+        call: impl Fn(Client, R) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        match self {
+            Link::One(client) => call(client.clone(), request).await,
+            Link::Fleet(fleet) => fleet.ask(Route::to(model), request, call).await,
+        }
+    }
+
+    /// Asks the engine, or every daemon that has the model loaded.
+    async fn ask_all<R, T, F>(
+        &self,
+        model: &str,
+        request: R,
+        call: impl Fn(Client, R) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        match self {
+            Link::One(client) => call(client.clone(), request).await,
+            Link::Fleet(fleet) => fleet.ask_all(model, Has::is_loaded, request, call).await,
+        }
+    }
 }
 
 impl Engine {
@@ -67,35 +84,63 @@ impl Engine {
         key: Option<&Secret>,
         tls: &ClientTls,
     ) -> Result<Engine, GatewayError> {
-        let refuse = |reason: String| GatewayError::Engine { uri: uri.to_owned(), reason };
-        if !["http://", "https://", "unix:"].iter().any(|scheme| uri.starts_with(scheme)) {
-            return Err(refuse("expected http://HOST:PORT, https://HOST:PORT or unix:PATH".to_owned()));
+        Ok(Engine::over(Link::One(client(dial(uri, None, key, tls)?)), true))
+    }
+
+    /// A client of the daemons at those targets; of one alone where there can be but one.
+    pub(crate) async fn connect_all(
+        targets: Vec<Target>,
+        resolver: Arc<dyn Resolve>,
+        key: Option<&Secret>,
+        tls: &ClientTls,
+    ) -> Result<Engine, GatewayError> {
+        if let [Target::Fixed(uri)] = &targets[..] {
+            return Engine::connect_lazy(uri, key, tls);
         }
-        let endpoint = Endpoint::from_shared(uri.to_owned())
-            .and_then(|e| e.user_agent(concat!("engine-gateway/", env!("CARGO_PKG_VERSION"))))
-            .map_err(|e| refuse(e.to_string()))?
-            .connect_timeout(ENGINE_CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(ENGINE_PING_TIMEOUT)
-            .keep_alive_timeout(ENGINE_PING_TIMEOUT)
-            // An idle gateway sends nothing.
-            .keep_alive_while_idle(false);
-        let channel = lazy_channel(&endpoint, tls)?.map_request(with_key(key));
-        Ok(Engine::over(BoxCloneSyncService::new(channel), true))
+        let fleet = Fleet::start(targets, resolver, key, tls).await?;
+        Ok(Engine::over(Link::Fleet(fleet), true))
     }
 
     /// A client of the engine in this process.
     pub(crate) fn local(engine: impl LocalEngine) -> Engine {
-        Engine::over(BoxCloneSyncService::new(engine.map_err(|never| match never {})), false)
+        Engine::over(Link::One(client(local(engine))), false)
     }
 
-    fn over(carrier: Carrier, remote: bool) -> Engine {
-        let client = EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
-        Engine { client, remote, pass: Pass::anyone(), refusals: None }
+    fn over(link: Link, remote: bool) -> Engine {
+        let (pass, record) = (Pass::anyone(), Record::default());
+        Engine { link, remote, pass, refusals: None, record, trace: None }
     }
 
-    /// The same engine for who has that pass; what is refused is counted.
-    pub(crate) fn of(&self, pass: Pass, refusals: IntCounterVec) -> Engine {
-        Engine { pass, refusals: Some(refusals), ..self.clone() }
+    /// The same engine for who asks; what is refused is counted.
+    pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec) -> Engine {
+        Engine {
+            link: self.link.clone(),
+            remote: self.remote,
+            pass: asker.pass.clone(),
+            refusals: Some(refusals),
+            record: asker.record.clone(),
+            trace: asker.trace.clone(),
+        }
+    }
+
+    /// Has what is counted of several daemons shown.
+    pub(crate) fn register(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
+        match &self.link {
+            Link::One(_) => Ok(()),
+            Link::Fleet(fleet) => metrics.register(&fleet.metrics),
+        }
+    }
+
+    /// The daemons, where there can be several.
+    pub(crate) fn members(&self) -> Option<Vec<MemberView>> {
+        match &self.link {
+            Link::One(_) => None,
+            Link::Fleet(fleet) => Some(fleet.views()),
+        }
+    }
+
+    fn head(&self, deadline: Option<Instant>) -> Head {
+        Head { deadline, trace: self.trace.clone() }
     }
 
     fn refused(&self, refusal: Refusal) -> Status {
@@ -106,6 +151,7 @@ impl Engine {
     }
 
     fn use_model(&self, model: &str) -> Result<(), Status> {
+        self.record.asked(model);
         self.pass.use_model(model).map_err(|refusal| self.refused(refusal))
     }
 
@@ -126,12 +172,28 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let mut spend = Spend::new(self.pass.clone(), request.choices.max(1) as usize);
-        let answer = self.client.infer(timed(request, deadline)).await;
-        let (events, remote) = (self.said(answer)?, self.remote);
+        let choices = request.choices.max(1) as usize;
+        let mut spend = Spend::new(self.pass.clone(), choices);
+        let mut generated = self.record.generation(choices);
+        let head = self.head(deadline);
+        let events = match &self.link {
+            Link::One(client) => {
+                let answer = client.clone().infer(head.over(request)).await;
+                Either::Left(self.said(answer)?)
+            }
+            Link::Fleet(fleet) => {
+                let events = fleet.infer(request, head).await;
+                Either::Right(Box::pin(events.map_err(|status| of_the_gateway(self.remote, status))?))
+            }
+        };
+        let (remote, record) = (self.remote, self.record.clone());
         Ok(events
-            .inspect_ok(move |event| spend.see(event))
-            .map_err(move |status| of_the_gateway(remote, status)))
+            .inspect_ok(move |event| {
+                spend.see(event);
+                generated.see(event);
+            })
+            .map_err(move |status| of_the_gateway(remote, status))
+            .inspect_err(move |status| record.failed(status)))
     }
 
     /// Embeds. Dropping the future cancels it in the engine.
@@ -142,9 +204,14 @@ impl Engine {
     ) -> Result<v1::EmbedResponse, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let answer = self.client.embed(timed(request, deadline)).await;
-        let answer = self.said(answer)?;
+        let (model, head) = (request.model.clone(), self.head(deadline));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.embed(head.over(request)).await }
+        };
+        let answer = self.said(self.link.ask(&model, request, call).await)?;
         self.pass.spend(answer.prompt_tokens);
+        self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
 
@@ -156,9 +223,14 @@ impl Engine {
     ) -> Result<v1::RerankResponse, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let answer = self.client.rerank(timed(request, deadline)).await;
-        let answer = self.said(answer)?;
+        let (model, head) = (request.model.clone(), self.head(deadline));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.rerank(head.over(request)).await }
+        };
+        let answer = self.said(self.link.ask(&model, request, call).await)?;
         self.pass.spend(answer.prompt_tokens);
+        self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
 
@@ -170,16 +242,28 @@ impl Engine {
     ) -> Result<v1::ClassifyResponse, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
-        let answer = self.client.classify(timed(request, deadline)).await;
-        let answer = self.said(answer)?;
+        let (model, head) = (request.model.clone(), self.head(deadline));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.classify(head.over(request)).await }
+        };
+        let answer = self.said(self.link.ask(&model, request, call).await)?;
         self.pass.spend(answer.prompt_tokens);
+        self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
 
     /// Every loaded model, now.
     pub(crate) async fn stats(&mut self) -> Result<v1::StatsResponse, Status> {
-        let answer = within(ENGINE_STATE_TIMEOUT, self.client.stats(v1::StatsRequest::default())).await;
-        let mut stats = self.said(answer)?;
+        let mut stats = match &self.link {
+            Link::One(client) => {
+                let mut client = client.clone();
+                self.said(within_state(client.stats(v1::StatsRequest::default())).await)?
+            }
+            Link::Fleet(fleet) => {
+                fleet.stats().await.map_err(|status| of_the_gateway(self.remote, status))?
+            }
+        };
         stats
             .models
             .retain(|model| model.status.as_ref().is_none_or(|status| self.pass.sees_model(&status.name)));
@@ -188,8 +272,13 @@ impl Engine {
 
     /// Every stored model.
     pub(crate) async fn list(&mut self) -> Result<v1::ListResponse, Status> {
-        let answer = within(ENGINE_STATE_TIMEOUT, self.client.list(v1::ListRequest::default())).await;
-        let mut list = self.said(answer)?;
+        let mut list = match &self.link {
+            Link::One(client) => {
+                let mut client = client.clone();
+                self.said(within_state(client.list(v1::ListRequest::default())).await)?
+            }
+            Link::Fleet(fleet) => fleet.list().await.map_err(|status| of_the_gateway(self.remote, status))?,
+        };
         list.models.retain(|model| self.pass.sees_model(&model.name));
         Ok(list)
     }
@@ -197,9 +286,9 @@ impl Engine {
     /// One model by any of its names. Never by a path: an HTTP client is not to look around on the engine's disk.
     pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
         self.use_model(&model)?;
-        let show = self.client.show(v1::ShowRequest { model, known_only: true });
-        let answer = within(ENGINE_STATE_TIMEOUT, show).await;
-        self.said(answer)
+        let request = v1::ShowRequest { model: model.clone(), known_only: true };
+        let call = |mut client: Client, request| async move { within_state(client.show(request)).await };
+        self.said(self.link.ask(&model, request, call).await)
     }
 
     /// Loads an adapter. Its files are read first, which takes as long as it takes.
@@ -208,8 +297,9 @@ impl Engine {
         request: v1::LoadAdapterRequest,
     ) -> Result<v1::LoadAdapterResponse, Status> {
         self.admin("to load adapters")?;
-        let answer = self.client.load_adapter(request).await;
-        self.said(answer)
+        let model = request.model.clone();
+        let call = |mut client: Client, request| async move { client.load_adapter(request).await };
+        self.said(self.link.ask_all(&model, request, call).await)
     }
 
     /// Takes an adapter away.
@@ -218,8 +308,10 @@ impl Engine {
         request: v1::UnloadAdapterRequest,
     ) -> Result<v1::UnloadAdapterResponse, Status> {
         self.admin("to unload adapters")?;
-        let answer = within(ENGINE_STATE_TIMEOUT, self.client.unload_adapter(request)).await;
-        self.said(answer)
+        let model = request.model.clone();
+        let call =
+            |mut client: Client, request| async move { within_state(client.unload_adapter(request)).await };
+        self.said(self.link.ask_all(&model, request, call).await)
     }
 
     /// Text or a chat to token ids.
@@ -228,8 +320,12 @@ impl Engine {
         request: v1::TokenizeRequest,
     ) -> Result<v1::TokenizeResponse, Status> {
         self.use_model(&request.model)?;
-        let answer = within(ENGINE_TOKENS_TIMEOUT, self.client.tokenize(request)).await;
-        self.said(answer)
+        let (model, head) = (request.model.clone(), self.head(None));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { within(ENGINE_TOKENS_TIMEOUT, client.tokenize(head.over(request))).await }
+        };
+        self.said(self.link.ask(&model, request, call).await)
     }
 
     /// Token ids to text.
@@ -238,8 +334,12 @@ impl Engine {
         request: v1::DetokenizeRequest,
     ) -> Result<v1::DetokenizeResponse, Status> {
         self.use_model(&request.model)?;
-        let answer = within(ENGINE_TOKENS_TIMEOUT, self.client.detokenize(request)).await;
-        self.said(answer)
+        let (model, head) = (request.model.clone(), self.head(None));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { within(ENGINE_TOKENS_TIMEOUT, client.detokenize(head.over(request))).await }
+        };
+        self.said(self.link.ask(&model, request, call).await)
     }
 }
 
@@ -253,13 +353,11 @@ fn of_the_gateway(remote: bool, status: Status) -> Status {
     }
 }
 
-/// A call that the engine ends at the deadline too.
-fn timed<T>(request: T, deadline: Option<Instant>) -> Request<T> {
-    let mut request = Request::new(request);
-    if let Some(deadline) = deadline {
-        request.set_timeout(deadline.saturating_duration_since(Instant::now()));
-    }
-    request
+/// A question about state.
+pub(crate) async fn within_state<T>(
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<Response<T>, Status> {
+    within(ENGINE_STATE_TIMEOUT, call).await
 }
 
 async fn within<T>(

@@ -22,9 +22,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     busy::Busy,
+    carrier::LocalEngine,
     config::Config,
-    engine::{Engine, LocalEngine},
+    engine::Engine,
     error::GatewayError,
+    fleet::{Resolve, SystemResolver},
     limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
     peer::{Peer, Socket},
     routes::router,
@@ -47,9 +49,21 @@ impl Gateway {
     /// # Errors
     /// [`GatewayError`] where a setting is out of range, the address is taken, or the engine's URI is not one.
     pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
+        Gateway::bind_resolving(config, Arc::new(SystemResolver)).await
+    }
+
+    /// As [`Gateway::bind`]; the names in `config.upstreams` become addresses by `resolver`.
+    ///
+    /// # Errors
+    /// As for [`Gateway::bind`].
+    pub async fn bind_resolving(config: Config, resolver: Arc<dyn Resolve>) -> Result<Gateway, GatewayError> {
         let config = config.checked()?;
         let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
-        let engine = Engine::connect_lazy(&config.engine, key, &config.engine_tls())?;
+        let tls = config.engine_tls();
+        let engine = match config.targets()? {
+            targets if targets.is_empty() => Engine::connect_lazy(&config.engine, key, &tls)?,
+            targets => Engine::connect_all(targets, resolver, key, &tls).await?,
+        };
         let access = Arc::new(Access::open(config.access())?);
         access.follow();
         Gateway::bind_with(config, engine, access).await

@@ -135,3 +135,46 @@ pub(crate) const FIRST_COMMENT: Duration = Duration::from_secs(1);
 pub(crate) const PEER_LOOK: Duration = Duration::from_millis(500);
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes of a request's `traceparent` and of its `tracestate`.
+pub(crate) const TRACE_STATE_BYTES_MAX: usize = 1024;
+
+/// Engines behind one gateway.
+pub(crate) const MEMBERS_MAX: usize = 256;
+/// Entries of `upstreams`.
+pub(crate) const UPSTREAMS_MAX: usize = 256;
+/// How often a name of engines is resolved.
+pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(5);
+/// Resolving a name.
+pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often one of several engines is asked what it has to do; that it drains or is gone it tells at once.
+pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// An engine that does not say within this time how it is, is left alone.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Every so many of those times it is asked what it stores.
+pub(crate) const PROBES_PER_LIST: u32 = 15;
+/// How long an engine that was lost or failed is left alone at first; twice as long each time, up to the most.
+pub(crate) const EJECTED_FIRST: Duration = Duration::from_millis(250);
+/// The most that an engine is left alone.
+pub(crate) const EJECTED_MAX: Duration = Duration::from_secs(10);
+/// An engine that has served so long is sound: the next loss is its first.
+pub(crate) const SOUND_AFTER: Duration = Duration::from_secs(60);
+/// So many requests in a row that ended with an internal error have an engine left alone.
+pub(crate) const FAILURES_IN_A_ROW_MAX: u32 = 5;
+/// Engines that one request is given to, one after the other.
+pub(crate) const ATTEMPTS_MAX: usize = 4;
+/// Engines that may be lost while they have one request, before it is the request that is given up.
+pub(crate) const LOST_MAX: u32 = 1;
+/// Bytes of a prompt that say where it goes.
+pub(crate) const AFFINITY_BYTES_MAX: usize = 64 << 10;
+/// Of a text without messages: as it begins, so it goes.
+pub(crate) const AFFINITY_TEXT_BYTES: usize = 256;
+/// Of a prompt that is tokens.
+pub(crate) const AFFINITY_TOKENS: usize = 64;
+/// An engine that has so many per cent of the mean of all takes no more for the sake of what it has cached.
+pub(crate) const LOAD_OVER_MEAN_PERCENT: usize = 150;
+/// So few requests it takes in any case: side by side they cost little more than one.
+pub(crate) const LOAD_ALWAYS_BORNE: usize = 4;
+
+const _: () = assert!(UPSTREAMS_MAX <= MEMBERS_MAX);
+const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean");

@@ -23,8 +23,20 @@ struct Args {
     /// What is logged: error, warn, info, debug or trace, or a filter such as hanzo_engine_gateway=debug.
     #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL", default_value = "info")]
     log_level: String,
+    /// How it is written.
+    #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT", default_value = "pretty")]
+    log_format: LogFormat,
     #[command(flatten)]
     flags: Flags,
+}
+
+/// How lines of the log are written.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Pretty,
+    /// One JSON object a line.
+    Json,
 }
 
 /// The settings that have a flag. Those not given are left to the file and the environment.
@@ -74,6 +86,10 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     private_metrics: bool,
+    /// Log no line of each request.
+    #[arg(long)]
+    #[serde(rename = "access_log", skip_serializing_if = "std::ops::Not::not", serialize_with = "off")]
+    no_access_log: bool,
     /// Authorities (PEM) that an engine at https:// is trusted by [default: the system's].
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,6 +110,11 @@ struct Flags {
     #[arg(long, value_name = "URI")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<String>,
+    /// One of several engines, in place of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or unix:PATH;
+    /// repeatable, or with commas. Every address of a name is an engine.
+    #[arg(long, value_name = "URI", value_delimiter = ',')]
+    #[serde(rename = "upstreams", skip_serializing_if = "Vec::is_empty")]
+    upstream: Vec<String>,
     /// Ignore unknown request fields instead of answering 400.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -118,6 +139,11 @@ struct Flags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     request_timeout_s: Option<u64>,
+}
+
+/// A flag that turns a setting off.
+fn off<S: serde::Serializer>(given: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!given)
 }
 
 /// Why the program ended.
@@ -185,9 +211,13 @@ fn check_threads(needed: usize) -> Result<(), Failure> {
 
 async fn run(args: Args) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&args.log_level)?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match args.log_format {
+        LogFormat::Pretty => lines.init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
     let config = Config::load(args.config.as_deref(), &args.flags)?;
-    let engine = config.engine.clone();
+    let engine = if config.upstreams.is_empty() { config.engine.clone() } else { config.upstreams.join(",") };
     let shutdown = shutdown().map_err(Failure::Signals)?;
     let gateway = Gateway::bind(config).await?;
     tracing::info!(http = %gateway.local_addr(), engine, "engine-gateway listens");

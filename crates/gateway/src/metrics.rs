@@ -7,6 +7,8 @@ use prometheus::{
     TextEncoder,
 };
 
+use crate::fleet::FleetMetrics;
+
 /// The registry and its metrics, all under `hanzo_engine_`.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -59,6 +61,11 @@ impl Metrics {
         metrics.registry.register(Box::new(metrics.http_request_duration_seconds.clone()))?;
         metrics.registry.register(Box::new(metrics.http_requests_in_flight.clone()))?;
         Ok(metrics)
+    }
+
+    /// Has what is counted of several engines shown too.
+    pub(crate) fn register(&self, fleet: &FleetMetrics) -> Result<(), prometheus::Error> {
+        fleet.register(&self.registry)
     }
 
     /// The text exposition format.

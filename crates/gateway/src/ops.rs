@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     app::App,
     error::ApiError,
-    status::{engine_health, model_health},
+    status::{engine_health, member_health, model_health},
 };
 
 /// `GET /alive`: the process answers.
@@ -65,6 +65,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if let Some(stats) = stats {
         body["engine"] = engine_health(stats);
         body["models"] = stats.models.iter().map(model_health).collect();
+    }
+    if let Some(members) = app.own_engine().members() {
+        body["upstreams"] = members.iter().map(member_health).collect();
     }
     let code = if matches!(state, Health::Unavailable(_)) {
         StatusCode::SERVICE_UNAVAILABLE

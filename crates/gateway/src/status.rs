@@ -4,6 +4,8 @@ use hanzo_engine_proto::v1::{self, Capability, ModelState};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::fleet::MemberView;
+
 /// One model. The fields after `owned_by` are extensions: a client of OpenAI's reads past them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Model {
@@ -210,6 +212,16 @@ pub(crate) fn engine_health(stats: &v1::StatsResponse) -> Value {
         "memory_budget_bytes": stats.memory_budget_bytes,
         "memory_used_bytes": stats.memory_used_bytes,
     })
+}
+
+/// One of several engines in `/health`.
+pub(crate) fn member_health(member: &MemberView) -> Value {
+    let mut engine =
+        json!({"address": member.name, "state": member.state, "requests_in_flight": member.in_flight});
+    if let Some(reason) = &member.reason {
+        engine["reason"] = json!(reason);
+    }
+    engine
 }
 
 #[cfg(test)]

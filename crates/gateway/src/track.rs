@@ -1,17 +1,18 @@
-//! Follows each request from its headers to the last byte of its answer: id, admission, metrics, log line.
+//! Follows each request from its headers to the last byte of its answer: id, admission, metrics, the engine's times, and
+//! the one line that is logged of it.
 
 use std::{
     net::IpAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Instant,
 };
 
 use axum::{
     body::{Body, HttpBody},
     extract::{MatchedPath, Request, State},
-    http::{Method, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::Response,
 };
@@ -29,8 +30,10 @@ use crate::{
     drain::Admission,
     error::ApiError,
     page, quota,
+    record::Record,
     request_id::{self, RequestId, X_REQUEST_ID},
     surface,
+    trace::Trace,
 };
 
 /// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
@@ -38,6 +41,9 @@ const OPERATIONS: [&str; 6] = ["/health", "/alive", "/ready", "/version", "/metr
 
 /// Of those, the ones that tell of models and clients: they can be made to want a key.
 const PRIVATE: [&str; 3] = ["/health", "/version", "/metrics"];
+
+/// The engine's times, as browsers and proxies read them.
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// The address that a connection comes from.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +59,9 @@ struct Tracked {
     started: Instant,
     status: Option<StatusCode>, // None: the client left before there was an answer
     key: Option<String>,        // the name of its key
+    record: Record,
+    trace: Option<Trace>,
+    done: bool, // the answer's last byte was handed over
     _admitted: Option<Admitted>,
     _work: Option<Work>, // on its connection
 }
@@ -124,10 +133,14 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
         started: Instant::now(),
         status: None,
         key: None,
+        record: Record::default(),
+        trace: Trace::of(request.headers()),
+        done: false,
         _admitted: None,
         _work: request.extensions_mut().remove(),
         app,
     };
+    let trailers = takes_trailers(request.headers());
     let preflight = page.as_ref().and_then(|page| page.preflight(request.method(), request.headers()));
     let mut response = match preflight {
         // Whoever asks whether a page may ask sends no key.
@@ -139,7 +152,30 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     }
     tracked.status = Some(response.status());
     response.headers_mut().insert(X_REQUEST_ID, id.header());
-    response.map(|body| Body::new(TrackedBody { body, _tracked: tracked }))
+    // Of an answer that is collected all is known by now; of a stream it can only follow.
+    let timing = tracked.record.so_far().server_timing();
+    let trailers = match timing {
+        Some(timing) => {
+            response.headers_mut().insert(SERVER_TIMING, timing);
+            false
+        }
+        None => trailers && is_stream(&response),
+    };
+    if trailers {
+        response.headers_mut().insert(header::TRAILER, HeaderValue::from_static("server-timing"));
+    }
+    response.map(|body| Body::new(TrackedBody { body, trailers, tracked }))
+}
+
+/// Whether the client reads what follows a body.
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let lists = headers.get_all(header::TE).iter().filter_map(|value| value.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|word| word.trim().eq_ignore_ascii_case("trailers"))
+}
+
+fn is_stream(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// The answer to a request that is let in, or why it is not.
@@ -163,7 +199,8 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
         Some(name) => tracked.id.clone().asked_by(Some(request_id::Client::with_key(name))),
         None => tracked.id.clone(),
     };
-    request.extensions_mut().insert(Asker { id, pass: pass.clone() });
+    let (record, trace) = (tracked.record.clone(), tracked.trace.clone());
+    request.extensions_mut().insert(Asker { id, pass: pass.clone(), record, trace });
     let mut response = next.run(request).await;
     quota::tell(pass.standing(), response.headers_mut());
     response
@@ -177,12 +214,45 @@ impl Drop for Tracked {
         metrics.http_requests_in_flight.dec();
         metrics.http_requests_total.with_label_values(&[self.route.as_str(), &status.to_string()]).inc();
         metrics.http_request_duration_seconds.with_label_values(&[self.route.as_str()]).observe(seconds);
+        self.tell(status, seconds);
+    }
+}
+
+impl Tracked {
+    /// The line of the log.
+    fn tell(&self, status: u16, seconds: f64) {
         let (id, method, route) = (self.id.as_str(), &self.method, &self.route);
-        let key = self.key.as_deref();
+        let (key, trace) = (self.key.as_deref(), self.trace.as_ref().map(Trace::id));
         if self.operation {
             tracing::debug!(request_id = id, key, %method, route, status, seconds, "request");
-        } else {
-            tracing::info!(request_id = id, key, %method, route, status, seconds, "request");
+        } else if self.app.config.access_log {
+            let known = self.record.so_far();
+            let times = known.times.as_ref();
+            let outcome = match known.error {
+                Some(_) => "broken",
+                None if !self.done => "left",
+                None if status >= 400 => "refused",
+                None => "ok",
+            };
+            tracing::info!(
+                request_id = id,
+                trace_id = trace,
+                key,
+                %method,
+                route,
+                status,
+                outcome,
+                model = known.model,
+                prompt_tokens = known.prompt_tokens,
+                cached_tokens = known.cached_tokens,
+                completion_tokens = known.completion_tokens,
+                queue_ms = times.map(|times| times.queue),
+                load_ms = times.map(|times| times.load),
+                prefill_ms = times.map(|times| times.prefill),
+                decode_ms = times.map(|times| times.decode),
+                seconds,
+                "request"
+            );
         }
     }
 }
@@ -190,7 +260,8 @@ impl Drop for Tracked {
 /// An answer's body that keeps its request counted until it has been sent or dropped.
 struct TrackedBody {
     body: Body,
-    _tracked: Tracked,
+    trailers: bool, // the engine's times follow it
+    tracked: Tracked,
 }
 
 impl HttpBody for TrackedBody {
@@ -201,11 +272,20 @@ impl HttpBody for TrackedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.tracked.done = true;
+        }
+        if frame.is_none() && std::mem::take(&mut self.trailers) {
+            let timing = self.tracked.record.so_far().server_timing();
+            let trailers = timing.map(|timing| HeaderMap::from_iter([(SERVER_TIMING, timing)]));
+            return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        !self.trailers && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,6 +1,6 @@
 //! Engine to wire.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
@@ -28,11 +28,12 @@ pub(crate) struct EventContext {
     seed: u64,
     scored_from: Option<u32>, // the prompt's first token, where the others are scored
     calls: u64,               // what ids of calls are made from
+    load: Duration,           // what it waited for its model
 }
 
 impl EventContext {
     /// Of the request that asked `served` for `job`, and what is said to answer it.
-    pub(crate) fn new(request_id: String, model: String, served: &Served, job: &Job) -> Self {
+    pub(crate) fn new(request_id: String, model: String, served: &Served, job: &Job, load: Duration) -> Self {
         Self {
             request_id,
             model,
@@ -41,6 +42,7 @@ impl EventContext {
             seed: job.sampling.seed,
             scored_from: job.prompt.first().copied().filter(|_| job.prompt_logprobs.is_some()),
             calls: random_u64(),
+            load,
         }
     }
 
@@ -96,7 +98,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
                     draft_tokens: usage.draft_tokens,
                     accepted_draft_tokens: usage.accepted_draft_tokens,
                 }),
-                timings: event.timings.map(|measured| timings(measured, &usage)),
+                timings: event.timings.map(|measured| timings(measured, &usage, context.load)),
             })
         }
     };
@@ -169,7 +171,7 @@ fn token_logprob(logprob: TokenLogprob, text: &TextModel) -> v1::TokenLogprob {
     v1::TokenLogprob { top, ..of(logprob.token, logprob.logprob) }
 }
 
-fn timings(measured: Timings, usage: &Usage) -> v1::Timings {
+fn timings(measured: Timings, usage: &Usage, load: Duration) -> v1::Timings {
     let per_s = |tokens: u32, seconds: f64| if seconds > 0.0 { f64::from(tokens) / seconds } else { 0.0 };
     let Timings { queue, prefill, decode } = measured;
     v1::Timings {
@@ -182,6 +184,7 @@ fn timings(measured: Timings, usage: &Usage) -> v1::Timings {
             prefill.as_secs_f64(),
         ),
         decode_tokens_per_s: per_s(usage.completion_tokens.saturating_sub(1), decode.as_secs_f64()),
+        load_ms: load.as_secs_f64() * 1e3,
     }
 }
 

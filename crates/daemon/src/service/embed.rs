@@ -10,6 +10,7 @@ use crate::{
     convert::{
         embed::{self as convert, ComputedInputs, EmbedCall},
         request,
+        trace::trace_id,
     },
     error::Error,
     limits::EMBED_INPUTS_MAX,
@@ -71,6 +72,7 @@ async fn call<W: convert::ModelRequest, T>(
     let arrived = Instant::now();
     let id = request::request_id(request_id);
     let mut record = RequestLog::new(name, core.models.metrics.clone(), id, arrived);
+    record.trace_id = trace_id(request.metadata());
     let answered = answer(core, request, arrived, read, &mut record).await;
     record.end(answered.as_ref().err());
     answered

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures_util::Stream;
@@ -19,6 +19,7 @@ use crate::{
     convert::{
         reply::{self, EventContext},
         request,
+        trace::trace_id,
     },
     drain::Active,
     error::Error,
@@ -27,6 +28,7 @@ use crate::{
     prompt::build,
     registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
+    unix_time::now_unix_ms,
     worker::{NotGiven, Work},
 };
 
@@ -50,6 +52,7 @@ pub(crate) async fn infer(
     let arrived = Instant::now();
     let request_id = request::request_id(&request.get_ref().request_id);
     let mut record = RequestLog::new("infer", core.models.metrics.clone(), request_id, arrived);
+    record.trace_id = trace_id(request.metadata());
     match begin(core, request, arrived, &mut record).await {
         Ok(Begun { events, context, echo, choices, active, served }) => Ok(InferStream {
             record,
@@ -94,9 +97,12 @@ async fn begin(
     };
     let demand =
         Demand { by: answer_by(deadline), keep_alive: request::keep_alive(wire.keep_alive.as_deref())? };
+    let asked_at_unix_ms = now_unix_ms();
     let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted, demand).await?;
     let answers = chosen.name();
     let Chosen { served, adapter } = chosen;
+    let waited = served.loaded_at_unix_ms >= asked_at_unix_ms;
+    let load = if waited { arrived.elapsed() } else { Duration::ZERO };
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let choices_max = served.must_generate()?.sequences_max;
     let ask = request::infer(wire)?;
@@ -114,7 +120,7 @@ async fn begin(
     let mut built = within(by, work).await?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);
     built.job.client = client;
-    let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job);
+    let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);
     record.prompt_tokens = context.prompt_tokens();
     let choices = built.job.choices;
     let waker = served.worker.waker().clone();

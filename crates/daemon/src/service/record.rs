@@ -15,6 +15,8 @@ pub(super) struct RequestLog {
     call: &'static str,
     metrics: Arc<Metrics>,
     pub(super) request_id: String,
+    /// The trace that it is part of.
+    pub(super) trace_id: Option<String>,
     arrived: Instant,
     pub(super) model: Option<(String, Arc<ModelMetrics>)>,
     pub(super) prompt_tokens: u32,
@@ -39,6 +41,7 @@ impl RequestLog {
             call,
             metrics,
             request_id,
+            trace_id: None,
             arrived,
             model: None,
             prompt_tokens: 0,
@@ -76,6 +79,7 @@ impl RequestLog {
         self.metrics.request(self.model(), outcome, elapsed.as_secs_f64());
         tracing::info!(
             request_id = self.request_id,
+            trace_id = self.trace_id,
             model = self.model(),
             outcome,
             error = error.map(tracing::field::display),

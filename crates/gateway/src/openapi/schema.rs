@@ -80,14 +80,14 @@ fn object(
             required.push(line.name.to_owned());
         }
     };
-    let mut stack: Vec<&str> = schema.groups.clone();
+    let mut stack: Vec<&str> = schema.groups.iter().rev().copied().collect();
     let mut listed = Vec::new();
     while let Some(group) = stack.pop() {
         if let Some(name) = group.strip_prefix('@') {
             listed.extend(known(name));
         } else if let Some(group) = all.get(group) {
             group.fields.iter().for_each(&mut add);
-            stack.extend(&group.groups);
+            stack.extend(group.groups.iter().rev());
         }
     }
     // A schema's own lines go over those of its groups.

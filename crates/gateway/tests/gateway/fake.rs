@@ -3,6 +3,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     pin::Pin,
     sync::{Arc, Mutex},
 };
@@ -13,11 +14,16 @@ use hanzo_engine_proto::v1::{
     infer_event::Event,
 };
 use tokio::{
-    net::TcpListener,
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
     sync::{Mutex as AsyncMutex, Semaphore, mpsc},
 };
-use tokio_stream::{Stream, wrappers::TcpListenerStream};
-use tonic::{Request, Response, Status};
+use tokio_stream::{
+    Stream,
+    wrappers::{TcpListenerStream, UnixListenerStream},
+};
+use tonic::{Request, Response, Status, transport::server::Connected};
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{PATIENCE, vectors};
 
@@ -40,6 +46,7 @@ pub(crate) type Script = Arc<dyn Fn(&InferRequest) -> Result<Vec<Step>, Status> 
 #[derive(Clone)]
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
+    health: HealthReporter,
     shared: Arc<Shared>,
     dropped: Arc<AsyncMutex<mpsc::UnboundedReceiver<bool>>>,
 }
@@ -48,6 +55,7 @@ struct Shared {
     script: Script,
     seen: Mutex<Vec<InferRequest>>,
     timeouts: Mutex<Vec<Option<String>>>,
+    traces: Mutex<Vec<Option<String>>>,
     gate: Semaphore,
     dropped: mpsc::UnboundedSender<bool>,
     stats: Mutex<Result<v1::StatsResponse, Status>>,
@@ -61,11 +69,27 @@ impl Fake {
     pub(crate) async fn start(script: Script) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        Fake::serve(script, address, TcpListenerStream::new(listener))
+    }
+
+    /// At a Unix socket, which can be bound again when it has been killed.
+    pub(crate) fn start_at(path: &Path, script: Script) -> Fake {
+        let _ = std::fs::remove_file(path);
+        let incoming = UnixListenerStream::new(UnixListener::bind(path).unwrap());
+        Fake::serve(script, ([0; 4], 0).into(), incoming)
+    }
+
+    fn serve<I, C>(script: Script, address: SocketAddr, incoming: I) -> Fake
+    where
+        I: Stream<Item = std::io::Result<C>> + Send + 'static,
+        C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Unpin + Send + 'static,
+    {
         let (dropped, receiver) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             script,
             seen: Mutex::default(),
             timeouts: Mutex::default(),
+            traces: Mutex::default(),
             gate: Semaphore::new(0),
             dropped,
             stats: Mutex::new(Ok(ready_stats())),
@@ -75,9 +99,10 @@ impl Fake {
             classifies: Mutex::default(),
         });
         let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
-        let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Fake { address, shared, dropped: Arc::new(AsyncMutex::new(receiver)) }
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let server = tonic::transport::Server::builder().add_service(service).add_service(health_service);
+        tokio::spawn(server.serve_with_incoming(incoming));
+        Fake { address, health, shared, dropped: Arc::new(AsyncMutex::new(receiver)) }
     }
 
     pub(crate) fn uri(&self) -> String {
@@ -94,6 +119,19 @@ impl Fake {
     /// The `grpc-timeout` of each request.
     pub(crate) fn timeouts(&self) -> Vec<Option<String>> {
         self.shared.timeouts.lock().unwrap().clone()
+    }
+
+    /// The `traceparent` of each request.
+    pub(crate) fn traces(&self) -> Vec<Option<String>> {
+        self.shared.traces.lock().unwrap().clone()
+    }
+
+    /// Says in grpc.health that it takes nothing new.
+    pub(crate) async fn drain(&self) {
+        self.health.set_service_status("", ServingStatus::NotServing).await;
+        if let Ok(stats) = &mut *self.shared.stats.lock().unwrap() {
+            stats.draining = true;
+        }
     }
 
     /// Lets one gate step pass.
@@ -208,6 +246,7 @@ pub(crate) fn finished(choice: u32, reason: FinishReason, completion_tokens: u32
             decode_ms: 3.0 + f64::from(choice),
             prefill_tokens_per_s: 4.0,
             decode_tokens_per_s: 5.0,
+            load_ms: 0.0,
         }),
         ..Default::default()
     }))
@@ -274,6 +313,8 @@ impl Engine for Service {
     async fn infer(&self, request: Request<InferRequest>) -> Result<Response<Self::InferStream>, Status> {
         let timeout = request.metadata().get("grpc-timeout").map(|t| t.to_str().unwrap().to_owned());
         self.0.timeouts.lock().unwrap().push(timeout);
+        let trace = request.metadata().get("traceparent").map(|t| t.to_str().unwrap().to_owned());
+        self.0.traces.lock().unwrap().push(trace);
         let request = request.into_inner();
         self.0.seen.lock().unwrap().push(request.clone());
         let steps = (self.0.script)(&request)?;
@@ -412,6 +453,8 @@ impl Engine for Service {
     async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
         let timeout = request.metadata().get("grpc-timeout").map(|t| t.to_str().unwrap().to_owned());
         self.0.timeouts.lock().unwrap().push(timeout);
+        let trace = request.metadata().get("traceparent").map(|t| t.to_str().unwrap().to_owned());
+        self.0.traces.lock().unwrap().push(trace);
         let request = request.into_inner();
         self.0.embeds.lock().unwrap().push(request.clone());
         self.after_obstacle(&request.request_id, vectors::embed(&request)).await

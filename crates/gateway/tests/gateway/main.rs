@@ -10,6 +10,7 @@ mod doors;
 mod embeddings;
 mod failures;
 mod fake;
+mod fleet;
 mod history;
 mod http;
 mod keys;
@@ -23,6 +24,7 @@ mod scores;
 mod shapes;
 mod surfaces;
 mod tei;
+mod traced;
 mod vectors;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

@@ -1,0 +1,86 @@
+//! What takes a call to an engine: a connection that is opened with the first call and again after a failure, or the
+//! service itself where the engine is in this process.
+
+use std::{convert::Infallible, net::SocketAddr};
+
+use hanzo_engine_access::{ClientTls, Secret, lazy_channel, lazy_channel_at, with_key};
+use hanzo_engine_proto::v1::engine_client::EngineClient;
+use tonic::{
+    body::Body,
+    codegen::{Service, http},
+    transport::{self, Endpoint},
+};
+use tower::{ServiceExt as _, util::BoxCloneSyncService};
+
+use crate::{
+    error::GatewayError,
+    limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT},
+};
+
+/// An engine in this process: its gRPC service, which is called without a connection.
+pub trait LocalEngine:
+    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> LocalEngine for S where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// What takes a call to the engine.
+pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
+
+/// One engine, to be called; cloning it is cheap.
+pub(crate) type Client = EngineClient<Carrier>;
+
+/// The way to the engine at `uri`, or at that address where `uri` only says who it is. `key` is this gateway's own.
+///
+/// # Errors
+/// What is wrong with the address or with the files of TLS.
+pub(crate) fn dial(
+    uri: &str,
+    at: Option<SocketAddr>,
+    key: Option<&Secret>,
+    tls: &ClientTls,
+) -> Result<Carrier, GatewayError> {
+    let refuse = |reason: String| GatewayError::Engine { uri: uri.to_owned(), reason };
+    if !["http://", "https://", "unix:"].iter().any(|scheme| uri.starts_with(scheme)) {
+        return Err(refuse("expected http://HOST:PORT, https://HOST:PORT or unix:PATH".to_owned()));
+    }
+    let endpoint = Endpoint::from_shared(uri.to_owned())
+        .and_then(|e| e.user_agent(concat!("engine-gateway/", env!("CARGO_PKG_VERSION"))))
+        .map_err(|e| refuse(e.to_string()))?
+        .connect_timeout(ENGINE_CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(ENGINE_PING_TIMEOUT)
+        .keep_alive_timeout(ENGINE_PING_TIMEOUT)
+        // An idle gateway sends nothing.
+        .keep_alive_while_idle(false);
+    let channel = match at {
+        Some(at) => lazy_channel_at(&endpoint, tls, at)?,
+        None => lazy_channel(&endpoint, tls)?,
+    };
+    Ok(BoxCloneSyncService::new(channel.map_request(with_key(key))))
+}
+
+/// The way to the engine in this process.
+pub(crate) fn local(engine: impl LocalEngine) -> Carrier {
+    BoxCloneSyncService::new(engine.map_err(|never| match never {}))
+}
+
+/// Who calls by that way.
+pub(crate) fn client(carrier: Carrier) -> Client {
+    EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX)
+}

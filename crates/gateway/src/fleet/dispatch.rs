@@ -1,0 +1,287 @@
+//! A call to one of several daemons, or to all of them.
+
+use std::sync::{
+    Arc, OnceLock, PoisonError, RwLock,
+    atomic::{AtomicU64, Ordering},
+};
+
+use futures_util::future::join_all;
+use hanzo_engine_access::{ClientTls, Secret};
+use hanzo_engine_proto::v1;
+use tonic::{Response, Status};
+
+use super::{
+    affinity::{hash, mixed},
+    health::State,
+    keeper::Keeping,
+    member::{Lease, Member, MemberView},
+    metrics::FleetMetrics,
+    pick::{Candidate, pick},
+    report::Has,
+    retry::{Again, Attempts},
+    target::{Resolve, Target},
+    union,
+};
+use crate::{carrier::Client, engine::within_state, error::GatewayError};
+
+/// Several daemons.
+pub(crate) struct Fleet {
+    members: RwLock<Arc<[Arc<Member>]>>,
+    pub(super) targets: Vec<Target>,
+    pub(super) resolver: Arc<dyn Resolve>,
+    pub(super) key: Option<Secret>,
+    pub(super) tls: ClientTls,
+    pub(crate) metrics: FleetMetrics,
+    drawn: AtomicU64,
+    keeping: OnceLock<Keeping>, // the task that knows who is there
+}
+
+/// Where a call belongs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Route<'a> {
+    /// The model that is asked for; empty: any.
+    pub(crate) model: &'a str,
+    /// What it has in common with those that begin alike.
+    pub(crate) key: Option<u64>,
+}
+
+impl<'a> Route<'a> {
+    /// To who has the model.
+    pub(crate) fn to(model: &'a str) -> Route<'a> {
+        Route { model, key: None }
+    }
+}
+
+impl std::fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fleet").field("targets", &self.targets).finish_non_exhaustive()
+    }
+}
+
+impl Fleet {
+    /// The daemons at those targets, which are looked for now and from now on.
+    ///
+    /// # Errors
+    /// What is wrong with an address or the files of TLS.
+    pub(crate) async fn start(
+        targets: Vec<Target>,
+        resolver: Arc<dyn Resolve>,
+        key: Option<&Secret>,
+        tls: &ClientTls,
+    ) -> Result<Arc<Fleet>, GatewayError> {
+        let metrics = FleetMetrics::new().map_err(|e| GatewayError::Config(format!("metrics: {e}")))?;
+        let fleet = Arc::new(Fleet {
+            members: RwLock::new(Arc::new([])),
+            targets,
+            resolver,
+            key: key.cloned(),
+            tls: tls.clone(),
+            metrics,
+            drawn: AtomicU64::new(0),
+            keeping: OnceLock::new(),
+        });
+        let keeping = Keeping::begin(&fleet).await?;
+        // It is set here alone.
+        let _ = fleet.keeping.set(keeping);
+        Ok(fleet)
+    }
+
+    /// Who is there now.
+    pub(super) fn members(&self) -> Arc<[Arc<Member>]> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on these are there.
+    pub(super) fn set_members(&self, members: Arc<[Arc<Member>]>) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// What is told of each.
+    pub(crate) fn views(&self) -> Vec<MemberView> {
+        self.members().iter().map(|member| member.view()).collect()
+    }
+
+    /// Has every daemon asked how it is, because something has changed.
+    pub(super) fn look_again(&self) {
+        self.members().iter().for_each(|member| member.poke.notify_one());
+    }
+
+    /// The daemon for a request after those that were tried.
+    fn pick(&self, route: Route<'_>, attempts: &mut Attempts) -> Result<(Lease, Has), Status> {
+        let members = self.members();
+        let free = members.iter().filter(|member| !attempts.tried.contains(&member.id));
+        let candidates = free.filter_map(|member| Some((member, member.candidate(route.model)?)));
+        let (members, candidates): (Vec<&Arc<Member>>, Vec<Candidate>) = candidates
+            .filter(|(_, candidate)| attempts.has_max.is_none_or(|has_max| candidate.has <= has_max))
+            .unzip();
+        let drawn = mixed(self.drawn.fetch_add(1, Ordering::Relaxed));
+        let model = hash(&route.model.to_lowercase());
+        let Some((at, why)) = pick(&candidates, route.key, model, drawn) else {
+            return Err(std::mem::take(attempts).said().unwrap_or_else(|| self.nobody()));
+        };
+        let member = members[at];
+        attempts.tried.push(member.id);
+        member.metrics.picked(why);
+        Ok((Lease::new(Arc::clone(member)), candidates[at].has))
+    }
+
+    /// Why no daemon can be asked.
+    fn nobody(&self) -> Status {
+        let what = if self.members().is_empty() {
+            "no engine is known: upstreams have no address yet"
+        } else {
+            "every engine is shutting down"
+        };
+        Status::unavailable(what)
+    }
+
+    /// What came of asking that daemon: an error that is the answer, or none where another is to be asked.
+    pub(super) fn judge(
+        &self,
+        lease: &Lease,
+        has: Has,
+        status: Status,
+        attempts: &mut Attempts,
+    ) -> Result<(), Status> {
+        let member = &lease.0;
+        blame(member, &status);
+        let Some(again) = attempts.again(&status, has) else { return Err(status) };
+        member.metrics.retried(again);
+        tracing::debug!(upstream = member.place.name, reason = again.word(), %status, "another engine is asked");
+        attempts.keep(again, status);
+        Ok(())
+    }
+
+    /// Asks one daemon, and others where that one cannot answer. The lease is to be held for as long as the answer comes.
+    pub(super) async fn ask_with<R, T, F>(
+        &self,
+        route: Route<'_>,
+        request: &R,
+        call: impl Fn(Client, R) -> F,
+        attempts: &mut Attempts,
+    ) -> Result<(Lease, Has, Response<T>), Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        loop {
+            let (lease, has) = self.pick(route, attempts)?;
+            match call(lease.0.client.clone(), request.clone()).await {
+                Ok(answer) => {
+                    lease.0.worked();
+                    return Ok((lease, has, answer));
+                }
+                Err(status) => self.judge(&lease, has, status, attempts)?,
+            }
+        }
+    }
+
+    /// Asks one daemon, and others where that one cannot answer.
+    pub(crate) async fn ask<R, T, F>(
+        &self,
+        route: Route<'_>,
+        request: R,
+        call: impl Fn(Client, R) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let (_, _, answer) = self.ask_with(route, &request, call, &mut Attempts::default()).await?;
+        Ok(answer)
+    }
+
+    /// Asks every daemon that serves and has the model so. Where one fails its error is the answer, with its name: what is
+    /// asked so can be asked again. Where none has it, one daemon says so.
+    pub(crate) async fn ask_all<R, T, F>(
+        &self,
+        model: &str,
+        wanted: impl Fn(Has) -> bool,
+        request: R,
+        call: impl Fn(Client, R) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let members = self.members();
+        let up = members.iter().filter(|member| matches!(member.state(), State::Up { .. } | State::Unknown));
+        let all: Vec<&Arc<Member>> = up.filter(|member| wanted(member.has(model))).collect();
+        if all.is_empty() {
+            return self.ask(Route::to(model), request, call).await;
+        }
+        let calls = all.iter().map(|member| {
+            let answer = call(member.client.clone(), request.clone());
+            async move { (member, answer.await) }
+        });
+        let mut first = None;
+        for (member, answer) in join_all(calls).await {
+            match answer {
+                Ok(answer) => first = first.or(Some(answer)),
+                Err(status) => {
+                    blame(member, &status);
+                    let message = format!("engine {}: {}", member.place.name, status.message());
+                    let (code, metadata) = (status.code(), status.metadata().clone());
+                    self.look_again();
+                    return Err(Status::with_metadata(code, message, metadata));
+                }
+            }
+        }
+        self.look_again();
+        first.ok_or_else(|| self.nobody())
+    }
+
+    /// What every daemon that answers says of itself, as one; an error where none does.
+    async fn every<T>(
+        &self,
+        ask: impl AsyncFn(Client) -> Result<Response<T>, Status>,
+    ) -> Result<Vec<T>, Status> {
+        let members = self.members();
+        let not_out = members.iter().filter(|member| !matches!(member.state(), State::Out { .. }));
+        let mut asked: Vec<&Arc<Member>> = not_out.collect();
+        if asked.is_empty() {
+            asked = members.iter().collect();
+        }
+        let answers = join_all(asked.iter().map(|member| async {
+            let answer = within_state(ask(member.client.clone())).await;
+            answer.inspect_err(|status| blame(member, status))
+        }));
+        let (mut good, mut bad) = (Vec::new(), None);
+        for answer in answers.await {
+            match answer {
+                Ok(answer) => good.push(answer.into_inner()),
+                Err(status) => bad = bad.or(Some(status)),
+            }
+        }
+        if good.is_empty() { Err(bad.unwrap_or_else(|| self.nobody())) } else { Ok(good) }
+    }
+
+    /// Every model that is loaded anywhere.
+    pub(crate) async fn stats(&self) -> Result<v1::StatsResponse, Status> {
+        let ask = async |mut client: Client| client.stats(v1::StatsRequest::default()).await;
+        Ok(union::stats(self.every(ask).await?))
+    }
+
+    /// Every model that is stored anywhere.
+    pub(crate) async fn list(&self) -> Result<v1::ListResponse, Status> {
+        let ask = async |mut client: Client| client.list(v1::ListRequest::default()).await;
+        Ok(union::lists(self.every(ask).await?))
+    }
+}
+
+/// Holds against a daemon what is its fault.
+pub(super) fn blame(member: &Member, status: &Status) {
+    match Again::of(status) {
+        Some(Again::Unreached | Again::Lost) => {
+            member.lost(status.message());
+            member.poke.notify_one();
+        }
+        // It may have begun to drain, or have lost a model.
+        Some(Again::Refused) => member.poke.notify_one(),
+        Some(Again::Full | Again::NotFound) => {}
+        None => match status.code() {
+            tonic::Code::Internal | tonic::Code::Unknown | tonic::Code::DataLoss => member.failed(),
+            _ => {}
+        },
+    }
+}

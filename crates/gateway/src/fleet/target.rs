@@ -1,0 +1,182 @@
+//! Where daemons are: what an operator writes, and how a name becomes addresses.
+
+use std::{future::Future, io, net::SocketAddr, pin::Pin};
+
+use serde::{Deserialize, Deserializer};
+
+use crate::limits::{MEMBERS_MAX, RESOLVE_EVERY};
+
+/// The port of gRPC where none is given.
+const PORT: u16 = 36901;
+
+/// Makes addresses of names.
+pub trait Resolve: Send + Sync + 'static {
+    /// The addresses of a host, with that port; the ones that are to be preferred first.
+    fn resolve<'a>(
+        &'a self,
+        host: &'a str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
+
+    /// Resolves when names are to be looked up again.
+    fn again(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(tokio::time::sleep(RESOLVE_EVERY))
+    }
+}
+
+/// The system's own resolver.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemResolver;
+
+impl Resolve for SystemResolver {
+    fn resolve<'a>(
+        &'a self,
+        host: &'a str,
+        port: u16,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>> {
+        Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
+    }
+}
+
+/// One entry of `upstreams`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// One daemon, at a URI that a connection can be made to as it is: an address, `localhost`, a Unix socket.
+    Fixed(String),
+    /// Every address of a name is a daemon.
+    Name { tls: bool, host: String, port: u16 },
+}
+
+/// One daemon's place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    /// What it is called in metrics and logs: `HOST:PORT`, `unix:PATH`.
+    pub(crate) name: String,
+    /// What is connected to; of a certificate, the name that is looked for.
+    pub(crate) uri: String,
+    /// Where that is, if the URI's host is not to be looked up.
+    pub(crate) at: Option<SocketAddr>,
+}
+
+impl Target {
+    /// `HOST[:PORT]`, `http://…`, `https://…`, `dns://…`, `dns:///…` or `unix:PATH`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Target, String> {
+        let expected = || {
+            format!(
+                "{text}: expected HOST:PORT, http://HOST:PORT, https://HOST:PORT, dns://NAME:PORT or unix:PATH"
+            )
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(expected()) } else { Ok(Target::Fixed(text.to_owned())) };
+        }
+        let (scheme, rest) = match text.split_once("://") {
+            Some(("dns", rest)) => ("dns", rest.strip_prefix('/').unwrap_or(rest)),
+            Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+            Some(_) => return Err(expected()),
+            None => ("http", text),
+        };
+        let authority: tonic::codegen::http::uri::Authority =
+            rest.trim_end_matches('/').parse().map_err(|_| expected())?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(expected());
+        }
+        // What stands behind the colon is a port, or nothing does.
+        let (host, port) = (authority.host().to_owned(), authority.port_u16());
+        if port.is_none() && authority.as_str() != host {
+            return Err(expected());
+        }
+        let port = port.unwrap_or(PORT);
+        let tls = scheme == "https";
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let address = bare.parse::<std::net::IpAddr>().is_ok();
+        if scheme != "dns" && (address || host.eq_ignore_ascii_case("localhost")) {
+            return Ok(Target::Fixed(format!("{scheme}://{host}:{port}")));
+        }
+        if address {
+            return Ok(Target::Fixed(format!("http://{host}:{port}")));
+        }
+        Ok(Target::Name { tls, host, port })
+    }
+
+    /// Whether certificates are looked at.
+    pub(crate) fn tls(&self) -> bool {
+        match self {
+            Target::Fixed(uri) => uri.starts_with("https://"),
+            Target::Name { tls, .. } => *tls,
+        }
+    }
+
+    /// The daemons there, now; of the family of addresses that comes first, because one daemon has one of each.
+    pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<Place>> {
+        let (tls, host, port) = match self {
+            Target::Fixed(uri) => {
+                let name = uri.split_once("://").map_or(uri.as_str(), |(_, rest)| rest);
+                return Ok(vec![Place { name: name.to_owned(), uri: uri.clone(), at: None }]);
+            }
+            Target::Name { tls, host, port } => (*tls, host, *port),
+        };
+        let found = resolver.resolve(host, port).await?;
+        let first_is_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
+        let one_family = found.into_iter().filter(|at| at.is_ipv6() == first_is_v6).take(MEMBERS_MAX);
+        Ok(one_family
+            .map(|at| match tls {
+                // The certificate is looked at for the name.
+                true => Place { name: at.to_string(), uri: format!("https://{host}:{port}"), at: Some(at) },
+                false => Place { name: at.to_string(), uri: format!("http://{at}"), at: None },
+            })
+            .collect())
+    }
+}
+
+/// A list, or one text with commas between its entries.
+pub(crate) fn one_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        One(String),
+        List(Vec<String>),
+    }
+    let written = match Written::deserialize(deserializer)? {
+        Written::One(text) => vec![text],
+        Written::List(list) => list,
+    };
+    let entries = written.iter().flat_map(|text| text.split(',')).map(str::trim);
+    Ok(entries.filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Target;
+
+    fn name(tls: bool, host: &str, port: u16) -> Target {
+        Target::Name { tls, host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn an_upstream_is_an_address_a_name_or_a_socket() {
+        let fixed = |uri: &str| Target::Fixed(uri.to_owned());
+        for (text, expected) in [
+            ("10.0.0.1:7", fixed("http://10.0.0.1:7")),
+            ("http://10.0.0.1:7", fixed("http://10.0.0.1:7")),
+            ("https://[::1]:7/", fixed("https://[::1]:7")),
+            ("10.0.0.1", fixed("http://10.0.0.1:36901")),
+            ("localhost:5", fixed("http://localhost:5")),
+            ("unix:/run/engine.sock", fixed("unix:/run/engine.sock")),
+            ("dns://engines:7", name(false, "engines", 7)),
+            ("dns:///engines.default.svc", name(false, "engines.default.svc", 36901)),
+            ("engines:7", name(false, "engines", 7)),
+            ("http://engines:7", name(false, "engines", 7)),
+            ("https://engines:7", name(true, "engines", 7)),
+        ] {
+            assert_eq!(Target::parse(text), Ok(expected), "{text}");
+        }
+        for wrong in
+            ["", "ftp://x:1", "unix:", "http://", "a b:1", "http://u@x:1", "x:99999", "http://x:1/path"]
+        {
+            assert!(Target::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What goes with a call to the engine beside its message: by when it must end, and which trace it is part of.
+
+use tokio::time::Instant;
+use tonic::Request;
+
+use crate::trace::Trace;
+
+/// The head of a call.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Head {
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) trace: Option<Trace>,
+}
+
+impl Head {
+    /// A call that the engine ends at the deadline too.
+    pub(crate) fn over<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(deadline) = self.deadline {
+            request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        if let Some(trace) = &self.trace {
+            trace.tell(request.metadata_mut());
+        }
+        request
+    }
+}

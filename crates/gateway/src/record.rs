@@ -1,0 +1,184 @@
+//! What became known of a request while it was answered: the model, tokens, the engine's times. It is told in one line
+//! when the request has ended, and as `Server-Timing` where it is known before the answer's body or can follow it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::http::HeaderValue;
+use hanzo_engine_proto::v1::{InferEvent, Timings, infer_event::Event};
+use tonic::{Code, Status};
+
+/// Shared by all calls that serve a request; cloning it is cheap.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Record(Arc<Mutex<Recorded>>);
+
+/// What is known by now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Recorded {
+    pub(crate) model: Option<String>,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) completion_tokens: u64,
+    /// Of the choice that took longest, each; None: none has finished.
+    pub(crate) times: Option<Times>,
+    /// What ended an answer that had begun.
+    pub(crate) error: Option<Code>,
+}
+
+/// Milliseconds of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Times {
+    pub(crate) load: f64,
+    pub(crate) queue: f64,
+    pub(crate) prefill: f64,
+    pub(crate) decode: f64,
+}
+
+impl Record {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known by now.
+    pub(crate) fn so_far(&self) -> Recorded {
+        self.lock().clone()
+    }
+
+    /// That model is asked for.
+    pub(crate) fn asked(&self, model: &str) {
+        let mut known = self.lock();
+        if known.model.is_none() && !model.is_empty() {
+            known.model = Some(model.to_owned());
+        }
+    }
+
+    /// A call that answers at once was answered by that model.
+    pub(crate) fn answered(&self, model: &str, prompt_tokens: u32) {
+        let mut known = self.lock();
+        if !model.is_empty() {
+            known.model = Some(model.to_owned());
+        }
+        known.prompt_tokens += u64::from(prompt_tokens);
+    }
+
+    /// A generation begins.
+    pub(crate) fn generation(&self, choices: usize) -> Generated {
+        Generated { record: self.clone(), begun: false, choices: vec![0; choices] }
+    }
+
+    /// An answer that had begun broke off.
+    pub(crate) fn failed(&self, status: &Status) {
+        self.lock().error = Some(status.code());
+    }
+}
+
+/// One generation of a request, as its events come.
+#[derive(Debug)]
+pub(crate) struct Generated {
+    record: Record,
+    begun: bool,
+    choices: Vec<u32>, // tokens of each that were counted
+}
+
+impl Generated {
+    /// An event came.
+    pub(crate) fn see(&mut self, event: &InferEvent) {
+        match &event.event {
+            Some(Event::Started(started)) if !self.begun => {
+                self.begun = true;
+                let mut known = self.record.lock();
+                known.model = Some(started.model.clone());
+                known.prompt_tokens += u64::from(started.prompt_tokens);
+                known.cached_tokens += u64::from(started.cached_tokens);
+            }
+            Some(Event::Delta(delta)) => {
+                let tokens = u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX);
+                self.count(delta.choice, |counted| counted.saturating_add(tokens));
+            }
+            Some(Event::Finished(finished)) => {
+                let tokens = finished.usage.unwrap_or_default().completion_tokens;
+                self.count(finished.choice, |counted| counted.max(tokens));
+                if let Some(timings) = &finished.timings {
+                    self.record.lock().took(timings);
+                }
+            }
+            Some(Event::Started(_) | Event::PromptLogprobs(_)) | None => {}
+        }
+    }
+
+    fn count(&mut self, choice: u32, count: impl FnOnce(u32) -> u32) {
+        let Some(counted) = self.choices.get_mut(choice as usize) else { return };
+        let now = count(*counted);
+        self.record.lock().completion_tokens += u64::from(now - *counted);
+        *counted = now;
+    }
+}
+
+impl Recorded {
+    fn took(&mut self, timings: &Timings) {
+        let times = self.times.get_or_insert_default();
+        // The engine's queue begins with the request's arrival.
+        times.queue = times.queue.max((timings.queue_ms - timings.load_ms).max(0.0));
+        times.load = times.load.max(timings.load_ms);
+        times.prefill = times.prefill.max(timings.prefill_ms);
+        times.decode = times.decode.max(timings.decode_ms);
+    }
+
+    /// `Server-Timing`, once every choice that has times has told them; None: nothing is known.
+    pub(crate) fn server_timing(&self) -> Option<HeaderValue> {
+        let Times { load, queue, prefill, decode } = self.times?;
+        // A model that was there already took no time to load.
+        let load = if load > 0.0 { format!("load;dur={load:.1}, ") } else { String::new() };
+        let text = format!("queue;dur={queue:.1}, {load}prefill;dur={prefill:.1}, decode;dur={decode:.1}");
+        HeaderValue::from_str(&text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hanzo_engine_proto::v1::{Delta, Finished, InferEvent, Started, Timings, Usage, infer_event::Event};
+
+    use super::Record;
+
+    fn see(record: &Record, choices: usize, events: Vec<Event>) {
+        let mut generated = record.generation(choices);
+        events.into_iter().for_each(|event| generated.see(&InferEvent { event: Some(event) }));
+    }
+
+    #[test]
+    fn tokens_are_counted_once_and_of_what_was_cut_too() {
+        let record = Record::default();
+        record.asked("m");
+        let started = || {
+            Event::Started(Started {
+                model: "owner/m".to_owned(),
+                prompt_tokens: 7,
+                cached_tokens: 3,
+                ..Default::default()
+            })
+        };
+        let delta = |choice| Event::Delta(Delta { choice, token_ids: vec![1, 2], ..Default::default() });
+        let timings =
+            |ms| Some(Timings { queue_ms: 1.0, prefill_ms: 2.5, decode_ms: ms, ..Default::default() });
+        let finished = |choice, tokens, ms| {
+            Event::Finished(Finished {
+                choice,
+                usage: Some(Usage { completion_tokens: tokens, ..Default::default() }),
+                timings: timings(ms),
+                ..Default::default()
+            })
+        };
+        see(
+            &record,
+            2,
+            vec![started(), started(), delta(0), finished(0, 3, 4.0), delta(1), finished(1, 2, 9.0)],
+        );
+        // Another prompt of the request, whose client leaves; a choice that it does not have is nobody's.
+        see(&record, 1, vec![started(), delta(0), delta(5)]);
+        let known = record.so_far();
+        assert_eq!((known.prompt_tokens, known.cached_tokens, known.completion_tokens), (14, 6, 7));
+        assert_eq!(known.model.as_deref(), Some("owner/m"));
+        let timing = known.server_timing().unwrap();
+        assert_eq!(timing, "queue;dur=1.0, prefill;dur=2.5, decode;dur=9.0");
+        assert_eq!(Record::default().so_far().server_timing(), None);
+    }
+}
