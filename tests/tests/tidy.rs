@@ -112,12 +112,13 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 30] = [
+const WIRES_MEET: [&str; 31] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
     "anthropic/reply.rs",
     "anthropic/request.rs",
+    "mcp/calls.rs",
     "openai/chat.rs",
     "openai/completions.rs",
     "openai/constraint.rs",

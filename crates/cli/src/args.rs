@@ -6,6 +6,7 @@ mod engine;
 mod imatrix;
 mod keys;
 mod load;
+mod mcp;
 mod overrides;
 mod quantize;
 mod sampling;
@@ -17,6 +18,7 @@ pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
 pub(crate) use imatrix::ImatrixArgs;
 pub(crate) use keys::{CreateArgs, KeysArgs, KeysCommand, KeysFileArgs};
 pub(crate) use load::LoadArgs;
+pub(crate) use mcp::McpArgs;
 pub(crate) use overrides::OverrideArgs;
 pub(crate) use quantize::{QuantizeArgs, To as QuantizeTo};
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
@@ -105,6 +107,8 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Unload a model from the running daemon
     Stop(StopArgs),
+    /// Offer the models as tools to the agent that starts this, by the Model Context Protocol over stdin and stdout
+    Mcp(McpArgs),
     /// Load, unload or list low-rank adapters of models in the running daemon
     Adapter(AdapterArgs),
     /// Make, list and revoke the keys that a server asks its clients for
@@ -175,6 +179,12 @@ pub(crate) struct ServeArgs {
     /// Port of /metrics, /healthz and /readyz; 0 picks a free one [default: 36902]
     #[arg(long, value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
+    /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case
+    #[arg(long)]
+    pub(crate) mcp_enabled: bool,
+    /// Port of MCP with --mcp-enabled; 0 picks a free one [default: 3691]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) mcp_port: Option<u16>,
     /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS", value_parser = hanzo_engine_daemon::config::parse_host)]
     pub(crate) host: Option<IpAddr>,

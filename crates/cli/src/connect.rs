@@ -80,6 +80,29 @@ pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
     }
 }
 
+/// The settings with which a gateway in this process asks the daemon at `in_process`, or else the one that [`find`] finds.
+pub(crate) fn gateway_config(
+    args: &EngineArgs,
+    in_process: Option<&str>,
+) -> Result<hanzo_engine_gateway::Config, CliError> {
+    let unset = hanzo_engine_gateway::Config::default();
+    if let Some(address) = in_process {
+        return Ok(hanzo_engine_gateway::Config { engine: address.to_owned(), ..unset });
+    }
+    let address = args.engine.as_deref().filter(|address| !address.is_empty()).unwrap_or(ADDRESS);
+    let engine = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    let Credentials { key, tls } = Credentials::of(args)?;
+    let ClientTls { ca, cert, key: cert_key } = tls;
+    Ok(hanzo_engine_gateway::Config {
+        engine,
+        engine_api_key: key,
+        engine_ca: ca,
+        engine_cert: cert,
+        engine_cert_key: cert_key,
+        ..unset
+    })
+}
+
 /// What a daemon is asked with.
 #[derive(Default)]
 pub(crate) struct Credentials {
@@ -214,6 +237,8 @@ pub(crate) struct InProcess {
     pub(crate) client: Client,
     /// To ask its store.
     pub(crate) store: StoreApi,
+    /// Its gRPC.
+    pub(crate) address: String,
     stop: CancellationToken,
     served: JoinHandle<Result<(), DaemonError>>,
 }
@@ -247,7 +272,7 @@ impl InProcess {
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
         let Running { client, store, .. } = connect(&address, &Credentials::default()).await?;
-        Ok(Self { client, store, stop, served })
+        Ok(Self { client, store, address, stop, served })
     }
 
     /// Ends it and waits until its files and memory are let go.

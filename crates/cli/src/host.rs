@@ -117,6 +117,11 @@ impl Host {
         Ok(Self { client, status, in_process })
     }
 
+    /// Where the daemon of this process is asked, where it is one of this process.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.in_process.as_ref().map(|daemon| daemon.address.as_str())
+    }
+
     /// Lets it go once what was asked is done. After a failure the process ends anyway: nothing is waited for.
     pub(crate) async fn close(self, done: Result<(), CliError>) -> Result<(), CliError> {
         match self.in_process {

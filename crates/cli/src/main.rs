@@ -18,6 +18,7 @@ mod input;
 mod inspect;
 mod keys;
 mod load;
+mod mcp;
 mod missing;
 mod models;
 mod print;
@@ -75,6 +76,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Load(args) => wait_for(load::load(args)),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
+        Command::Mcp(args) => wait_for(mcp::mcp(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),
         Command::Keys(args) => keys::keys(args),
         Command::Quantize(args) => wait_for(quantize::quantize(args)),

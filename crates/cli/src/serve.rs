@@ -31,6 +31,7 @@ struct Addresses {
     http: SocketAddr,
     grpc: SocketAddr,
     admin: SocketAddr,
+    mcp: Option<SocketAddr>,
     http_scheme: &'static str,
     grpc_scheme: &'static str,
 }
@@ -59,8 +60,8 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
     let bound = Gateway::bind_to(http_config, daemon.engine(), daemon.access()).await;
     let gateway = bound.map_err(gateway_error)?;
-    let addresses =
-        Addresses { http: reachable(gateway.local_addr()), grpc, admin, http_scheme, grpc_scheme };
+    let (http, mcp) = (reachable(gateway.local_addr()), gateway.mcp_addr().map(reachable));
+    let addresses = Addresses { http, grpc, admin, mcp, http_scheme, grpc_scheme };
     let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
     let (wants_keys, client) = (daemon.access().wants_keys(), connect::local(daemon.engine()));
     print_addresses(addresses).map_err(CliError::Output)?;
@@ -177,6 +178,12 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if let Some(port) = args.port {
         flags.insert("port".to_owned(), json!(port));
     }
+    if let Some(port) = args.mcp_port {
+        flags.insert("mcp_port".to_owned(), json!(port));
+    }
+    if args.mcp_enabled {
+        flags.insert("mcp_enabled".to_owned(), json!(true));
+    }
     if !daemon.server.allowed_hosts.is_empty() {
         flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
     }
@@ -291,6 +298,9 @@ fn print_addresses(addresses: Addresses) -> std::io::Result<()> {
         writeln!(out, "  {what:<6} {scheme}://{at}  {}", paint.dim(has))
     };
     line("HTTP", addresses.http_scheme, addresses.http, "OpenAI's API under /v1; /health, /ready, /metrics")?;
+    if let Some(mcp) = addresses.mcp {
+        line("MCP", addresses.http_scheme, mcp, "/mcp, as HTTP has too")?;
+    }
     line("gRPC", addresses.grpc_scheme, addresses.grpc, "hanzo.engine.v1")?;
     line("admin", "http", addresses.admin, "/healthz, /readyz, /metrics")
 }

@@ -61,6 +61,8 @@ impl LogLevel {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
-    EnvFilter::try_new(level)
+    // The library of MCP tells of each message.
+    let quiet = if level.contains("rmcp") { level.to_owned() } else { format!("{level},rmcp=error") };
+    EnvFilter::try_new(quiet)
         .map_err(|error| ConfigError::Value { key: "log.level", reason: error.to_string() })
 }

@@ -73,6 +73,11 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received,
 }
 
 impl Received {
+    /// The body as it came, and the room that it takes up.
+    pub(crate) fn text(self) -> (String, Room) {
+        (self.text, self.room)
+    }
+
     /// What `read` makes of the fields, and the room, which is to be held until that has been handed on; the body itself
     /// is gone. A large one is read on a thread of its own.
     ///

@@ -113,6 +113,14 @@ pub struct Config {
     pub responses_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
+    /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port has it in any case.
+    pub mcp_enabled: bool,
+    /// TCP port of MCP alone; 0 picks a free one.
+    pub mcp_port: u16,
+    /// Sessions of MCP's clients held at once; one that is idle makes room for another.
+    pub mcp_sessions_max: usize,
+    /// Seconds after which a session of MCP in which nothing happens ends.
+    pub mcp_idle_s: u64,
     /// Seconds that requests may go on after the shutdown signal.
     pub drain_s: u64,
     /// Seconds after which a generation, or a request for vectors or scores, ends with 504; unset: no limit.
@@ -160,6 +168,10 @@ impl Default for Config {
             responses_bytes_max: None,
             responses_max: 10_000,
             sse_keep_alive_s: 15,
+            mcp_enabled: false,
+            mcp_port: 3691,
+            mcp_sessions_max: 1024,
+            mcp_idle_s: 3600,
             drain_s: 30,
             request_timeout_s: None,
         }
@@ -247,6 +259,7 @@ impl Config {
             ("idle_timeout_s", self.idle_timeout_s),
             ("body_timeout_s", self.body_timeout_s),
             ("sse_keep_alive_s", self.sse_keep_alive_s),
+            ("mcp_idle_s", self.mcp_idle_s),
             ("drain_s", self.drain_s),
             ("request_timeout_s", self.request_timeout_s.unwrap_or(0)),
         ];
@@ -260,6 +273,8 @@ impl Config {
             ("prompts_max", self.prompts_max),
             ("prompts_running_max", self.prompts_running_max),
             ("embedding_inputs_max", self.embedding_inputs_max),
+            ("mcp_sessions_max", self.mcp_sessions_max),
+            ("mcp_idle_s", usize::from(self.mcp_idle_s > 0)),
             ("sse_keep_alive_s", usize::from(self.sse_keep_alive_s > 0)),
             ("body_timeout_s", usize::from(self.body_timeout_s > 0)),
             ("headers_timeout_s", usize::from(self.headers_timeout_s > 0)),

@@ -33,6 +33,11 @@ impl Drain {
         self.draining.is_cancelled()
     }
 
+    /// Cancelled when the shutdown begins.
+    pub(crate) fn begins(&self) -> CancellationToken {
+        self.draining.clone()
+    }
+
     /// Cancelled when what still runs must end with an error.
     pub(crate) fn cut(&self) -> CancellationToken {
         self.cut.clone()

@@ -22,6 +22,8 @@ use crate::{
     trace::Trace,
 };
 
+mod operator;
+
 /// A handle on the engine for who asks, who is refused here what a key may not do; cloning it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {

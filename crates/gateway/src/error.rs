@@ -35,6 +35,9 @@ pub enum GatewayError {
         /// The system's reason.
         source: io::Error,
     },
+    /// What came on stdin is no client of MCP.
+    #[error("MCP over stdio: {0}")]
+    Mcp(String),
     /// The engine's address is not one.
     #[error("engine address {uri}: {reason}")]
     Engine {
@@ -141,6 +144,27 @@ impl ApiError {
             quote(host)
         );
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
+    }
+
+    /// 403: the page is of another origin.
+    pub(crate) fn origin(origin: &str) -> ApiError {
+        let message = format!(
+            "origin {}: pages of other origins may not ask; allow it with cors_origins (--cors-origin)",
+            quote(origin)
+        );
+        ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed"), message)
+    }
+
+    /// 404: there is no such session of MCP, or it is another client's.
+    pub(crate) fn no_session() -> ApiError {
+        let message = "no such session: it has ended, or is another client's; initialize a new one";
+        ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("session_not_found"), message)
+    }
+
+    /// 400: JSON that is no message of JSON-RPC.
+    pub(crate) fn not_json_rpc() -> ApiError {
+        let message = "the body must be one message of JSON-RPC 2.0, an object";
+        ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("invalid_request"), message)
     }
 
     /// 401, 403 or 429: the key, what it may do, or its limits.

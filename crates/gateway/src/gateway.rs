@@ -16,7 +16,7 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::mpsc::Receiver};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,8 +28,9 @@ use crate::{
     error::GatewayError,
     fleet::{Resolve, SystemResolver},
     limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
+    mcp::Mcp,
     peer::{Peer, Socket},
-    routes::router,
+    routes::{mcp_router, router},
     track,
 };
 
@@ -38,6 +39,7 @@ use crate::{
 pub struct Gateway {
     listener: TcpListener,
     local_addr: SocketAddr,
+    mcp: Option<(TcpListener, SocketAddr)>, // a port of its own
     tls: Option<Arc<ServerTls>>,
     app: Arc<App>,
 }
@@ -87,10 +89,17 @@ impl Gateway {
         let address = SocketAddr::new(ip, config.port);
         let tls = ServerTls::open(config.tls(), &[b"h2", b"http/1.1"])?;
         let app = Arc::new(App::new(config, engine, access)?);
-        let bound = TcpListener::bind(address).await;
-        let listener = bound.map_err(|source| GatewayError::Bind { address, source })?;
-        let local_addr = listener.local_addr().map_err(|source| GatewayError::Bind { address, source })?;
-        Ok(Gateway { listener, local_addr, tls, app })
+        let (listener, local_addr) = listen(address).await?;
+        let mcp = match app.config.mcp_enabled {
+            true => Some(listen(SocketAddr::new(ip, app.config.mcp_port)).await?),
+            false => None,
+        };
+        Ok(Gateway { listener, local_addr, mcp, tls, app })
+    }
+
+    /// Where it listens for MCP alone, where it does.
+    pub fn mcp_addr(&self) -> Option<SocketAddr> {
+        self.mcp.as_ref().map(|(_, address)| *address)
     }
 
     /// Where it listens, with the port that was picked.
@@ -107,17 +116,22 @@ impl Gateway {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), GatewayError> {
-        let Gateway { listener, tls, app, .. } = self;
+        let Gateway { listener, mcp: of_mcp, tls, app, .. } = self;
         let drain_s = Duration::from_secs(app.config.drain_s);
-        let mut accepted = connections(listener, tls, app.config.limits());
+        let mut accepted = connections(listener, tls.clone(), app.config.limits());
+        let mut accepted_for_mcp =
+            of_mcp.map(|(listener, _)| connections(listener, tls, app.config.limits()));
+        let mcp = Mcp::new(&app);
         let connections = Connections {
-            router: router(Arc::clone(&app)),
+            router: router(Arc::clone(&app), mcp.clone()),
+            mcp_router: mcp_router(Arc::clone(&app), mcp),
             app: Arc::clone(&app),
             graceful: GracefulShutdown::new(),
             closed: CancellationToken::new(),
         };
-        // Also when this future is dropped, no connection stays behind.
+        // Also when this future is dropped, no connection stays behind, nor a session.
         let _closed = connections.closed.clone().drop_guard();
+        let _cut = app.drain.cut().drop_guard();
         let mut drained = pin!(async {
             shutdown.await;
             app.drain.run(drain_s).await;
@@ -126,10 +140,13 @@ impl Gateway {
             tokio::select! {
                 () = &mut drained => break,
                 // It accepts for as long as it is asked.
-                Some(connection) = accepted.recv() => connections.serve(connection),
+                Some(connection) = accepted.recv() => connections.serve(connection, &connections.router),
+                Some(connection) = next(&mut accepted_for_mcp) => {
+                    connections.serve(connection, &connections.mcp_router);
+                }
             }
         }
-        drop(accepted);
+        drop((accepted, accepted_for_mcp));
         if tokio::time::timeout(LINGER_TIMEOUT, connections.graceful.shutdown()).await.is_err() {
             tracing::warn!("closing connections whose clients do not read");
         }
@@ -137,16 +154,32 @@ impl Gateway {
     }
 }
 
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), GatewayError> {
+    let bound = TcpListener::bind(address).await;
+    let listener = bound.map_err(|source| GatewayError::Bind { address, source })?;
+    let local_addr = listener.local_addr().map_err(|source| GatewayError::Bind { address, source })?;
+    Ok((listener, local_addr))
+}
+
+/// The next connection to a port that need not be there.
+async fn next(accepted: &mut Option<Receiver<Connection>>) -> Option<Connection> {
+    match accepted {
+        Some(accepted) => accepted.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What every connection is served with.
 struct Connections {
     router: Router,
+    mcp_router: Router,
     app: Arc<App>,
     graceful: GracefulShutdown,
     closed: CancellationToken,
 }
 
 impl Connections {
-    fn serve(&self, connection: Connection) {
+    fn serve(&self, connection: Connection, router: &Router) {
         let from = connection.from();
         let headers = Duration::from_secs(self.app.config.headers_timeout_s);
         let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -164,7 +197,7 @@ impl Connections {
             Stream::Plain(stream) => {
                 let socket = Socket::new(stream);
                 builder.http1().half_close(true);
-                let service = self.service(from, Some(peer.clone()), busy.clone());
+                let service = self.service(router, from, Some(peer.clone()), busy.clone());
                 let io = TokioIo::new(Opening::new(socket.clone(), headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 let gone = async move { peer.gone(socket).await };
@@ -172,7 +205,7 @@ impl Connections {
             }
             // One that ends its half of TLS has left: nothing can be written beside what is encrypted.
             Stream::Tls(stream) => {
-                let service = self.service(from, None, busy.clone());
+                let service = self.service(router, from, None, busy.clone());
                 let io = TokioIo::new(Opening::new(stream, headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 self.run(self.graceful.watch(served), std::future::pending(), busy, permit);
@@ -183,6 +216,7 @@ impl Connections {
     /// What answers the requests of a connection.
     fn service(
         &self,
+        router: &Router,
         from: SocketAddr,
         peer: Option<Peer>,
         busy: Busy,
@@ -190,7 +224,7 @@ impl Connections {
     + Send
     + 'static
     + use<> {
-        let (router, share) = (TowerToHyperService::new(self.router.clone()), self.app.bodies.share());
+        let (router, share) = (TowerToHyperService::new(router.clone()), self.app.bodies.share());
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(share.clone());
             request.extensions_mut().insert(track::ClientAddress(from.ip()));

@@ -55,12 +55,16 @@ fn plain(host: &str) -> String {
 }
 
 fn is_allowed(host: &str, names: &[String]) -> bool {
+    is_loopback(host) || names.contains(&plain(host))
+}
+
+/// Whether a host, with or without a port, is this machine's own loopback.
+pub(crate) fn is_loopback(host: &str) -> bool {
     let name = plain(host);
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
     name == "localhost"
         || name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
         || bare.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback())
-        || names.contains(&name)
 }
 
 #[cfg(test)]

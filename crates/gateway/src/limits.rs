@@ -111,6 +111,19 @@ pub(crate) const JSON_FRAME_BYTES: usize = 64 << 10;
 /// all before it reads gets the 413 and not a broken connection.
 pub(crate) const REFUSED_BODY_TIMES_MAX: usize = 8;
 
+/// Messages to a session of MCP, or from it, that wait.
+pub(crate) const MCP_CHANNEL_MESSAGES: usize = 64;
+/// In which a session of MCP that was asked for begins.
+pub(crate) const MCP_INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Resources of MCP on one page.
+pub(crate) const MCP_PAGE_ITEMS: usize = 100;
+/// How often a client of MCP is told how far a tool is.
+pub(crate) const MCP_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of what MCP's library says of a request that it refuses.
+pub(crate) const MCP_REFUSAL_BYTES_MAX: usize = 16 << 10;
+/// Bytes of a tool's result: vectors are in it twice, for clients that read text alone.
+pub(crate) const MCP_RESULT_BYTES_MAX: usize = 16 << 20;
+
 /// Opening a connection to the engine.
 pub(crate) const ENGINE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An engine that holds streams and answers no ping for this long is gone.

@@ -131,6 +131,14 @@ struct Flags {
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     responses_dir: Option<PathBuf>,
+    /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    mcp_enabled: bool,
+    /// Port of MCP with --mcp-enabled; 0 picks a free one [default: 3691].
+    #[arg(long, value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_port: Option<u16>,
     /// Seconds that requests may go on after SIGTERM or SIGQUIT [default: 30].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,7 +218,9 @@ fn check_threads(needed: usize) -> Result<(), Failure> {
 }
 
 async fn run(args: Args) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&args.log_level)?;
+    // The library of MCP tells of each message.
+    let quiet = if args.log_level.contains("rmcp") { "" } else { ",rmcp=error" };
+    let filter = EnvFilter::try_new(format!("{}{quiet}", args.log_level))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match args.log_format {
         LogFormat::Pretty => lines.init(),
@@ -220,7 +230,8 @@ async fn run(args: Args) -> Result<(), Failure> {
     let engine = if config.upstreams.is_empty() { config.engine.clone() } else { config.upstreams.join(",") };
     let shutdown = shutdown().map_err(Failure::Signals)?;
     let gateway = Gateway::bind(config).await?;
-    tracing::info!(http = %gateway.local_addr(), engine, "engine-gateway listens");
+    let mcp = gateway.mcp_addr().map(tracing::field::display);
+    tracing::info!(http = %gateway.local_addr(), mcp, engine, "engine-gateway listens");
     gateway.serve(shutdown).await?;
     tracing::info!("engine-gateway has stopped");
     Ok(())

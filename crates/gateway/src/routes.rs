@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::Request,
     middleware,
-    routing::{get, post},
+    routing::{any, get, post},
 };
 
 use crate::{
-    adapters, anthropic, app::App, error::ApiError, openai, openapi, ops, page, responses, scores, tei,
-    tokens, track,
+    adapters, anthropic,
+    app::App,
+    error::ApiError,
+    mcp::{self, Mcp},
+    openai, openapi, ops, page, responses, scores, tei, tokens, track,
 };
 
 /// Every route.
-pub(crate) fn router(app: Arc<App>) -> Router {
+pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
     let router = Router::new()
         .route("/v1/chat/completions", post(openai::chat::handle))
         .route("/v1/completions", post(openai::completions::handle))
@@ -45,6 +48,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/info", get(tei::info::handle))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*id}", get(openai::models::show))
+        .route(mcp::PATH, any(mcp::handle).layer(Extension(mcp)))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/tokenize", post(tokens::tokenize))
@@ -57,6 +61,18 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(openapi::handle));
     let router = if app.config.page { page::route(router) } else { router };
     router
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), track::track))
+        .with_state(app)
+}
+
+/// The routes of the port that is MCP's own.
+pub(crate) fn mcp_router(app: Arc<App>, mcp: Mcp) -> Router {
+    Router::new()
+        .route(mcp::PATH, any(mcp::handle).layer(Extension(mcp)))
+        .route("/alive", get(ops::alive))
+        .route("/ready", get(ops::ready))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), track::track))

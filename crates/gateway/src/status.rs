@@ -113,6 +113,37 @@ pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
     }
 }
 
+/// Everything that is known of a model, under the name it was asked for if it has none.
+pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
+    let capabilities: Vec<&str> = shown.capabilities().filter_map(capability_word).collect();
+    let stored = shown.model.clone().unwrap_or_default();
+    let status = shown.status.clone().unwrap_or_default();
+    let mut card = json!({
+        "capabilities": capabilities,
+        "architecture": shown.architecture,
+        "parameters": shown.parameters,
+        "context_tokens_max": shown.context_tokens_max,
+        "license": shown.license,
+        "format": stored.format,
+        "quantization": if stored.quantization.is_empty() { status.quantization } else { stored.quantization },
+        "size_bytes": stored.size_bytes,
+        "reference": stored.reference,
+        "device": status.device,
+    });
+    let model = serde_json::to_value(model_of_show(id, shown)).unwrap_or_default();
+    if let Some(card) = card.as_object_mut() {
+        // What is not known is not said.
+        card.retain(|_, value| !(value.as_str() == Some("") || value.as_u64() == Some(0)));
+        for (at, name) in ["id", "state", "owned_by", "created", "max_model_len", "error"].iter().enumerate()
+        {
+            if let Some(value) = model.get(name) {
+                card.shift_insert(at.min(card.len()), (*name).to_owned(), value.clone());
+            }
+        }
+    }
+    card
+}
+
 fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
     let capabilities = status.capabilities().filter_map(capability_word).collect();

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 
-use crate::{anthropic::error::AnthropicError, error::ApiError, tei::error::TeiError};
+use crate::{anthropic::error::AnthropicError, error::ApiError, mcp, tei::error::TeiError};
 
 /// Routes that TEI's clients ask.
 const TEI: [&str; 7] = ["/", "/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/info"];
@@ -14,6 +14,7 @@ pub(crate) fn refuse(path: &str, error: ApiError) -> Response {
         _ if path == "/v1/messages" || path.starts_with("/v1/messages/") => {
             AnthropicError::from(error).into_response()
         }
+        mcp::PATH => mcp::refusal(&error),
         _ => error.into_response(),
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     cors,
     drain::Admission,
     error::ApiError,
-    page, quota,
+    mcp, page, quota,
     record::Record,
     request_id::{self, RequestId, X_REQUEST_ID},
     surface,
@@ -104,14 +104,16 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
     if operation && !(app.config.private_metrics && PRIVATE.contains(&route)) {
         return Ok(Admitted { pass: Pass::anyone(), _running: Running::default(), _admission: None });
     }
-    let _admission = if operation { None } else { Some(app.drain.admit()?) };
+    // What waits for whatever the server may say holds up no drain, and the tools of MCP count themselves.
+    let (mcp, looks) = (route == mcp::PATH, matches!(*request.method(), Method::GET | Method::HEAD));
+    let _admission = if operation { None } else { Some(app.drain.admit()?).filter(|_| !(mcp && looks)) };
     let from = request.extensions().get::<ClientAddress>().map(|from| from.0);
     let pass = app.access.admit(&Presented::of(request.headers()), from);
     let pass = pass.map_err(|refusal| app.refuse(&refusal))?;
     // What only looks is not counted, as elsewhere.
-    let _running = match *request.method() {
-        Method::GET | Method::HEAD => Running::default(),
-        _ => pass.enter().map_err(|refusal| Refused(Box::new(app.refuse(&refusal)), pass.standing()))?,
+    let _running = match () {
+        () if looks || mcp => Running::default(),
+        () => pass.enter().map_err(|refusal| Refused(Box::new(app.refuse(&refusal)), pass.standing()))?,
     };
     Ok(Admitted { pass, _running, _admission })
 }

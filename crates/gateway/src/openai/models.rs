@@ -37,7 +37,8 @@ pub(crate) async fn show(
     Ok(Json(model_of_show(id.clone(), app.engine(&asker).show(id).await?)))
 }
 
-async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
+/// The models in memory, then those that are stored.
+pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
     let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
     Ok(models_of(stats, list))

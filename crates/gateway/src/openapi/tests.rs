@@ -13,7 +13,7 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::{document, routes};
-use crate::{app::App, config::Config, engine::Engine, fields, routes::router};
+use crate::{app::App, config::Config, engine::Engine, fields, mcp::Mcp, routes::router};
 
 /// Routes of pages, which are no API.
 fn is_of_the_page(path: &str) -> bool {
@@ -89,6 +89,7 @@ async fn looked_for() -> BTreeMap<String, BTreeSet<String>> {
     let engine = Engine::connect_lazy("http://127.0.0.1:1", None, &ClientTls::default()).unwrap();
     let access = Arc::new(Access::open(config.access()).unwrap());
     let app = Arc::new(App::new(config, engine, access).unwrap());
+    let mcp = Mcp::new(&app);
     for route in routes().into_iter().filter(|route| !route.examples.is_empty()) {
         let mut names = BTreeSet::new();
         for example in &route.examples {
@@ -96,7 +97,7 @@ async fn looked_for() -> BTreeMap<String, BTreeSet<String>> {
             let request = Request::builder().method(route.method).uri(route.path);
             let request =
                 request.header("content-type", "application/json").body(Body::from(example.to_string()));
-            let answer = router(Arc::clone(&app)).oneshot(request.unwrap()).await.unwrap();
+            let answer = router(Arc::clone(&app), mcp.clone()).oneshot(request.unwrap()).await.unwrap();
             assert_ne!(answer.status(), 400, "{} {example}", route.path);
             names.extend(fields::recorded());
         }

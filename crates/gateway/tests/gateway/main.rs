@@ -14,6 +14,7 @@ mod fleet;
 mod history;
 mod http;
 mod keys;
+mod mcp;
 mod page;
 mod refusals;
 mod requests;

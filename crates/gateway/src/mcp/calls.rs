@@ -1,0 +1,208 @@
+//! The tools besides `hanzo_infer`. Vectors and scores are those of the HTTP routes, which check and answer here too; what
+//! clients of those routes read besides is left out.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    body::Body,
+    extract::{FromRequest as _, Request, State},
+    http::header,
+    response::Response,
+};
+use futures_util::StreamExt as _;
+use hanzo_engine_proto::v1::{self, pull_progress::Phase};
+use http_body_util::{BodyExt as _, Limited};
+use rmcp::model::{CallToolResult, JsonObject};
+use serde_json::{Value, json};
+
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::MCP_RESULT_BYTES_MAX,
+    mcp::{
+        progress::Progress,
+        tools::{EMBED_FIELDS, LOAD_FIELDS, PULL_FIELDS, RERANK_FIELDS, UNLOAD_FIELDS, known},
+    },
+    openai::{embeddings, models},
+    request::{filled, keep_alive},
+    scores::rerank,
+    status::model_of_show,
+    until::Until,
+};
+
+/// `hanzo_embed`.
+pub(super) async fn embed(
+    app: &Arc<App>,
+    asker: &Asker,
+    arguments: JsonObject,
+) -> Result<CallToolResult, ApiError> {
+    let incoming = incoming(known(arguments, &EMBED_FIELDS)?).await;
+    let answer = embeddings::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming).await?;
+    let mut answer = read(answer).await?;
+    let vectors = answer["data"].take();
+    let embeddings: Vec<Value> = match vectors {
+        Value::Array(vectors) => vectors
+            .into_iter()
+            .map(|mut vector| json!({"index": vector["index"].take(), "embedding": vector["embedding"].take()}))
+            .collect(),
+        _ => Vec::new(),
+    };
+    Ok(CallToolResult::structured(json!({
+        "model": answer["model"].take(),
+        "embeddings": embeddings,
+        "prompt_tokens": answer["usage"]["prompt_tokens"].take(),
+    })))
+}
+
+/// `hanzo_rerank`.
+pub(super) async fn rerank(
+    app: &Arc<App>,
+    asker: &Asker,
+    arguments: JsonObject,
+) -> Result<CallToolResult, ApiError> {
+    let received = body::read(app, incoming(known(arguments, &RERANK_FIELDS)?).await).await?;
+    let mut answer = read(rerank::answer(app, asker, received, "1").await?).await?;
+    let mut results = answer["results"].take();
+    for result in results.as_array_mut().into_iter().flatten() {
+        if let Some(document) = result.get_mut("document") {
+            *document = document["text"].take();
+        }
+    }
+    Ok(CallToolResult::structured(json!({
+        "model": answer["model"].take(),
+        "results": results,
+        "prompt_tokens": answer["meta"]["tokens"]["input_tokens"].take(),
+    })))
+}
+
+/// `hanzo_list_models`.
+pub(super) async fn list_models(
+    app: &App,
+    asker: &Asker,
+    arguments: JsonObject,
+) -> Result<CallToolResult, ApiError> {
+    known(arguments, &[])?;
+    Ok(CallToolResult::structured(json!({"models": models::models(app, asker).await?})))
+}
+
+/// `hanzo_pull`.
+pub(super) async fn pull(
+    app: &App,
+    asker: &Asker,
+    arguments: JsonObject,
+    mut progress: Progress,
+) -> Result<CallToolResult, ApiError> {
+    let text = Value::Object(known(arguments, &PULL_FIELDS)?).to_string();
+    let request = {
+        let mut fields = Fields::of_body(body::parse(&text)?, false)?;
+        let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
+        v1::PullRequest {
+            reference: filled(fields.require("model")?)?,
+            force: fields.flag("force")?,
+            quantization: text(&mut fields, "quantization")?.unwrap_or_default(),
+            revision: text(&mut fields, "revision")?.unwrap_or_default(),
+            ..v1::PullRequest::default()
+        }
+    };
+    let until = Until::of(app);
+    let mut events = Box::pin(app.engine(asker).pull(request).await?);
+    let mut stored = None;
+    while let Some(event) = until.run(async { events.next().await.transpose() }).await? {
+        let total = (event.bytes_total > 0).then_some(event.bytes_total as f64);
+        let phase = match event.phase() {
+            Phase::Downloading => "downloading",
+            Phase::Verifying => "verifying",
+            Phase::Done => "done",
+            Phase::Resolving | Phase::Unspecified => "resolving",
+        };
+        let done = event.stored.is_some();
+        progress.say(event.bytes_done as f64, total, phase, done).await;
+        stored = event.stored.or(stored);
+    }
+    let Some(stored) = stored else { return Err(ApiError::internal("a pull ended without a model")) };
+    Ok(CallToolResult::structured(json!({
+        "model": stored.name,
+        "size_bytes": stored.size_bytes,
+        "format": stored.format,
+        "quantization": stored.quantization,
+    })))
+}
+
+/// `hanzo_load`.
+pub(super) async fn load(
+    app: &App,
+    asker: &Asker,
+    arguments: JsonObject,
+) -> Result<CallToolResult, ApiError> {
+    let text = Value::Object(known(arguments, &LOAD_FIELDS)?).to_string();
+    let request = {
+        let mut fields = Fields::of_body(body::parse(&text)?, false)?;
+        let context =
+            fields.take("context_tokens_max").map(|field| field.integer(1..=u32::MAX)).transpose()?;
+        v1::LoadRequest {
+            model: filled(fields.require("model")?)?,
+            alias: fields.take("alias").map(filled).transpose()?.unwrap_or_default(),
+            context_tokens_max: context.unwrap_or(0),
+            keep_alive: keep_alive(&mut fields)?,
+            ..v1::LoadRequest::default()
+        }
+    };
+    let until = Until::of(app);
+    let mut engine = app.engine(asker);
+    let loaded = until.run(engine.load(request, until.deadline)).await?;
+    let status = loaded.model.unwrap_or_default();
+    let context = status.context_tokens_max;
+    let model = shown(status);
+    Ok(CallToolResult::structured(json!({
+        "model": model.0, "state": model.1, "context_tokens_max": context, "load_ms": loaded.load_ms,
+    })))
+}
+
+/// `hanzo_unload`.
+pub(super) async fn unload(
+    app: &App,
+    asker: &Asker,
+    arguments: JsonObject,
+) -> Result<CallToolResult, ApiError> {
+    let text = Value::Object(known(arguments, &UNLOAD_FIELDS)?).to_string();
+    let request = {
+        let mut fields = Fields::of_body(body::parse(&text)?, false)?;
+        v1::UnloadRequest { model: filled(fields.require("model")?)?, force: fields.flag("force")? }
+    };
+    let until = Until::of(app);
+    let mut engine = app.engine(asker);
+    let unloaded = until.run(engine.unload(request, until.deadline)).await?;
+    let (model, state) = shown(unloaded.model.unwrap_or_default());
+    Ok(CallToolResult::structured(json!({"model": model, "state": state})))
+}
+
+/// A model's name and state, as lists say them.
+fn shown(status: v1::ModelStatus) -> (String, &'static str) {
+    let shown = v1::ShowResponse { status: Some(status), ..v1::ShowResponse::default() };
+    let model = model_of_show(String::new(), shown);
+    (model.id, model.state)
+}
+
+/// The body of a request to the route that does the same.
+async fn incoming(body: JsonObject) -> Incoming {
+    let mut request = Request::new(Body::from(Value::Object(body).to_string()));
+    let json = header::HeaderValue::from_static("application/json");
+    request.headers_mut().insert(header::CONTENT_TYPE, json);
+    let Ok(incoming) = Incoming::from_request(request, &()).await;
+    incoming
+}
+
+/// A route's answer.
+async fn read(answer: Response) -> Result<Value, ApiError> {
+    let bytes = Limited::new(answer.into_body(), MCP_RESULT_BYTES_MAX).collect().await.map_err(|error| {
+        match error.downcast_ref::<http_body_util::LengthLimitError>() {
+            Some(_) => ApiError::answer_too_large(MCP_RESULT_BYTES_MAX),
+            None => ApiError::internal(&format!("an answer broke off: {error}")),
+        }
+    })?;
+    serde_json::from_slice(&bytes.to_bytes()).map_err(|error| ApiError::internal(&error.to_string()))
+}

@@ -1,0 +1,176 @@
+//! The sessions of clients over HTTP: the SDK's, no more than so many, each its opener's. One that nobody uses ends after a
+//! while, and sooner where another client needs its place.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures_util::Stream;
+use rmcp::{
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
+    transport::{
+        common::server_side_http::{ServerSseMessage, SessionId},
+        streamable_http_server::{
+            SessionManager,
+            session::local::{LocalSessionManager, LocalSessionManagerError},
+        },
+    },
+};
+
+use crate::{
+    error::ApiError,
+    limits::{MCP_CHANNEL_MESSAGES, MCP_INITIALIZE_TIMEOUT},
+};
+
+/// All sessions.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    local: LocalSessionManager,
+    known: Mutex<HashMap<SessionId, Known>>,
+    max: usize,
+}
+
+/// What is known of a session.
+#[derive(Debug)]
+struct Known {
+    owner: Option<String>, // the name of its opener's key
+    used: Instant,
+    calls: usize, // that run
+}
+
+impl Sessions {
+    /// None yet, and never more than `max`.
+    pub(super) fn new(max: usize, idle: Duration) -> Sessions {
+        let mut local = LocalSessionManager::default();
+        local.session_config.keep_alive = Some(idle);
+        local.session_config.channel_capacity = MCP_CHANNEL_MESSAGES;
+        local.session_config.init_timeout = Some(MCP_INITIALIZE_TIMEOUT);
+        Sessions { local, known: Mutex::default(), max }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
+        // Whole whatever panicked beside it.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the session is there and the holder of that key has opened it. It counts as used.
+    pub(super) fn used_by(&self, id: &str, owner: Option<&str>) -> bool {
+        match self.known().get_mut(id) {
+            Some(known) if known.owner.as_deref() == owner => {
+                known.used = Instant::now();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Says who has opened a session.
+    pub(super) fn opened_by(&self, id: &str, owner: Option<String>) {
+        if let Some(known) = self.known().get_mut(id) {
+            known.owner = owner;
+        }
+    }
+
+    /// Ends the session that has been idle the longest where there is no place for another.
+    ///
+    /// # Errors
+    /// 503 where all of them work.
+    pub(super) async fn make_room(&self) -> Result<(), ApiError> {
+        let oldest = {
+            let known = self.known();
+            if known.len() < self.max {
+                return Ok(());
+            }
+            let idle = known.iter().filter(|(_, known)| known.calls == 0);
+            idle.min_by_key(|(_, known)| known.used).map(|(id, _)| Arc::clone(id))
+        };
+        let Some(oldest) = oldest else {
+            return Err(ApiError::busy("the server has as many sessions of MCP as it may; try again"));
+        };
+        tracing::info!("an idle session of MCP makes room for another");
+        // One that has ended by itself meanwhile is as good.
+        self.close_session(&oldest).await.or(Ok(()))
+    }
+
+    /// A call of a tool in that session, until it is dropped.
+    pub(super) fn call(self: &Arc<Self>, id: &str) -> Call {
+        let id: SessionId = Arc::from(id);
+        if let Some(known) = self.known().get_mut(&id) {
+            known.calls += 1;
+        }
+        Call { sessions: Arc::clone(self), id }
+    }
+}
+
+/// A call that runs.
+pub(super) struct Call {
+    sessions: Arc<Sessions>,
+    id: SessionId,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(known) = self.sessions.known().get_mut(&self.id) {
+            known.calls = known.calls.saturating_sub(1);
+            known.used = Instant::now();
+        }
+    }
+}
+
+impl SessionManager for Sessions {
+    type Error = LocalSessionManagerError;
+    type Transport = <LocalSessionManager as SessionManager>::Transport;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let (id, transport) = self.local.create_session().await?;
+        let known = Known { owner: None, used: Instant::now(), calls: 0 };
+        self.known().insert(Arc::clone(&id), known);
+        Ok((id, transport))
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Self::Error> {
+        self.local.initialize_session(id, message).await
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
+        self.local.has_session(id).await
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
+        self.known().remove(id);
+        self.local.close_session(id).await
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.local.create_stream(id, message).await
+    }
+
+    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
+        self.local.accept_message(id, message).await
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.local.create_standalone_stream(id).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.local.resume(id, last_event_id).await
+    }
+}

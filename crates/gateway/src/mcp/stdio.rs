@@ -1,0 +1,36 @@
+//! The server over stdin and stdout, for the process that has started this one. Logs go elsewhere.
+
+use std::sync::Arc;
+
+use hanzo_engine_access::Access;
+use rmcp::transport::async_rw::AsyncRwTransport;
+
+use crate::{app::App, config::Config, engine::Engine, error::GatewayError, mcp::server::Server};
+
+/// Serves the engine at `config.engine` until stdin ends or `shutdown` resolves.
+///
+/// # Errors
+/// [`GatewayError`] where a setting is out of range, the engine's URI is not one, or what comes on stdin is no such client.
+pub async fn serve_stdio(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
+    let config = config.checked()?;
+    let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
+    let engine = Engine::connect_lazy(&config.engine, key, &config.engine_tls())?;
+    let access = Arc::new(Access::open(config.access())?);
+    let line_bytes_max = config.body_bytes_max;
+    let server = Server::over_stdio(Arc::new(App::new(config, engine, access)?));
+    let lines = AsyncRwTransport::new_server(tokio::io::stdin(), tokio::io::stdout());
+    let lines = lines.with_max_line_length(line_bytes_max);
+    let serving = async {
+        let running = match rmcp::serve_server(server, lines).await {
+            Ok(running) => running,
+            // Nobody began a conversation.
+            Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+            Err(error) => return Err(GatewayError::Mcp(error.to_string())),
+        };
+        running.waiting().await.map(|_| ()).map_err(|error| GatewayError::Mcp(error.to_string()))
+    };
+    tokio::select! {
+        served = serving => served,
+        () = shutdown => Ok(()),
+    }
+}
