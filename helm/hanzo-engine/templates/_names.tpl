@@ -73,6 +73,9 @@ models:
 host: {{ .Values.listenHost | quote }}
 port: 36900
 engine: http://{{ ternary "[::1]" "127.0.0.1" (contains ":" .Values.listenHost) }}:36901
+{{- if .Values.shareEngines }}
+upstreams: ["dns://{{ include "engine.fullname" . }}-headless:36901"]
+{{- end }}
 drain_s: {{ int .Values.drainSeconds }}
 {{- if .Values.keys.insecure }}
 insecure: true
