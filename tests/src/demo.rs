@@ -68,6 +68,7 @@ pub fn chat(messages: &Value, tools: &Value, enable_thinking: bool) -> Chat {
         kwargs,
         add_generation_prompt: true,
         continue_final_message: false,
+        pictures: 0,
     }
 }
 

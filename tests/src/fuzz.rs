@@ -14,6 +14,7 @@ use std::{
 use hanzo_engine_constraints::{Grammar, Spec, Vocabulary, Word};
 use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
 use hanzo_engine_gateway::fuzz as gateway;
+use hanzo_engine_media as media;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     ModelFiles, Opened, TextModel,
@@ -44,7 +45,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
@@ -58,6 +59,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "constraint", read: constraint, mutations: 1000 },
     Target { name: "splitter", read: splitter::read, mutations: 6000 },
     Target { name: "ledger", read: store::ledger, mutations: 10_000 },
+    Target { name: "picture", read: picture, mutations: 10_000 },
     Target { name: "manifest", read: store::manifest, mutations: 10_000 },
 ];
 
@@ -112,6 +114,18 @@ fn pickle(bytes: &[u8]) {
     if let Ok(tensors) = pytorch::parse("pytorch_model.bin", &bytes) {
         sound(&tensors, bytes.len());
     }
+}
+
+/// Pixels that a picture of these may have: so many that a few bytes could ask for more.
+const PIXELS_MAX: u64 = 1 << 20;
+
+fn picture(bytes: &[u8]) {
+    let limits = media::Limits { bytes_max: 1 << 16, pixels_max: PIXELS_MAX };
+    let Ok(picture) = media::decode(bytes, &limits) else { return };
+    let pixels = u64::from(picture.width) * u64::from(picture.height);
+    assert!((1..=PIXELS_MAX).contains(&pixels) && picture.rgb.len() as u64 == 3 * pixels);
+    let small = media::resize(&picture, 31, 17, media::Filter::Lanczos);
+    assert_eq!(small.rgb.len(), 3 * 31 * 17);
 }
 
 /// A tensor has as many bytes as its shape and type say, and is of the file.

@@ -52,10 +52,11 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("kernels", vec![]),
         ("constraints", vec![]),
         ("formats", vec![]),
-        ("runtime", vec!["constraints", "formats", "kernels"]),
+        ("media", vec![]),
+        ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
-        ("daemon", vec!["access", "constraints", "formats", "kernels", "proto", "runtime", "store"]),
-        ("gateway", vec!["access", "proto"]),
+        ("daemon", vec!["access", "constraints", "formats", "kernels", "media", "proto", "runtime", "store"]),
+        ("gateway", vec!["access", "media", "proto"]),
         ("cli", vec!["access", "daemon", "gateway", "proto"]),
     ]
     .into_iter()
@@ -112,7 +113,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 31] = [
+const WIRES_MEET: [&str; 32] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -133,6 +134,7 @@ const WIRES_MEET: [&str; 31] = [
     "openai/thinking.rs",
     "openai/tools.rs",
     "ops.rs",
+    "pictures.rs",
     "request.rs",
     "responses/conversation.rs",
     "responses/count.rs",

@@ -292,6 +292,9 @@ pub(crate) struct RunArgs {
     /// What to ask; without it a conversation begins. Piped input is added to it
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
+    /// Picture to show before the question, of a model that sees: JPEG, PNG, WebP or GIF; may be given up to 16 times
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub(crate) image: Vec<PathBuf>,
     /// System message [default: the one the model came with, if any]
     #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,

@@ -6,6 +6,7 @@ pub(crate) mod embed;
 mod overflow;
 pub(crate) mod override_config;
 pub(crate) mod overrides;
+mod pictures;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod store;

@@ -17,6 +17,7 @@ use hanzo_engine_runtime::{
     engine::{DraftModel, EngineMemory},
     kv::BlockStore,
     spec::TransformerSpec,
+    vision::Tower,
 };
 
 use serde::{Deserialize, Serialize};
@@ -291,7 +292,9 @@ impl Cpu {
         config.kv_spec(&files.spec).check()?;
         let backend = self.backend();
         let decoder = Decoder::load(&backend, files, progress)?;
-        Ok(Engine::new(backend, decoder, sides.text, sides.embedder, config)?)
+        let engine = Engine::new(backend, decoder, sides.text, sides.embedder, config)?;
+        let Some(tower) = &files.tower else { return Ok(engine) };
+        Ok(engine.with_tower(Box::new(Tower::load(self.backend(), tower)?)))
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -320,7 +323,10 @@ impl Device for Cpu {
     ) -> EngineMemory {
         let backend = self.backend();
         let drafting = |draft| DraftModel::memory(&backend, draft, &files.spec, config);
-        Engine::memory(&backend, files, config) + draft.map(drafting).unwrap_or_default()
+        let seeing = files.tower.as_ref().map(|tower| Tower::memory(&backend, tower));
+        Engine::memory(&backend, files, config)
+            + draft.map(drafting).unwrap_or_default()
+            + seeing.unwrap_or_default()
     }
 
     fn adapter_memory(

@@ -228,3 +228,5 @@ pub(crate) const WORKER_TURN_POLL: Duration = Duration::from_micros(50);
 
 /// Bytes of one safetensors file of several that are written.
 pub(crate) const SAFETENSORS_FILE_BYTES_MAX: u64 = 5_000_000_000;
+/// Pictures of a chat.
+pub(crate) const CHAT_PICTURES_MAX: usize = 16;

@@ -2,6 +2,7 @@
 //! When and for how long that may run is in `prompt_builder`.
 
 mod overflow;
+mod pictures;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -25,11 +26,14 @@ use crate::{
 
 use overflow::room;
 pub(crate) use overflow::{Keep, Overflow, Truncate};
+pub(crate) use pictures::RequestedPicture;
 
 /// A generation as it was asked for, in the engine's words.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptSource,
+    /// Of a chat, in their order.
+    pub(crate) pictures: Vec<RequestedPicture>,
     pub(crate) sampling: RequestedSampling,
     /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
@@ -174,7 +178,10 @@ pub(crate) fn build(
     };
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
-    let shifts = request.overflow.shifts(served.prompts.shifts());
+    let sees = !request.pictures.is_empty();
+    let shifts = request.overflow.shifts(served.prompts.shifts() && !sees);
+    let pictures = pictures::prepared(request.pictures, text, context_tokens_max, interrupted)?;
+    let mut media = Vec::new();
     let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
     let is_gap = matches!(request.prompt, PromptSource::Gap(_));
     let mut reasoning_tokens_max = request.reasoning_tokens_max;
@@ -193,7 +200,9 @@ pub(crate) fn build(
             reasoning_tokens_max = reasoning_tokens_max.or(said);
             let prompt = text.prompt_from_chat(&chat, tokens_most, interrupted)?;
             reasoning_is_over = prompt.reasoning_is_over;
-            (prompt.tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
+            let tokens;
+            (tokens, media) = pictures::placed(prompt.tokens, pictures, text)?;
+            (tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text { text: prompt, parse_special } => {
             text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
@@ -215,6 +224,7 @@ pub(crate) fn build(
     };
     let (context_shift, is_cut) =
         request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
+    pictures::check_whole(&media, is_cut)?;
     let rendered = rendered.filter(|_| !is_cut);
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.
@@ -270,7 +280,7 @@ pub(crate) fn build(
         reasoning_tokens_max,
         calls,
         prompt: tokens.into(),
-        media: [].into(),
+        media: media.into(),
         prompt_logprobs: request.prompt_logprobs,
         prediction: prediction.into(),
         context_shift,

@@ -92,6 +92,7 @@ impl Served {
             device: self.device.clone(),
             has_template: self.text.template.is_some(),
             fills_in: self.text.infill.is_some(),
+            sees: self.text.sight.is_some(),
             tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
             generates: self.generates,
             embedder: self.embedder.clone(),

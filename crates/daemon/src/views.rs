@@ -50,6 +50,7 @@ pub(crate) struct WorkerView {
     pub(crate) has_template: bool,
     /// It has the tokens that fill in the middle of a text.
     pub(crate) fills_in: bool,
+    pub(crate) sees: bool,
     /// How it writes tool calls, and whether its template offers tools.
     pub(crate) tool_format: Option<(ToolFormat, bool)>,
     pub(crate) generates: bool,

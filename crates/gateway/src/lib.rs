@@ -39,6 +39,7 @@ mod openapi;
 mod ops;
 mod page;
 mod peer;
+mod pictures;
 mod quota;
 mod record;
 mod request;

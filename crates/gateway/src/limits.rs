@@ -191,3 +191,6 @@ pub(crate) const LOAD_ALWAYS_BORNE: usize = 4;
 
 const _: () = assert!(UPSTREAMS_MAX <= MEMBERS_MAX);
 const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean");
+
+/// Bytes of a picture; the engine takes no larger ones.
+pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;

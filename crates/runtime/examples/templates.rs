@@ -33,6 +33,7 @@ fn render(case: &Value) -> Result<String, String> {
         kwargs: case.get("kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
         add_generation_prompt: case.get("add_generation_prompt").is_some_and(|flag| flag == true),
         continue_final_message: false,
+        pictures: 0,
     };
     template.render(&chat, &|| false).map(|made| made.text).map_err(|error| error.to_string())
 }

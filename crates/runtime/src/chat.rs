@@ -16,6 +16,9 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Leave the last message open for the model to go on with.
     pub continue_final_message: bool,
+    /// Pictures in its messages, each a [`crate::vision::PICTURE`] in their contents. Where there are none, that is a letter
+    /// like any other.
+    pub pictures: usize,
 }
 
 /// What a model's makers put before every conversation.

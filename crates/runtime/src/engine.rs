@@ -6,6 +6,7 @@ mod adapters;
 mod draft_model;
 mod encoder;
 mod kept;
+mod pictures;
 
 use std::{mem, sync::Arc};
 
@@ -26,11 +27,13 @@ use crate::{
     speculation::Speculation,
     step::{Part, Step, Yields},
     text::TextModel,
+    vision::Towers,
 };
 use adapters::Held;
 pub use draft_model::{DraftModel, Drafting, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
 use kept::Kept;
+use pictures::{Pictures, Ready};
 
 /// How large an engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +153,8 @@ pub struct EngineStats {
     pub accepted_draft_tokens: u64,
     /// Times a sequence that filled its context dropped tokens and went on.
     pub context_shifts: u64,
+    /// Frames of pictures that went through the tower; those whose rows were kept did not.
+    pub frames_seen: u64,
     /// KV blocks that were kept elsewhere and came back.
     pub fetched_blocks: u64,
 }
@@ -171,8 +176,9 @@ pub struct Engine<B: Backend> {
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
     draft_model: Option<DraftModel<B>>,
-    kept: Option<Kept>,     // where blocks are that have left the cache
-    waited: Option<Waited>, // the last step that the last call waited for, where all of it decodes
+    pictures: Option<Pictures>, // what sees, and who waits for it
+    kept: Option<Kept>,         // where blocks are that have left the cache
+    waited: Option<Waited>,     // the last step that the last call waited for, where all of it decodes
 }
 
 /// A step that was submitted.
@@ -234,6 +240,7 @@ impl<B: Backend> Engine<B> {
             adapters: Vec::new(),
             steps: 0,
             draft_model: None,
+            pictures: None,
             kept: None,
             waited: None,
             backend,
@@ -249,6 +256,11 @@ impl<B: Backend> Engine<B> {
         Engine { draft_model: Some(model), ..self }
     }
 
+    /// Has this tower see for it, whose rows are as wide as its own.
+    pub fn with_tower(self, tower: Box<dyn Towers>) -> Self {
+        Engine { pictures: Some(Pictures::new(tower)), ..self }
+    }
+
     /// One step: everything that runs gets one token further, or one chunk of its prompt. Does nothing when there
     /// is nothing to do. Where the device computes on its own, the events are those of the step before. After an error the
     /// engine is of no further use.
@@ -260,6 +272,7 @@ impl<B: Backend> Engine<B> {
             self.settle(events)?;
         }
         self.take_fetched()?;
+        self.see()?;
         let drafting = self.draft()?;
         let report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
         self.save_evicted();
@@ -270,6 +283,17 @@ impl<B: Backend> Engine<B> {
             self.settle(events)?;
         }
         Ok(report)
+    }
+
+    /// Goes a piece further with what jobs are to see; one that has seen all enters.
+    fn see(&mut self) -> Result<(), KernelError> {
+        let alone = self.flight.is_none() && !self.scheduler.has_work();
+        let Some(pictures) = &mut self.pictures else { return Ok(()) };
+        if let Some(Ready { job, paused }) = pictures.step(alone)? {
+            self.enter(&job);
+            self.scheduler.hold(job.id, paused);
+        }
+        Ok(())
     }
 
     /// Has the draft model say what may come next.
@@ -324,8 +348,15 @@ impl<B: Backend> Engine<B> {
     /// Takes a job in line. [`Job::validate`] has passed.
     ///
     /// # Panics
-    /// Where rows of media are not of the model's width.
+    /// Where rows of media are not of the model's width, or there is no tower for pictures.
     pub fn submit(&mut self, job: &Job) {
+        if !Pictures::concerns(job) {
+            return self.enter(job);
+        }
+        self.pictures.as_mut().expect("a job has frames only where its text side has a tower's").submit(job);
+    }
+
+    fn enter(&mut self, job: &Job) {
         let hidden = self.decoder.spec().hidden;
         assert!(job.media.iter().all(|span| span.width() == hidden), "media in rows of {hidden}");
         self.scheduler.submit(job, &self.text);
@@ -339,23 +370,34 @@ impl<B: Backend> Engine<B> {
 
     /// Forgets a job, whatever state it is in, and frees its blocks. No further event names it.
     pub fn cancel(&mut self, job: JobId) {
+        if let Some(pictures) = &mut self.pictures {
+            pictures.cancel(job);
+        }
         self.scheduler.cancel(job, &mut self.pool);
         self.forget_fetch(job);
     }
 
     /// Runs nothing of a job until it is set back, and keeps its place and, while others don't need them, its blocks.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
+        if let Some(pictures) = &mut self.pictures {
+            pictures.set_paused(job, paused);
+        }
         self.scheduler.hold(job, paused);
     }
 
     /// Whether a step would run something, or settle what is under way.
     pub fn has_work(&self) -> bool {
-        self.flight.is_some() || self.scheduler.has_work()
+        self.flight.is_some() || self.unseen() > 0 || self.scheduler.has_work()
+    }
+
+    /// Jobs that wait for what they see.
+    fn unseen(&self) -> usize {
+        self.pictures.as_ref().map_or(0, Pictures::count)
     }
 
     /// Whether there is no job at all.
     pub fn is_idle(&self) -> bool {
-        self.flight.is_none() && self.scheduler.counts() == (0, 0)
+        self.flight.is_none() && self.unseen() == 0 && self.scheduler.counts() == (0, 0)
     }
 
     /// Gauges and counters, now.
@@ -367,7 +409,8 @@ impl<B: Backend> Engine<B> {
             blocks_used: self.pool.used(),
             blocks_cached: self.pool.cached(),
             running,
-            waiting,
+            waiting: waiting + self.unseen(),
+            frames_seen: self.pictures.as_ref().map_or(0, Pictures::frames_seen),
             prompt_tokens: counters.prompt_tokens,
             generated_tokens: counters.generated_tokens,
             prefix_hit_tokens: counters.prefix_hit_tokens,

@@ -17,6 +17,7 @@ use crate::{
     overflow::ContextShift,
     sampler::SamplingParams,
     text::TextModel,
+    vision::Sight,
 };
 
 /// Names a job within one engine; chosen by the caller, never reused.
@@ -120,7 +121,8 @@ impl Job {
             let reason = format!("must be 1 to {CHOICES_MAX}, got {}", self.choices);
             return Err(RequestError::invalid("choices", reason));
         }
-        media::check(&self.media, self.prompt.len(), text.hidden)?;
+        let frame = text.sight.as_ref().map(Sight::frame);
+        media::check(&self.media, self.prompt.len(), text.hidden, frame)?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;
         if self.stop.max_tokens == 0 && self.prompt_logprobs.is_none() {

@@ -46,6 +46,7 @@ pub mod tensor;
 pub mod text;
 pub mod thinking;
 pub mod tokenizer;
+pub mod vision;
 mod wire;
 
 pub use adapter::{Adapter, LoadedAdapter};

@@ -215,3 +215,7 @@ pub const OVERRIDES_MAX: usize = 64;
 
 /// Bytes of one of them, as it is written.
 pub const OVERRIDE_BYTES_MAX: usize = 4096;
+/// Patches of a frame of a picture.
+pub const PATCHES_MAX: usize = 1 << 14;
+/// Bytes of rows that were made of pictures and are kept for the next prompt with the same ones.
+pub const PICTURE_ROWS_BYTES: usize = 32 << 20;

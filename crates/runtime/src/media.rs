@@ -17,14 +17,21 @@ pub struct MediaSpan {
     pub tokens: usize,
     /// Names what the rows were made of, and how: a cryptographic digest, because equal names share blocks of the cache.
     pub digest: [u8; 32],
-    /// `(tokens, hidden)`, as the network's first layer takes them.
+    /// `(tokens, hidden)`, as the network's first layer takes them; empty where they are still to be made of `pixels`.
     pub rows: Arc<[f32]>,
+    /// A frame that the model's tower makes the rows of; empty where they are there.
+    pub pixels: Arc<[u8]>,
 }
 
 impl MediaSpan {
     /// Elements of a row.
     pub fn width(&self) -> usize {
         self.rows.len() / self.tokens
+    }
+
+    /// Its rows are still to be made.
+    pub fn is_to_be_seen(&self) -> bool {
+        !self.pixels.is_empty()
     }
 
     fn range(&self) -> Range<usize> {
@@ -45,11 +52,17 @@ impl MediaSpan {
     }
 }
 
-/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers.
+/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers, whose tower makes so many rows of a
+/// frame of so many bytes.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] that says which does not, and why.
-pub fn check(spans: &[MediaSpan], prompt_tokens: usize, hidden: usize) -> Result<(), RequestError> {
+pub fn check(
+    spans: &[MediaSpan],
+    prompt_tokens: usize,
+    hidden: usize,
+    frame: Option<(usize, usize)>,
+) -> Result<(), RequestError> {
     let mut end = 0;
     for (index, span) in spans.iter().enumerate() {
         let refuse = |reason: &str| Err(RequestError::invalid("media", format!("span {index} {reason}")));
@@ -58,6 +71,13 @@ pub fn check(spans: &[MediaSpan], prompt_tokens: usize, hidden: usize) -> Result
         }
         if span.first < end {
             return refuse("begins before the end of the one before");
+        }
+        if span.is_to_be_seen() && span.rows.is_empty() {
+            if frame != Some((span.tokens, span.pixels.len())) {
+                return refuse("is no frame of this model's tower");
+            }
+            end = span.first + span.tokens;
+            continue;
         }
         if span.rows.is_empty() || !span.rows.len().is_multiple_of(span.tokens) {
             return refuse("has no whole row for each of its tokens");
@@ -90,13 +110,19 @@ mod tests {
     use super::*;
 
     fn span(first: usize, tokens: usize, digest: u8) -> MediaSpan {
-        MediaSpan { first, tokens, digest: [digest; 32], rows: vec![0.0; 4 * tokens].into() }
+        MediaSpan {
+            first,
+            tokens,
+            digest: [digest; 32],
+            rows: vec![0.0; 4 * tokens].into(),
+            pixels: Arc::default(),
+        }
     }
 
     #[test]
     fn spans_lie_in_the_prompt_one_after_the_other() {
-        assert_eq!(check(&[], 1, 4), Ok(()));
-        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5, 4), Ok(()));
+        assert_eq!(check(&[], 1, 4, None), Ok(()));
+        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5, 4, None), Ok(()));
         for (spans, prompt_tokens) in [
             (vec![span(0, 3, 1), span(2, 2, 1)], 5),
             (vec![span(3, 3, 1)], 5),
@@ -106,8 +132,22 @@ mod tests {
             (vec![MediaSpan { rows: Vec::new().into(), ..span(1, 2, 1) }], 5),
             (vec![MediaSpan { rows: vec![0.0; 16].into(), ..span(1, 2, 1) }], 5),
         ] {
-            assert!(check(&spans, prompt_tokens, 4).is_err(), "{spans:?}");
+            assert!(check(&spans, prompt_tokens, 4, None).is_err(), "{spans:?}");
         }
+    }
+
+    #[test]
+    fn frames_are_those_of_the_model_s_tower() {
+        let frame = |tokens, bytes| {
+            let span =
+                MediaSpan { rows: Arc::default(), pixels: vec![0; bytes].into(), ..span(1, tokens, 1) };
+            [span]
+        };
+        assert_eq!(check(&frame(2, 12), 5, 4, Some((2, 12))), Ok(()));
+        assert!(check(&frame(2, 11), 5, 4, Some((2, 12))).is_err());
+        assert!(check(&frame(3, 12), 5, 4, Some((2, 12))).is_err());
+        assert!(check(&frame(2, 12), 5, 4, None).is_err(), "it has none");
+        assert!(check(&frame(2, 12), 2, 4, Some((2, 12))).is_err(), "beyond the prompt");
     }
 
     #[test]

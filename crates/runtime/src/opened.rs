@@ -17,6 +17,7 @@ use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
+use crate::vision::Sight;
 
 /// An opened model.
 #[derive(Debug)]
@@ -271,6 +272,9 @@ impl Opened {
         };
         let sizes = [spec.vocab, spec.hidden];
         let mut text = TextModel::new(self.text_files(), self.info(), sizes, spec.context_tokens_max)?;
+        if let Network::Decoder(ModelFiles { tower: Some(tower), .. }) = &self.network {
+            text.sight = Some(Sight::new(tower, &text.tokenizer, &self.text_files().file)?);
+        }
         // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
         if let Network::Decoder(files) = &self.network
             && self.embedding.stated

@@ -117,6 +117,7 @@ impl KnownRoles {
             kwargs: chat.kwargs.clone(),
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
+            pictures: chat.pictures,
         })
     }
 }

@@ -1,6 +1,8 @@
 //! The text side of a model: everything about it that is not numbers. A conversation becomes a prompt here, by the
 //! model's own template and tokenizer.
 
+mod ends;
+
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
@@ -10,26 +12,14 @@ use crate::{
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
     infill::Infill,
-    load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles, TokenizerSource},
+    load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles},
     roles::{KnownRoles, asks, lacks_a_part, with_spelled_arguments},
     template::{ChatTemplate, Content, Rendered},
     thinking::ThinkingSwitches,
-    tokenizer::{Tokenizer, hf},
+    tokenizer::Tokenizer,
+    vision::Sight,
 };
-
-/// Control tokens that end a turn or a text, whatever a GGUF file's `eos_token_id` says: files made from base
-/// models often name only the end of text.
-const END_TOKENS: &[&str] = &[
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "<|end_of_turn|>",
-    "<｜end▁of▁sentence｜>",
-];
+use ends::{boundary_tokens, end_tokens, stops};
 
 /// Everything of a model that is not numbers.
 #[derive(Debug)]
@@ -66,6 +56,8 @@ pub struct TextModel {
     pub hidden: usize,
     /// Tokens of the longest context the model was made for.
     pub context_tokens_max: u32,
+    /// How pictures come into its prompts, if it sees.
+    pub sight: Option<Sight>,
     /// Its tokens as grammars see them, from the first that asks on.
     vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
 }
@@ -151,6 +143,7 @@ impl TextModel {
             vocab,
             hidden,
             context_tokens_max,
+            sight: None,
             vocabulary: OnceLock::new(),
         })
     }
@@ -189,6 +182,10 @@ impl TextModel {
         let none = || RequestError::NoChatTemplate { model: self.info.name.clone() };
         let template = self.template.as_ref().ok_or_else(none)?;
         let chat = self.roles.spoken(chat);
+        if chat.pictures > 0 {
+            // Templates of models that see go through the parts of messages.
+            return self.render_opened(template, &chat, Content::Parts, interrupted);
+        }
         let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
         let (mut content, mut rendered) = rendered_of(Content::Text);
         if self.roles.reads_parts() && !asks(&rendered, &chat) {
@@ -310,65 +307,6 @@ fn is_closed_at_end(markers: &ReasoningMarkers, chat: &Chat, prompt: &str) -> bo
     chat.add_generation_prompt && prompt.trim_end().ends_with(markers.close.trim_end())
 }
 
-/// The texts of the tokens that begin and end a text, as a template's variables; empty where there is none.
-fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (String, String) {
-    let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
-    let by_id = |id: Option<u32>| id.map(spelled).unwrap_or_default();
-    match &text.tokenizer {
-        TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } => {
-            let token = |key: &str, id: Option<u32>| match config.get(key) {
-                Some(value) => hf::token_text(value).unwrap_or_default().to_owned(),
-                None => by_id(id),
-            };
-            (token("bos_token", text.bos), token("eos_token", text.eos.first().copied()))
-        }
-        TokenizerSource::HuggingFace { tokenizer_config: None, .. } => {
-            (by_id(text.bos), by_id(text.eos.first().copied()))
-        }
-        TokenizerSource::Gguf(metadata) => {
-            let eos = metadata.u32("tokenizer.ggml.eos_token_id").ok().flatten();
-            (by_id(text.bos), by_id(eos))
-        }
-    }
-}
-
-/// The end tokens the files name, and those they forget.
-fn end_tokens(
-    text: &TextFiles,
-    tokenizer: &Tokenizer,
-    eos: &str,
-    tool_format: Option<ToolFormat>,
-) -> Vec<u32> {
-    let mut tokens = text.eos.clone();
-    tokens.extend(tokenizer.token_id(eos));
-    if let TokenizerSource::Gguf(_) = text.tokenizer {
-        let forgotten = END_TOKENS.iter().filter_map(|token| tokenizer.token_id(token));
-        tokens.extend(forgotten.filter(|&id| tokenizer.is_special(id)));
-    }
-    if tool_format == Some(ToolFormat::Harmony) {
-        // An answer is several messages: the end of one is not its end, a call is.
-        tokens.retain(|&id| tokenizer.token_bytes(id) != b"<|end|>");
-        tokens.extend(["<|return|>", "<|call|>"].iter().filter_map(|token| tokenizer.token_id(token)));
-    }
-    tokens.sort_unstable();
-    tokens.dedup();
-    tokens
-}
-
-/// Texts that end a completion, and tokens that do: a control token's text never appears in a completion.
-fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Vec<u32>) {
-    let (mut left, mut tokens) = (Vec::new(), Vec::new());
-    for text in texts {
-        match tokenizer.token_id(text).filter(|&id| tokenizer.is_special(id)) {
-            Some(id) => tokens.push(id),
-            None => left.push(text.clone()),
-        }
-    }
-    tokens.sort_unstable();
-    tokens.dedup();
-    (left, tokens)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::Path;
@@ -414,6 +352,7 @@ pub(crate) mod tests {
                 .expect("an object"),
             add_generation_prompt: true,
             continue_final_message: false,
+            pictures: 0,
         }
     }
 

@@ -217,8 +217,11 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     }
     if let Some(worker) = &view.worker {
         status.device = worker.device.clone();
-        status.capabilities =
-            capabilities(worker.generates, (worker.has_template, worker.fills_in), &worker.embedder.tasks);
+        status.capabilities = capabilities(
+            worker.generates,
+            [worker.has_template, worker.fills_in, worker.sees],
+            &worker.embedder.tasks,
+        );
         if let Some((format, offered)) = worker.tool_format.filter(|_| worker.generates) {
             status.tool_format = format.name().to_owned();
             if offered {
@@ -260,11 +263,12 @@ pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
 }
 
 /// What a model can do.
-fn capabilities(generates: bool, (has_template, fills_in): (bool, bool), tasks: &[Task]) -> Vec<i32> {
+fn capabilities(generates: bool, [has_template, fills_in, sees]: [bool; 3], tasks: &[Task]) -> Vec<i32> {
     let own = [
         (generates && has_template, v1::Capability::Chat),
         (generates, v1::Capability::Completion),
         (generates && fills_in, v1::Capability::Infill),
+        (generates && has_template && sees, v1::Capability::Vision),
     ];
     let task = |task| match task {
         Task::Embed => v1::Capability::Embed,
@@ -355,7 +359,8 @@ pub(crate) fn show(
     let info = files.map(Opened::info);
     let template = files.and_then(|files| files.text_files().chat_template.clone());
     let can = |files: &Opened| {
-        let text = (template.is_some(), Infill::is_in(files.text_files()));
+        let sees = files.decoder().is_some_and(|files| files.tower.is_some());
+        let text = [template.is_some(), Infill::is_in(files.text_files()), sees];
         capabilities(files.generates(), text, &files.tasks())
     };
     let generates = files.is_some_and(Opened::generates);

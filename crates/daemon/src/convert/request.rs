@@ -13,6 +13,7 @@ use hanzo_engine_runtime::{
 use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
+use super::pictures;
 use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
@@ -23,7 +24,8 @@ use crate::{
     },
     models::LoadRequest,
     prompt::{
-        GenerationRequest, PromptSource, RequestedDry, RequestedSampling, TokenizeInput, ToolChoice, ToolUse,
+        GenerationRequest, PromptSource, RequestedDry, RequestedPicture, RequestedSampling, TokenizeInput,
+        ToolChoice, ToolUse,
     },
     sizing::LoadOptions,
     unix_time::now_unix_ms,
@@ -97,6 +99,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
     let cache_salt = super::overflow::cache_salt(wire.cache_salt)?;
     let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
     let field = if wire.infill.is_some() { "infill" } else { "suffix" };
+    let mut pictures = Vec::new();
     let prompt = match wire.prompt {
         Some(Prompt::Text(_)) if fills_in && wire.echo => {
             return Err(Error::field(field, "must be unset with echo: the prompt is not one text"));
@@ -112,7 +115,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
             PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) }
         }
         _ if wire.parse_special.is_some() => return Err(Error::field("parse_special", ONLY_OF_TEXT)),
-        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire)?),
+        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire, &mut pictures)?),
         Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
         None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
     };
@@ -142,6 +145,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         return Err(Error::field("prediction", reason));
     }
     Ok(GenerationRequest {
+        pictures,
         prompt,
         sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
         max_tokens: stop.max_tokens,
@@ -287,12 +291,19 @@ pub(crate) fn tokenize(
             let reason = "must be unset with chat: the model's template says which special tokens there are";
             Err(Error::field("add_special_tokens", reason))
         }
-        Some(Input::Chat(wire)) => Ok(TokenizeInput::Chat(chat(wire)?)),
+        Some(Input::Chat(wire)) => {
+            let mut pictures = Vec::new();
+            let chat = chat(wire, &mut pictures)?;
+            match pictures.into_iter().next() {
+                None => Ok(TokenizeInput::Chat(chat)),
+                Some(picture) => Err(Error::field(picture.field, "pictures are not counted; leave them out")),
+            }
+        }
         None => Err(Error::field("input", "must be set: one of text, chat")),
     }
 }
 
-fn chat(wire: v1::Chat) -> Result<Chat, Error> {
+fn chat(wire: v1::Chat, pictures: &mut Vec<RequestedPicture>) -> Result<Chat, Error> {
     if wire.messages.is_empty() {
         return Err(Error::field("chat.messages", "must have at least one"));
     }
@@ -312,6 +323,9 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
     }
     bounded(&wire)?;
     answer_calls(&wire.messages)?;
+    if wire.messages.iter().any(pictures::are_in) {
+        pictures::check_texts(&wire.messages)?;
+    }
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
     let mut kwargs = match wire.template_kwargs_json.as_str() {
@@ -321,7 +335,8 @@ fn chat(wire: v1::Chat) -> Result<Chat, Error> {
     // The runtime has no clock; templates that write today's date take it from here.
     kwargs.entry("now").or_insert_with(|| (now_unix_ms() / 1000).into());
     Ok(Chat {
-        messages: messages.map(|(at, wire)| message(at, wire)).collect::<Result<_, _>>()?,
+        messages: messages.map(|(at, wire)| message(at, wire, pictures)).collect::<Result<_, _>>()?,
+        pictures: pictures.len(),
         tools: tools
             .map(|(at, json)| object(&format!("chat.tools_json[{at}]"), json).map(Value::Object))
             .collect::<Result<_, _>>()?,
@@ -379,7 +394,7 @@ fn json_values(json: &str) -> usize {
     values
 }
 
-fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
+fn message(at: usize, wire: v1::Message, pictures: &mut Vec<RequestedPicture>) -> Result<Message, Error> {
     if !matches!(wire.role.as_str(), "system" | "developer" | "user" | "assistant" | "tool") {
         let reason = format!("must be system, developer, user, assistant or tool, not {}", quote(&wire.role));
         return Err(Error::field(format!("chat.messages[{at}].role"), reason));
@@ -389,10 +404,10 @@ fn message(at: usize, wire: v1::Message) -> Result<Message, Error> {
         let field = || format!("chat.messages[{at}].content[{part_at}]");
         match part.part {
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
-            Some(v1::content_part::Part::Media(_)) => {
-                return Err(Error::field(field(), "media is not in this build; send text"));
+            Some(v1::content_part::Part::Media(media)) => {
+                pictures::take(field(), media, &mut content, pictures)?;
             }
-            None => return Err(Error::field(field(), "must be text")),
+            None => return Err(Error::field(field(), "must be text or media")),
         }
     }
     let calls = wire.tool_calls.into_iter().enumerate();
@@ -507,8 +522,6 @@ mod tests {
         assert!(refused(chat_of(vec![])).starts_with("chat.messages: "));
         let role = v1::Message { role: "wizard".into(), ..Default::default() };
         assert!(refused(chat_of(vec![role])).starts_with("chat.messages[0].role: "));
-        let media = user(v1::content_part::Part::Media(v1::Media::default()));
-        assert!(refused(chat_of(vec![media])).starts_with("chat.messages[0].content[0]: media"));
         for json in ["", "[1]", "{", &"[".repeat(10_000)] {
             let mut wire = chat_of(vec![user(v1::content_part::Part::Text("hi".into()))]);
             let Some(v1::infer_request::Prompt::Chat(chat)) = &mut wire.prompt else { panic!() };

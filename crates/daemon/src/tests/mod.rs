@@ -12,6 +12,7 @@ mod limits;
 mod on_demand;
 mod overflow;
 mod overrides;
+mod pictures;
 mod pulls;
 mod stopping;
 mod surface;

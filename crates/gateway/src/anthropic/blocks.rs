@@ -10,6 +10,7 @@ use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
+    pictures,
 };
 
 /// A request's conversation.
@@ -148,7 +149,8 @@ fn user(content: Field, messages: &mut Vec<v1::Message>) -> Result<(), ApiError>
                 flush(&mut said, messages);
                 messages.push(tool_result(fields)?);
             }
-            word => said.push(text(shown(fields, kind, word, "text, document or tool_result")?)),
+            "image" => said.push(pictures::anthropic(fields)?),
+            word => said.push(text(shown(fields, kind, word, "text, image, document or tool_result")?)),
         }
         Ok(())
     })?;
@@ -227,7 +229,10 @@ fn tool_result(fields: &mut Fields) -> Result<v1::Message, ApiError> {
     if let Some(field) = fields.take("content") {
         let whole = each(field, |fields, kind| {
             let word = kind.text()?;
-            content.push(text(shown(fields, kind, &word, "text, document or search_result")?));
+            content.push(match &*word {
+                "image" => pictures::anthropic(fields)?,
+                word => text(shown(fields, kind, word, "text, image, document or search_result")?),
+            });
             Ok(())
         })?;
         content.extend(whole.map(text));
@@ -342,8 +347,12 @@ mod tests {
         let user = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
         for (body, start) in [
             (
-                user(json!({"type": "image", "source": {}})),
-                "messages[0].content[0].type: image is not supported",
+                user(json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}})),
+                "messages[0].content[0].source.type: only base64 is supported",
+            ),
+            (
+                user(json!({"type": "image", "source": {"type": "base64", "data": "A*"}})),
+                "messages[0].content[0].source.data: is not base64",
             ),
             (
                 user(json!({"type": "tool_use"})),

@@ -183,7 +183,7 @@ async fn what_a_message_says_is_never_lost() {
         ),
         (
             json!({"role": "tool", "tool_call_id": "c", "content": [{"type": "input_image"}]}),
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url",
         ),
         (
             json!({"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}),

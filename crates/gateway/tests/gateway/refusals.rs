@@ -54,7 +54,20 @@ fn chat_cases() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
-            "messages[0].content[0].type",
+            "messages[0].content[0].image_url.url",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "text", "text": "x"},
+                {"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}},
+            ]}]}),
+            "messages[0].content[1].image_url.url",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "closely"}},
+            ]}]}),
+            "messages[0].content[0].image_url.detail",
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}),

@@ -121,7 +121,7 @@ impl<B: EncoderOps> Encoder<B> {
 }
 
 /// Norms and turns queries and keys, where anything does.
-fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>, qkv: &mut B::Buffer) {
+pub(crate) fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>, qkv: &mut B::Buffer) {
     attention.layer_norm_heads(backend, qkv);
     let params = attention.qkv_params();
     if params.rope.is_some() || params.q_norm.is_some() {

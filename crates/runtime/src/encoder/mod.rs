@@ -16,6 +16,7 @@ pub(crate) use families::encoders;
 pub(crate) use families::gguf::gguf_encoders;
 pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
+pub(crate) use forward::turn;
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
 
 use hanzo_engine_kernels::{Backend, BufferRole, KernelError, StepLimits};

@@ -429,7 +429,13 @@ fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
     let mut embedding = vec![0.0; files.spec.vocab * hidden];
     dequantize_row(tensor.dtype, &tensor.bytes, &mut embedding);
     let rows = tokens.iter().flat_map(|&token| &embedding[token as usize * hidden..][..hidden]);
-    MediaSpan { first, tokens: tokens.len(), digest: [digest; 32], rows: rows.copied().collect() }
+    MediaSpan {
+        first,
+        tokens: tokens.len(),
+        digest: [digest; 32],
+        rows: rows.copied().collect(),
+        pixels: Arc::default(),
+    }
 }
 
 #[test]

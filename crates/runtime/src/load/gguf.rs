@@ -100,7 +100,7 @@ pub(crate) fn assemble(
         not_read: spec::not_read(&spec.architecture),
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, score })
+    Ok(ModelFiles { info, spec, text, tensors, tower: None, score })
 }
 
 /// The numbers of xIELU, which are in the metadata, as the tensors that other files have of them.

@@ -18,6 +18,7 @@ use crate::gguf::Metadata;
 use crate::limits::VOCAB_MAX;
 use crate::overrides::{Overrides, Watched};
 use crate::spec::{self, Config, Multimodal, Names, Part};
+use crate::vision::TowerFiles;
 
 pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFiles, Watched), LoadError> {
     let name = directory.display().to_string();
@@ -29,12 +30,11 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
                 .into(),
         });
     };
+    let whole = config.clone();
     let multimodal = Multimodal::take(&mut config)?;
     let quantised = quantised::Settings::take(&mut config, directory)?;
     let Weights { mut tensors, files, format } = weights::open(directory)?;
-    if let Some(multimodal) = &multimodal {
-        multimodal.leave_text(&mut tensors);
-    }
+    let beside = multimodal.as_ref().map(|multimodal| multimodal.leave_text(&mut tensors));
     let (mut tensors, rounded) = match &quantised {
         Some(settings) => quantised::assemble(settings, tensors)?,
         None => (tensors, None),
@@ -63,19 +63,25 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let not_read = spec.shared_names(Names::of_model_type(named_as));
     harmless.extend(not_read.iter().map(String::as_str));
     found.left_out(&spec.architecture, &harmless)?;
+    let tower = match (&multimodal, beside) {
+        (Some(found), Some(beside)) if found.sees() && quantised.is_none() => {
+            TowerFiles::open(directory, &whole, beside, spec.hidden)?
+        }
+        _ => None,
+    };
     let info = ModelInfo {
         name: name_of(directory),
         format,
         architecture: spec.architecture.clone(),
         quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
-        parameters: tensors.parameters(),
+        parameters: tensors.parameters() + tower.as_ref().map_or(0, TowerFiles::parameters),
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,
         license: None,
-        not_read: multimodal.map_or(&[], |found| found.not_read()),
+        not_read: multimodal.filter(|_| tower.is_none()).map_or(&[], |found| found.not_read()),
         files,
     };
-    Ok((ModelFiles { info, spec, text, tensors, score: None }, watched))
+    Ok((ModelFiles { info, spec, text, tensors, tower, score: None }, watched))
 }
 
 /// What a model in a directory is called.

@@ -40,6 +40,7 @@ use crate::overrides::Overrides;
 use crate::spec::TransformerSpec;
 use crate::tensor::Tensor;
 use crate::tokenizer;
+use crate::vision::TowerFiles;
 
 /// What a model is, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +177,8 @@ pub struct ModelFiles {
     pub text: TextFiles,
     /// Its weights.
     pub tensors: Tensors,
+    /// What sees for it, if something does.
+    pub tower: Option<TowerFiles>,
     /// The rows of yes and no, of a GGUF file made to rerank: (2, hidden).
     pub(crate) score: Option<Tensor>,
 }

@@ -167,7 +167,7 @@ impl<'a> Found<'a> {
     }
 
     /// Puts a tensor that was taken, and changed, where it was.
-    pub(super) fn put_back(&mut self, tensor: Tensor) {
+    pub(crate) fn put_back(&mut self, tensor: Tensor) {
         self.by_name.insert(tensor.name.clone(), tensor);
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::Config;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
+use crate::vision;
 
 /// A class with a text model inside.
 #[derive(Debug)]
@@ -449,12 +450,18 @@ impl Multimodal {
         self.wrapper.inputs
     }
 
-    /// Leaves the text's tensors.
-    pub(crate) fn leave_text(&self, tensors: &mut Vec<Tensor>) {
-        tensors.retain(|tensor| {
+    /// Whether it is of a family whose pictures are read.
+    pub(crate) fn sees(&self) -> bool {
+        vision::knows(self.wrapper.model_type)
+    }
+
+    /// Leaves the text's tensors, and gives the others.
+    pub(crate) fn leave_text(&self, tensors: &mut Vec<Tensor>) -> Vec<Tensor> {
+        let is_other = |tensor: &mut Tensor| {
             let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
-            !self.wrapper.others.iter().any(|start| own.starts_with(start))
-        });
+            self.wrapper.others.iter().any(|start| own.starts_with(start))
+        };
+        tensors.extract_if(.., is_other).collect()
     }
 
     /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head is the embedding.

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     chat::{Chat, Message},
     error::RequestError,
+    vision::PICTURE,
 };
 
 /// The variable with the time, in seconds since 1970.
@@ -32,7 +33,8 @@ const FUNCTIONS: [(&str, Function); 6] = [
 pub(crate) enum Content {
     /// A text.
     Text,
-    /// A list with one part, of type `text`: what templates of models that see go through.
+    /// A list with one part, of type `text`: what templates of models that see go through. Where a chat has pictures, texts and
+    /// pictures in turn.
     Parts,
 }
 
@@ -75,7 +77,7 @@ pub(super) fn context<'c>(
         variables.push((name, value));
     }
     let messages: Result<Vec<Value>, Box<Fault>> =
-        chat.messages.iter().map(|of| message(of, content)).collect();
+        chat.messages.iter().map(|of| message(of, content, chat.pictures > 0)).collect();
     let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
     variables.push(("messages", messages));
     let tools: Result<Vec<Value>, Box<Fault>> = chat.tools.iter().map(Value::from_json).collect();
@@ -93,17 +95,28 @@ fn too_deep(field: &'static str) -> RequestError {
 }
 
 /// A message; fields that are absent are not there.
-fn message(message: &Message, content: Content) -> Result<Value, Box<Fault>> {
+fn message(message: &Message, content: Content, sees: bool) -> Result<Value, Box<Fault>> {
     let request = |text: &str| Value::Text(Text::request(text));
     let role = message.role.as_str();
-    let text = request(&message.content);
+    let text = |text: &str| part(vec![("type", Value::template("text")), ("text", request(text))]);
     let content = match content {
-        Content::Text => text,
-        Content::Parts => {
-            let part = [("type", Value::template("text")), ("text", text)];
-            let part = part.into_iter().map(|(name, value)| (Value::template(name), value)).collect();
-            Value::list(vec![Value::dict(part)?])?
+        Content::Text => request(&message.content),
+        Content::Parts if sees => {
+            let mut parts = Vec::new();
+            for (index, piece) in message.content.split(PICTURE).enumerate() {
+                if index > 0 {
+                    parts.push(part(vec![("type", Value::template("image"))])?);
+                }
+                if !piece.is_empty() {
+                    parts.push(text(piece)?);
+                }
+            }
+            if parts.is_empty() {
+                parts.push(text("")?);
+            }
+            Value::list(parts)?
         }
+        Content::Parts => Value::list(vec![text(&message.content)?])?,
     };
     let mut entries =
         vec![("role", Value::Text(Text::of(role, !ROLES.contains(&role)))), ("content", content)];
@@ -121,4 +134,9 @@ fn message(message: &Message, content: Content) -> Result<Value, Box<Fault>> {
         entries.push(("reasoning_content", request(reasoning)));
     }
     Value::dict(entries.into_iter().map(|(name, value)| (Value::template(name), value)).collect())
+}
+
+/// A part of a message.
+fn part(fields: Vec<(&str, Value)>) -> Result<Value, Box<Fault>> {
+    Value::dict(fields.into_iter().map(|(name, value)| (Value::template(name), value)).collect())
 }

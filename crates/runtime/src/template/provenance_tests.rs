@@ -44,6 +44,7 @@ fn chat() -> Chat {
         kwargs: json!({"kw": "K", "num": 5, "list": ["p", "q"]}).as_object().cloned().expect("an object"),
         add_generation_prompt: false,
         continue_final_message: false,
+        pictures: 0,
     }
 }
 

@@ -50,6 +50,7 @@ fn prompts_and_refusals_are_those_of_jinja2() {
             kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
             add_generation_prompt: case["add_generation_prompt"] == true,
             continue_final_message: false,
+            pictures: 0,
         };
         match (rendered(&template, &chat), &case["prompt"], &case["refusal"]) {
             (Ok(prompt), Value::String(expected), _) => assert_eq!(&prompt, expected, "{case}"),

@@ -1,0 +1,112 @@
+//! Pictures over gRPC: answers of a model that sees are the golden ones (tests/data/vision), and what cannot be seen is refused
+//! by its place.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use v1::content_part::Part;
+
+use super::*;
+
+fn data(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
+}
+
+/// As `texture` in tests/data/vision/make_vision.py, as a PNG.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let value = |x: u64, y: u64, c: u64| {
+        let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
+        let noise = (x * 7919 + y * 104_729 + c * 1_299_709) % 31;
+        ((x * (3 + c) + y * (5 - c)) % 256 / 2 + edge + noise).min(255) as u8
+    };
+    let rows = 0..u64::from(height);
+    let pixels: Vec<u8> = rows
+        .flat_map(|y| (0..u64::from(width)).flat_map(move |x| (0..3).map(move |c| value(x, y, c))))
+        .collect();
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    file
+}
+
+fn text_part(text: &str) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Text(text.to_owned())) }
+}
+
+fn picture(data: Vec<u8>) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Media(v1::Media { data: data.into(), ..Default::default() })) }
+}
+
+/// A golden conversation as a request, with its tokens and the answer's.
+fn golden(case: &str, number: usize) -> (v1::InferRequest, Vec<u32>, Vec<u32>) {
+    let all = fs::read(data(&format!("vision/{case}/golden.json"))).unwrap();
+    let talk = serde_json::from_slice::<Value>(&all).unwrap()[number].clone();
+    let tokens = |key: &str| -> Vec<u32> {
+        talk[key].as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
+    };
+    let part = |part: &Value| match part.as_str() {
+        Some(text) => text_part(text),
+        None => {
+            let [width, height] = [0, 1].map(|side| part[side].as_u64().unwrap() as u32);
+            picture(png(width, height))
+        }
+    };
+    let message = |of: &Value| v1::Message {
+        role: of["role"].as_str().unwrap().to_owned(),
+        content: of["parts"].as_array().unwrap().iter().map(part).collect(),
+        ..Default::default()
+    };
+    let messages = talk["messages"].as_array().unwrap().iter().map(message).collect();
+    let stop = v1::StopConditions { max_tokens: Some(32), ignore_eos: true, ..Default::default() };
+    let request =
+        v1::InferRequest { stop: Some(stop), ..chat(v1::Chat { messages, ..Default::default() }, 32) };
+    (request, tokens("tokens"), tokens("greedy"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_says_of_pictures_is_the_librarys() {
+    let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
+    for case in ["smolvlm", "idefics3"] {
+        let loaded = rig.load(&data(&format!("vision/{case}")), case).await.unwrap().model.unwrap();
+        assert!(loaded.capabilities().any(|can| can == v1::Capability::Vision), "{loaded:?}");
+        assert!(loaded.inputs_not_read.is_empty());
+        // All at once.
+        let asked: Vec<_> = (0..3).map(|number| golden(case, number)).collect();
+        let answers = asked
+            .iter()
+            .map(|(request, ..)| rig.events(v1::InferRequest { model: case.into(), ..request.clone() }));
+        for (events, (_, prompt, greedy)) in futures_util::future::join_all(answers).await.iter().zip(&asked)
+        {
+            assert_eq!(&tokens(events, 0), greedy, "{case}");
+            assert_eq!(finished(events, 0).usage.unwrap().prompt_tokens as usize, prompt.len(), "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_seen_is_refused_by_its_place() {
+    let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
+    rig.load(&data("vision/smolvlm"), "sees").await.unwrap();
+    rig.load(DEMO_MODEL, "blind").await.unwrap();
+    let ask = async |model: &str, parts: Vec<v1::ContentPart>| {
+        let message = v1::Message { role: "user".into(), content: parts, ..Default::default() };
+        let asked = chat(v1::Chat { messages: vec![message], ..Default::default() }, 4);
+        rig.infer(v1::InferRequest { model: model.into(), ..asked }).await.map(drop)
+    };
+    let whole = png(40, 30);
+    let place = "chat.messages[0].content[1]: ";
+    let refused = ask("blind", vec![text_part("x"), picture(whole.clone())]).await.unwrap_err();
+    check_refused(&refused, Code::InvalidArgument, place);
+    assert!(refused.message().contains("reads no pictures"), "{refused:?}");
+    for broken in [whole[..whole.len() / 2].to_vec(), b"no picture".to_vec(), Vec::new()] {
+        let refused = ask("sees", vec![text_part("x"), picture(broken)]).await.unwrap_err();
+        check_refused(&refused, Code::InvalidArgument, place);
+    }
+    let many = ask("sees", vec![picture(whole.clone()); 17]).await.unwrap_err();
+    check_refused(&many, Code::InvalidArgument, "chat.messages[0].content[16]: ");
+    // A text that spells the placeholder is a text.
+    ask("sees", vec![text_part("an <image> of what?")]).await.unwrap();
+    ask("sees", vec![text_part("an <image>"), picture(whole)]).await.unwrap();
+    rig.stopped().await;
+}

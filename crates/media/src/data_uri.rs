@@ -1,0 +1,61 @@
+//! Bytes out of `data:` URIs (RFC 2397), which is how pictures come in JSON. Nothing is fetched here.
+
+use base64::Engine;
+use base64::alphabet::{STANDARD, URL_SAFE};
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use crate::error::PictureError;
+
+/// Padding may be left out, as clients do.
+const LENIENT: GeneralPurposeConfig =
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+
+/// The bytes of a `data:` URI in base64, at most so many. Its media type is not believed: what a picture is, its own first
+/// bytes say.
+///
+/// # Errors
+/// [`PictureError::Uri`] for what is no such URI, [`PictureError::TooManyBytes`].
+pub fn from_data_uri(uri: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
+    let refuse = |reason: &str| Err(PictureError::Uri(reason.to_owned()));
+    let Some(rest) = strip_scheme(uri) else {
+        return refuse(
+            "is no data: URI; nothing is fetched from elsewhere, so send data:image/png;base64,... with the picture itself",
+        );
+    };
+    let Some((kind, data)) = rest.split_once(',') else {
+        return refuse("has no comma after its media type; send data:image/png;base64,...");
+    };
+    if !kind.rsplit(';').next().is_some_and(|word| word.trim().eq_ignore_ascii_case("base64")) {
+        return refuse("is not in base64; send data:image/png;base64,...");
+    }
+    decode_base64(data, bytes_max)
+}
+
+/// The bytes of base64, at most so many.
+///
+/// # Errors
+/// [`PictureError::Uri`] where it is none, [`PictureError::TooManyBytes`].
+pub fn decode_base64(data: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
+    let least = data.len() / 4 * 3;
+    let spaces = data.bytes().filter(u8::is_ascii_whitespace).count();
+    if least > bytes_max.saturating_add(3).saturating_add(spaces) {
+        return Err(PictureError::TooManyBytes { bytes: least, max: bytes_max });
+    }
+    let alphabet = if data.bytes().any(|byte| matches!(byte, b'-' | b'_')) { &URL_SAFE } else { &STANDARD };
+    let engine = GeneralPurpose::new(alphabet, LENIENT);
+    let decoded = match spaces {
+        0 => engine.decode(data),
+        _ => engine.decode(data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect::<Vec<u8>>()),
+    };
+    let bytes = decoded.map_err(|error| PictureError::Uri(format!("is not base64: {error}")))?;
+    match bytes.len() {
+        0 => Err(PictureError::Empty),
+        len if len > bytes_max => Err(PictureError::TooManyBytes { bytes: len, max: bytes_max }),
+        _ => Ok(bytes),
+    }
+}
+
+fn strip_scheme(uri: &str) -> Option<&str> {
+    let (scheme, rest) = uri.split_at_checked(5)?;
+    scheme.eq_ignore_ascii_case("data:").then_some(rest)
+}

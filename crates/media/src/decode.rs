@@ -1,0 +1,249 @@
+//! From a file's bytes to pixels in RGB. Size and number of pixels are read from the header, and checked, before anything is
+//! decoded; what the format can say besides (orientation, transparency, palettes, 16 bits, CMYK, several frames) becomes plain
+//! RGB as the reference's `convert_to_rgb` makes it: transparency goes onto white.
+
+use std::io::Cursor;
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use zune_core::bytestream::ZCursor;
+use zune_core::colorspace::ColorSpace;
+use zune_core::options::DecoderOptions;
+use zune_jpeg::JpegDecoder;
+
+use crate::error::PictureError;
+use crate::{exif, jpeg, turn};
+
+/// What is taken of strangers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a file.
+    pub bytes_max: usize,
+    /// Pixels, width times height.
+    pub pixels_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes_max: 20 << 20, pixels_max: 50_000_000 }
+    }
+}
+
+/// How often a JPEG may go over its picture: those that are used have 20 at most.
+const SCANS_MAX: usize = 64;
+/// Beside the decoded picture: palettes, profiles, tables.
+const BESIDE_BYTES: usize = 64 << 20;
+/// A frame of a GIF; what pixels it may have is checked before.
+const GIF_FRAME_BYTES: NonZeroU64 = NonZeroU64::new(1 << 30).expect("it is not 0");
+
+/// A format that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// JPEG.
+    Jpeg,
+    /// PNG, of an animation the picture that stands for it.
+    Png,
+    /// WebP, of an animation the first frame.
+    WebP,
+    /// GIF, the first frame.
+    Gif,
+}
+
+impl Format {
+    /// What a file's first bytes say it is.
+    pub fn of(bytes: &[u8]) -> Option<Format> {
+        match bytes {
+            [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Format::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Format::Gif),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Jpeg => "JPEG",
+            Format::Png => "PNG",
+            Format::WebP => "WebP",
+            Format::Gif => "GIF",
+        }
+    }
+}
+
+/// A picture in RGB, as it is to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Columns; at least 1.
+    pub width: u32,
+    /// Rows; at least 1.
+    pub height: u32,
+    /// `(height, width, 3)`
+    pub rgb: Vec<u8>,
+}
+
+/// Decodes a picture. Takes memory for its pixels, thrice at most, and nothing that its file could choose beyond the limits.
+///
+/// # Errors
+/// Why it is not taken.
+pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, PictureError> {
+    if bytes.is_empty() {
+        return Err(PictureError::Empty);
+    }
+    if bytes.len() > limits.bytes_max {
+        return Err(PictureError::TooManyBytes { bytes: bytes.len(), max: limits.bytes_max });
+    }
+    let format = Format::of(bytes).ok_or(PictureError::UnknownFormat)?;
+    // Decoders are other people's: a panic of one is an error of the one picture.
+    let decoded = catch_unwind(AssertUnwindSafe(|| match format {
+        Format::Jpeg => read_jpeg(bytes, limits),
+        Format::Png => read_png(bytes, limits),
+        Format::WebP => read_webp(bytes, limits),
+        Format::Gif => read_gif(bytes, limits),
+    }));
+    let raw = decoded.unwrap_or_else(|_| Err(broken(format)("its decoder failed")))?;
+    let Raw { width, height, exif, .. } = raw;
+    let orientation = exif.as_deref().and_then(exif::orientation).unwrap_or(1);
+    let rgb = to_rgb(raw.channels, raw.bytes);
+    if rgb.len() as u64 != 3 * u64::from(width) * u64::from(height) {
+        return Err(broken(format)("it has another number of pixels than its header says"));
+    }
+    Ok(turn::turned(Picture { width, height, rgb }, orientation))
+}
+
+/// Pixels as a decoder gives them.
+struct Raw {
+    width: u32,
+    height: u32,
+    /// Grey, grey and opacity, three colours, or those and opacity.
+    channels: usize,
+    bytes: Vec<u8>,
+    exif: Option<Vec<u8>>,
+}
+
+fn broken<E: ToString>(format: Format) -> impl Fn(E) -> PictureError {
+    move |error| PictureError::Broken { format: format.name(), reason: error.to_string() }
+}
+
+fn check_size(width: u32, height: u32, limits: &Limits) -> Result<(), PictureError> {
+    if width == 0 || height == 0 {
+        return Err(PictureError::Empty);
+    }
+    if u64::from(width) * u64::from(height) > limits.pixels_max {
+        return Err(PictureError::TooManyPixels { width, height, max: limits.pixels_max });
+    }
+    Ok(())
+}
+
+fn read_jpeg(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+    let failed = broken::<zune_jpeg::errors::DecodeErrors>;
+    let scans = jpeg::scans(bytes, SCANS_MAX);
+    if scans > SCANS_MAX {
+        return Err(PictureError::TooManyScans { scans, max: SCANS_MAX });
+    }
+    let side_max = usize::from(u16::MAX);
+    let options = |color| {
+        let options = DecoderOptions::default().jpeg_set_out_colorspace(color);
+        options.set_max_width(side_max).set_max_height(side_max).set_strict_mode(false)
+    };
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options(ColorSpace::RGB));
+    decoder.decode_headers().map_err(failed(Format::Jpeg))?;
+    let (width, height) = decoder.dimensions().unwrap_or_default();
+    let (width, height) = (width as u32, height as u32);
+    check_size(width, height, limits)?;
+    let exif = decoder.exif().cloned();
+    let channels = match decoder.input_colorspace() {
+        Some(ColorSpace::Luma) => {
+            decoder.set_options(options(ColorSpace::Luma));
+            1
+        }
+        _ => 3,
+    };
+    let bytes = decoder.decode().map_err(failed(Format::Jpeg))?;
+    Ok(Raw { width, height, channels, bytes, exif })
+}
+
+fn read_png(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+    let failed = broken::<png::DecodingError>;
+    let own = png::Limits { bytes: BESIDE_BYTES };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), own);
+    // Palettes and fewer bits become 8 bits a colour, and so do 16: the upper ones, as the reference has it.
+    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    let header = decoder.read_header_info().map_err(failed(Format::Png))?;
+    let (width, height) = (header.width, header.height);
+    check_size(width, height, limits)?;
+    let mut reader = decoder.read_info().map_err(failed(Format::Png))?;
+    let exif = reader.info().exif_metadata.as_ref().map(|exif| exif.to_vec());
+    let size = reader.output_buffer_size().ok_or_else(|| broken(Format::Png)("it is too large"))?;
+    let mut bytes = vec![0; size];
+    let frame = reader.next_frame(&mut bytes).map_err(failed(Format::Png))?;
+    bytes.truncate(frame.buffer_size());
+    Ok(Raw { width, height, channels: frame.color_type.samples(), bytes, exif })
+}
+
+fn read_webp(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+    let failed = broken::<image_webp::DecodingError>;
+    let mut decoder = image_webp::WebPDecoder::new(Cursor::new(bytes)).map_err(failed(Format::WebP))?;
+    let (width, height) = decoder.dimensions();
+    check_size(width, height, limits)?;
+    decoder.set_memory_limit(BESIDE_BYTES);
+    let exif = decoder.exif_metadata().ok().flatten();
+    let channels = if decoder.has_alpha() { 4 } else { 3 };
+    let size = decoder.output_buffer_size().ok_or_else(|| broken(Format::WebP)("it is too large"))?;
+    let mut bytes = vec![0; size];
+    decoder.read_image(&mut bytes).map_err(failed(Format::WebP))?;
+    Ok(Raw { width, height, channels, bytes, exif })
+}
+
+/// The first frame, where it stands on the whole picture.
+fn read_gif(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+    let failed = broken::<gif::DecodingError>;
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::RGBA);
+    options.set_memory_limit(gif::MemoryLimit::Bytes(GIF_FRAME_BYTES));
+    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(failed(Format::Gif))?;
+    let (width, height) = (u32::from(decoder.width()), u32::from(decoder.height()));
+    check_size(width, height, limits)?;
+    let Some(frame) = decoder.next_frame_info().map_err(failed(Format::Gif))? else {
+        return Err(broken(Format::Gif)("it has no frame"));
+    };
+    let [left, top] = [frame.left, frame.top].map(usize::from);
+    let (cols, rows) = (usize::from(frame.width), usize::from(frame.height));
+    check_size(cols as u32, rows as u32, limits)?;
+    let mut part = vec![0; decoder.buffer_size()];
+    decoder.read_into_buffer(&mut part).map_err(failed(Format::Gif))?;
+    let whole = (width as usize, height as usize);
+    if (left, top, cols, rows) == (0, 0, whole.0, whole.1) {
+        return Ok(Raw { width, height, channels: 4, bytes: part, exif: None });
+    }
+    let mut bytes = vec![0; whole.0 * whole.1 * 4];
+    let shown = cols.min(whole.0.saturating_sub(left)) * 4;
+    for (row, line) in part.chunks_exact(cols * 4).enumerate().take(whole.1.saturating_sub(top)) {
+        let first = ((top + row) * whole.0 + left) * 4;
+        if let Some(place) = bytes.get_mut(first..first + shown) {
+            place.copy_from_slice(&line[..shown]);
+        }
+    }
+    Ok(Raw { width, height, channels: 4, bytes, exif: None })
+}
+
+/// Pixels of any kind as RGB.
+fn to_rgb(channels: usize, raw: Vec<u8>) -> Vec<u8> {
+    match channels {
+        1 => raw.iter().flat_map(|&value| [value; 3]).collect(),
+        2 => raw.as_chunks::<2>().0.iter().flat_map(|&[value, alpha]| [on_white(value, alpha); 3]).collect(),
+        3 => raw,
+        _ => {
+            let pixels = raw.as_chunks::<4>().0.iter();
+            pixels.flat_map(|&[r, g, b, alpha]| [r, g, b].map(|value| on_white(value, alpha))).collect()
+        }
+    }
+}
+
+/// A value of so much opacity before white, rounded as Pillow's `alpha_composite` does.
+fn on_white(value: u8, alpha: u8) -> u8 {
+    let (value, alpha) = (u32::from(value), u32::from(alpha));
+    let sum = ((value * alpha + 255 * (255 - alpha)) << 7) + (0x80 << 7);
+    ((((sum >> 8) + sum) >> 8) >> 7) as u8
+}

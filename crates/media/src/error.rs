@@ -1,0 +1,79 @@
+//! Why a picture, or a processor's settings, are not taken.
+
+use thiserror::Error;
+
+/// Why a picture is refused. Each says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PictureError {
+    /// There is nothing.
+    #[error("is empty; send the bytes of a picture")]
+    Empty,
+    /// More bytes than are taken.
+    #[error("has {bytes} bytes, and at most {max} are taken; send a smaller picture")]
+    TooManyBytes {
+        /// How many it has.
+        bytes: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// More pixels than are taken.
+    #[error("is {width} x {height} pixels, and at most {max} pixels are taken; send a smaller picture")]
+    TooManyPixels {
+        /// As its header says.
+        width: u32,
+        /// As its header says.
+        height: u32,
+        /// How many it may have.
+        max: u64,
+    },
+    /// It begins like no format that is read.
+    #[error("is neither JPEG, PNG, WebP nor GIF; send it as one of these")]
+    UnknownFormat,
+    /// It is passed over more often than a picture needs.
+    #[error(
+        "is passed over {scans} times by its own file, and {max} are taken; save it again as a plain picture"
+    )]
+    TooManyScans {
+        /// At least so often.
+        scans: usize,
+        /// How often it may be.
+        max: usize,
+    },
+    /// It cannot be decoded.
+    #[error("cannot be decoded as {format}: {reason}; send a whole picture")]
+    Broken {
+        /// What its first bytes say it is.
+        format: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A `data:` URI that is none.
+    #[error("{0}")]
+    Uri(String),
+    /// One side is so much longer than the other that the processor makes nothing of it.
+    #[error(
+        "is {width} x {height} pixels, which the model's processor cannot make to a size of its own; cut it"
+    )]
+    Shape {
+        /// Of the picture.
+        width: u32,
+        /// Of the picture.
+        height: u32,
+    },
+}
+
+/// Why a processor's settings cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {reason}")]
+pub struct ProcessorError {
+    /// The key of `preprocessor_config.json`.
+    pub key: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl ProcessorError {
+    pub(crate) fn new(key: &str, reason: impl Into<String>) -> Self {
+        Self { key: key.to_owned(), reason: reason.into() }
+    }
+}

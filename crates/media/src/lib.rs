@@ -1,0 +1,22 @@
+//! Pictures, from bytes that a stranger sent to the pixels that a vision tower reads: decoding within bounds, and what each
+//! family's own processor makes of a picture. Numbers are made of pixels here; what a tower does with them is the runtime's.
+
+mod data_uri;
+mod decode;
+mod error;
+mod exif;
+mod jpeg;
+mod pixels;
+mod processor;
+mod resize;
+#[cfg(test)]
+mod tests;
+mod tiles;
+mod turn;
+
+pub use data_uri::{decode_base64, from_data_uri};
+pub use decode::{Format, Limits, Picture, decode};
+pub use error::{PictureError, ProcessorError};
+pub use pixels::PixelScale;
+pub use processor::{Detail, Frame, Prepared, Processor};
+pub use resize::{Filter, resize};

@@ -1,0 +1,221 @@
+//! Pixels against Pillow's and transformers' own (`testdata/make.py`), and what strangers may send.
+
+use base64::Engine;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+fn golden(part: &str) -> Vec<Value> {
+    let all: Value = serde_json::from_str(include_str!("../testdata/golden.json")).unwrap();
+    all[part].as_array().unwrap().clone()
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+fn size(value: &Value) -> u32 {
+    value.as_u64().unwrap() as u32
+}
+
+fn digest(bytes: impl AsRef<[u8]>) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// As `texture` in `testdata/make.py`.
+fn texture(width: u32, height: u32) -> Picture {
+    let value = |x: u64, y: u64, c: u64| {
+        let smooth = (x * (3 + c) + y * (5 - c)) % 256;
+        let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
+        let noise = (x * 7919 + y * 104_729 + c * 1_299_709) % 31;
+        (smooth / 2 + edge + noise).min(255) as u8
+    };
+    let rows = 0..u64::from(height);
+    let rgb = rows
+        .flat_map(|y| (0..u64::from(width)).flat_map(move |x| (0..3).map(move |c| value(x, y, c))))
+        .collect();
+    Picture { width, height, rgb }
+}
+
+#[test]
+fn files_of_every_kind_are_what_pillow_reads() {
+    let files = golden("files");
+    assert!(files.len() > 25);
+    for of in files {
+        let name = of["name"].as_str().unwrap();
+        let picture =
+            decode(&file(name), &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!((picture.width, picture.height), (size(&of["width"]), size(&of["height"])), "{name}");
+        let known = file(&format!("{name}.rgb"));
+        // What is lost in JPEG and WebP is each decoder's own to round.
+        let most = match name {
+            "lossy.webp" => 4,
+            "cmyk.jpg" | "halved.jpg" => 6,
+            name if name.ends_with(".jpg") => 3,
+            _ => 0,
+        };
+        let differs = picture.rgb.iter().zip(&known).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+        assert_eq!(picture.rgb.len(), known.len(), "{name}");
+        assert!(differs <= most, "{name}: differs by {differs}");
+    }
+}
+
+#[test]
+fn sizes_are_pillows_to_the_byte() {
+    for of in golden("resizes") {
+        let filter = match of["filter"].as_str().unwrap() {
+            "Box" => Filter::Box,
+            "Bilinear" => Filter::Bilinear,
+            "Hamming" => Filter::Hamming,
+            "Bicubic" => Filter::Bicubic,
+            _ => Filter::Lanczos,
+        };
+        let picture = texture(size(&of["from"][0]), size(&of["from"][1]));
+        let resized = resize(&picture, size(&of["to"][0]), size(&of["to"][1]), filter);
+        assert_eq!(digest(&resized.rgb), of["digest"].as_str().unwrap(), "{of}");
+    }
+}
+
+#[test]
+fn processors_make_what_transformers_do() {
+    let cases = golden("processors");
+    assert!(cases.len() > 100);
+    for of in cases {
+        let config = of["config"].as_object().unwrap();
+        let processor = Processor::from_config(config).unwrap();
+        let detail = match of["detail"].as_str().unwrap() {
+            "Own" => Detail::Own,
+            "Low" => Detail::Low,
+            _ => Detail::High,
+        };
+        let picture = texture(size(&of["width"]), size(&of["height"]));
+        let prepared = processor.prepare(picture, detail).unwrap();
+        assert_eq!((prepared.rows, prepared.cols), (size(&of["rows"]), size(&of["cols"])), "{of}");
+        assert_eq!(prepared.frames.len(), of["frames"][0].as_u64().unwrap() as usize, "{of}");
+        assert!(detail == Detail::High || prepared.frames.len() <= processor.frames_max(), "{of}");
+        let mut all = Vec::new();
+        for frame in &prepared.frames {
+            assert_eq!([frame.height, frame.width], [size(&of["frames"][1]), size(&of["frames"][2])], "{of}");
+            all.extend_from_slice(&frame.rgb);
+        }
+        assert_eq!(digest(&all), of["digest"].as_str().unwrap(), "{of}");
+        let table = processor.scale().table();
+        for (color, numbers) in of["numbers"].as_array().unwrap().iter().enumerate() {
+            for (column, known) in numbers.as_array().unwrap().iter().enumerate() {
+                let number = table[color][usize::from(all[column * 3 + color])];
+                assert!(
+                    (f64::from(number) - known.as_f64().unwrap()).abs() < 1e-6,
+                    "{number} for {known} in {of}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn settings_that_would_be_lost_are_refused_by_name() {
+    let with = |key: &str, value: Value| {
+        let mut config = Map::new();
+        config.insert("image_processor_type".into(), "SmolVLMImageProcessor".into());
+        config.insert(key.into(), value);
+        Processor::from_config(&config)
+    };
+    assert!(with("do_pad", json!(true)).is_ok());
+    for (key, value) in [
+        ("image_processor_type", json!("CLIPImageProcessor")),
+        ("crop_size", json!(224)),
+        ("resample", json!(0)),
+        ("size", json!({ "height": 3, "width": 3 })),
+        ("max_image_size", json!({ "longest_edge": 0 })),
+        ("do_resize", json!("yes")),
+        ("rescale_factor", json!("1/255")),
+        ("image_mean", json!([0.5])),
+        ("image_std", json!([0.5, 0, 0.5])),
+    ] {
+        assert_eq!(with(key, value).unwrap_err().key, key);
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused_by_its_header() {
+    let limits = Limits::default();
+    // A header that promises 65,535 x 65,535 pixels, and nothing behind it.
+    let mut png = file("rgb.png");
+    png[16..24].copy_from_slice(&[0, 0, 0xff, 0xff, 0, 0, 0xff, 0xff]);
+    let crc = crc32(&png[12..29]);
+    png[29..33].copy_from_slice(&crc.to_be_bytes());
+    let mut jpeg = file("rgb.jpg");
+    let frame = jpeg.windows(2).position(|two| two == [0xff, 0xc0]).unwrap();
+    jpeg[frame + 5..frame + 9].copy_from_slice(&[0xff; 4]);
+    let mut gif = file("still.gif");
+    gif[6..10].copy_from_slice(&[0xff; 4]);
+    for bytes in [png, jpeg, gif] {
+        let error = decode(&bytes, &limits).unwrap_err();
+        assert!(matches!(error, PictureError::TooManyPixels { max: 50_000_000, .. }), "{error:?}");
+    }
+    let picture = file("rgb.png");
+    let small = Limits { bytes_max: picture.len() - 1, ..limits };
+    assert!(matches!(decode(&picture, &small), Err(PictureError::TooManyBytes { .. })));
+    let narrow = Limits { pixels_max: 23 * 17 - 1, ..limits };
+    assert!(matches!(decode(&picture, &narrow), Err(PictureError::TooManyPixels { .. })));
+    assert!(decode(&picture, &Limits { pixels_max: 23 * 17, bytes_max: picture.len() }).is_ok());
+    assert_eq!(decode(&[], &limits), Err(PictureError::Empty));
+    assert_eq!(decode(b"BM and more of what is no picture", &limits), Err(PictureError::UnknownFormat));
+}
+
+/// As PNG has it (ISO 3309).
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(
+            crc ^ u32::from(byte),
+            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 },
+        )
+    })
+}
+
+#[test]
+fn a_jpeg_passes_over_its_picture_a_few_times() {
+    let jpeg = file("progressive.jpg");
+    let own = jpeg::scans(&jpeg, 100);
+    assert!((5..20).contains(&own), "{own}");
+    assert_eq!(jpeg::scans(&file("rgb.jpg"), 100), 1);
+    // Its scans again and again.
+    let first = jpeg.windows(2).position(|two| two == [0xff, 0xda]).unwrap();
+    let (head, scans) = (&jpeg[..first], &jpeg[first..jpeg.len() - 2]);
+    let many = [head, &scans.repeat(20), &[0xff, 0xd9]].concat();
+    let error = decode(&many, &Limits::default()).unwrap_err();
+    assert!(matches!(error, PictureError::TooManyScans { .. }), "{error:?}");
+}
+
+#[test]
+fn data_uris_are_read_as_clients_write_them() {
+    let bytes = file("rgb.png");
+    let data = base64::engine::general_purpose::STANDARD.encode(&bytes);
+    let lines = data.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap()).collect::<Vec<_>>();
+    for uri in [
+        format!("data:image/png;base64,{data}"),
+        format!("DATA:image/jpeg;charset=x;BASE64,{data}"),
+        format!("data:;base64,{}", data.trim_end_matches('=')),
+        format!("data:image/png;base64,{}", data.replace('+', "-").replace('/', "_")),
+        format!("data:image/png;base64,{}", lines.join("\r\n")),
+    ] {
+        assert_eq!(from_data_uri(&uri, bytes.len()).unwrap(), bytes);
+        assert!(matches!(from_data_uri(&uri, bytes.len() - 1), Err(PictureError::TooManyBytes { .. })));
+    }
+    let cut = &data[..data.len() / 2 - 1];
+    for (uri, says) in [
+        (String::new(), "nothing is fetched"),
+        ("https://example.com/cat.png".to_owned(), "nothing is fetched"),
+        ("file:///etc/passwd".to_owned(), "nothing is fetched"),
+        ("data:image/png;base64".to_owned(), "comma"),
+        (format!("data:image/png,{data}"), "base64"),
+        (format!("data:image/png;base64,{cut}*{cut}"), "not base64"),
+        ("data:image/png;base64,A".to_owned(), "not base64"),
+        ("data:image/png;base64,".to_owned(), "is empty"),
+        ("dät".to_owned(), "nothing is fetched"),
+    ] {
+        let error = from_data_uri(&uri, 1 << 20).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}

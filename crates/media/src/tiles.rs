@@ -1,0 +1,124 @@
+//! Pictures in square parts with the whole behind them: Idefics3 and SmolVLM (`image_processing_idefics3.py`). The picture is
+//! made so large that its longer side is `longest`, then so that both are a number of parts, and cut.
+
+use crate::decode::Picture;
+use crate::error::PictureError;
+use crate::processor::{Detail, Frame, Prepared};
+use crate::resize::{Filter, resize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    /// Pixels of the longer side; none: the picture's own.
+    pub(crate) longest: Option<u32>,
+    /// Pixels of a part's side.
+    pub(crate) side: u32,
+    /// Whether there are parts.
+    pub(crate) splits: bool,
+}
+
+/// No side becomes longer.
+const LONGEST_MAX: u32 = 4096;
+
+/// `(height, width)` with the longer side of this length. Truncations are the reference's.
+fn of_longest(height: u32, width: u32, longest: u32) -> (u32, u32) {
+    let aspect = f64::from(width) / f64::from(height);
+    let even = |pixels: f64| {
+        let pixels = pixels as u32;
+        pixels + pixels % 2
+    };
+    let (height, width) = match width >= height {
+        true => (even(f64::from(longest) / aspect), longest),
+        false => (longest, even(f64::from(longest) * aspect)),
+    };
+    (height.max(1), width.max(1))
+}
+
+/// Not above [`LONGEST_MAX`].
+fn below_most(height: u32, width: u32) -> (u32, u32) {
+    let aspect = f64::from(width) / f64::from(height);
+    let (height, width) = match width >= height {
+        true if width > LONGEST_MAX => ((f64::from(LONGEST_MAX) / aspect) as u32, LONGEST_MAX),
+        false if height > LONGEST_MAX => (LONGEST_MAX, (f64::from(LONGEST_MAX) * aspect) as u32),
+        _ => (height, width),
+    };
+    (height.max(1), width.max(1))
+}
+
+impl Tiles {
+    pub(crate) fn frames_max(&self) -> usize {
+        if !self.splits {
+            return 1;
+        }
+        let parts = self.longest.unwrap_or(LONGEST_MAX).min(LONGEST_MAX).div_ceil(self.side) as usize;
+        if parts > 1 { parts * parts + 1 } else { 1 }
+    }
+
+    /// Both sides a number of parts.
+    fn in_parts(&self, height: u32, width: u32) -> (u32, u32) {
+        let aspect = f64::from(width) / f64::from(height);
+        let whole = |pixels: u32| pixels.div_ceil(self.side) * self.side;
+        match width >= height {
+            true => {
+                let width = whole(width);
+                (whole((f64::from(width) / aspect) as u32), width)
+            }
+            false => {
+                let height = whole(height);
+                (height, whole((f64::from(height) * aspect) as u32))
+            }
+        }
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        picture: Picture,
+        filter: Filter,
+        detail: Detail,
+    ) -> Result<Prepared, PictureError> {
+        let (width, height) = (picture.width, picture.height);
+        let to = |picture: Picture, (height, width): (u32, u32)| match (picture.height, picture.width) {
+            size if size == (height, width) => picture,
+            _ => resize(&picture, width, height, filter),
+        };
+        let mut picture = picture;
+        if let Some(longest) = self.longest {
+            let (height, width) = of_longest(height, width, longest);
+            picture = to(picture, below_most(height, width));
+        } else if picture.width.max(picture.height) > LONGEST_MAX {
+            return Err(PictureError::Shape { width, height });
+        }
+        let splits = match detail {
+            Detail::Own => self.splits,
+            Detail::Low => false,
+            Detail::High => true,
+        };
+        let one = (self.side, self.side);
+        if !splits {
+            return Ok(Prepared { frames: vec![frame(to(picture, one))], rows: 0, cols: 0 });
+        }
+        let size = self.in_parts(picture.height, picture.width);
+        if size.0 == 0 || size.1 == 0 {
+            return Err(PictureError::Shape { width, height });
+        }
+        picture = to(picture, size);
+        if size == one {
+            return Ok(Prepared { frames: vec![frame(picture)], rows: 0, cols: 0 });
+        }
+        let (rows, cols) = (size.0 / self.side, size.1 / self.side);
+        let places = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
+        let mut frames: Vec<Frame> = places.map(|(row, col)| self.part(&picture, row, col)).collect();
+        frames.push(frame(to(picture, one)));
+        Ok(Prepared { frames, rows, cols })
+    }
+
+    fn part(&self, picture: &Picture, row: u32, col: u32) -> Frame {
+        let (side, line) = (self.side as usize, picture.width as usize * 3);
+        let lines = picture.rgb.chunks_exact(line).skip(row as usize * side).take(side);
+        let rgb = lines.flat_map(|line| &line[col as usize * side * 3..][..side * 3]).copied().collect();
+        Frame { width: self.side, height: self.side, rgb }
+    }
+}
+
+fn frame(picture: Picture) -> Frame {
+    Frame { width: picture.width, height: picture.height, rgb: picture.rgb }
+}

@@ -1,0 +1,145 @@
+"""Makes the golden pictures of crates/media: files of every kind as Pillow reads them, resized by Pillow, and what the families'
+processors of transformers 5.23 make of them. Run from the repository's root: `python crates/media/testdata/make.py`."""
+
+import hashlib
+import io
+import json
+import pathlib
+import random
+
+import numpy as np
+from PIL import Image, ImageOps
+from transformers.image_transforms import convert_to_rgb
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+HERE = pathlib.Path(__file__).parent
+
+
+def texture(width, height, channels=3):
+    """The same numbers as `texture` in src/tests.rs makes: smooth, with edges and a little noise."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.int64)
+    planes = []
+    for c in range(channels):
+        smooth = (x * (3 + c) + y * (5 - c)) % 256
+        edge = np.where((x // 7 + y // 5 + c) % 2 == 0, 60, 0)
+        noise = (x * 7919 + y * 104729 + c * 1299709) % 31
+        planes.append(np.clip(smooth // 2 + edge + noise, 0, 255))
+    return np.stack(planes, -1).astype(np.uint8)
+
+
+def digest(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def save(name, image, **more):
+    out = io.BytesIO()
+    image.save(out, **more)
+    (HERE / name).write_bytes(out.getvalue())
+    again = ImageOps.exif_transpose(Image.open(io.BytesIO(out.getvalue())))
+    again.seek(0) if getattr(again, "n_frames", 1) > 1 else None
+    rgb = convert_to_rgb(again, return_numpy=True)
+    (HERE / (name + ".rgb")).write_bytes(np.ascontiguousarray(rgb).tobytes())
+    return {"name": name, "width": rgb.shape[1], "height": rgb.shape[0]}
+
+
+def files():
+    rgb = Image.fromarray(texture(23, 17))
+    rgba = Image.fromarray(texture(23, 17, 4))
+    grey = Image.fromarray(texture(23, 17)[..., 0])
+    found = [
+        save("rgb.png", rgb, format="PNG"),
+        save("rgba.png", rgba, format="PNG"),
+        save("grey.png", grey, format="PNG"),
+        save("grey_alpha.png", rgba.convert("LA"), format="PNG"),
+        save("palette.png", rgb.quantize(16), format="PNG"),
+        save("palette_clear.png", rgb.quantize(16), format="PNG", transparency=3),
+        save("bit.png", grey.convert("1"), format="PNG"),
+        save("rgb.jpg", rgb, format="JPEG", quality=90, subsampling=0),
+        save("halved.jpg", rgb, format="JPEG", quality=90, subsampling=2),
+        save("progressive.jpg", rgb, format="JPEG", quality=90, subsampling=0, progressive=True),
+        save("grey.jpg", grey, format="JPEG", quality=90),
+        save("cmyk.jpg", rgb.convert("CMYK"), format="JPEG", quality=95, subsampling=0),
+        save("lossless.webp", rgb, format="WEBP", lossless=True),
+        save("lossless_alpha.webp", rgba, format="WEBP", lossless=True, exact=True),
+        save("lossy.webp", rgb, format="WEBP", quality=95),
+        save("still.gif", rgb.quantize(16), format="GIF"),
+        save("clear.gif", rgb.quantize(16), format="GIF", transparency=3),
+        save("moving.gif", rgb.quantize(16), format="GIF", save_all=True, append_images=[grey.convert("P")]),
+        save("moving.webp", rgb, format="WEBP", lossless=True, save_all=True, append_images=[grey.convert("RGB")]),
+    ]
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        found.append(save(f"turned_{orientation}.png", rgb, format="PNG", exif=exif))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    found.append(save("turned_6.jpg", rgb, format="JPEG", quality=90, subsampling=0, exif=exif))
+    found.append(save("turned_6.webp", rgb, format="WEBP", lossless=True, exif=exif))
+    return found
+
+
+def resizes():
+    filters = {"Box": Image.Resampling.BOX, "Bilinear": Image.Resampling.BILINEAR, "Hamming": Image.Resampling.HAMMING,
+               "Bicubic": Image.Resampling.BICUBIC, "Lanczos": Image.Resampling.LANCZOS}
+    random.seed(5)
+    sizes = [(64, 48, 64, 48), (64, 48, 31, 48), (64, 48, 64, 17), (640, 427, 512, 341), (37, 53, 512, 512),
+             (1, 1, 9, 7), (300, 2, 64, 64), (2, 300, 17, 1)]
+    sizes += [tuple(random.randint(1, 400) for _ in range(4)) for _ in range(12)]
+    return [
+        {"filter": name, "from": size[:2], "to": size[2:],
+         "digest": digest(np.asarray(Image.fromarray(texture(*size[:2])).resize(size[2:], of)))}
+        for name, of in filters.items() for size in sizes
+    ]
+
+
+CONFIGS = [
+    {"image_processor_type": "Idefics3ImageProcessor", "do_convert_rgb": True, "do_image_splitting": True,
+     "do_normalize": True, "do_pad": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5],
+     "image_std": [0.5, 0.5, 0.5], "max_image_size": {"longest_edge": 364}, "resample": 1,
+     "rescale_factor": 0.00392156862745098, "size": {"longest_edge": 1456}},
+    {"image_processor_type": "SmolVLMImageProcessor", "max_image_size": {"longest_edge": 512},
+     "size": {"longest_edge": 2048}},
+    {"image_processor_type": "SmolVLMImageProcessorFast", "max_image_size": {"longest_edge": 32},
+     "size": {"longest_edge": 96}, "resample": 3, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+     "image_std": [0.26862954, 0.26130258, 0.27577711]},
+    {"image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"longest_edge": 32},
+     "size": {"longest_edge": 32}, "resample": 2, "do_normalize": False},
+    {"image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"longest_edge": 48},
+     "do_resize": False, "do_image_splitting": True},
+    {"image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"longest_edge": 48},
+     "size": {"longest_edge": 200}, "do_image_splitting": False},
+]
+
+
+def processors():
+    random.seed(6)
+    found = []
+    for config in CONFIGS:
+        small = config["max_image_size"]["longest_edge"] < 100
+        sizes = [(64, 64), (100, 7), (7, 100), (33, 32)] + [
+            (random.randint(1, 300), random.randint(1, 300)) for _ in range(20 if small else 2)]
+        cls = Idefics3ImageProcessorPil if "Idefics3" in config["image_processor_type"] else SmolVLMImageProcessorPil
+        own = {key: value for key, value in config.items() if key != "image_processor_type"}
+        for width, height in sizes:
+            image = Image.fromarray(texture(width, height))
+            for detail in ["Own", "Low", "High"]:
+                how = dict(own)
+                if detail != "Own":
+                    how["do_image_splitting"] = detail == "High"
+                raw = cls(**{**how, "do_rescale": False, "do_normalize": False})(
+                    [[image]], return_row_col_info=True, return_tensors="np")
+                made = cls(**how)([[image]], return_tensors="np")["pixel_values"][0].astype(np.float32)
+                frames = raw["pixel_values"][0].astype(np.uint8).transpose(0, 2, 3, 1)
+                found.append({
+                    "config": config, "width": width, "height": height, "detail": detail,
+                    "frames": list(frames.shape[:3]), "rows": raw["rows"][0][0], "cols": raw["cols"][0][0],
+                    "digest": digest(frames),
+                    # The first numbers of the first row, of each colour.
+                    "numbers": [[float(n) for n in made[0, c, 0, :4]] for c in range(3)],
+                })
+    return found
+
+
+(HERE / "golden.json").write_text(json.dumps(
+    {"files": files(), "resizes": resizes(), "processors": processors()}, indent=None, separators=(",", ":")) + "\n")

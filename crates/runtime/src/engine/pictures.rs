@@ -1,0 +1,184 @@
+//! Jobs whose pictures are still to be seen: their frames go through the tower one after the other, some layers a step, and the
+//! job enters when all its rows are there. Rows of frames are kept by the frames' names, as long as there is room.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use hanzo_engine_kernels::KernelError;
+
+use crate::{
+    job::{Job, JobId},
+    limits::PICTURE_ROWS_BYTES,
+    vision::Towers,
+};
+
+/// Rows of a frame.
+type Rows = Arc<[f32]>;
+
+/// A tower, and what waits for it.
+pub(super) struct Pictures {
+    tower: Box<dyn Towers>,
+    waiting: VecDeque<Waiting>,
+    /// Whether the first frame that is missing of the first that waits is under way.
+    begun: bool,
+    kept: Kept,
+    seen: u64, // frames that went through the tower
+}
+
+struct Waiting {
+    job: Job,
+    paused: bool,
+}
+
+/// A job that has all its rows.
+pub(super) struct Ready {
+    pub(super) job: Job,
+    pub(super) paused: bool,
+}
+
+impl Pictures {
+    pub(super) fn new(tower: Box<dyn Towers>) -> Self {
+        Pictures {
+            tower,
+            waiting: VecDeque::new(),
+            begun: false,
+            kept: Kept::new(PICTURE_ROWS_BYTES),
+            seen: 0,
+        }
+    }
+
+    /// Whether a job has to wait for it.
+    pub(super) fn concerns(job: &Job) -> bool {
+        job.media.iter().any(|span| span.is_to_be_seen() && span.rows.is_empty())
+    }
+
+    pub(super) fn submit(&mut self, job: &Job) {
+        self.waiting.push_back(Waiting { job: job.clone(), paused: false });
+    }
+
+    pub(super) fn cancel(&mut self, job: JobId) {
+        self.begun &= self.waiting.front().is_none_or(|first| first.job.id != job);
+        self.waiting.retain(|waiting| waiting.job.id != job);
+    }
+
+    pub(super) fn set_paused(&mut self, job: JobId, paused: bool) {
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.job.id == job) {
+            waiting.paused = paused;
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn frames_seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// One piece of work: a layer beside others, or a frame where nobody else runs. A job that has all its rows then.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn step(&mut self, alone: bool) -> Result<Option<Ready>, KernelError> {
+        let Some(first) = self.waiting.front_mut() else { return Ok(None) };
+        if !self.begun {
+            fill(&mut first.job, &mut self.kept);
+        }
+        let missing = first.job.media.iter().find(|span| span.is_to_be_seen() && span.rows.is_empty());
+        let Some(span) = missing else {
+            let ready = self.waiting.pop_front();
+            return Ok(ready.map(|Waiting { job, paused }| Ready { job, paused }));
+        };
+        if !self.begun {
+            self.tower.begin(&span.pixels)?;
+            self.begun = true;
+        }
+        let layers = if alone { self.tower.layers() } else { 1 };
+        if let Some(rows) = self.tower.advance(layers)? {
+            self.begun = false;
+            self.seen += 1;
+            self.kept.put(span.digest, rows.into());
+            fill(&mut first.job, &mut self.kept);
+        }
+        Ok(None)
+    }
+}
+
+/// Gives a job the rows that are kept.
+fn fill(job: &mut Job, kept: &mut Kept) {
+    let mut media = job.media.to_vec();
+    for span in media.iter_mut().filter(|span| span.is_to_be_seen() && span.rows.is_empty()) {
+        if let Some(rows) = kept.get(&span.digest) {
+            span.rows = rows;
+            // What was seen is not needed any more.
+            span.pixels = Arc::default();
+        }
+    }
+    job.media = media.into();
+}
+
+/// Rows by name, of which those go that were used the longest ago.
+struct Kept {
+    rows: HashMap<[u8; 32], (Rows, u64)>,
+    used: BTreeMap<u64, [u8; 32]>,
+    clock: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Kept {
+    fn new(bytes_max: usize) -> Self {
+        Kept { rows: HashMap::new(), used: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
+    }
+
+    fn get(&mut self, name: &[u8; 32]) -> Option<Rows> {
+        let (rows, used) = self.rows.get_mut(name)?;
+        self.used.remove(used);
+        self.clock += 1;
+        *used = self.clock;
+        self.used.insert(self.clock, *name);
+        Some(rows.clone())
+    }
+
+    /// The last one stays whatever it takes: who asked for it has not had it yet.
+    fn put(&mut self, name: [u8; 32], rows: Rows) {
+        self.bytes += size_of_val(&rows[..]);
+        self.clock += 1;
+        if let Some((old, used)) = self.rows.insert(name, (rows, self.clock)) {
+            self.bytes -= size_of_val(&old[..]);
+            self.used.remove(&used);
+        }
+        self.used.insert(self.clock, name);
+        while self.bytes > self.bytes_max && self.rows.len() > 1 {
+            let Some((_, oldest)) = self.used.pop_first() else { break };
+            if let Some((rows, _)) = self.rows.remove(&oldest) {
+                self.bytes -= size_of_val(&rows[..]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_were_used_the_longest_ago_go_first() {
+        let mut kept = Kept::new(3 * 16);
+        let rows = |value: f32| Rows::from(vec![value; 4]);
+        let name = |name: u8| [name; 32];
+        for value in 1..=3 {
+            kept.put(name(value), rows(f32::from(value)));
+        }
+        assert_eq!(kept.get(&name(1)).as_deref(), Some(&[1.0; 4][..]));
+        kept.put(name(4), rows(4.0));
+        assert!(kept.get(&name(2)).is_none(), "the longest ago");
+        assert!([1, 3, 4].into_iter().all(|value| kept.get(&name(value)).is_some()));
+        kept.put(name(4), rows(5.0));
+        assert_eq!((kept.bytes, kept.rows.len(), kept.used.len()), (48, 3, 3), "the same name again");
+        kept.put(name(9), Rows::from(vec![0.0; 100]));
+        assert_eq!((kept.bytes, kept.rows.len()), (400, 1), "one that is larger than all room");
+    }
+}

@@ -1,0 +1,79 @@
+//! Which tokens begin and end a text, by the files and by what they forget.
+
+use hanzo_engine_formats::ToolFormat;
+
+use crate::load::{TextFiles, TokenizerSource};
+use crate::tokenizer::{Tokenizer, hf};
+
+/// Control tokens that end a turn or a text, whatever a GGUF file's `eos_token_id` says: files made from base
+/// models often name only the end of text.
+const END_TOKENS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// The texts of the tokens that begin and end a text, as a template's variables; empty where there is none.
+pub(super) fn boundary_tokens(text: &TextFiles, tokenizer: &Tokenizer) -> (String, String) {
+    let spelled = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+    let by_id = |id: Option<u32>| id.map(spelled).unwrap_or_default();
+    match &text.tokenizer {
+        TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } => {
+            let token = |key: &str, id: Option<u32>| match config.get(key) {
+                Some(value) => hf::token_text(value).unwrap_or_default().to_owned(),
+                None => by_id(id),
+            };
+            (token("bos_token", text.bos), token("eos_token", text.eos.first().copied()))
+        }
+        TokenizerSource::HuggingFace { tokenizer_config: None, .. } => {
+            (by_id(text.bos), by_id(text.eos.first().copied()))
+        }
+        TokenizerSource::Gguf(metadata) => {
+            let eos = metadata.u32("tokenizer.ggml.eos_token_id").ok().flatten();
+            (by_id(text.bos), by_id(eos))
+        }
+    }
+}
+
+/// The end tokens the files name, and those they forget.
+pub(super) fn end_tokens(
+    text: &TextFiles,
+    tokenizer: &Tokenizer,
+    eos: &str,
+    tool_format: Option<ToolFormat>,
+) -> Vec<u32> {
+    let mut tokens = text.eos.clone();
+    tokens.extend(tokenizer.token_id(eos));
+    if let TokenizerSource::Gguf(_) = text.tokenizer {
+        let forgotten = END_TOKENS.iter().filter_map(|token| tokenizer.token_id(token));
+        tokens.extend(forgotten.filter(|&id| tokenizer.is_special(id)));
+    }
+    if tool_format == Some(ToolFormat::Harmony) {
+        // An answer is several messages: the end of one is not its end, a call is.
+        tokens.retain(|&id| tokenizer.token_bytes(id) != b"<|end|>");
+        tokens.extend(["<|return|>", "<|call|>"].iter().filter_map(|token| tokenizer.token_id(token)));
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    tokens
+}
+
+/// Texts that end a completion, and tokens that do: a control token's text never appears in a completion.
+pub(super) fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Vec<u32>) {
+    let (mut left, mut tokens) = (Vec::new(), Vec::new());
+    for text in texts {
+        match tokenizer.token_id(text).filter(|&id| tokenizer.is_special(id)) {
+            Some(id) => tokens.push(id),
+            None => left.push(text.clone()),
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    (left, tokens)
+}

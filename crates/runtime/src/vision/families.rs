@@ -1,0 +1,179 @@
+//! What a `config.json` says of a tower. A setting that would make another tower of it is refused by name.
+
+use hanzo_engine_kernels::{Activation, HeadShape};
+
+use crate::error::LoadError;
+use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::spec::{
+    AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder, NormSpec,
+    PositionTable, TransformerSpec,
+};
+
+/// A tower and what joins it to a text model: `patch` before the layers, `joined` patches become one row behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TowerSpec {
+    /// Its layers, over the patches of one frame.
+    pub(crate) layers: TransformerSpec,
+    /// Pixels of a frame's side.
+    pub(crate) frame: usize,
+    /// Pixels of a patch's side.
+    pub(crate) patch: usize,
+    /// Patches of the side of the picture that positions were learned of.
+    pub(crate) learned_side: usize,
+    /// Patches of the side of a square that becomes one row.
+    pub(crate) joined: usize,
+    /// Elements of a row that the text model reads.
+    pub(crate) text_hidden: usize,
+    /// What a prompt has in a picture's place.
+    pub(crate) image_token: u32,
+}
+
+/// SigLIP's tensors, as Idefics3 and SmolVLM call them.
+pub(super) const SIGLIP: Names = Names {
+    prefix: "vision_model.",
+    token_embedding: "no_tokens",
+    position_embedding: "embeddings.position_embedding",
+    final_norm: "post_layernorm",
+    layer: "encoder.layers.",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.out_proj",
+    attention_norm: "layer_norm1",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    mlp_norm: "layer_norm2",
+    ..Names::NONE
+};
+/// The first matrix, without `.weight` and `.bias`.
+pub(super) const PATCH: &str = "vision_model.embeddings.patch_embedding";
+/// The last.
+pub(super) const PROJECTION: &str = "connector.modality_projection.proj.weight";
+
+/// Colours of a pixel.
+pub(super) const COLORS: usize = 3;
+
+/// Whether a model is of a family whose pictures are read.
+pub(crate) fn knows(model_type: &str) -> bool {
+    matches!(model_type, "idefics3" | "smolvlm")
+}
+
+impl TowerSpec {
+    /// Of Idefics3 and SmolVLM: SigLIP's layers, squares of patches joined, and one matrix. `config` is the whole model's,
+    /// frames have sides of so many pixels, and the text model's rows so many elements.
+    pub(super) fn idefics3(
+        config: &Config,
+        frame: usize,
+        text_hidden: usize,
+    ) -> Result<TowerSpec, LoadError> {
+        let vision = config.object("vision_config")?.ok_or_else(|| config.missing("vision_config"))?;
+        let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
+        let hidden = whole("hidden_size", WIDTH_MAX, 1152)?;
+        let heads = whole("num_attention_heads", HEADS_MAX, 16)?;
+        if !hidden.is_multiple_of(heads) || hidden / heads > HEAD_DIM_MAX {
+            let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+            return Err(vision.corrupt("num_attention_heads", reason));
+        }
+        if whole("num_channels", WIDTH_MAX, COLORS)? != COLORS {
+            return Err(vision.corrupt("num_channels", "pictures have three colours"));
+        }
+        let patch = whole("patch_size", WIDTH_MAX, 32)?;
+        let learned_side = whole("image_size", WIDTH_MAX, 224)? / patch;
+        let joined = config.count("scale_factor", WIDTH_MAX)?.unwrap_or(2);
+        let side = frame / patch;
+        if learned_side == 0 || side == 0 || !side.is_multiple_of(joined) || side * side > PATCHES_MAX {
+            let reason = format!(
+                "frames of {frame} pixels in patches of {patch}, {joined} x {joined} of them a row, are no whole rows \
+                 or more than {PATCHES_MAX} patches"
+            );
+            return Err(vision.corrupt("patch_size", reason));
+        }
+        let activation = match vision.string("hidden_act")?.unwrap_or("gelu_pytorch_tanh") {
+            "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Activation::GeluTanh,
+            "gelu" => Activation::GeluErf,
+            other => {
+                return Err(vision.unsupported("hidden_act", other, "gelu and gelu_pytorch_tanh are known"));
+            }
+        };
+        let attention = AttentionSpec {
+            mask: Mask::Whole { reach: None },
+            qkv_bias: true,
+            output_bias: true,
+            rope: None,
+            ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim: hidden / heads })
+        };
+        let mlp = DenseSpec {
+            ffn: whole("intermediate_size", WIDTH_MAX / 2, 3072)?,
+            activation,
+            gated: false,
+            up_bias: true,
+            down_bias: true,
+        };
+        let layer =
+            LayerSpec { order: NormOrder::Pre, attention, mlp: MlpSpec::Dense(mlp), residual_scale: 1.0 };
+        let norm = NormSpec {
+            kind: NormKind::Layer { bias: true },
+            eps: vision.positive("layer_norm_eps")?.unwrap_or(1e-6),
+        };
+        let count = whole("num_hidden_layers", LAYERS_MAX, 12)?;
+        let patches = side * side;
+        // A tower has no tokens: its vocabulary is one that no row is of.
+        let layers = TransformerSpec::bare("siglip", [1, hidden], vec![layer; count], norm, patches);
+        let layers =
+            TransformerSpec { positions: Some(PositionTable { rows: patches, offset: 0 }), ..layers };
+        Ok(TowerSpec {
+            layers: layers.checked(&vision.file)?,
+            frame,
+            patch,
+            learned_side,
+            joined,
+            text_hidden,
+            image_token: config.whole("image_token_id", VOCAB_MAX)?.unwrap_or(128_257) as u32,
+        })
+    }
+
+    /// Patches of a frame's side.
+    pub(crate) fn side(&self) -> usize {
+        self.frame / self.patch
+    }
+
+    /// Patches of a frame.
+    pub(crate) fn patches(&self) -> usize {
+        self.side() * self.side()
+    }
+
+    /// Rows that a frame becomes.
+    pub fn rows(&self) -> usize {
+        self.patches() / (self.joined * self.joined)
+    }
+
+    /// Numbers of a patch.
+    pub(super) fn patch_width(&self) -> usize {
+        COLORS * self.patch * self.patch
+    }
+
+    /// Numbers of a square of patches.
+    pub(super) fn joined_width(&self) -> usize {
+        self.layers.hidden * self.joined * self.joined
+    }
+
+    /// Bytes of a frame.
+    pub fn frame_bytes(&self) -> usize {
+        COLORS * self.frame * self.frame
+    }
+
+    /// Which of the learned positions each patch has, row by row: those of the same share of the way, as the reference's
+    /// `bucketize` finds them in single precision.
+    pub(super) fn positions(&self) -> Vec<usize> {
+        let (learned, side) = (self.learned_side, self.side());
+        let step = 1.0 / learned as f64;
+        let bounds: Vec<f32> = (1..learned).map(|bound| (step + (bound - 1) as f64 * step) as f32).collect();
+        let along: Vec<usize> = (0..side)
+            .map(|index| {
+                let share = (index as f32 * (1.0 / side as f32)).min((1.0 - 1e-6) as f32);
+                bounds.partition_point(|&bound| bound <= share)
+            })
+            .collect();
+        along.iter().flat_map(|row| along.iter().map(move |col| row * learned + col)).collect()
+    }
+}

@@ -1,0 +1,350 @@
+//! Models that see against the transformers library's own classes and processors (tests/data/vision/make_vision.py says how its
+//! numbers were made): prompts, rows, log probabilities and tokens, in any company.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::reference::ReferenceBackend;
+use hanzo_engine_kernels::{EncoderOps, KvType};
+use hanzo_engine_media::{Detail, Picture};
+use serde_json::Value;
+
+use super::*;
+use crate::chat::{Chat, Message};
+use crate::decoder::Decoder;
+use crate::job::{Event, EventKind, Job, JobId, StopConditions};
+use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
+
+const CASES: &[&str] = &["smolvlm", "idefics3"];
+/// The largest allowed difference of a row's number, as a share of the range of the golden ones.
+const ROWS_TOLERANCE: f32 = 1e-4;
+/// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
+const LOGPROBS_TOLERANCE: f64 = 1e-3;
+
+fn folder(case: &str) -> PathBuf {
+    crate::decoder::tests::data("vision").join(case)
+}
+
+/// As `texture` in make_vision.py.
+fn texture([width, height]: [u64; 2]) -> Picture {
+    let value = |x: u64, y: u64, c: u64| {
+        let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
+        let noise = (x * 7919 + y * 104_729 + c * 1_299_709) % 31;
+        ((x * (3 + c) + y * (5 - c)) % 256 / 2 + edge + noise).min(255) as u8
+    };
+    let rgb = (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| value(x, y, c))));
+    Picture { width: width as u32, height: height as u32, rgb: rgb.collect() }
+}
+
+/// A conversation, and what the library makes of it.
+struct Talk {
+    chat: Chat,
+    pictures: Vec<Picture>,
+    tokens: Vec<u32>,
+    greedy: Vec<u32>,
+    logits: Vec<f32>, // (greedy, vocab)
+    rows: Vec<f32>,   // of all frames
+}
+
+fn talks(case: &str) -> Vec<Talk> {
+    let golden: Value = serde_json::from_slice(&fs::read(folder(case).join("golden.json")).unwrap()).unwrap();
+    let bytes = fs::read(folder(case).join("golden.safetensors")).unwrap();
+    let numbers = crate::safetensors::parse("golden", &bytes.into()).unwrap();
+    let numbers = |name: String| numbers.iter().find(|found| found.name == name).unwrap().to_f32().unwrap();
+    let tokens = |value: &Value| -> Vec<u32> {
+        value.as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
+    };
+    let talk = |(index, of): (usize, &Value)| {
+        let mut pictures = Vec::new();
+        let mut message = |of: &Value| {
+            let mut content = String::new();
+            for part in of["parts"].as_array().unwrap() {
+                match part.as_str() {
+                    Some(text) => content.push_str(text),
+                    None => {
+                        content.push(PICTURE);
+                        pictures.push(texture([0, 1].map(|side| part[side].as_u64().unwrap())));
+                    }
+                }
+            }
+            Message { role: of["role"].as_str().unwrap().to_owned(), content, ..Message::default() }
+        };
+        let messages: Vec<Message> = of["messages"].as_array().unwrap().iter().map(&mut message).collect();
+        Talk {
+            chat: Chat { messages, add_generation_prompt: true, pictures: pictures.len(), ..Chat::default() },
+            pictures,
+            tokens: tokens(&of["tokens"]),
+            greedy: tokens(&of["greedy"]),
+            logits: numbers(format!("logits.{index}")),
+            rows: numbers(format!("rows.{index}")),
+        }
+    };
+    golden.as_array().unwrap().iter().enumerate().map(talk).collect()
+}
+
+fn open(case: &str) -> (Opened, Arc<TextModel>) {
+    let opened = Opened::open(&folder(case)).unwrap();
+    let text = Arc::new(opened.text_model().unwrap());
+    (opened, text)
+}
+
+fn files(opened: &Opened) -> &TowerFiles {
+    opened.decoder().unwrap().tower.as_ref().expect("it sees")
+}
+
+/// A conversation's prompt.
+fn prompt(text: &TextModel, talk: &Talk) -> (Vec<u32>, Vec<MediaSpan>) {
+    let sight = text.sight.as_ref().unwrap();
+    let prepared = talk.pictures.iter().map(|of| sight.prepare(of.clone(), Detail::Own).unwrap()).collect();
+    let rendered = text.prompt_from_chat(&talk.chat, 1024, &|| false).unwrap();
+    sight.place(&rendered.tokens, prepared, &text.tokenizer).unwrap()
+}
+
+fn job(id: u64, text: &TextModel, talk: &Talk) -> Job {
+    let (tokens, media) = prompt(text, talk);
+    let job = Job {
+        id: JobId(id),
+        prompt: tokens.into(),
+        media: media.into(),
+        sampling: SamplingParams { temperature: 0.0, logprobs: Some(0), ..SamplingParams::default() },
+        stop: StopConditions {
+            max_tokens: talk.greedy.len() as u32,
+            ignore_eos: true,
+            ..StopConditions::default()
+        },
+        ..Job::default()
+    };
+    job.validate(text, 512).unwrap();
+    job
+}
+
+fn cpu(tier: Tier) -> CpuBackend {
+    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+}
+
+fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine<CpuBackend> {
+    let tier = Tier::detect().unwrap();
+    let config = EngineConfig {
+        kv_blocks: 96,
+        kv_type: KvType::F16,
+        kv_resident: false,
+        step_tokens_max,
+        prefill_tokens_beside_decodes: step_tokens_max / 2,
+        sequences_max: 8,
+        context_tokens_max: 512,
+        prefix_cache: true,
+        speculation: Speculation::Ngram,
+    };
+    let backend = cpu(tier);
+    let embedder = Arc::new(opened.embedder(&text.tokenizer, 512).unwrap());
+    let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
+    let tower = Tower::load(cpu(tier), files(opened)).unwrap();
+    Engine::new(backend, decoder, text.clone(), embedder, config).unwrap().with_tower(Box::new(tower))
+}
+
+/// What a job has drawn.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Drawn {
+    tokens: Vec<u32>,
+    /// Of the tokens that are text.
+    logprobs: Vec<(u32, f32)>,
+}
+
+/// Runs everything, and gives what each job has drawn.
+fn finish(engine: &mut Engine<CpuBackend>) -> BTreeMap<JobId, Drawn> {
+    let mut events = Vec::new();
+    while engine.has_work() {
+        engine.step(&mut events).unwrap();
+    }
+    engine.check();
+    drawn(&events)
+}
+
+fn drawn(events: &[Event]) -> BTreeMap<JobId, Drawn> {
+    let mut all: BTreeMap<JobId, Drawn> = BTreeMap::new();
+    for event in events {
+        if let EventKind::Delta { tokens, logprobs, .. } = &event.kind {
+            let of = all.entry(event.job).or_default();
+            of.tokens.extend(tokens);
+            of.logprobs.extend(logprobs.iter().map(|of| (of.token, of.logprob)));
+        }
+    }
+    all
+}
+
+#[test]
+fn prompts_are_the_processors() {
+    for case in CASES {
+        let (_, text) = open(case);
+        let image = text.sight.as_ref().unwrap();
+        for talk in talks(case) {
+            let (tokens, spans) = prompt(&text, &talk);
+            assert_eq!(tokens, talk.tokens, "{case}");
+            let rows: usize = spans.iter().map(|span| span.tokens).sum();
+            assert_eq!(rows * text.hidden, talk.rows.len(), "{case}");
+            let (of_frame, bytes) = image.frame();
+            assert!(spans.iter().all(|span| (span.tokens, span.pixels.len()) == (of_frame, bytes)));
+        }
+        let (talk, sight) = (&talks(case)[0], text.sight.as_ref().unwrap());
+        let refused = sight.place(&talk.tokens, Vec::new(), &text.tokenizer);
+        assert!(refused.is_err(), "more places than pictures");
+    }
+}
+
+fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
+    let mut tower = Tower::load(backend, files(opened)).unwrap();
+    let mut all = Vec::new();
+    for span in spans {
+        tower.begin(&span.pixels).unwrap();
+        loop {
+            if let Some(rows) = tower.advance(layers).unwrap() {
+                all.extend(rows);
+                break;
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn rows_are_the_librarys_on_every_backend() {
+    for case in CASES {
+        let (opened, text) = open(case);
+        for (index, talk) in talks(case).iter().enumerate() {
+            let (_, spans) = prompt(&text, talk);
+            let largest = talk.rows.iter().fold(f32::MIN, |a, &b| a.max(b));
+            let range = largest - talk.rows.iter().fold(f32::MAX, |a, &b| a.min(b));
+            let check = |what: &str, rows: &[f32]| {
+                assert_eq!(rows.len(), talk.rows.len());
+                let differs = rows.iter().zip(&talk.rows).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(differs <= ROWS_TOLERANCE * range, "{case} {index} {what}: {differs} of {range}");
+            };
+            if index == 0 {
+                check("reference", &rows_of(ReferenceBackend::new(), &opened, &spans, 100));
+            }
+            for tier in Tier::available() {
+                let rows = rows_of(cpu(tier), &opened, &spans, 100);
+                check(&format!("{tier:?}"), &rows);
+                assert!(rows_of(cpu(tier), &opened, &spans, 1) == rows, "{case} {index} {tier:?}: in pieces");
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_are_the_librarys_in_any_company() {
+    for case in CASES {
+        let model = open(case);
+        let talks = talks(case);
+        let jobs: Vec<Job> =
+            talks.iter().enumerate().map(|(id, talk)| job(id as u64, &model.1, talk)).collect();
+        // Alone, and once more: the tower has nothing to do then, and the prompt is found.
+        let mut one = engine(&model, 64);
+        for (job, talk) in jobs.iter().zip(&talks) {
+            one.submit(job);
+            let found = finish(&mut one).remove(&job.id).unwrap();
+            assert_eq!(found.tokens, talk.greedy, "{case} alone");
+            let vocab = talk.logits.len() / talk.greedy.len();
+            let mut golden = talk.greedy.iter().zip(talk.logits.chunks_exact(vocab));
+            assert!(found.logprobs.len() > 10);
+            for &(token, logprob) in &found.logprobs {
+                let (_, logits) = golden.find(|&(&of, _)| of == token).unwrap();
+                let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+                let known = f64::from(logits[token as usize]) - sum.ln();
+                let largest = logits.iter().fold(f32::MIN, |a, &b| a.max(b));
+                let range = f64::from(largest - logits.iter().fold(f32::MAX, |a, &b| a.min(b)));
+                let differs = (f64::from(logprob) - known).abs();
+                assert!(differs < LOGPROBS_TOLERANCE * range, "{case}: {logprob} for {known} of {range}");
+            }
+            let (seen, hits) = (one.stats().frames_seen, one.stats().prefix_hit_tokens);
+            let again = JobId(job.id.0 + 100);
+            one.submit(&Job { id: again, ..job.clone() });
+            assert_eq!(finish(&mut one)[&again], found, "{case} again");
+            assert_eq!(one.stats().frames_seen, seen, "{case}: nothing is seen twice");
+            assert!(one.stats().prefix_hit_tokens > hits, "{case}: its prefix is found");
+        }
+        // Beside each other, in steps of any size.
+        for step_tokens_max in [512, 64, 9] {
+            let mut engine = engine(&model, step_tokens_max);
+            jobs.iter().for_each(|job| engine.submit(job));
+            for (found, talk) in finish(&mut engine).values().zip(&talks) {
+                assert_eq!(found.tokens, talk.greedy, "{case} in steps of {step_tokens_max}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_pictures_give_other_answers() {
+    for case in CASES {
+        let model = open(case);
+        let mut talk = talks(case).remove(1);
+        let mut engine = engine(&model, 64);
+        talk.pictures.swap(0, 1);
+        engine.submit(&job(1, &model.1, &talk));
+        assert_ne!(finish(&mut engine)[&JobId(1)].tokens, talk.greedy, "{case}");
+    }
+}
+
+#[test]
+fn answers_go_on_beside_a_picture_and_one_that_is_left_is_forgotten() {
+    let model = open("smolvlm");
+    let talks = talks("smolvlm");
+    let mut engine = engine(&model, 64);
+    let text = Job { media: [].into(), ..job(1, &model.1, &talks[0]) };
+    engine.submit(&text);
+    let mut events = Vec::new();
+    engine.step(&mut events).unwrap();
+    engine.step(&mut events).unwrap();
+    engine.submit(&job(2, &model.1, &talks[0]));
+    engine.submit(&job(3, &model.1, &talks[1]));
+    assert_eq!(engine.stats().waiting, 2);
+    let count = |events: &[Event]| drawn(events).get(&JobId(1)).map_or(0, |of| of.tokens.len());
+    let before = count(&events);
+    for _ in 0..6 {
+        engine.step(&mut events).unwrap();
+    }
+    assert!(count(&events) >= before + 5, "a token a step");
+    assert!(engine.stats().frames_seen >= 2, "and some of the picture");
+    engine.cancel(JobId(2));
+    assert_eq!(engine.stats().waiting, 1);
+    events.clear();
+    while engine.has_work() {
+        engine.step(&mut events).unwrap();
+    }
+    engine.check();
+    assert!(engine.is_idle() && events.iter().all(|event| event.job.0 != 2));
+    assert_eq!(drawn(&events)[&JobId(3)].tokens, talks[1].greedy);
+}
+
+#[test]
+fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
+    let copy = |change: &dyn Fn(&mut Value)| {
+        let directory = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(folder("smolvlm")).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), directory.path().join(entry.file_name())).unwrap();
+        }
+        let path = directory.path().join("preprocessor_config.json");
+        let mut settings: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut settings);
+        fs::write(&path, settings.to_string()).unwrap();
+        Opened::open(directory.path()).map(|opened| opened.info().not_read)
+    };
+    assert_eq!(copy(&|_| ()).unwrap(), [""; 0]);
+    let refused = copy(&|settings| settings["crop_size"] = 3.into()).unwrap_err().to_string();
+    assert!(refused.contains("crop_size") && refused.contains("preprocessor_config.json"), "{refused}");
+    let refused = copy(&|settings| settings["max_image_size"]["longest_edge"] = 50.into()).unwrap_err();
+    assert!(refused.to_string().contains("frames of 50 pixels"), "{refused}");
+    // One that says nothing of pictures is a model of text.
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(folder("smolvlm").join(name), directory.path().join(name)).unwrap();
+    }
+    let opened = Opened::open(directory.path()).unwrap();
+    assert_eq!(opened.info().not_read, ["images"]);
+    assert!(opened.text_model().unwrap().sight.is_none());
+}
