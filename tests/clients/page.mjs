@@ -103,7 +103,7 @@ async function demo() {
 }
 
 async function scripted() {
-  // This engine takes no images, though it says so.
+  // The picture may be refused: what answers here takes none.
   const page = await opened("light", /status of 400/);
   await page.waitForFunction(() => document.querySelector("#model").value === "scripted");
   assert.deepEqual(await page.$$eval("#model optgroup", (groups) => groups.map((group) => `${group.label}: ${group.innerText.trim()}`)), ["Ready: scripted", "On disk: on/disk"]);

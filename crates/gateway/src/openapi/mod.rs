@@ -135,6 +135,10 @@ fn operation(route: &Route) -> Value {
     for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
         responses[*status] = json!({"description": about, "content": {"application/json": {"schema": schema::kind(route.error(status))}}});
     }
+    if route.tag == "MCP" {
+        responses["202"] = json!({"description": "Taken; nothing is answered."});
+        responses["204"] = json!({"description": "The session has ended."});
+    }
     let mut operation = json!({
         "tags": [route.tag],
         "summary": route.about,
