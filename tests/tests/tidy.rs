@@ -56,7 +56,8 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
         ("daemon", vec!["access", "constraints", "formats", "kernels", "media", "proto", "runtime", "store"]),
-        ("gateway", vec!["access", "media", "proto"]),
+        ("mcp", vec![]),
+        ("gateway", vec!["access", "mcp", "media", "proto"]),
         ("cli", vec!["access", "daemon", "gateway", "proto"]),
     ]
     .into_iter()
@@ -113,7 +114,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 32] = [
+const WIRES_MEET: [&str; 33] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -133,6 +134,7 @@ const WIRES_MEET: [&str; 32] = [
     "openai/sampling.rs",
     "openai/thinking.rs",
     "openai/tools.rs",
+    "openai/turns.rs",
     "ops.rs",
     "pictures.rs",
     "request.rs",

@@ -179,6 +179,12 @@ pub(crate) struct ServeArgs {
     /// Port of /metrics, /healthz and /readyz; 0 picks a free one [default: 36902]
     #[arg(long, value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
+    /// Let models call the tools of the MCP servers in --mcp-config
+    #[arg(long, requires = "mcp_config")]
+    pub(crate) enable_mcp: bool,
+    /// MCP servers, as Claude Desktop has them: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
+    #[arg(long, value_name = "FILE", requires = "enable_mcp")]
+    pub(crate) mcp_config: Option<PathBuf>,
     /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case
     #[arg(long)]
     pub(crate) mcp_enabled: bool,

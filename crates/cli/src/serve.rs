@@ -181,6 +181,10 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if let Some(port) = args.mcp_port {
         flags.insert("mcp_port".to_owned(), json!(port));
     }
+    if let Some(file) = &args.mcp_config {
+        flags.insert("mcp_config".to_owned(), json!(file));
+        flags.insert("enable_mcp".to_owned(), json!(args.enable_mcp));
+    }
     if args.mcp_enabled {
         flags.insert("mcp_enabled".to_owned(), json!(true));
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_access::{Access, Refusal};
+use hanzo_engine_mcp::{Servers, ServersConfig};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -36,6 +37,8 @@ pub(crate) struct App {
     pub(crate) answers: Answers,
     /// The hosts that are answered to.
     pub(crate) hosts: Hosts,
+    /// The MCP servers whose tools models may call.
+    pub(crate) mcp_servers: Option<Arc<Servers>>,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
     /// Answers that are kept.
@@ -48,8 +51,17 @@ impl App {
         let failed = |e: prometheus::Error| GatewayError::Config(format!("metrics: {e}"));
         let metrics = Metrics::new().map_err(failed)?;
         engine.register(&metrics).map_err(failed)?;
+        let mcp_servers = match &config.mcp_config {
+            Some(path) if config.enable_mcp => {
+                let servers = ServersConfig::read(path);
+                let servers = servers.map_err(|e| GatewayError::Config(format!("mcp_config: {e}")))?;
+                Some(Arc::new(Servers::start(servers)))
+            }
+            _ => None,
+        };
         Ok(App {
             engine,
+            mcp_servers,
             access,
             metrics,
             drain: Drain::default(),

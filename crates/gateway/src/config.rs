@@ -113,6 +113,10 @@ pub struct Config {
     pub responses_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
+    /// Let models call the tools of the servers in `mcp_config`.
+    pub enable_mcp: bool,
+    /// The MCP servers, in the layout of Claude Desktop: `{"mcpServers": {NAME: {"command": …} or {"url": …}}}`.
+    pub mcp_config: Option<PathBuf>,
     /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port has it in any case.
     pub mcp_enabled: bool,
     /// TCP port of MCP alone; 0 picks a free one.
@@ -168,6 +172,8 @@ impl Default for Config {
             responses_bytes_max: None,
             responses_max: 10_000,
             sse_keep_alive_s: 15,
+            enable_mcp: false,
+            mcp_config: None,
             mcp_enabled: false,
             mcp_port: 3691,
             mcp_sessions_max: 1024,
@@ -237,6 +243,9 @@ impl Config {
         }
         if self.answers_bytes_max > u32::MAX as usize {
             return refuse("answers_bytes_max: must be under 4 GiB");
+        }
+        if self.enable_mcp != self.mcp_config.is_some() {
+            return refuse("enable_mcp, mcp_config (--enable-mcp, --mcp-config): they need each other");
         }
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");

@@ -150,6 +150,9 @@ impl Gateway {
         if tokio::time::timeout(LINGER_TIMEOUT, connections.graceful.shutdown()).await.is_err() {
             tracing::warn!("closing connections whose clients do not read");
         }
+        if let Some(servers) = &app.mcp_servers {
+            servers.close().await;
+        }
         Ok(())
     }
 }

@@ -111,6 +111,14 @@ pub(crate) const JSON_FRAME_BYTES: usize = 64 << 10;
 /// all before it reads gets the 413 and not a broken connection.
 pub(crate) const REFUSED_BODY_TIMES_MAX: usize = 8;
 
+/// Tools of MCP servers that one model is told of.
+pub(crate) const MCP_TOOLS_MAX: usize = 128;
+/// Turns of one answer after which a model may call tools of MCP servers; then it must answer.
+pub(crate) const MCP_TURNS_MAX: usize = 8;
+/// Calls of such tools that one turn makes, and how many of them at once.
+pub(crate) const MCP_CALLS_OF_TURN_MAX: usize = 16;
+/// See [`MCP_CALLS_OF_TURN_MAX`].
+pub(crate) const MCP_CALLS_RUNNING_MAX: usize = 4;
 /// Messages to a session of MCP, or from it, that wait.
 pub(crate) const MCP_CHANNEL_MESSAGES: usize = 64;
 /// In which a session of MCP that was asked for begins.

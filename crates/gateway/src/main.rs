@@ -131,6 +131,14 @@ struct Flags {
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     responses_dir: Option<PathBuf>,
+    /// Let models call the tools of the MCP servers in --mcp-config.
+    #[arg(long, requires = "mcp_config")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    enable_mcp: bool,
+    /// MCP servers, as Claude Desktop has them: {"mcpServers": {NAME: {"command": …} or {"url": …}}}.
+    #[arg(long, value_name = "FILE", requires = "enable_mcp")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_config: Option<PathBuf>,
     /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]

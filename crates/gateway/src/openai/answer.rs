@@ -69,6 +69,11 @@ pub(crate) async fn collect<S: Shape>(
     while let Some(event) = generation.next().await {
         match event? {
             Event::Started => {}
+            Event::Server(call) => {
+                let held = call.outcome.as_ref().map_or(0, |outcome| outcome.text.len());
+                room.grow(call.arguments.len() + held)?;
+                shape.server_call(*call);
+            }
             Event::Scored { index, scored } => {
                 room.grow(logprobs_size(&scored.tokens))?;
                 shape.scored(index, scored);

@@ -22,6 +22,7 @@ use crate::{
         generation::Event,
         plan::{self, Streaming},
         shape::{CollectedCall, CollectedChoice, Head, Shape},
+        turns::{ServerCall, offer},
         usage_count::UsageCount,
     },
 };
@@ -34,7 +35,8 @@ pub(crate) async fn handle(
 ) -> Result<Response, ApiError> {
     let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
-    let (plan, room) = body::read(&app, incoming).await?.into(read).await?;
+    let (mut plan, room) = body::read(&app, incoming).await?.into(read).await?;
+    offer(&app, &asker, &mut plan).await;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
@@ -45,6 +47,7 @@ pub(crate) async fn handle(
             .then(PromptLogprobs::default),
         streaming: plan.streaming,
         old_calls: plan.old_calls,
+        server_calls: plan.offered.is_some().then(Vec::new),
     };
     answer(&app, &asker, plan, room, peer, shape).await
 }
@@ -54,7 +57,36 @@ struct Chat {
     logprobs: bool,
     prompt: Option<PromptLogprobs>, // where they were asked for
     streaming: Streaming,
-    old_calls: bool, // as `function_call`
+    old_calls: bool,                    // as `function_call`
+    server_calls: Option<Vec<McpCall>>, // None: none were offered
+}
+
+/// `mcp_call` of a chunk, and each of `mcp_calls`: a call of a tool of an MCP server, which was made here. An extension.
+#[derive(Serialize)]
+struct McpCall {
+    id: String,
+    server: String,
+    name: String,
+    arguments: String,
+    status: &'static str, // in_progress, completed or failed
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+}
+
+impl McpCall {
+    fn of(call: ServerCall) -> McpCall {
+        let status =
+            call.outcome.as_ref().map_or("in_progress", |o| if o.is_error { "failed" } else { "completed" });
+        let output = call.outcome.map(|outcome| outcome.text);
+        McpCall {
+            id: call.id,
+            server: call.tool.server,
+            name: call.tool.tool,
+            arguments: call.arguments,
+            status,
+            output,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -70,6 +102,8 @@ struct Completion<'a, 'p> {
     prompt_logprobs: Option<&'p PromptLogprobs>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_calls: Option<&'p [McpCall]>,
 }
 
 #[derive(Serialize)]
@@ -146,6 +180,8 @@ struct Chunk<'a> {
     usage: Option<Option<Usage>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timings: Option<Timings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp_call: Option<McpCall>,
 }
 
 #[derive(Serialize)]
@@ -189,6 +225,7 @@ impl Chat {
             choices,
             usage: self.streaming.usage_so_far(used),
             timings: None,
+            mcp_call: None,
         }
     }
 
@@ -210,6 +247,14 @@ impl Shape for Chat {
         match event {
             // A stream has none.
             Event::Started | Event::Scored { .. } => {}
+            Event::Server(call) => {
+                self.open(head, used, 0, frames);
+                // With a choice, as every chunk that clients know has one.
+                let delta = ChunkDelta::default();
+                let choice = ChunkChoice { index: 0, delta, logprobs: None, finish_reason: None };
+                let mcp_call = Some(McpCall::of(*call));
+                frames.data(&Chunk { mcp_call, ..self.chunk(head, used, vec![choice]) });
+            }
             Event::Delta { index, delta } => {
                 self.open(head, used, index, frames);
                 let logprobs = (!delta.logprobs.is_empty()).then(|| chat_logprobs(&delta.logprobs));
@@ -257,6 +302,12 @@ impl Shape for Chat {
         self.prompt.iter_mut().for_each(|prompt| prompt.0.extend_from_slice(&scored.tokens));
     }
 
+    fn server_call(&mut self, call: ServerCall) {
+        if call.outcome.is_some() {
+            self.server_calls.iter_mut().for_each(|calls| calls.push(McpCall::of(call.clone())));
+        }
+    }
+
     fn usage(&mut self, head: &Head, used: &UsageCount, frames: &mut Frames) {
         frames.data(&Chunk { usage: Some(Some(usage(used))), ..self.chunk(head, used, Vec::new()) });
     }
@@ -292,6 +343,7 @@ impl Shape for Chat {
             usage: usage(used),
             prompt_logprobs: self.prompt.as_ref(),
             timings: used.timings.as_ref().map(timings),
+            mcp_calls: self.server_calls.as_deref().filter(|calls| !calls.is_empty()),
         }
     }
 }

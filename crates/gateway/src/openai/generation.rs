@@ -16,6 +16,7 @@ use crate::{
     openai::{
         lines::{LineLimits, Lines},
         plan::Plan,
+        turns::{ServerCall, Turns},
         usage_count::UsageCount,
     },
     until::Until,
@@ -31,6 +32,8 @@ pub(crate) enum Event {
     Scored { index: u32, scored: v1::PromptLogprobs },
     /// Text, reasoning or log probabilities came.
     Delta { index: u32, delta: v1::Delta },
+    /// A call of a tool of an MCP server has begun or ended, which the answer waits for.
+    Server(Box<ServerCall>),
     /// The choice is complete; the reason is STOP, where a stop string may have ended it, LENGTH or TOOL_CALLS.
     Finished { index: u32, reason: FinishReason, stop_string: String, timings: Option<v1::Timings> },
 }
@@ -55,9 +58,11 @@ pub(crate) struct Generation {
     pub(crate) used: UsageCount,
     until: Until,
     limits: Option<LineLimits>,
-    lines: Vec<Lines>, // by index
-    cut: Option<u32>,  // the choice that a limit has just ended
-    cuts: Vec<bool>,   // by index: ended by a limit
+    lines: Vec<Lines>,         // by index
+    cut: Option<u32>,          // the choice that a limit has just ended
+    cuts: Vec<bool>,           // by index: ended by a limit
+    turns: Option<Box<Turns>>, // of an answer that may call tools of MCP servers
+    engine: Engine,
 }
 
 impl Generation {
@@ -66,6 +71,11 @@ impl Generation {
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine(asker);
+        let mut turns = None;
+        if let (Some(offered), [request]) = (plan.offered, &plan.requests[..]) {
+            turns = Some(Box::new(Turns::new(offered, request.clone())));
+        }
+        let of_turns = engine.clone();
         let (prompts, sent) = (plan.requests.len(), Arc::new(plan.sent));
         let mut waiting = prompts.min(app.config.prompts_running_max);
         let events = stream::iter(plan.requests)
@@ -89,6 +99,8 @@ impl Generation {
             lines: vec![Lines::default(); prompts * plan.choices as usize],
             cut: None,
             cuts: vec![false; prompts * plan.choices as usize],
+            turns,
+            engine: of_turns,
         };
         // A prompt that says much while another is not accepted is answered.
         while waiting > 0 && generation.early.len() < EARLY_EVENTS_MAX {
@@ -104,6 +116,55 @@ impl Generation {
     /// The next event; `None` once every choice has finished. After an error there is nothing more, and the
     /// engine has been told to stop. May be dropped while it waits: no event is lost.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
+        loop {
+            let Some(turns) = &mut self.turns else { return self.next_of_engine().await };
+            if let Some(event) = turns.told.pop_front() {
+                return Some(Ok(event));
+            }
+            if let Some(running) = &mut turns.running {
+                let outcomes = self.until.run(async { Ok::<_, ApiError>(running.await) }).await;
+                match outcomes {
+                    Ok(outcomes) => self.next_turn(outcomes),
+                    Err(error) => {
+                        (self.turns, self.events) = (None, None);
+                        return Some(Err(error));
+                    }
+                }
+                continue;
+            }
+            let event = self.next_of_engine().await;
+            let Some(turns) = &mut self.turns else { return event };
+            match event {
+                Some(Ok(Event::Delta { index, mut delta })) => {
+                    if turns.see(&mut delta) {
+                        return Some(Ok(Event::Delta { index, delta }));
+                    }
+                }
+                Some(Ok(Event::Finished { reason, .. })) if turns.begin(reason) => {}
+                Some(Ok(Event::Started)) if !turns.is_first() => {}
+                event => return event,
+            }
+        }
+    }
+
+    /// Asks the engine to go on with what came of the calls, or ends the answer.
+    fn next_turn(&mut self, outcomes: Vec<hanzo_engine_mcp::Outcome>) {
+        let generated = self.used.completion_tokens();
+        let Some(turns) = &mut self.turns else { return };
+        let Some(request) = turns.next(outcomes, generated) else {
+            let (reason, stop_string) = (FinishReason::Length, String::new());
+            turns.told.push_back(Event::Finished { index: 0, reason, stop_string, timings: None });
+            self.events = None;
+            return;
+        };
+        self.finished = vec![false];
+        self.used.next_turn();
+        let events = run(self.engine.clone(), 0, request, self.until.deadline);
+        self.events = Some(Box::pin(events.map_err(ApiError::from)));
+    }
+
+    /// The next event of the engine's streams.
+    async fn next_of_engine(&mut self) -> Option<Result<Event, ApiError>> {
         if let Some(index) = self.cut.take() {
             self.finished[index as usize] = true;
             if self.finished.iter().all(|finished| *finished) {

@@ -52,7 +52,7 @@ pub(crate) async fn handle(
     while let Some(event) = generation.next().await {
         match event? {
             // Of a prompt that nobody asked to be scored nothing comes.
-            Event::Started | Event::Scored { .. } => {}
+            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { index, delta } => {
                 shape.count(index, &delta);
                 room.grow(delta.text.len())?;
@@ -192,7 +192,7 @@ impl Shape for Infill {
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
-            Event::Started | Event::Scored { .. } => {}
+            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { index, delta } => {
                 self.count(index, &delta);
                 if !delta.text.is_empty() {

@@ -20,4 +20,5 @@ pub(crate) mod shape;
 mod sse;
 pub(crate) mod thinking;
 mod tools;
+pub(crate) mod turns;
 pub(crate) mod usage_count;

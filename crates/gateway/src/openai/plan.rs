@@ -13,7 +13,7 @@ use crate::{
         STOP_TOKEN_IDS_MAX,
     },
     names::SentFields,
-    openai::{constraint, lines::LineLimits, prompt, sampling, tools},
+    openai::{constraint, lines::LineLimits, prompt, sampling, tools, turns::Offered},
     request::{either, keep_alive, model, priority},
     request_id::RequestId,
     unsupported,
@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) old_calls: bool,
     /// Where choices end before the model ends them.
     pub(crate) line_limits: Option<LineLimits>,
+    /// Tools of MCP servers that its model is told of.
+    pub(crate) offered: Option<Offered>,
 }
 
 impl Plan {
@@ -276,6 +278,7 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         sent,
         old_calls: false,
         line_limits: None,
+        offered: None,
     })
 }
 

@@ -10,6 +10,7 @@ use crate::{
         frames::Frames,
         generation::Event,
         plan::Streaming,
+        turns::ServerCall,
         usage_count::UsageCount,
     },
     request_id::{random_id, unix_seconds},
@@ -72,6 +73,8 @@ pub(crate) trait Shape: Send + 'static {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames);
     /// Log probabilities of the tokens of an answer's prompt that is collected, which has the choices from `index` on.
     fn scored(&mut self, index: u32, scored: v1::PromptLogprobs);
+    /// A call of a tool of an MCP server, of an answer that is collected.
+    fn server_call(&mut self, _: ServerCall) {}
     /// What has gone wrong while an event was taken in, if anything has.
     fn fault(&mut self) -> Option<ApiError> {
         None

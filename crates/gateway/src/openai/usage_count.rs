@@ -6,6 +6,7 @@ use hanzo_engine_proto::v1;
 #[derive(Debug, Default)]
 pub(crate) struct UsageCount {
     prompts: Vec<PromptUsage>,
+    earlier: PromptUsage, // of turns before this one
     finished_tokens: u32,
     running_tokens: Vec<u32>, // by index: what a choice that has not finished has sent
     pub(crate) reasoning_tokens: u32,
@@ -28,6 +29,15 @@ impl UsageCount {
             prompts: vec![PromptUsage::default(); prompts],
             running_tokens: vec![0; prompts * choices as usize],
             ..UsageCount::default()
+        }
+    }
+
+    /// The answer goes on with a longer prompt, which counts too.
+    pub(crate) fn next_turn(&mut self) {
+        for prompt in &mut self.prompts {
+            self.earlier.prompt_tokens = self.earlier.prompt_tokens.saturating_add(prompt.prompt_tokens);
+            self.earlier.cached_tokens = self.earlier.cached_tokens.saturating_add(prompt.cached_tokens);
+            *prompt = PromptUsage::default();
         }
     }
 
@@ -74,11 +84,11 @@ impl UsageCount {
 
     /// Of all prompts.
     pub(crate) fn prompt_tokens(&self) -> u32 {
-        self.prompts.iter().fold(0, |sum, p| sum.saturating_add(p.prompt_tokens))
+        self.prompts.iter().fold(self.earlier.prompt_tokens, |sum, p| sum.saturating_add(p.prompt_tokens))
     }
 
     /// Of all prompts, as their first choices found them in the prefix cache.
     pub(crate) fn cached_tokens(&self) -> u32 {
-        self.prompts.iter().fold(0, |sum, p| sum.saturating_add(p.cached_tokens))
+        self.prompts.iter().fold(self.earlier.cached_tokens, |sum, p| sum.saturating_add(p.cached_tokens))
     }
 }

@@ -1,0 +1,229 @@
+//! Tools of MCP servers inside one answer: the model is told of them, its calls of them are made here, and it goes on with their
+//! results, for a bounded number of turns. Calls of the client's own tools end the answer as they always do. Whoever makes a
+//! [`Plan`] of a chat may [`offer`] them; [`Generation`](super::generation::Generation) takes the turns.
+
+use std::{collections::VecDeque, pin::Pin, sync::Arc};
+
+use futures_util::{StreamExt as _, stream};
+use hanzo_engine_mcp::{Outcome, Servers, Tool};
+use hanzo_engine_proto::v1::{self, Capability, FinishReason, ToolChoice, infer_request::Prompt};
+use serde_json::json;
+
+use crate::{
+    app::App,
+    asker::Asker,
+    limits::{CHAT_TOOLS_MAX, MCP_CALLS_OF_TURN_MAX, MCP_CALLS_RUNNING_MAX, MCP_TOOLS_MAX, MCP_TURNS_MAX},
+    openai::{generation::Event, plan::Plan},
+    select::sole,
+};
+
+/// Tools that a request's model is told of.
+#[derive(Debug, Clone)]
+pub(crate) struct Offered {
+    servers: Arc<Servers>,
+    tools: Vec<Tool>,
+}
+
+/// A call of a tool of a server, as a client may see it.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerCall {
+    pub(crate) id: String,
+    pub(crate) tool: Tool,
+    pub(crate) arguments: String,
+    /// None while it runs.
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// Adds the servers' tools to a chat that can use them: one answer, whose tools are the model's to choose or required, by a
+/// model that calls tools. Elsewhere nothing changes.
+pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan) {
+    let Some(servers) = &app.mcp_servers else { return };
+    let [request] = &mut plan.requests[..] else { return };
+    let choice = request.tool_use.as_ref().map_or(ToolChoice::Unspecified, v1::ToolUse::choice);
+    let chosen = matches!(choice, ToolChoice::None | ToolChoice::Named);
+    if plan.choices != 1
+        || plan.old_calls
+        || chosen
+        || request.constraint.is_some()
+        || request.prompt_logprobs.is_some()
+    {
+        return;
+    }
+    let Some(Prompt::Chat(chat)) = &mut request.prompt else { return };
+    if chat.continue_final_message {
+        return;
+    }
+    let mut tools = servers.tools(MCP_TOOLS_MAX.min(CHAT_TOOLS_MAX.saturating_sub(chat.tools_json.len())));
+    // A client's own tool of that name is the one that is meant.
+    tools.retain(|tool| !chat.tools_json.iter().any(|own| names(own, &tool.name)));
+    if tools.is_empty() || !calls_tools(app, asker, &request.model).await {
+        return;
+    }
+    chat.tools_json.extend(tools.iter().map(|tool| {
+        let function =
+            json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters});
+        json!({"type": "function", "function": function}).to_string()
+    }));
+    plan.offered = Some(Offered { servers: Arc::clone(servers), tools });
+}
+
+/// Whether a tool of the client's has that name.
+fn names(tool_json: &str, name: &str) -> bool {
+    serde_json::from_str::<serde_json::Value>(tool_json).is_ok_and(|tool| tool["function"]["name"] == name)
+}
+
+/// Whether the model was taught to call tools. What is wrong with the name is said when it is asked.
+async fn calls_tools(app: &App, asker: &Asker, model: &str) -> bool {
+    if model.is_empty() {
+        let sole = sole(app, asker, &[Capability::Chat]).await;
+        return sole
+            .is_ok_and(|m| m.status.is_some_and(|s| s.capabilities().any(|can| can == Capability::Tools)));
+    }
+    let Ok(shown) = app.engine(asker).show(model.to_owned()).await else { return false };
+    let loaded =
+        shown.status.as_ref().is_some_and(|status| status.capabilities().any(|can| can == Capability::Tools));
+    loaded || shown.capabilities().any(|can| can == Capability::Tools)
+}
+
+type Running = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
+
+/// The turns of one answer.
+pub(super) struct Turns {
+    offered: Offered,
+    request: v1::InferRequest, // of the turn that goes on
+    turn: usize,
+    text: String,                  // of this turn
+    reasoning: String,             // of this turn
+    calls: Vec<(u32, ServerCall)>, // of this turn, by the engine's index
+    own: Vec<u32>,                 // the engine's indices of calls of the client's tools
+    /// What is to be shown before anything else.
+    pub(super) told: VecDeque<Event>,
+    /// The calls that run. Kept here, so that whoever waits for it may stop and wait again.
+    pub(super) running: Option<Running>,
+}
+
+impl Turns {
+    pub(super) fn new(offered: Offered, request: v1::InferRequest) -> Turns {
+        let (text, reasoning) = (String::new(), String::new());
+        let (calls, own, told) = (Vec::new(), Vec::new(), VecDeque::new());
+        Turns { offered, request, turn: 0, text, reasoning, calls, own, told, running: None }
+    }
+
+    /// Whether this is the first turn.
+    pub(super) fn is_first(&self) -> bool {
+        self.turn == 0
+    }
+
+    /// Takes what is not the client's out of a delta; whether anything is left to show.
+    pub(super) fn see(&mut self, delta: &mut v1::Delta) -> bool {
+        self.text.push_str(&delta.text);
+        self.reasoning.push_str(&delta.reasoning);
+        let (parts, mut own) = (std::mem::take(&mut delta.tool_calls), Vec::new());
+        let hidden = parts.len();
+        for mut part in parts {
+            let begins = !part.name.is_empty();
+            let known = self.calls.iter_mut().find(|(index, _)| *index == part.index);
+            if let Some((_, call)) = known {
+                call.arguments.push_str(&part.arguments_json);
+                if part.broken {
+                    self.calls.retain(|(index, _)| *index != part.index);
+                }
+            } else if let Some(tool) = self.offered.tools.iter().find(|tool| begins && tool.name == part.name)
+            {
+                let (id, arguments, tool) = (part.id, part.arguments_json, tool.clone());
+                self.calls.push((part.index, ServerCall { id, tool, arguments, outcome: None }));
+            } else {
+                // The client counts its own.
+                if !self.own.contains(&part.index) {
+                    self.own.push(part.index);
+                }
+                let at = self.own.iter().position(|index| *index == part.index).unwrap_or_default();
+                part.index = u32::try_from(at).unwrap_or(u32::MAX);
+                own.push(part);
+            }
+        }
+        delta.tool_calls = own;
+        let only_hidden = hidden > 0 && delta.tool_calls.is_empty();
+        !(only_hidden && delta.text.is_empty() && delta.reasoning.is_empty() && delta.logprobs.is_empty())
+    }
+
+    /// Begins the calls of a turn that has ended in nothing but calls of servers' tools; false where the answer ends here.
+    pub(super) fn begin(&mut self, reason: FinishReason) -> bool {
+        if reason != FinishReason::ToolCalls || self.calls.is_empty() || !self.own.is_empty() {
+            return false;
+        }
+        let calls: Vec<ServerCall> = self.calls.iter().map(|(_, call)| call.clone()).collect();
+        self.told.extend(calls.iter().cloned().map(|call| Event::Server(Box::new(call))));
+        let servers = Arc::clone(&self.offered.servers);
+        self.running = Some(Box::pin(async move {
+            let call = |(at, call): (usize, ServerCall)| {
+                let servers = Arc::clone(&servers);
+                async move {
+                    match at < MCP_CALLS_OF_TURN_MAX {
+                        true => servers.call(&call.tool, &call.arguments).await,
+                        false => Outcome { text: "too many calls at once".to_owned(), is_error: true },
+                    }
+                }
+            };
+            stream::iter(calls.into_iter().enumerate())
+                .map(call)
+                .buffered(MCP_CALLS_RUNNING_MAX)
+                .collect()
+                .await
+        }));
+        true
+    }
+
+    /// The next turn's request, with what came of the calls; None where nothing may be generated any more, of which `generated`
+    /// tokens were in all turns.
+    pub(super) fn next(&mut self, outcomes: Vec<Outcome>, generated: u32) -> Option<v1::InferRequest> {
+        self.running = None;
+        self.turn += 1;
+        let calls = std::mem::take(&mut self.calls);
+        let mut results = Vec::new();
+        let mut made = Vec::new();
+        for ((_, mut call), outcome) in calls.into_iter().zip(outcomes) {
+            let (name, id) = (call.tool.name.clone(), call.id.clone());
+            made.push(v1::ToolCall {
+                id: id.clone(),
+                name: name.clone(),
+                arguments_json: call.arguments.clone(),
+            });
+            let text =
+                if outcome.is_error { format!("error: {}", outcome.text) } else { outcome.text.clone() };
+            results.push(v1::Message {
+                role: "tool".to_owned(),
+                content: content(text),
+                name,
+                tool_call_id: id,
+                ..v1::Message::default()
+            });
+            call.outcome = Some(outcome);
+            self.told.push_back(Event::Server(Box::new(call)));
+        }
+        let Some(Prompt::Chat(chat)) = &mut self.request.prompt else { return None };
+        let (said, reasoning) = (std::mem::take(&mut self.text), std::mem::take(&mut self.reasoning));
+        chat.messages.push(v1::Message {
+            role: "assistant".to_owned(),
+            content: if said.is_empty() { Vec::new() } else { content(said) },
+            tool_calls: made,
+            reasoning_content: reasoning,
+            ..v1::Message::default()
+        });
+        chat.messages.append(&mut results);
+        let used = self.request.tool_use.get_or_insert_default();
+        used.choice = if self.turn < MCP_TURNS_MAX { ToolChoice::Auto } else { ToolChoice::None }.into();
+        let mut next = self.request.clone();
+        if let Some(max) = next.stop.as_mut().and_then(|stop| stop.max_tokens.as_mut()) {
+            *max = max.saturating_sub(generated);
+            if *max == 0 {
+                return None;
+            }
+        }
+        Some(next)
+    }
+}
+
+fn content(text: String) -> Vec<v1::ContentPart> {
+    vec![v1::ContentPart { part: Some(v1::content_part::Part::Text(text)) }]
+}

@@ -1,0 +1,225 @@
+//! The life of one server: started, asked for its tools, asked to call them, and started again where it ends.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use http::{HeaderName, HeaderValue};
+use rmcp::{
+    RoleClient,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
+        Implementation, JsonObject, ServerResult,
+    },
+    service::{Peer, PeerRequestOptions, RunningService},
+    transport::{
+        async_rw::AsyncRwTransport,
+        streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    child::{self, Process},
+    config::ServerConfig,
+    limits::{BACKOFF, HEALTHY, LOOK, MESSAGE_BYTES_MAX, TOOL_BYTES_MAX, TOOLS_OF_SERVER_MAX},
+};
+
+/// A server, whatever state it is in.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    config: ServerConfig,
+    state: Mutex<State>,
+}
+
+/// What can be asked of it.
+#[derive(Debug, Default)]
+struct State {
+    peer: Option<Peer<RoleClient>>,     // None: it is not there
+    tools: Arc<Vec<rmcp::model::Tool>>, // the last it had: a model that has seen them is told that they fail
+}
+
+/// A connection that lasts until this is dropped.
+struct Connected {
+    service: RunningService<RoleClient, ClientConfig>,
+    process: Option<Process>,
+}
+
+impl Server {
+    pub(crate) fn new(name: String, config: ServerConfig) -> Server {
+        Server { name, config, state: Mutex::default() }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        // Whole whatever panicked beside it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tools that it last had.
+    pub(crate) fn tools(&self) -> Arc<Vec<rmcp::model::Tool>> {
+        Arc::clone(&self.state().tools)
+    }
+
+    /// Keeps it connected until `ended`.
+    pub(crate) async fn live(self: Arc<Self>, ended: CancellationToken) {
+        let mut pause = BACKOFF[0];
+        loop {
+            let begun = Instant::now();
+            let connected = tokio::select! {
+                () = ended.cancelled() => return,
+                connected = tokio::time::timeout(self.config.start_timeout(), self.connect()) => connected,
+            };
+            match connected {
+                Ok(Ok(mut connected)) => {
+                    tracing::info!(server = self.name, tools = self.tools().len(), "an MCP server is there");
+                    tokio::select! {
+                        () = ended.cancelled() => {}
+                        () = connected.gone() => tracing::warn!(server = self.name, "an MCP server has gone"),
+                    }
+                    self.state().peer = None;
+                    connected.end().await;
+                }
+                Ok(Err(reason)) => tracing::warn!(server = self.name, reason, "an MCP server does not start"),
+                Err(_) => tracing::warn!(
+                    server = self.name,
+                    reason = "it says nothing",
+                    "an MCP server does not start"
+                ),
+            }
+            if begun.elapsed() >= HEALTHY {
+                pause = BACKOFF[0];
+            }
+            tokio::select! {
+                () = ended.cancelled() => return,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(BACKOFF[1]),
+            }
+        }
+    }
+
+    /// Connects and asks for tools. The reason of a failure has no address and no header in it.
+    async fn connect(&self) -> Result<Connected, String> {
+        let name = Implementation::new("hanzo-engine", env!("CARGO_PKG_VERSION"));
+        let client = ClientConfig::new(ClientCapabilities::default(), name);
+        let (service, process) = match (&self.config.command, &self.config.url) {
+            (Some(command), _) => {
+                let started = child::start(&self.name, command, &self.config);
+                let (process, output, input) = started.map_err(|error| format!("{command}: {error}"))?;
+                let lines =
+                    AsyncRwTransport::new_client(output, input).with_max_line_length(MESSAGE_BYTES_MAX);
+                let service = rmcp::serve_client(client, lines).await;
+                (service.map_err(|error| error.to_string())?, Some(process))
+            }
+            (None, Some(url)) => {
+                let service = rmcp::serve_client(client, self.http(url)?).await;
+                // It says the address, which may have a key in it.
+                (service.map_err(|error| error.to_string().replace(url.as_str(), "URL"))?, None)
+            }
+            (None, None) => return Err("it has neither a command nor a url".to_owned()),
+        };
+        let mut tools = Vec::new();
+        let mut cursor = None;
+        loop {
+            let page = rmcp::model::PaginatedRequestParams::default().with_cursor(cursor);
+            let page = service.peer().list_tools(Some(page)).await.map_err(|error| error.to_string())?;
+            tools.extend(page.tools.into_iter().filter(|tool| self.config.offers(&tool.name)));
+            cursor = page.next_cursor;
+            if cursor.is_none() || tools.len() > TOOLS_OF_SERVER_MAX {
+                break;
+            }
+        }
+        let fits = |tool: &rmcp::model::Tool| {
+            serde_json::to_vec(tool).is_ok_and(|text| text.len() <= TOOL_BYTES_MAX)
+        };
+        let all = tools.len();
+        tools.retain(fits);
+        tools.truncate(TOOLS_OF_SERVER_MAX);
+        if tools.len() < all {
+            tracing::warn!(
+                server = self.name,
+                left_out = all - tools.len(),
+                "tools are too many or too large to be offered"
+            );
+        }
+        let mut state = self.state();
+        state.tools = Arc::new(tools);
+        state.peer = Some(service.peer().clone());
+        drop(state);
+        Ok(Connected { service, process })
+    }
+
+    fn http(&self, url: &str) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+        // Whoever was first has chosen it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // A redirect would take the headers elsewhere.
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
+        let client = client.map_err(|error| error.without_url().to_string())?;
+        let mut config = StreamableHttpClientTransportConfig::with_uri(url);
+        config.max_sse_event_size = MESSAGE_BYTES_MAX;
+        config.max_json_response_size = MESSAGE_BYTES_MAX;
+        let header = |(name, value): (&String, &String)| {
+            let mut value = HeaderValue::try_from(value).ok()?;
+            value.set_sensitive(true);
+            Some((HeaderName::try_from(name).ok()?, value))
+        };
+        config.custom_headers = self.config.headers.iter().filter_map(header).collect::<HashMap<_, _>>();
+        Ok(StreamableHttpClientTransport::with_client(client, config))
+    }
+
+    /// Calls a tool, by the name that it has there.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+    ) -> Result<rmcp::model::CallToolResult, String> {
+        let peer = self.state().peer.clone();
+        let Some(peer) = peer else { return Err("its server is not there; it may come back".to_owned()) };
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let limit = self.config.call_timeout();
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        // A server that is too slow is told to stop.
+        let asked = peer.send_cancellable_request(request, PeerRequestOptions::with_timeout(limit)).await;
+        let answer = match asked {
+            Ok(handle) => handle.await_response().await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(ServerResult::CallToolResult(result)) => Ok(result),
+            Ok(_) => Err("it answered what is no result of a tool".to_owned()),
+            Err(rmcp::service::ServiceError::Timeout { .. }) => {
+                Err(format!("it did not answer within {} seconds", limit.as_secs()))
+            }
+            Err(error) => {
+                let url = self.config.url.as_deref().unwrap_or("\0");
+                Err(error.to_string().replace(url, "URL"))
+            }
+        }
+    }
+}
+
+impl Connected {
+    /// Takes leave, and waits until its process is gone.
+    async fn end(self) {
+        let _ = self.service.cancel().await;
+        if let Some(process) = self.process {
+            process.end().await;
+        }
+    }
+
+    /// Resolves when it is no longer there.
+    async fn gone(&mut self) {
+        loop {
+            let ended = self.process.as_mut().is_some_and(|process| !process.runs());
+            if ended || self.service.is_closed() || self.service.peer().is_transport_closed() {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+const _: () = assert!(
+    BACKOFF[0].as_nanos() <= BACKOFF[1].as_nanos() && LOOK.as_nanos() <= Duration::from_secs(1).as_nanos()
+);

@@ -1,0 +1,165 @@
+//! All servers, and the names by which models call their tools: `SERVER__TOOL`, of letters, digits, `_` and `-`.
+
+use std::{collections::HashSet, sync::Arc};
+
+use rmcp::model::{ContentBlock, JsonObject, ResourceContents};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use crate::{
+    config::ServersConfig,
+    limits::{CALL_RESULT_BYTES_MAX, TOOL_NAME_BYTES_MAX},
+    server::Server,
+};
+
+/// The servers, which are ended when this is dropped.
+#[derive(Debug)]
+pub struct Servers {
+    servers: Vec<Arc<Server>>,
+    lives: TaskTracker,
+    ended: CancellationToken,
+    _dropped: DropGuard,
+}
+
+/// A tool as a model is told of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tool {
+    /// What the model calls.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The JSON schema of its arguments.
+    pub parameters: JsonObject,
+    /// The server that has it, and the tool's name there.
+    pub server: String,
+    /// See `server`.
+    pub tool: String,
+}
+
+/// What came of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// For the model, at most [`CALL_RESULT_BYTES_MAX`] bytes.
+    pub text: String,
+    /// The tool could not do it, or could not be asked.
+    pub is_error: bool,
+}
+
+impl Servers {
+    /// Starts them, and waits for none.
+    pub fn start(config: ServersConfig) -> Servers {
+        let (ended, lives) = (CancellationToken::new(), TaskTracker::new());
+        let server = |(name, config)| {
+            let server = Arc::new(Server::new(name, config));
+            lives.spawn(Arc::clone(&server).live(ended.clone()));
+            server
+        };
+        let servers = config.servers.into_iter().map(server).collect();
+        lives.close();
+        let dropped = ended.clone().drop_guard();
+        Servers { servers, lives, ended, _dropped: dropped }
+    }
+
+    /// Ends them, and waits until their processes are gone.
+    pub async fn close(&self) {
+        self.ended.cancel();
+        self.lives.wait().await;
+    }
+
+    /// At most `max` of the tools that the servers have, or last had; of a name that two have, the first.
+    pub fn tools(&self, max: usize) -> Vec<Tool> {
+        let (mut tools, mut names) = (Vec::new(), HashSet::new());
+        for server in &self.servers {
+            for tool in server.tools().iter() {
+                let name = name(&server.name, &tool.name);
+                if tools.len() < max && names.insert(name.clone()) {
+                    tools.push(Tool {
+                        name,
+                        description: tool.description.as_deref().unwrap_or_default().to_owned(),
+                        parameters: (*tool.input_schema).clone(),
+                        server: server.name.clone(),
+                        tool: tool.name.to_string(),
+                    });
+                }
+            }
+        }
+        tools
+    }
+
+    /// Calls one. Whatever goes wrong is told as an outcome. Dropping the future does not wait for the server.
+    pub async fn call(&self, tool: &Tool, arguments_json: &str) -> Outcome {
+        let failed =
+            |problem: String| Outcome { text: cut(format!("{}: {problem}", tool.tool)), is_error: true };
+        let arguments = match arguments_json.trim() {
+            "" => Ok(JsonObject::new()),
+            text => serde_json::from_str(text),
+        };
+        let Ok(arguments) = arguments else { return failed("the arguments are no JSON object".to_owned()) };
+        let Some(server) = self.servers.iter().find(|server| server.name == tool.server) else {
+            return failed("there is no such server".to_owned());
+        };
+        match server.call(&tool.tool, arguments).await {
+            Ok(result) => {
+                let text = match (&result.content[..], &result.structured_content) {
+                    ([], Some(value)) => value.to_string(),
+                    (content, _) => content.iter().map(text).collect::<Vec<_>>().join("\n"),
+                };
+                Outcome { text: cut(text), is_error: result.is_error == Some(true) }
+            }
+            Err(problem) => failed(problem),
+        }
+    }
+}
+
+/// What a model can read of a piece of a result.
+fn text(content: &ContentBlock) -> String {
+    match content {
+        ContentBlock::Text(text) => text.text.clone(),
+        ContentBlock::Resource(embedded) => match &embedded.resource {
+            ResourceContents::TextResourceContents { text, .. } => text.clone(),
+            _ => "[a resource that is no text]".to_owned(),
+        },
+        ContentBlock::ResourceLink(link) => format!("[resource {}]", link.uri),
+        ContentBlock::Image(_) => "[an image]".to_owned(),
+        ContentBlock::Audio(_) => "[audio]".to_owned(),
+        _ => "[content of another kind]".to_owned(),
+    }
+}
+
+fn cut(mut text: String) -> String {
+    const CUT: &str = "\n[cut off]";
+    if text.len() > CALL_RESULT_BYTES_MAX {
+        let fits = |end: &usize| text.is_char_boundary(*end);
+        let end = (0..=CALL_RESULT_BYTES_MAX - CUT.len()).rev().find(fits).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(CUT);
+    }
+    text
+}
+
+fn name(server: &str, tool: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    let mut name: String = server.chars().chain("__".chars()).chain(tool.chars()).map(plain).collect();
+    name.truncate(TOOL_NAME_BYTES_MAX);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CALL_RESULT_BYTES_MAX, cut, name};
+
+    #[test]
+    fn names_are_such_as_models_take() {
+        assert_eq!(name("my server", "read.file"), "my_server__read_file");
+        assert_eq!(name("é", &"x".repeat(99)).len(), 64);
+    }
+
+    #[test]
+    fn results_are_bounded() {
+        assert_eq!(cut("é".to_owned()), "é");
+        let long = cut("é".repeat(CALL_RESULT_BYTES_MAX));
+        assert!(long.len() <= CALL_RESULT_BYTES_MAX && long.ends_with("[cut off]"));
+    }
+}
