@@ -1,18 +1,22 @@
 """helm/: the chart lints, renders what Kubernetes accepts, its parts name each other rightly, and its schema refuses."""
 import base64
+import json
 import pathlib
+import re
 import shutil
 
 import kubernetes_validate
 import yaml
 
+import monitoring
 from harness import ROOT, Fault, check, expect, must, run, scratch
 
 CHART = ROOT / "helm/hanzo-engine"
 # The oldest that Chart.yaml admits, and the newest that the validator knows.
 KUBERNETES = ["1.30", kubernetes_validate.latest_version()]
-# Kinds of the Prometheus operator, which the validator does not know.
-FOREIGN = {"ServiceMonitor"}
+# Kinds of the Prometheus operator, of KEDA and of the Gateway API, which the validator does not know.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute"}
+CASES_MIN = 10
 # Container → (port of its probes, path of liveness and startup, path of readiness).
 PROBES = {"engined": ("admin", "/healthz", "/readyz"), "gateway": ("http", "/alive", "/ready")}
 # After the drain the gateway writes last bytes for 2 s.
@@ -50,14 +54,30 @@ def key(objects, container):
 
 def configs(objects):
     """engined's and the gateway's configuration, as text."""
-    [data] = [o["data"] for o in of_kind(objects, "ConfigMap")]
+    [data] = [o["data"] for o in of_kind(objects, "ConfigMap") if "engine.yaml" in o["data"]]
     return data["engine.yaml"], data["gateway.yaml"]
+
+
+def workloads(objects):
+    """{container: its workload}: the daemon's StatefulSet and the gateway's Deployment, each with one container."""
+    found = {}
+    for thing in of_kind(objects, "StatefulSet") + of_kind(objects, "Deployment"):
+        [container] = thing["spec"]["template"]["spec"]["containers"]
+        found[container["name"]] = thing
+    expect(set(found) == set(PROBES), f"the workloads run {sorted(found)}")
+    return found
+
+
+def container_of(workload):
+    [container] = workload["spec"]["template"]["spec"]["containers"]
+    return container
 
 
 @check
 def chart_lints():
     for values in cases():
         must("helm", "lint", "--strict", CHART, *(["-f", values] if values else []))
+    expect(len(cases()) >= CASES_MIN, f"{len(cases())} sets of values")
     return f"{len(cases())} sets of values"
 
 
@@ -74,7 +94,7 @@ def chart_renders_what_kubernetes_accepts():
                     kubernetes_validate.validate(thing, version, strict=True)
                 except Exception as error:
                     raise Fault(f"{values or 'values.yaml'}: {kind}/{name} on {version}: {error}") from None
-    expected = {"StatefulSet", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
+    expected = {"StatefulSet", "Deployment", "PrometheusRule", "ScaledObject", "HTTPRoute", "Ingress", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
                 "HorizontalPodAutoscaler", "ServiceMonitor", "Secret"}
     expect(seen == expected, f"the sets of values render {sorted(seen)}, not {sorted(expected)}")
     return f"{len(seen) - len(FOREIGN)} kinds, Kubernetes {' and '.join(KUBERNETES)}, strict; {', '.join(FOREIGN)} by its references alone"
@@ -86,75 +106,132 @@ def matches(selector, labels):
 
 def references(objects):
     """Faults of one rendering."""
-    [pods] = of_kind(objects, "StatefulSet")
-    template = pods["spec"]["template"]
-    labels, spec = template["metadata"]["labels"], template["spec"]
-    services = of_kind(objects, "Service")
-    containers = {c["name"]: c for c in spec["containers"]}
-    ports = {p["name"]: p["containerPort"] for c in containers.values() for p in c["ports"]}
+    parts = workloads(objects)
+    services = {s["metadata"]["name"]: s for s in of_kind(objects, "Service")}
     daemon, gateway = (yaml.safe_load(text) for text in configs(objects))
+    labels = {name: part["spec"]["template"]["metadata"]["labels"] for name, part in parts.items()}
+    ports = {name: {p["name"]: p["containerPort"] for p in container_of(part)["ports"]} for name, part in parts.items()}
+    secure = "tls_cert" in gateway
 
-    listens = {"grpc": daemon["server"]["grpc_port"], "admin": daemon["server"]["admin_port"], "http": gateway["port"]}
-    expect(ports == listens, f"container ports {ports}, configurations {listens}")
-    expect(gateway["engine"].endswith(f":{ports['grpc']}"), "the gateway's engine has another port")
-    expect(set(containers) == set(PROBES), f"containers {set(containers)}")
+    expect(ports["engined"] == {"grpc": daemon["server"]["grpc_port"], "admin": daemon["server"]["admin_port"]}, f"{ports}")
+    expect(ports["gateway"] == {"http": gateway["port"]}, f"{ports}")
     for name, (port, alive, ready) in PROBES.items():
-        container = containers[name]
+        part, container = parts[name], container_of(parts[name])
+        spec = part["spec"]["template"]["spec"]
         for probe, path in [("startupProbe", alive), ("livenessProbe", alive), ("readinessProbe", ready)]:
             get = container[probe]["httpGet"]
-            expect(get == {"path": path, "port": port}, f"{name}: {probe} asks {get}")
-            expect(port in {p["name"] for p in container["ports"]}, f"{name} has no port {port}")
-        security = container["securityContext"]
-        expect(security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
-               and security["capabilities"] == {"drop": ["ALL"]}, f"{name}: securityContext {security}")
+            scheme = "HTTPS" if secure and name == "gateway" else "HTTP"
+            expect({"scheme": "HTTP", **get} == {"path": path, "port": port, "scheme": scheme}, f"{name}: {probe} asks {get}")
+        for inside in [container, *spec.get("initContainers", [])]:
+            security = inside["securityContext"]
+            expect(security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"]
+                   and security["capabilities"] == {"drop": ["ALL"]}, f"{name}: securityContext {security}")
+            volumes = {v["name"] for v in spec["volumes"]}
+            volumes |= {c["metadata"]["name"] for c in part["spec"].get("volumeClaimTemplates", [])}
+            mounted = {m["name"] for m in inside["volumeMounts"]}
+            expect(mounted <= volumes, f"{name} mounts {mounted - volumes}, which is no volume")
         sleep_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-        drain_s = max(daemon["server"]["drain_s"], gateway["drain_s"])
+        drain_s = {"engined": daemon["server"]["drain_s"], "gateway": gateway["drain_s"]}[name]
         grace_s = spec["terminationGracePeriodSeconds"]
-        expect(grace_s >= sleep_s + drain_s + AFTER_DRAIN_S, f"{grace_s} s of grace for {sleep_s} + {drain_s}")
-        volumes = {v["name"] for v in spec["volumes"]}
-        volumes |= {c["metadata"]["name"] for c in pods["spec"].get("volumeClaimTemplates", [])}
+        expect(grace_s >= sleep_s + drain_s + AFTER_DRAIN_S, f"{name}: {grace_s} s of grace for {sleep_s} + {drain_s}")
         mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
-        expect(mounts.keys() <= volumes, f"{name} mounts {set(mounts) - volumes}, which is no volume")
         config = container["args"][container["args"].index("--config") + 1]
         expect(config.startswith(mounts["config"] + "/"), f"{name}: {config} is not mounted")
-        expect(config.split("/")[-1] in of_kind(objects, "ConfigMap")[0]["data"], f"{name}: no {config} in the ConfigMap")
-    keys = {key(objects, container) for container in containers.values()}
-    expect(len(keys) == 1, "the two containers have different keys")
+        settings = daemon["server"] if name == "engined" else gateway
+        for setting in ("tls_cert", "tls_key", "engine_ca"):
+            path = settings.get(setting)
+            expect(path is None or pathlib.PurePath(path).parent in map(pathlib.PurePath, mounts.values()),
+                   f"{name}: {setting} {path} is on no mount of {mounts}")
+        security = spec["securityContext"]
+        expect(security["runAsNonRoot"] and security["runAsUser"] > 0, f"the pod's securityContext: {security}")
+        expect(spec["enableServiceLinks"] is False, "service links put foreign HANZO_ENGINE_* variables into the pods")
+        expect(spec["automountServiceAccountToken"] is False, "the pods hold a token")
+        expect(matches(part["spec"]["selector"]["matchLabels"], labels[name]), f"{name}: selects other pods")
+    expect(not matches(parts["engined"]["spec"]["selector"]["matchLabels"], labels["gateway"])
+           and not matches(parts["gateway"]["spec"]["selector"]["matchLabels"], labels["engined"]), "one selects the other's pods")
+
+    keys = {key(objects, container_of(part)) for part in parts.values()}
+    expect(len(keys) == 1, "the two programs have different keys")
     insecure = {daemon["server"].get("insecure", False), gateway.get("insecure", False)}
     expect(insecure == {keys == {None}}, f"insecure is {insecure} with {len(keys - {None})} keys")
     expect(keys == {None} or len(keys.pop()) > 16, "the key is short")
-    expect(daemon["store"]["dir"].startswith(
-        {m["name"]: m["mountPath"] for m in containers["engined"]["volumeMounts"]}["models"] + "/"), "store.dir is not on the volume")
-    security = spec["securityContext"]
-    expect(security["runAsNonRoot"] and security["runAsUser"] > 0, f"the pod's securityContext: {security}")
-    expect(spec["enableServiceLinks"] is False, "service links put foreign HANZO_ENGINE_* variables into the pods")
-    expect(spec["automountServiceAccountToken"] is False, "the pods hold a token")
+    pods = parts["engined"]
+    models = {m["name"]: m["mountPath"] for m in container_of(pods)["volumeMounts"]}["models"]
+    expect(daemon["store"]["dir"].startswith(models + "/"), "store.dir is not on the volume")
+    for pull in pods["spec"]["template"]["spec"].get("initContainers", []):
+        at = pull["args"].index("--model-dir") + 1
+        expect(pull["args"][at] == daemon["store"]["dir"], f"{pull['name']} pulls into {pull['args'][at]}")
 
-    names = {s["metadata"]["name"] for s in services}
-    expect(pods["spec"]["serviceName"] in names, "serviceName names no service")
-    expect(matches(pods["spec"]["selector"]["matchLabels"], labels), "the StatefulSet selects other pods")
-    for service in services:
-        expect(matches(service["spec"]["selector"], labels), f"{service['metadata']['name']} selects other pods")
+    def chosen(selector):
+        """The one workload whose pods a selector means."""
+        found = [name for name in parts if matches(selector, labels[name])]
+        expect(len(found) == 1, f"{selector} selects pods of {found}")
+        return found[0]
+
+    [upstream] = gateway["upstreams"]
+    asked = re.fullmatch(r"(https?)://([a-z0-9-]+):(\d+)", upstream)
+    expect(asked and asked[2] in services, f"the gateway asks {upstream}, which is no service")
+    grpc_service = services[asked[2]]["spec"]
+    expect(grpc_service["clusterIP"] == "None" and not grpc_service.get("publishNotReadyAddresses"),
+           "the gateway must see each daemon that is ready")
+    expect((asked[1] == "https") == ("tls_cert" in daemon["server"]) == ("engine_ca" in gateway), "TLS of one side alone")
+    [grpc] = services[asked[2]]["spec"]["ports"]
+    expect(int(asked[3]) == grpc["port"] and grpc["targetPort"] == "grpc", f"{asked[2]} has {grpc}")
+    expect(chosen(services[asked[2]]["spec"]["selector"]) == "engined", "the gateway asks itself")
+    expect(pods["spec"]["serviceName"] in services, "serviceName names no service")
+    for name, service in services.items():
+        of = chosen(service["spec"]["selector"])
         for port in service["spec"]["ports"]:
-            expect(port["targetPort"] in ports, f"no container port {port['targetPort']}")
+            expect(port["targetPort"] in ports[of], f"{name}: {of} has no port {port['targetPort']}")
     for budget in of_kind(objects, "PodDisruptionBudget"):
-        expect(matches(budget["spec"]["selector"]["matchLabels"], labels), "the disruption budget selects other pods")
+        expect(budget["metadata"]["name"] == parts[chosen(budget["spec"]["selector"]["matchLabels"])]["metadata"]["name"],
+               "the disruption budget is of other pods")
+    opened = {}
     for policy in of_kind(objects, "NetworkPolicy"):
-        expect(matches(policy["spec"]["podSelector"]["matchLabels"], labels), "the network policy selects other pods")
-        opened = {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
-        offered = {p["targetPort"] for s in services for p in s["spec"]["ports"]}
-        expect(opened == offered, f"the network policy opens {opened}, the services offer {offered}")
-    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
-        target = scaler["spec"]["scaleTargetRef"]
-        expect((target["kind"], target["name"]) == ("StatefulSet", pods["metadata"]["name"]), f"scales {target}")
-        expect("replicas" not in pods["spec"], "replicas fight the autoscaler")
+        of = chosen(policy["spec"]["podSelector"]["matchLabels"])
+        opened[of] = {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]}
+        for rule in policy["spec"]["ingress"]:
+            if {p["port"] for p in rule["ports"]} == {"grpc"}:
+                [first, *_] = rule["from"]
+                expect(chosen(first["podSelector"]["matchLabels"]) == "gateway", "the gateway may not ask the daemon")
+    expect(opened in ({}, {name: set(of) for name, of in ports.items()}), f"the network policies open {opened}")
+    scaled = [*of_kind(objects, "HorizontalPodAutoscaler"), *of_kind(objects, "ScaledObject")]
+    targets = [(s["spec"]["scaleTargetRef"]["kind"], s["spec"]["scaleTargetRef"]["name"]) for s in scaled]
+    expect(len(targets) == len(set(targets)), f"two scale one workload: {targets}")
+    for part in parts.values():
+        is_scaled = (part["kind"], part["metadata"]["name"]) in targets
+        expect(is_scaled != ("replicas" in part["spec"]), f"{part['metadata']['name']}: replicas fight the autoscaler")
+    expect(set(targets) <= {(p["kind"], p["metadata"]["name"]) for p in parts.values()}, f"scales {targets}")
+    for scaler in of_kind(objects, "ScaledObject"):
+        for trigger in scaler["spec"]["triggers"]:
+            faults = monitoring.unknown(trigger["metadata"]["query"], monitoring.exported())
+            expect(not faults, f"KEDA asks for {faults}, which nobody exports")
+    seen = set()
     for monitor in of_kind(objects, "ServiceMonitor"):
-        chosen = [s for s in services if matches(monitor["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])]
-        expect(len(chosen) == 1, f"the service monitor selects {len(chosen)} services: each pod once")
-        offered = {p["name"] for p in chosen[0]["spec"]["ports"]}
-        asked = {e["port"] for e in monitor["spec"]["endpoints"]}
-        expect(asked == {"admin", "http"} <= offered, f"the service monitor asks {asked} of {offered}")
-        expect({e["path"] for e in monitor["spec"]["endpoints"]} == {"/metrics"}, "metrics are at /metrics")
+        meant = [s for s in services.values() if matches(monitor["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])]
+        expect(len(meant) == 1, f"the service monitor selects {len(meant)} services: each pod once")
+        [endpoint] = monitor["spec"]["endpoints"]
+        expect(endpoint["port"] in {p["name"] for p in meant[0]["spec"]["ports"]}, f"no port {endpoint['port']}")
+        expect(endpoint["path"] == "/metrics", "metrics are at /metrics")
+        expect(endpoint["scheme"] == ("https" if secure and endpoint["port"] == "http" else "http"), f"{endpoint}")
+        seen.add((endpoint["port"], endpoint["relabelings"][0]["replacement"]))
+    expect(seen in (set(), {("admin", "engined"), ("http", "engine-gateway")}), f"service monitors: {seen}")
+    for rule in of_kind(objects, "PrometheusRule"):
+        expect(rule["spec"] == yaml.safe_load((ROOT / "deploy/alerts.yml").read_text()), "other alerts than deploy/alerts.yml")
+    for boards in of_kind(objects, "ConfigMap"):
+        for name, text in boards["data"].items():
+            if name.endswith(".json"):
+                expect(json.loads(text) == json.loads((ROOT / "deploy/grafana/dashboards" / name).read_text()), f"{name} differs")
+    for way_in in of_kind(objects, "Ingress"):
+        [rule] = way_in["spec"]["rules"]
+        [path] = rule["http"]["paths"]
+        backend = path["backend"]["service"]
+        expect(chosen(services[backend["name"]]["spec"]["selector"]) == "gateway", "the ingress leads elsewhere")
+        expect(backend["port"]["name"] in {p["name"] for p in services[backend["name"]]["spec"]["ports"]}, f"{backend}")
+    for route in of_kind(objects, "HTTPRoute"):
+        [backend] = route["spec"]["rules"][0]["backendRefs"]
+        expect(chosen(services[backend["name"]]["spec"]["selector"]) == "gateway", "the route leads elsewhere")
+        expect(backend["port"] in {p["port"] for p in services[backend["name"]]["spec"]["ports"]}, f"{backend}")
 
 
 @check
@@ -182,6 +259,7 @@ def chart_honours_values():
         [pods] = of_kind(render(None, *more), "StatefulSet")
         return pods["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
 
+    expect(checksum() == checksum("--set", "gateway.choices_max=3"), "the gateway's settings replace the daemon's pods")
     expect(checksum() != checksum("--set", "engine.threads=3"), "a changed configuration does not replace the pods")
     expect(checksum() == checksum("--set", "replicas=3"), "a changed number of pods replaces them")
     full_pods, small, claim = (
@@ -192,8 +270,16 @@ def chart_honours_values():
     models = {v["name"]: v for v in claim["template"]["spec"]["volumes"]}["models"]
     expect(models.get("persistentVolumeClaim") == {"claimName": "models"}, f"existing claim: {models}")
     expect(not of_kind(render(CHART / "ci/claim.yaml"), "Secret"), "a secret beside the one that is there")
-    expect(key(render(), of_kind(render(), "StatefulSet")[0]["spec"]["template"]["spec"]["containers"][0]), "no key by default")
-    expect(not of_kind(render(), "PodDisruptionBudget"), "a budget over one pod blocks the draining of its node")
+    expect(key(render(), container_of(of_kind(render(), "StatefulSet")[0])), "no key by default")
+    budgets = {o["metadata"]["name"] for o in of_kind(render(), "PodDisruptionBudget")}
+    expect(budgets == {"release-hanzo-engine-gateway"}, f"budgets {budgets}: one over one pod blocks the draining of its node")
+    gpu = of_kind(render(CHART / "ci/gpu.yaml"), "StatefulSet")[0]["spec"]["template"]["spec"]
+    [pull] = gpu["initContainers"]
+    expect(pull["args"][:2] == ["pull", "hf:Qwen/Qwen3-4B-GGUF:Q8_0"], f"{pull['args']}")
+    token = {env["name"]: env for env in pull["env"]}["HF_TOKEN"]["valueFrom"]["secretKeyRef"]
+    expect(token == {"name": "hugging-face", "key": "token"}, f"{token}")
+    expect(gpu["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1 and gpu["runtimeClassName"] == "nvidia"
+           and gpu["nodeSelector"] and gpu["tolerations"], "GPU")
 
 
 # What must be refused, and a word of the refusal.
@@ -223,6 +309,14 @@ REFUSED = [
     ("image.digest=sha256:12", "digest"),
     ("service.httpPort=70000", "httpPort"),
     ("service.type=ExternalName", "type"),
+    ("service.grpc=true", "grpc"),
+    ("gatewayPods.replicas=-1", "replicas"),
+    ("gatewayPods.autoscaling.enabled=true,gatewayPods.autoscaling.minReplicas=9", "minReplicas"),
+    ("ingress.enabled=true", "ingress.host"),
+    ("httpRoute.enabled=true", "parentRefs"),
+    ("autoscaling.enabled=true,autoscaling.keda.enabled=true", "prometheusAddress"),
+    ("tls.secret=x", "tls"),
+    ("pull=x", "pull"),
     ("persistence.size=lots", "size"),
     ("persistence.accessModes={ReadOnlyMany}", "accessModes"),
     ("resources.engine.limits.cpu=1", "engine"),
@@ -257,5 +351,5 @@ def chart_notes_say_where():
         output = must("helm", "template", "release", copy, "--namespace", "space", "-f", CHART / "ci/full.yaml",
                       "--show-only", "templates/notes.yaml")
     notes = yaml.safe_load(output)["text"]
-    for word in ("http://inference.space:80/v1", "inference.space:36901", "statefulset/inference", "Models       small"):
+    for word in ("http://inference.space:80/v1", "inference-engined.space:36901", "statefulset/inference", "Models       small"):
         expect(word in notes, f"no {word} in the notes:\n{notes}")

@@ -112,6 +112,7 @@ class Pair:
             "HANZO_ENGINE_GATEWAY_HOST": "127.0.0.1",
             "HANZO_ENGINE_GATEWAY_PORT": str(self.http),
             "HANZO_ENGINE_GATEWAY_ENGINE": f"http://127.0.0.1:{self.grpc}",
+            "HANZO_ENGINE_GATEWAY_UPSTREAMS": f"http://127.0.0.1:{self.grpc}",
             "HANZO_ENGINE_LOG_LEVEL": "info",
         }
         # One environment for both, as one engine.env is read by both units.
@@ -195,8 +196,7 @@ def chart_starts_the_programs():
     """By the containers' commands and the rendered settings of every set of values."""
     for values in chart.cases():
         objects = chart.render(values)
-        [pods] = chart.of_kind(objects, "StatefulSet")
-        containers = {c["name"]: c for c in pods["spec"]["template"]["spec"]["containers"]}
+        containers = {name: chart.container_of(part) for name, part in chart.workloads(objects).items()}
         with scratch() as folder:
             for name, text in zip(("engine.yaml", "gateway.yaml"), chart.configs(objects)):
                 (pathlib.Path(folder) / name).write_text(text)

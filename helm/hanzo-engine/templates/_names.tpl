@@ -20,8 +20,27 @@ app.kubernetes.io/name: {{ include "engine.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* The pods of the gateway, which are not those of the daemon. */}}
+{{- define "engine.gatewayName" -}}
+{{- printf "%s-gateway" (include "engine.fullname" .) -}}
+{{- end -}}
+
+{{- define "engine.daemonSelector" -}}
+{{ include "engine.selector" . }}
+app.kubernetes.io/component: engined
+{{- end -}}
+
+{{- define "engine.gatewaySelector" -}}
+{{ include "engine.selector" . }}
+app.kubernetes.io/component: gateway
+{{- end -}}
+
 {{- define "engine.labels" -}}
 {{ include "engine.selector" . }}
+{{ include "engine.chartLabels" . }}
+{{- end -}}
+
+{{- define "engine.chartLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
@@ -57,6 +76,10 @@ server:
   {{- if .Values.keys.insecure }}
   insecure: true
   {{- end }}
+  {{- if .Values.tls.engineSecret }}
+  tls_cert: /etc/hanzo-engine-tls/tls.crt
+  tls_key: /etc/hanzo-engine-tls/tls.key
+  {{- end }}
 store:
   dir: /var/lib/hanzo-engine/models
 {{- with .Values.engine }}
@@ -72,9 +95,15 @@ models:
 {{- define "engine.gatewayConfig" -}}
 host: {{ .Values.listenHost | quote }}
 port: 36900
-engine: http://{{ ternary "[::1]" "127.0.0.1" (contains ":" .Values.listenHost) }}:36901
-{{- if .Values.shareEngines }}
-upstreams: ["dns://{{ include "engine.fullname" . }}-headless:36901"]
+# Each address of the name is a daemon that is ready.
+upstreams:
+  - {{ ternary "https" "http" (ne .Values.tls.engineSecret "") }}://{{ include "engine.fullname" . }}-engined:36901
+{{- if .Values.tls.engineSecret }}
+engine_ca: /etc/hanzo-engine-engine-tls/ca.crt
+{{- end }}
+{{- if .Values.tls.httpSecret }}
+tls_cert: /etc/hanzo-engine-tls/tls.crt
+tls_key: /etc/hanzo-engine-tls/tls.key
 {{- end }}
 drain_s: {{ int .Values.drainSeconds }}
 {{- if .Values.keys.insecure }}
