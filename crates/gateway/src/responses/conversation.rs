@@ -13,6 +13,7 @@ use hanzo_engine_proto::v1::{self, content_part::Part};
 use super::{
     custom,
     kept::{Kept, member, quoted},
+    tools::name_shown,
 };
 use crate::{
     error::{ApiError, quote},
@@ -326,7 +327,8 @@ fn called(fields: &mut Fields) -> Result<(String, String), ApiError> {
     if name.text()?.is_empty() {
         return Err(name.error("must not be empty"));
     }
-    Ok((id, name.string()?))
+    let namespace = fields.take("namespace").map(Field::string).transpose()?;
+    Ok((id, name_shown(namespace.as_deref(), &name.string()?)))
 }
 
 /// The texts of a list of parts.

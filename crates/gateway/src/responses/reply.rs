@@ -1,7 +1,7 @@
 //! An answer as a response: its items as they are written, and, of a stream, the events that tell of them. Items come one after the
 //! other: reasoning, texts, calls.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
@@ -12,6 +12,7 @@ use super::{
     kept::{Kept, RESPONSE, item_id, quoted},
     object::{Frame, State},
     store::Responses,
+    tools::Called,
 };
 use crate::{
     answers::AnswerRoom,
@@ -31,8 +32,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) frame: Frame,
-    /// Tools that are called with a text.
-    pub(super) custom: HashSet<String>,
+    /// Tools that the model sees otherwise, by the name that it calls them by.
+    pub(super) called: HashMap<String, Called>,
     /// The reasoning is told as its summary.
     pub(super) summary: bool,
     /// It is put away in `encrypted_content` too.
@@ -144,6 +145,11 @@ impl Reply {
         }
     }
 
+    /// Whether a tool is called with a text, by the name that the model calls it by.
+    fn is_custom(&self, name: &str) -> bool {
+        self.asked.called.get(name).is_some_and(|called| called.custom)
+    }
+
     /// The id of the last item that has begun.
     fn id(&self, kind: &str) -> String {
         let response = self.head.as_ref().map_or("", |head| &head.id);
@@ -210,7 +216,12 @@ impl Reply {
                 (item, id)
             }
             Open::Call { id: call, name, arguments, .. } => {
-                let is_custom = self.asked.custom.contains(name);
+                let is_custom = self.is_custom(name);
+                let known = self.asked.called.get(name);
+                let name = known.map_or(name, |called| &called.name);
+                let namespace = known.and_then(|called| called.namespace.as_deref());
+                let namespace = namespace.map(|text| format!("\"namespace\":{},", quoted(text)));
+                let namespace = namespace.unwrap_or_default();
                 let id = self.id(if is_custom { "ctc" } else { "fc" });
                 let (kind, what, value) = if is_custom {
                     let input = if begins { String::new() } else { custom::input(arguments) };
@@ -219,7 +230,7 @@ impl Reply {
                     ("function_call", "arguments", if begins { String::new() } else { arguments.clone() })
                 };
                 let item = format!(
-                    "{{\"id\":\"{id}\",\"type\":\"{kind}\",\"status\":\"{status}\",\"call_id\":{},\"name\":{},\"{what}\":{}}}",
+                    "{{\"id\":\"{id}\",\"type\":\"{kind}\",\"status\":\"{status}\",\"call_id\":{},\"name\":{},{namespace}\"{what}\":{}}}",
                     quoted(call),
                     quoted(name),
                     quoted(&value)
@@ -266,7 +277,7 @@ impl Reply {
                 let part = format!("{at},\"part\":{}", output_text(text, logprobs));
                 self.tell(frames, "response.content_part.done", &part);
             }
-            Open::Call { name, arguments, .. } if self.asked.custom.contains(name) => {
+            Open::Call { name, arguments, .. } if self.is_custom(name) => {
                 let (at, input) = (self.place(id, ""), quoted(&custom::input(arguments)));
                 self.tell_piece(
                     frames,
@@ -276,6 +287,7 @@ impl Reply {
                 self.tell(frames, "response.custom_tool_call_input.done", &format!("{at},\"input\":{input}"));
             }
             Open::Call { name, arguments, .. } => {
+                let name = self.asked.called.get(name).map_or(name, |called| &called.name);
                 let done = format!(
                     "{},\"name\":{},\"arguments\":{}",
                     self.place(id, ""),
@@ -343,8 +355,9 @@ impl Reply {
         }
         let Some(Open::Call { name, arguments, .. }) = &mut self.open else { return };
         arguments.push_str(&arguments_json);
+        let name = name.clone();
         // The text of a custom tool is known when its arguments are whole.
-        if !arguments_json.is_empty() && !self.asked.custom.contains(name) {
+        if !arguments_json.is_empty() && !self.is_custom(&name) {
             let rest = format!("{},\"delta\":{}", self.place(&self.id("fc"), ""), quoted(&arguments_json));
             self.tell_piece(frames, "response.function_call_arguments.delta", &rest);
         }

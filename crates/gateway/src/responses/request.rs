@@ -1,6 +1,6 @@
 //! From the fields of a request to a plan: what to ask the engine, and what the answer is to look like.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use hanzo_engine_proto::v1::{self, ToolUse, constraint::Of, infer_request::Prompt};
 
@@ -8,7 +8,7 @@ use super::{
     conversation::{self, Before, Item, is_reference},
     object::{Frame, repeated},
     reply::Asked,
-    tools,
+    tools::{self, Called},
 };
 use crate::{
     config::Config,
@@ -71,7 +71,7 @@ pub(super) struct Read {
 pub(super) struct Prompted {
     pub(super) chat: v1::Chat,
     used: Option<ToolUse>,
-    custom: HashSet<String>,
+    called: HashMap<String, Called>,
     reasoning: Option<v1::Reasoning>,
     format: Option<Of>,
     items: Vec<Item>,
@@ -122,6 +122,8 @@ pub(super) fn read(
     logprobs |= top > 0;
     let max_tokens = fields.take("max_output_tokens").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     fields.take("metadata").map_or(Ok(()), metadata)?;
+    // What Codex says of itself, for its own service.
+    fields.take("client_metadata").map(Field::object).transpose()?;
     let prompted = prompt(&mut fields, config.lenient, before)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
@@ -144,7 +146,7 @@ pub(super) fn read(
     request.prompt = Some(Prompt::Chat(prompted.chat));
     let asked = Asked {
         frame: Frame { repeated, store },
-        custom: prompted.custom,
+        called: prompted.called,
         summary: prompted.summary,
         sealed,
         // Of events with text alone.
@@ -213,7 +215,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
     Ok(Prompted {
         chat,
         used: tools.used,
-        custom: tools.custom,
+        called: tools.called,
         reasoning: thinking.bounds(),
         format,
         items: conversation.items,

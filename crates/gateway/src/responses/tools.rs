@@ -1,7 +1,7 @@
-//! A request's tools and what becomes of them. Functions and custom tools are called by the model and run by the client; tools that
-//! OpenAI's servers run are refused by name, or left out where the gateway is lenient.
+//! A request's tools and what becomes of them. Functions and custom tools, alone or in a namespace, are called by the model and run by the
+//! client; tools that OpenAI's servers run are refused by name, or left out where the gateway is lenient.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use hanzo_engine_proto::v1::{ToolChoice, ToolUse};
 
@@ -19,14 +19,28 @@ pub(super) struct Tools {
     pub(super) json: Vec<String>,
     /// None where nothing is said.
     pub(super) used: Option<ToolUse>,
-    /// Those that are called with a text.
-    pub(super) custom: HashSet<String>,
+    /// Those that are not as the model sees them, by the name that it calls them by.
+    pub(super) called: HashMap<String, Called>,
+}
+
+/// A tool as the client knows it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Called {
+    pub(super) name: String,
+    pub(super) namespace: Option<String>,
+    /// It is called with a text.
+    pub(super) custom: bool,
+}
+
+/// What the model calls a tool by.
+pub(super) fn name_shown(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}__{name}"))
 }
 
 /// A tool that the model may call.
 struct Tool {
-    name: String,
-    custom: bool,
+    name: String, // as the model sees it
+    called: Called,
     json: String,
 }
 
@@ -39,9 +53,9 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
     if let Some(field) = fields.take("tools") {
         let mut list = field.list()?;
         for one in list.by_ref().take(CHAT_TOOLS_MAX) {
-            tools.extend(tool(one, lenient)?);
+            several(one, lenient, &mut tools)?;
         }
-        if list.next().is_some() {
+        if list.next().is_some() || tools.len() > CHAT_TOOLS_MAX {
             return Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools")));
         }
     }
@@ -50,16 +64,51 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
         Some(field) => tool_choice(field, &mut tools)?,
         None => (ToolChoice::Unspecified, String::new()),
     };
-    let custom = tools.iter().filter(|tool| tool.custom).map(|tool| tool.name.clone()).collect();
-    let json: Vec<String> = tools.into_iter().map(|tool| tool.json).collect();
+    let mut called = HashMap::new();
+    let mut json = Vec::with_capacity(tools.len());
+    for tool in tools {
+        json.push(tool.json);
+        if tool.called.custom || tool.called.namespace.is_some() {
+            called.insert(tool.name, tool.called);
+        }
+    }
     // Without tools the choice can only be none.
     let used =
         (!json.is_empty()).then(|| ToolUse { choice: choice.into(), named, parallel, ..ToolUse::default() });
-    Ok(Tools { json, used, custom })
+    Ok(Tools { json, used, called })
 }
 
-/// A tool in the form that templates know; None of one that is left out.
-fn tool(field: Field, lenient: bool) -> Result<Option<Tool>, ApiError> {
+/// A tool, or those of a namespace.
+fn several(field: Field, lenient: bool, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
+    let mut fields = field.object()?;
+    if fields.require("type")?.text()? != "namespace" {
+        tools.extend(tool(field, lenient, None, "")?);
+        return Ok(());
+    }
+    let name = fields.require("name")?;
+    let namespace = name.string()?;
+    if namespace.is_empty() {
+        return Err(name.error("must not be empty"));
+    }
+    let description = fields.take("description").map(Field::string).transpose()?.unwrap_or_default();
+    let list = fields.require("tools")?.list()?;
+    fields.finish()?;
+    let before = tools.len();
+    for one in list.take(CHAT_TOOLS_MAX + 1) {
+        // What is said of all of them is said once.
+        let of_all = if tools.len() == before { description.as_str() } else { "" };
+        tools.extend(tool(one, lenient, Some(&namespace), of_all)?);
+    }
+    Ok(())
+}
+
+/// A tool in the form that templates know, with what goes before its description; None of one that is left out.
+fn tool(
+    field: Field,
+    lenient: bool,
+    namespace: Option<&str>,
+    of_all: &str,
+) -> Result<Option<Tool>, ApiError> {
     let mut fields = field.object()?;
     let kind = fields.require("type")?;
     let word = kind.text()?;
@@ -69,7 +118,7 @@ fn tool(field: Field, lenient: bool) -> Result<Option<Tool>, ApiError> {
         _ if lenient => return Ok(None),
         other => {
             let problem = format!(
-                "tools of type {} are not supported by this build, only function and custom",
+                "tools of type {} are not supported by this build, only function, custom and namespace",
                 quote(other)
             );
             return Err(ApiError::unsupported(&kind.path(), problem));
@@ -111,16 +160,21 @@ fn tool(field: Field, lenient: bool) -> Result<Option<Tool>, ApiError> {
         // Arguments always satisfy them.
         strict = fields.flag("strict")?;
     }
+    if !of_all.is_empty() {
+        description = Some(description.map_or(of_all.to_owned(), |text| format!("{of_all}\n\n{text}")));
+    }
     // What its answers look like, which it says itself.
     fields.take("output_schema");
     fields.finish()?;
-    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", name.value().to_text());
+    let called = Called { name: name.string()?, namespace: namespace.map(str::to_owned), custom: is_custom };
+    let name = name_shown(namespace, &called.name);
+    let mut json = format!("{{\"type\":\"function\",\"function\":{{\"name\":{}", quoted(&name));
     if let Some(text) = description {
         json.push_str(&format!(",\"description\":{}", quoted(&text)));
     }
     json.push_str(&format!(",\"parameters\":{parameters}"));
     json.push_str(if strict { ",\"strict\":true}}" } else { "}}" });
-    Ok(Some(Tool { name: name.string()?, custom: is_custom, json }))
+    Ok(Some(Tool { name, called, json }))
 }
 
 /// What the text of a custom tool must be.
@@ -175,7 +229,7 @@ fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Strin
             let name = fields.require("name")?;
             let text = name.string()?;
             fields.finish()?;
-            if !tools.iter().any(|tool| tool.name == text && tool.custom == (word == "custom")) {
+            if !tools.iter().any(|tool| tool.name == text && tool.called.custom == (word == "custom")) {
                 return Err(name.error(format!("there is no {word} tool {} in tools", quote(&text))));
             }
             Ok((ToolChoice::Named, text))
@@ -208,7 +262,7 @@ fn allowed(list: Field, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
         let custom = fields.require("type")?.word(&["function", "custom"])? == "custom";
         let name = fields.require("name")?;
         let text = name.string()?;
-        if !tools.iter().any(|known| known.name == text && known.custom == custom) {
+        if !tools.iter().any(|known| known.name == text && known.called.custom == custom) {
             return Err(name.error(format!("there is no tool {} in tools", quote(&text))));
         }
         allowed.push(text);

@@ -402,6 +402,11 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         (json!({"tempratur": 1}), "tempratur"),
         (tool(json!({"type": "web_search"})), "tools[0].type"),
         (tool(json!({"type": "mcp", "server_label": "x"})), "tools[0].type"),
+        (
+            tool(json!({"type": "namespace", "name": "x", "tools": [{"type": "namespace"}]})),
+            "tools[0].tools[0].type",
+        ),
+        (tool(json!({"type": "namespace", "name": "", "tools": []})), "tools[0].name"),
         (tool(json!({"type": "local_shell"})), "tools[0].type"),
         (tool(json!({"type": "function", "function": {"name": "f"}})), "tools[0].name"),
         (tool(json!({"type": "function", "name": "f", "parameters": 3})), "tools[0].parameters"),
@@ -517,4 +522,55 @@ async fn what_does_not_fit_loses_its_oldest_turns_where_that_is_allowed() {
     let items =
         crate::http::get(server.address, &format!("/v1/responses/{id}/input_items?limit=100")).await.json();
     assert_eq!(items["data"].as_array().unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn tools_of_a_namespace_are_called_by_both_names() {
+    let steps = || {
+        vec![
+            started(),
+            part(0, "c1", "crew__stop", "{}", false),
+            part(1, "c2", "crew__patch", "{\"input\":\"a\"}", false),
+            finished(0, FinishReason::ToolCalls, 9),
+        ]
+    };
+    let server = Server::start(script(move |_| Ok(steps()))).await;
+    let inner = json!([{"type": "function", "name": "stop", "description": "Stops."}, {"type": "custom", "name": "patch"}]);
+    let tools = json!([{"type": "namespace", "name": "crew", "description": "Of the crew.", "tools": inner}]);
+    let more = json!({"tools": tools, "tool_choice": {"type": "function", "name": "crew__stop"}});
+    let whole = post(server.address, PATH, &body(more.clone())).await.json();
+    let output: Vec<Value> = whole["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| without(item.clone(), &["id", "status"]))
+        .collect();
+    let expected = [
+        json!({"type": "function_call", "call_id": "c1", "name": "stop", "namespace": "crew", "arguments": "{}"}),
+        json!({"type": "custom_tool_call", "call_id": "c2", "name": "patch", "namespace": "crew", "input": "a"}),
+    ];
+    assert_eq!(output, expected, "{whole}");
+    let mut streamed = body(more);
+    streamed["stream"] = json!(true);
+    let last = events(&post(server.address, PATH, &streamed).await).pop().unwrap();
+    assert_eq!(last["response"]["output"].as_array().unwrap().len(), 2);
+    let request = server.fake.seen().remove(0);
+    assert_eq!(request.tool_use.unwrap().named, "crew__stop");
+    let Some(v1::infer_request::Prompt::Chat(chat)) = request.prompt else { panic!() };
+    let shown: Value = serde_json::from_str(&chat.tools_json[0]).unwrap();
+    assert_eq!(shown["function"]["description"], "Of the crew.\n\nStops.");
+    // As history they are what the model has called.
+    let next = json!({"previous_response_id": whole["id"], "input": [{"type": "function_call_output", "call_id": "c1", "output": "o"}]});
+    post(server.address, PATH, &body(next)).await;
+    let is_next = |request: &v1::InferRequest| matches!(&request.prompt, Some(v1::infer_request::Prompt::Chat(chat)) if chat.messages.len() == 3);
+    let Some(v1::infer_request::Prompt::Chat(chat)) =
+        server.fake.seen().into_iter().find(is_next).unwrap().prompt
+    else {
+        panic!()
+    };
+    let messages: Vec<String> = chat.messages.iter().map(crate::responses_input::shown).collect();
+    assert_eq!(
+        messages,
+        ["user: hi", r#"assistant:  c1=crew__stop({}) c2=crew__patch({"input":"a"})"#, "tool[c1]: o"]
+    );
 }
