@@ -24,6 +24,8 @@ use crate::{
     peer::Peer,
 };
 
+const BODIES_HELD: &str = "the server holds as many request bodies as it may; try again";
+
 /// A body that has not arrived.
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -78,6 +80,21 @@ impl Received {
         (self.text, self.room)
     }
 
+    /// Takes room for so many bytes more, which belong to the body and did not come with it, as if they had.
+    ///
+    /// # Errors
+    /// 413 where that is more than a body may have, 503 where there is no room for it in the time of a body.
+    pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let Config { body_bytes_max, body_timeout_s, .. } = self.app.config;
+        let all = self.text.len().saturating_add(bytes);
+        if all > body_bytes_max {
+            return Err(ApiError::kept_too_large(all, body_bytes_max));
+        }
+        let grown = self.room.grow(all, body_bytes_max);
+        let time = Duration::from_secs(body_timeout_s);
+        tokio::time::timeout(time, grown).await.map_err(|_| ApiError::busy(BODIES_HELD))
+    }
+
     /// What `read` makes of the fields, and the room, which is to be held until that has been handed on; the body itself
     /// is gone. A large one is read on a thread of its own.
     ///
@@ -90,6 +107,21 @@ impl Received {
         let (Received { mut room, .. }, value) = self.peek(read).await?;
         room.settle();
         Ok((value, room))
+    }
+
+    /// What `read` makes of the fields, of a body that is read again.
+    ///
+    /// # Errors
+    /// As for [`Received::into`].
+    pub(crate) async fn look<T: Send + 'static>(
+        &mut self,
+        read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let none =
+            Received { text: String::new(), room: self.app.bodies.room(None), app: Arc::clone(&self.app) };
+        let (received, value) = std::mem::replace(self, none).peek(read).await?;
+        *self = received;
+        Ok(value)
     }
 
     /// As [`Received::into`], of a body that is read again.
@@ -174,7 +206,7 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
         }
         let waiting = Instant::now();
         if tokio::time::timeout(time, room.grow(so_far, bytes_max)).await.is_err() {
-            return Err(ApiError::busy("the server holds as many request bodies as it may; try again"));
+            return Err(ApiError::busy(BODIES_HELD));
         }
         pace.resume(waiting);
         if room.keeps_others_waiting() {

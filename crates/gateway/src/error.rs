@@ -230,6 +230,14 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), message)
     }
 
+    /// 413: a request with the conversation that it follows.
+    pub(crate) fn kept_too_large(bytes: usize, bytes_max: usize) -> ApiError {
+        let message = format!(
+            "the request and what it follows have {bytes} bytes, over the limit of {bytes_max}; begin a new conversation, or send what is needed of this one"
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), message)
+    }
+
     /// 408: the body did not arrive in time, or not `fast enough`.
     pub(crate) fn body_timeout(how: impl Display) -> ApiError {
         let message = format!("the request body did not arrive {how}");

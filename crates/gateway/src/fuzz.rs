@@ -11,6 +11,7 @@ use crate::{
     json::Json,
     openai::{embeddings, plan},
     request_id::RequestId,
+    responses,
     scores::tasks,
     tei::words,
     tokens,
@@ -29,6 +30,7 @@ pub fn body(bytes: &[u8]) {
         let again = || fields.clone();
         drop(plan::chat(again(), &config, &id));
         drop(plan::completion(again(), &config, &id));
+        drop(responses::read(again(), &config, &id));
         drop(embeddings::request(again(), &config));
         drop(tasks::ranking(again(), &config));
         drop(tasks::scoring(again(), &config));

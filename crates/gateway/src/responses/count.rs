@@ -27,9 +27,8 @@ pub(crate) async fn handle(
     Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Json<Value>, ApiError> {
-    let received = body::read(&app, incoming).await?;
-    let (received, named) = received.peek(|fields, _| request::named(fields)).await?;
-    let mut found = Found::of(&app.responses, &owner(&asker), named).await;
+    let mut received = body::read(&app, incoming).await?;
+    let mut found = Found::of(&app, &owner(&asker), &mut received).await?;
     let lenient = app.config.lenient;
     let read = SentFields::beside(move |fields, _| read(fields, lenient, &found.known()));
     let ((request, mut sent), _room) = received.into(read).await?;

@@ -1,6 +1,6 @@
 //! `POST /v1/responses`. Its request is read in `responses::request`, its answer written in `responses::reply`.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{Extension, extract::State, response::Response};
 
@@ -9,14 +9,13 @@ use super::{
     kept::{Kept, response_of},
     reply::{Keeping, Reply},
     request::{self, Named, Read},
-    store::Responses,
     truncation::drop_oldest,
 };
 use crate::{
     answers,
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, Incoming, Received},
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -34,40 +33,36 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Found {
     previous: Option<Arc<Kept>>,
-    items: std::collections::HashMap<String, String>,
+    items: HashMap<String, String>, // by id
 }
 
 impl Found {
-    /// Looks up what a request names, among what its asker has made.
-    pub(super) async fn of(responses: &Responses, owner: &str, named: Named) -> Found {
-        let mut found = Found::default();
-        if let Some(id) = &named.previous {
-            found.previous = responses.load(owner, id).await;
+    /// Looks up what a request names, among what its asker has made. What is found takes up room as the request's body does.
+    pub(super) async fn of(app: &App, owner: &str, received: &mut Received) -> Result<Found, ApiError> {
+        let Named { previous, items } = received.look(|fields, _| request::named(fields)).await?;
+        let (mut found, mut bytes) = (Found::default(), 0);
+        if let Some(id) = &previous {
+            bytes = app.responses.bytes(id).await;
+            received.hold(bytes).await?;
+            found.previous = app.responses.load(owner, id).await;
         }
         let mut last: Option<(String, Option<Arc<Kept>>)> = None;
-        for id in named.items {
+        for id in items {
             let Some(response) = response_of(&id) else { continue };
             // Items of one response stand beside each other.
             let kept = match last.take() {
                 Some((known, kept)) if known == response => kept,
-                _ => responses.load(owner, &response).await,
+                _ => app.responses.load(owner, &response).await,
             };
-            if let Some(item) = kept.as_ref().and_then(|kept| kept.item(&id)) {
+            // One that is named often is there as often.
+            if let Some(item) = found.items.get(&id).cloned().or_else(|| kept.as_ref()?.item(&id)) {
+                bytes += item.len();
+                received.hold(bytes).await?;
                 found.items.insert(id, item);
             }
             last = Some((response, kept));
         }
-        found
-    }
-
-    /// The items of the response that is followed, and those before it, as members of an array.
-    fn before(&self) -> String {
-        let Some(kept) = &self.previous else { return String::new() };
-        let output = kept.output();
-        let lists = [kept.input.as_str(), output.as_str()];
-        let inner =
-            lists.map(|list| list.trim_start_matches('[').strip_suffix(']').unwrap_or_default().to_owned());
-        inner.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",")
+        Ok(found)
     }
 
     /// The same, for reading.
@@ -88,23 +83,23 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
     let (peer, id) = (incoming.peer(), asker.id.clone());
-    let received = body::read(&app, incoming).await?;
-    let (received, named) = received.peek(|fields, _| request::named(fields)).await?;
+    let mut received = body::read(&app, incoming).await?;
     let (owner, keeps) = (owner(&asker), app.responses.are_kept());
-    let mut found = Found::of(&app.responses, &owner, named).await;
-    let before = found.before();
+    let mut found = Found::of(&app, &owner, &mut received).await?;
+    let before = found.previous.clone();
     let read =
         move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id, &found.known(), keeps);
     let (Read { plan, asked, truncates }, room) = received.into(read).await?;
+    // What is to be kept of the request is held as long as the answer.
+    let mut held = app.answers.room();
+    held.grow(asked.items.iter().map(|item| item.json.len()).sum())?;
     let (streamed, streaming) = (plan.stream, plan.streaming);
     let mut generation = start(&app, &asker, plan, truncates).await?;
-    let keeping = asked.frame.store.then(|| Keeping {
-        responses: app.responses.clone(),
-        owner,
-        before,
-        _room: Some(room),
-    });
-    let mut reply = Reply::new(asked, keeping, app.answers.room());
+    // The engine has what was asked.
+    drop(room);
+    let responses = app.responses.clone();
+    let keeping = asked.frame.store.then_some(Keeping { responses, owner, before });
+    let mut reply = Reply::new(asked, keeping, held);
     if streamed {
         return Ok(stream(&app, generation, reply, streaming, peer));
     }

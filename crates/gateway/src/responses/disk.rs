@@ -59,6 +59,11 @@ impl Disk {
         written
     }
 
+    /// The bytes of the file of that id; 0 where there is none.
+    pub(super) fn bytes(&self, id: &str) -> usize {
+        fs::metadata(self.path(id)).map_or(0, |file| usize::try_from(file.len()).unwrap_or(usize::MAX))
+    }
+
     /// The response of that id, which has now been used.
     pub(super) fn read(&self, id: &str) -> Option<Kept> {
         let bytes = fs::read(self.path(id)).ok()?;

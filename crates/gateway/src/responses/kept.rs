@@ -38,6 +38,17 @@ impl Kept {
         output.map_or_else(|| "[]".to_owned(), Json::to_text)
     }
 
+    /// The items before the response and those of it, as members of an array.
+    pub(super) fn items(&self) -> String {
+        let output = self.output();
+        let inner = |list: &str| {
+            let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']'));
+            list.unwrap_or_default().to_owned()
+        };
+        let lists = [inner(&self.input), inner(&output)];
+        lists.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",")
+    }
+
     /// The item of that id, of those before the response and those of it.
     pub(super) fn item(&self, id: &str) -> Option<String> {
         let found = |list: &str| {

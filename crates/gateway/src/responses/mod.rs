@@ -13,3 +13,17 @@ pub(crate) mod saved;
 pub(crate) mod store;
 mod tools;
 mod truncation;
+
+use crate::{config::Config, error::ApiError, fields::Fields, json::Json, request_id::RequestId};
+
+/// Reads a body as the routes do, for a fuzzer: what would be kept of it is sound.
+pub(crate) fn read(fields: Fields, config: &Config, id: &RequestId) -> Result<(), ApiError> {
+    request::named(fields.clone())?;
+    let read = request::read(fields, config, id, &conversation::Before::default(), true)?;
+    for item in &read.asked.items {
+        let item = item.named("an-id");
+        let id = Json::parse(&item).ok().and_then(|json| kept::member(json, "id"));
+        assert!(id.is_some_and(|id| id.is_string()), "{item:?} has no id");
+    }
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! An answer as a response: its items as they are written, and, of a stream, the events that tell of them. Items come one after the
 //! other: reasoning, texts, calls.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     answers::AnswerRoom,
-    bodies::Room,
     error::ApiError,
     limits::LOGPROB_BYTES,
     openai::{
@@ -50,10 +49,8 @@ pub(super) struct Asked {
 pub(super) struct Keeping {
     pub(super) responses: Responses,
     pub(super) owner: String,
-    /// The items before the request's own, as members of an array.
-    pub(super) before: String,
-    /// Of the body, whose items are held.
-    pub(super) _room: Option<Room>,
+    /// The response that it follows.
+    pub(super) before: Option<Arc<Kept>>,
 }
 
 /// An answer that is being written.
@@ -393,10 +390,10 @@ impl Reply {
         let named = |(place, item): (usize, &Item)| {
             item.named(&item_id(item.unnamed.unwrap_or_default(), &head.id, place))
         };
-        let mut input: Vec<String> = self.asked.items.iter().enumerate().map(named).collect();
-        if !keeping.before.is_empty() {
-            input.insert(0, keeping.before);
-        }
+        let before = keeping.before.map(|kept| kept.items()).unwrap_or_default();
+        let before = Some(before).filter(|items| !items.is_empty());
+        let own = self.asked.items.iter().enumerate().map(named);
+        let input: Vec<String> = before.into_iter().chain(own).collect();
         let kept = Kept { owner: keeping.owner, input: format!("[{}]", input.join(",")), response };
         keeping.responses.keep(head.id.clone(), kept).await
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Json,
     extract::{Path, RawQuery, State, rejection::PathRejection},
-    http::header,
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +14,7 @@ use super::{
     kept::{Kept, member, quoted},
 };
 use crate::{
+    answers::{self, AnswerRoom},
     app::App,
     asker::Asker,
     error::{ApiError, quote},
@@ -42,8 +42,8 @@ pub(crate) async fn show(
             _ => unknown(&app, &name)?,
         }
     }
-    let kept = load(&app, &asker, id).await?.1;
-    Ok(text(kept.response.clone()))
+    let (_, kept, room) = load(&app, &asker, id).await?;
+    Ok(answers::whole(kept.response.clone(), room))
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -100,7 +100,7 @@ pub(crate) async fn input_items(
             _ => unknown(&app, &name)?,
         }
     }
-    let (response, kept) = load(&app, &asker, id).await?;
+    let (response, kept, room) = load(&app, &asker, id).await?;
     let input = Text::parse(&kept.input).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
     let named = |item: Text<'_>| member(item, "id").and_then(Text::as_str).unwrap_or_default().into_owned();
     let mut items: Vec<(String, Text<'_>)> =
@@ -120,29 +120,29 @@ pub(crate) async fn input_items(
     let data: Vec<String> = shown.iter().map(|(_, item)| item.to_text()).collect();
     let end =
         |item: Option<&(String, Text<'_>)>| item.map_or_else(|| "null".to_owned(), |(id, _)| quoted(id));
-    Ok(text(format!(
+    let list = format!(
         "{{\"object\":\"list\",\"data\":[{}],\"first_id\":{},\"last_id\":{},\"has_more\":{}}}",
         data.join(","),
         end(shown.first()),
         end(shown.last()),
         items.len() > from + limit
-    )))
+    );
+    Ok(answers::whole(list, room))
 }
 
-async fn load(app: &App, asker: &Asker, id: Id) -> Result<(String, Arc<Kept>), ApiError> {
+/// The response of that id, which takes up room as an answer does.
+async fn load(app: &App, asker: &Asker, id: Id) -> Result<(String, Arc<Kept>, AnswerRoom), ApiError> {
     let id = path(id)?;
+    let mut room = app.answers.room();
+    room.grow(app.responses.bytes(&id).await)?;
     match app.responses.load(&owner(asker), &id).await {
-        Some(kept) => Ok((id, kept)),
+        Some(kept) => Ok((id, kept, room)),
         None => Err(ApiError::response_not_found(&id)),
     }
 }
 
 fn path(id: Id) -> Result<String, ApiError> {
     id.map(|Path(id)| id).map_err(|rejection| ApiError::field("response_id", rejection.body_text()))
-}
-
-fn text(json: String) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 fn unknown(app: &App, name: &str) -> Result<(), ApiError> {

@@ -144,6 +144,19 @@ impl Responses {
         .await
     }
 
+    /// What the response of that id takes up, whoever's it is; 0 where there is none.
+    pub(super) async fn bytes(&self, id: &str) -> usize {
+        if !is_id(id) {
+            return 0;
+        }
+        let id = id.to_owned();
+        self.aside(0, move |shared| {
+            let known = shared.order().by_id.get(&id).map(|entry| entry.bytes);
+            known.or_else(|| shared.disk.as_ref().map(|disk| disk.bytes(&id))).unwrap_or(0)
+        })
+        .await
+    }
+
     /// The response of that id, if it is this owner's.
     pub(super) async fn load(&self, owner: &str, id: &str) -> Option<Arc<Kept>> {
         if !is_id(id) {

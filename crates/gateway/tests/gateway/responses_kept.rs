@@ -273,3 +273,35 @@ async fn tokens_are_counted_with_what_came_before() {
     assert_eq!((status, &error["error"]["code"]), (400, &json!("previous_response_not_found")));
     assert_eq!(count(json!({"temperature": 1})).await.0, 400);
 }
+
+#[tokio::test]
+async fn what_is_kept_counts_as_if_it_had_been_sent() {
+    let server = Server::with(script(hello), |config| config.body_bytes_max = 6000).await;
+    let first = made(&server, json!({"input": "x".repeat(3000)})).await;
+    let follow = async |letters: usize| {
+        let more = json!({"previous_response_id": id(&first), "input": "x".repeat(letters)});
+        post(server.address, PATH, &body(more)).await
+    };
+    assert_eq!(follow(10).await.status, 200);
+    let large = follow(2500).await;
+    assert_eq!(
+        (large.status, &large.json()["error"]["code"]),
+        (413, &json!("body_too_large")),
+        "{}",
+        large.text
+    );
+    // A short name of a long item, again and again.
+    let item = format!("msg_{}0000", id(&first).trim_start_matches("resp_"));
+    for (times, status) in [(1, 200), (2, 413)] {
+        let input = vec![json!({"type": "item_reference", "id": item}); times];
+        assert_eq!(
+            post(server.address, PATH, &body(json!({ "input": input }))).await.status,
+            status,
+            "{times}"
+        );
+    }
+    // Nothing is left of what was held.
+    for _ in 0..60 {
+        assert_eq!(follow(10).await.status, 200);
+    }
+}
