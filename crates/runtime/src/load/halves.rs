@@ -20,9 +20,27 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
     let own_norm = format!("{}.weight", names.attention_norm);
     found.rename(|name| {
         let (number, rest) = name.strip_prefix(&start)?.split_once('.')?;
-        let &(layer, is_mlp) = halves.get(number.parse::<usize>().ok()?)?;
+        let (layer, is_mlp) = placed(&halves, spec.layers.len(), number.parse().ok()?);
         let rest =
             if is_mlp && rest == own_norm { format!("{}.weight", names.mlp_norm) } else { rest.to_owned() };
         Some(names.in_layer(prefix, layer, &rest))
     });
+}
+
+/// The layer of a number in the file, and whether it is its MLP. Those behind the last, which predict several tokens at once, stay
+/// behind the last.
+fn placed(halves: &[(usize, bool)], layers: usize, number: usize) -> (usize, bool) {
+    halves.get(number).copied().unwrap_or((layers + number.saturating_sub(halves.len()), false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_behind_the_last_half_is_behind_the_last_layer() {
+        let halves = [(0, false), (0, true), (1, false)];
+        let found: Vec<(usize, bool)> = (0..5).map(|number| placed(&halves, 2, number)).collect();
+        assert_eq!(found, [(0, false), (0, true), (1, false), (2, false), (3, false)]);
+    }
 }
