@@ -1,5 +1,5 @@
 """Tools of MCP servers inside a chat: `engine-gateway --enable-mcp` in front of a scripted engine that calls them, servers made with the
-official mcp package over stdio and streamable HTTP, and the official openai package as the client."""
+official mcp package over stdio, and the official openai package as the client."""
 import json, os, signal, subprocess, sys, tempfile, textwrap, time
 
 import openai

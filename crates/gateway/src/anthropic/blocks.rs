@@ -360,7 +360,7 @@ mod tests {
             ),
             (
                 user(json!({"type": "poem"})),
-                "messages[0].content[0].type: expected text, document or tool_result, got",
+                "messages[0].content[0].type: expected text, image, document or tool_result, got",
             ),
             (user(json!({"text": "x"})), "messages[0].content[0].type: required"),
             (json!({"messages": []}), "messages: must not be empty"),
