@@ -114,13 +114,27 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 33] = [
+const WIRES_MEET: [&str; 47] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
     "anthropic/reply.rs",
     "anthropic/request.rs",
+    "llamacpp/embedding.rs",
     "mcp/calls.rs",
+    "models/load.rs",
+    "models/pull.rs",
+    "ollama/chat.rs",
+    "ollama/embed.rs",
+    "ollama/format.rs",
+    "ollama/generate.rs",
+    "ollama/list.rs",
+    "ollama/manage.rs",
+    "ollama/messages.rs",
+    "ollama/names.rs",
+    "ollama/options.rs",
+    "ollama/reply.rs",
+    "ollama/show.rs",
     "openai/chat.rs",
     "openai/completions.rs",
     "openai/constraint.rs",

@@ -27,6 +27,7 @@ pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
         | Capability::Image
         | Capability::EmbedSparse
         | Capability::Infill
+        | Capability::Reasoning
         | Capability::Tools => None,
     };
     let first = [

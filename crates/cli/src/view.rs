@@ -267,5 +267,6 @@ fn capability(capability: Capability) -> Option<&'static str> {
         Capability::EmbedSparse => Some("embed_sparse"),
         Capability::Tools => Some("tools"),
         Capability::Infill => Some("infill"),
+        Capability::Reasoning => Some("reasoning"),
     }
 }

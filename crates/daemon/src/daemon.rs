@@ -50,7 +50,7 @@ use crate::{
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
-    service::{Core, EngineService, Envelope, Guarded, StoreService},
+    service::{Both, Core, EngineService, Envelope, Guarded, StoreService},
     sizing::LoadOptions,
 };
 
@@ -210,8 +210,8 @@ impl Daemon {
         self.handle.admin_addr
     }
 
-    /// The Engine service for calls from inside this process: what a connection would reach, without one. It answers while
-    /// the daemon is served, and counts and drains with it.
+    /// The services Engine and Store for calls from inside this process: what a connection would reach, without one. They answer while
+    /// the daemon is served, and count and drain with it.
     pub fn engine(
         &self,
     ) -> impl Service<
@@ -225,7 +225,8 @@ impl Daemon {
     + Sync
     + 'static
     + use<> {
-        engine_server(&self.handle.core, self.config.server.message_bytes_max)
+        let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
+        Both { engine: engine_server(core, bytes_max), store: store_server(core, bytes_max) }
     }
 
     /// Who may ask it; what stands in front of it in this process asks the same.

@@ -94,6 +94,7 @@ impl Served {
             fills_in: self.text.infill.is_some(),
             sees: self.text.sight.is_some(),
             tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
+            reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,
             embedder: self.embedder.clone(),
             context_tokens_max: self.size.context_tokens_max(),

@@ -3,6 +3,7 @@
 
 mod adapters;
 mod batches;
+mod both;
 mod embed;
 mod envelope;
 mod guard;
@@ -21,6 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(crate) use both::Both;
 pub(crate) use envelope::Envelope;
 pub(crate) use guard::Guarded;
 #[cfg(test)]

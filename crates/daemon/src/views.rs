@@ -53,6 +53,8 @@ pub(crate) struct WorkerView {
     pub(crate) sees: bool,
     /// How it writes tool calls, and whether its template offers tools.
     pub(crate) tool_format: Option<(ToolFormat, bool)>,
+    /// Its chat template has a reasoning section.
+    pub(crate) reasons: bool,
     pub(crate) generates: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) context_tokens_max: usize,

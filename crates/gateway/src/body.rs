@@ -33,6 +33,7 @@ pub(crate) struct Incoming {
     share: Option<Share>, // of its connection; None where there is none
     peer: Option<Peer>,
     body: Body,
+    bare: bool, // see `needs_no_media_type`
 }
 
 impl Incoming {
@@ -48,7 +49,8 @@ impl<S: Sync> FromRequest<S> for Incoming {
     async fn from_request(request: Request, _: &S) -> Result<Incoming, Infallible> {
         let (head, body) = request.into_parts();
         let (share, peer) = (head.extensions.get().cloned(), head.extensions.get().cloned());
-        Ok(Incoming { share, peer, headers: head.headers, body })
+        let bare = needs_no_media_type(head.uri.path(), &head.headers);
+        Ok(Incoming { share, peer, headers: head.headers, body, bare })
     }
 }
 
@@ -66,7 +68,9 @@ pub(crate) struct Received {
 /// 415 for another media type, 413 over the limit, 408 when it does not arrive in time, 503 where there is no room for
 /// it in that time, 400 where it is not UTF-8.
 pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received, ApiError> {
-    media_type(&incoming.headers)?;
+    if !incoming.bare {
+        media_type(&incoming.headers)?;
+    }
     let (bytes, room) = arrived(app, incoming).await?;
     let text = String::from_utf8(bytes).map_err(|e| {
         ApiError::body(format!("the body is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to()))
@@ -151,6 +155,13 @@ impl Received {
                 .unwrap_or_else(|e| Err(ApiError::internal(&format!("reading a body: {e}")))),
         }
     }
+}
+
+/// Whether a body is taken for JSON whatever it is called. Ollama's users send it by `curl -d`, which calls it a form; what a web
+/// page sends has headers of the browser's, and is not believed.
+fn needs_no_media_type(path: &str, headers: &HeaderMap) -> bool {
+    let of_a_page = [header::ORIGIN, header::REFERER, header::HeaderName::from_static("sec-fetch-site")];
+    path.starts_with("/api/") && !of_a_page.iter().any(|name| headers.contains_key(name))
 }
 
 fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {

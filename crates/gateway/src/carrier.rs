@@ -17,7 +17,7 @@ use crate::{
     limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT},
 };
 
-/// An engine in this process: its gRPC service, which is called without a connection.
+/// An engine in this process: its gRPC services Engine and Store, which are called without a connection.
 pub trait LocalEngine:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
     + Clone

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, TryStreamExt as _, future::Either};
 use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
-use hanzo_engine_proto::v1;
+use hanzo_engine_proto::v1::{self, store_client::StoreClient};
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
 use crate::{
     asker::Asker,
-    carrier::{Client, LocalEngine, client, dial, local},
+    carrier::{Carrier, Client, LocalEngine, client, dial, local},
     error::GatewayError,
     fleet::{Fleet, Has, MemberView, Resolve, Route, Target},
     head::Head,
@@ -28,6 +28,7 @@ mod operator;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     link: Link,
+    store: Option<StoreClient<Carrier>>, // of one engine; of several each has its own
     remote: bool,
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
@@ -86,7 +87,7 @@ impl Engine {
         key: Option<&Secret>,
         tls: &ClientTls,
     ) -> Result<Engine, GatewayError> {
-        Ok(Engine::over(Link::One(client(dial(uri, None, key, tls)?)), true))
+        Ok(Engine::over_one(dial(uri, None, key, tls)?, true))
     }
 
     /// A client of the daemons at those targets; of one alone where there can be but one.
@@ -105,18 +106,24 @@ impl Engine {
 
     /// A client of the engine in this process.
     pub(crate) fn local(engine: impl LocalEngine) -> Engine {
-        Engine::over(Link::One(client(local(engine))), false)
+        Engine::over_one(local(engine), false)
+    }
+
+    fn over_one(carrier: Carrier, remote: bool) -> Engine {
+        let store = Some(StoreClient::new(carrier.clone()));
+        Engine { store, ..Engine::over(Link::One(client(carrier)), remote) }
     }
 
     fn over(link: Link, remote: bool) -> Engine {
         let (pass, record) = (Pass::anyone(), Record::default());
-        Engine { link, remote, pass, refusals: None, record, trace: None }
+        Engine { link, store: None, remote, pass, refusals: None, record, trace: None }
     }
 
     /// The same engine for who asks; what is refused is counted.
     pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec) -> Engine {
         Engine {
             link: self.link.clone(),
+            store: self.store.clone(),
             remote: self.remote,
             pass: asker.pass.clone(),
             refusals: Some(refusals),
@@ -314,6 +321,21 @@ impl Engine {
         let call =
             |mut client: Client, request| async move { within_state(client.unload_adapter(request)).await };
         self.said(self.link.ask_all(&model, request, call).await)
+    }
+
+    /// Has a model there, as a request would: loaded where models are loaded on demand, however long that takes.
+    pub(crate) async fn awake(
+        &mut self,
+        nothing: v1::TokenizeRequest,
+        deadline: Option<Instant>,
+    ) -> Result<(), Status> {
+        self.use_model(&nothing.model)?;
+        let (model, head) = (nothing.model.clone(), self.head(deadline));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.tokenize(head.over(request)).await }
+        };
+        self.said(self.link.ask(&model, nothing, call).await).map(drop)
     }
 
     /// Text or a chat to token ids.

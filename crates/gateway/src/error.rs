@@ -249,6 +249,17 @@ impl ApiError {
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), problem)
     }
 
+    /// 404 on a model, by what its client calls it.
+    pub(crate) fn model_not_found(model: &str, detail: &str) -> ApiError {
+        let detail = detail.strip_prefix("model: ").unwrap_or(detail);
+        let shown: String = model.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
+        let message = format!("model '{shown}' not found, try pulling it first: {detail}");
+        let code = Some("model_not_found");
+        let mut error = ApiError::new(StatusCode::NOT_FOUND, INVALID, code, message);
+        error.param = Some("model".to_owned());
+        error
+    }
+
     /// 404 on the route.
     pub(crate) fn route_not_found(method: &str, path: &str) -> ApiError {
         let message = format!("no such route: {} {}", quote(method), quote(path));

@@ -36,7 +36,7 @@ pub fn body(bytes: &[u8]) {
         drop(tasks::scoring(again(), &config));
         drop(tasks::classifying(again(), &config));
         for shape in [Shape::Vectors, Shape::TokenVectors, Shape::SparseVectors] {
-            drop(words::embedding(again(), &config, shape));
+            drop(words::embedding(again(), &config, &shape));
         }
         drop(words::ranking(again(), &config));
         drop(words::predicting(again(), &config));

@@ -1,4 +1,4 @@
-//! The HTTP gateway of Hanzo Engine: the OpenAI API, and what embeds and ranks in the shapes of TEI, Jina, Cohere
+//! The HTTP gateway of Hanzo Engine: the OpenAI API, Anthropic's messages, Ollama's API, and what embeds and ranks in the shapes of TEI, Jina, Cohere
 //! and vLLM, over the gRPC contract `hanzo.engine.v1`.
 //!
 //! It keeps no state between requests, but for responses that clients ask for again (`responses::store`), and knows nothing of models; it checks requests, changes their shape,
@@ -31,9 +31,12 @@ mod head;
 mod hosts;
 mod json;
 mod limits;
+mod llamacpp;
 mod mcp;
 mod metrics;
+mod models;
 mod names;
+mod ollama;
 mod openai;
 mod openapi;
 mod ops;

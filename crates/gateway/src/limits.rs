@@ -61,6 +61,10 @@ pub(crate) const METADATA_VALUE_CHARS_MAX: usize = 512;
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 512;
 /// Bytes of what says how long a model stays.
 pub(crate) const KEEP_ALIVE_BYTES_MAX: usize = 64;
+/// Keys that a load puts over a model's own.
+pub(crate) const OVERRIDES_MAX: usize = 256;
+/// Patterns of a pull's files.
+pub(crate) const PULL_GLOBS_MAX: usize = 64;
 /// Bytes of a stop string.
 pub(crate) const STOP_BYTES_MAX: usize = 1024;
 /// Entries of `stop_token_ids`.

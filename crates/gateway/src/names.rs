@@ -4,7 +4,7 @@ use crate::{config::Config, error::ApiError, fields::Fields};
 
 /// The engine's fields, each with the words that clients have for it. Of several that were sent the first is told.
 const NAMES: [(&str, &[&str]); 75] = [
-    ("model", &["model"]),
+    ("model", &["model", "reference"]),
     ("suffix", &["suffix", "input_suffix"]),
     ("infill", &["input_extra"]),
     ("reasoning", REASONING),
@@ -13,14 +13,14 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("text", PROMPT),
     ("tokens", PROMPT),
     ("input", PROMPT),
-    ("messages", &["messages", "input"]),
+    ("messages", &["messages", "input", "prompt"]),
     ("tools", &["tools", "functions"]),
     ("tools_json", &["tools", "functions"]),
     ("tool_use", &["tool_choice", "function_call", "parallel_tool_calls", "tools"]),
     ("named", &["tool_choice", "function_call"]),
     (
         "template_kwargs_json",
-        &["chat_template_kwargs", "reasoning_effort", "enable_thinking", "thinking", "reasoning"],
+        &["chat_template_kwargs", "reasoning_effort", "enable_thinking", "thinking", "reasoning", "think"],
     ),
     ("add_generation_prompt", &["add_generation_prompt", "continue_final_message"]),
     ("continue_final_message", &["continue_final_message"]),
@@ -48,7 +48,7 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("presence_penalty", &["presence_penalty"]),
     ("logit_bias", &["logit_bias"]),
     ("seed", &["seed"]),
-    ("max_tokens", &["max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict"]),
+    ("max_tokens", &["max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict", "num_predict"]),
     ("min_tokens", &["min_tokens"]),
     ("strings", STOP),
     ("stop", STOP),
@@ -67,8 +67,8 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("normalize", &["normalize", "normalized", "embd_normalize", "use_activation"]),
     ("truncate", &["truncate", "truncate_prompt_tokens"]),
     ("truncate_prompt_tokens", &["truncate_prompt_tokens"]),
-    ("context_shift", &["context_shift"]),
-    ("keep_tokens", &["n_keep"]),
+    ("context_shift", &["context_shift", "shift"]),
+    ("keep_tokens", &["n_keep", "num_keep"]),
     ("cache_salt", &["cache_salt"]),
     ("cache_prompt", &["cache_prompt"]),
     ("truncate_side", &["truncation_direction", "truncation_side", "truncate"]),
@@ -99,6 +99,7 @@ const CONSTRAINT: &[&str] = &[
     "json_schema",
     "grammar",
     "response_format",
+    "format",
 ];
 
 /// What says how long a model may reason.
@@ -110,6 +111,7 @@ const REASONING: &[&str] = &[
     "thinking_budget_tokens",
     "reasoning_budget",
     "reasoning_budget_tokens",
+    "think",
 ];
 
 const PROMPT: &[&str] = &["messages", "prompt", "content", "input"];
@@ -118,7 +120,8 @@ const PROMPT: &[&str] = &["messages", "prompt", "content", "input"];
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentFields {
     words: Vec<&'static str>,
-    messages_as_one: bool, // theirs are not the engine's
+    options: Vec<&'static str>, // those that lie in an object of that name
+    messages_as_one: bool,      // theirs are not the engine's
 }
 
 impl SentFields {
@@ -130,7 +133,15 @@ impl SentFields {
                 sent.push(word);
             }
         }
-        SentFields { words: sent, messages_as_one: false }
+        SentFields { words: sent, ..SentFields::default() }
+    }
+
+    /// Of one that has some of them in an object `options`.
+    pub(crate) fn of_ollama(body: &Fields<'_>) -> SentFields {
+        let mut own = body.clone();
+        let options = own.take("options").and_then(|field| field.object().ok());
+        let options = options.map(|options| SentFields::of(&options).words).unwrap_or_default();
+        SentFields { options, ..SentFields::of(body) }
     }
 
     /// From here on a message is told as one of all, because the client's messages are not those of the engine.
@@ -157,7 +168,10 @@ impl SentFields {
         let Some((_, words)) = NAMES.iter().find(|(name, _)| *name == field) else {
             return Some(path.to_owned());
         };
-        let word = words.iter().find(|word| self.words.contains(word))?;
+        let Some(word) = words.iter().find(|word| self.words.contains(word)) else {
+            let word = words.iter().find(|word| self.options.contains(word))?;
+            return Some(format!("options.{word}{rest}"));
+        };
         if self.messages_as_one && matches!(*word, "messages" | "input") {
             return Some((*word).to_owned());
         }

@@ -6,15 +6,17 @@ use axum::{
     Extension, Router,
     extract::Request,
     middleware,
-    routing::{any, get, post},
+    response::Response,
+    routing::{any, delete, get, post},
 };
 
 use crate::{
     adapters, anthropic,
     app::App,
     error::ApiError,
+    llamacpp,
     mcp::{self, Mcp},
-    openai, openapi, ops, page, responses, scores, tei, tokens, track,
+    models, ollama, openai, openapi, ops, page, responses, scores, surface, tei, tokens, track,
 };
 
 /// Every route.
@@ -32,6 +34,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/infill", post(openai::infill::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
+        .route("/embedding", post(llamacpp::embedding::handle))
         .route("/v1/rerank", post(scores::rerank::handle))
         .route("/rerank", post(tei::rerank::either))
         .route("/v2/rerank", post(scores::rerank::handle))
@@ -47,12 +50,19 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/similarity", post(tei::similarity::handle))
         .route("/info", get(tei::info::handle))
         .route("/v1/models", get(openai::models::list))
-        .route("/v1/models/{*id}", get(openai::models::show))
+        .route("/v1/models/{*id}", get(openai::models::show).delete(models::remove::handle))
+        .route("/v1/models/load", post(models::load::load))
+        .route("/v1/models/unload", post(models::load::unload))
+        .route("/v1/models/pull", post(models::pull::handle))
+        .route("/models", get(openai::models::list))
+        .route("/models/load", post(models::load::load))
+        .route("/models/unload", post(models::load::unload))
         .route(mcp::PATH, any(mcp::handle).layer(Extension(mcp)))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .merge(ollama())
         .route("/health", get(ops::health))
         .route("/alive", get(ops::alive))
         .route("/ready", get(ops::ready))
@@ -79,10 +89,30 @@ pub(crate) fn mcp_router(app: Arc<App>, mcp: Mcp) -> Router {
         .with_state(app)
 }
 
-async fn not_found(request: Request) -> ApiError {
-    ApiError::route_not_found(request.method().as_str(), request.uri().path())
+/// Ollama's.
+fn ollama() -> Router<Arc<App>> {
+    Router::new()
+        .route("/api/chat", post(ollama::chat::handle))
+        .route("/api/generate", post(ollama::generate::handle))
+        .route("/api/embed", post(ollama::embed::embed))
+        .route("/api/embeddings", post(ollama::embed::embeddings))
+        .route("/api/tags", get(ollama::list::tags))
+        .route("/api/ps", get(ollama::list::ps))
+        .route("/api/version", get(ollama::list::version))
+        .route("/api/show", post(ollama::show::handle))
+        .route("/api/pull", post(ollama::manage::pull))
+        .route("/api/delete", delete(ollama::manage::remove))
+        .route("/api/copy", post(ollama::manage::copy))
+        .route("/api/create", post(ollama::manage::create))
+        .route("/api/push", post(ollama::manage::push))
 }
 
-async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+async fn not_found(request: Request) -> Response {
+    let path = request.uri().path();
+    surface::refuse(path, ApiError::route_not_found(request.method().as_str(), path))
+}
+
+async fn method_not_allowed(request: Request) -> Response {
+    let path = request.uri().path();
+    surface::refuse(path, ApiError::method_not_allowed(request.method().as_str(), path))
 }

@@ -118,5 +118,6 @@ fn word(capability: Capability) -> &'static str {
         Capability::EmbedSparse => "embed sparsely",
         Capability::Tools => "call tools",
         Capability::Infill => "fill in the middle",
+        Capability::Reasoning => "reason",
     }
 }

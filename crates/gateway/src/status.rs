@@ -71,6 +71,7 @@ fn capability_word(capability: Capability) -> Option<&'static str> {
         Capability::EmbedSparse => Some("embed_sparse"),
         Capability::Tools => Some("tools"),
         Capability::Infill => Some("infill"),
+        Capability::Reasoning => Some("reasoning"),
     }
 }
 
@@ -144,7 +145,8 @@ pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
     card
 }
 
-fn model_of_status(status: v1::ModelStatus) -> Model {
+/// A model in memory.
+pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
     let capabilities = status.capabilities().filter_map(capability_word).collect();
     let value = match status.state() {
@@ -167,7 +169,8 @@ fn model_of_status(status: v1::ModelStatus) -> Model {
     }
 }
 
-fn model_of_store(model: v1::StoredModel) -> Model {
+/// A model of the store.
+pub(crate) fn model_of_store(model: v1::StoredModel) -> Model {
     Model {
         object: "model",
         created: model.modified_at_unix_ms / 1000,

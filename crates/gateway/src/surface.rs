@@ -2,7 +2,9 @@
 
 use axum::response::{IntoResponse as _, Response};
 
-use crate::{anthropic::error::AnthropicError, error::ApiError, mcp, tei::error::TeiError};
+use crate::{
+    anthropic::error::AnthropicError, error::ApiError, mcp, ollama::error::OllamaError, tei::error::TeiError,
+};
 
 /// Routes that TEI's clients ask.
 const TEI: [&str; 7] = ["/", "/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/info"];
@@ -11,6 +13,7 @@ const TEI: [&str; 7] = ["/", "/embed", "/embed_all", "/embed_sparse", "/predict"
 pub(crate) fn refuse(path: &str, error: ApiError) -> Response {
     match path {
         _ if TEI.contains(&path) => TeiError::from(error).into_response(),
+        _ if path.starts_with("/api/") => OllamaError::from(error).into_response(),
         _ if path == "/v1/messages" || path.starts_with("/v1/messages/") => {
             AnthropicError::from(error).into_response()
         }

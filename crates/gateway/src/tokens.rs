@@ -99,7 +99,14 @@ pub(crate) fn tokenize_request(mut fields: Fields) -> Result<(v1::TokenizeReques
     fields.finish()?;
     let pieces = shown != Shown::Ids;
     let input = Some(input);
-    let request = v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces };
+    let request = v1::TokenizeRequest {
+        model,
+        input,
+        add_special_tokens,
+        parse_special,
+        pieces,
+        ..v1::TokenizeRequest::default()
+    };
     Ok((request, shown))
 }
 

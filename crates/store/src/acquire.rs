@@ -99,7 +99,7 @@ impl Acquire {
             Err(offline @ PullError::Offline { .. }) => return self.kept()?.ok_or(offline),
             plan => plan?,
         };
-        let state = |file: &PlanFile| FileState::new(&file.name, file.size_bytes);
+        let state = |file: &PlanFile| FileState::new(&file.name, file.size_bytes, file.digest.as_ref());
         let states: Vec<Arc<FileState>> = plan.files.iter().map(state).collect();
         self.progress.begin(&plan.name, states.clone());
         if matches!(self.reference, Reference::File(_)) && !self.options.copy {

@@ -1,5 +1,6 @@
 //! How far a pull is: counted by whoever moves bytes, read by whoever watches.
 
+use crate::digest::Digest;
 use crate::record::{FileRecord, ModelRecord};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,12 +52,15 @@ pub struct FileProgress {
     pub bytes_done: u64,
     /// Bytes it has; 0 while that is unknown.
     pub bytes_total: u64,
+    /// What its source says its bytes are: `sha256:…` or `git:…`.
+    pub digest: Option<String>,
 }
 
 /// The counters of one file.
 #[derive(Default)]
 pub(crate) struct FileState {
     pub(crate) name: String,
+    digest: Option<String>,
     pub(crate) total: AtomicU64,
     pub(crate) done: AtomicU64,
     pub(crate) fetched: AtomicU64,
@@ -87,9 +91,10 @@ struct Rate {
 const MEMORY_S: f64 = 3.0;
 
 impl FileState {
-    pub(crate) fn new(name: &str, total: Option<u64>) -> Arc<Self> {
+    pub(crate) fn new(name: &str, total: Option<u64>, digest: Option<&Digest>) -> Arc<Self> {
         let total = AtomicU64::new(total.unwrap_or(0));
-        Arc::new(Self { name: name.to_owned(), total, ..Self::default() })
+        let digest = digest.map(Digest::to_string);
+        Arc::new(Self { name: name.to_owned(), digest, total, ..Self::default() })
     }
 
     pub(crate) fn set(&self, phase: Phase) {
@@ -133,6 +138,7 @@ impl PullProgress {
                 phase: file.phase(),
                 bytes_done: file.done.load(Relaxed),
                 bytes_total: file.total.load(Relaxed),
+                digest: file.digest.clone(),
             })
             .collect();
         let bytes_fetched = inner.files.iter().map(|file| file.fetched.load(Relaxed)).sum();
@@ -213,7 +219,7 @@ mod tests {
     fn the_phase_is_that_of_the_last_file() {
         let pull = PullProgress::default();
         assert_eq!(pull.snapshot().phase, Phase::Resolving);
-        let files = [FileState::new("a", Some(10)), FileState::new("b", None)];
+        let files = [FileState::new("a", Some(10), None), FileState::new("b", None, None)];
         pull.begin("m", files.to_vec());
         files[0].complete(10);
         files[1].set(Phase::Downloading);

@@ -224,6 +224,7 @@ mod tests {
             phase: phase as i32,
             bytes_done: done.min(bytes_total),
             bytes_total,
+            ..Default::default()
         };
         v1::PullProgress {
             model: "an-owner-of-many/".to_owned() + &"name".repeat(40),

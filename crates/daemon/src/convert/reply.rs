@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use hanzo_engine_formats::ReasoningMarkers;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
@@ -228,6 +229,9 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
                 status.capabilities.push(v1::Capability::Tools.into());
             }
         }
+        if worker.reasons && worker.generates {
+            status.capabilities.push(v1::Capability::Reasoning.into());
+        }
         status.embedder = Some(super::embed::embedder(&worker.embedder));
         status.context_tokens_max = narrow(worker.context_tokens_max);
         status.weights_bytes = worker.memory.weights_bytes;
@@ -322,6 +326,7 @@ pub(crate) fn stored_model(record: &ModelRecord, loaded: bool) -> v1::StoredMode
         reference: record.reference.clone(),
         revision: record.revision.clone().unwrap_or_default(),
         architecture: record.architecture.clone(),
+        parameters: record.parameters,
     }
 }
 
@@ -338,6 +343,8 @@ pub(crate) fn unstored_model(
         format: info.map(|info| info.format.to_string()).unwrap_or_default(),
         quantization: info.map(|info| info.quantization.clone()).unwrap_or_default(),
         size_bytes: info.map_or(0, |info| info.size_bytes),
+        architecture: info.map(|info| info.architecture.clone()).unwrap_or_default(),
+        parameters: info.map_or(0, |info| info.parameters),
         path: path.unwrap_or_default(),
         source: source.to_owned(),
         in_place: true,
@@ -367,6 +374,8 @@ pub(crate) fn show(
     let mut own = files.map(can).unwrap_or_default();
     let offered = template.as_deref().filter(|_| generates).and_then(ToolFormat::of_template);
     own.extend(offered.map(|_| i32::from(v1::Capability::Tools)));
+    let reasons = template.as_deref().filter(|_| generates).is_some_and(has_reasoning);
+    own.extend(reasons.then_some(i32::from(v1::Capability::Reasoning)));
     let tool_format = match view.and_then(|view| view.worker.as_ref()?.tool_format) {
         Some((format, _)) if generates => Some(format),
         _ => offered.or(template.as_ref().filter(|_| generates).map(|_| ToolFormat::Hermes)),
@@ -405,6 +414,12 @@ pub(crate) fn show(
             ..shown
         },
     }
+}
+
+/// Whether a template has a reasoning section, by what it writes alone.
+fn has_reasoning(template: &str) -> bool {
+    ReasoningMarkers::of(template, |_| false).is_some()
+        || ToolFormat::of_template(template) == Some(ToolFormat::Harmony)
 }
 
 /// The files of a model of the store.

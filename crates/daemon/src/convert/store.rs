@@ -50,8 +50,9 @@ fn phase(phase: Phase) -> v1::pull_progress::Phase {
 }
 
 fn file_progress(file: FileProgress) -> v1::FileProgress {
-    let FileProgress { name, phase: at, bytes_done, bytes_total } = file;
-    v1::FileProgress { name, phase: phase(at) as i32, bytes_done, bytes_total }
+    let FileProgress { name, phase: at, bytes_done, bytes_total, digest } = file;
+    let digest = digest.unwrap_or_default();
+    v1::FileProgress { name, phase: phase(at) as i32, bytes_done, bytes_total, digest }
 }
 
 /// What a pull would do.

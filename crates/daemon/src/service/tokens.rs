@@ -20,13 +20,14 @@ pub(super) async fn tokenize(
 ) -> Result<v1::TokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces } =
+    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces, keep_alive } =
         request.into_inner();
+    let keep_alive = request::keep_alive(keep_alive.as_deref())?;
     let wanted = match &input {
         Some(v1::tokenize_request::Input::Chat(_)) => Capability::Chat,
         Some(v1::tokenize_request::Input::Text(_)) | None => Capability::Any,
     };
-    let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive: None }).await?.served;
+    let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive }).await?.served;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;

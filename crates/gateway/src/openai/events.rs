@@ -251,7 +251,7 @@ fn token_word(token: &[u8]) -> String {
     }
 }
 
-fn finite(logprob: f32) -> f32 {
+pub(crate) fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { LOGPROB_MIN }
 }
 

@@ -24,6 +24,13 @@ impl Frames {
         self.bytes.extend_from_slice(b"\n\n");
     }
 
+    /// Adds a JSON object on a line of its own, which is no event.
+    pub(crate) fn line(&mut self, value: &impl Serialize) {
+        serde_json::to_writer(&mut self.bytes, value)
+            .expect("writing to memory cannot fail because lines are plain objects with string keys");
+        self.bytes.push(b'\n');
+    }
+
     /// Adds one event of that name with a JSON object as its data.
     pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
         self.bytes.extend_from_slice(b"event: ");

@@ -19,7 +19,7 @@ use crate::{
 const REPEAT_LAST_N: i32 = 64;
 
 /// Every field that says how tokens are drawn.
-pub(super) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
+pub(crate) fn read(fields: &mut Fields) -> Result<v1::Sampling, ApiError> {
     let looks_back = fields.take("repeat_last_n").map(last_n).transpose()?;
     let usual = fields.gives("repeat_penalty").then_some(REPEAT_LAST_N);
     let penalty = either(fields, "repetition_penalty", "repeat_penalty")?;

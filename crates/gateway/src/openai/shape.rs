@@ -65,6 +65,8 @@ pub(crate) struct Head {
 pub(crate) trait Shape: Send + 'static {
     /// What the answer's id starts with.
     const ID_PREFIX: &'static str;
+    /// Of a stream.
+    const CONTENT_TYPE: &'static str = "text/event-stream";
     /// What is sent where there has long been nothing to send.
     const KEEP_ALIVE: &'static [u8] = b": keep-alive\n\n";
     /// A choice of an answer that is not streamed.

@@ -50,7 +50,7 @@ pub(crate) fn response<S: Shape>(
         Some((Ok::<_, Infallible>(bytes), live))
     });
     let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CONTENT_TYPE, S::CONTENT_TYPE),
         (header::CACHE_CONTROL, "no-cache"),
         // nginx would hold the events back otherwise.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),

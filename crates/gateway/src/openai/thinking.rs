@@ -105,7 +105,8 @@ impl Thinking {
         self.enable(field, effort != "none")
     }
 
-    fn enable(&mut self, field: Field, enabled: bool) -> Result<(), ApiError> {
+    /// Whether the model is to reason.
+    pub(crate) fn enable(&mut self, field: Field, enabled: bool) -> Result<(), ApiError> {
         if self.enabled.is_some_and(|other| other != enabled) {
             return Err(field.error("contradicts another field, which says whether the model is to reason"));
         }

@@ -10,17 +10,17 @@ use crate::{
 
 /// What a request says of tools.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(crate) struct Tools {
     /// Each as templates are shown it.
-    pub(super) json: Vec<String>,
+    pub(crate) json: Vec<String>,
     /// None where nothing is said.
-    pub(super) used: Option<ToolUse>,
+    pub(crate) used: Option<ToolUse>,
     /// They came as `functions`: a call is answered in that form too.
-    pub(super) old: bool,
+    pub(crate) old: bool,
 }
 
 /// Reads `tools`, `tool_choice`, `parallel_tool_calls`, and `functions` and `function_call`.
-pub(super) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
+pub(crate) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
     let parallel = fields.take("parallel_tool_calls").map(Field::boolean).transpose()?;
     let functions = fields.take("functions");
     let choice = fields.take("tool_choice");

@@ -98,7 +98,18 @@ fn document() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.to_lowercase()] = operation(&route);
     }
-    let tags = ["Chat", "Responses", "Anthropic", "Vectors", "Scores", "TEI", "Models", "Tokens", "Server"];
+    let tags = [
+        "Chat",
+        "Responses",
+        "Anthropic",
+        "Vectors",
+        "Scores",
+        "TEI",
+        "Ollama",
+        "Models",
+        "Tokens",
+        "Server",
+    ];
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -126,8 +137,15 @@ fn operation(route: &Route) -> Value {
     let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
     let mut content = json!({media: {"schema": schema::kind(route.answer)}});
     if let Some(event) = route.event {
-        content["text/event-stream"] = json!({
-            "schema": {"type": "string", "description": format!("With stream: events whose data is a {event} each, then [DONE] where OpenAI has it.")},
+        let (stream, how) = match route.tag {
+            "Ollama" => ("application/x-ndjson", format!("Lines, a {event} each.")),
+            _ => (
+                "text/event-stream",
+                format!("With stream: events whose data is a {event} each, then [DONE] where OpenAI has it."),
+            ),
+        };
+        content[stream] = json!({
+            "schema": {"type": "string", "description": how},
             "x-event": {"$ref": format!("#/components/schemas/{event}")},
         });
     }
@@ -188,6 +206,7 @@ impl Route {
             ("/rerank", _) => "Error | TeiError",
             (_, "TEI") => "TeiError",
             (_, "Anthropic") => "AnthropicError",
+            (_, "Ollama") => "OllamaError",
             _ => "Error",
         }
     }

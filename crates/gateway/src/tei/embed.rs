@@ -67,7 +67,8 @@ pub(super) async fn answer(
     received: Received,
     shape: Shape,
 ) -> Result<Response, TeiError> {
-    let read = move |fields: Fields<'_>, config: &Config| words::embedding(fields, config, shape);
+    let of = shape.clone();
+    let read = move |fields: Fields<'_>, config: &Config| words::embedding(fields, config, &of);
     let (((mut request, inputs), sent), room) = received.into(SentFields::beside(read)).await?;
     request.model = model;
     let single = inputs.single;

@@ -20,20 +20,21 @@ use crate::{
 pub(crate) fn embedding(
     mut fields: Fields<'_>,
     config: &Config,
-    shape: Shape,
+    shape: &Shape,
 ) -> Result<(v1::EmbedRequest, Inputs), ApiError> {
     fields.take("model");
     let inputs = inputs(fields.require("inputs")?, config.embedding_inputs_max)?;
     let options = options(&mut fields)?;
     no_parameters(&mut fields)?;
     fields.finish()?;
-    let pooled = matches!(shape, Shape::OpenAi { .. } | Shape::Vectors);
+    let pooled =
+        matches!(shape, Shape::OpenAi { .. } | Shape::Vectors | Shape::Ollama { .. } | Shape::LlamaCpp);
     let refused = [("dimensions", options.dimensions > 0), ("normalize", options.normalize.is_some())];
     if let Some((name, _)) = refused.iter().find(|(_, given)| !pooled && *given) {
         return Err(ApiError::field(name, "only of /embed: nothing is pooled here"));
     }
     let output = match shape {
-        Shape::OpenAi { .. } | Shape::Vectors => EmbedOutput::Pooled,
+        Shape::OpenAi { .. } | Shape::Vectors | Shape::Ollama { .. } | Shape::LlamaCpp => EmbedOutput::Pooled,
         Shape::TokenVectors => EmbedOutput::Tokens,
         Shape::SparseVectors => EmbedOutput::Sparse,
     };

@@ -1,11 +1,13 @@
 //! Vectors as JSON, from the packed floats that the engine sent, a frame at a time.
 
+use std::time::Instant;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 
 /// How an answer is written.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Shape {
     /// OpenAI's objects; the numbers as base64 of little-endian f32, or one by one.
     OpenAi { base64: bool },
@@ -15,6 +17,10 @@ pub(crate) enum Shape {
     TokenVectors,
     /// TEI's: an array of indices and values for each input.
     SparseVectors,
+    /// Ollama's: TEI's in an object, with the model as its client calls it and the time since the request came.
+    Ollama { model: String, began: Instant },
+    /// llama.cpp's: an object with an array of one array of numbers for each input.
+    LlamaCpp,
 }
 
 /// Where in an answer of the engine the writing stands.
@@ -55,9 +61,14 @@ impl Writer {
 
     /// What comes before the first vector.
     pub(crate) fn begin(&self, out: &mut Vec<u8>) {
-        match self.shape {
+        match &self.shape {
+            Shape::Ollama { model, .. } => {
+                out.extend_from_slice(br#"{"model":"#);
+                json(out, model);
+                out.extend_from_slice(br#","embeddings":["#);
+            }
             Shape::OpenAi { .. } => out.extend_from_slice(br#"{"object":"list","data":["#),
-            Shape::Vectors | Shape::TokenVectors | Shape::SparseVectors => out.push(b'['),
+            Shape::Vectors | Shape::TokenVectors | Shape::SparseVectors | Shape::LlamaCpp => out.push(b'['),
         }
     }
 
@@ -71,19 +82,26 @@ impl Writer {
             if cursor.row == 0 && self.written > 0 {
                 out.push(b',');
             }
-            match self.shape {
+            match &self.shape {
                 Shape::OpenAi { base64 } => {
                     out.extend_from_slice(br#"{"object":"embedding","index":"#);
                     json(out, &self.written);
                     out.extend_from_slice(br#","embedding":"#);
-                    if base64 {
+                    if *base64 {
                         encoded(out, &embedding.packed)
                     } else {
                         numbers(out, &embedding.packed)
                     }
                     out.push(b'}');
                 }
-                Shape::Vectors => numbers(out, &embedding.packed),
+                Shape::Vectors | Shape::Ollama { .. } => numbers(out, &embedding.packed),
+                Shape::LlamaCpp => {
+                    out.extend_from_slice(br#"{"index":"#);
+                    json(out, &self.written);
+                    out.extend_from_slice(br#","embedding":["#);
+                    numbers(out, &embedding.packed);
+                    out.extend_from_slice(b"]}");
+                }
                 Shape::SparseVectors => sparse(out, &embedding.sparse),
                 Shape::TokenVectors => {
                     let start = cursor.row * row_bytes;
@@ -113,6 +131,13 @@ impl Writer {
     /// What comes after the last vector.
     pub(crate) fn end(&self, out: &mut Vec<u8>) {
         out.push(b']');
+        if let Shape::Ollama { began, .. } = &self.shape {
+            out.extend_from_slice(br#","total_duration":"#);
+            json(out, &u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            out.extend_from_slice(br#","load_duration":0,"prompt_eval_count":"#);
+            json(out, &self.prompt_tokens);
+            out.push(b'}');
+        }
         if let Shape::OpenAi { .. } = self.shape {
             out.extend_from_slice(br#","model":"#);
             json(out, &self.model);

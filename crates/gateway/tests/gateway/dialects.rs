@@ -183,3 +183,17 @@ async fn an_error_names_a_field_that_was_sent() {
     let answer = post(server.address, TEXT.0, &json!({"prompt": ["good", "bad"]})).await;
     assert_eq!(answer.json()["error"]["param"], "prompt[1]", "{}", answer.text);
 }
+
+#[tokio::test]
+async fn llama_cpps_embedding_is_a_list_of_lists() {
+    let server = Server::start(script(hello)).await;
+    let body = json!({"model": "owner/ready", "content": ["one", "three"], "embd_normalize": -1});
+    let answer = post(server.address, "/embedding", &body).await;
+    let vectors = answer.json();
+    assert_eq!((answer.status, vectors.as_array().unwrap().len()), (200, 2), "{}", answer.text);
+    assert_eq!(vectors[1]["index"], 1);
+    assert!(vectors[1]["embedding"][0][0].is_number(), "{}", answer.text);
+    assert_eq!(server.fake.embeds().remove(0).normalize, Some(false));
+    let empty = post(server.address, "/embedding", &json!({"model": "owner/ready", "content": ""})).await;
+    assert_eq!((empty.status, &empty.json()["error"]["param"]), (400, &json!("content")));
+}

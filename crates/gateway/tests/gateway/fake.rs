@@ -12,6 +12,7 @@ use hanzo_engine_proto::v1::{
     self, FinishReason, InferEvent, InferRequest, TokenLogprob,
     engine_server::{Engine, EngineServer},
     infer_event::Event,
+    store_server::StoreServer,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -25,7 +26,7 @@ use tokio_stream::{
 use tonic::{Request, Response, Status, transport::server::Connected};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{PATIENCE, vectors};
+use crate::{PATIENCE, fake_store::FakeStore, models, vectors};
 
 /// What happens on a stream.
 #[derive(Debug, Clone)]
@@ -63,6 +64,12 @@ struct Shared {
     embeds: Mutex<Vec<v1::EmbedRequest>>,
     reranks: Mutex<Vec<v1::RerankRequest>>,
     classifies: Mutex<Vec<v1::ClassifyRequest>>,
+    tokenized: Mutex<Vec<v1::TokenizeRequest>>,
+    loads: Mutex<Vec<v1::LoadRequest>>,
+    unloads: Mutex<Vec<String>>,
+    pulls: Mutex<Vec<v1::PullRequest>>,
+    copies: Arc<Mutex<Vec<v1::CopyRequest>>>,
+    messages_max: Mutex<Option<usize>>, // of a chat that fits
 }
 
 impl Fake {
@@ -97,10 +104,20 @@ impl Fake {
             embeds: Mutex::default(),
             reranks: Mutex::default(),
             classifies: Mutex::default(),
+            tokenized: Mutex::default(),
+            loads: Mutex::default(),
+            unloads: Mutex::default(),
+            pulls: Mutex::default(),
+            copies: Arc::default(),
+            messages_max: Mutex::default(),
         });
+        let store = StoreServer::new(FakeStore(Arc::clone(&shared.copies)));
         let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let server = tonic::transport::Server::builder().add_service(service).add_service(health_service);
+        let server = tonic::transport::Server::builder()
+            .add_service(service)
+            .add_service(store)
+            .add_service(health_service);
         tokio::spawn(server.serve_with_incoming(incoming));
         Fake { address, health, shared, dropped: Arc::new(AsyncMutex::new(receiver)) }
     }
@@ -169,6 +186,36 @@ impl Fake {
         let mut seen = self.shared.classifies.lock().unwrap().clone();
         seen.sort_by_key(|r| (r.request_id.len(), r.request_id.clone()));
         seen
+    }
+
+    /// From now on a chat of more messages has more tokens than the context.
+    pub(crate) fn fit_messages(&self, messages: usize) {
+        *self.shared.messages_max.lock().unwrap() = Some(messages);
+    }
+
+    /// What was tokenized so far.
+    pub(crate) fn tokenized(&self) -> Vec<v1::TokenizeRequest> {
+        self.shared.tokenized.lock().unwrap().clone()
+    }
+
+    /// What was to be loaded so far.
+    pub(crate) fn loads(&self) -> Vec<v1::LoadRequest> {
+        self.shared.loads.lock().unwrap().clone()
+    }
+
+    /// What was unloaded so far.
+    pub(crate) fn unloads(&self) -> Vec<String> {
+        self.shared.unloads.lock().unwrap().clone()
+    }
+
+    /// What was to be pulled so far.
+    pub(crate) fn pulls(&self) -> Vec<v1::PullRequest> {
+        self.shared.pulls.lock().unwrap().clone()
+    }
+
+    /// What was given other names so far.
+    pub(crate) fn copies(&self) -> Vec<v1::CopyRequest> {
+        self.shared.copies.lock().unwrap().clone()
     }
 
     pub(crate) fn set_stats(&self, stats: Result<v1::StatsResponse, Status>) {
@@ -361,6 +408,9 @@ impl Engine for Service {
                 Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
             }
             other => {
+                if other == "a-stored" {
+                    return Ok(Response::new(models::stored()));
+                }
                 let models = self.0.stats.lock().unwrap().clone()?.models;
                 let status = models.into_iter().filter_map(|m| m.status).find(|s| s.name == other);
                 let none = || Status::not_found(format!("no model {other}; loaded: owner/ready"));
@@ -375,8 +425,9 @@ impl Engine for Service {
         request: Request<v1::TokenizeRequest>,
     ) -> Result<Response<v1::TokenizeResponse>, Status> {
         use v1::tokenize_request::Input;
-        let v1::TokenizeRequest { input, add_special_tokens, parse_special, pieces, .. } =
-            request.into_inner();
+        let request = request.into_inner();
+        self.0.tokenized.lock().unwrap().push(request.clone());
+        let v1::TokenizeRequest { input, add_special_tokens, parse_special, pieces, .. } = request;
         let mut text = match input {
             Some(Input::Text(text)) if text == "refuse" => {
                 return Err(Status::invalid_argument("prompt: cannot be tokenized"));
@@ -384,6 +435,11 @@ impl Engine for Service {
             // What was asked for shows in the tokens.
             Some(Input::Text(text)) if parse_special == Some(false) => format!("plain {text}"),
             Some(Input::Text(text)) => text,
+            Some(Input::Chat(chat))
+                if self.0.messages_max.lock().unwrap().is_some_and(|most| chat.messages.len() > most) =>
+            {
+                "x".repeat(5000)
+            }
             Some(Input::Chat(chat)) => {
                 format!("<{} messages, {} tools>", chat.messages.len(), chat.tools_json.concat())
             }
@@ -409,8 +465,15 @@ impl Engine for Service {
         Ok(Response::new(v1::DetokenizeResponse { text }))
     }
 
-    async fn load(&self, _: Request<v1::LoadRequest>) -> Result<Response<v1::LoadResponse>, Status> {
-        Err(Status::unimplemented("load"))
+    async fn load(&self, request: Request<v1::LoadRequest>) -> Result<Response<v1::LoadResponse>, Status> {
+        let request = request.into_inner();
+        self.0.loads.lock().unwrap().push(request.clone());
+        if request.kv_bytes == 1 {
+            return Err(Status::resource_exhausted("model a-stored: needs 9 bytes, 1 is free"));
+        }
+        let status =
+            v1::ModelStatus { name: request.model, ..ready_stats().models.remove(0).status.unwrap() };
+        Ok(Response::new(v1::LoadResponse { model: Some(status), load_ms: 7, clamped: String::new() }))
     }
 
     async fn load_adapter(
@@ -446,8 +509,18 @@ impl Engine for Service {
         Err(Status::unimplemented("list_adapters"))
     }
 
-    async fn unload(&self, _: Request<v1::UnloadRequest>) -> Result<Response<v1::UnloadResponse>, Status> {
-        Err(Status::unimplemented("unload"))
+    async fn unload(
+        &self,
+        request: Request<v1::UnloadRequest>,
+    ) -> Result<Response<v1::UnloadResponse>, Status> {
+        let v1::UnloadRequest { model, .. } = request.into_inner();
+        if model != "owner/ready" {
+            return Err(Status::not_found(format!("model: {model} is not loaded; loaded: owner/ready")));
+        }
+        self.0.unloads.lock().unwrap().push(model.clone());
+        let state = v1::ModelState::Unloaded.into();
+        let status = v1::ModelStatus { name: model, state, ..Default::default() };
+        Ok(Response::new(v1::UnloadResponse { model: Some(status) }))
     }
 
     async fn embed(&self, request: Request<v1::EmbedRequest>) -> Result<Response<v1::EmbedResponse>, Status> {
@@ -478,12 +551,35 @@ impl Engine for Service {
         self.after_obstacle(&request.request_id, vectors::classify(&request)).await
     }
 
-    async fn pull(&self, _: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
-        Err(Status::unimplemented("pull"))
+    async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        let request = request.into_inner();
+        self.0.pulls.lock().unwrap().push(request.clone());
+        let watch = OnDrop { shared: Arc::clone(&self.0), complete: false };
+        let steps = models::pull(&request)?;
+        let stream = futures_util::stream::unfold((steps.into_iter(), watch), |(mut steps, watch)| async {
+            match steps.next() {
+                None => {
+                    watch.complete();
+                    None
+                }
+                Some(Ok(None)) => std::future::pending().await,
+                Some(Ok(Some(step))) => Some((Ok(step), (steps, watch))),
+                Some(Err(status)) => Some((Err(status), (steps, watch))),
+            }
+        });
+        Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn remove(&self, _: Request<v1::RemoveRequest>) -> Result<Response<v1::RemoveResponse>, Status> {
-        Err(Status::unimplemented("remove"))
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveRequest>,
+    ) -> Result<Response<v1::RemoveResponse>, Status> {
+        let v1::RemoveRequest { model } = request.into_inner();
+        if model != "a-stored" && model != "x/other" {
+            return Err(Status::not_found(format!("model: there is no {model}; stored: a-stored")));
+        }
+        let model = Some(v1::StoredModel { name: model, ..Default::default() });
+        Ok(Response::new(v1::RemoveResponse { model, freed_bytes: 77, alias_of: String::new() }))
     }
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

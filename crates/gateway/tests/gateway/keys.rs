@@ -14,25 +14,25 @@ use crate::{
     script,
 };
 
-struct Keys {
+pub(crate) struct Keys {
     _dir: tempfile::TempDir,
     path: PathBuf,
 }
 
 impl Keys {
-    fn new() -> Keys {
+    pub(crate) fn new() -> Keys {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.json");
         Keys { _dir: dir, path }
     }
 
-    fn add(&self, name: &str, change: impl FnOnce(&mut Record)) -> String {
+    pub(crate) fn add(&self, name: &str, change: impl FnOnce(&mut Record)) -> String {
         let mut record = Record { name: name.to_owned(), ..Record::default() };
         change(&mut record);
         KeysFile::create(&self.path, record).unwrap().text().to_owned()
     }
 
-    async fn serve(&self) -> Server {
+    pub(crate) async fn serve(&self) -> Server {
         serve_with(&self.path, |_| {}).await
     }
 }
@@ -96,6 +96,17 @@ async fn without_a_key_only_probes_are_answered() {
         "/detokenize",
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
+        "/embedding",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/show",
+        "/api/pull",
+        "/api/copy",
+        "/v1/models/load",
+        "/v1/models/unload",
+        "/v1/models/pull",
     ];
     for path in routes {
         let answer = post(server.address, path, &chat()).await;

@@ -425,7 +425,7 @@ async fn routes_and_methods() {
         ("GET", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/completions", "POST"),
         ("POST", "/v1/models", "GET,HEAD"),
-        ("PUT", "/v1/models/x", "GET,HEAD"),
+        ("PUT", "/v1/models/x", "GET,HEAD,DELETE"),
         ("POST", "/health", "GET,HEAD"),
         ("BREW", "/tokenize", "POST"),
     ] {

@@ -1,0 +1,53 @@
+//! The services Engine and Store as one, for calls from inside this process, where no router stands between: a call's path says
+//! whose it is.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tonic::{
+    body::Body,
+    codegen::{
+        Service,
+        http::{Request, Response},
+    },
+    server::NamedService,
+};
+
+/// Both services.
+#[derive(Clone)]
+pub(crate) struct Both<E, S> {
+    pub(crate) engine: E,
+    pub(crate) store: S,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl<E, S> Service<Request<Body>> for Both<E, S>
+where
+    E: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    E::Future: Send + 'static,
+    S: NamedService + Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        match self.engine.poll_ready(context) {
+            Poll::Ready(Ok(())) => self.store.poll_ready(context),
+            waits => waits,
+        }
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Answer {
+        let service = request.uri().path().trim_start_matches('/').split('/').next();
+        if service == Some(S::NAME) {
+            return Box::pin(self.store.call(request));
+        }
+        Box::pin(self.engine.call(request))
+    }
+}

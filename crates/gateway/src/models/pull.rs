@@ -1,0 +1,133 @@
+//! `POST /v1/models/pull`: fetches a model into the store, and says how far it is: as server-sent events, as NDJSON where the
+//! client asks for that in `Accept`, or once, when it is there, with `stream: false`. A client that leaves ends the pull,
+//! unless another waits for the same.
+
+use std::{pin::pin, sync::Arc};
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use hanzo_engine_proto::v1::{self, pull_progress::Phase};
+use serde_json::{Value, json};
+
+use super::{
+    load::admin,
+    progress::{EVENTS, LINES, NDJSON, bounded, line, respond},
+};
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::PULL_GLOBS_MAX,
+    names::SentFields,
+    request::{either, filled},
+    status::model_of_store,
+    until::Until,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    headers: HeaderMap,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
+    admin(&app, &asker, "to pull models")?;
+    let peer = incoming.peer();
+    let received = body::read(&app, incoming).await?;
+    let (((request, streamed), sent), _room) =
+        received.into(SentFields::beside(|fields, _| read(fields))).await?;
+    let until = Until::of(&app);
+    let progress = until.run(app.engine(&asker).pull(request)).await;
+    let progress = progress.map_err(|error| error.renamed(|field| sent.name(field)))?;
+    let progress = bounded(progress, until);
+    if !streamed {
+        let last = pin!(progress).try_fold(None, |_, step| async { Ok(Some(step)) }).await?;
+        return Ok(Json(last.map(told)).into_response());
+    }
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains(NDJSON) {
+        let lines = progress.map_ok(|step| line(&told(step)));
+        return respond(&app, peer, LINES, lines, ApiError::json).await;
+    }
+    let done = stream::once(async { Ok(b"data: [DONE]\n\n".to_vec()) });
+    let events = progress.map_ok(|step| (EVENTS.frame)(&told(step))).chain(done);
+    // What fails ends a stream without that.
+    let events = events.scan(false, |failed, step| {
+        let over = std::mem::replace(failed, step.is_err());
+        std::future::ready((!over).then_some(step))
+    });
+    respond(&app, peer, EVENTS, events, ApiError::json).await
+}
+
+/// What to pull, and whether to tell how far it is.
+fn read(mut fields: Fields) -> Result<(v1::PullRequest, bool), ApiError> {
+    let reference = either(&mut fields, "model", "reference")?;
+    let reference = reference.ok_or_else(|| ApiError::field("model", "required"))?;
+    let text = |fields: &mut Fields, name: &str| fields.take(name).map(filled).transpose();
+    let request = v1::PullRequest {
+        reference: elsewhere(reference)?,
+        force: fields.flag("force")?,
+        quantization: text(&mut fields, "quantization")?.unwrap_or_default(),
+        revision: text(&mut fields, "revision")?.unwrap_or_default(),
+        include: fields.take("include").map(globs).transpose()?.unwrap_or_default(),
+        exclude: fields.take("exclude").map(globs).transpose()?.unwrap_or_default(),
+        copy: false,
+        cancel_with_client: true,
+    };
+    let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
+    fields.finish()?;
+    Ok((request, streamed))
+}
+
+/// A reference that is not of a file: an HTTP client is not to look around on the engine's disk.
+pub(crate) fn elsewhere(field: Field) -> Result<String, ApiError> {
+    let reference = filled(field)?;
+    let file = reference.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("file:"));
+    if file || reference.starts_with(['/', '.', '~']) {
+        let problem = "names a file of the engine's machine; use `hanzo-engine pull` there";
+        return Err(ApiError::unsupported(&field.path(), problem));
+    }
+    Ok(reference)
+}
+
+fn globs(field: Field) -> Result<Vec<String>, ApiError> {
+    let mut list = field.list()?;
+    let globs = list.by_ref().take(PULL_GLOBS_MAX).map(filled).collect::<Result<_, _>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {PULL_GLOBS_MAX} patterns"))),
+        None => Ok(globs),
+    }
+}
+
+/// How far a pull is.
+fn told(step: v1::PullProgress) -> Value {
+    let word = |phase: Phase| match phase {
+        Phase::Unspecified | Phase::Resolving => "resolving",
+        Phase::Downloading => "downloading",
+        Phase::Verifying => "verifying",
+        Phase::Done => "done",
+    };
+    let file = |file: &v1::FileProgress| json!({"name": file.name, "status": word(file.phase()), "digest": file.digest, "bytes_done": file.bytes_done, "bytes_total": file.bytes_total});
+    let mut told = json!({
+        "model": step.model,
+        "status": word(step.phase()),
+        "file": step.file,
+        "bytes_done": step.bytes_done,
+        "bytes_total": step.bytes_total,
+        "bytes_fetched": step.bytes_fetched,
+        "bytes_per_s": step.bytes_per_s,
+        "eta_s": (step.eta_s >= 0.0).then_some(step.eta_s),
+        "files": step.files.iter().map(file).collect::<Vec<_>>(),
+    });
+    if let Some(stored) = step.stored {
+        told["stored"] = json!(model_of_store(stored));
+    }
+    told
+}

@@ -1,0 +1,298 @@
+//! `POST /api/chat`.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use hanzo_engine_proto::v1::{self, infer_request::Prompt, tokenize_request::Input};
+use serde_json::Value;
+
+use super::{
+    error::{OllamaError, of_model},
+    format::{can_think, format, think},
+    messages, names,
+    options::{self, check_context},
+    reply::{Kind, Reply},
+};
+use crate::{
+    app::App,
+    asker::Asker,
+    bodies::Room,
+    body::{self, Incoming},
+    config::Config,
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::CHAT_LOGPROBS_MAX,
+    names::SentFields,
+    openai::{
+        answer::{collect, stream},
+        generation::Generation,
+        plan::{Plan, Streaming},
+        prompt::template_kwargs,
+        tools,
+    },
+    peer::Peer,
+    request::keep_alive,
+    request_id::RequestId,
+    until::Until,
+};
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, OllamaError> {
+    let (peer, id, began) = (incoming.peer(), asker.id.clone(), Instant::now());
+    let read = move |fields: Fields<'_>, config: &Config| read(fields, config, &id);
+    let (asked, room) = body::read(&app, incoming).await?.into(read).await?;
+    Ok(run(&app, &asker, asked, room, peer, Kind::Chat, began).await?)
+}
+
+/// What a request asks.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Its model is as the client calls it.
+    pub(super) plan: Plan,
+    /// There is nothing to answer: the model is to be loaded, or unloaded.
+    pub(super) nothing: bool,
+    pub(super) thinks: bool,
+    pub(super) num_ctx: Option<u32>,
+    /// A prompt without a template for models that have none.
+    pub(super) bare: Option<String>,
+    /// A chat that does not fit loses its oldest messages.
+    pub(super) shortened: bool,
+}
+
+/// What chats and prompts have in common: everything but the prompt.
+pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+    let sent = SentFields::of_ollama(fields);
+    let model = names::model(fields)?;
+    let stream = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
+    let options = options::read(fields, config)?;
+    let constraint = format(fields)?;
+    let logprobs = fields.flag("logprobs")?;
+    let top = fields.take("top_logprobs").map(|f| f.integer(0..=CHAT_LOGPROBS_MAX)).transpose()?.unwrap_or(0);
+    if top > 0 && !logprobs {
+        return Err(ApiError::field("top_logprobs", "only allowed with logprobs: true"));
+    }
+    let request = v1::InferRequest {
+        model,
+        sampling: Some(options.sampling),
+        stop: Some(options.stop),
+        choices: 1,
+        logprobs,
+        top_logprobs: top as u32,
+        request_id: id.as_str().to_owned(),
+        client: id.client(),
+        keep_alive: keep_alive(fields)?,
+        context_shift: fields.take("shift").map(Field::boolean).transpose()?,
+        keep_tokens: options.keep_tokens,
+        constraint,
+        ..v1::InferRequest::default()
+    };
+    if fields.flag("_debug_render_only")? {
+        return Err(ApiError::unsupported(
+            "_debug_render_only",
+            "not supported by this build; use /apply-template",
+        ));
+    }
+    let plan = Plan {
+        requests: vec![request],
+        choices: 1,
+        stream,
+        // The end of a stream says what was used.
+        streaming: Streaming { include_usage: true, ..Streaming::default() },
+        sent,
+        old_calls: false,
+        line_limits: None,
+        offered: None,
+    };
+    let (nothing, thinks, bare, shortened) = (false, false, None, false);
+    Ok(Asked { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened })
+}
+
+fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
+    let mut asked = common(&mut fields, config, id)?;
+    let messages = messages::read(&mut fields)?;
+    let tools = tools::read(&mut fields)?;
+    let (thinking, thinks) = think(&mut fields)?;
+    (asked.thinks, asked.nothing) = (thinks, messages.is_empty());
+    let truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
+    asked.shortened = truncate && messages.len() > 1;
+    let begun = messages.last().is_some_and(|last| last.role == "assistant" && last.tool_calls.is_empty());
+    let request = &mut asked.plan.requests[0];
+    request.reasoning = thinking.bounds();
+    request.tool_use = tools.used;
+    request.prompt = Some(Prompt::Chat(v1::Chat {
+        messages,
+        tools_json: tools.json,
+        template_kwargs_json: template_kwargs(&mut fields, &thinking)?,
+        // What the assistant has begun to say is gone on with.
+        add_generation_prompt: begun.then_some(false),
+        continue_final_message: begun,
+    }));
+    fields.finish()?;
+    Ok(asked)
+}
+
+/// Asks the engine, and answers.
+pub(super) async fn run(
+    app: &Arc<App>,
+    asker: &Asker,
+    asked: Asked,
+    room: Room,
+    peer: Option<Peer>,
+    kind: Kind,
+    began: Instant,
+) -> Result<Response, ApiError> {
+    let called = asked.plan.requests[0].model.clone();
+    let reply = Reply::new(kind, called.clone(), began);
+    let answer = answered(app, asker, asked, room, peer, reply).await;
+    answer.map_err(|error| of_model(error.renamed(messages::picture), &called))
+}
+
+async fn answered(
+    app: &Arc<App>,
+    asker: &Asker,
+    asked: Asked,
+    room: Room,
+    peer: Option<Peer>,
+    mut reply: Reply,
+) -> Result<Response, ApiError> {
+    let Asked { mut plan, nothing, thinks, num_ctx, bare, shortened } = asked;
+    let request = &mut plan.requests[0];
+    let called = std::mem::take(&mut request.model);
+    request.model = names::known(app, asker, called.clone()).await?;
+    if nothing {
+        let alive = request.keep_alive.take();
+        return Ok(Json(bring(app, asker, &request.model, alive, &reply).await?).into_response());
+    }
+    if thinks {
+        can_think(app, asker, &request.model, &called).await?;
+    }
+    check_context(app, asker, &request.model, num_ctx).await?;
+    let (streamed, streaming) = (plan.stream, plan.streaming);
+    let again = (shortened || bare.is_some()).then(|| plan.clone());
+    let mut generation = match (Generation::start(app, asker, plan).await, again) {
+        // A model without a template goes on from the text.
+        (Err(error), Some(mut again)) if error.code() == Some("model_not_capable") && bare.is_some() => {
+            again.requests[0].prompt = bare.map(Prompt::Text);
+            Generation::start(app, asker, again).await?
+        }
+        (Err(error), Some(mut again)) if error.code() == Some("context_length_exceeded") && shortened => {
+            shorten(app, asker, &mut again.requests[0], error).await?;
+            Generation::start(app, asker, again).await?
+        }
+        (begun, _) => begun?,
+    };
+    reply.accepted();
+    // The engine has what was asked.
+    drop(room);
+    if streamed {
+        return Ok(stream(app, generation, reply, streaming, peer));
+    }
+    let (mut choices, _room) = collect(app, &mut generation, &mut reply).await?;
+    let whole = choices.pop().unwrap_or_default();
+    Ok(Json(reply.whole(whole, &generation.used)).into_response())
+}
+
+/// Loads a model, or unloads it where it is to be kept for no time.
+async fn bring(
+    app: &App,
+    asker: &Asker,
+    model: &str,
+    alive: Option<String>,
+    reply: &Reply,
+) -> Result<Value, ApiError> {
+    let (until, mut engine) = (Until::of(app), app.engine(asker));
+    if alive.as_deref().is_some_and(is_no_time) {
+        // One that is not there is not found; one that is not loaded is gone already.
+        engine.show(model.to_owned()).await?;
+        let request = v1::UnloadRequest { model: model.to_owned(), force: false };
+        match until.run(engine.unload(request, until.deadline)).await {
+            Err(error) if error.status() != StatusCode::NOT_FOUND => return Err(error),
+            _ => {}
+        }
+        return Ok(reply.of_nothing("unload"));
+    }
+    let (model, input) = (model.to_owned(), Some(Input::Text(String::new())));
+    let nothing = v1::TokenizeRequest { model, input, keep_alive: alive, ..v1::TokenizeRequest::default() };
+    until.run(engine.awake(nothing, until.deadline)).await?;
+    Ok(reply.of_nothing("load"))
+}
+
+/// `0`, `0s` and their like.
+fn is_no_time(text: &str) -> bool {
+    let digits = || text.chars().filter(char::is_ascii_digit);
+    !text.trim_start().starts_with('-') && digits().next().is_some() && digits().all(|digit| digit == '0')
+}
+
+/// Drops the oldest messages of a chat, as few as make it fit; never what the system says, nor the last message.
+async fn shorten(
+    app: &App,
+    asker: &Asker,
+    request: &mut v1::InferRequest,
+    error: ApiError,
+) -> Result<(), ApiError> {
+    let Some(Prompt::Chat(chat)) = &mut request.prompt else { return Err(error) };
+    let last = chat.messages.len().saturating_sub(1);
+    let old: Vec<usize> = (0..last).filter(|i| chat.messages[*i].role != "system").collect();
+    let without = |dropped: usize| {
+        let gone = &old[..dropped];
+        let kept = chat.messages.iter().enumerate().filter(|(i, _)| !gone.contains(i));
+        let mut kept: Vec<v1::Message> = kept.map(|(_, message)| message.clone()).collect();
+        // An answer of a tool is nothing without its call.
+        let first = kept.iter().position(|message| message.role != "system").unwrap_or(0);
+        while kept.len() > first + 1 && kept[first].role == "tool" {
+            kept.remove(first);
+        }
+        v1::Chat { messages: kept, ..chat.clone() }
+    };
+    let mut engine = app.engine(asker);
+    // The fewest that make it fit are from `low` on, and below `high` where some do.
+    let (mut low, mut high) = (1, old.len() + 1);
+    let mut shorter = None;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let chat = without(middle);
+        let input = Some(Input::Chat(chat.clone()));
+        let tokens = v1::TokenizeRequest { model: request.model.clone(), input, ..Default::default() };
+        let answer = engine.tokenize(tokens).await?;
+        // A token at least is to be said.
+        if answer.ids.len() < answer.context_tokens_max as usize {
+            (high, shorter) = (middle, Some(chat));
+        } else {
+            low = middle + 1;
+        }
+    }
+    match shorter {
+        Some(chat) => request.prompt = Some(Prompt::Chat(chat)),
+        None => return Err(error),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_zero_in_any_unit() {
+        for (text, none) in [
+            ("0", true),
+            ("0s", true),
+            ("0.0", true),
+            ("5m", false),
+            ("-1", false),
+            ("-0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_no_time(text), none, "{text}");
+        }
+    }
+}

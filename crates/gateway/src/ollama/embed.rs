@@ -1,0 +1,168 @@
+//! `POST /api/embed`: a vector of length 1 for each text; and `/api/embeddings`, which came before it: of one text, as the
+//! model's files say.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use futures_util::TryStreamExt as _;
+use hanzo_engine_proto::v1::{self, EmbedOutput, tokenize_request::Input};
+use serde_json::json;
+
+use super::{
+    error::{OllamaError, of_model},
+    names,
+    options::{self, check_context},
+};
+use crate::{
+    app::App,
+    asker::Asker,
+    bodies::Room,
+    body::{self, Incoming},
+    config::Config,
+    error::ApiError,
+    fields::{Field, Fields},
+    names::SentFields,
+    request::{at_most, keep_alive},
+    until::Until,
+    vectors::{
+        calls::Caller,
+        inputs::{field_name, text_input},
+        json::Shape,
+        response,
+    },
+};
+
+/// `POST /api/embed`.
+pub(crate) async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, OllamaError> {
+    let began = Instant::now();
+    let (asked, room) = body::read(&app, incoming).await?.into(many).await?;
+    Ok(answer(&app, &asker, asked, room, began, "input").await?)
+}
+
+/// `POST /api/embeddings`.
+pub(crate) async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, OllamaError> {
+    let began = Instant::now();
+    let (asked, room) = body::read(&app, incoming).await?.into(one).await?;
+    Ok(answer(&app, &asker, asked, room, began, "prompt").await?)
+}
+
+/// What is to be embedded.
+struct Asked {
+    /// Its model is as the client calls it.
+    request: v1::EmbedRequest,
+    inputs: Vec<v1::EmbedInput>,
+    single: bool,
+    num_ctx: Option<u32>,
+    sent: SentFields,
+}
+
+async fn answer(
+    app: &App,
+    asker: &Asker,
+    asked: Asked,
+    room: Room,
+    began: Instant,
+    input: &'static str,
+) -> Result<Response, ApiError> {
+    let called = asked.request.model.clone();
+    let answer = answered(app, asker, asked, room, began, input).await;
+    answer.map_err(|error| of_model(error, &called))
+}
+
+async fn answered(
+    app: &App,
+    asker: &Asker,
+    asked: Asked,
+    room: Room,
+    began: Instant,
+    input: &'static str,
+) -> Result<Response, ApiError> {
+    let Asked { mut request, inputs, single, num_ctx, sent } = asked;
+    let called = std::mem::take(&mut request.model);
+    request.model = names::known(app, asker, called.clone()).await?;
+    check_context(app, asker, &request.model, num_ctx).await?;
+    let old = input == "prompt";
+    if inputs.is_empty() {
+        // It only loads the model.
+        let (until, nothing) = (Until::of(app), Some(Input::Text(String::new())));
+        let (model, keep_alive) = (request.model, request.keep_alive);
+        let nothing = v1::TokenizeRequest { model, input: nothing, keep_alive, ..Default::default() };
+        until.run(app.engine(asker).awake(nothing, until.deadline)).await?;
+        let empty = if old { json!({"embedding": []}) } else { json!({"model": called, "embeddings": []}) };
+        return Ok(Json(empty).into_response());
+    }
+    let name = move |field: &str| field_name(field, input, single, &sent);
+    let calls = Caller::new(app, asker, room).embed(request, inputs, name);
+    if !old {
+        return response::respond(app, calls, Shape::Ollama { model: called, began }).await;
+    }
+    let answers: Vec<v1::EmbedResponse> = calls.try_collect().await?;
+    let packed = answers.into_iter().flat_map(|answer| answer.embeddings).next().unwrap_or_default().packed;
+    let numbers = packed.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let numbers: Vec<f32> = numbers.collect();
+    Ok(Json(Embedding { embedding: numbers }).into_response())
+}
+
+/// One vector.
+#[derive(serde::Serialize)]
+struct Embedding {
+    embedding: Vec<f32>,
+}
+
+fn common(fields: &mut Fields, config: &Config) -> Result<Asked, ApiError> {
+    let sent = SentFields::of_ollama(fields);
+    let model = names::model(fields)?;
+    // What says how tokens are drawn says nothing of vectors.
+    let num_ctx = options::read(fields, config)?.num_ctx;
+    let request = v1::EmbedRequest {
+        model,
+        packed: true,
+        truncate: true,
+        output: EmbedOutput::Pooled.into(),
+        keep_alive: keep_alive(fields)?,
+        ..v1::EmbedRequest::default()
+    };
+    Ok(Asked { request, inputs: Vec::new(), single: true, num_ctx, sent })
+}
+
+fn many(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+    let mut asked = common(&mut fields, config)?;
+    asked.request.normalize = Some(true);
+    asked.request.truncate = fields.take("truncate").map(Field::boolean).transpose()?.unwrap_or(true);
+    let dimensions = fields.take("dimensions").map(|f| f.integer(0..=u32::MAX)).transpose()?;
+    asked.request.dimensions = dimensions.unwrap_or(0);
+    if let Some(field) = fields.take("input") {
+        match field.as_list() {
+            None => {
+                asked.inputs.extend(Some(field.string()?).filter(|text| !text.is_empty()).map(text_input))
+            }
+            Some(list) => {
+                at_most(field, list.clone().count(), config.embedding_inputs_max)?;
+                let text = |field: Field| crate::request::filled(field).map(text_input);
+                (asked.inputs, asked.single) = (list.map(text).collect::<Result<_, _>>()?, false);
+            }
+        }
+    }
+    fields.finish()?;
+    Ok(asked)
+}
+
+fn one(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+    let mut asked = common(&mut fields, config)?;
+    let prompt = fields.take("prompt").map(Field::string).transpose()?;
+    asked.inputs.extend(prompt.filter(|text| !text.is_empty()).map(text_input));
+    fields.finish()?;
+    Ok(asked)
+}

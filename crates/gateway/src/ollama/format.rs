@@ -1,0 +1,62 @@
+//! What an answer must be (`format`), and whether and how much the model is to think (`think`).
+
+use hanzo_engine_proto::v1::{self, Capability, constraint::Of};
+
+use super::names;
+use crate::{
+    app::App,
+    asker::Asker,
+    error::{ApiError, quote},
+    fields::Fields,
+    openai::thinking::Thinking,
+};
+
+/// `format`: `json`, or a schema.
+pub(super) fn format(fields: &mut Fields) -> Result<Option<v1::Constraint>, ApiError> {
+    let Some(field) = fields.take("format") else { return Ok(None) };
+    let value = field.value();
+    let of = match value.as_str().as_deref() {
+        Some("") => return Ok(None),
+        Some("json") => Of::JsonObject(true),
+        Some(other) => {
+            return Err(field.error(format!("expected json or a JSON schema, got {}", quote(other))));
+        }
+        None if value.is_object() => Of::JsonSchema(value.to_text()),
+        None => return Err(field.error("expected json or a JSON schema")),
+    };
+    Ok(Some(v1::Constraint { of: Some(of) }))
+}
+
+/// `think`: a boolean, or how much; and whether it asks for thinking.
+pub(super) fn think(fields: &mut Fields) -> Result<(Thinking, bool), ApiError> {
+    let mut thinking = Thinking::default();
+    let Some(field) = fields.take("think") else { return Ok((thinking, false)) };
+    if let Some(think) = field.value().as_bool() {
+        thinking.enable(field, think)?;
+        return Ok((thinking, think));
+    }
+    if field.value().as_str().as_deref() == Some("") {
+        return Ok((thinking, false));
+    }
+    if !field.value().is_string() {
+        return Err(field.error("expected a boolean or one of low, medium, high, max"));
+    }
+    field.word(&["low", "medium", "high", "max"])?;
+    thinking.set_effort(field)?;
+    Ok((thinking, true))
+}
+
+/// Refuses thinking of a model that does not.
+pub(super) async fn can_think(app: &App, asker: &Asker, model: &str, asked: &str) -> Result<(), ApiError> {
+    let thinks = match names::loaded(app, asker, model).await? {
+        Some(status) => status.capabilities().any(|can| can == Capability::Reasoning),
+        None => {
+            let shown = app.engine(asker).show(model.to_owned()).await?;
+            shown.capabilities().any(|can| can == Capability::Reasoning)
+        }
+    };
+    match thinks {
+        true => Ok(()),
+        false => Err(ApiError::unsupported("think", format!("{} does not support thinking", quote(asked)))),
+    }
+}

@@ -1,0 +1,250 @@
+//! `POST /api/pull`, `DELETE /api/delete` and `POST /api/copy`; and what is refused: `/api/create` and `/api/push`. All are the
+//! operator's.
+
+use std::{collections::HashSet, pin::pin, sync::Arc};
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use futures_util::TryStreamExt as _;
+use hanzo_engine_proto::v1::{self, pull_progress::Phase};
+use serde_json::{Value, json};
+
+use super::{
+    error::{self, OllamaError, of_model},
+    names,
+};
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::{Field, Fields},
+    models::{
+        load::admin,
+        progress::{LINES, bounded, line, respond},
+    },
+    request::filled,
+    until::Until,
+};
+
+/// `POST /api/pull`. A name without a scheme is of Ollama's registry, as its clients have it.
+pub(crate) async fn pull(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, OllamaError> {
+    admin(&app, &asker, "to pull models")?;
+    let peer = incoming.peer();
+    let ((called, streamed), _room) =
+        body::read(&app, incoming).await?.into(|fields, _| read_pull(fields)).await?;
+    let aliases = app.engine(&asker).aliases().await?;
+    let reference =
+        reference(&called, |name| aliases.iter().any(|alias| alias.alias.eq_ignore_ascii_case(name)))?;
+    let request = v1::PullRequest { reference, ..v1::PullRequest::default() };
+    let until = Until::of(&app);
+    let progress = until.run(app.engine(&asker).pull(request)).await;
+    let named = move |error: ApiError| of_model(error, &called);
+    let progress = bounded(progress.map_err(&named)?, until).map_err(named);
+    if !streamed {
+        pin!(progress).try_fold((), |(), _| async { Ok(()) }).await?;
+        return Ok(Json(json!({"status": "success"})).into_response());
+    }
+    let mut told = Told::default();
+    let lines = progress.map_ok(move |step| told.lines(step));
+    Ok(respond(&app, peer, LINES, lines, error::body).await?)
+}
+
+/// Which model, and whether to tell how far it is.
+fn read_pull(mut fields: Fields) -> Result<(String, bool), ApiError> {
+    let model = names::model(&mut fields)?;
+    let streamed = fields.take("stream").map(Field::boolean).transpose()?.unwrap_or(true);
+    // A registry of the loopback may be asked without TLS anyway, and no other.
+    if fields.flag("insecure")? && !is_loopback(&model) {
+        let problem = "registries are asked over TLS, except on the loopback";
+        return Err(ApiError::unsupported("insecure", problem));
+    }
+    for name in ["username", "password"] {
+        if fields.take(name).is_some_and(|field| field.value().as_str().as_deref() != Some("")) {
+            return Err(ApiError::unsupported(name, "not supported by this build"));
+        }
+    }
+    fields.finish()?;
+    Ok((model, streamed))
+}
+
+fn is_loopback(model: &str) -> bool {
+    let host = model.split_once("://").map_or(model, |(_, rest)| rest).split('/').next().unwrap_or_default();
+    let name = host.split(':').next().unwrap_or_default();
+    name == "localhost" || name.parse::<std::net::Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// What an engine pulls for a name of Ollama's.
+fn reference(model: &str, is_alias: impl Fn(&str) -> bool) -> Result<String, ApiError> {
+    let lower = model.to_ascii_lowercase();
+    if lower.starts_with("file:") || model.starts_with(['/', '.', '~']) {
+        let problem = "names a file of the engine's machine; use `hanzo-engine pull` there";
+        return Err(ApiError::unsupported("model", problem));
+    }
+    if model.contains("://") {
+        return Ok(model.to_owned());
+    }
+    for hub in ["hf.co/", "huggingface.co/"] {
+        if lower.starts_with(hub) {
+            let rest = &model[hub.len()..];
+            return Ok(format!("hf://{}", rest.strip_suffix(":latest").unwrap_or(rest)));
+        }
+    }
+    let bare = names::given(model);
+    match is_alias(bare) || is_alias(bare.split(':').next().unwrap_or_default()) {
+        true => Ok(bare.to_owned()),
+        false => Ok(format!("ollama://{model}")),
+    }
+}
+
+/// What a client has been told of a pull.
+#[derive(Default)]
+struct Told {
+    manifest: bool,
+    verifying: bool,
+    done: HashSet<String>, // files
+}
+
+impl Told {
+    /// The lines that a step makes.
+    fn lines(&mut self, step: v1::PullProgress) -> Vec<u8> {
+        let mut lines = Vec::new();
+        let mut say = |value: &Value| lines.extend(line(value));
+        if !std::mem::replace(&mut self.manifest, true) {
+            say(&json!({"status": "pulling manifest"}));
+        }
+        for file in &step.files {
+            let over = file.phase() >= Phase::Verifying
+                || file.bytes_done > 0 && file.bytes_done == file.bytes_total;
+            let begun = over || file.phase() == Phase::Downloading;
+            if !begun || self.done.contains(&file.name) {
+                continue;
+            }
+            if over {
+                self.done.insert(file.name.clone());
+            }
+            // Clients show the first letters of a digest, and tell bars from each other by it.
+            let digest = if file.digest.is_empty() { &file.name } else { &file.digest };
+            let short: String = digest.trim_start_matches("sha256:").chars().take(12).collect();
+            let mut told =
+                json!({"status": format!("pulling {short}"), "digest": digest, "total": file.bytes_total});
+            if file.bytes_done > 0 {
+                told["completed"] = json!(file.bytes_done);
+            }
+            say(&told);
+        }
+        let verifies = matches!(step.phase(), Phase::Verifying | Phase::Done);
+        if verifies && !std::mem::replace(&mut self.verifying, true) {
+            say(&json!({"status": "verifying sha256 digest"}));
+        }
+        if step.stored.is_some() {
+            say(&json!({"status": "writing manifest"}));
+            say(&json!({"status": "success"}));
+        }
+        lines
+    }
+}
+
+/// `DELETE /api/delete`. One that is loaded stays loaded.
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<StatusCode, OllamaError> {
+    admin(&app, &asker, "to remove models")?;
+    let read = |mut fields: Fields<'_>, _: &_| {
+        let model = names::model(&mut fields)?;
+        fields.finish()?;
+        Ok(model)
+    };
+    let (called, _room) = body::read(&app, incoming).await?.into(read).await?;
+    let mut engine = app.engine(&asker);
+    let aliases = engine.aliases().await?;
+    let bare = names::given(&called);
+    let model = match aliases.into_iter().find(|own| !own.builtin && own.alias.eq_ignore_ascii_case(bare)) {
+        Some(own) => own.alias,
+        None => names::known(&app, &asker, called.clone()).await?,
+    };
+    let removed = engine.remove(model).await;
+    removed.map_err(|status| of_model(status.into(), &called))?;
+    Ok(StatusCode::OK)
+}
+
+/// `POST /api/copy`: another name for the same model.
+pub(crate) async fn copy(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<StatusCode, OllamaError> {
+    admin(&app, &asker, "to name models")?;
+    let read = |mut fields: Fields<'_>, _: &_| {
+        let names = (filled(fields.require("source")?)?, filled(fields.require("destination")?)?);
+        fields.finish()?;
+        Ok(names)
+    };
+    let ((source, destination), _room) = body::read(&app, incoming).await?.into(read).await?;
+    let model = names::known(&app, &asker, source.clone()).await?;
+    let mut engine = app.engine(&asker);
+    // Another name of what is not here would be one of a reference.
+    engine.show(model.clone()).await.map_err(|status| of_model(status.into(), &source))?;
+    let copied = engine.copy(model, names::given(&destination).to_owned()).await;
+    copied.map_err(|status| {
+        of_model(
+            ApiError::from(status)
+                .renamed(|field| Some(if field == "alias" { "destination" } else { field }.to_owned())),
+            &source,
+        )
+    })?;
+    Ok(StatusCode::OK)
+}
+
+/// `POST /api/create`.
+pub(crate) async fn create() -> OllamaError {
+    let problem = "models are not made of others by this build: send the system prompt and the options with each request, or quantise with `hanzo-engine quantize`";
+    ApiError::unsupported("create", problem).into()
+}
+
+/// `POST /api/push`.
+pub(crate) async fn push() -> OllamaError {
+    let problem = "models are not pushed to registries by this build; `hanzo-engine export` writes a file";
+    ApiError::unsupported("push", problem).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_ollamas_registry_unless_they_say_otherwise() {
+        let alias = |name: &str| name == "zen-nano";
+        for (model, expected) in [
+            ("llama3.2:3b", "ollama://llama3.2:3b"),
+            ("library/llama3.2", "ollama://library/llama3.2"),
+            ("127.0.0.1:5000/library/small:latest", "ollama://127.0.0.1:5000/library/small:latest"),
+            ("hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0", "hf://Qwen/Qwen3-0.6B-GGUF:Q8_0"),
+            ("HuggingFace.co/a/b:latest", "hf://a/b"),
+            ("hf://a/b", "hf://a/b"),
+            ("zen-nano", "zen-nano"),
+            ("zen-nano:latest", "zen-nano"),
+            ("zen-nano:Q8_0", "zen-nano:Q8_0"),
+        ] {
+            assert_eq!(reference(model, alias).unwrap(), expected);
+        }
+        for path in ["/etc/x.gguf", "./x", "~/x", "FILE:///x"] {
+            assert!(reference(path, alias).is_err(), "{path}");
+        }
+        assert!(
+            is_loopback("127.0.0.1:5000/library/x")
+                && is_loopback("ollama://localhost/x")
+                && !is_loopback("x.org/y")
+        );
+    }
+}

@@ -1,0 +1,229 @@
+//! A chat's messages in Ollama's form: a text, pictures beside it, calls without ids, and answers of tools that name the tool.
+//! Answers find their calls by their ids where there are some, else by the tool's name, else in order.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use hanzo_engine_proto::v1::{self, content_part::Part};
+
+use crate::{
+    error::{ApiError, quote},
+    fields::{Field, Fields},
+    limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
+};
+
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
+/// `messages`, of which there may be none: that loads the model.
+pub(super) fn read(fields: &mut Fields) -> Result<Vec<v1::Message>, ApiError> {
+    let Some(field) = fields.take("messages") else { return Ok(Vec::new()) };
+    let mut list = field.list()?;
+    let mut calls = Calls::default();
+    let messages = list.by_ref().take(CHAT_MESSAGES_MAX).map(|field| message(field.object()?, &mut calls));
+    let messages = messages.collect::<Result<_, _>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
+        None => Ok(messages),
+    }
+}
+
+/// Calls that wait for their answers: id and name.
+#[derive(Default)]
+struct Calls {
+    made: usize,
+    open: Vec<(String, String)>,
+}
+
+impl Calls {
+    /// An id for a call that has none: nine letters and digits, because some templates take no other.
+    fn id(&mut self) -> String {
+        self.made += 1;
+        format!("call{:05}", self.made)
+    }
+
+    /// The id of the call that an answer is of.
+    fn answered(&mut self, name: &str) -> String {
+        let at = self.open.iter().position(|(_, called)| called == name);
+        let at = at.or_else(|| (name.is_empty() && !self.open.is_empty()).then_some(0));
+        at.map(|at| self.open.remove(at).0).unwrap_or_default()
+    }
+}
+
+fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiError> {
+    let field = fields.require("role")?;
+    let word = field.text()?.to_ascii_lowercase();
+    let role = ROLES.into_iter().find(|role| *role == word);
+    let role = role
+        .ok_or_else(|| field.error(format!("expected one of {}, got {}", ROLES.join(", "), quote(&word))))?;
+    let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
+    let mut content = vec![part(text(&mut fields, "content")?.unwrap_or_default())];
+    if let Some(field) = fields.take("images") {
+        content.extend(images(field)?);
+    }
+    let reasoning_content = text(&mut fields, "thinking")?.unwrap_or_default();
+    let mut tool_calls = Vec::new();
+    if let Some(field) = fields.take("tool_calls") {
+        let mut list = field.list()?;
+        for call in list.by_ref().take(CHAT_PARTS_MAX) {
+            let call = tool_call(call.object()?, calls)?;
+            calls.open.push((call.id.clone(), call.name.clone()));
+            tool_calls.push(call);
+        }
+        if list.next().is_some() {
+            return Err(field.error(format!("has more than {CHAT_PARTS_MAX} calls")));
+        }
+        if role != "assistant" && !tool_calls.is_empty() {
+            return Err(field.error("only allowed where role is assistant"));
+        }
+    }
+    let name = text(&mut fields, "tool_name")?.or(text(&mut fields, "name")?).unwrap_or_default();
+    let given = text(&mut fields, "tool_call_id")?.filter(|id| !id.is_empty());
+    let tool_call_id = match (role, given) {
+        ("tool", Some(id)) => {
+            calls.open.retain(|(open, _)| *open != id);
+            id
+        }
+        ("tool", None) => calls.answered(&name),
+        _ => String::new(),
+    };
+    // What libraries add to the messages that they got is theirs.
+    Ok(v1::Message { role: role.to_owned(), content, name, tool_calls, tool_call_id, reasoning_content })
+}
+
+/// A text as a part of a message.
+pub(super) fn part(text: String) -> v1::ContentPart {
+    v1::ContentPart { part: Some(Part::Text(text)) }
+}
+
+/// `images`: base64 of pictures. Whether the model sees them is the engine's to say.
+pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
+    let mut list = field.list()?;
+    let mut parts = Vec::new();
+    for image in list.by_ref().take(CHAT_PARTS_MAX) {
+        let text = image.text()?;
+        let data = text.split_once(";base64,").map_or(&*text, |(_, data)| data);
+        let data = STANDARD.decode(data.trim()).map_err(|_| image.error("expected base64"))?;
+        let mime_type = kind(&data).to_owned();
+        parts.push(v1::ContentPart {
+            part: Some(Part::Media(v1::Media { mime_type, data: data.into(), ..v1::Media::default() })),
+        });
+    }
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} images"))),
+        None => Ok(parts),
+    }
+}
+
+/// What a picture's first bytes say it is.
+fn kind(data: &[u8]) -> &'static str {
+    match data {
+        [0x89, b'P', b'N', b'G', ..] => "image/png",
+        [0xff, 0xd8, 0xff, ..] => "image/jpeg",
+        [b'G', b'I', b'F', b'8', ..] => "image/gif",
+        [b'B', b'M', ..] => "image/bmp",
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "image/webp",
+        _ => "application/octet-stream",
+    }
+}
+
+fn tool_call(mut fields: Fields, calls: &mut Calls) -> Result<v1::ToolCall, ApiError> {
+    let id = fields.take("id").map(Field::string).transpose()?.filter(|id| !id.is_empty());
+    let mut function = fields.require("function")?.object()?;
+    let name = function.require("name")?;
+    if name.text()?.is_empty() {
+        return Err(name.error("must not be empty"));
+    }
+    let arguments_json = match function.take("arguments") {
+        None => "{}".to_owned(),
+        Some(field) if field.value().is_object() => field.value().to_text(),
+        // As OpenAI's clients have them.
+        Some(field) => field.string()?,
+    };
+    Ok(v1::ToolCall { id: id.unwrap_or_else(|| calls.id()), name: name.string()?, arguments_json })
+}
+
+/// The client's word for a picture that the engine names as a part of a message, whose first part is its text.
+pub(super) fn picture(param: &str) -> Option<String> {
+    let Some((message, part)) = param.split_once(".content[") else { return Some(param.to_owned()) };
+    let part: usize = part.trim_end_matches(']').parse().ok()?;
+    Some(match part.checked_sub(1) {
+        // A prompt is a message of its own.
+        Some(image) if message.starts_with("prompt") => format!("images[{image}]"),
+        Some(image) => format!("{message}.images[{image}]"),
+        None => format!("{message}.content"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fields::fields_of;
+
+    fn check(messages: Value) -> Result<Vec<String>, String> {
+        let read = read(&mut fields_of(&json!({"messages": messages}), false));
+        let line = |message: v1::Message| {
+            let text = |part: v1::ContentPart| match part.part {
+                Some(Part::Text(text)) => text,
+                Some(Part::Media(media)) => format!("<{} {}>", media.mime_type, media.data.len()),
+                None => String::new(),
+            };
+            let said: String = message.content.into_iter().map(text).collect();
+            let calls =
+                message.tool_calls.iter().map(|c| format!(" {}={}{}", c.id, c.name, c.arguments_json));
+            let calls: String = calls.collect();
+            format!(
+                "{}[{}]: ({}){said}{calls}",
+                message.role, message.tool_call_id, message.reasoning_content
+            )
+        };
+        let read = read.map_err(|error| error.message().to_owned())?;
+        Ok(read.into_iter().map(line).collect())
+    }
+
+    #[test]
+    fn answers_find_their_calls() {
+        let call = |name: &str| json!({"function": {"name": name, "arguments": {"a": 1}, "index": 0}});
+        let lines = check(json!([
+            {"role": "System", "content": "s"},
+            {"role": "user", "content": "q", "images": ["data:image/png;base64,iVBORw=="]},
+            {"role": "assistant", "content": "", "thinking": "t", "tool_calls": [call("f"), call("g"), {"id": "own", "function": {"name": "h"}}]},
+            {"role": "tool", "content": "2", "tool_name": "g"},
+            {"role": "tool", "content": "3", "tool_call_id": "own"},
+            {"role": "tool", "content": "1"},
+        ]));
+        let expected = [
+            "system[]: ()s",
+            "user[]: ()q<image/png 4>",
+            r#"assistant[]: (t) call00001=f{"a":1} call00002=g{"a":1} own=h{}"#,
+            "tool[call00002]: ()2",
+            "tool[own]: ()3",
+            "tool[call00001]: ()1",
+        ];
+        assert_eq!(lines, Ok(expected.map(str::to_owned).to_vec()));
+        assert_eq!(check(Value::Null), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_of_its_place() {
+        for (messages, start) in [
+            (json!([{"content": "x"}]), "messages[0].role: required"),
+            (json!([{"role": "poet", "content": "x"}]), "messages[0].role: expected one of system"),
+            (json!([{"role": "user", "content": 1}]), "messages[0].content: expected a string"),
+            (json!([{"role": "user", "images": ["?"]}]), "messages[0].images[0]: expected base64"),
+            (
+                json!([{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]),
+                "messages[0].tool_calls: only allowed",
+            ),
+            (
+                json!([{"role": "assistant", "tool_calls": [{}]}]),
+                "messages[0].tool_calls[0].function: required",
+            ),
+        ] {
+            let error = check(messages.clone()).unwrap_err();
+            assert!(error.starts_with(start), "{messages}: {error}");
+        }
+        assert_eq!(picture("messages[2].content[1]").as_deref(), Some("messages[2].images[0]"));
+        assert_eq!(picture("prompt[0].content[2]").as_deref(), Some("images[1]"));
+        assert_eq!(picture("temperature").as_deref(), Some("temperature"));
+    }
+}

@@ -1,0 +1,214 @@
+//! An answer in Ollama's shape, of a chat or of a prompt: one object, or a line for each piece and a last one that says why it
+//! ended and where the time went. Calls are whole: one that is still being written waits.
+
+use std::time::{Duration, Instant};
+
+use hanzo_engine_proto::v1::{self, FinishReason, TokenLogprob};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    error,
+    time::{now, ns, ns_of_ms},
+};
+use crate::{
+    error::ApiError,
+    openai::{
+        events::finite,
+        frames::Frames,
+        generation::Event,
+        shape::{CollectedCall, CollectedChoice, Head, Shape},
+        usage_count::UsageCount,
+    },
+};
+
+/// Where an answer's text stands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    /// In a message.
+    Chat,
+    /// In `response`.
+    Prompt,
+}
+
+/// An answer that is being written.
+#[derive(Debug)]
+pub(super) struct Reply {
+    kind: Kind,
+    model: String, // as the client calls it
+    began: Instant,
+    loaded: Duration,
+    calls: CollectedChoice, // of which the last may go on
+    told: usize,            // calls so far
+    reason: FinishReason,
+}
+
+/// What a line says.
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    thinking: String,
+    calls: Vec<Value>,
+    logprobs: Vec<TokenLogprob>,
+}
+
+impl Reply {
+    /// Of a request that began then.
+    pub(super) fn new(kind: Kind, model: String, began: Instant) -> Reply {
+        Reply {
+            kind,
+            model,
+            began,
+            loaded: Duration::ZERO,
+            calls: CollectedChoice::default(),
+            told: 0,
+            reason: FinishReason::Unspecified,
+        }
+    }
+
+    /// The engine has taken the request: the model is there.
+    pub(super) fn accepted(&mut self) {
+        self.loaded = self.began.elapsed();
+    }
+
+    /// The answer to a request that asks nothing: what became of the model.
+    pub(super) fn of_nothing(&self, reason: &str) -> Value {
+        let mut line = self.line(Said::default(), true);
+        line["done_reason"] = json!(reason);
+        line
+    }
+
+    /// Takes the calls that are whole; all of them at the end.
+    fn whole_calls(&mut self, all: bool) -> Vec<Value> {
+        let keep = usize::from(!all && !self.calls.calls.is_empty());
+        let whole: Vec<CollectedCall> = {
+            let calls = &mut self.calls.calls;
+            calls.drain(..calls.len() - keep).collect()
+        };
+        whole.into_iter().map(|call| self.call(call)).collect()
+    }
+
+    fn call(&mut self, call: CollectedCall) -> Value {
+        let index = self.told;
+        self.told += 1;
+        // A whole call's are an object.
+        let arguments = serde_json::from_str(&call.arguments).unwrap_or(Value::String(call.arguments));
+        json!({"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}})
+    }
+
+    fn line(&self, said: Said, done: bool) -> Value {
+        let mut line = json!({"model": self.model, "created_at": now()});
+        match self.kind {
+            Kind::Chat => {
+                let mut message = json!({"role": "assistant", "content": said.text});
+                if !said.thinking.is_empty() {
+                    message["thinking"] = json!(said.thinking);
+                }
+                if !said.calls.is_empty() {
+                    message["tool_calls"] = json!(said.calls);
+                }
+                line["message"] = message;
+            }
+            Kind::Prompt => {
+                line["response"] = json!(said.text);
+                if !said.thinking.is_empty() {
+                    line["thinking"] = json!(said.thinking);
+                }
+            }
+        }
+        line["done"] = json!(done);
+        if !said.logprobs.is_empty() {
+            line["logprobs"] = said.logprobs.iter().map(logprob).collect();
+        }
+        line
+    }
+
+    /// The last line, with what was said in it.
+    fn end(&self, said: Said, used: &UsageCount) -> Value {
+        let mut line = self.line(said, true);
+        let spent = used.timings.unwrap_or_default();
+        line["done_reason"] = json!(if self.reason == FinishReason::Length { "length" } else { "stop" });
+        line["total_duration"] = json!(ns(self.began.elapsed()));
+        line["load_duration"] = json!(ns(self.loaded));
+        line["prompt_eval_count"] = json!(used.prompt_tokens());
+        line["prompt_eval_duration"] = json!(ns_of_ms(spent.prefill_ms));
+        line["eval_count"] = json!(used.completion_tokens());
+        line["eval_duration"] = json!(ns_of_ms(spent.decode_ms));
+        line
+    }
+
+    /// A whole answer.
+    pub(super) fn whole(&mut self, whole: CollectedChoice, used: &UsageCount) -> Value {
+        self.reason = whole.reason;
+        let CollectedChoice { text, reasoning, calls, logprobs, .. } = whole;
+        let calls = calls.into_iter().map(|call| self.call(call)).collect();
+        self.end(Said { text, thinking: reasoning, calls, logprobs }, used)
+    }
+}
+
+/// A token's log probability.
+fn logprob(token: &TokenLogprob) -> Value {
+    let entry = |token: &TokenLogprob| {
+        let text = String::from_utf8_lossy(&token.token);
+        // As many digits as an f32 has.
+        let logprob: f64 = finite(token.logprob).to_string().parse().unwrap_or_default();
+        json!({"token": text, "logprob": logprob, "bytes": token.token.to_vec()})
+    };
+    let mut one = entry(token);
+    if !token.top.is_empty() {
+        one["top_logprobs"] = token.top.iter().map(entry).collect();
+    }
+    one
+}
+
+impl Shape for Reply {
+    const ID_PREFIX: &'static str = "";
+    const CONTENT_TYPE: &'static str = crate::models::progress::NDJSON;
+    // White space before a line is nobody's.
+    const KEEP_ALIVE: &'static [u8] = b" ";
+    type Choice = ();
+
+    fn event(&mut self, _: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
+        match event {
+            // Tools of MCP servers are not offered here.
+            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Delta { delta, .. } => {
+                self.calls.add_calls(delta.tool_calls);
+                let (text, thinking, logprobs) = (delta.text, delta.reasoning, delta.logprobs);
+                let said = Said { calls: self.whole_calls(false), text, thinking, logprobs };
+                if said.text.is_empty()
+                    && said.thinking.is_empty()
+                    && said.calls.is_empty()
+                    && said.logprobs.is_empty()
+                {
+                    return;
+                }
+                frames.line(&self.line(said, false));
+            }
+            Event::Finished { reason, .. } => {
+                self.reason = reason;
+                let calls = self.whole_calls(true);
+                if !calls.is_empty() {
+                    frames.line(&self.line(Said { calls, ..Said::default() }, false));
+                }
+            }
+        }
+    }
+
+    fn scored(&mut self, _: u32, _: v1::PromptLogprobs) {}
+
+    fn usage(&mut self, _: &Head, used: &UsageCount, frames: &mut Frames) {
+        frames.line(&self.end(Said::default(), used));
+    }
+
+    /// The last line has said it.
+    fn done(&mut self, _: &mut Frames) {}
+
+    fn failed(&mut self, error: &ApiError, frames: &mut Frames) {
+        frames.line(&error::body(error));
+    }
+
+    fn choice(&self, _: u32, _: CollectedChoice) {}
+
+    fn envelope(&self, _: &Head, _: &UsageCount) -> impl Serialize {}
+}
