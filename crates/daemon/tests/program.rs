@@ -111,7 +111,14 @@ async fn a_hangup_reads_the_level_again_and_a_quit_lets_streams_finish() {
         stop: Some(StopConditions { max_tokens: Some(2000), ignore_eos: true, ..Default::default() }),
         ..Default::default()
     };
-    let mut stream = client.infer(request).await.expect("it is taken").into_inner();
+    // The model may still be loading.
+    let mut stream = loop {
+        match client.infer(request.clone()).await {
+            Ok(stream) => break stream.into_inner(),
+            Err(status) => assert_eq!(status.code(), tonic::Code::Unavailable, "{status}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
     assert!(stream.message().await.expect("it begins").is_some());
 
     std::fs::write(

@@ -253,9 +253,14 @@ async fn the_store_remembers_what_was_loaded_by_path() {
     assert!(
         shown.chat_template.contains("im_start") && shown.status.is_some() && shown.parameters > 5_000_000
     );
-    let can =
-        [v1::Capability::Chat, v1::Capability::Completion, v1::Capability::Embed, v1::Capability::Tools]
-            .map(i32::from);
+    let can = [
+        v1::Capability::Chat,
+        v1::Capability::Completion,
+        v1::Capability::Embed,
+        v1::Capability::Tools,
+        v1::Capability::Reasoning,
+    ]
+    .map(i32::from);
     assert_eq!(shown.capabilities, can);
     let demo = rig.client().show(show(DEMO_MODEL)).await.unwrap().into_inner();
     assert_eq!((demo.parameters, demo.files.len()), (shown.parameters, 0));
