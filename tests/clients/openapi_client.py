@@ -35,7 +35,7 @@ def the_demo_model_answers_as_the_document_says():
 @check
 def what_ranks_and_classifies_answers_as_the_document_says():
     with Gateway() as gateway:
-        return fuzzed(gateway.http, "--include-path-regex", "rerank|score|classify|predict|similarity|embed|info|^/$")
+        return fuzzed(gateway.http, "--include-path-regex", r"^/(?!api/).*(rerank|score|classify|predict|similarity|embed|info)|^/$")
 
 
 if __name__ == "__main__":

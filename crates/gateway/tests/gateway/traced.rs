@@ -1,9 +1,6 @@
 //! What is told of a request beside its answer: its trace, the engine's times, the line of the log.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
+use std::{cell::RefCell, io, rc::Rc, sync::Once};
 
 use axum::http::HeaderValue;
 use bytes::Bytes;
@@ -12,10 +9,9 @@ use hyper::Request;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{
-    Server,
+    PATIENCE, Server,
     fake::{Step, delta, hello, started},
     http::{Live, get, json_request, post, send},
     script,
@@ -31,38 +27,54 @@ fn chat(stream: bool) -> Request<Full<Bytes>> {
 
 /// What is logged on this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct Log(Rc<RefCell<Vec<u8>>>);
+
+thread_local! {
+    /// Who hears what this thread logs.
+    static HEARS: RefCell<Option<Log>> = const { RefCell::new(None) };
+}
+
+/// A log is heard until this is dropped.
+struct Heard;
+
+/// Writes to the log that hears this thread.
+struct Ear;
 
 impl Log {
     fn lines(&self) -> Vec<Value> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(self.0.borrow().clone()).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["message"] == "request").collect()
     }
 
-    /// Has everything from now on written here.
-    fn begin(&self) -> tracing::subscriber::DefaultGuard {
-        let lines = tracing_subscriber::fmt().json().flatten_event(true).with_writer(self.clone());
-        tracing::subscriber::set_default(lines.finish())
+    /// Has everything from now on written here. One subscriber hears all threads: those of single threads make `tracing` forget
+    /// which places are heard when others end.
+    fn begin(&self) -> Heard {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| Ear).init());
+        HEARS.set(Some(self.clone()));
+        Heard
     }
 }
 
-impl io::Write for Log {
+impl Drop for Heard {
+    fn drop(&mut self) {
+        HEARS.set(None);
+    }
+}
+
+impl io::Write for Ear {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        HEARS.with_borrow(|log| {
+            if let Some(log) = log {
+                log.0.borrow_mut().extend_from_slice(bytes);
+            }
+        });
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Log;
-
-    fn make_writer(&'a self) -> Log {
-        self.clone()
     }
 }
 
@@ -121,9 +133,12 @@ async fn one_line_tells_of_each_request() {
     live.read_until("\"a\"").await;
     live.leave();
     server.fake.stream_over().await;
-    while log.lines().len() < 3 {
-        tokio::task::yield_now().await;
-    }
+    let told = async {
+        while log.lines().len() < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap_or_else(|_| panic!("{:?}", log.lines()));
     let lines = log.lines();
     let [ok, refused, left] = &lines[..] else { panic!("{lines:?}") };
     for (name, expected) in [
