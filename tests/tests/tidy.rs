@@ -48,6 +48,7 @@ fn report(what: &str, faults: Vec<String>) {
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
         ("access", vec!["proto"]),
+        ("process", vec![]),
         ("proto", vec![]),
         ("kernels", vec![]),
         ("constraints", vec![]),
@@ -55,10 +56,13 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("media", vec![]),
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
-        ("daemon", vec!["access", "constraints", "formats", "kernels", "media", "proto", "runtime", "store"]),
+        (
+            "daemon",
+            vec!["access", "constraints", "formats", "kernels", "media", "process", "proto", "runtime", "store"],
+        ),
         ("mcp", vec![]),
-        ("gateway", vec!["access", "mcp", "media", "proto"]),
-        ("cli", vec!["access", "daemon", "gateway", "proto"]),
+        ("gateway", vec!["access", "mcp", "media", "process", "proto"]),
+        ("cli", vec!["access", "daemon", "gateway", "process", "proto"]),
     ]
     .into_iter()
     .map(|(name, may)| (name, may.into_iter().collect()))

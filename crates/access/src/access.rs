@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, Ipv6Addr},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard},
     time::Instant,
 };
 
@@ -37,6 +37,10 @@ impl Settings {
     pub fn wants_keys(&self) -> bool {
         self.api_key.is_some() || self.api_keys_file.is_some()
     }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.api_keys_file.iter().cloned().collect()
+    }
 }
 
 /// Keys that cannot be used.
@@ -50,7 +54,7 @@ pub enum AccessError {
 /// The keys of a process.
 #[derive(Debug)]
 pub struct Access {
-    settings: Settings,
+    settings: RwLock<Settings>,
     holders: RwLock<Arc<[Arc<Holder>]>>,
     guesses: Guesses,
     seen: Mutex<Option<Seen>>, // the file, as it was read first
@@ -81,7 +85,7 @@ impl Access {
     /// Where the file cannot be read, or says what it may not.
     pub fn open(settings: Settings) -> Result<Access, AccessError> {
         let access = Access {
-            settings,
+            settings: RwLock::new(settings),
             holders: RwLock::default(),
             guesses: Guesses::default(),
             seen: Mutex::default(),
@@ -91,10 +95,37 @@ impl Access {
         Ok(access)
     }
 
+    /// Takes other settings, and reads the file again at once. To be called in an asynchronous runtime, after
+    /// [`Access::follow`].
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or says what it may not: all stays what it was.
+    pub fn set(self: &Arc<Self>, settings: Settings) -> Result<(), AccessError> {
+        let seen = Seen::of(&settings.files());
+        let old = std::mem::replace(&mut *self.write(), settings);
+        if let Err(error) = self.read() {
+            *self.write() = old;
+            return Err(error);
+        }
+        // A file that there was is followed, whatever its path.
+        if old.api_keys_file.is_none() {
+            follow(self, seen);
+        }
+        Ok(())
+    }
+
+    fn settings(&self) -> Settings {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Settings> {
+        self.settings.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Where no key is wanted.
     pub fn open_to_all() -> Access {
         Access {
-            settings: Settings::default(),
+            settings: RwLock::default(),
             holders: RwLock::default(),
             guesses: Guesses::default(),
             seen: Mutex::default(),
@@ -103,7 +134,7 @@ impl Access {
 
     /// Whether a request needs a key.
     pub fn wants_keys(&self) -> bool {
-        self.settings.wants_keys()
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).wants_keys()
     }
 
     /// What a request that presents that may do.
@@ -161,14 +192,15 @@ impl Access {
             let same = old.iter().find(|holder| holder.record.name == name);
             same.map_or_else(|| Arc::new(Usage::default()), |holder| Arc::clone(&holder.usage))
         };
-        if let Some(key) = &self.settings.api_key
+        let settings = self.settings();
+        if let Some(key) = &settings.api_key
             && let Some(digest) = KeyDigest::of(key.text())
         {
             let record = Record { name: SET_KEY.to_owned(), admin: true, ..Record::default() };
             holders.push(Arc::new(Holder { digest, record, random: false, usage: Arc::default() }));
         }
         let mut count = None;
-        if let Some(path) = &self.settings.api_keys_file {
+        if let Some(path) = &settings.api_keys_file {
             let file = KeysFile::read(path)?;
             count = Some(file.keys.len());
             for record in file.keys {
@@ -177,7 +209,7 @@ impl Access {
                 holders.push(Arc::new(Holder { digest, record, random: true, usage }));
             }
         }
-        if count == Some(0) && self.settings.api_key.is_none() {
+        if count == Some(0) && settings.api_key.is_none() {
             tracing::warn!(
                 "the file of keys has none: every request is refused; `hanzo-engine keys create` makes one"
             );
@@ -196,7 +228,7 @@ impl Access {
 
 impl Follow for Access {
     fn files(&self) -> Vec<PathBuf> {
-        self.settings.api_keys_file.iter().cloned().collect()
+        self.settings().files()
     }
 
     fn changed(&self) {

@@ -27,7 +27,7 @@ pub use file::{FileError, KeysFile, Record};
 pub use follow::Follow;
 pub use guesses::client_of;
 pub use key::Key;
-pub use listen::{Connection, Limits, Permit, Stream, connections};
+pub use listen::{Connection, Limits, Permit, Stream, connections, connections_until};
 pub use opening::Opening;
 pub use pass::{Pass, Running, Standing};
 pub use rate::Level;

@@ -116,11 +116,23 @@ pub fn connections(
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
 ) -> mpsc::Receiver<Connection> {
+    connections_until(listener, tls, limits, std::future::pending())
+}
+
+/// As [`connections`]; after `stop` nothing more is accepted, and the receiver ends when it has had all that was.
+pub fn connections_until(
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    limits: Limits,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> mpsc::Receiver<Connection> {
     let (accepted, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
+        // Beside the sender that is given away, which is the last to go.
+        let closed = accepted.clone();
         tokio::select! {
-            () = accepted.closed() => {}
-            () = accept(listener, tls, limits, accepted.clone()) => {}
+            () = closed.closed() => {}
+            () = accept(listener, tls, limits, accepted, stop) => {}
         }
     });
     receiver
@@ -131,11 +143,23 @@ async fn accept(
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
     accepted: mpsc::Sender<Connection>,
+    stop: impl Future<Output = ()>,
 ) {
+    let mut stop = std::pin::pin!(stop);
     let (places, addresses) = (Arc::new(Semaphore::new(limits.connections_max)), Addresses::default());
     // Never closed.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-        let (stream, from) = match listener.accept().await {
+    loop {
+        let place = tokio::select! {
+            () = &mut stop => return,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let Ok(place) = place else { return };
+        let connected = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            connected = listener.accept() => connected,
+        };
+        let (stream, from) = match connected {
             Ok(connected) => connected,
             Err(error) => {
                 // To try again at once would only burn a core.

@@ -99,6 +99,14 @@ impl TlsSettings {
         }
     }
 
+    /// Whether the files are there and go together.
+    ///
+    /// # Errors
+    /// [`TlsError`], with the file.
+    pub fn check_files(&self) -> Result<(), TlsError> {
+        self.read(&[]).map(drop)
+    }
+
     fn files(&self) -> Vec<PathBuf> {
         [&self.cert, &self.key, &self.client_ca].into_iter().flatten().cloned().collect()
     }
@@ -151,6 +159,11 @@ impl ServerTls {
         let tls = Arc::new(ServerTls { settings, protocols, config: RwLock::new(Arc::new(config)) });
         follow(&tls, seen);
         Ok(Some(tls))
+    }
+
+    /// Reads the files again; the log says what came of it.
+    pub fn reload(&self) {
+        self.changed();
     }
 
     /// What the next connection is met with.

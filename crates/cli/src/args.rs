@@ -150,7 +150,7 @@ impl ValueEnum for KvTypeName {
 Without --model, and without models in the configuration, it serves the built-in hanzo-demo.
 Settings come from the defaults, then --config, then the environment, then flags.
 Ctrl-C, SIGTERM or SIGQUIT lets running answers finish; a second one ends them at once.
-SIGHUP reads the settings again and takes log.level.")]
+SIGHUP reads the settings again, takes what can be taken, and says in the log what waits for a restart.")]
 pub(crate) struct ServeArgs {
     /// Model to load at start, by name, reference or path; may be given several times
     #[arg(long, short, value_name = "MODEL")]
@@ -265,6 +265,12 @@ pub(crate) struct ServeArgs {
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Print the settings that hold, of file, environment and flags together, with keys hidden; serve nothing
+    #[arg(long)]
+    pub(crate) print_config: bool,
+    /// Say whether the settings and the files that they name can be used; serve nothing
+    #[arg(long)]
+    pub(crate) check_config: bool,
     /// Name in Host that HTTP answers to beside localhost, such as a proxy's; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,

@@ -9,14 +9,19 @@ use crate::size::show_bytes;
 use crate::term::{Paint, tell};
 use figment::providers::Serialized;
 use hanzo_engine_daemon::config::ModelConfig;
-use hanzo_engine_daemon::{Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, log, preflight, signal};
-use hanzo_engine_gateway::{Gateway, GatewayError};
+use hanzo_engine_daemon::log::{self, LogLevel};
+use hanzo_engine_daemon::{
+    Config, ConfigError, DEMO_MODEL, Daemon, DaemonError, DaemonHandle, preflight, signal,
+};
+use hanzo_engine_gateway::{Gateway, GatewayError, Reload};
+use hanzo_engine_process::settings::Changed;
+use hanzo_engine_process::systemd::{self, Is};
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest, LoadResponse};
 use serde_json::{Map, Value, json};
 use std::convert::Infallible;
 use std::io::{Write, stdout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
@@ -42,17 +47,27 @@ const LAST_MOMENTS: Duration = Duration::from_secs(2);
 /// Runs the command.
 pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let config = daemon_config(&args)?;
+    if args.print_config || args.check_config {
+        return show(&args, &config);
+    }
     let sources = config.models.iter().map(|model| model.source.as_str());
     let (dir, optional) = (config.store.dir.clone(), config.store.optional);
     missing::bring_all(sources, dir, optional, IfMissing::of(args.yes)).await?;
     let level = log::init(&config.log)?;
     let args = Arc::new(args);
-    let again = args.clone();
-    let hung_up = signal::on_hangup(move || level.reload(|| Ok(read_config(&again)?.log)));
+    let (again, handles) = (args.clone(), Arc::new(OnceLock::new()));
+    let served = handles.clone();
+    let hung_up = signal::on_hangup(move || {
+        // Before it is bound it has just read them.
+        let Some((daemon, gateway)) = served.get() else { return };
+        systemd::tell(Is::Reloading);
+        Changed::log(reload(&again, daemon, gateway, &level));
+        systemd::tell(Is::Ready);
+    });
     preflight::check_threads(config.engine.threads_wanted(config.models.len()))
         .map_err(|error| CliError::Start(error.to_string()))?;
     hung_up.map_err(|error| CliError::Start(error.to_string()))?;
-    let (models, drain) = (config.models.clone(), Duration::from_secs(config.server.drain_s));
+    let models = config.models.clone();
     let http_config = gateway_config(&args, &config)?;
     let scheme = |tls: bool| if tls { "https" } else { "http" };
     let (http_scheme, grpc_scheme) = (scheme(http_config.tls().is_on()), scheme(config.server.tls().is_on()));
@@ -65,6 +80,10 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
     let (wants_keys, client) = (daemon.access().wants_keys(), connect::local(daemon.engine()));
     print_addresses(addresses).map_err(CliError::Output)?;
+    let (handle, _) = handles.get_or_init(|| (daemon.handle(), gateway.reload())).clone();
+    systemd::tell(Is::Ready);
+    let watched = handle.clone();
+    systemd::watch(move || !watched.is_stuck());
 
     let (stop_gateway, stop_daemon) = (CancellationToken::new(), CancellationToken::new());
     let mut gateway = tokio::spawn(gateway.serve(stop_gateway.clone().cancelled_owned()));
@@ -77,7 +96,8 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
         ended = &mut gateway => return joined(ended)?.map_err(CliError::from),
         ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
     }
-    let deadline = Instant::now() + drain;
+    systemd::tell(Is::Stopping);
+    let deadline = Instant::now() + handle.drain();
     // Both at once, so that neither is ready nor takes anything new; the daemon lets finish what the gateway still
     // streams.
     stop_gateway.cancel();
@@ -88,6 +108,51 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
         Ok(ended) => Ok(joined(ended)??),
         Err(_) => Ok(()),
     }
+}
+
+/// Reads the settings of both again and takes what can be taken. What both have is the daemon's.
+fn reload(
+    args: &ServeArgs,
+    daemon: &DaemonHandle,
+    gateway: &Reload,
+    level: &LogLevel,
+) -> Result<Changed, CliError> {
+    let wrong = |error: ConfigError| CliError::Usage(error.to_string());
+    let config = daemon_config(args)?;
+    log::check(&config.log.level).map_err(wrong)?;
+    let of_gateway = gateway_config(args, &config)?;
+    let mut changed = daemon.reload(&config).map_err(daemon_error)?;
+    let more = gateway.reload(of_gateway).map_err(gateway_error)?;
+    level.set(&config.log.level).map_err(wrong)?;
+    let own = |key: &String| {
+        !changed.taken.iter().chain(&changed.at_restart).any(|known| known.ends_with(key.as_str()))
+    };
+    let [taken, at_restart] =
+        [more.taken, more.at_restart].map(|keys| keys.into_iter().filter(own).collect::<Vec<_>>());
+    changed.taken.extend(taken);
+    changed.at_restart.extend(at_restart);
+    Ok(changed)
+}
+
+/// Prints and checks the settings, as far as that was asked for. The gateway's stand in comments: their place is the environment.
+fn show(args: &ServeArgs, config: &Config) -> Result<(), CliError> {
+    let of_gateway = gateway_config(args, config)?;
+    if args.print_config {
+        let mut text = config.print();
+        text.push_str("\n# The gateway's settings, set by HANZO_ENGINE_GATEWAY_{KEY}:\n");
+        for line in of_gateway.print().lines() {
+            text.push_str(&format!("# {line}\n"));
+        }
+        stdout().lock().write_all(text.as_bytes()).map_err(CliError::Output)?;
+    }
+    if args.check_config {
+        let wrong = |error: ConfigError| CliError::Usage(error.to_string());
+        log::check(&config.log.level).map_err(wrong)?;
+        config.check_files().map_err(wrong)?;
+        of_gateway.check_files().map_err(gateway_error)?;
+        tell("the settings can be used\n");
+    }
+    Ok(())
 }
 
 /// What the flags say goes over file and environment; what they leave out is not mentioned.

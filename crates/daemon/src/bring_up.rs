@@ -64,8 +64,9 @@ impl Opening {
     pub(crate) fn choose(&self, models: &Models, free: u64) -> Result<Size, LoadError> {
         let (files, want) = (&self.files, self.want.clone());
         // The operator's word goes before the packager's, and a request's before both.
-        let context_tokens_max = models.section.context_tokens_max.or(files.context_tokens_default);
-        let section = EngineSection { context_tokens_max, ..models.section.clone() };
+        let section = models.section();
+        let context_tokens_max = section.context_tokens_max.or(files.context_tokens_default);
+        let section = EngineSection { context_tokens_max, ..section };
         let (context, section) = (files.tokens_max(), &section);
         match &files.network {
             Network::Decoder(files) => {
@@ -130,7 +131,7 @@ impl Models {
             draft,
             size,
             reservation,
-            queue_requests_max: self.section.queue_requests_max,
+            queue_requests_max: self.section().queue_requests_max,
             metrics: life.metrics.clone(),
             progress: Box::new(told),
             origin: Origin {
@@ -152,7 +153,7 @@ impl Models {
             memory,
             device: self.device.describe(),
             worker,
-            prompts: PromptBuilder::new(self.section.context_shift),
+            prompts: PromptBuilder::new(self.section().context_shift),
             constraints: Constraints::default(),
             metrics: life.metrics.clone(),
             loaded_at_unix_ms: now_unix_ms(),

@@ -13,11 +13,14 @@ use figment::{
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
 pub use hanzo_engine_kernels::KvType;
+use hanzo_engine_process::settings;
 use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 mod names;
+mod shown;
 
 pub use crate::keep_alive::KeepAlive;
 use crate::limits;
@@ -261,6 +264,14 @@ pub enum ConfigError {
         /// What it must be.
         reason: String,
     },
+    /// A file that is named cannot be used.
+    #[error("{key}: {reason}")]
+    File {
+        /// Section and key.
+        key: String,
+        /// The file, and what is wrong with it.
+        reason: String,
+    },
 }
 
 /// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
@@ -439,12 +450,18 @@ pub(crate) fn reason(error: &figment::Error) -> String {
     let path = error.path.join(".");
     match &error.kind {
         figment::error::Kind::UnknownField(field, known) => {
-            let at = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
-            format!("{at}: unknown key; known here: {}", known.join(", "))
+            settings::unknown_key(&path, field, known, &settings::keys(&of_every_key()))
         }
         kind if path.is_empty() => kind.to_string(),
         kind => format!("{path}: {kind}"),
     }
+}
+
+/// The defaults, with a model among them: every key that there is.
+fn of_every_key() -> Value {
+    let config = Config { models: vec![ModelConfig::default()], ..Config::default() };
+    // Keys are texts, and numbers are finite.
+    serde_json::to_value(config).unwrap_or_default()
 }
 
 impl ModelConfig {

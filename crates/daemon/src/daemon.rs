@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -50,6 +50,7 @@ use crate::{
     prefix_disk::PrefixDisk,
     pulls::Pulls,
     registry::Registry,
+    reload::Settings,
     service::{Core, EngineService, Envelope, Guarded, StoreService},
     sizing::LoadOptions,
 };
@@ -118,6 +119,7 @@ pub struct Daemon {
 pub struct DaemonHandle {
     core: Arc<Core>,
     access: Arc<Access>,
+    settings: Settings,
     grpc_addr: SocketAddr,
     admin_addr: SocketAddr,
 }
@@ -170,7 +172,7 @@ impl Daemon {
             store: store.clone(),
             store_missing: store_missing.clone(),
             device,
-            section: config.engine.clone(),
+            section: RwLock::new(config.engine.clone()),
             prefix_disk,
             starting: AtomicUsize::new(configured.iter().filter(|model| model.at_start).count()),
             configured,
@@ -190,7 +192,8 @@ impl Daemon {
             listener.local_addr().map_err(failed)
         };
         let (grpc_addr, admin_addr) = (address(&grpc, "gRPC")?, address(&admin, "admin")?);
-        let handle = DaemonHandle { core, access, grpc_addr, admin_addr };
+        let settings = Settings::new(config.clone(), tls.clone());
+        let handle = DaemonHandle { core, access, settings, grpc_addr, admin_addr };
         Ok(Daemon { config, handle, grpc, tls, admin, _close: CloseOnDrop(models) })
     }
 
@@ -275,8 +278,8 @@ impl Daemon {
             () = shutdown => {}
             Some(ended) = servers.join_next() => return Err(ended_early(ended)),
         }
-        tracing::info!(drain_s = config.server.drain_s, "draining");
-        let time = Duration::from_secs(config.server.drain_s);
+        let time = handle.drain();
+        tracing::info!(drain_s = time.as_secs(), "draining");
         drain.begin(time);
         if timeout(time, drain.idle()).await.is_err() {
             tracing::warn!("the drain's deadline is over; what still runs is ended");
@@ -321,6 +324,10 @@ impl DaemonHandle {
         Ok(reply::model_status(&view))
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -333,6 +340,16 @@ impl DaemonHandle {
     /// Every model now, in order of name.
     pub fn models(&self) -> Vec<v1::ModelStatus> {
         self.core.models.registry.views().iter().map(reply::model_status).collect()
+    }
+
+    /// How long running requests may take after the shutdown signal, as the settings say now.
+    pub fn drain(&self) -> Duration {
+        Duration::from_secs(self.settings.drain_s())
+    }
+
+    /// Whether some model's worker has work and makes no progress: what a watchdog is for.
+    pub fn is_stuck(&self) -> bool {
+        self.core.models.registry.is_stuck()
     }
 
     /// Whether a model answers: what `/readyz` says.

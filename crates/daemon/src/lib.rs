@@ -49,6 +49,7 @@ mod prompt_builder;
 mod pulls;
 pub mod quantize;
 mod registry;
+mod reload;
 mod restarts;
 mod room;
 mod served;

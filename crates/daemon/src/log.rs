@@ -45,19 +45,14 @@ impl LogLevel {
         let set = (self.0)(filter(level)?);
         set.then_some(()).ok_or_else(|| ConfigError::Value { key: "log.level", reason: reason.to_owned() })
     }
+}
 
-    /// Reads the configuration again and takes its level, which is what can change while models are served. Says in the
-    /// log what came of it.
-    pub fn reload(&self, read: impl FnOnce() -> Result<LogConfig, ConfigError>) {
-        match read().and_then(|config| self.set(&config.level).map(|()| config.level)) {
-            Ok(level) => {
-                tracing::info!(level, "settings were read again; log.level is taken, the rest at a restart")
-            }
-            Err(error) => {
-                tracing::error!(%error, "settings could not be read again; they stay what they were")
-            }
-        }
-    }
+/// Whether it is a level.
+///
+/// # Errors
+/// [`ConfigError::Value`].
+pub fn check(level: &str) -> Result<(), ConfigError> {
+    filter(level).map(drop)
 }
 
 fn filter(level: &str) -> Result<EnvFilter, ConfigError> {

@@ -2,15 +2,25 @@
 
 #![forbid(unsafe_code)]
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+};
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
-    Config, Daemon,
+    Config, Daemon, DaemonError, DaemonHandle,
     config::{Isolation, KeepAlive, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
+};
+use hanzo_engine_process::{
+    documents,
+    settings::Changed,
+    systemd::{self, Is},
 };
 use serde::Serialize;
 
@@ -21,6 +31,15 @@ struct Flags {
     /// Configuration file, TOML or YAML
     #[arg(long)]
     config: Option<PathBuf>,
+    /// Print the settings that hold, of file, environment and flags together, as TOML with keys hidden; serve nothing
+    #[arg(long)]
+    print_config: bool,
+    /// Say whether the settings and the files that they name can be used; serve nothing
+    #[arg(long)]
+    check_config: bool,
+    /// Write manual page and completions below this directory; serve nothing
+    #[arg(long, value_name = "DIR", hide = true)]
+    write_documents: Option<PathBuf>,
     /// Address to listen on
     #[arg(long)]
     host: Option<String>,
@@ -150,7 +169,21 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(dir) = &flags.write_documents {
+        return Ok(documents::write(Flags::command(), dir)?);
+    }
     let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    if flags.print_config {
+        std::io::stdout().write_all(config.print().as_bytes())?;
+    }
+    if flags.check_config {
+        log::check(&config.log.level)?;
+        config.check_files()?;
+        eprintln!("engined: the settings can be used");
+    }
+    if flags.print_config || flags.check_config {
+        return Ok(());
+    }
     let level = log::init(&config.log)?;
     let runtime = preflight::runtime(config.engine.threads_wanted(config.models.len()))?;
     let ended = runtime.block_on(run(flags, config, level));
@@ -160,11 +193,33 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dyn std::error::Error>> {
+    let bound = Arc::new(OnceLock::new());
+    let served = bound.clone();
     signal::on_hangup(move || {
-        level.reload(|| Ok(Config::load(flags.config.as_deref(), flags.layer())?.log));
+        // Before it is bound it has just read them.
+        let Some(handle) = served.get() else { return };
+        systemd::tell(Is::Reloading);
+        Changed::log(reload(&flags, handle, &level));
+        systemd::tell(Is::Ready);
     })?;
     let shutdown = signal::shutdown()?;
     let daemon = Daemon::bind(config).await?;
     tracing::info!(grpc = %daemon.grpc_addr(), admin = %daemon.admin_addr(), "listening");
-    Ok(daemon.serve(shutdown).await?)
+    let handle = bound.get_or_init(|| daemon.handle()).clone();
+    systemd::tell(Is::Ready);
+    systemd::watch(move || !handle.is_stuck());
+    let stopping = async move {
+        shutdown.await;
+        systemd::tell(Is::Stopping);
+    };
+    Ok(daemon.serve(stopping).await?)
+}
+
+/// Reads the settings again and takes what can be taken.
+fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<Changed, DaemonError> {
+    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    log::check(&config.log.level)?;
+    let changed = handle.reload(&config)?;
+    level.set(&config.log.level)?;
+    Ok(changed)
 }

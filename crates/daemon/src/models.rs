@@ -4,7 +4,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -49,7 +49,8 @@ pub(crate) struct Models {
     /// Why there is no store.
     pub(crate) store_missing: String,
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) section: EngineSection,
+    /// How models are run that are loaded from now on.
+    pub(crate) section: RwLock<EngineSection>,
     /// Where blocks of KV caches are kept.
     pub(crate) prefix_disk: Option<Arc<PrefixDisk>>,
     /// How models of the configuration are loaded when requests name them.
@@ -182,7 +183,7 @@ impl Models {
         };
         let draft = match want.draft_model.clone() {
             Some(asked) => {
-                let (store, section) = (self.store.clone(), self.section.clone());
+                let (store, section) = (self.store.clone(), self.section());
                 Some(blocking(move || draft::find(&asked, &section, store.as_ref())).await?)
             }
             None => None,
@@ -502,9 +503,14 @@ impl Models {
     /// Whether requests are answered: by a model that does, or by one that is loaded for them. What the configuration has loaded
     /// at the start is waited for.
     pub(crate) fn is_ready(&self) -> bool {
-        let loads = self.section.on_demand == OnDemand::Always;
+        let loads = self.section().on_demand == OnDemand::Always;
         let on_demand = || loads && self.starting.load(Relaxed) == 0 && !self.registry.has_failed();
         self.registry.is_ready() || (on_demand() && !self.registry.is_stuck())
+    }
+
+    /// How models are run that are loaded now.
+    pub(crate) fn section(&self) -> EngineSection {
+        self.section.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends every life now. Requests that still run end with an error.

@@ -131,7 +131,9 @@ impl Models {
                 demand.keep_alive.into_iter().for_each(|alive| found.using.keep(alive));
                 return Ok(found);
             }
-            Err(error) if asked.is_empty() || self.section.on_demand == OnDemand::Never => return Err(error),
+            Err(error) if asked.is_empty() || self.section().on_demand == OnDemand::Never => {
+                return Err(error);
+            }
             Err(error) => error,
         };
         match error {
@@ -166,7 +168,7 @@ impl Models {
             Some(request) => (request, AskedBy::Operator),
             None => (LoadRequest { source: asked.to_owned(), ..LoadRequest::default() }, AskedBy::Request),
         };
-        let alive = request.keep_alive.or(alive).unwrap_or(self.section.keep_alive);
+        let alive = request.keep_alive.or(alive).unwrap_or(self.section().keep_alive);
         self.wish(request, Kept { alive, by_operator }, by).await
     }
 
@@ -178,7 +180,7 @@ impl Models {
         demand: Demand,
     ) -> Result<InUse, Error> {
         let began = Instant::now();
-        let capacity = self.section.queue_requests_max;
+        let capacity = self.section().queue_requests_max;
         let mut name = match coming {
             Coming::Known(name) => name.to_owned(),
             Coming::Stored => self.wish_of(asked, asked, None).await?.name,

@@ -27,10 +27,15 @@ struct Engined {
 
 impl Engined {
     fn start() -> Engined {
+        Engined::start_with(&[])
+    }
+
+    fn start_with(environment: &[(&str, &std::ffi::OsStr)]) -> Engined {
         let dir = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(dir.path().join("engine.toml"), "[log]\nlevel = \"info\"\n").expect("it is written");
         let mut process = engined(&dir)
             .args(["--grpc-port", "0", "--admin-port", "0", "--model", "hanzo-demo", "--threads", "2"])
+            .envs(environment.iter().copied())
             .spawn()
             .expect("engined starts");
         let log = lines(process.stderr.take().expect("it is piped"));
@@ -109,8 +114,16 @@ async fn a_hangup_reads_the_level_again_and_a_quit_lets_streams_finish() {
     let mut stream = client.infer(request).await.expect("it is taken").into_inner();
     assert!(stream.message().await.expect("it begins").is_some());
 
+    std::fs::write(
+        engined.dir.path().join("engine.toml"),
+        "[server]\ndrain_s = 31\nmessage_bytes_max = 5000000\n[engine]\nkeep_alive = \"1m\"\n",
+    )
+    .expect("written");
     engined.signal("HUP");
-    engined.wait_for("settings were read again");
+    let said = engined.wait_for("settings were read again");
+    assert!(said.contains("server.drain_s engine.keep_alive"), "{said}");
+    let said = engined.wait_for("taken at a restart");
+    assert!(said.contains("server.message_bytes_max"), "{said}");
     std::fs::write(engined.dir.path().join("engine.toml"), "[log]\nlevel = \"no=such=level\"\n")
         .expect("written");
     engined.signal("HUP");
@@ -126,6 +139,86 @@ async fn a_hangup_reads_the_level_again_and_a_quit_lets_streams_finish() {
     }
     assert_eq!(tokens, 2000);
     assert!(engined.ended().success());
+}
+
+/// What systemd is told, one message after the other.
+struct Told(std::os::unix::net::UnixDatagram);
+
+impl Told {
+    fn next(&self) -> String {
+        let mut bytes = [0; 512];
+        let count = self.0.recv(&mut bytes).expect("it is told");
+        String::from_utf8(bytes[..count].to_vec()).expect("text")
+    }
+
+    /// The next message that is not to the watchdog, and how many were.
+    fn state(&self) -> (String, usize) {
+        let mut watchdogs = 0;
+        loop {
+            match self.next() {
+                told if told == "WATCHDOG=1\n" => watchdogs += 1,
+                told => return (told, watchdogs),
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn systemd_is_told_ready_watchdog_reloading_and_stopping_in_order() {
+    let place = tempfile::tempdir().expect("a temporary folder");
+    let told = Told(std::os::unix::net::UnixDatagram::bind(place.path().join("notify")).expect("a socket"));
+    told.0.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let socket = place.path().join("notify");
+    let mut engined = Engined::start_with(&[
+        ("NOTIFY_SOCKET", socket.as_os_str()),
+        // As systemd gives it without WATCHDOG_PID: to whoever reads it.
+        ("WATCHDOG_USEC", std::ffi::OsStr::new("300000")),
+    ]);
+    assert_eq!(told.next(), "READY=1\n");
+    for _ in 0..3 {
+        assert_eq!(told.next(), "WATCHDOG=1\n");
+    }
+    let now_us = || -> i128 {
+        let uptime = std::fs::read_to_string("/proc/uptime").expect("it is Linux");
+        (uptime.split(' ').next().and_then(|s| s.parse::<f64>().ok()).expect("seconds") * 1e6) as i128
+    };
+    let before = now_us();
+    engined.signal("HUP");
+    let (reloading, _) = told.state();
+    let at =
+        reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect("it reloads").trim().parse::<i128>();
+    // The one clock counts hundredths of a second.
+    assert!((before - 20_000..=now_us() + 20_000).contains(&at.expect("microseconds")), "{reloading}");
+    assert_eq!(told.state().0, "READY=1\n");
+    engined.signal("TERM");
+    assert_eq!(told.state().0, "STOPPING=1\n");
+    assert!(engined.ended().success());
+}
+
+#[test]
+fn settings_are_checked_and_printed_without_serving() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("engine.toml");
+    let run = |text: &str, flag: &str| {
+        std::fs::write(&file, text).expect("written");
+        let output =
+            engined(&dir).arg(flag).env("HANZO_ENGINE_API_KEY", "correct-horse").stdout(Stdio::piped()).output().expect("runs");
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        (output.status.success(), said)
+    };
+    let (done, said) = run("[server]\ndrain_s = 7\n", "--print-config");
+    assert!(done && said.contains("drain_s = 7\n") && said.contains("api_key = \"***\""), "{said}");
+    assert!(!said.contains("horse"), "{said}");
+    let (done, said) = run("", "--check-config");
+    assert!(done && said.contains("the settings can be used"), "{said}");
+    let (done, said) = run("[server]\ndrain = 7\n", "--check-config");
+    assert!(!done && said.contains("did you mean drain_s?"), "{said}");
+    let (done, said) = run("[server]\napi_keys_file = \"/no/such/keys\"\n", "--check-config");
+    assert!(!done && said.contains("server.api_keys_file") && said.contains("/no/such/keys"), "{said}");
+    let (done, said) = run("[log]\nlevel = \"no=such=level\"\n", "--check-config");
+    assert!(!done && said.contains("log.level"), "{said}");
+    assert!(!dir.path().join("store").exists(), "nothing was made");
 }
 
 #[test]

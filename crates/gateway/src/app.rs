@@ -17,13 +17,14 @@ use crate::{
     hosts::Hosts,
     limits::BODIES_READ_MAX,
     metrics::Metrics,
+    reload::Settings,
     responses::store::Responses,
 };
 
 /// The gateway's state. Nothing in it belongs to one request, and nothing but responses on disk outlives the process.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) config: Config,
+    pub(crate) config: Settings,
     engine: Engine,
     /// Who may ask.
     pub(crate) access: Arc<Access>,
@@ -71,7 +72,7 @@ impl App {
             hosts: Hosts::of(&config),
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             responses: Responses::open(&config)?,
-            config,
+            config: Settings::new(config),
         })
     }
 

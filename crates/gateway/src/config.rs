@@ -10,7 +10,8 @@ use figment::{
     Figment,
     providers::{Env, Format, Serialized, Toml, Yaml},
 };
-use hanzo_engine_access::{ClientTls, Limits, Secret, Settings, TlsSettings};
+use hanzo_engine_access::{Access, ClientTls, Limits, Secret, Settings, TlsSettings};
+use hanzo_engine_process::settings;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     error::GatewayError,
     fleet::{Target, one_or_list},
     limits::{ADDRESS_SHARE, SECONDS_MAX, UPSTREAMS_MAX},
+    reload::values,
 };
 
 /// Settings that are keys, and the variables they are read from: the first that is set.
@@ -127,6 +129,9 @@ pub struct Config {
     pub mcp_idle_s: u64,
     /// Seconds that requests may go on after the shutdown signal.
     pub drain_s: u64,
+    /// What is logged: a level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as
+    /// `info,hanzo_engine_gateway=debug`. In the environment it is also `HANZO_ENGINE_LOG_LEVEL`.
+    pub log_level: String,
     /// Seconds after which a generation, or a request for vectors or scores, ends with 504; unset: no limit.
     pub request_timeout_s: Option<u64>,
 }
@@ -179,6 +184,7 @@ impl Default for Config {
             mcp_sessions_max: 1024,
             mcp_idle_s: 3600,
             drain_s: 30,
+            log_level: "info".to_owned(),
             request_timeout_s: None,
         }
     }
@@ -213,8 +219,26 @@ impl Config {
             .merge(Env::prefixed("HANZO_ENGINE_GATEWAY_").ignore(&fields))
             .merge(Serialized::defaults(flags))
             .extract()
-            .map_err(|e| GatewayError::Config(e.to_string()))?;
+            .map_err(|error| GatewayError::Config(reason(&error)))?;
         config.checked()
+    }
+
+    /// What holds, as TOML: defaults, file, environment and flags together. Keys are hidden.
+    pub fn print(&self) -> String {
+        settings::toml(&values(self))
+    }
+
+    /// Whether the files that it names can be used: keys and certificates. Nothing is bound or changed.
+    ///
+    /// # Errors
+    /// [`GatewayError`] with the first that cannot.
+    pub fn check_files(&self) -> Result<(), GatewayError> {
+        Access::open(self.access())?;
+        self.tls().check_files()?;
+        if self.engine_tls() != ClientTls::default() {
+            self.engine_tls().config(&[b"h2"])?;
+        }
+        Ok(())
     }
 
     /// The configuration itself, where all values are in range.
@@ -345,6 +369,18 @@ impl Config {
     }
 }
 
+/// Key and reason, without figment's own words for where it came from; for an unknown key, what may have been meant.
+fn reason(error: &figment::Error) -> String {
+    match &error.kind {
+        figment::error::Kind::UnknownField(field, known) => {
+            let everywhere = settings::keys(&values(&Config::default()));
+            settings::unknown_key(&error.path.join("."), field, known, &everywhere)
+        }
+        kind if error.path.is_empty() => kind.to_string(),
+        kind => format!("{}: {kind}", error.path.join(".")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -377,7 +413,7 @@ mod tests {
     #[test]
     fn what_is_unknown_or_out_of_range_is_refused_by_name() {
         for (flags, name) in [
-            (json!({"prot": 2}), "prot"),
+            (json!({"prot": 2}), "prot: unknown key; did you mean port?"),
             (json!({"port": "many"}), "port"),
             (json!({"host": "example.com/x"}), "host"),
             (json!({"choices_max": 0}), "choices_max"),

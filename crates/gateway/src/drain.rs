@@ -7,7 +7,10 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 
-use crate::error::ApiError;
+use crate::{
+    error::ApiError,
+    limits::{QUIET_LOOK, QUIET_LOOKS},
+};
 
 /// Held by every admitted request until its answer's last byte is handed over.
 pub(crate) type Admission = TaskTrackerToken;
@@ -41,6 +44,15 @@ impl Drain {
     /// Cancelled when what still runs must end with an error.
     pub(crate) fn cut(&self) -> CancellationToken {
         self.cut.clone()
+    }
+
+    /// Waits until nothing has run for a moment, in which a connection that was just accepted says what it wants.
+    pub(crate) async fn quiet(&self) {
+        let mut looks = 0;
+        while looks < QUIET_LOOKS {
+            tokio::time::sleep(QUIET_LOOK).await;
+            looks = if self.running.is_empty() { looks + 1 } else { 0 };
+        }
     }
 
     /// Refuses new requests, waits until the running ones have finished or `deadline` is over, then cuts what

@@ -5,10 +5,11 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use hanzo_engine_access::{Access, Connection, Opening, Permit, ServerTls, Stream, connections};
+use hanzo_engine_access::{Access, Connection, Opening, Permit, ServerTls, Stream, connections, connections_until};
 use hyper::{
     Request, Response, Version,
     body::Incoming,
+    header::{self, HeaderValue},
     service::{Service, service_fn},
 };
 use hyper_util::{
@@ -28,8 +29,10 @@ use crate::{
     error::GatewayError,
     fleet::{Resolve, SystemResolver},
     limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
+    listener::{self, Socket},
     mcp::Mcp,
-    peer::{Peer, Socket},
+    peer::{self, Peer},
+    reload::Reload,
     routes::{mcp_router, router},
     track,
 };
@@ -37,8 +40,7 @@ use crate::{
 /// A gateway that is bound to its port and does not serve yet.
 #[derive(Debug)]
 pub struct Gateway {
-    listener: TcpListener,
-    local_addr: SocketAddr,
+    socket: Socket,
     mcp: Option<(TcpListener, SocketAddr)>, // a port of its own
     tls: Option<Arc<ServerTls>>,
     app: Arc<App>,
@@ -84,17 +86,24 @@ impl Gateway {
         Gateway::bind_with(config.checked()?, Engine::local(engine), access).await
     }
 
-    async fn bind_with(config: Config, engine: Engine, access: Arc<Access>) -> Result<Gateway, GatewayError> {
+    async fn bind_with(
+        mut config: Config,
+        engine: Engine,
+        access: Arc<Access>,
+    ) -> Result<Gateway, GatewayError> {
         let ip = config.address().ok_or_else(|| GatewayError::Config(format!("host: {}", config.host)))?;
         let address = SocketAddr::new(ip, config.port);
         let tls = ServerTls::open(config.tls(), &[b"h2", b"http/1.1"])?;
+        let socket = listener::bind(&config, address).await?;
+        if socket.is_shared {
+            config.host = socket.address.ip().to_string();
+        }
         let app = Arc::new(App::new(config, engine, access)?);
-        let (listener, local_addr) = listen(address).await?;
         let mcp = match app.config.mcp_enabled {
             true => Some(listen(SocketAddr::new(ip, app.config.mcp_port)).await?),
             false => None,
         };
-        Ok(Gateway { listener, local_addr, mcp, tls, app })
+        Ok(Gateway { socket, mcp, tls, app })
     }
 
     /// Where it listens for MCP alone, where it does.
@@ -104,11 +113,17 @@ impl Gateway {
 
     /// Where it listens, with the port that was picked.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.socket.address
+    }
+
+    /// The way to its settings while it is served.
+    pub fn reload(&self) -> Reload {
+        Reload { app: Arc::clone(&self.app), tls: self.tls.clone() }
     }
 
     /// Serves until `shutdown` resolves, then drains: `/ready` and new requests get 503, running ones go on
-    /// for up to `drain_s` seconds and then end with an error.
+    /// for up to `drain_s` seconds and then end with an error. On a socket that systemd holds nothing is turned away: no more
+    /// is accepted, and whoever comes waits for the gateway that follows.
     ///
     /// # Errors
     /// None once bound; the type leaves room.
@@ -116,9 +131,10 @@ impl Gateway {
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), GatewayError> {
-        let Gateway { listener, mcp: of_mcp, tls, app, .. } = self;
-        let drain_s = Duration::from_secs(app.config.drain_s);
-        let mut accepted = connections(listener, tls.clone(), app.config.limits());
+        let Gateway { socket, mcp: of_mcp, tls, app, .. } = self;
+        let accepts = CancellationToken::new();
+        let stop = accepts.clone().cancelled_owned();
+        let mut accepted = connections_until(socket.listener, tls.clone(), app.config.limits(), stop);
         let mut accepted_for_mcp =
             of_mcp.map(|(listener, _)| connections(listener, tls, app.config.limits()));
         let mcp = Mcp::new(&app);
@@ -128,13 +144,20 @@ impl Gateway {
             app: Arc::clone(&app),
             graceful: GracefulShutdown::new(),
             closed: CancellationToken::new(),
+            accepts: accepts.clone(),
         };
         // Also when this future is dropped, no connection stays behind, nor a session.
         let _closed = connections.closed.clone().drop_guard();
         let _cut = app.drain.cut().drop_guard();
         let mut drained = pin!(async {
             shutdown.await;
-            app.drain.run(drain_s).await;
+            if socket.is_shared {
+                accepts.cancel();
+                let deadline = Duration::from_secs(app.config.drain_s);
+                // What was accepted is answered, before anything is refused.
+                let _ = tokio::time::timeout(deadline, app.drain.quiet()).await;
+            }
+            app.drain.run(Duration::from_secs(app.config.drain_s)).await;
         });
         loop {
             tokio::select! {
@@ -179,6 +202,7 @@ struct Connections {
     app: Arc<App>,
     graceful: GracefulShutdown,
     closed: CancellationToken,
+    accepts: CancellationToken, // cancelled: others accept from the same socket now
 }
 
 impl Connections {
@@ -198,7 +222,7 @@ impl Connections {
         let (stream, permit) = connection.into_parts();
         match stream {
             Stream::Plain(stream) => {
-                let socket = Socket::new(stream);
+                let socket = peer::Socket::new(stream);
                 builder.http1().half_close(true);
                 let service = self.service(router, from, Some(peer.clone()), busy.clone());
                 let io = TokioIo::new(Opening::new(socket.clone(), headers));
@@ -228,20 +252,29 @@ impl Connections {
     + 'static
     + use<> {
         let (router, share) = (TowerToHyperService::new(router.clone()), self.app.bodies.share());
+        let accepts = self.accepts.clone();
         service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(share.clone());
             request.extensions_mut().insert(track::ClientAddress(from.ip()));
             request.extensions_mut().insert(busy.works());
             // HTTP/2 says itself what becomes of a stream, and HTTP/1.0 knows no interim responses.
+            let peer_speaks_http1 = request.version() <= Version::HTTP_11;
             let peer = peer.as_ref().filter(|_| request.version() == Version::HTTP_11);
             let awaited = peer.map(Peer::asks);
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer.clone());
             }
             let answer = router.call(request);
+            let accepts = accepts.clone();
             async move {
-                let answer = answer.await;
+                let mut answer = answer.await;
                 drop(awaited);
+                if accepts.is_cancelled()
+                    && peer_speaks_http1
+                    && let Ok(answer) = &mut answer
+                {
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
                 answer
             }
         })

@@ -154,6 +154,10 @@ pub(crate) const CORS_ORIGINS_MAX: usize = 256;
 pub(crate) const FIRST_COMMENT: Duration = Duration::from_secs(1);
 /// How often it is looked whether a client that has shut down its writing side is still there.
 pub(crate) const PEER_LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether requests run, before a socket is handed over.
+pub(crate) const QUIET_LOOK: Duration = Duration::from_millis(20);
+/// So many times in a row nothing may run.
+pub(crate) const QUIET_LOOKS: u32 = 25;
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -1,11 +1,26 @@
 //! `engine-gateway`: the gateway as a program of its own, in front of an engine that runs elsewhere.
 
-use std::{future::Future, io, path::PathBuf, process::ExitCode, sync::RwLock, thread, time::SystemTime};
+use std::{
+    future::Future,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+    sync::RwLock,
+    thread,
+    time::SystemTime,
+};
 
-use clap::Parser;
-use hanzo_engine_gateway::{Config, Gateway, GatewayError};
+use clap::{CommandFactory as _, Parser};
+use hanzo_engine_gateway::{Config, Gateway, GatewayError, Reload};
+use hanzo_engine_process::{
+    documents,
+    settings::Changed,
+    systemd::{self, Is},
+};
 use serde::Serialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter, Layer as _, Registry, filter::ParseError, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
+};
 
 /// Threads beside the asynchronous runtime's own: work that blocks.
 const THREADS_BESIDE_MIN: usize = 4;
@@ -20,10 +35,16 @@ struct Args {
     /// TOML or YAML file of settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug or trace, or a filter such as hanzo_engine_gateway=debug.
-    #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL", default_value = "info")]
-    log_level: String,
-    /// How it is written.
+    /// Print the settings that hold, of file, environment and flags together, as TOML with keys hidden; serve nothing.
+    #[arg(long)]
+    print_config: bool,
+    /// Say whether the settings and the files that they name can be used; serve nothing.
+    #[arg(long)]
+    check_config: bool,
+    /// Write manual page and completions below this directory; serve nothing.
+    #[arg(long, value_name = "DIR", hide = true)]
+    write_documents: Option<PathBuf>,
+    /// How the log is written.
     #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT", default_value = "pretty")]
     log_format: LogFormat,
     #[command(flatten)]
@@ -42,6 +63,10 @@ enum LogFormat {
 /// The settings that have a flag. Those not given are left to the file and the environment.
 #[derive(clap::Args, Serialize)]
 struct Flags {
+    /// What is logged: error, warn, info, debug or trace, or a filter such as hanzo_engine_gateway=debug [default: info].
+    #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_level: Option<String>,
     /// Address to listen on [default: 127.0.0.1].
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,7 +191,7 @@ fn off<S: serde::Serializer>(given: &bool, serializer: S) -> Result<S::Ok, S::Er
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("log level: {0}")]
-    Log(#[from] tracing_subscriber::filter::ParseError),
+    Log(#[from] ParseError),
     #[error(transparent)]
     Gateway(#[from] GatewayError),
     #[error("this machine's clock says that it is before 1970: set it; the dates of answers need it")]
@@ -180,6 +205,10 @@ enum Failure {
     Runtime(#[source] io::Error),
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
+    #[error("cannot print the settings: {0}")]
+    Print(#[source] io::Error),
+    #[error("cannot write manual page and completions: {0}")]
+    Documents(#[source] io::Error),
 }
 
 fn main() -> ExitCode {
@@ -194,6 +223,12 @@ fn main() -> ExitCode {
 
 /// What is missing is said: libraries panic where they find it missing later.
 fn start(args: Args) -> Result<(), Failure> {
+    if let Some(dir) = &args.write_documents {
+        return documents::write(Args::command(), dir).map_err(Failure::Documents);
+    }
+    if args.print_config || args.check_config {
+        return show(&args);
+    }
     if SystemTime::now() < SystemTime::UNIX_EPOCH {
         return Err(Failure::Clock);
     }
@@ -201,6 +236,20 @@ fn start(args: Args) -> Result<(), Failure> {
     check_threads(workers + THREADS_BESIDE_MIN)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     to_its_end(runtime.map_err(Failure::Runtime)?, run(args))
+}
+
+/// Prints and checks the settings, as far as that was asked for.
+fn show(args: &Args) -> Result<(), Failure> {
+    let config = Config::load(args.config.as_deref(), &args.flags)?;
+    if args.print_config {
+        io::stdout().write_all(config.print().as_bytes()).map_err(Failure::Print)?;
+    }
+    if args.check_config {
+        filter(&config.log_level)?;
+        config.check_files()?;
+        eprintln!("engine-gateway: the settings can be used");
+    }
+    Ok(())
 }
 
 /// What `work` comes to. A body that is still being read does not hold up the end.
@@ -226,40 +275,82 @@ fn check_threads(needed: usize) -> Result<(), Failure> {
 }
 
 async fn run(args: Args) -> Result<(), Failure> {
-    // The library of MCP tells of each message.
-    let quiet = if args.log_level.contains("rmcp") { "" } else { ",rmcp=error" };
-    let filter = EnvFilter::try_new(format!("{}{quiet}", args.log_level))?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match args.log_format {
-        LogFormat::Pretty => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
-    }
     let config = Config::load(args.config.as_deref(), &args.flags)?;
+    let (filter, level) = reload::Layer::new(filter(&config.log_level)?);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines = match args.log_format {
+        LogFormat::Pretty => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).init();
     let engine = if config.upstreams.is_empty() { config.engine.clone() } else { config.upstreams.join(",") };
-    let shutdown = shutdown().map_err(Failure::Signals)?;
+    let (shutdown, mut hangups) =
+        (shutdown().map_err(Failure::Signals)?, hangups().map_err(Failure::Signals)?);
     let gateway = Gateway::bind(config).await?;
+    let settings = gateway.reload();
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            systemd::tell(Is::Reloading);
+            Changed::log(read_again(&args, &settings, &level));
+            systemd::tell(Is::Ready);
+        }
+    });
     let mcp = gateway.mcp_addr().map(tracing::field::display);
     tracing::info!(http = %gateway.local_addr(), mcp, engine, "engine-gateway listens");
-    gateway.serve(shutdown).await?;
+    systemd::tell(Is::Ready);
+    systemd::watch(|| true);
+    let stopping = async move {
+        shutdown.await;
+        systemd::tell(Is::Stopping);
+    };
+    gateway.serve(stopping).await?;
     tracing::info!("engine-gateway has stopped");
     Ok(())
 }
 
-/// Resolves at the first SIGTERM, SIGQUIT or Ctrl-C; a second one exits at once, with status 130. From now on SIGHUP is
-/// taken note of and changes nothing: all settings are those of the start.
+/// What is logged at such a level. The library of MCP, which tells of each message, is quiet unless it is named.
+fn filter(level: &str) -> Result<EnvFilter, ParseError> {
+    let quiet = if level.contains("rmcp") { "" } else { ",rmcp=error" };
+    EnvFilter::try_new(format!("{level}{quiet}"))
+}
+
+/// Reads the settings again and takes what can be taken.
+fn read_again(args: &Args, settings: &Reload, level: &Level) -> Result<Changed, Failure> {
+    let config = Config::load(args.config.as_deref(), &args.flags)?;
+    let filter = filter(&config.log_level)?;
+    let changed = settings.reload(config)?;
+    // The subscriber is this program's, and lives as long.
+    let _ = level.reload(filter);
+    Ok(changed)
+}
+
+type Level = reload::Handle<EnvFilter, Registry>;
+
+/// A SIGHUP for each item, and none where there is no such signal.
+fn hangups() -> io::Result<tokio::sync::mpsc::Receiver<()>> {
+    let (sender, hangups) = tokio::sync::mpsc::channel(1);
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut hangup = signal(SignalKind::hangup())?;
+        tokio::spawn(async move { while hangup.recv().await.is_some() && sender.send(()).await.is_ok() {} });
+    }
+    #[cfg(not(unix))]
+    drop(sender);
+    Ok(hangups)
+}
+
+/// Resolves at the first SIGTERM, SIGQUIT or Ctrl-C; a second one exits at once, with status 130.
 #[cfg(unix)]
 fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let (mut quit, mut hangup) = (signal(SignalKind::quit())?, signal(SignalKind::hangup())?);
+    let mut quit = signal(SignalKind::quit())?;
     let mut next = async move || {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return,
-                _ = interrupt.recv() => return,
-                _ = quit.recv() => return,
-                _ = hangup.recv() => tracing::info!("settings are taken at a restart"),
-            }
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = quit.recv() => {}
         }
     };
     Ok(async move {

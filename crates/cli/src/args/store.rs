@@ -297,6 +297,9 @@ pub(crate) struct DoctorArgs {
   hanzo-engine completions fish > ~/.config/fish/completions/hanzo-engine.fish")]
 pub(crate) struct CompletionsArgs {
     /// The shell
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: Shell,
+    #[arg(value_name = "SHELL", required_unless_present = "write_documents")]
+    pub(crate) shell: Option<Shell>,
+    /// Write manual pages and completions below this directory, for a package
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with = "shell")]
+    pub(crate) write_documents: Option<PathBuf>,
 }

@@ -39,8 +39,11 @@ fn flags_are_over_the_environment_over_the_file_over_the_defaults() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_file() {
+fn an_unknown_key_is_named_with_its_file_and_with_what_was_meant() {
     for (suffix, text, key) in [
+        (".toml", "[server]\ngrpc_prot = 1\n", "did you mean grpc_port?"),
+        (".toml", "grpc_port = 1\n", "did you mean server.grpc_port?"),
+        (".toml", "[[models]]\nsorce = \"m\"\n", "did you mean source?"),
         (".toml", "[server]\nprot = 1\n", "server.prot"),
         (".yaml", "servers: {}\n", "servers"),
         (".toml", "[[models]]\nsource = \"a\"\nfoo = 1\n", "foo"),

@@ -1,0 +1,91 @@
+//! Settings that are read again while models are served: what can be taken is, and the rest is named.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hanzo_engine_access::ServerTls;
+use hanzo_engine_process::settings::Changed;
+
+use crate::{
+    Config, DaemonError,
+    config::{EngineSection, LogConfig, ServerConfig},
+    daemon::DaemonHandle,
+};
+
+/// What is served by now, and the certificates that are read again with it.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    now: Arc<Mutex<Config>>,
+    tls: Option<Arc<ServerTls>>,
+}
+
+impl Settings {
+    pub(crate) fn new(config: Config, tls: Option<Arc<ServerTls>>) -> Settings {
+        Settings { now: Arc::new(Mutex::new(config)), tls }
+    }
+
+    /// Seconds that running requests may take after the shutdown signal.
+    pub(crate) fn drain_s(&self) -> u64 {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).server.drain_s
+    }
+}
+
+impl DaemonHandle {
+    /// Takes what can be taken of `read` while models are served: keys, the drain's time, and how models are run that are loaded
+    /// from now on; the level of the log is the caller's to set. Files of keys and of certificates are read again. To be called
+    /// in an asynchronous runtime.
+    ///
+    /// # Errors
+    /// [`DaemonError`], where what would hold then cannot; everything stays as it was.
+    pub fn reload(&self, read: &Config) -> Result<Changed, DaemonError> {
+        let settings = self.settings();
+        let mut now = settings.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = taken(&now, read);
+        next.check()?;
+        self.access().set(next.server.access())?;
+        if let Some(tls) = &settings.tls {
+            tls.reload();
+        }
+        let section = &self.core().models.section;
+        *section.write().unwrap_or_else(PoisonError::into_inner) = next.engine.clone();
+        let mut changed = Changed::between(&now.values(), &next.values(), &read.values());
+        if now.server.api_key.is_some()
+            && next.server.api_key.is_some()
+            && now.server.api_key != next.server.api_key
+        {
+            // Both are shown as nothing but hidden.
+            changed.taken.push("server.api_key".to_owned());
+        }
+        *now = next;
+        Ok(changed)
+    }
+}
+
+/// `now`, with what can be taken of `read`.
+fn taken(now: &Config, read: &Config) -> Config {
+    let (server, engine) = (read.server.clone(), read.engine.clone());
+    Config {
+        server: ServerConfig {
+            api_key: server.api_key,
+            api_keys_file: server.api_keys_file,
+            insecure: server.insecure,
+            drain_s: server.drain_s,
+            ..now.server.clone()
+        },
+        engine: EngineSection {
+            context_tokens_max: engine.context_tokens_max,
+            queue_requests_max: engine.queue_requests_max,
+            sequences_max: engine.sequences_max,
+            step_tokens_max: engine.step_tokens_max,
+            kv_bytes: engine.kv_bytes,
+            kv_type: engine.kv_type,
+            prefix_cache: engine.prefix_cache,
+            context_shift: engine.context_shift,
+            speculation: engine.speculation,
+            on_demand: engine.on_demand,
+            keep_alive: engine.keep_alive,
+            ..now.engine.clone()
+        },
+        log: LogConfig { level: read.log.level.clone(), ..now.log.clone() },
+        ..now.clone()
+    }
+}

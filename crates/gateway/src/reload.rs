@@ -1,0 +1,128 @@
+//! Settings that are read again while requests are answered: what can be taken is, and the rest is named.
+
+use std::{
+    ops::Deref,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use hanzo_engine_access::ServerTls;
+use hanzo_engine_process::settings::Changed;
+use serde_json::Value;
+
+use crate::{app::App, config::Config, error::GatewayError};
+
+/// The settings that hold now. Whoever looks has those of that moment for as long as they like: what was replaced is never
+/// freed, a kilobyte for each time that an operator changes something.
+#[derive(Debug)]
+pub(crate) struct Settings(RwLock<&'static Config>);
+
+impl Settings {
+    pub(crate) fn new(config: Config) -> Settings {
+        Settings(RwLock::new(Box::leak(Box::new(config))))
+    }
+}
+
+impl Deref for Settings {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The way to the settings of a gateway that is served.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    pub(crate) app: Arc<App>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
+}
+
+impl Reload {
+    /// Takes what can be taken of `read`: keys, and limits of a request, of a connection and of the drain; the level of the log is
+    /// the caller's to set. Files of keys and of certificates are read again. To be called in an asynchronous runtime.
+    ///
+    /// # Errors
+    /// [`GatewayError`], where what would hold then cannot; everything stays as it was.
+    pub fn reload(&self, read: Config) -> Result<Changed, GatewayError> {
+        let now: &Config = &self.app.config;
+        let next = taken(now, &read).checked()?;
+        self.app.access.set(next.access())?;
+        if let Some(tls) = &self.tls {
+            tls.reload();
+        }
+        let mut changed = Changed::between(&values(now), &values(&next), &values(&read));
+        if now.api_key.is_some() && next.api_key.is_some() && now.api_key != next.api_key {
+            // Both are shown as nothing but hidden.
+            changed.taken.push("api_key".to_owned());
+        }
+        if *now != next {
+            let settings = Settings::new(next).0.into_inner().unwrap_or_else(PoisonError::into_inner);
+            *self.app.config.0.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        }
+        Ok(changed)
+    }
+}
+
+/// As a tree; keys are hidden.
+pub(crate) fn values(config: &Config) -> Value {
+    // Keys are texts.
+    serde_json::to_value(config).unwrap_or_default()
+}
+
+/// `now`, with what can be taken of `read`.
+fn taken(now: &Config, read: &Config) -> Config {
+    Config {
+        api_key: read.api_key.clone(),
+        api_keys_file: read.api_keys_file.clone(),
+        insecure: read.insecure,
+        private_metrics: read.private_metrics,
+        lenient: read.lenient,
+        adapter_updates: read.adapter_updates,
+        body_timeout_s: read.body_timeout_s,
+        headers_timeout_s: read.headers_timeout_s,
+        idle_timeout_s: read.idle_timeout_s,
+        stop_strings_max: read.stop_strings_max,
+        choices_max: read.choices_max,
+        prompts_max: read.prompts_max,
+        prompts_running_max: read.prompts_running_max,
+        embedding_inputs_max: read.embedding_inputs_max,
+        sse_keep_alive_s: read.sse_keep_alive_s,
+        drain_s: read.drain_s,
+        request_timeout_s: read.request_timeout_s,
+        log_level: read.log_level.clone(),
+        ..now.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hanzo_engine_access::Access;
+    use serde_json::json;
+
+    use super::Reload;
+    use crate::{app::App, config::Config, engine::Engine};
+
+    #[tokio::test]
+    async fn limits_and_keys_are_taken_and_the_rest_is_named() {
+        let config = |flags| Config::load(None, flags).unwrap();
+        let first = config(json!({"api_key": "first-key-of-it"}));
+        let engine = Engine::connect_lazy(&first.engine, None, &first.engine_tls()).unwrap();
+        let access = Arc::new(Access::open(first.access()).unwrap());
+        let app = Arc::new(App::new(first, engine, access).unwrap());
+        let reload = Reload { app: app.clone(), tls: None };
+        let before: &Config = &app.config;
+
+        let read = config(json!({"api_key": "other-key-of-it", "choices_max": 3, "port": 1, "drain_s": 5}));
+        let changed = reload.reload(read.clone()).unwrap();
+        assert_eq!(changed.taken, ["choices_max", "drain_s", "api_key"]);
+        assert_eq!(changed.at_restart, ["port"]);
+        assert_eq!((app.config.choices_max, app.config.drain_s, app.config.port), (3, 5, 36900));
+        assert_eq!(before.choices_max, Config::default().choices_max, "who looked before has what held then");
+
+        let wrong = Config { api_keys_file: Some("/no/such/file".into()), choices_max: 9, ..read };
+        assert!(reload.reload(wrong).unwrap_err().to_string().contains("/no/such/file"));
+        assert_eq!(app.config.choices_max, 3);
+    }
+}

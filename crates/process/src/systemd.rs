@@ -1,0 +1,94 @@
+//! What systemd tells a service and is told by it (sd_notify(3), sd_listen_fds(3)): nothing where something else started the
+//! program, and on other systems.
+
+use std::{io, net::TcpListener, time::Duration};
+
+/// How often a watchdog is told within its time.
+const TOLD_IN_TIME: u32 = 3;
+
+/// What a service says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Is {
+    /// It listens, or has read its settings again.
+    Ready,
+    /// It reads its settings again.
+    Reloading,
+    /// It drains, and then ends.
+    Stopping,
+}
+
+/// Tells it. Nobody may be listening, and then nobody hears it.
+pub fn tell(is: Is) {
+    #[cfg(target_os = "linux")]
+    {
+        use sd_notify::NotifyState;
+        let told = match is {
+            Is::Ready => sd_notify::notify(&[NotifyState::Ready]),
+            // With its time: only what is said later ends the reload.
+            Is::Reloading => NotifyState::monotonic_usec_now()
+                .and_then(|now| sd_notify::notify(&[NotifyState::Reloading, now])),
+            Is::Stopping => sd_notify::notify(&[NotifyState::Stopping]),
+        };
+        if let Err(error) = told {
+            tracing::warn!(%error, ?is, "systemd could not be told");
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = is;
+}
+
+/// Tells the watchdog for as long as the program is `healthy`, where there is one (`WatchdogSec=` of the unit): one that is told
+/// nothing ends the program, and starts it again. To be called in an asynchronous runtime, which is watched with it.
+pub fn watch(healthy: impl Fn() -> bool + Send + 'static) {
+    let Some(within) = watchdog() else { return };
+    tokio::spawn(async move {
+        let mut pace = tokio::time::interval(within / TOLD_IN_TIME);
+        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut was_healthy = true;
+        loop {
+            pace.tick().await;
+            let is_healthy = healthy();
+            if is_healthy {
+                #[cfg(target_os = "linux")]
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            } else if was_healthy {
+                tracing::error!(
+                    watchdog_s = within.as_secs_f64(),
+                    "a model's worker makes no progress: the watchdog is told nothing"
+                );
+            }
+            was_healthy = is_healthy;
+        }
+    });
+}
+
+/// The time in which the watchdog must be told.
+fn watchdog() -> Option<Duration> {
+    #[cfg(target_os = "linux")]
+    return sd_notify::watchdog_enabled().filter(|within| !within.is_zero());
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// The socket that systemd listens on for this program, which it holds while the program is replaced: the first of a `.socket`
+/// unit. None where there is none.
+///
+/// # Errors
+/// Where it is no socket of TCP that listens, or several were given.
+pub fn listener() -> io::Result<Option<TcpListener>> {
+    #[cfg(target_os = "linux")]
+    {
+        let mut given = listenfd::ListenFd::from_env();
+        if given.len() > 1 {
+            let reason = format!("systemd gives {} sockets, and there is one to listen on", given.len());
+            return Err(io::Error::other(reason));
+        }
+        let listener = given.take_tcp_listener(0)?;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
+        Ok(listener)
+    }
+    #[cfg(not(target_os = "linux"))]
+    Ok(None)
+}

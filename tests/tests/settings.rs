@@ -1,0 +1,383 @@
+//! The settings that are shipped, `systemd/engine.toml` and `systemd/gateway.toml`, and their tables in
+//! `docs/configuration.md`: written from the types' own documentation and defaults, and read again with the types. With
+//! `HANZO_ENGINE_WRITE_SETTINGS=1` this test writes them.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+
+use hanzo_engine_daemon::config::{Config as Daemon, ModelConfig, OverrideConfig};
+use hanzo_engine_gateway::Config as Gateway;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const COLUMNS: usize = 120;
+
+/// A table of settings: where it is documented, and what holds without it.
+struct Section {
+    /// As a file writes it; empty: the top.
+    header: &'static str,
+    about: &'static str,
+    source: &'static str,
+    name: &'static str,
+    defaults: Value,
+    /// What the shipped file says instead of the defaults.
+    said: Value,
+    /// Its keys as variables of the environment; none where they have none.
+    environment: Option<&'static str>,
+}
+
+/// What stands in the shipped files for settings that have no default.
+fn examples() -> BTreeMap<&'static str, Value> {
+    let examples = json!({
+        "allowed_hosts": ["engine.example.com"],
+        "cors_origins": ["https://chat.example.com"],
+        "api_key": "a-key-of-8-characters-or-more",
+        "engine_api_key": "a-key-of-8-characters-or-more",
+        "api_keys_file": "/etc/hanzo-engine/keys.json",
+        "tls_cert": "/etc/hanzo-engine/cert.pem",
+        "tls_key": "/etc/hanzo-engine/key.pem",
+        "tls_client_ca": "/etc/hanzo-engine/clients.pem",
+        "engine_ca": "/etc/hanzo-engine/engine-ca.pem",
+        "engine_cert": "/etc/hanzo-engine/gateway.pem",
+        "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
+        "upstreams": ["dns://engined.example.com:36901"],
+        "responses_dir": "/var/lib/hanzo-engine/responses",
+        "responses_bytes_max": 67108864,
+        "request_timeout_s": 600,
+        "threads": 8,
+        "context_tokens_max": 32768,
+        "memory_budget_bytes": 17179869184_u64,
+        "fixed_memory_bytes": 2147483648_u64,
+        "kv_bytes": 4294967296_u64,
+        "prefix_cache_dir": "/var/lib/hanzo-engine/kv",
+        "isolation": "process",
+        "worker_margin_bytes": 1073741824,
+        "alias": "assistant",
+        "adapters": {"polite": "/var/lib/hanzo-engine/adapters/polite"},
+        "tool_format": "hermes",
+        "draft_model": "zen-nano",
+        "keep_alive": "1h",
+        "chat_template": "/etc/hanzo-engine/template.jinja",
+        "tokenizer": "/var/lib/hanzo-engine/tokenizer",
+        "override_kv": ["general.name=str:Mine"],
+        "rope_scaling": "yarn",
+        "rope_scale": 4.0,
+        "rope_freq_base": 1000000.0,
+        "yarn_orig_ctx": 32768,
+        "yarn_attn_factor": 1.0,
+        "yarn_beta_fast": 32.0,
+        "yarn_beta_slow": 1.0,
+        "isq": "q4_k",
+        "topology": "/etc/hanzo-engine/topology.toml",
+    });
+    let Value::Object(examples) = examples else { unreachable!("it is a map") };
+    examples.into_iter().map(|(key, value)| (&*Box::leak(key.into_boxed_str()), value)).collect()
+}
+
+fn values<T: serde::Serialize>(of: &T) -> Value {
+    serde_json::to_value(of).expect("settings are plain")
+}
+
+fn daemon() -> Vec<Section> {
+    const CONFIG: &str = include_str!("../../crates/daemon/src/config.rs");
+    const SERVER: &str = include_str!("../../crates/daemon/src/config/server.rs");
+    const OVERRIDES: &str = include_str!("../../crates/daemon/src/convert/override_config.rs");
+    let all = values(&Daemon::default());
+    let section = |header, about, source, name, environment| Section {
+        header,
+        about,
+        source,
+        name,
+        defaults: all[header].clone(),
+        said: json!({}),
+        environment: Some(environment),
+    };
+    let mut store = section("store", "The record of models.", CONFIG, "StoreConfig", "HANZO_ENGINE_STORE_");
+    store.said = json!({"dir": "/var/lib/hanzo-engine/models"});
+    let model = |header, about, source, name, defaults, said| Section {
+        header,
+        about,
+        source,
+        name,
+        defaults,
+        said,
+        environment: None,
+    };
+    let mut of_models = values(&ModelConfig::default());
+    of_models.as_object_mut().expect("a map").remove("overrides");
+    let mut engine = section("engine", "How models are run, and the memory they share.", CONFIG, "EngineSection", "HANZO_ENGINE_ENGINE_");
+    engine.said = json!({"keep_alive": "5m"});
+    vec![
+        section(
+            "server",
+            "Where it listens, whom it answers, and how it ends.",
+            SERVER,
+            "ServerConfig",
+            "HANZO_ENGINE_SERVER_",
+        ),
+        store,
+        engine,
+        section("log", "What is logged, to standard error.", CONFIG, "LogConfig", "HANZO_ENGINE_LOG_"),
+        model(
+            "[models]",
+            "What is loaded at the start, one table for each model. The service may not read /home.",
+            CONFIG,
+            "ModelConfig",
+            of_models,
+            json!({"source": "hanzo-demo"}),
+        ),
+        model(
+            "models.overrides",
+            "What goes over the files of the model above.",
+            OVERRIDES,
+            "OverrideConfig",
+            values(&OverrideConfig::default()),
+            json!({}),
+        ),
+    ]
+}
+
+fn gateway() -> Vec<Section> {
+    vec![Section {
+        header: "",
+        about: "",
+        source: include_str!("../../crates/gateway/src/config.rs"),
+        name: "Config",
+        defaults: values(&Gateway::default()),
+        said: json!({}),
+        environment: Some("HANZO_ENGINE_GATEWAY_"),
+    }]
+}
+
+/// The fields of a structure with their documentation, in order.
+fn documented(section: &Section) -> Vec<(String, String)> {
+    let start = section.source.find(&format!("pub struct {} {{", section.name)).expect("the structure");
+    let (mut fields, mut doc) = (Vec::new(), String::new());
+    for line in section.source[start..].lines().skip(1).map(str::trim) {
+        if line == "}" {
+            break;
+        }
+        if let Some(words) = line.strip_prefix("///") {
+            doc.push_str(words);
+        } else if let Some(field) = line.strip_prefix("pub ") {
+            let name = field.split(':').next().expect("a name").to_owned();
+            fields.push((name, std::mem::take(&mut doc).trim().to_owned()));
+        }
+    }
+    fields.retain(|(name, _)| section.defaults.get(name).is_some());
+    let count = section.defaults.as_object().map_or(0, |map| map.len());
+    assert_eq!(fields.len(), count, "{}: fields and defaults", section.name);
+    fields
+}
+
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+fn toml(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let pairs: Vec<_> = map.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+        value => value.to_string(),
+    }
+}
+
+/// Comments of so many columns.
+fn comment(text: &str, out: &mut String) {
+    let mut line = "#".to_owned();
+    for word in text.split_whitespace() {
+        if line.len() + 1 + word.len() > COLUMNS {
+            let _ = writeln!(out, "{line}");
+            line = "#".to_owned();
+        }
+        let _ = write!(line, " {word}");
+    }
+    let _ = writeln!(out, "{line}");
+}
+
+/// The shipped file. What is commented out is an example.
+fn file(head: &str, sections: &[Section]) -> String {
+    let mut out = String::new();
+    comment(head, &mut out);
+    let examples = examples();
+    for section in sections {
+        if !section.header.is_empty() {
+            out.push('\n');
+            comment(section.about, &mut out);
+            let hidden = if section.header == "models.overrides" { "# " } else { "" };
+            let _ = writeln!(out, "{hidden}[{}]", section.header);
+        }
+        for (key, doc) in documented(section) {
+            out.push('\n');
+            comment(&doc, &mut out);
+            let default = &section.defaults[&key];
+            let _ = match section.said.get(&key) {
+                Some(said) => writeln!(out, "{key} = {}", toml(said)),
+                None if is_unset(default) => {
+                    let example = examples.get(&*key).unwrap_or_else(|| panic!("{key} needs an example"));
+                    writeln!(out, "# {key} = {}", toml(example))
+                }
+                None => writeln!(out, "{key} = {}", toml(default)),
+            };
+        }
+    }
+    out
+}
+
+fn table(sections: &[Section]) -> String {
+    let mut out = String::new();
+    for section in sections {
+        if !section.header.is_empty() {
+            let _ = writeln!(out, "\n### `[{}]`\n\n{}", section.header, section.about);
+        }
+        if let Some(prefix) = section.environment {
+            let _ = writeln!(out, "\nIn the environment: `{prefix}{{KEY}}`, in capitals.");
+        }
+        out.push_str("\n| key | default | what it is |\n|---|---|---|\n");
+        for (key, doc) in documented(section) {
+            let default = &section.defaults[&key];
+            let default = if is_unset(default) { "–".to_owned() } else { format!("`{}`", toml(default)) };
+            let _ = writeln!(out, "| `{key}` | {default} | {} |", doc.replace('|', "\\|"));
+        }
+    }
+    out
+}
+
+const HEAD: &str = "A key that is not known is an error at the start, as is a value out of its range. What stands here are the \
+                    defaults; what is commented out has none, and shows an example. Settings that the program reads again at \
+                    SIGHUP are named in docs/configuration.md.";
+
+fn shipped() -> [(&'static str, String); 2] {
+    let head = |what: &str| format!("Settings of {what} {HEAD}");
+    [
+        (
+            "systemd/engine.toml",
+            file(&head("engined, installed as /etc/hanzo-engine/engine.toml."), &daemon()),
+        ),
+        (
+            "systemd/gateway.toml",
+            file(&head("engine-gateway, installed as /etc/hanzo-engine/gateway.toml."), &gateway()),
+        ),
+    ]
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
+}
+
+/// `text` between the lines that name `mark`.
+fn between(document: &str, mark: &str, text: &str) -> String {
+    let (open, close) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
+    let (before, rest) = document.split_once(&open).unwrap_or_else(|| panic!("no {open}"));
+    let (_, after) = rest.split_once(&close).unwrap_or_else(|| panic!("no {close}"));
+    format!("{before}{open}{text}\n{close}{after}")
+}
+
+#[test]
+fn what_is_shipped_is_what_the_types_say() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+    let document = "docs/configuration.md";
+    let tables = between(&read(document), "engined", &table(&daemon()));
+    let tables = between(&tables, "engine-gateway", &table(&gateway()));
+    let mut wanted = shipped().to_vec();
+    wanted.push((document, tables));
+    for (path, text) in wanted {
+        if std::env::var_os("HANZO_ENGINE_WRITE_SETTINGS").is_some() {
+            fs::write(root().join(path), &text).expect("it is written");
+        }
+        let there = read(path);
+        let line = there.lines().zip(text.lines()).find(|(there, wanted)| there != wanted);
+        assert!(
+            there == text,
+            "{path} is not what the settings' documentation and defaults say (first: {line:?}); \
+             HANZO_ENGINE_WRITE_SETTINGS=1 cargo test -p hanzo-engine-tests --test settings writes it"
+        );
+    }
+}
+
+/// Everything that the file says, and what it has in comments, as the type reads it.
+fn read_with<T: DeserializeOwned + serde::Serialize>(path: &str, all: bool) -> (T, Value) {
+    let text = fs::read_to_string(root().join(path)).expect("it is shipped");
+    let is_setting = |line: &str| {
+        let key = line.split(" = ").next().unwrap_or_default();
+        line.starts_with('[')
+            || (line.contains(" = ") && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+    };
+    let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+        Some(setting) if all && is_setting(setting) => setting,
+        _ => line,
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let tree: toml::Value = toml::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let tree = serde_json::to_value(tree).expect("TOML is plain");
+    (serde_json::from_value(tree.clone()).unwrap_or_else(|error| panic!("{path}: {error}")), tree)
+}
+
+/// Full keys; of a list of tables those of its first.
+fn keys(at: &str, value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) if !at.ends_with(".adapters") => {
+            let at = if at.is_empty() { String::new() } else { format!("{at}.") };
+            map.iter().for_each(|(key, value)| keys(&format!("{at}{key}"), value, found));
+        }
+        Value::Array(list) if list.first().is_some_and(Value::is_object) => keys(at, &list[0], found),
+        _ => found.push(at.to_owned()),
+    }
+}
+
+fn sorted_keys(value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    keys("", value, &mut found);
+    found.sort();
+    found
+}
+
+#[test]
+fn every_key_is_there_with_its_default_and_nothing_else() {
+    let models = vec![ModelConfig { source: "hanzo-demo".to_owned(), ..ModelConfig::default() }];
+    let mut wanted = Daemon { models, ..Daemon::default() };
+    wanted.store.dir = Some("/var/lib/hanzo-engine/models".into());
+    let (said, _) = read_with::<Daemon>("systemd/engine.toml", false);
+    assert_eq!(said, wanted);
+    assert_eq!(
+        Daemon::load(Some(&root().join("systemd/engine.toml")), figment::Figment::new()).expect("it loads"),
+        wanted
+    );
+    let (_, all) = read_with::<Daemon>("systemd/engine.toml", true);
+    assert_eq!(sorted_keys(&all), sorted_keys(&values(&wanted)));
+
+    let (said, _) = read_with::<Gateway>("systemd/gateway.toml", false);
+    assert_eq!(said, Gateway::default());
+    let (_, all) = read_with::<Gateway>("systemd/gateway.toml", true);
+    assert_eq!(sorted_keys(&all), sorted_keys(&values(&Gateway::default())));
+}
+
+#[test]
+fn a_number_says_its_unit() {
+    let units = [
+        ("_bytes", "ytes"),
+        ("_ms", "illiseconds"),
+        ("_s", "econds"),
+        ("_port", "ort"),
+        ("tokens_max", "oken"),
+    ];
+    let of_name = |key: &str| {
+        units.iter().find(|(end, _)| key.trim_end_matches("_max").ends_with(end) || key.ends_with(end))
+    };
+    for section in daemon().into_iter().chain(gateway()) {
+        for (key, doc) in documented(&section) {
+            assert!(!doc.is_empty(), "{key} is not documented");
+            if let Some((_, unit)) = of_name(&key) {
+                // What goes over a setting has its unit.
+                assert!(doc.contains(unit) || doc.contains("Over `"), "{key}: {doc}: no unit");
+            }
+        }
+    }
+}
