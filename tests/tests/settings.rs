@@ -104,7 +104,13 @@ fn daemon() -> Vec<Section> {
     };
     let mut of_models = values(&ModelConfig::default());
     of_models.as_object_mut().expect("a map").remove("overrides");
-    let mut engine = section("engine", "How models are run, and the memory they share.", CONFIG, "EngineSection", "HANZO_ENGINE_ENGINE_");
+    let mut engine = section(
+        "engine",
+        "How models are run, and the memory they share.",
+        CONFIG,
+        "EngineSection",
+        "HANZO_ENGINE_ENGINE_",
+    );
     engine.said = json!({"keep_alive": "5m"});
     vec![
         section(

@@ -202,8 +202,12 @@ fn settings_are_checked_and_printed_without_serving() {
     let file = dir.path().join("engine.toml");
     let run = |text: &str, flag: &str| {
         std::fs::write(&file, text).expect("written");
-        let output =
-            engined(&dir).arg(flag).env("HANZO_ENGINE_API_KEY", "correct-horse").stdout(Stdio::piped()).output().expect("runs");
+        let output = engined(&dir)
+            .arg(flag)
+            .env("HANZO_ENGINE_API_KEY", "correct-horse")
+            .stdout(Stdio::piped())
+            .output()
+            .expect("runs");
         let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
         (output.status.success(), said)
     };

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing:
+#
+#   cargo build --release --locked --workspace --bins
+#   deploy/package.sh target/release dist
+#
+# Files have the time of the last commit (SOURCE_DATE_EPOCH goes over it), and the same programs give the same bytes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+programs=${1:?usage: deploy/package.sh FOLDER_OF_THE_PROGRAMS [FOLDER]}
+dist=${2:-dist}
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+architecture=$(uname -m)
+name=hanzo-engine-$version-$architecture-linux
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export SOURCE_DATE_EPOCH
+
+rm -rf "${dist:?}/$name" && mkdir -p "$dist/$name"/{bin,settings,systemd}
+for program in engined engine-gateway hanzo-engine; do
+  install -m 755 "$programs/$program" "$dist/$name/bin/"
+done
+install -m 644 systemd/engine.toml systemd/gateway.toml "$dist/$name/settings/"
+install -m 644 systemd/*.service systemd/*.socket systemd/gpu.conf systemd/hanzo-engine.sysusers systemd/hanzo-engine.tmpfiles \
+  "$dist/$name/systemd/"
+install -m 755 deploy/install.sh "$dist/$name/"
+install -m 644 LICENSE "$dist/$name/" 2>/dev/null || true
+"$dist/$name/bin/engined" --write-documents "$dist/$name"
+"$dist/$name/bin/engine-gateway" --write-documents "$dist/$name"
+"$dist/$name/bin/hanzo-engine" completions --write-documents "$dist/$name"
+gzip -9n "$dist/$name"/man/*.1
+
+same=(--sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH")
+tar -C "$dist" "${same[@]}" -cf - "$name" | gzip -9n >"$dist/$name.tar.gz"
+echo "$dist/$name.tar.gz"
+
+if command -v dpkg-deb >/dev/null; then
+  root=$dist/deb
+  rm -rf "$root" && mkdir -p "$root/DEBIAN"
+  DESTDIR=$root PREFIX=/usr "$dist/$name/install.sh" --files-only
+  install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN/"
+  printf '%s\n' /etc/hanzo-engine/engine.toml /etc/hanzo-engine/gateway.toml >"$root/DEBIAN/conffiles"
+  debian=$(dpkg --print-architecture)
+  sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$debian/" -e "s/@SIZE@/$(du -sk --apparent-size "$root" | cut -f1)/" \
+    deploy/debian/control >"$root/DEBIAN/control"
+  find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/hanzo-engine_${version}_$debian.deb" >/dev/null
+  rm -rf "$root"
+  echo "$dist/hanzo-engine_${version}_$debian.deb"
+fi
