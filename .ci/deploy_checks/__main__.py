@@ -1,4 +1,5 @@
-"""Checks of systemd/, helm/ and deploy/. usage: python .ci/deploy_checks [FOLDER_OF_THE_THREE_PROGRAMS]
+"""Checks of systemd/, helm/ and deploy/. usage: python .ci/deploy_checks [FOLDER_OF_THE_THREE_PROGRAMS]; with
+--write it writes the tables of docs/ and the chart anew
 
 Needs on the PATH: systemd-analyze, helm, promtool, hadolint, docker-compose or docker with compose; in this Python:
 kubernetes-validate. With the programs' folder it also starts them the way the units, the chart and the image do."""
@@ -6,8 +7,11 @@ import pathlib
 import sys
 
 import harness
-import units, chart, monitoring, container  # noqa: E401,F401  (each registers its checks)
+import units, chart, monitoring, container, documents, packages  # noqa: E401,F401  (each registers its checks)
 
+if sys.argv[1:] == ["--write"]:
+    documents.write()
+    sys.exit(0)
 if len(sys.argv) > 1:
     import programs
 

@@ -18,6 +18,7 @@ import yaml
 import chart
 import container
 import monitoring
+import packages
 import units
 from harness import ROOT, check, expect, run, scratch
 
@@ -249,3 +250,8 @@ def image_starts_and_is_healthy():
             expect(healthy(), "the health check fails on a daemon that answers")
             serve.end()
         expect(not healthy(), "the health check passes where no daemon answers")
+
+
+@check
+def what_is_packed_installs_and_goes_away():
+    return packages.installs_and_goes_away(FOLDER)

@@ -19,7 +19,8 @@ use hanzo_engine_process::{
 };
 use serde::Serialize;
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, filter::ParseError, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
+    EnvFilter, Layer as _, Registry, filter::ParseError, layer::SubscriberExt as _, reload,
+    util::SubscriberInitExt as _,
 };
 
 /// Threads beside the asynchronous runtime's own: work that blocks.

@@ -76,6 +76,7 @@ fn taken(now: &Config, read: &Config) -> Config {
         api_keys_file: read.api_keys_file.clone(),
         insecure: read.insecure,
         private_metrics: read.private_metrics,
+        access_log: read.access_log,
         lenient: read.lenient,
         adapter_updates: read.adapter_updates,
         body_timeout_s: read.body_timeout_s,

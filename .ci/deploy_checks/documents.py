@@ -1,0 +1,119 @@
+"""docs/ and the chart's README: tables are written from what they are of, guides name what exists, and each alert has its part.
+
+`python .ci/deploy_checks --write` writes the tables."""
+import re
+
+import yaml
+
+import chart
+import monitoring
+from harness import ROOT, check, expect
+
+# Where a metric is made: the maker's call, its name and what it says of itself.
+SAID = re.compile(r'\b(counter|gauge|float|single|histogram|opts)\(\s*"([a-z0-9_]+)",\s*"((?:[^"\\]|\\.)*)"')
+
+
+def metrics():
+    """docs/metrics.md, from the source of what exports them."""
+    kinds = monitoring.exported()
+    rows = {}
+    for source in monitoring.SOURCES:
+        for _, name, help_text in SAID.findall((ROOT / source).read_text()):
+            name = "hanzo_engine_" + name
+            kind = "histogram" if kinds[name] else "counter" if name.endswith("_total") else "gauge"
+            where = "engined" if "/daemon/" in source else "engine-gateway"
+            rows[name] = f"| `{name}` | {kind} | {where} | {help_text.rstrip('.')} |"
+    expect(rows.keys() == kinds.keys(), f"metrics that say nothing of themselves: {sorted(kinds.keys() - rows.keys())}")
+    head = """# Metrics
+
+engined has them at `/metrics` of port 36902, the gateway at `/metrics` of its own port, in Prometheus' text format. Those that are of a model
+have the label `model`. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
+[operations](operations.md) says what the alerts on them mean.
+
+| metric | kind | of | what it is |
+|---|---|---|---|
+"""
+    return head + "\n".join(rows[name] for name in sorted(rows)) + "\n"
+
+
+def values():
+    """The chart's README, from values.yaml: a row for each value, with the comment above it."""
+    rows, said, path = [], [], []
+    for line in chart.CHART.joinpath("values.yaml").read_text().splitlines()[3:]:
+        indent = len(line) - len(line.lstrip())
+        text = line.strip()
+        if text.startswith("#"):
+            # What is commented out is an example of a setting.
+            if not re.match(r"# [a-z_]+: \S", text):
+                said.append(text.lstrip("# "))
+            continue
+        match = re.match(r"([A-Za-z_.]+):(?: (.*))?$", text)
+        if not match:
+            said = []
+            continue
+        path = path[: indent // 2] + [match[1]]
+        if match[2] is not None:
+            rows.append((".".join(path), match[2], " ".join(said)))
+        elif said:
+            rows.append((".".join(path), "", " ".join(said)))
+        said = []
+    table = "\n".join(f"| `{key}` | {f'`{default}`' if default else ''} | {what.replace('|', '/')} |" for key, default, what in rows)
+    head = """# hanzo-engine
+
+The Hanzo Engine on Kubernetes 1.30 and later: `engined` as a StatefulSet, `engine-gateway` as a Deployment in front of it.
+[docs/kubernetes.md](../../docs/kubernetes.md) says how it is used, `ci/` has sets of values to begin with. values.schema.json refuses what is unknown
+or out of range.
+
+```sh
+helm install engine helm/hanzo-engine --namespace inference --create-namespace
+```
+
+## Values
+
+| value | default | what it is |
+|---|---|---|
+"""
+    return head + table + "\n"
+
+
+WRITTEN = {"docs/metrics.md": metrics, "helm/hanzo-engine/README.md": values}
+
+
+def write():
+    for path, text in WRITTEN.items():
+        (ROOT / path).write_text(text())
+
+
+@check
+def tables_are_of_what_they_say():
+    for path, text in WRITTEN.items():
+        there = ROOT / path
+        expect(there.exists() and there.read_text() == text(), f"{path}: python .ci/deploy_checks --write writes it anew")
+    given = yaml.safe_load((chart.CHART / "values.yaml").read_text())
+    missing = [key for key in given if f"| `{key}" not in values()]
+    expect(not missing, f"the chart's README has no {missing}")
+
+
+@check
+def every_alert_has_its_part_of_the_runbook():
+    parts = set(re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.M))
+    names = {rule["alert"] for rule in monitoring.alerts()}
+    expect(parts == names, f"docs/operations.md and the alerts: {sorted(parts ^ names)}")
+    for rule in monitoring.alerts():
+        page, _, part = rule["annotations"]["runbook_url"].partition("#")
+        expect(page.endswith("/docs/operations.md") and part == rule["alert"].lower(), f"{rule['alert']} leads to {page}#{part}")
+
+
+@check
+def guides_lead_where_something_is():
+    count = 0
+    for path in [*(ROOT / "docs").glob("*.md"), chart.CHART / "README.md", ROOT / "README.md"]:
+        text = path.read_text()
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)?(?:#[\w-]*)?\)", text):
+            expect(not target or (path.parent / target).exists(), f"{path.name}: no {target}")
+            count += 1
+        for name in re.findall(r"hanzo_engine_[a-z0-9_]+", text):
+            known = monitoring.exported()
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            expect(name in known or base in known or path.name == "configuration.md", f"{path.name}: nobody exports {name}")
+    return f"{count} links"
