@@ -5,7 +5,9 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use hanzo_engine_access::{Access, Connection, Opening, Permit, ServerTls, Stream, connections, connections_until};
+use hanzo_engine_access::{
+    Access, Connection, Opening, Permit, ServerTls, Stream, connections, connections_until,
+};
 use hyper::{
     Request, Response, Version,
     body::Incoming,
