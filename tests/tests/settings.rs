@@ -40,6 +40,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "engine_cert": "/etc/hanzo-engine/gateway.pem",
         "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
         "upstreams": ["dns://engined.example.com:36901"],
+        "mcp_config": "/etc/hanzo-engine/mcp.json",
         "responses_dir": "/var/lib/hanzo-engine/responses",
         "responses_bytes_max": 67108864,
         "request_timeout_s": 600,

@@ -58,7 +58,17 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("store", vec![]),
         (
             "daemon",
-            vec!["access", "constraints", "formats", "kernels", "media", "process", "proto", "runtime", "store"],
+            vec![
+                "access",
+                "constraints",
+                "formats",
+                "kernels",
+                "media",
+                "process",
+                "proto",
+                "runtime",
+                "store",
+            ],
         ),
         ("mcp", vec![]),
         ("gateway", vec!["access", "mcp", "media", "process", "proto"]),
