@@ -85,7 +85,7 @@ impl Received {
     /// # Errors
     /// 413 where that is more than a body may have, 503 where there is no room for it in the time of a body.
     pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let Config { body_bytes_max, body_timeout_s, .. } = self.app.config;
+        let Config { body_bytes_max, body_timeout_s, .. } = *self.app.config;
         let all = self.text.len().saturating_add(bytes);
         if all > body_bytes_max {
             return Err(ApiError::kept_too_large(all, body_bytes_max));

@@ -51,6 +51,7 @@ impl Config {
 }
 
 #[cfg(test)]
+#[expect(clippy::result_large_err, reason = "the closures' error type is figment's")]
 mod tests {
     use std::path::Path;
 
