@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -20,13 +21,15 @@ import container
 import monitoring
 import packages
 import units
-from harness import ROOT, check, expect, run, scratch
+from harness import ROOT, check, expect, must, run, scratch
 
 # Where the three programs are; set before the checks run.
 FOLDER = pathlib.Path()
 READY_S_MAX = 60
 # Nothing runs when it is told to end, so nothing has to drain.
 STOP_S_MAX = 15
+# Whoever answers at 127.0.0.1 is meant; what a gateway trusts is its own to check.
+TRUSTING = ssl._create_unverified_context()
 CHAT = {"model": "hanzo-demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 
 
@@ -42,7 +45,7 @@ def ask(url, body=None, key=None):
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30, context=TRUSTING) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -97,8 +100,8 @@ class Program:
 class Pair:
     """engined and engine-gateway as two commands, moved to free ports by their environment variables."""
 
-    def __init__(self, folder, daemon, gateway, environment=None, key=None):
-        self.key = key
+    def __init__(self, folder, daemon, gateway, environment=None, key=None, tls=False):
+        self.key, self.scheme = key, "https" if tls else "http"
         self.http, self.grpc, self.admin = free_ports(3)
         daemon_environment = {
             # What has no value here is passed on from whoever starts it.
@@ -112,8 +115,8 @@ class Pair:
         gateway_environment = {
             "HANZO_ENGINE_GATEWAY_HOST": "127.0.0.1",
             "HANZO_ENGINE_GATEWAY_PORT": str(self.http),
-            "HANZO_ENGINE_GATEWAY_ENGINE": f"http://127.0.0.1:{self.grpc}",
-            "HANZO_ENGINE_GATEWAY_UPSTREAMS": f"http://127.0.0.1:{self.grpc}",
+            "HANZO_ENGINE_GATEWAY_ENGINE": f"{self.scheme}://127.0.0.1:{self.grpc}",
+            "HANZO_ENGINE_GATEWAY_UPSTREAMS": f"{self.scheme}://127.0.0.1:{self.grpc}",
             "HANZO_ENGINE_LOG_LEVEL": "info",
         }
         # One environment for both, as one engine.env is read by both units.
@@ -123,7 +126,9 @@ class Pair:
         self.gateway = self.stack.enter_context(Program(gateway, shared, folder))
 
     def url(self, path, port="http"):
-        return f"http://127.0.0.1:{getattr(self, port)}{path}"
+        # The admin port stays in the clear, for probes.
+        scheme = self.scheme if port == "http" else "http"
+        return f"{scheme}://127.0.0.1:{getattr(self, port)}{path}"
 
     def serves(self, model="hanzo-demo"):
         """All probes of the chart answer 200, and so does a chat."""
@@ -192,6 +197,17 @@ def units_start_the_programs():
         return metrics_are_as_scanned(pair)
 
 
+def certificates(folder):
+    """An authority, and a certificate of it for 127.0.0.1, as a secret of kubernetes.io/tls has them."""
+    folder.mkdir()
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    must("openssl", "req", "-x509", *curve, "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.crt", cwd=folder)
+    must("openssl", "req", *curve, "-subj", "/CN=engine", "-keyout", "tls.key", "-out", "tls.csr", cwd=folder)
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    must("openssl", "x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+         "-extfile", "names", "-out", "tls.crt", cwd=folder)
+
+
 @check
 def chart_starts_the_programs():
     """By the containers' commands and the rendered settings of every set of values."""
@@ -199,11 +215,16 @@ def chart_starts_the_programs():
         objects = chart.render(values)
         containers = {name: chart.container_of(part) for name, part in chart.workloads(objects).items()}
         with scratch() as folder:
-            for name, text in zip(("engine.yaml", "gateway.yaml"), chart.configs(objects)):
+            texts = chart.configs(objects)
+            tls = any("tls_cert" in text for text in texts)
+            if tls:
+                certificates(pathlib.Path(folder) / "tls")
+            for name, text in zip(("engine.yaml", "gateway.yaml"), texts):
+                text = re.sub("/etc/hanzo-engine(-engine)?-tls/", f"{folder}/tls/", text)
                 (pathlib.Path(folder) / name).write_text(text)
             command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
             key = chart.key(objects, containers["gateway"])
-            with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key) as pair:
+            with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
     return f"{len(chart.cases())} sets of values"
