@@ -41,25 +41,28 @@ pub fn tell(is: Is) {
 /// nothing ends the program, and starts it again. To be called in an asynchronous runtime, which is watched with it.
 pub fn watch(healthy: impl Fn() -> bool + Send + 'static) {
     let Some(within) = watchdog() else { return };
-    tokio::spawn(async move {
-        let mut pace = tokio::time::interval(within / TOLD_IN_TIME);
-        pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut was_healthy = true;
-        loop {
-            pace.tick().await;
-            let is_healthy = healthy();
-            if is_healthy {
-                #[cfg(target_os = "linux")]
-                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-            } else if was_healthy {
-                tracing::error!(
-                    watchdog_s = within.as_secs_f64(),
-                    "a model's worker makes no progress: the watchdog is told nothing"
-                );
-            }
-            was_healthy = is_healthy;
+    tokio::spawn(keep_told(within, healthy, || {
+        #[cfg(target_os = "linux")]
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+    }));
+}
+
+/// Calls `tell` in time for as long as the program is `healthy`.
+async fn keep_told(within: Duration, healthy: impl Fn() -> bool, mut tell: impl FnMut()) {
+    let mut pace = tokio::time::interval(within / TOLD_IN_TIME);
+    pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut was_healthy = true;
+    loop {
+        pace.tick().await;
+        let is_healthy = healthy();
+        if is_healthy {
+            tell();
+        } else if was_healthy {
+            let watchdog_s = within.as_secs_f64();
+            tracing::error!(watchdog_s, "a model's worker makes no progress: the watchdog is told nothing");
         }
-    });
+        was_healthy = is_healthy;
+    }
 }
 
 /// The time in which the watchdog must be told.
@@ -91,4 +94,34 @@ pub fn listener() -> io::Result<Option<TcpListener>> {
     }
     #[cfg(not(target_os = "linux"))]
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        time::Duration,
+    };
+
+    use super::keep_told;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_worker_stops_the_watchdog_until_it_goes_on() {
+        let (healthy, told) = (AtomicBool::new(true), AtomicU32::new(0));
+        let within = Duration::from_secs(3);
+        let telling = keep_told(within, || healthy.load(Relaxed), || drop(told.fetch_add(1, Relaxed)));
+        let watched = async {
+            for (is_healthy, least, most) in [(true, 3, 4), (false, 0, 0), (true, 3, 4)] {
+                healthy.store(is_healthy, Relaxed);
+                let before = told.load(Relaxed);
+                tokio::time::sleep(within + Duration::from_millis(1)).await;
+                let times = told.load(Relaxed) - before;
+                assert!((least..=most).contains(&times), "healthy {is_healthy}: told {times} times");
+            }
+        };
+        tokio::select! {
+            () = telling => {}
+            () = watched => {}
+        }
+    }
 }
