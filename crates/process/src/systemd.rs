@@ -109,7 +109,10 @@ mod tests {
     async fn a_stalled_worker_stops_the_watchdog_until_it_goes_on() {
         let (healthy, told) = (AtomicBool::new(true), AtomicU32::new(0));
         let within = Duration::from_secs(3);
-        let telling = keep_told(within, || healthy.load(Relaxed), || drop(told.fetch_add(1, Relaxed)));
+        let tell = || {
+            told.fetch_add(1, Relaxed);
+        };
+        let telling = keep_told(within, || healthy.load(Relaxed), tell);
         let watched = async {
             for (is_healthy, least, most) in [(true, 3, 4), (false, 0, 0), (true, 3, 4)] {
                 healthy.store(is_healthy, Relaxed);
