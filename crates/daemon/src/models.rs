@@ -423,6 +423,13 @@ impl Models {
             let failure = match brought_up {
                 Ok((served, running)) => {
                     self.metrics.load(&life.name, Some(began.elapsed().as_secs_f64()));
+                    self.load_times.note(&life.name, began.elapsed());
+                    let ready = served.clone();
+                    self.registry.set(&life.name, life.number, |entry| {
+                        entry.usage.ready(Instant::now());
+                        entry.state = State::Ready(ready);
+                    });
+                    // Whoever reads this finds it ready.
                     tracing::info!(
                         model = life.name,
                         device = served.device,
@@ -431,12 +438,6 @@ impl Models {
                         load_ms = began.elapsed().as_millis() as u64,
                         "model ready"
                     );
-                    self.load_times.note(&life.name, began.elapsed());
-                    let ready = served.clone();
-                    self.registry.set(&life.name, life.number, |entry| {
-                        entry.usage.ready(Instant::now());
-                        entry.state = State::Ready(ready);
-                    });
                     if life.stop.is_cancelled() {
                         // Ended while it was loading: whoever did so saw no worker to tell.
                         served.worker.stop(SHUTTING_DOWN, Instant::now());
