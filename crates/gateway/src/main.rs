@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
     process::ExitCode,
     sync::RwLock,
@@ -278,7 +278,8 @@ fn check_threads(needed: usize) -> Result<(), Failure> {
 async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(args.config.as_deref(), &args.flags)?;
     let (filter, level) = reload::Layer::new(filter(&config.log_level)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let lines = match args.log_format {
         LogFormat::Pretty => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
