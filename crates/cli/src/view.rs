@@ -2,7 +2,7 @@
 //! store's own records.
 
 use hanzo_engine_daemon::store::{self, ModelRecord};
-use hanzo_engine_proto::v1::{self, Capability, ModelState};
+use hanzo_engine_proto::v1::{self, ModelState};
 use serde::Serialize;
 use std::path::Path;
 
@@ -156,7 +156,7 @@ impl Model {
 impl Card {
     /// As [`Model::from_proto`].
     pub(crate) fn from_proto(shown: v1::ShowResponse, here: bool) -> Self {
-        let capabilities = shown.capabilities().filter_map(capability).collect();
+        let capabilities = shown.capabilities().filter_map(hanzo_engine_gateway::capability_word).collect();
         let file = |file: v1::StoredFile| File {
             missing: here && is_gone(&file.path),
             path: file.path,
@@ -251,22 +251,4 @@ impl Loaded {
 fn is_gone(path: &str) -> bool {
     let path = Path::new(path);
     path.is_absolute() && !path.exists()
-}
-
-fn capability(capability: Capability) -> Option<&'static str> {
-    match capability {
-        Capability::Unspecified => None,
-        Capability::Chat => Some("chat"),
-        Capability::Completion => Some("completion"),
-        Capability::Embed => Some("embed"),
-        Capability::Rerank => Some("rerank"),
-        Capability::Vision => Some("vision"),
-        Capability::Audio => Some("audio"),
-        Capability::Image => Some("image"),
-        Capability::Classify => Some("classify"),
-        Capability::EmbedSparse => Some("embed_sparse"),
-        Capability::Tools => Some("tools"),
-        Capability::Infill => Some("infill"),
-        Capability::Reasoning => Some("reasoning"),
-    }
 }

@@ -70,3 +70,4 @@ pub use fleet::{Resolve, SystemResolver};
 pub use gateway::Gateway;
 pub use mcp::serve_stdio;
 pub use reload::Reload;
+pub use status::capability_word;

@@ -56,8 +56,8 @@ fn state_word(state: ModelState) -> &'static str {
     }
 }
 
-/// What a model can do, in JSON.
-fn capability_word(capability: Capability) -> Option<&'static str> {
+/// What a model can do, in a word; none for what this version does not know.
+pub fn capability_word(capability: Capability) -> Option<&'static str> {
     match capability {
         Capability::Unspecified => None,
         Capability::Chat => Some("chat"),

@@ -20,6 +20,20 @@ use crate::{
     request::{either, model},
 };
 
+/// How many tokens a chat's prompt has, where the client has one word for its messages.
+pub(crate) async fn count(
+    app: &App,
+    asker: &Asker,
+    (model, chat): (String, v1::Chat),
+    mut sent: SentFields,
+) -> Result<usize, ApiError> {
+    sent.know_messages_as_one();
+    let input = Some(Input::Chat(chat));
+    let request = v1::TokenizeRequest { model, input, ..v1::TokenizeRequest::default() };
+    let answer = app.engine(asker).tokenize(request).await;
+    Ok(answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?.ids.len())
+}
+
 /// Text or messages to token ids.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,

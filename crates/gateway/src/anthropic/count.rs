@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
-use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use hanzo_engine_proto::v1;
 use serde_json::{Value, json};
 
 use super::{error::AnthropicError, request};
@@ -15,6 +15,7 @@ use crate::{
     fields::Fields,
     names::SentFields,
     request::model,
+    tokens,
 };
 
 /// The route's handler.
@@ -24,21 +25,15 @@ pub(crate) async fn handle(
     incoming: Incoming,
 ) -> Result<Json<Value>, AnthropicError> {
     let received = body::read(&app, incoming).await?;
-    let ((request, mut sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
-    sent.know_messages_as_one();
-    let answer = app.engine(&asker).tokenize(request).await;
-    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
-    Ok(Json(json!({"input_tokens": answer.ids.len()})))
+    let ((asked, sent), _room) = received.into(SentFields::beside(|fields, _| read(fields))).await?;
+    let count = tokens::count(&app, &asker, asked, sent).await?;
+    Ok(Json(json!({"input_tokens": count})))
 }
 
-fn read(mut fields: Fields) -> Result<v1::TokenizeRequest, ApiError> {
+fn read(mut fields: Fields) -> Result<(String, v1::Chat), ApiError> {
     let model = model(&mut fields)?;
     let prompted = request::prompt(&mut fields)?;
     request::ignored(&mut fields)?;
     fields.finish()?;
-    Ok(v1::TokenizeRequest {
-        model,
-        input: Some(Input::Chat(prompted.chat)),
-        ..v1::TokenizeRequest::default()
-    })
+    Ok((model, prompted.chat))
 }

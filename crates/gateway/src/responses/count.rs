@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
-use hanzo_engine_proto::v1::{self, tokenize_request::Input};
+use hanzo_engine_proto::v1;
 use serde_json::{Value, json};
 
 use super::{
@@ -19,6 +19,7 @@ use crate::{
     fields::Fields,
     names::SentFields,
     request::model,
+    tokens,
 };
 
 /// The route's handler.
@@ -31,20 +32,14 @@ pub(crate) async fn handle(
     let mut found = Found::of(&app, &owner(&asker), &mut received).await?;
     let lenient = app.config.lenient;
     let read = SentFields::beside(move |fields, _| read(fields, lenient, &found.known()));
-    let ((request, mut sent), _room) = received.into(read).await?;
-    sent.know_messages_as_one();
-    let answer = app.engine(&asker).tokenize(request).await;
-    let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
-    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": answer.ids.len()})))
+    let ((asked, sent), _room) = received.into(read).await?;
+    let count = tokens::count(&app, &asker, asked, sent).await?;
+    Ok(Json(json!({"object": "response.input_tokens", "input_tokens": count})))
 }
 
-fn read(mut fields: Fields, lenient: bool, before: &Before<'_>) -> Result<v1::TokenizeRequest, ApiError> {
+fn read(mut fields: Fields, lenient: bool, before: &Before<'_>) -> Result<(String, v1::Chat), ApiError> {
     let model = model(&mut fields)?;
     let prompted = request::prompt(&mut fields, lenient, before)?;
     fields.finish()?;
-    Ok(v1::TokenizeRequest {
-        model,
-        input: Some(Input::Chat(prompted.chat)),
-        ..v1::TokenizeRequest::default()
-    })
+    Ok((model, prompted.chat))
 }

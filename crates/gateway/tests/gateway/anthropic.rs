@@ -6,7 +6,7 @@ use tonic::Status;
 
 use crate::{
     Server,
-    fake::{Step, delta, finished, hello, reasoning, started},
+    fake::{Step, delta, finished, hello, part, reasoning, started},
     http::{Answer, post},
     script,
 };
@@ -17,13 +17,6 @@ fn body(more: Value) -> Value {
     let mut body = json!({"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
-}
-
-/// A part of a call.
-fn part(index: u32, id: &str, name: &str, arguments: &str, broken: bool) -> Step {
-    let [id, name, arguments_json] = [id, name, arguments].map(str::to_owned);
-    let tool_calls = vec![v1::ToolCallDelta { index, id, name, arguments_json, broken }];
-    Step::Send(Event::Delta(v1::Delta { tool_calls, ..Default::default() }))
 }
 
 /// An answer with every kind of block.

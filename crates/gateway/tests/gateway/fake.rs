@@ -267,6 +267,13 @@ pub(crate) fn reasoning(choice: u32, text: &str) -> Step {
     Step::Send(Event::Delta(v1::Delta { choice, reasoning: text.to_owned(), ..Default::default() }))
 }
 
+/// A part of a call.
+pub(crate) fn part(index: u32, id: &str, name: &str, arguments: &str, broken: bool) -> Step {
+    let [id, name, arguments_json] = [id, name, arguments].map(str::to_owned);
+    let tool_calls = vec![v1::ToolCallDelta { index, id, name, arguments_json, broken }];
+    Step::Send(Event::Delta(v1::Delta { tool_calls, ..Default::default() }))
+}
+
 pub(crate) fn with_logprobs(choice: u32, text: &str, logprobs: Vec<TokenLogprob>) -> Step {
     Step::Send(Event::Delta(v1::Delta { choice, text: text.to_owned(), logprobs, ..Default::default() }))
 }

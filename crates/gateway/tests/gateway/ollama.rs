@@ -1,13 +1,13 @@
 //! Ollama's API to the letter: answers whole and in lines, what is refused, and the routes about models.
 
-use hanzo_engine_proto::v1::{self, FinishReason, constraint::Of, infer_event::Event, infer_request::Prompt};
+use hanzo_engine_proto::v1::{self, FinishReason, constraint::Of, infer_request::Prompt};
 use hyper::Request;
 use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::{
     Server,
-    fake::{Step, delta, finished, hello, logprob, ready_stats, reasoning, started, with_logprobs},
+    fake::{Step, delta, finished, hello, logprob, part, ready_stats, reasoning, started, with_logprobs},
     http::{Answer, get, json_request, post, send},
     keys::Keys,
     script,
@@ -23,13 +23,6 @@ fn prompt(more: Value) -> Value {
     let mut body = json!({"model": "owner/ready", "prompt": "hi", "stream": false});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
-}
-
-/// A part of a call.
-fn part(index: u32, id: &str, name: &str, arguments: &str, broken: bool) -> Step {
-    let [id, name, arguments_json] = [id, name, arguments].map(str::to_owned);
-    let tool_calls = vec![v1::ToolCallDelta { index, id, name, arguments_json, broken }];
-    Step::Send(Event::Delta(v1::Delta { tool_calls, ..Default::default() }))
 }
 
 /// Thoughts, words, two calls and one that is none.

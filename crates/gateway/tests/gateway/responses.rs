@@ -6,7 +6,7 @@ use tonic::Status;
 
 use crate::{
     Server,
-    fake::{Step, delta, finished, hello, logprob, reasoning, started, with_logprobs},
+    fake::{Step, delta, finished, hello, logprob, part, reasoning, started, with_logprobs},
     http::{Answer, post},
     script,
 };
@@ -17,13 +17,6 @@ pub(crate) fn body(more: Value) -> Value {
     let mut body = json!({"model": "m", "input": "hi"});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
-}
-
-/// A part of a call.
-pub(crate) fn part(index: u32, id: &str, name: &str, arguments: &str, broken: bool) -> Step {
-    let [id, name, arguments_json] = [id, name, arguments].map(str::to_owned);
-    let tool_calls = vec![v1::ToolCallDelta { index, id, name, arguments_json, broken }];
-    Step::Send(Event::Delta(v1::Delta { tool_calls, ..Default::default() }))
 }
 
 /// An answer with every kind of item.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
-use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX};
+use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::tensor::Tensor;
 
 /// Divisors of rope's frequencies for texts beyond the original context, and within it.
@@ -268,15 +268,7 @@ impl Family {
         let find = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
         let has = |weight: Weight| find(&names.of("", weight)).is_some();
         let in_first = |part| Part::Layer(0, part);
-        let embedding = names.of("", Part::TokenEmbedding.weight());
-        let Some(vocab) = find(&embedding).map(|tensor| tensor.shape[0]).filter(|&vocab| vocab <= VOCAB_MAX)
-        else {
-            return Err(LoadError::Missing {
-                file: keys.metadata.file().to_owned(),
-                what: format!("tensor {embedding}"),
-                hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
-            });
-        };
+        let vocab = keys.vocab(gguf, names)?;
         let hidden = keys.required("embedding_length", WIDTH_MAX)?;
         let count = keys.required("block_count", LAYERS_MAX)?;
         self.check_settings(keys)?;

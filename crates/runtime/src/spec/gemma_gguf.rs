@@ -10,9 +10,7 @@ use super::{
 };
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
-use crate::limits::{
-    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
-};
+use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
 /// Keys that are read here beside those that any decoder has.
 pub(super) const READ: &[&str] = &[
@@ -43,15 +41,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let names = Names::of_gguf(keys.architecture);
     let find = |name: &str| gguf.tensors.iter().find(|tensor| tensor.name == name);
     let has = |weight: Weight| find(&names.of("", weight)).is_some();
-    let embedding = names.of("", Part::TokenEmbedding.weight());
-    let Some(vocab) = find(&embedding).map(|tensor| tensor.shape[0]).filter(|&vocab| vocab <= VOCAB_MAX)
-    else {
-        return Err(LoadError::Missing {
-            file: keys.metadata.file().to_owned(),
-            what: format!("tensor {embedding}"),
-            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
-        });
-    };
+    let vocab = keys.vocab(gguf, names)?;
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     let layers = keys.required("block_count", LAYERS_MAX)?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;

@@ -268,6 +268,17 @@ impl Keys<'_> {
         }
     }
 
+    /// How many tokens the embedding has rows for.
+    pub(super) fn vocab(&self, gguf: &Gguf, names: &Names) -> Result<usize, LoadError> {
+        let embedding = names.of("", Part::TokenEmbedding.weight());
+        let rows = gguf.tensors.iter().find(|tensor| tensor.name == embedding).map(|tensor| tensor.shape[0]);
+        rows.filter(|&rows| rows <= VOCAB_MAX).ok_or_else(|| LoadError::Missing {
+            file: self.metadata.file().to_owned(),
+            what: format!("tensor {embedding}"),
+            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
+        })
+    }
+
     /// A whole number up to `max`.
     pub(super) fn whole(&self, name: &str, max: usize) -> Result<Option<usize>, LoadError> {
         match self.metadata.get(&self.key(name)) {

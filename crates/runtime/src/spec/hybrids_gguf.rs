@@ -10,9 +10,7 @@ use super::{
 };
 use crate::error::LoadError;
 use crate::gguf::Gguf;
-use crate::limits::{
-    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
-};
+use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
 const FAMILIES: &[&str] = &["granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"];
 
@@ -62,14 +60,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         let name = names.of("", weight);
         gguf.tensors.iter().find(|tensor| tensor.name == name)
     };
-    let vocab = has(Part::TokenEmbedding.weight()).map(|tensor| tensor.shape[0]);
-    let Some(vocab) = vocab.filter(|&vocab| vocab <= VOCAB_MAX) else {
-        return Err(LoadError::Missing {
-            file: keys.metadata.file().to_owned(),
-            what: format!("tensor {}", names.of("", Part::TokenEmbedding.weight())),
-            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
-        });
-    };
+    let vocab = keys.vocab(gguf, names)?;
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     if keys.architecture.starts_with("nemotron_h") {
         let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);

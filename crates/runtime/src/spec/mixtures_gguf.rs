@@ -12,8 +12,7 @@ use super::{
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{
-    CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX,
-    WIDTH_MAX,
+    CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX,
 };
 
 /// An architecture: how it differs from the plainest.
@@ -142,15 +141,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let family = FAMILIES.iter().find(|family| family.name == keys.architecture).unwrap_or(&PLAIN);
     let names = Names::of_gguf(keys.architecture);
     let has = |weight: Weight| gguf.tensors.iter().any(|tensor| tensor.name == names.of("", weight));
-    let embedding = names.of("", Part::TokenEmbedding.weight());
-    let vocab = gguf.tensors.iter().find(|tensor| tensor.name == embedding).map(|tensor| tensor.shape[0]);
-    let Some(vocab) = vocab.filter(|&vocab| vocab <= VOCAB_MAX) else {
-        return Err(LoadError::Missing {
-            file: keys.metadata.file().to_owned(),
-            what: format!("tensor {embedding}"),
-            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
-        });
-    };
+    let vocab = keys.vocab(gguf, names)?;
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     let all = keys.required("block_count", LAYERS_MAX)?;
     let more = keys.whole("nextn_predict_layers", LAYERS_MAX)?.unwrap_or(0);

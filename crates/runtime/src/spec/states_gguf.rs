@@ -10,9 +10,7 @@ use super::{
 };
 use crate::error::LoadError;
 use crate::gguf::{Array, Gguf, Value};
-use crate::limits::{
-    CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, VOCAB_MAX, WIDTH_MAX,
-};
+use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
 /// Architectures, and whether value heads that read the same head of keys lie apart, so that heads of keys repeat as a whole.
 const FAMILIES: &[(&str, bool)] = &[("qwen3next", false), ("qwen35", true), ("qwen35moe", true)];
@@ -55,14 +53,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         let name = names.of("", weight);
         gguf.tensors.iter().find(|tensor| tensor.name == name)
     };
-    let vocab = find(Part::TokenEmbedding.weight()).map(|tensor| tensor.shape[0]);
-    let Some(vocab) = vocab.filter(|&vocab| vocab <= VOCAB_MAX) else {
-        return Err(LoadError::Missing {
-            file: keys.metadata.file().to_owned(),
-            what: format!("tensor {}", names.of("", Part::TokenEmbedding.weight())),
-            hint: format!("; it has a row for each of at most {VOCAB_MAX} tokens"),
-        });
-    };
+    let vocab = keys.vocab(gguf, names)?;
     let hidden = keys.required("embedding_length", WIDTH_MAX)?;
     let all = keys.required("block_count", LAYERS_MAX)?;
     let more = keys.whole("nextn_predict_layers", LAYERS_MAX)?.unwrap_or(0);
