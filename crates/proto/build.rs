@@ -1,4 +1,4 @@
-//! Compiles `engine.proto` with protox, a protobuf compiler in Rust: no `protoc` is needed.
+//! Compiles the contract with protox, a protobuf compiler in Rust: no `protoc` is needed.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -6,9 +6,11 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
-    let file = root.join("hanzo/engine/v1/engine.proto");
-    println!("cargo:rerun-if-changed={}", file.display());
-    let descriptors = protox::compile([&file], [&root])?;
+    let files = ["engine", "speech"].map(|name| root.join(format!("hanzo/engine/v1/{name}.proto")));
+    for file in &files {
+        println!("cargo:rerun-if-changed={}", file.display());
+    }
+    let descriptors = protox::compile(&files, [&root])?;
     fs::write(
         PathBuf::from(env::var("OUT_DIR")?).join("engine_descriptor.bin"),
         descriptors.encode_to_vec(),

@@ -28,6 +28,8 @@ pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
         | Capability::EmbedSparse
         | Capability::Infill
         | Capability::Reasoning
+        | Capability::Transcribe
+        | Capability::Speak
         | Capability::Tools => None,
     };
     let first = [

@@ -13,6 +13,7 @@ use crate::{
     device::{EngineSize, Origin, Sides},
     draft::Draft,
     error::Failure,
+    frame_room::FrameRoom,
     launch::{Launch, Running},
     models::{Life, Models},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
@@ -160,6 +161,7 @@ impl Models {
             jobs: AtomicU64::new(1),
             spec,
             adapters: Adapters::new(life.adapters.clone()),
+            frames: FrameRoom::new(),
         };
         Ok((Arc::new(served), running))
     }

@@ -119,6 +119,11 @@ pub(crate) enum Error {
         "model {model} has {capacity} requests waiting, which is the most; try again in {retry_after_ms} ms"
     )]
     QueueFull { model: String, capacity: usize, retry_after_ms: u64 },
+    /// Requests that wait or run hold all the room for pictures.
+    #[error(
+        "the pictures of model {model}'s requests take {bytes_max} bytes, which is the most; try again in {retry_after_ms} ms"
+    )]
+    PicturesFull { model: String, bytes_max: usize, retry_after_ms: u64 },
     /// What needs a few milliseconds of a processor did not get them.
     #[error("{what} took over {seconds} seconds: the engine has too much to do; try again later")]
     Busy { what: &'static str, seconds: u64 },
@@ -278,7 +283,7 @@ impl Error {
             },
             E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
-            E::QueueFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
+            E::QueueFull { .. } | E::PicturesFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } | E::Busy { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
             E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
@@ -313,7 +318,9 @@ impl Error {
 
     fn retry_after_ms(&self) -> Option<u64> {
         let ms = match self {
-            Error::QueueFull { retry_after_ms, .. } | Error::Draining { retry_after_ms } => *retry_after_ms,
+            Error::QueueFull { retry_after_ms, .. }
+            | Error::PicturesFull { retry_after_ms, .. }
+            | Error::Draining { retry_after_ms } => *retry_after_ms,
             Error::Failed { retry_after_ms, .. } => (*retry_after_ms)?,
             Error::Loading { retry_after_ms: Some(ms), .. } => *ms,
             Error::Loading { .. }
@@ -347,7 +354,7 @@ impl Error {
     /// `requests_rejected_total`.
     pub(crate) fn rejection(&self) -> Option<&'static str> {
         match self {
-            Error::QueueFull { .. } => Some("queue_full"),
+            Error::QueueFull { .. } | Error::PicturesFull { .. } => Some("queue_full"),
             Error::Draining { .. } => Some("draining"),
             Error::Loading { .. } => Some("loading"),
             Error::Unloading { .. } => Some("unloading"),

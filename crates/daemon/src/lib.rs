@@ -25,6 +25,7 @@ mod device;
 mod draft;
 mod drain;
 mod error;
+mod frame_room;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;

@@ -230,3 +230,5 @@ pub(crate) const WORKER_TURN_POLL: Duration = Duration::from_micros(50);
 pub(crate) const SAFETENSORS_FILE_BYTES_MAX: u64 = 5_000_000_000;
 /// Pictures of a chat.
 pub(crate) const CHAT_PICTURES_MAX: usize = 16;
+/// Bytes of prepared frames that the requests of one model, those that wait and those that run, hold together.
+pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;

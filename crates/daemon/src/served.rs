@@ -9,7 +9,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::{
-    Embedder, EngineConfig, JobId, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
+    Embedder, EngineConfig, JobId, MediaSpan, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
 };
 
 use crate::{
@@ -18,6 +18,8 @@ use crate::{
     constraints::Constraints,
     device::EngineSize,
     error::Error,
+    frame_room::{FrameRoom, Held},
+    limits::FRAME_BYTES_MAX,
     metrics::ModelMetrics,
     prompt_builder::PromptBuilder,
     views::WorkerView,
@@ -43,6 +45,7 @@ pub(crate) struct Served {
     /// Of a decoder: what adapters must fit.
     pub(crate) spec: Option<Arc<TransformerSpec>>,
     pub(crate) adapters: Adapters,
+    pub(crate) frames: FrameRoom,
 }
 
 impl Served {
@@ -57,6 +60,19 @@ impl Served {
     /// That too many wait.
     pub(crate) fn queue_full(&self) -> Error {
         self.refused(self.worker.vitals().admission.full())
+    }
+
+    /// Room for the frames of a request's pictures.
+    ///
+    /// # Errors
+    /// [`Error::PicturesFull`].
+    pub(crate) fn hold_frames(&self, media: &[MediaSpan]) -> Result<Held, Error> {
+        let bytes = media.iter().map(|span| span.pixels.len()).sum();
+        self.frames.hold(bytes).ok_or_else(|| Error::PicturesFull {
+            model: self.name.clone(),
+            bytes_max: FRAME_BYTES_MAX,
+            retry_after_ms: self.worker.vitals().admission.full().retry_after_ms,
+        })
     }
 
     fn refused(&self, Full { capacity, retry_after_ms }: Full) -> Error {

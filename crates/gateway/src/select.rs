@@ -119,5 +119,7 @@ fn word(capability: Capability) -> &'static str {
         Capability::Tools => "call tools",
         Capability::Infill => "fill in the middle",
         Capability::Reasoning => "reason",
+        Capability::Transcribe => "transcribe",
+        Capability::Speak => "speak",
     }
 }

@@ -72,6 +72,8 @@ pub fn capability_word(capability: Capability) -> Option<&'static str> {
         Capability::Tools => Some("tools"),
         Capability::Infill => Some("infill"),
         Capability::Reasoning => Some("reasoning"),
+        Capability::Transcribe => Some("transcribe"),
+        Capability::Speak => Some("speak"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The generated code of `proto/hanzo/engine/v1/engine.proto`: messages, client and server. The proto file is
+//! The generated code of `proto/hanzo/engine/v1`: messages, clients and servers. The proto files are
 //! the documentation; nothing is written by hand here but the file descriptor set that reflection serves.
 
 /// `hanzo.engine.v1`.

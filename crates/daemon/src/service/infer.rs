@@ -23,6 +23,7 @@ use crate::{
     },
     drain::Active,
     error::Error,
+    frame_room::Held,
     limits::EVENTS_MAX,
     on_demand::Demand,
     prompt::build,
@@ -41,6 +42,7 @@ pub(crate) struct InferStream {
     ready: VecDeque<v1::InferEvent>,
     unfinished: u32, // choices
     _active: Active,
+    _frames: Held,
     _served: InUse,
 }
 
@@ -54,7 +56,7 @@ pub(crate) async fn infer(
     let mut record = RequestLog::new("infer", core.models.metrics.clone(), request_id, arrived);
     record.trace_id = trace_id(request.metadata());
     match begin(core, request, arrived, &mut record).await {
-        Ok(Begun { events, context, echo, choices, active, served }) => Ok(InferStream {
+        Ok(Begun { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
             record,
             events,
             context,
@@ -62,6 +64,7 @@ pub(crate) async fn infer(
             ready: VecDeque::new(),
             unfinished: choices,
             _active: active,
+            _frames: frames,
             _served: served,
         }),
         Err(error) => {
@@ -78,6 +81,7 @@ struct Begun {
     echo: Option<String>,
     choices: u32,
     active: Active,
+    frames: Held,
     served: InUse,
 }
 
@@ -118,6 +122,7 @@ async fn begin(
     let (of, by) = (served.clone(), answer_by(deadline));
     let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
     let mut built = within(by, work).await?;
+    let frames = served.hold_frames(&built.job.media)?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);
     built.job.client = client;
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);
@@ -135,7 +140,7 @@ async fn begin(
         }
     }
     record.queued = true;
-    Ok(Begun { events, context, echo: built.echo, choices, active, served })
+    Ok(Begun { events, context, echo: built.echo, choices, active, frames, served })
 }
 
 impl Stream for InferStream {

@@ -107,6 +107,17 @@ async fn what_cannot_be_seen_is_refused_by_its_place() {
     check_refused(&many, Code::InvalidArgument, "chat.messages[0].content[16]: ");
     // A text that spells the placeholder is a text.
     ask("sees", vec![text_part("an <image> of what?")]).await.unwrap();
-    ask("sees", vec![text_part("an <image>"), picture(whole)]).await.unwrap();
+    ask("sees", vec![text_part("an <image>"), picture(whole.clone())]).await.unwrap();
+    // Frames have a room, which others may hold; who brings none needs none of it.
+    let core = rig.handle.core().clone();
+    let sees = core.models.registry.serving("sees", crate::registry::Capability::Chat).unwrap();
+    let held = sees.frames.hold(usize::MAX).unwrap();
+    let refused = ask("sees", vec![picture(whole.clone())]).await.unwrap_err();
+    check_refused(&refused, Code::ResourceExhausted, "the pictures of model sees's requests take ");
+    assert!(metadata(&refused, "retry-after-ms").is_some());
+    ask("sees", vec![text_part("a")]).await.unwrap();
+    drop(held);
+    ask("sees", vec![picture(whole)]).await.unwrap();
+    drop(sees);
     rig.stopped().await;
 }

@@ -143,9 +143,12 @@ fn capabilities(shown: &v1::ShowResponse) -> Vec<&'static str> {
             Capability::Tools => "tools",
             Capability::Infill => "insert",
             Capability::Reasoning => "thinking",
-            Capability::Unspecified | Capability::Rerank | Capability::Classify | Capability::EmbedSparse => {
-                continue;
-            }
+            Capability::Unspecified
+            | Capability::Rerank
+            | Capability::Classify
+            | Capability::EmbedSparse
+            | Capability::Transcribe
+            | Capability::Speak => continue,
         };
         if !words.contains(&word) {
             words.push(word);
