@@ -60,6 +60,7 @@ mod sizing;
 mod source;
 mod sync;
 mod ticket;
+mod transcribe;
 mod unix_time;
 mod usage;
 mod views;

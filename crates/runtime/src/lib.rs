@@ -47,6 +47,7 @@ pub mod text;
 pub mod thinking;
 pub mod tokenizer;
 pub mod vision;
+pub mod whisper;
 mod wire;
 
 pub use adapter::{Adapter, LoadedAdapter};

@@ -20,6 +20,9 @@ pub(crate) enum Capability {
     Generate,
     /// Vectors, scores or labels.
     Task(Task),
+    /// Speech written down.
+    #[allow(dead_code, reason = "services are built on it")]
+    Transcribe,
     /// What any model does: tokens.
     Any,
 }
@@ -30,6 +33,7 @@ impl Capability {
             Capability::Chat => served.generates && served.text.template.is_some(),
             Capability::Generate => served.generates,
             Capability::Task(task) => served.embedder.tasks.contains(&task),
+            Capability::Transcribe => served.must_transcribe().is_ok(),
             Capability::Any => true,
         }
     }
@@ -39,6 +43,7 @@ impl Capability {
             Capability::Chat => "can chat".to_owned(),
             Capability::Generate => "can generate text".to_owned(),
             Capability::Task(task) => format!("can {}", task_words(task)),
+            Capability::Transcribe => "can transcribe speech".to_owned(),
             Capability::Any => "are loaded".to_owned(),
         }
     }
