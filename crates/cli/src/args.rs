@@ -337,6 +337,10 @@ pub(crate) struct RunArgs {
     /// How keys and values are stored, when this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
+    /// How long the model stays loaded after the last answer: seconds or a time such as 5m, 0 for at once, -1 for good. One that was
+    /// loaded by its name stays as that said [default: as the daemon keeps them, 5m]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
     /// How much is logged, on stderr, when this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,

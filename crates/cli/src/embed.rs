@@ -12,7 +12,7 @@ mod request;
 use crate::args::{EmbedArgs, InputFormat};
 use crate::connect::MESSAGE_BYTES_MAX;
 use crate::error::{CliError, PartialError};
-use crate::host::{Host, HostOptions};
+use crate::host::{Host, HostOptions, Stays};
 use crate::input::{Input, Survey};
 use crate::missing::IfMissing;
 use crate::term::tell;
@@ -49,6 +49,7 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
         log_level: args.log_level,
         quiet: args.quiet,
         missing: IfMissing::Fail,
+        stays: Stays::AsRequest,
     };
     let host = Host::open(wanted).await?;
     let embed_client = embed_client(&args, &host)?;

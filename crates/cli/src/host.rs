@@ -26,6 +26,15 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) quiet: bool,
     /// What to do when it is not on this machine.
     pub(crate) missing: IfMissing,
+    pub(crate) stays: Stays,
+}
+
+/// How long a model stays with a daemon that runs already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// As one that a request has loaded.
+    AsRequest,
+    UntilUnloaded,
 }
 
 /// A loaded model.
@@ -34,6 +43,8 @@ pub(crate) struct Host {
     pub(crate) client: Client,
     /// What its daemon said of it once it was loaded.
     pub(crate) status: v1::ModelStatus,
+    /// What it was loaded by.
+    load: v1::LoadRequest,
     in_process: Option<InProcess>,
 }
 
@@ -47,6 +58,7 @@ impl Host {
             model: source.to_owned(),
             draft_model: draft_model.clone(),
             overrides: overrides.clone(),
+            as_request: wanted.stays == Stays::AsRequest,
             ..Default::default()
         };
         let here = connect::absolute(wanted.model).ok();
@@ -109,12 +121,17 @@ impl Host {
             let request = v1::StatsRequest { model: source.clone() };
             let stats = client.stats(request).await.map(|stats| stats.into_inner().models);
             if let Some(status) = stats.ok().and_then(|models| models.into_iter().next()?.status) {
-                return Ok(Self { client, status, in_process });
+                return Ok(Self { client, status, load: asked(&source), in_process });
             }
         }
         let loaded = loaded.map_err(|status| CliError::Load { model: wanted.model.to_owned(), status })?;
         let status = loaded.into_inner().model.unwrap_or_default();
-        Ok(Self { client, status, in_process })
+        Ok(Self { client, status, load: asked(&source), in_process })
+    }
+
+    /// Has the model loaded again, which has left since it was used.
+    pub(crate) async fn again(&mut self) -> Result<(), tonic::Status> {
+        self.client.load(self.load.clone()).await.map(drop)
     }
 
     /// Where the daemon of this process is asked, where it is one of this process.

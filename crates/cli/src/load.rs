@@ -28,6 +28,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
         tool_format: args.tool_format.unwrap_or_default(),
         overrides,
         keep_alive: args.keep_alive.map(|time| time.to_string()),
+        as_request: false,
     };
     let mut daemon = connect::need(&args.engine).await?;
     let waiting = stderr().is_terminal();

@@ -3,7 +3,7 @@
 use crate::args::McpArgs;
 use crate::connect;
 use crate::error::CliError;
-use crate::host::{Host, HostOptions};
+use crate::host::{Host, HostOptions, Stays};
 use crate::missing::IfMissing;
 use crate::term::interrupted;
 use hanzo_engine_daemon::config::{LogConfig, LogFormat, OverrideConfig};
@@ -36,6 +36,7 @@ pub(crate) async fn mcp(args: McpArgs) -> Result<(), CliError> {
                 log_level: args.log_level,
                 quiet: true,
                 missing: IfMissing::of(args.yes),
+                stays: Stays::UntilUnloaded,
             };
             Some(Host::open(wanted).await?)
         }

@@ -3,7 +3,7 @@
 use crate::args::RerankArgs;
 use crate::connect;
 use crate::error::CliError;
-use crate::host::{Host, HostOptions};
+use crate::host::{Host, HostOptions, Stays};
 use crate::input::{Input, Text};
 use crate::missing::IfMissing;
 use crate::print::{print_json, print_table};
@@ -49,6 +49,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         log_level: args.log_level,
         quiet: false,
         missing: IfMissing::Fail,
+        stays: Stays::AsRequest,
     };
     let mut host = Host::open(wanted).await?;
     let scored = score(&args, &mut host, &mut documents).await;

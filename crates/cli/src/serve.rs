@@ -354,6 +354,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
         tool_format: model.tool_format.clone().unwrap_or_default(),
         overrides: model.overrides.message().map_err(CliError::Usage)?,
         keep_alive: model.keep_alive.map(|time| time.to_string()),
+        as_request: false,
     };
     let failed = |status| CliError::Load { model: model.source.clone(), status };
     Ok(client.load(request).await.map_err(failed)?.into_inner())

@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::CliError;
-use crate::host::{Host, HostOptions};
+use crate::host::{Host, HostOptions, Stays};
 use crate::missing::IfMissing;
 use crate::term::{Paint, harmless, tell};
 use hanzo_engine_proto::v1::infer_event::Event;
@@ -19,6 +19,8 @@ pub(crate) struct Session<'a> {
     /// The name it is served under.
     pub(crate) model: String,
 }
+
+type Answer = tonic::Response<tonic::Streaming<v1::InferEvent>>;
 
 /// What came of one question.
 #[derive(Debug, Default)]
@@ -42,6 +44,7 @@ impl<'a> Session<'a> {
             log_level: args.log_level,
             quiet: false,
             missing: IfMissing::of(args.yes),
+            stays: Stays::AsRequest,
         };
         let constraint = args.constraint.message()?;
         let host = Host::open(wanted).await?;
@@ -72,7 +75,7 @@ impl<'a> Session<'a> {
         let mut interrupt = pin!(interrupt);
         let request = self.request(text, turns);
         let stream = tokio::select! {
-            stream = self.host.client.infer(request) => stream.map_err(CliError::Engine)?,
+            stream = self.begin(request) => stream.map_err(CliError::Engine)?,
             () = &mut interrupt => return Ok(Reply { interrupted: true, ..answer }),
         };
         let mut stream = stream.into_inner();
@@ -124,6 +127,17 @@ impl<'a> Session<'a> {
         Ok(answer)
     }
 
+    /// Asks, and has the model loaded again first if it has left: one of a path does not come by its name.
+    async fn begin(&mut self, request: InferRequest) -> Result<Answer, tonic::Status> {
+        match self.host.client.infer(request.clone()).await {
+            Err(status) if status.code() == tonic::Code::NotFound => {
+                self.host.again().await?;
+                self.host.client.infer(request).await
+            }
+            answer => answer,
+        }
+    }
+
     fn request(&self, text: &str, turns: Vec<Message>) -> InferRequest {
         let args = self.args;
         let prompt = if args.raw {
@@ -149,6 +163,7 @@ impl<'a> Session<'a> {
                 ..Default::default()
             }),
             reasoning: args.thinking_budget.map(|tokens| v1::Reasoning { tokens_max: Some(tokens) }),
+            keep_alive: args.keep_alive.map(|time| time.to_string()),
             ..Default::default()
         }
     }

@@ -501,6 +501,7 @@ fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
                 .map(|(name, path)| WantedAdapter { name: name.clone(), path: path.clone() })
                 .collect(),
             keep_alive: model.keep_alive,
+            as_request: false,
             at_start: model.at_start,
         })
     };

@@ -109,7 +109,9 @@ pub(crate) enum Error {
     #[error("model: {name} is built into this program and is in no store: it can be unloaded, not removed")]
     BuiltIn { name: &'static str },
     /// No room for another.
-    #[error("{models_max} models are loaded, which is the most; unload one first")]
+    #[error(
+        "{models_max} models are loaded, which is the most, and all are pinned or work; unload one first"
+    )]
     TooManyModels { models_max: usize },
     /// The model is of another kind.
     #[error("model {model} cannot {wanted}; it can {}", can.join(", "))]

@@ -16,6 +16,14 @@ pub enum KeepAlive {
 }
 
 impl KeepAlive {
+    /// This, or so long where that is more.
+    pub(crate) fn at_least(self, least: Duration) -> Self {
+        match self {
+            KeepAlive::Pinned => KeepAlive::Pinned,
+            KeepAlive::For(time) => KeepAlive::For(time.max(least)),
+        }
+    }
+
     /// In milliseconds, as the contract tells it: -1 is for good.
     pub(crate) fn ms(self) -> i64 {
         match self {

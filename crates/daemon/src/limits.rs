@@ -22,7 +22,9 @@ pub(crate) const fn room_to_resume(events_max: usize) -> usize {
 /// Threads a program starts beside the asynchronous runtime's own and those that compute: the store's, and work that blocks.
 pub(crate) const THREADS_BESIDE_MIN: usize = 8;
 /// Models that are loaded, loading or failed at once.
-pub(crate) const MODELS_MAX: usize = 64;
+pub(crate) const MODELS_MAX: usize = if cfg!(test) { 12 } else { 64 };
+/// A model that is loaded for a request waits at least so long for it.
+pub(crate) const REQUEST_COMES_WITHIN: Duration = Duration::from_secs(10);
 /// State changes a watcher may lag behind before it is sent a fresh snapshot instead.
 pub(crate) const CHANGES_MAX: usize = 256;
 // A snapshot never overflows what it replaces.

@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Failure, FailureReason},
     keep_alive::KeepAlive,
     launch::Exit,
+    limits::REQUEST_COMES_WITHIN,
     metrics::{Metrics, ModelMetrics},
     on_demand::{LoadTimes, Waiters},
     prefix_disk::PrefixDisk,
@@ -78,6 +79,8 @@ pub(crate) struct LoadRequest {
     pub(crate) adapters: Vec<WantedAdapter>,
     /// How long it stays; unset: until it is unloaded.
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// For a request that is about to come, which may say otherwise.
+    pub(crate) as_request: bool,
     /// Of the configuration: loaded at the start.
     pub(crate) at_start: bool,
 }
@@ -122,14 +125,20 @@ impl Models {
     /// leaves.
     pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
-        let kept = Kept { alive: request.keep_alive.unwrap_or(KeepAlive::Pinned), by_operator: true };
+        let kept = match (request.as_request, request.keep_alive) {
+            (false, alive) => Kept { alive: alive.unwrap_or(KeepAlive::Pinned), by_operator: true },
+            (true, alive) => {
+                let alive = alive.unwrap_or(self.section().keep_alive).at_least(REQUEST_COMES_WITHIN);
+                Kept { alive, by_operator: false }
+            }
+        };
         let adapters = request.adapters.clone();
         let wish =
             self.wish(LoadRequest { adapters: Vec::new(), ..request }, kept, AskedBy::Operator).await?;
         let name = wish.name.clone();
         let joined = loop {
             let mut changes = self.registry.changes();
-            match self.begin(&wish) {
+            match self.begin_in_place(&wish).await {
                 Err(Error::Unloading { .. }) if self.registry.is_leaving(&name) => {
                     // It has been let go, and comes back.
                     if let Err(RecvError::Closed) = changes.recv().await {

@@ -235,7 +235,7 @@ impl Models {
                 Look::Failed(..) | Look::Absent => {
                     let wish = self.wish_of(name, asked, keep_alive).await?;
                     name.clone_from(&wish.name);
-                    match self.begin(&wish) {
+                    match self.begin_in_place(&wish).await {
                         Ok(_) => tried = true,
                         // It leaves, and then it can come again.
                         Err(Error::Unloading { .. }) => {}

@@ -4,15 +4,16 @@
 use std::{pin::pin, sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::LoadError;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::{
     blocking::blocking,
     bring_up::{Opening, Size},
     budget::Reservation,
-    error::Failure,
+    error::{Error, Failure},
     launch::{Exit, Running},
     limits::{CONTEXT_BESIDE_OTHERS, TURN},
-    models::{Life, Models},
+    models::{Joined, Life, Models, SHUTTING_DOWN, Wish},
     registry::{Holder, Progress},
     usage::{Next, Standing},
 };
@@ -38,6 +39,9 @@ impl Eviction {
         }
     }
 }
+
+/// The number of no life.
+const NO_LIFE: u64 = 0;
 
 /// What came of looking for room.
 enum Found {
@@ -132,6 +136,37 @@ impl Models {
                 () = turn_ends => {}
             }
         }
+    }
+
+    /// Begins a life as [`Models::begin`] does, when an idle model has left where there are as many as may be.
+    ///
+    /// # Errors
+    /// Those of [`Models::begin`]: [`Error::TooManyModels`] where none of them is idle.
+    pub(crate) async fn begin_in_place(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
+        loop {
+            let mut changes = self.registry.changes();
+            match self.begin(wish) {
+                Err(Error::TooManyModels { .. }) if self.gives_place() => {}
+                begun => return begun,
+            }
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return Err(Error::Stopped { what: SHUTTING_DOWN });
+            }
+        }
+    }
+
+    /// Whether a place is about to be free: a model leaves already, or one that is idle does from now on.
+    fn gives_place(&self) -> bool {
+        let holders = self.registry.holders(NO_LIFE);
+        if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
+            return true;
+        }
+        let idle = holders.iter().filter_map(|holder| match holder.standing {
+            Standing::Idle(since) => Some((since, holder)),
+            _ => None,
+        });
+        let oldest = idle.min_by_key(|(since, _)| *since);
+        oldest.is_some_and(|(_, holder)| self.evict(&holder.name, holder.life, Eviction::Room))
     }
 
     fn look_for_room(

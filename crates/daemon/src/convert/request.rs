@@ -47,6 +47,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         tool_format,
         overrides,
         keep_alive,
+        as_request,
     } = wire;
     let tool_format = match tool_format.as_str() {
         "" => None,
@@ -64,6 +65,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         },
         adapters: adapters.into_iter().map(adapter).collect(),
         keep_alive: self::keep_alive(keep_alive.as_deref())?,
+        as_request,
         at_start: false,
     })
 }

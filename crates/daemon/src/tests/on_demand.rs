@@ -1,7 +1,7 @@
 //! Models that come when they are asked for, and leave when nobody uses them or another needs the room.
 
 use super::*;
-use crate::{config::OnDemand, source::resolve};
+use crate::{config::OnDemand, limits::MODELS_MAX, source::resolve};
 use v1::ModelState as S;
 
 /// A daemon that loads models on demand, with copies of the demo model in its store. `models`: how many fit at once, and
@@ -142,6 +142,14 @@ async fn what_an_operator_loads_stays_as_the_operator_says() {
     let loaded = in_time(rig.client().load(load)).await.unwrap().into_inner().model.unwrap();
     assert_eq!(loaded.keep_alive_ms, 150);
     rig.until("b has left", async |rig| states(rig) == ready(&["a"])).await;
+    // Loaded for a request that is about to come: that may say otherwise, and an operator's word stays.
+    let about_to_ask = async |model: &str| {
+        let load = v1::LoadRequest { model: model.into(), as_request: true, ..Default::default() };
+        in_time(rig.client().load(load)).await.unwrap().into_inner().model.unwrap().keep_alive_ms
+    };
+    assert_eq!((about_to_ask("b").await, about_to_ask("a").await), (300_000, -1));
+    rig.events(keeping("b", "100ms")).await;
+    rig.until("b has left", async |rig| states(rig) == ready(&["a"])).await;
     // Loaded for a request, and then by its name: it stays.
     rig.events(keeping("b", "200ms")).await;
     rig.load("b", "").await.unwrap();
@@ -168,6 +176,30 @@ async fn the_one_that_was_used_the_longest_ago_makes_room() {
     check_refused(&refused, Code::ResourceExhausted, "b needs ");
     assert!(refused.message().contains("q8_0"), "{refused:?}");
     assert_eq!(rig.device.builds(), builds);
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_model_gives_its_place_where_as_many_are_loaded_as_may_be() {
+    let names: Vec<String> = (0..=MODELS_MAX).map(|number| format!("m{number:02}")).collect();
+    let rig = start(2 * MODELS_MAX as u64, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for name in &names[..MODELS_MAX] {
+        used(&rig, name).await;
+    }
+    assert_eq!(states(&rig).len(), MODELS_MAX);
+    let last = names[MODELS_MAX].as_str();
+    // Two that come at once have one place between them.
+    let (one, other) = tokio::join!(rig.events(ask(last, 2)), rig.events(ask(last, 3)));
+    assert_eq!((tokens(&one, 0).len(), tokens(&other, 0).len()), (2, 3));
+    let left: Vec<&str> = names[1..].iter().map(String::as_str).collect();
+    assert_eq!(states(&rig), ready(&left), "the one that nobody used for the longest time has left");
+    assert_eq!(evictions(&rig, "room").await, 1);
+    // What is pinned gives no place.
+    for name in &left {
+        rig.load(name, "").await.unwrap();
+    }
+    let refused = rig.infer(ask(&names[0], 1)).await.unwrap_err();
+    check_refused(&refused, Code::ResourceExhausted, &format!("{MODELS_MAX} models are loaded"));
     rig.stopped().await;
 }
 

@@ -111,7 +111,10 @@ async fn what_cannot_be_seen_is_refused_by_its_place() {
     // Frames have a room, which others may hold; who brings none needs none of it.
     let core = rig.handle.core().clone();
     let sees = core.models.registry.serving("sees", crate::registry::Capability::Chat).unwrap();
-    let held = sees.frames.hold(usize::MAX).unwrap();
+    // The requests before have ended for who asked, and give back what they held a little after.
+    let all = || sees.frames.hold(usize::MAX);
+    rig.until("all of it is free", async |_| all().is_some()).await;
+    let held = all().unwrap();
     let refused = ask("sees", vec![picture(whole.clone())]).await.unwrap_err();
     check_refused(&refused, Code::ResourceExhausted, "the pictures of model sees's requests take ");
     assert!(metadata(&refused, "retry-after-ms").is_some());

@@ -74,6 +74,7 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadRequest, ApiError> {
         tool_format: text(&mut fields, "tool_format")?.unwrap_or_default(),
         overrides: fields.take("overrides").map(|field| overrides(field.object()?)).transpose()?,
         keep_alive: keep_alive(&mut fields)?,
+        as_request: false,
     };
     if let Some(field) = fields.take("adapters") {
         let problem =
