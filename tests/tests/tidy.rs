@@ -54,6 +54,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("constraints", vec![]),
         ("formats", vec![]),
         ("media", vec![]),
+        ("sound", vec![]),
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
         (
@@ -67,6 +68,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "process",
                 "proto",
                 "runtime",
+                "sound",
                 "store",
             ],
         ),

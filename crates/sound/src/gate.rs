@@ -1,0 +1,324 @@
+//! Which stretches of a sound are worth a model's time, and the way back: long pauses are left out before the model hears
+//! them, because it invents text in silence and pays for it as for speech. The gate is made to be safe. Only stretches of
+//! over two seconds go of which no hundredth of a second rises above the sound's own floor, or above what can be heard at
+//! all, and some of each pause stays on both sides. A sound in which nothing does is left out as a whole.
+
+use std::collections::VecDeque;
+
+use crate::SPEECH_RATE;
+
+/// Samples of a frame: 10 ms.
+const FRAME: usize = SPEECH_RATE as usize / 100;
+/// Frames that stay of a pause before and behind it: 0.4 s.
+const PAD: usize = 40;
+/// Frames that a pause must have beyond that to be left out: 2 s.
+const CUT_MIN: usize = 200;
+/// Below this nothing is speech, whatever is around it: dBFS.
+const SILENT_DB: f32 = -65.0;
+/// What speech rises above the floor, dB.
+const ABOVE_FLOOR_DB: f32 = 5.0;
+/// A floor is taken for one up to here, so that music and machines are heard: dBFS.
+const FLOOR_DB_MAX: f32 = -50.0;
+/// Frames among which the floor is looked for: 10 s; and how many must be there.
+const FLOOR_FRAMES: usize = 1000;
+const FLOOR_FRAMES_MIN: usize = 100;
+/// The share of frames that lie below the floor.
+const FLOOR_SHARE: usize = 10;
+/// The quietest level that is told apart, in dB below full scale.
+const LEVELS: usize = 121;
+/// A pole that takes away rumble and a constant: 77 Hz.
+const RUMBLE_POLE: f32 = 0.97;
+
+/// The gate of one sound.
+pub struct Gate {
+    /// Samples of a frame that is not whole.
+    part: Vec<f32>,
+    /// Of the filter: its last input and output.
+    last: (f32, f32),
+    /// Levels of the last frames, and how many have each.
+    recent: VecDeque<u8>,
+    counts: [u16; LEVELS],
+    /// Frames of a pause that may yet be heard: the newest.
+    held: VecDeque<f32>,
+    /// Of this pause, samples that are already left out.
+    dropped: u64,
+    /// Frames of this pause that were passed on.
+    passed: usize,
+    /// Something was heard.
+    heard: bool,
+    map: TimeMap,
+}
+
+/// From times in what was passed on to times in the sound.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TimeMap {
+    /// Where samples were left out: before which of those that were passed on, and how many, in order.
+    cuts: Vec<(u64, u64)>,
+    /// Samples passed on.
+    passed: u64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Gate {
+    /// Of a sound that has not begun.
+    pub fn new() -> Gate {
+        Gate {
+            part: Vec::with_capacity(FRAME),
+            last: (0.0, 0.0),
+            recent: VecDeque::with_capacity(FLOOR_FRAMES),
+            counts: [0; LEVELS],
+            held: VecDeque::new(),
+            dropped: 0,
+            // What comes before the first word is a pause of which nothing need be passed on at its start.
+            passed: PAD,
+            heard: false,
+            map: TimeMap::default(),
+        }
+    }
+
+    /// Takes samples of 16 kHz, and appends to `out` those that are worth hearing.
+    pub fn push(&mut self, mut samples: &[f32], out: &mut Vec<f32>) {
+        while !samples.is_empty() {
+            let (now, later) = samples.split_at(samples.len().min(FRAME - self.part.len()));
+            self.part.extend_from_slice(now);
+            samples = later;
+            if self.part.len() == FRAME {
+                let frame = std::mem::take(&mut self.part);
+                self.frame(&frame, out);
+                self.part = frame;
+                self.part.clear();
+            }
+        }
+    }
+
+    /// The sound has ended: appends what is left of it.
+    pub fn finish(&mut self, out: &mut Vec<f32>) {
+        if self.heard && self.dropped == 0 {
+            let held: Vec<f32> = self.held.drain(..).collect();
+            self.pass(&held, out);
+            let part = std::mem::take(&mut self.part);
+            self.pass(&part, out);
+        }
+        self.held.clear();
+        self.part.clear();
+    }
+
+    /// The way back for what was passed on so far.
+    pub fn map(&self) -> &TimeMap {
+        &self.map
+    }
+
+    fn frame(&mut self, frame: &[f32], out: &mut Vec<f32>) {
+        if self.is_heard(frame) {
+            self.heard = true;
+            if self.dropped > 0 {
+                self.map.cuts.push((self.map.passed, self.dropped));
+                self.dropped = 0;
+            }
+            let held: Vec<f32> = self.held.drain(..).collect();
+            self.pass(&held, out);
+            self.pass(frame, out);
+            self.passed = 0;
+        } else if self.passed < PAD {
+            self.passed += 1;
+            self.pass(frame, out);
+        } else {
+            self.held.extend(frame);
+            let most = if self.dropped > 0 || !self.heard { PAD } else { PAD + CUT_MIN } * FRAME;
+            if self.held.len() > most {
+                let leaves = self.held.len() - PAD * FRAME;
+                self.held.drain(..leaves);
+                self.dropped += leaves as u64;
+            }
+        }
+    }
+
+    fn pass(&mut self, samples: &[f32], out: &mut Vec<f32>) {
+        self.map.passed += samples.len() as u64;
+        out.extend_from_slice(samples);
+    }
+
+    fn is_heard(&mut self, frame: &[f32]) -> bool {
+        let mut energy = 0.0;
+        for &sample in frame {
+            let high = sample - self.last.0 + RUMBLE_POLE * self.last.1;
+            self.last = (sample, high);
+            energy += high * high;
+        }
+        // A sound that is not a number would keep the filter from ever being one again.
+        if !energy.is_finite() {
+            self.last = (0.0, 0.0);
+        }
+        let level_db = 10.0 * (energy / FRAME as f32).max(1e-12).log10();
+        let threshold = SILENT_DB.max(self.floor_db() + ABOVE_FLOOR_DB);
+        let level = (-level_db).clamp(0.0, (LEVELS - 1) as f32) as u8;
+        if self.recent.len() == FLOOR_FRAMES
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.counts[usize::from(oldest)] -= 1;
+        }
+        self.recent.push_back(level);
+        self.counts[usize::from(level)] += 1;
+        // What is not a number is heard: better said twice than lost.
+        level_db.is_nan() || level_db > threshold
+    }
+
+    /// The level below which a tenth of the last frames lie, in dBFS, as far as it is taken for a floor.
+    fn floor_db(&self) -> f32 {
+        if self.recent.len() < FLOOR_FRAMES_MIN {
+            return f32::NEG_INFINITY;
+        }
+        let mut below = 0;
+        for (level, &count) in self.counts.iter().enumerate().rev() {
+            below += usize::from(count);
+            if below * FLOOR_SHARE >= self.recent.len() {
+                return (-(level as f32)).min(FLOOR_DB_MAX);
+            }
+        }
+        FLOOR_DB_MAX
+    }
+}
+
+impl TimeMap {
+    /// When in the sound something starts that starts at `seconds` of what was passed on: behind a pause that is left out there.
+    pub fn start(&self, seconds: f64) -> f64 {
+        self.back(seconds, |cut, at| cut <= at)
+    }
+
+    /// When in the sound something ends that ends at `seconds` of what was passed on: before a pause that is left out there.
+    pub fn end(&self, seconds: f64) -> f64 {
+        self.back(seconds, |cut, at| cut < at)
+    }
+
+    /// Seconds passed on.
+    pub fn passed_s(&self) -> f64 {
+        self.passed as f64 / f64::from(SPEECH_RATE)
+    }
+
+    fn back(&self, seconds: f64, before: impl Fn(f64, f64) -> bool) -> f64 {
+        let at = seconds * f64::from(SPEECH_RATE);
+        let cut = self.cuts.iter().take_while(|(cut, _)| before(*cut as f64, at));
+        let left_out: u64 = cut.map(|(_, samples)| samples).sum();
+        seconds + left_out as f64 / f64::from(SPEECH_RATE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: usize = SPEECH_RATE as usize;
+
+    fn noise(seconds: f64, db: f32, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let scale = 10f32.powf(db / 20.0) * 3f32.sqrt();
+        (0..(seconds * RATE as f64) as usize)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / (1 << 23) as f32 * scale - scale
+            })
+            .collect()
+    }
+
+    /// Bursts at 4 Hz of a harmonic tone, as syllables are.
+    fn speech(seconds: f64, db: f32) -> Vec<f32> {
+        let scale = 10f32.powf(db / 20.0) * 2.0;
+        (0..(seconds * RATE as f64) as usize)
+            .map(|n| {
+                let t = n as f32 / RATE as f32;
+                let syllable = (std::f32::consts::TAU * 4.0 * t).sin().max(0.0);
+                let tone: f32 =
+                    (1..6).map(|k| (std::f32::consts::TAU * 140.0 * k as f32 * t).sin() / k as f32).sum();
+                scale * syllable * tone
+            })
+            .collect()
+    }
+
+    /// What is passed on of a sound that comes in pieces of `piece` samples.
+    fn gated(sound: &[f32], piece: usize) -> (Vec<f32>, TimeMap) {
+        let (mut gate, mut out) = (Gate::new(), Vec::new());
+        for samples in sound.chunks(piece) {
+            gate.push(samples, &mut out);
+        }
+        gate.finish(&mut out);
+        (out, gate.map().clone())
+    }
+
+    #[test]
+    fn silence_is_left_out_whole() {
+        for sound in [vec![0.0; 30 * RATE], vec![0.0; RATE / 2], noise(20.0, -72.0, 3), vec![0.3; 10 * RATE]]
+        {
+            let (out, map) = gated(&sound, 1000);
+            // A constant begins with a click.
+            assert!(out.len() <= RATE, "{} samples of silence", out.len());
+            assert!(map.passed_s() <= 1.0);
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_passed_on_and_found_again() {
+        for floor_db in [-100.0, -60.0, -52.0] {
+            let mut sound = noise(5.0, floor_db, 1);
+            let at = [sound.len(), sound.len() + 20 * RATE];
+            sound.extend(speech(4.0, -30.0));
+            sound.extend(noise(16.0, floor_db, 2));
+            sound.extend(speech(3.0, -30.0));
+            sound.extend(noise(6.0, floor_db, 5));
+            let background: Vec<f32> = noise(sound.len() as f64 / RATE as f64, floor_db, 9);
+            for (sample, noise) in sound.iter_mut().zip(background) {
+                *sample += noise;
+            }
+            let (out, map) = gated(&sound, 777);
+            assert!(out.len() < 17 * RATE, "{floor_db}: {} s are left", out.len() as f64 / RATE as f64);
+            assert!(map.cuts.len() >= 2, "{map:?}");
+            // Every sample that was passed on is where the map says it was, and both speeches are whole.
+            let mut found = vec![false; sound.len()];
+            for (n, sample) in out.iter().enumerate() {
+                let back = (map.start(n as f64 / RATE as f64) * RATE as f64).round() as usize;
+                assert_eq!(sound[back], *sample, "sample {n} is not {back}");
+                found[back] = true;
+            }
+            for (at, seconds) in at.into_iter().zip([4, 3]) {
+                assert!(
+                    found[at..at + seconds * RATE].iter().all(|found| *found),
+                    "{floor_db}: speech was cut"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_do_not_matter() {
+        let mut sound = speech(2.0, -25.0);
+        sound.extend(vec![0.0; 8 * RATE]);
+        sound.extend(speech(1.5, -40.0));
+        let whole = gated(&sound, usize::MAX);
+        for piece in [1, 159, 160, 161, 16_000] {
+            assert_eq!(gated(&sound, piece), whole, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn short_pauses_and_loud_floors_stay() {
+        let mut sound = speech(3.0, -25.0);
+        sound.extend(vec![0.0; 2 * RATE]);
+        sound.extend(speech(3.0, -25.0));
+        assert_eq!(gated(&sound, 4096).0, sound);
+        // A machine, or music: it is not for a gate to say that nobody speaks.
+        let machine = noise(30.0, -30.0, 4);
+        assert!(gated(&machine, 4096).0.len() > 29 * RATE);
+    }
+
+    #[test]
+    fn an_end_lies_before_a_pause_and_a_start_behind_it() {
+        let map = TimeMap { cuts: vec![(0, 16_000), (32_000, 48_000)], passed: 64_000 };
+        assert_eq!((map.start(0.0), map.end(0.0)), (1.0, 0.0));
+        assert_eq!((map.start(2.0), map.end(2.0)), (6.0, 3.0));
+        assert_eq!((map.start(3.0), map.end(3.0)), (7.0, 7.0));
+    }
+}

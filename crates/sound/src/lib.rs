@@ -1,0 +1,18 @@
+//! Sound, from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as the bytes come;
+//! one channel of 16 kHz; and which stretches of it are worth hearing, with the way back to times in the original. What a
+//! model makes of samples is the runtime's.
+
+mod codec;
+mod decode;
+mod error;
+mod gate;
+mod resample;
+mod source;
+
+pub use decode::{Hint, Info, Limits, Sound};
+pub use error::SoundError;
+pub use gate::{Gate, TimeMap};
+pub use resample::Resampler;
+
+/// Samples per second that speech models hear.
+pub const SPEECH_RATE: u32 = 16_000;

@@ -1,0 +1,113 @@
+//! Where a sound's bytes come from: a reader that gives them in order, once. A container whose index may stand at its end is
+//! read whole first, within the limit; all others are decoded as they come.
+
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
+
+use symphonia::core::io::{MediaSource, ReadOnlySource};
+
+use crate::error::SoundError;
+
+/// First bytes that tell one container from another.
+const HEAD_BYTES: usize = 12;
+
+/// A reader that ends with an error where there is more than may be.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+    over: Over,
+}
+
+/// What a bounded reader says where there is too much; found again inside of whatever error wraps it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Over(pub(crate) u64);
+
+impl std::fmt::Display for Over {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "more than {} bytes", self.0)
+    }
+}
+
+impl std::error::Error for Over {}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if self.left == 0 {
+            let mut one = [0];
+            return match self.inner.read(&mut one)? {
+                0 => Ok(0),
+                _ => Err(io::Error::other(self.over)),
+            };
+        }
+        let room = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let read = self.inner.read(&mut buffer[..room])?;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+/// A sound's bytes, and what its first ones are.
+pub(crate) struct Source {
+    pub(crate) head: Vec<u8>,
+    pub(crate) media: Box<dyn MediaSource>,
+}
+
+/// The bytes of `reader`, at most so many.
+pub(crate) fn open<R: Read + Send + Sync + 'static>(reader: R, bytes_max: u64) -> Result<Source, SoundError> {
+    let mut reader = Bounded { inner: reader, left: bytes_max, over: Over(bytes_max) };
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    (&mut reader).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|error| failed(error, bytes_max))?;
+    if head.is_empty() {
+        return Err(SoundError::Empty);
+    }
+    let media: Box<dyn MediaSource> = if index_may_be_last(&head) {
+        let mut whole = head.clone();
+        reader.read_to_end(&mut whole).map_err(|error| failed(error, bytes_max))?;
+        Box::new(Whole(Cursor::new(whole)))
+    } else {
+        Box::new(ReadOnlySource::new(Cursor::new(head.clone()).chain(reader)))
+    };
+    Ok(Source { head, media })
+}
+
+/// Of a reader's error: too much, or what it says.
+pub(crate) fn failed(error: io::Error, bytes_max: u64) -> SoundError {
+    match error.get_ref().is_some_and(|inner| inner.is::<Over>()) {
+        true => SoundError::TooManyBytes { max: bytes_max },
+        false => SoundError::Read(error),
+    }
+}
+
+/// MP4: telephones write the index behind the sound.
+fn index_may_be_last(head: &[u8]) -> bool {
+    head.get(4..8).is_some_and(|kind| {
+        [b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip"].iter().any(|known| kind == *known)
+    })
+}
+
+/// Bytes that are all there.
+struct Whole(Cursor<Vec<u8>>);
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Seek for Whole {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+impl MediaSource for Whole {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.0.get_ref().len() as u64)
+    }
+}
