@@ -33,7 +33,25 @@ have the label `model`. A histogram's series end in `_bucket`, `_sum` and `_coun
 | metric | kind | of | what it is |
 |---|---|---|---|
 """
-    return head + "\n".join(rows[name] for name in sorted(rows)) + "\n"
+    return head + "\n".join(rows[name] for name in sorted(rows)) + "\n" + vllm_names()
+
+
+def vllm_names():
+    """The names that `metrics_compat` adds, from their own table."""
+    source = (ROOT / "crates/daemon/src/metrics/vllm.rs").read_text()
+    pairs = re.findall(r'^    \("([a-z0-9_]+)", "([a-z0-9_]+)"\),$', source, re.M)
+    expect(len(pairs) > 10, f"vllm.rs has {len(pairs)} names")
+    head = """
+## vLLM's names
+
+With `metrics_compat = "vllm"` (`--metrics-compat vllm`) engined tells these too, with the label `model_name`, so that Kubernetes' inference
+gateways (gateway-api-inference-extension, llm-d) choose between engines as they do between vLLM's, and dashboards made for vLLM draw. Besides
+them there are `vllm:cache_config_info{block_size, num_gpu_blocks}` and, of a model with adapters, `vllm:lora_requests_info`.
+
+| vLLM's | ours |
+|---|---|
+"""
+    return head + "\n".join(f"| `vllm:{theirs}` | `hanzo_engine_{ours}` |" for ours, theirs in pairs) + "\n"
 
 
 def values():

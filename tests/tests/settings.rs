@@ -2,6 +2,8 @@
 //! `docs/configuration.md`: written from the types' own documentation and defaults, and read again with the types. With
 //! `HANZO_ENGINE_WRITE_SETTINGS=1` this test writes them.
 
+#![recursion_limit = "256"]
+
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use hanzo_engine_daemon::config::{Config as Daemon, ModelConfig, OverrideConfig};
@@ -39,6 +41,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "engine_ca": "/etc/hanzo-engine/engine-ca.pem",
         "engine_cert": "/etc/hanzo-engine/gateway.pem",
         "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
+        "metrics_compat": "vllm",
         "upstreams": ["dns://engined.example.com:36901"],
         "mcp_config": "/etc/hanzo-engine/mcp.json",
         "responses_dir": "/var/lib/hanzo-engine/responses",

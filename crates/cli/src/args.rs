@@ -218,6 +218,9 @@ pub(crate) struct ServeArgs {
     /// Want a key for /metrics, /health and /version too
     #[arg(long)]
     pub(crate) private_metrics: bool,
+    /// Tell the admin port's /metrics under another engine's names too: vllm
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) metrics_compat: Option<hanzo_engine_daemon::config::MetricsCompat>,
     /// Show no page to browsers at /
     #[arg(long)]
     pub(crate) no_page: bool,

@@ -173,6 +173,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("server", "tls_client_ca", args.tls_client_ca.as_ref().map(|file| json!(file)));
     set("server", "insecure", args.insecure.then_some(json!(true)));
     set("server", "private_metrics", args.private_metrics.then_some(json!(true)));
+    set("server", "metrics_compat", args.metrics_compat.map(|engine| json!(engine)));
     set("server", "grpc_port", args.grpc_port.map(|port| json!(port)));
     set("server", "admin_port", args.admin_port.map(|port| json!(port)));
     set("store", "dir", args.store.model_dir.as_ref().map(|dir| json!(dir)));

@@ -14,7 +14,7 @@ use hanzo_engine_access::{Access, Presented, Refusal};
 use serde_json::{Value, json};
 
 use crate::{
-    config::ServerConfig,
+    config::{MetricsCompat, ServerConfig},
     daemon::DaemonHandle,
     hosts,
     service::Core,
@@ -24,9 +24,11 @@ use crate::{
 /// Its routes. Probes need no key, and `/metrics` wants one where it is private.
 pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
     let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
+    let also = config.metrics_compat;
+    let metrics = get(move |State(core)| metrics(core, also));
     let metrics = match config.private_metrics {
-        true => get(metrics).layer(middleware::from_fn_with_state(handle.access(), keyed)),
-        false => get(metrics),
+        true => metrics.layer(middleware::from_fn_with_state(handle.access(), keyed)),
+        false => metrics,
     };
     Router::new()
         .route("/metrics", metrics)
@@ -52,9 +54,9 @@ async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) 
     (status, Json(json!({"error": refusal.to_string()}))).into_response()
 }
 
-async fn metrics(State(core): State<Arc<Core>>) -> impl IntoResponse {
+async fn metrics(core: Arc<Core>, also: Option<MetricsCompat>) -> impl IntoResponse {
     let ready = !core.drain.is_draining() && core.models.is_ready();
-    let text = core.models.metrics.render(&core.models.registry.views(), ready);
+    let text = core.models.metrics.render(&core.models.registry.views(), ready, also);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

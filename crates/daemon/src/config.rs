@@ -160,7 +160,7 @@ pub enum OnDemand {
 }
 
 pub use crate::convert::override_config::OverrideConfig;
-pub use server::{ServerConfig, parse_host};
+pub use server::{MetricsCompat, ServerConfig, parse_host};
 
 impl std::str::FromStr for OnDemand {
     type Err = String;

@@ -13,7 +13,7 @@ use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, Daemon, DaemonError, DaemonHandle,
-    config::{Isolation, KeepAlive, ModelConfig, OnDemand, parse_bytes},
+    config::{Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -70,6 +70,9 @@ struct Flags {
     /// Want a key for the admin port's /metrics too
     #[arg(long)]
     private_metrics: bool,
+    /// Tell /metrics under another engine's names too: vllm
+    #[arg(long, value_name = "ENGINE")]
+    metrics_compat: Option<MetricsCompat>,
     /// Model to load at the start: a name in the store, hanzo-demo, or a path; repeatable
     #[arg(long)]
     model: Vec<String>,
@@ -128,6 +131,7 @@ impl Flags {
         let layer = with(layer, "server.tls_client_ca", self.tls_client_ca.as_ref());
         let layer = with(layer, "server.insecure", self.insecure.then_some(true));
         let layer = with(layer, "server.private_metrics", self.private_metrics.then_some(true));
+        let layer = with(layer, "server.metrics_compat", self.metrics_compat);
         let layer = with(layer, "server.grpc_port", self.grpc_port);
         let layer = with(layer, "server.admin_port", self.admin_port);
         let layer = with(layer, "server.drain_s", self.drain);

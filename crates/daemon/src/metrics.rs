@@ -3,6 +3,8 @@
 //! that an idle model costs nothing.
 
 mod rate;
+mod series;
+mod vllm;
 
 use std::{
     collections::HashMap,
@@ -18,8 +20,9 @@ use prometheus::{
 };
 
 pub(crate) use rate::Rate;
+use series::{remove, signed};
 
-use crate::views::ModelView;
+use crate::{config::MetricsCompat, views::ModelView};
 
 const NAMESPACE: &str = "hanzo_engine";
 /// The model label of requests that name no model that is loaded: names a client makes up are not kept.
@@ -469,8 +472,8 @@ impl Metrics {
         self.load_wait.with_label_values(&[model]).observe(seconds);
     }
 
-    /// All of it in Prometheus' text format, with gauges as `models` say now.
-    pub(crate) fn render(&self, models: &[ModelView], ready: bool) -> String {
+    /// All of it in Prometheus' text format, with gauges as `models` say now; under another engine's names too where one is given.
+    pub(crate) fn render(&self, models: &[ModelView], ready: bool, also: Option<MetricsCompat>) -> String {
         let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         for gauge in [&self.tokens_per_second, &self.kv_utilization] {
             gauge.reset();
@@ -495,7 +498,11 @@ impl Metrics {
             self.set_gauges(view);
         }
         let mut text = Vec::new();
-        let encoded = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        let mut families = self.registry.gather();
+        if let Some(MetricsCompat::Vllm) = also {
+            families.extend(vllm::families(&families, models));
+        }
+        let encoded = TextEncoder::new().encode(&families, &mut text);
         encoded.expect("writing to memory does not fail, and every family has a metric");
         String::from_utf8(text).expect("names, labels and help are UTF-8")
     }
@@ -548,21 +555,6 @@ impl Metrics {
     }
 }
 
-/// Removes a counter's series of one model.
-fn remove(counter: &IntCounterVec, model: &str) {
-    for family in counter.collect() {
-        for metric in family.get_metric() {
-            let labels: HashMap<&str, &str> =
-                metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
-            if labels.get("model") != Some(&model) {
-                continue;
-            }
-            // What was just collected is there.
-            let _ = counter.remove(&labels);
-        }
-    }
-}
-
 impl Drop for ModelMetrics {
     fn drop(&mut self) {
         if let Some(metrics) = self.of.upgrade() {
@@ -592,9 +584,4 @@ impl ModelMetrics {
         self.draft_tokens.inc_by(now.draft_tokens - before.draft_tokens);
         self.accepted_draft_tokens.inc_by(now.accepted_draft_tokens - before.accepted_draft_tokens);
     }
-}
-
-/// Prometheus' integers are signed; a machine with 8 EiB does not exist.
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Want a key for the admin port's `/metrics` too, which tells of models and load.
     pub private_metrics: bool,
+    /// Tell `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
+    pub metrics_compat: Option<MetricsCompat>,
     /// TCP port of gRPC; 0 picks a free one.
     pub grpc_port: u16,
     /// TCP port of `/metrics`, `/healthz` and `/readyz`; 0 picks a free one.
@@ -48,6 +50,25 @@ pub struct ServerConfig {
     pub message_bytes_max: usize,
     /// Connections of gRPC held at once; more wait in the listener's backlog. One address has at most a quarter of them.
     pub connections_max: usize,
+}
+
+/// Whose names metrics have besides ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricsCompat {
+    /// vLLM's, such as `vllm:num_requests_waiting`.
+    Vllm,
+}
+
+impl std::str::FromStr for MetricsCompat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "vllm" => Ok(MetricsCompat::Vllm),
+            _ => Err(format!("{} is none of vllm", crate::error::quote(text))),
+        }
+    }
 }
 
 impl Default for ServerConfig {
@@ -62,6 +83,7 @@ impl Default for ServerConfig {
             tls_client_ca: None,
             insecure: false,
             private_metrics: false,
+            metrics_compat: None,
             grpc_port: 36901,
             admin_port: 36902,
             drain_s: 30,

@@ -7,6 +7,7 @@ use tonic_reflection::pb::v1::{
 };
 
 use super::*;
+use crate::config::MetricsCompat;
 use v1::ModelState as S;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,5 +328,41 @@ async fn showing_a_path_registers_nothing_and_can_be_ruled_out() {
     let pipe = v1::ShowRequest { model: "/dev/null".into(), known_only: false };
     let refused = rig.client().show(pipe).await.unwrap_err();
     assert!(refused.message().contains("neither a file nor a directory"), "{refused:?}");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_have_vllms_names_too_where_that_is_asked_for() {
+    let plain = Rig::start().await;
+    assert!(!plain.admin("/metrics").await.1.contains("vllm:"));
+    plain.stopped().await;
+    let rig = Rig::start_with(|config| config.server.metrics_compat = Some(MetricsCompat::Vllm)).await;
+    rig.load(DEMO_MODEL, "").await.unwrap();
+    rig.events(endless(5)).await;
+    let (_, text) = rig.admin("/metrics").await;
+    let value = |line: &str| text.lines().find_map(|text| text.strip_prefix(line)).map(str::trim);
+    let model = format!("model_name=\"{DEMO_MODEL}\"");
+    for (line, expected) in [
+        (format!("vllm:num_requests_waiting{{{model}}}"), "0"),
+        (format!("vllm:num_requests_running{{{model}}}"), "0"),
+        (format!("vllm:kv_cache_usage_perc{{{model}}}"), "0"),
+        (format!("vllm:generation_tokens_total{{{model}}}"), "5"),
+        (format!("vllm:request_success_total{{finished_reason=\"length\",{model}}}"), "1"),
+        (format!("vllm:e2e_request_latency_seconds_count{{{model}}}"), "1"),
+        (format!("vllm:request_generation_tokens_sum{{{model}}}"), "5"),
+    ] {
+        assert_eq!(value(&line), Some(expected), "{line}\n{text}");
+    }
+    let blocks = value(&format!("hanzo_engine_kv_blocks{{model=\"{DEMO_MODEL}\",state=\"free\"}}")).unwrap();
+    assert!(
+        value("vllm:cache_config_info{block_size=\"16\",").is_some_and(|rest| rest.contains(&model)),
+        "{blocks}"
+    );
+    // Each has its kind and what it is said to be, once.
+    for kind in ["counter", "gauge", "histogram"] {
+        assert!(text.lines().any(|line| line.starts_with("# TYPE vllm:") && line.ends_with(kind)));
+    }
+    let typed: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE vllm:")).collect();
+    assert_eq!(typed.len(), 18, "{typed:?}");
     rig.stopped().await;
 }
