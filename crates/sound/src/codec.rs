@@ -14,12 +14,15 @@ use symphonia::core::{
 const OPUS_FRAMES_MAX: usize = 5760;
 /// What Opus is decoded at.
 const OPUS_RATE: u32 = 48_000;
+/// Samples of one channel in a frame of AAC.
+const AAC_FRAMES: usize = 1024;
 /// The length of Opus's header with one stream.
 const OPUS_HEAD_BYTES: usize = 19;
 
 /// A decoder of one track.
 pub(crate) enum Decoder {
-    Library(Box<dyn AudioDecoder>),
+    /// With the samples that are still to be left out at the start.
+    Library(Box<dyn AudioDecoder>, usize),
     Opus(Opus),
 }
 
@@ -27,7 +30,7 @@ pub(crate) enum Decoder {
 pub(crate) struct Opus {
     streams: Streams,
     channels: usize,
-    /// Samples that are still to be left out at the start, where the container does not do it.
+    /// Samples that are still to be left out at the start.
     skip: usize,
     pcm: Vec<f32>,
 }
@@ -44,14 +47,16 @@ pub(crate) enum NoDecoder {
 }
 
 impl Decoder {
-    /// For a track. `trims` says whether the container's packets say what of them is left out.
-    pub(crate) fn new(track: &AudioCodecParameters, trims: bool) -> Result<Decoder, NoDecoder> {
+    /// For a track.
+    pub(crate) fn new(track: &AudioCodecParameters) -> Result<Decoder, NoDecoder> {
         if track.codec == CODEC_ID_OPUS {
-            return Opus::new(track, trims).map(Decoder::Opus);
+            return Opus::new(track).map(Decoder::Opus);
         }
         let made =
             symphonia::default::get_codecs().make_audio_decoder(track, &AudioDecoderOptions::default());
-        made.map(Decoder::Library).map_err(|error| match error {
+        // Of whatever wrote it: what it heard first comes a frame late.
+        let late = if track.codec == CODEC_ID_AAC { AAC_FRAMES } else { 0 };
+        made.map(|decoder| Decoder::Library(decoder, late)).map_err(|error| match error {
             Error::Unsupported(_) => NoDecoder::Unsupported,
             error => NoDecoder::Broken(error.to_string()),
         })
@@ -62,10 +67,14 @@ impl Decoder {
     pub(crate) fn decode(&mut self, packet: &Packet, out: &mut Vec<f32>) -> Result<(u32, usize), Error> {
         out.clear();
         match self {
-            Decoder::Library(decoder) => {
+            Decoder::Library(decoder, late) => {
                 let buffer = decoder.decode(packet)?;
                 buffer.copy_to_vec_interleaved(out);
-                Ok((buffer.spec().rate(), buffer.spec().channels().count()))
+                let channels = buffer.spec().channels().count();
+                let leaves = (*late).min(buffer.frames());
+                *late -= leaves;
+                out.drain(..leaves * channels);
+                Ok((buffer.spec().rate(), channels))
             }
             Decoder::Opus(opus) => opus.decode(packet, out),
         }
@@ -73,7 +82,7 @@ impl Decoder {
 }
 
 impl Opus {
-    fn new(track: &AudioCodecParameters, trims: bool) -> Result<Opus, NoDecoder> {
+    fn new(track: &AudioCodecParameters) -> Result<Opus, NoDecoder> {
         let broken = |reason: &str| NoDecoder::Broken(reason.to_owned());
         let head = track.extra_data.as_deref().unwrap_or_default();
         if head.len() < OPUS_HEAD_BYTES || !head.starts_with(b"OpusHead") {
@@ -98,7 +107,7 @@ impl Opus {
             }
             _ => return Err(NoDecoder::Unsupported),
         };
-        Ok(Opus { streams, channels, skip: if trims { 0 } else { pre_skip }, pcm: Vec::new() })
+        Ok(Opus { streams, channels, skip: pre_skip, pcm: Vec::new() })
     }
 
     fn decode(&mut self, packet: &Packet, out: &mut Vec<f32>) -> Result<(u32, usize), Error> {
@@ -112,7 +121,8 @@ impl Opus {
             Streams::Several(decoder) => decoder.decode_float(&packet.data, &mut self.pcm, false),
         };
         let frames = decoded.map_err(|_| Error::DecodeError("a packet of Opus is malformed"))?;
-        let start = usize::try_from(packet.trim_start.get()).unwrap_or(frames) + self.skip;
+        // Some containers say of packets what the header says of the stream.
+        let start = usize::try_from(packet.trim_start.get()).unwrap_or(frames).max(self.skip);
         let end = usize::try_from(packet.trim_end.get()).unwrap_or(frames);
         self.skip = self.skip.saturating_sub(frames);
         let end = frames.saturating_sub(end);
@@ -126,7 +136,7 @@ impl Opus {
 pub(crate) fn codec_name(track: &AudioCodecParameters) -> String {
     let known = match track.codec {
         CODEC_ID_OPUS => "Opus",
-        CODEC_ID_AAC => "AAC of a profile other than LC",
+        CODEC_ID_AAC => "AAC",
         CODEC_ID_ALAC => "ALAC",
         CODEC_ID_VORBIS => "Vorbis",
         CODEC_ID_FLAC => "FLAC",

@@ -41,7 +41,7 @@ const BROKEN_PACKETS_MAX: u32 = 64;
 /// Packets without sound in a row: other tracks' between those of this one.
 const SILENT_PACKETS_MAX: u32 = 1 << 20;
 /// What a file may be shorter than it says: an encoder's delay that its header counts, a last packet.
-const SHORT_S_MAX: f64 = 0.5;
+const SHORT_S_MAX: f64 = 0.1;
 
 /// What a sound may be.
 #[derive(Clone, Copy, Debug)]
@@ -158,9 +158,11 @@ impl Sound {
             return Err(SoundError::TooLong { max_s: limits.seconds_max });
         }
         let promised = seconds.filter(|_| ["wave", "flac", "isomp4"].contains(&format));
-        let trims = format != "matroska";
-        let decoder = Decoder::new(params, trims).map_err(|error| match error {
-            NoDecoder::Unsupported => SoundError::Codec { codec: codec.clone(), formats: FORMATS },
+        let decoder = Decoder::new(params).map_err(|error| match error {
+            NoDecoder::Unsupported => {
+                let profile = if codec == "AAC" { " of a profile other than LC" } else { "" };
+                SoundError::Codec { codec: format!("{codec}{profile}"), formats: FORMATS }
+            }
             NoDecoder::Broken(reason) => SoundError::Broken { format, reason },
         })?;
         let track = track.id;

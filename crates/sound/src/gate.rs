@@ -195,6 +195,12 @@ impl TimeMap {
         self.back(seconds, |cut, at| cut < at)
     }
 
+    /// Becomes what another has become since this was like it.
+    pub fn follow(&mut self, other: &TimeMap) {
+        self.cuts.extend_from_slice(other.cuts.get(self.cuts.len()..).unwrap_or_default());
+        self.passed = other.passed;
+    }
+
     /// Seconds passed on.
     pub fn passed_s(&self) -> f64 {
         self.passed as f64 / f64::from(SPEECH_RATE)

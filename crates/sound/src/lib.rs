@@ -8,6 +8,8 @@ mod error;
 mod gate;
 mod resample;
 mod source;
+#[cfg(test)]
+mod tests;
 
 pub use decode::{Hint, Info, Limits, Sound};
 pub use error::SoundError;
