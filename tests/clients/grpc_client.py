@@ -156,7 +156,7 @@ def health_and_reflection(_, channel):
     for service in ("", "hanzo.engine.v1.Engine"):
         assert stub.Check(health_pb2.HealthCheckRequest(service=service)).status == health_pb2.HealthCheckResponse.SERVING, service
     services = ProtoReflectionDescriptorDatabase(channel).get_services()
-    assert {"hanzo.engine.v1.Engine", "grpc.health.v1.Health"} <= set(services), services
+    assert {"hanzo.engine.v1.Engine", "hanzo.engine.v1.Speech", "grpc.health.v1.Health"} <= set(services), services
     return ", ".join(services)
 
 

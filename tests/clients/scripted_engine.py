@@ -49,6 +49,8 @@ class Gateway:
     def __init__(self, servicer=None, env=None):
         self.server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", 1 << 26)])
         pb_grpc.add_EngineServicer_to_server(servicer or Scripted(), self.server)
+        if hasattr(servicer, "add_to"):
+            servicer.add_to(self.server)
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         binary = os.path.join(os.path.dirname(BINARY), "engine-gateway")

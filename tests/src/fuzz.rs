@@ -28,6 +28,7 @@ use hanzo_engine_runtime::{
     tensor::Tensor,
     tokenizer::{CutSide, Tokenizer},
 };
+use hanzo_engine_sound as sounds;
 use prost::Message as _;
 use serde_json::json;
 use tempfile::TempDir;
@@ -45,7 +46,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
@@ -60,6 +61,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "splitter", read: splitter::read, mutations: 6000 },
     Target { name: "ledger", read: store::ledger, mutations: 10_000 },
     Target { name: "picture", read: picture, mutations: 10_000 },
+    Target { name: "sound", read: heard, mutations: 13_000 },
     Target { name: "manifest", read: store::manifest, mutations: 10_000 },
 ];
 
@@ -126,6 +128,24 @@ fn picture(bytes: &[u8]) {
     assert!((1..=PIXELS_MAX).contains(&pixels) && picture.rgb.len() as u64 == 3 * pixels);
     let small = media::resize(&picture, 31, 17, media::Filter::Lanczos);
     assert_eq!(small.rgb.len(), 3 * 31 * 17);
+}
+
+/// Seconds that a sound of these may have: so many that a few bytes could say more.
+const SOUND_S_MAX: f64 = 20.0;
+
+fn heard(bytes: &[u8]) {
+    let limits = sounds::Limits { bytes_max: 1 << 16, seconds_max: SOUND_S_MAX };
+    let file = std::io::Cursor::new(bytes.to_vec());
+    let Ok(mut sound) = sounds::Sound::open(file, &sounds::Hint::default(), &limits) else { return };
+    let (mut gate, mut samples, mut given) = (sounds::Gate::new(), 0, Vec::new());
+    while let Ok(Some(chunk)) = sound.next_chunk() {
+        assert!(!chunk.is_empty() && chunk.iter().all(|sample| sample.is_finite()));
+        samples += chunk.len();
+        gate.push(&chunk, &mut given);
+    }
+    // A sound that changes its rate is rounded up each time.
+    assert!(samples as f64 <= (SOUND_S_MAX + 1.0) * f64::from(sounds::SPEECH_RATE), "{samples} samples");
+    assert!(given.len() <= samples);
 }
 
 /// A tensor has as many bytes as its shape and type say, and is of the file.

@@ -130,12 +130,15 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 47] = [
+const WIRES_MEET: [&str; 50] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
     "anthropic/reply.rs",
     "anthropic/request.rs",
+    "audio/live.rs",
+    "audio/reply.rs",
+    "audio/request.rs",
     "llamacpp/embedding.rs",
     "mcp/calls.rs",
     "models/load.rs",
@@ -182,9 +185,13 @@ const WIRES_MEET: [&str; 47] = [
 
 /// The messages of the contract.
 fn messages() -> BTreeSet<String> {
-    let proto = fs::read_to_string(root().join("proto/hanzo/engine/v1/engine.proto")).expect("the contract");
     let name = |line: &str| line.strip_prefix("message ")?.split_whitespace().next().map(str::to_owned);
-    proto.lines().filter_map(name).collect()
+    let of = |file: &str| {
+        let proto =
+            fs::read_to_string(root().join("proto/hanzo/engine/v1").join(file)).expect("the contract");
+        proto.lines().filter_map(name).collect::<Vec<_>>()
+    };
+    ["engine.proto", "speech.proto"].into_iter().flat_map(of).collect()
 }
 
 /// The messages that code names, as `v1::Name` or by an import from `v1`.

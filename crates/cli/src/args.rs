@@ -11,6 +11,7 @@ mod overrides;
 mod quantize;
 mod sampling;
 mod store;
+mod transcribe;
 
 pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
@@ -26,6 +27,7 @@ pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,
     PullArgs, RmArgs, ShowArgs, VerifyArgs,
 };
+pub(crate) use transcribe::TranscribeArgs;
 
 use clap::builder::PossibleValue;
 use clap::builder::styling::{AnsiColor, Styles};
@@ -76,6 +78,8 @@ pub(crate) enum Command {
     Embed(EmbedArgs),
     /// Order documents by how well they answer a query
     Rerank(RerankArgs),
+    /// Write down what is said in sound files
+    Transcribe(TranscribeArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
     /// List known models

@@ -8,7 +8,9 @@ use figment::providers::Serialized;
 use hanzo_engine_access::{ClientTls, Secret, channel, with_key};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
-use hanzo_engine_proto::v1::{StatsRequest, engine_client::EngineClient, store_client::StoreClient};
+use hanzo_engine_proto::v1::{
+    StatsRequest, engine_client::EngineClient, speech_client::SpeechClient, store_client::StoreClient,
+};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
@@ -40,12 +42,17 @@ pub(crate) type Client = EngineClient<Carrier>;
 /// A client of a daemon's store.
 pub(crate) type StoreApi = StoreClient<Carrier>;
 
+/// A client of a daemon's speech.
+pub(crate) type SpeechApi = SpeechClient<Carrier>;
+
 /// A daemon that answers.
 pub(crate) struct Running {
     /// To ask it.
     pub(crate) client: Client,
     /// To ask its store.
     pub(crate) store: StoreApi,
+    /// To have it hear.
+    pub(crate) speech: SpeechApi,
     /// It runs on this machine, so its paths are ours.
     pub(crate) here: bool,
 }
@@ -165,11 +172,12 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
     let channel = opened.map_err(|error| no_daemon(root_cause(&error)))?;
     let channel = BoxCloneSyncService::new(channel.map_request(with_key(credentials.key.as_ref())));
     let store = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let speech = SpeechClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     // Something listens; is it a daemon?
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
-        Ok(Ok(_)) => Ok(Running { client, store, here }),
+        Ok(Ok(_)) => Ok(Running { client, store, speech, here }),
         Ok(Err(status)) if status.code() == Code::Unauthenticated => {
             let why = match &credentials.key {
                 Some(_) => "the daemon there wants another key than it was sent",
@@ -237,6 +245,8 @@ pub(crate) struct InProcess {
     pub(crate) client: Client,
     /// To ask its store.
     pub(crate) store: StoreApi,
+    /// To have it hear.
+    pub(crate) speech: SpeechApi,
     /// Its gRPC.
     pub(crate) address: String,
     stop: CancellationToken,
@@ -271,8 +281,8 @@ impl InProcess {
         let address = format!("http://{}", daemon.grpc_addr());
         let stop = CancellationToken::new();
         let served = tokio::spawn(daemon.serve(stop.clone().cancelled_owned()));
-        let Running { client, store, .. } = connect(&address, &Credentials::default()).await?;
-        Ok(Self { client, store, address, stop, served })
+        let Running { client, store, speech, .. } = connect(&address, &Credentials::default()).await?;
+        Ok(Self { client, store, speech, address, stop, served })
     }
 
     /// Ends it and waits until its files and memory are let go.
@@ -301,7 +311,7 @@ impl StoreAccess {
     /// Finds or starts one.
     pub(crate) async fn open(engine: &EngineArgs, store: &StoreArgs) -> Result<Self, CliError> {
         match find(engine).await? {
-            Some(Running { client, store, here }) => Ok(Self { client, store, here, in_process: None }),
+            Some(Running { client, store, here, .. }) => Ok(Self { client, store, here, in_process: None }),
             None => {
                 log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
                 Self::open_here(store.model_dir.clone(), false).await

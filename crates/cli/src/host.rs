@@ -1,7 +1,7 @@
 //! A model that is loaded and can be asked: by the running daemon, or by one in this process.
 
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
-use crate::connect::{self, Client, InProcess, Running};
+use crate::connect::{self, Client, InProcess, Running, SpeechApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
@@ -41,6 +41,8 @@ pub(crate) enum Stays {
 pub(crate) struct Host {
     /// To ask it.
     pub(crate) client: Client,
+    /// To have it hear.
+    pub(crate) speech: SpeechApi,
     /// What its daemon said of it once it was loaded.
     pub(crate) status: v1::ModelStatus,
     /// What it was loaded by.
@@ -62,14 +64,14 @@ impl Host {
             ..Default::default()
         };
         let here = connect::absolute(wanted.model).ok();
-        let (mut client, mut store, in_process) = match connect::find(wanted.engine).await? {
+        let (mut client, mut store, speech, in_process) = match connect::find(wanted.engine).await? {
             Some(_) if wanted.kv_type.is_some() => {
                 return Err(CliError::Usage(
                     "--kv-type is for a model that this process loads itself, and a daemon answers: add --engine none"
                         .to_owned(),
                 ));
             }
-            Some(Running { client, store, .. }) => (client, store, None),
+            Some(Running { client, store, speech, .. }) => (client, store, speech, None),
             None => {
                 log::init(&LogConfig {
                     level: wanted.log_level.as_str().to_owned(),
@@ -79,7 +81,7 @@ impl Host {
                 let store_optional = here.is_some() || source.eq_ignore_ascii_case(DEMO_MODEL);
                 let daemon =
                     InProcess::start(wanted.store.model_dir.clone(), store_optional, wanted.kv_type).await?;
-                (daemon.client.clone(), daemon.store.clone(), Some(daemon))
+                (daemon.client.clone(), daemon.store.clone(), daemon.speech.clone(), Some(daemon))
             }
         };
         let waiting = !wanted.quiet && stderr().is_terminal();
@@ -121,12 +123,12 @@ impl Host {
             let request = v1::StatsRequest { model: source.clone() };
             let stats = client.stats(request).await.map(|stats| stats.into_inner().models);
             if let Some(status) = stats.ok().and_then(|models| models.into_iter().next()?.status) {
-                return Ok(Self { client, status, load: asked(&source), in_process });
+                return Ok(Self { client, speech, status, load: asked(&source), in_process });
             }
         }
         let loaded = loaded.map_err(|status| CliError::Load { model: wanted.model.to_owned(), status })?;
         let status = loaded.into_inner().model.unwrap_or_default();
-        Ok(Self { client, status, load: asked(&source), in_process })
+        Ok(Self { client, speech, status, load: asked(&source), in_process })
     }
 
     /// Has the model loaded again, which has left since it was used.

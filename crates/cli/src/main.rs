@@ -34,6 +34,7 @@ mod size;
 mod storage;
 mod table;
 mod term;
+mod transcribe;
 mod view;
 
 use args::{Cli, Command};
@@ -61,6 +62,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Run(args) => wait_for(run::run(args)),
         Command::Embed(args) => wait_for(embed::embed(args)),
         Command::Rerank(args) => wait_for(rerank::rerank(args)),
+        Command::Transcribe(args) => wait_for(transcribe::transcribe(args)),
         Command::Pull(args) => wait_for(pull::pull(args)),
         Command::List(args) => wait_for(models::list(args)),
         Command::Show(args) => wait_for(models::show(args)),

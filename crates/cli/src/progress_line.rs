@@ -60,6 +60,14 @@ impl ProgressLine {
         }
     }
 
+    /// Takes the line away until it is shown again.
+    pub(crate) fn hide(&self) {
+        if let Shown::Bar(bar) = &self.shown {
+            bar.set_message("");
+            bar.tick();
+        }
+    }
+
     /// Takes the line away. Gives the time that has passed, unless nothing was to be shown.
     pub(crate) fn end(&self) -> Option<Duration> {
         if let Shown::Bar(bar) = &self.shown {

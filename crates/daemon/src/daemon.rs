@@ -14,7 +14,10 @@ use std::{
 
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_proto::v1::{self, engine_server::EngineServer, store_server::StoreServer};
+use hanzo_engine_proto::v1::{
+    self, engine_server::EngineServer, speech_server::SpeechServer, store_server::StoreServer,
+};
+use hanzo_engine_sound::Limits;
 use hanzo_engine_store::{Store, StoreError};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -34,14 +37,14 @@ use crate::{
     adapters::WantedAdapter,
     admin,
     budget::{self, Budget},
-    config::{EngineSection, Isolation, ModelConfig, StoreConfig},
+    config::{EngineSection, Isolation, ModelConfig, ServerConfig, StoreConfig},
     convert::{client::Clients, reply},
     device::{Cpu, Device},
     drain::Drain,
     health,
     limits::{
         ARCHIVE_MESSAGE_BYTES_MAX, FLUSH_GRACE, HTTP2_KEEPALIVE, HTTP2_KEEPALIVE_TIMEOUT, PREFIX_DISK_FLUSH,
-        STREAMS_PER_CONNECTION_MAX,
+        SOUND_MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX,
     },
     metrics::Metrics,
     models::{LoadRequest, Models},
@@ -51,7 +54,7 @@ use crate::{
     pulls::Pulls,
     registry::Registry,
     reload::Settings,
-    service::{Both, Core, EngineService, Envelope, Guarded, StoreService},
+    service::{Both, Core, EngineService, Envelope, Guarded, SpeechService, StoreService},
     sizing::LoadOptions,
 };
 
@@ -213,7 +216,7 @@ impl Daemon {
         self.handle.admin_addr
     }
 
-    /// The services Engine and Store for calls from inside this process: what a connection would reach, without one. They answer while
+    /// The services Engine, Store and Speech for calls from inside this process: what a connection would reach, without one. They answer while
     /// the daemon is served, and count and drain with it.
     pub fn engine(
         &self,
@@ -229,7 +232,8 @@ impl Daemon {
     + 'static
     + use<> {
         let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
-        Both { engine: engine_server(core, bytes_max), store: store_server(core, bytes_max) }
+        let first = Both { first: engine_server(core, bytes_max), other: store_server(core, bytes_max) };
+        Both { first, other: speech_server(core, &self.config.server) }
     }
 
     /// Who may ask it; what stands in front of it in this process asks the same.
@@ -263,7 +267,7 @@ impl Daemon {
         let mut servers = JoinSet::new();
         let (reporter, health) = tonic_health::server::health_reporter();
         handle.access.follow();
-        let router = router(&handle, health, config.server.message_bytes_max)?;
+        let router = router(&handle, health, &config.server)?;
         servers.spawn(ports::grpc(grpc, tls, ports::limits(&config.server), router, closing.clone()));
         let following = health::follow(reporter, models.clone(), drain.clone());
         servers.spawn(async move {
@@ -360,7 +364,7 @@ impl DaemonHandle {
 }
 
 async fn bind(
-    server: &crate::config::ServerConfig,
+    server: &ServerConfig,
     port: u16,
     what: &'static str,
     key: &'static str,
@@ -414,10 +418,20 @@ fn store_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<StoreSer
     Envelope { service, message_bytes_max }
 }
 
+fn speech_server(core: &Arc<Core>, config: &ServerConfig) -> Envelope<SpeechServer<SpeechService>> {
+    let sounds = Limits { bytes_max: config.sound_bytes_max, seconds_max: config.sound_s_max as f64 };
+    let message_bytes_max = config.message_bytes_max.max(2 * SOUND_MESSAGE_BYTES_MAX);
+    let service = SpeechServer::new(SpeechService { core: core.clone(), sounds })
+        .accept_compressed(CompressionEncoding::Gzip)
+        .send_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(message_bytes_max);
+    Envelope { service, message_bytes_max }
+}
+
 fn router(
     handle: &DaemonHandle,
     health: HealthServer<impl Health>,
-    message_bytes_max: usize,
+    config: &ServerConfig,
 ) -> Result<Router, DaemonError> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -432,14 +446,16 @@ fn router(
     fn guarded<S>(service: S, core: &Core, access: &Arc<Access>) -> Guarded<S> {
         Guarded { service, access: access.clone(), metrics: core.models.metrics.clone() }
     }
-    let engine = guarded(engine_server(core, message_bytes_max), core, access);
-    let store = guarded(store_server(core, message_bytes_max), core, access);
+    let engine = guarded(engine_server(core, config.message_bytes_max), core, access);
+    let store = guarded(store_server(core, config.message_bytes_max), core, access);
+    let speech = guarded(speech_server(core, config), core, access);
     let server = Server::builder()
         .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
         .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .add_service(engine)
         .add_service(store)
+        .add_service(speech)
         // Open to all, as probes are.
         .add_service(health)
         .add_service(guarded(reflection().build_v1().map_err(failed)?, core, access))

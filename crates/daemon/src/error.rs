@@ -126,6 +126,9 @@ pub(crate) enum Error {
         "the pictures of model {model}'s requests take {bytes_max} bytes, which is the most; try again in {retry_after_ms} ms"
     )]
     PicturesFull { model: String, bytes_max: usize, retry_after_ms: u64 },
+    /// A sound with more bytes than are taken.
+    #[error("data: {reason}")]
+    SoundTooLarge { reason: String },
     /// What needs a few milliseconds of a processor did not get them.
     #[error("{what} took over {seconds} seconds: the engine has too much to do; try again later")]
     Busy { what: &'static str, seconds: u64 },
@@ -285,7 +288,10 @@ impl Error {
             },
             E::NoSource { .. } | E::NotPulled { .. } => Code::NotFound,
             E::NameTaken { .. } | E::LoadedOtherwise { .. } | E::NoStore { .. } => Code::FailedPrecondition,
-            E::QueueFull { .. } | E::PicturesFull { .. } | E::TooManyModels { .. } => Code::ResourceExhausted,
+            E::QueueFull { .. }
+            | E::PicturesFull { .. }
+            | E::SoundTooLarge { .. }
+            | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } | E::Busy { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
             E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
@@ -313,6 +319,7 @@ impl Error {
                 _ => None,
             },
             Error::NotPulled { .. } => Some("not_pulled"),
+            Error::SoundTooLarge { .. } => Some("message_too_large"),
             Error::OnlyStored { .. } => Some("model_not_loaded"),
             _ => None,
         }

@@ -230,6 +230,22 @@ pub(crate) const WORKER_TURN_POLL: Duration = Duration::from_micros(50);
 
 /// Bytes of one safetensors file of several that are written.
 pub(crate) const SAFETENSORS_FILE_BYTES_MAX: u64 = 5_000_000_000;
+/// Messages of a sound that wait to be decoded.
+pub(crate) const SOUND_MESSAGES_MAX: usize = 4;
+/// Bytes of one of them.
+pub(crate) const SOUND_MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// How long a client that sends a sound may send nothing.
+pub(crate) const SOUND_SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Largest `server.sound_bytes_max`, which an MP4 file may take in memory.
+pub(crate) const SOUND_BYTES_LIMIT: u64 = 4 << 30;
+/// Largest `server.sound_s_max`: a week.
+pub(crate) const SOUND_S_LIMIT: u64 = 7 * 24 * 3600;
+/// Bytes of a language's name.
+pub(crate) const LANGUAGE_BYTES_MAX: usize = 64;
+/// Bytes of the text before a transcription, of which a model reads the last few hundred tokens.
+pub(crate) const SPEECH_PROMPT_BYTES_MAX: usize = 64 << 10;
+/// Temperatures of one transcription.
+pub(crate) const TEMPERATURES_MAX: usize = 16;
 /// Pictures of a chat.
 pub(crate) const CHAT_PICTURES_MAX: usize = 16;
 /// Bytes of prepared frames that the requests of one model, those that wait and those that run, hold together.

@@ -11,9 +11,11 @@ mod infer;
 mod models;
 mod pull;
 mod record;
+mod speech;
 mod stats;
 mod storage;
 mod tokens;
+mod transcribe;
 mod watch;
 
 use std::{
@@ -28,6 +30,10 @@ pub(crate) use guard::Guarded;
 #[cfg(test)]
 pub(crate) use infer::infer;
 
+#[cfg(test)]
+pub(crate) use transcribe::stand_in;
+
+pub(crate) use speech::SpeechService;
 pub(crate) use storage::StoreService;
 
 use futures_util::{Stream, TryStreamExt as _};

@@ -32,6 +32,8 @@ pub(crate) struct App {
     pub(crate) drain: Drain,
     /// Room for request bodies: `Config::bodies_bytes_max` in all.
     pub(crate) bodies: Bodies,
+    /// Room for sound files that come before the fields of their form: the same again.
+    pub(crate) sounds: Bodies,
     /// Larger bodies that are being read.
     pub(crate) bodies_read: Arc<Semaphore>,
     /// Room for answers that are collected.
@@ -67,6 +69,7 @@ impl App {
             metrics,
             drain: Drain::default(),
             bodies: Bodies::new(config.bodies_bytes_max, config.body_bytes_max),
+            sounds: Bodies::new(config.bodies_bytes_max.max(config.sound_bytes_max), config.sound_bytes_max),
             bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
             answers: Answers::new(config.answers_bytes_max),
             hosts: Hosts::of(&config),

@@ -37,6 +37,11 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
+    /// Its headers, whose share it has, and the body itself, of one that is no JSON.
+    pub(crate) fn into_parts(self) -> (HeaderMap, Option<Share>, Body) {
+        (self.headers, self.share, self.body)
+    }
+
     /// The client's end of the connection; None where it needs no looking after.
     pub(crate) fn peer(&self) -> Option<Peer> {
         self.peer.clone()
@@ -230,7 +235,7 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
 
 /// How fast a body must arrive: all of it within the configured time, and some of it all the time, the more so the more
 /// room it takes up: half of the pace at which as many bytes would have come in just that time.
-struct Pace {
+pub(crate) struct Pace {
     timeout_s: u64,
     deadline: Instant,
     hurried: bool,   // the deadline is that of a body for which others wait
@@ -240,7 +245,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(timeout_s: u64) -> Pace {
+    pub(crate) fn new(timeout_s: u64) -> Pace {
         let now = Instant::now();
         let deadline = now + Duration::from_secs(timeout_s);
         Pace { timeout_s, deadline, hurried: false, bytes: 0, window: now + BODY_WINDOW, window_bytes: 0 }
@@ -262,7 +267,7 @@ impl Pace {
     }
 
     /// The next piece of the body; None at its end.
-    async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
         loop {
             let now = Instant::now();
             if now >= self.deadline {
@@ -302,7 +307,7 @@ impl Pace {
     }
 
     /// Goes on after a time in which it was not the client that was waited for.
-    fn resume(&mut self, since: Instant) {
+    pub(crate) fn resume(&mut self, since: Instant) {
         let waited = since.elapsed();
         self.deadline += waited;
         self.window += waited;

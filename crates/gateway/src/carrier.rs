@@ -1,10 +1,14 @@
 //! What takes a call to an engine: a connection that is opened with the first call and again after a failure, or the
 //! service itself where the engine is in this process.
 
-use std::{convert::Infallible, net::SocketAddr};
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    ops::{Deref, DerefMut},
+};
 
 use hanzo_engine_access::{ClientTls, Secret, lazy_channel, lazy_channel_at, with_key};
-use hanzo_engine_proto::v1::engine_client::EngineClient;
+use hanzo_engine_proto::v1::{engine_client::EngineClient, speech_client::SpeechClient};
 use tonic::{
     body::Body,
     codegen::{Service, http},
@@ -17,7 +21,7 @@ use crate::{
     limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT},
 };
 
-/// An engine in this process: its gRPC services Engine and Store, which are called without a connection.
+/// An engine in this process: its gRPC services Engine, Store and Speech, which are called without a connection.
 pub trait LocalEngine:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
     + Clone
@@ -43,8 +47,26 @@ impl<S> LocalEngine for S where
 /// What takes a call to the engine.
 pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
 
-/// One engine, to be called; cloning it is cheap.
-pub(crate) type Client = EngineClient<Carrier>;
+/// One engine, to be called: what of it is not the service Engine's is named. Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    engine: EngineClient<Carrier>,
+    pub(crate) speech: SpeechClient<Carrier>,
+}
+
+impl Deref for Client {
+    type Target = EngineClient<Carrier>;
+
+    fn deref(&self) -> &EngineClient<Carrier> {
+        &self.engine
+    }
+}
+
+impl DerefMut for Client {
+    fn deref_mut(&mut self) -> &mut EngineClient<Carrier> {
+        &mut self.engine
+    }
+}
 
 /// The way to the engine at `uri`, or at that address where `uri` only says who it is. `key` is this gateway's own.
 ///
@@ -82,5 +104,6 @@ pub(crate) fn local(engine: impl LocalEngine) -> Carrier {
 
 /// Who calls by that way.
 pub(crate) fn client(carrier: Carrier) -> Client {
-    EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX)
+    let speech = SpeechClient::new(carrier.clone()).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
+    Client { engine: EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX), speech }
 }

@@ -82,6 +82,9 @@ pub struct Config {
     pub body_bytes_max: usize,
     /// Bytes of request bodies held at once, over all requests; more wait. At least `body_bytes_max`.
     pub bodies_bytes_max: usize,
+    /// Bytes of a sound file that is to be written down; the engine has a limit of its own. Files that come before the fields of
+    /// their form are held, all together in as much room as `bodies_bytes_max`.
+    pub sound_bytes_max: usize,
     /// Seconds in which a request's body must have arrived.
     pub body_timeout_s: u64,
     /// Connections held at once; more wait in the listener's backlog. One address has at most a quarter of them.
@@ -162,6 +165,7 @@ impl Default for Config {
             adapter_updates: false,
             body_bytes_max: 10_000_000,
             bodies_bytes_max: 256_000_000,
+            sound_bytes_max: 26_214_400,
             body_timeout_s: 60,
             connections_max: 4096,
             headers_timeout_s: 60,
@@ -261,6 +265,9 @@ impl Config {
         }
         if self.bodies_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
             return refuse("bodies_bytes_max: must be under 4 GiB");
+        }
+        if !(1..=u32::MAX as usize >> 1).contains(&self.sound_bytes_max) {
+            return refuse("sound_bytes_max: must be 1 byte to 2 GiB");
         }
         if self.embeddings_bytes_max > tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize) {
             return refuse("embeddings_bytes_max: must be under 4 GiB");

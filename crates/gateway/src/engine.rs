@@ -23,6 +23,7 @@ use crate::{
 };
 
 mod operator;
+mod speech;
 
 /// A handle on the engine for who asks, who is refused here what a key may not do; cloning it is cheap.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ mod answers;
 mod anthropic;
 mod app;
 mod asker;
+mod audio;
 mod bodies;
 mod body;
 mod busy;
@@ -63,6 +64,7 @@ mod unsupported;
 mod until;
 mod vectors;
 
+pub use audio::subtitles;
 pub use carrier::LocalEngine;
 pub use config::Config;
 pub use error::GatewayError;

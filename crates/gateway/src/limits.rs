@@ -33,6 +33,18 @@ pub(crate) const BODY_WINDOW: Duration = Duration::from_secs(10);
 pub(crate) const BODY_TURN: Duration = Duration::from_secs(5);
 /// See [`BODY_WINDOW`]: slower than any modem.
 pub(crate) const BODY_WINDOW_BYTES: usize = 4 << 10;
+/// Bytes of a sound file that are held for the fields that may come behind them.
+pub(crate) const SOUND_HELD_BYTES: usize = 256 << 10;
+/// Pieces of a sound file between a client and an engine.
+pub(crate) const SOUND_PIECES_MAX: usize = 4;
+/// Bytes of a message with a piece of one: half of what an engine takes.
+pub(crate) const SOUND_MESSAGE_BYTES: usize = 512 << 10;
+/// Bytes of a form beside its file.
+pub(crate) const FORM_BYTES_BESIDE: usize = 1 << 20;
+/// Bytes of one of its fields.
+pub(crate) const FORM_FIELD_BYTES_MAX: usize = 64 << 10;
+/// Fields of a form.
+pub(crate) const FORM_FIELDS_MAX: usize = 64;
 /// Bytes of an answer that is collected, not streamed: forty thousand tokens with twenty alternatives each.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Steps in which an answer takes its share.

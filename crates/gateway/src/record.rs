@@ -60,6 +60,13 @@ impl Record {
         known.prompt_tokens += u64::from(prompt_tokens);
     }
 
+    /// So many tokens were read and written in all.
+    pub(crate) fn generated(&self, prompt_tokens: u32, completion_tokens: u32) {
+        let mut known = self.lock();
+        known.prompt_tokens += u64::from(prompt_tokens);
+        known.completion_tokens += u64::from(completion_tokens);
+    }
+
     /// A generation begins.
     pub(crate) fn generation(&self, choices: usize) -> Generated {
         Generated { record: self.clone(), begun: false, choices: vec![0; choices] }

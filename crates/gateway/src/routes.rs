@@ -13,6 +13,7 @@ use axum::{
 use crate::{
     adapters, anthropic,
     app::App,
+    audio,
     error::ApiError,
     llamacpp,
     mcp::{self, Mcp},
@@ -32,6 +33,8 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/messages", post(anthropic::messages::handle))
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/infill", post(openai::infill::handle))
+        .route("/v1/audio/transcriptions", post(audio::transcriptions))
+        .route("/v1/audio/translations", post(audio::translations))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
         .route("/embedding", post(llamacpp::embedding::handle))

@@ -123,6 +123,21 @@ const INFILL: [Known; 1] = [
     ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
 ];
 
+/// Of forms with a sound.
+const TRANSCRIPTION: [Known; 8] = [
+    // OpenAI's, of models that tell speakers apart.
+    ("known_speaker_names", Neutral::EmptyList, ""),
+    ("known_speaker_references", Neutral::EmptyList, ""),
+    // Of others' servers.
+    ("hotwords", Neutral::None, "prompt"),
+    ("diarize", Neutral::False, ""),
+    ("without_timestamps", Neutral::False, "response_format"),
+    ("batch_size", Neutral::None, ""),
+    ("to_language", Neutral::None, "/v1/audio/translations"),
+    ("max_completion_tokens", Neutral::None, ""),
+];
+
+/// Of requests for vectors.
 const EMBEDDING: [Known; 10] = [
     ("messages", Neutral::None, ""),
     ("modality", Neutral::Words(&["text"]), ""),
@@ -170,6 +185,7 @@ pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
         "chat" => &[&COMMON, &CHAT],
         "completion" => &[&COMMON, &COMPLETION],
         "infill" => &[&COMMON, &COMPLETION, &INFILL],
+        "transcription" => &[&TRANSCRIPTION],
         "embedding" => &[&EMBEDDING],
         "scores" => &[&SCORES],
         _ => &[],
@@ -198,6 +214,11 @@ pub(crate) fn completion(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes the unsupported and harmless fields of what fills in a gap out of `fields`.
 pub(crate) fn infill(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&INFILL))
+}
+
+/// Takes the unsupported and harmless fields of a transcription's form out of `fields`.
+pub(crate) fn transcription(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, TRANSCRIPTION.iter())
 }
 
 /// Takes an embedding request's unsupported and harmless fields out of `fields`.

@@ -90,8 +90,9 @@ pub struct Sound {
     interleaved: Vec<f32>,
     mono: Vec<f32>,
     out: Vec<f32>,
-    /// Seconds decoded.
-    decoded_s: f64,
+    /// Samples decoded at this rate, and seconds at others before it.
+    frames: u64,
+    before_s: f64,
     ended: bool,
 }
 
@@ -178,7 +179,8 @@ impl Sound {
             interleaved: Vec::new(),
             mono: Vec::new(),
             out: Vec::new(),
-            decoded_s: 0.0,
+            frames: 0,
+            before_s: 0.0,
             ended: false,
         })
     }
@@ -190,7 +192,10 @@ impl Sound {
 
     /// Seconds decoded so far; all of them, once there is no chunk any more.
     pub fn seconds(&self) -> f64 {
-        self.decoded_s
+        match &self.resampler {
+            Some((rate, _)) => self.before_s + self.frames as f64 / f64::from(*rate),
+            None => 0.0,
+        }
     }
 
     /// The next samples, 16 kHz, of one channel; a second of them, but for the last and where a packet is longer. None: it
@@ -215,11 +220,11 @@ impl Sound {
                 if let Some((_, resampler)) = &mut self.resampler {
                     resampler.finish(&mut self.out);
                 }
-                if self.decoded_s == 0.0 {
+                if self.seconds() == 0.0 {
                     return Err(SoundError::Empty);
                 }
-                if let Some(said_s) = self.promised.filter(|said| self.decoded_s + SHORT_S_MAX < *said) {
-                    return Err(SoundError::Truncated { found_s: self.decoded_s, said_s });
+                if let Some(said_s) = self.promised.filter(|said| self.seconds() + SHORT_S_MAX < *said) {
+                    return Err(SoundError::Truncated { found_s: self.seconds(), said_s });
                 }
             }
         }
@@ -266,22 +271,22 @@ impl Sound {
             return Ok(());
         }
         check(rate, channels)?;
-        let frames = self.interleaved.len() / channels;
-        self.decoded_s += frames as f64 / f64::from(rate);
-        if self.decoded_s > self.limits.seconds_max {
-            return Err(SoundError::TooLong { max_s: self.limits.seconds_max });
-        }
         self.mono.clear();
         let share = 1.0 / channels as f32;
         let finite = |sample: f32| if sample.is_finite() { sample.clamp(-8.0, 8.0) } else { 0.0 };
         let mixed = |frame: &[f32]| finite(frame.iter().sum::<f32>() * share);
         self.mono.extend(self.interleaved.chunks_exact(channels).map(mixed));
         if self.resampler.as_ref().is_none_or(|(known, _)| *known != rate) {
+            (self.before_s, self.frames) = (self.seconds(), 0);
             if let Some((_, mut before)) = self.resampler.take() {
                 before.finish(&mut self.out);
             }
             self.info.rate = rate;
             self.resampler = Some((rate, Resampler::new(rate, SPEECH_RATE)));
+        }
+        self.frames += self.mono.len() as u64;
+        if self.seconds() > self.limits.seconds_max {
+            return Err(SoundError::TooLong { max_s: self.limits.seconds_max });
         }
         self.info.channels = channels;
         if let Some((_, resampler)) = &mut self.resampler {

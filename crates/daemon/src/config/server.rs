@@ -48,6 +48,10 @@ pub struct ServerConfig {
     pub drain_s: u64,
     /// Largest gRPC message accepted, in bytes.
     pub message_bytes_max: usize,
+    /// Bytes of a sound file that is to be written down.
+    pub sound_bytes_max: u64,
+    /// Seconds of sound in one.
+    pub sound_s_max: u64,
     /// Connections of gRPC held at once; more wait in the listener's backlog. One address has at most a quarter of them.
     pub connections_max: usize,
 }
@@ -88,6 +92,8 @@ impl Default for ServerConfig {
             admin_port: 36902,
             drain_s: 30,
             message_bytes_max: 4 << 20,
+            sound_bytes_max: 25 << 20,
+            sound_s_max: 4 * 3600,
             connections_max: 1024,
         }
     }
@@ -148,6 +154,14 @@ impl ServerConfig {
         if !(1..=MESSAGE_BYTES_LIMIT).contains(&self.message_bytes_max) {
             let reason = format!("must be 1 to {MESSAGE_BYTES_LIMIT}, not {}", self.message_bytes_max);
             return refuse("server.message_bytes_max", reason);
+        }
+        if !(1..=limits::SOUND_BYTES_LIMIT).contains(&self.sound_bytes_max) {
+            let reason = format!("must be 1 to {}, not {}", limits::SOUND_BYTES_LIMIT, self.sound_bytes_max);
+            return refuse("server.sound_bytes_max", reason);
+        }
+        if !(1..=limits::SOUND_S_LIMIT).contains(&self.sound_s_max) {
+            let reason = format!("must be 1 to {}, not {}", limits::SOUND_S_LIMIT, self.sound_s_max);
+            return refuse("server.sound_s_max", reason);
         }
         if self.drain_s > limits::DRAIN_S_LIMIT {
             let reason = format!("must be at most {}, not {}", limits::DRAIN_S_LIMIT, self.drain_s);

@@ -21,7 +21,6 @@ pub(crate) enum Capability {
     /// Vectors, scores or labels.
     Task(Task),
     /// Speech written down.
-    #[allow(dead_code, reason = "services are built on it")]
     Transcribe,
     /// What any model does: tokens.
     Any,

@@ -1,4 +1,4 @@
-//! The services Engine and Store as one, for calls from inside this process, where no router stands between: a call's path says
+//! Two services as one, such as Engine and Store, for calls from inside this process, where no router stands between: a call's path says
 //! whose it is.
 
 use std::{
@@ -16,11 +16,11 @@ use tonic::{
     server::NamedService,
 };
 
-/// Both services.
+/// Both services; the first gets what is not the other's.
 #[derive(Clone)]
 pub(crate) struct Both<E, S> {
-    pub(crate) engine: E,
-    pub(crate) store: S,
+    pub(crate) first: E,
+    pub(crate) other: S,
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -37,8 +37,8 @@ where
     type Future = Answer;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        match self.engine.poll_ready(context) {
-            Poll::Ready(Ok(())) => self.store.poll_ready(context),
+        match self.first.poll_ready(context) {
+            Poll::Ready(Ok(())) => self.other.poll_ready(context),
             waits => waits,
         }
     }
@@ -46,8 +46,8 @@ where
     fn call(&mut self, request: Request<Body>) -> Answer {
         let service = request.uri().path().trim_start_matches('/').split('/').next();
         if service == Some(S::NAME) {
-            return Box::pin(self.store.call(request));
+            return Box::pin(self.other.call(request));
         }
-        Box::pin(self.engine.call(request))
+        Box::pin(self.first.call(request))
     }
 }

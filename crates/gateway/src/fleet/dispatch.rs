@@ -191,6 +191,22 @@ impl Fleet {
         Ok(answer)
     }
 
+    /// Asks one daemon, and others where that one cannot answer, for an answer that comes for a while: the lease is to be held
+    /// meanwhile.
+    pub(crate) async fn ask_held<R, T, F>(
+        &self,
+        route: Route<'_>,
+        request: R,
+        call: impl Fn(Client, R) -> F,
+    ) -> Result<(Lease, Response<T>), Status>
+    where
+        R: Clone,
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let (lease, _, answer) = self.ask_with(route, &request, call, &mut Attempts::default()).await?;
+        Ok((lease, answer))
+    }
+
     /// Asks every daemon that serves and has the model so. Where one fails its error is the answer, with its name: what is
     /// asked so can be asked again. Where none has it, one daemon says so.
     pub(crate) async fn ask_all<R, T, F>(
@@ -266,6 +282,13 @@ impl Fleet {
     pub(crate) async fn list(&self) -> Result<v1::ListResponse, Status> {
         let ask = async |mut client: Client| client.list(v1::ListRequest::default()).await;
         Ok(union::lists(self.every(ask).await?))
+    }
+}
+
+impl Lease {
+    /// An answer that had begun broke off.
+    pub(crate) fn failed(&self, status: &Status) {
+        blame(&self.0, status);
     }
 }
 

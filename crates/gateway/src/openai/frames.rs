@@ -12,6 +12,16 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
+    /// Whether nothing was added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// What was added.
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Adds one event with a JSON object as its data.
     pub(crate) fn data(&mut self, value: &impl Serialize) {
         let start = self.bytes.len();

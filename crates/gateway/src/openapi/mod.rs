@@ -102,6 +102,7 @@ fn document() -> Value {
         "Chat",
         "Responses",
         "Anthropic",
+        "Speech",
         "Vectors",
         "Scores",
         "TEI",
@@ -136,6 +137,10 @@ fn operation(route: &Route) -> Value {
     let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
     let mut content = json!({media: {"schema": schema::kind(route.answer)}});
+    if route.takes_form() {
+        content["text/plain"] =
+            json!({"schema": {"type": "string", "description": "Of response_format text, srt and vtt."}});
+    }
     if let Some(event) = route.event {
         let (stream, how) = match route.tag {
             "Ollama" => ("application/x-ndjson", format!("Lines, a {event} each.")),
@@ -171,7 +176,7 @@ fn operation(route: &Route) -> Value {
         if !examples.is_empty() {
             body["examples"] = Value::Object(examples);
         }
-        operation["requestBody"] = json!({"required": true, "content": {"application/json": body}});
+        operation["requestBody"] = json!({"required": true, "content": {route.body_type(): body}});
     }
     let parameters = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters: Vec<Value> = parameters
@@ -188,6 +193,16 @@ fn operation(route: &Route) -> Value {
 }
 
 impl Route {
+    /// Whether it takes a form with a file in place of JSON.
+    fn takes_form(&self) -> bool {
+        self.request.ends_with("Form")
+    }
+
+    /// What its body is.
+    fn body_type(&self) -> &'static str {
+        if self.takes_form() { "multipart/form-data" } else { "application/json" }
+    }
+
     /// Whether it can answer with that status.
     fn refuses(&self, status: &str) -> bool {
         match self.path {

@@ -85,6 +85,16 @@ fn every_schema_that_is_named_is_there_and_every_schema_is_named() {
     assert_eq!(named, there, "named (left) and there (right)");
 }
 
+/// An example as a form.
+fn form(example: &Value) -> String {
+    let part = |(name, value): (&String, &Value)| {
+        let file = if name == "file" { "; filename=\"a.wav\"" } else { "" };
+        let text = value.as_str().unwrap();
+        format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"{file}\r\n\r\n{text}\r\n")
+    };
+    example.as_object().unwrap().iter().map(part).collect::<String>() + "--x--\r\n"
+}
+
 /// Which top-level fields are looked for while each route reads its examples.
 async fn looked_for() -> BTreeMap<(&'static str, &'static str), BTreeSet<String>> {
     let config = Config { adapter_updates: true, ..Config::default() };
@@ -99,11 +109,15 @@ async fn looked_for() -> BTreeMap<(&'static str, &'static str), BTreeSet<String>
         for example in &route.examples {
             fields::record();
             let request = Request::builder().method(route.method).uri(route.path);
-            let request =
-                request.header("content-type", "application/json").body(Body::from(example.to_string()));
+            let (kind, body) = match route.takes_form() {
+                false => ("application/json", example.to_string()),
+                true => ("multipart/form-data; boundary=x", form(example)),
+            };
+            let request = request.header("content-type", kind).body(Body::from(body));
             let answer = router(Arc::clone(&app), mcp.clone()).oneshot(request.unwrap()).await.unwrap();
             assert_ne!(answer.status(), 400, "{} {example}", route.path);
             names.extend(fields::recorded());
+            names.extend(route.takes_form().then(|| "file".to_owned()));
         }
         found.insert((route.method, route.path), names);
     }
@@ -113,7 +127,8 @@ async fn looked_for() -> BTreeMap<(&'static str, &'static str), BTreeSet<String>
 /// The properties of a request's schema.
 fn documented(document: &Value, method: &str, path: &str) -> BTreeSet<String> {
     let operation = &document["paths"][path][method.to_lowercase()];
-    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let content = operation["requestBody"]["content"].as_object().unwrap();
+    let schema = &content.values().next().unwrap()["schema"];
     let name = schema["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
     document["components"]["schemas"][name]["properties"].as_object().unwrap().keys().cloned().collect()
 }

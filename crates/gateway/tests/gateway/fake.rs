@@ -26,7 +26,7 @@ use tokio_stream::{
 use tonic::{Request, Response, Status, transport::server::Connected};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-use crate::{PATIENCE, fake_store::FakeStore, models, vectors};
+use crate::{PATIENCE, fake_speech::Heard, fake_store::FakeStore, models, vectors};
 
 /// What happens on a stream.
 #[derive(Debug, Clone)]
@@ -49,6 +49,7 @@ pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     health: HealthReporter,
     shared: Arc<Shared>,
+    pub(crate) heard: Heard,
     dropped: Arc<AsyncMutex<mpsc::UnboundedReceiver<bool>>>,
 }
 
@@ -111,15 +112,17 @@ impl Fake {
             copies: Arc::default(),
             messages_max: Mutex::default(),
         });
+        let heard = Heard::default();
         let store = StoreServer::new(FakeStore(Arc::clone(&shared.copies)));
         let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
         let (health, health_service) = tonic_health::server::health_reporter();
         let server = tonic::transport::Server::builder()
             .add_service(service)
             .add_service(store)
+            .add_service(heard.service())
             .add_service(health_service);
         tokio::spawn(server.serve_with_incoming(incoming));
-        Fake { address, health, shared, dropped: Arc::new(AsyncMutex::new(receiver)) }
+        Fake { address, health, shared, heard, dropped: Arc::new(AsyncMutex::new(receiver)) }
     }
 
     pub(crate) fn uri(&self) -> String {

@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod anthropic;
+mod audio;
 mod connections;
 mod dialects;
 mod doors;
 mod embeddings;
 mod failures;
 mod fake;
+mod fake_speech;
 mod fake_store;
 mod fleet;
 mod history;

@@ -1,0 +1,415 @@
+//! Transcribe: a file's bytes come as the client sends them, a thread decodes them as they come, the model takes samples as
+//! it goes, and what it says goes back, all at once. Between each two of these lie a few pieces: who is slower holds the other
+//! back. Whatever its end, each request is counted once and logged in one line.
+
+#[cfg(test)]
+pub(crate) mod stand_in;
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::{Buf as _, Bytes};
+use futures_util::{Stream, stream};
+use hanzo_engine_access::Pass;
+use hanzo_engine_proto::v1::{self, transcribe_request::Part};
+use hanzo_engine_sound::{Gate, Hint, Limits, Sound, SoundError};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
+use tonic::{Request, Status, Streaming};
+
+use super::{Core, answer_by, deadline, pass_of, record::RequestLog};
+use crate::{
+    convert::{
+        request,
+        speech::{self, Ending, Said, SharedMap, Told},
+        trace::trace_id,
+    },
+    drain::Active,
+    error::Error,
+    limits::{SOUND_MESSAGE_BYTES_MAX, SOUND_MESSAGES_MAX, SOUND_SILENCE_MAX},
+    on_demand::Demand,
+    registry::{Capability, InUse},
+    served::Served,
+    transcribe::{Asked, CHUNK_SAMPLES_MAX, SOUND_CHUNKS, Transcription},
+};
+
+/// Begins to write down what is said. The answer is its stream, which says the rest.
+pub(super) async fn transcribe(
+    core: &Arc<Core>,
+    request: Request<Streaming<v1::TranscribeRequest>>,
+    limits: Limits,
+) -> Result<impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send + use<>, Status> {
+    let arrived = Instant::now();
+    let id = request::request_id("");
+    let mut record = RequestLog::new("transcribe", core.models.metrics.clone(), id, arrived);
+    record.trace_id = trace_id(request.metadata());
+    match begin(core, request, limits, arrived, &mut record).await {
+        Ok(begun) => Ok(events(Live { record, begun, ready: VecDeque::new(), over: false })),
+        Err(Refused::Error(error)) => {
+            record.end(Some(&error));
+            Err(error.into())
+        }
+        Err(Refused::Access(refusal)) => {
+            let error = Error::field("model", refusal.to_string());
+            record.end(Some(&error));
+            core.models.metrics.refused(&refusal);
+            Err(refusal.into())
+        }
+    }
+}
+
+/// Why nothing was begun.
+enum Refused {
+    Error(Error),
+    Access(hanzo_engine_access::Refusal),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Error(error)
+    }
+}
+
+/// Who writes it down.
+enum Hears {
+    Model(Transcription),
+    #[cfg(test)]
+    StandIn(mpsc::Receiver<Told>),
+}
+
+impl Hears {
+    async fn begin(
+        served: &Arc<Served>,
+        asked: Asked,
+        sound: mpsc::Receiver<Vec<f32>>,
+    ) -> Result<Hears, Error> {
+        #[cfg(test)]
+        if served.name == stand_in::NAME {
+            return stand_in::transcribe(served, asked, sound).map(Hears::StandIn);
+        }
+        served.must_transcribe()?;
+        served.transcribe(asked, sound).await.map(Hears::Model)
+    }
+
+    async fn next(&mut self) -> Option<Told> {
+        match self {
+            Hears::Model(transcription) => transcription.next().await,
+            #[cfg(test)]
+            Hears::StandIn(told) => told.recv().await,
+        }
+    }
+}
+
+/// A request that its model has.
+struct Begun {
+    transcription: Hears,
+    said: Said,
+    /// What came of the sound, once it has ended: its seconds, and whether the model was given any of it.
+    decoded: Option<oneshot::Receiver<Result<Decoded, Error>>>,
+    heard: Option<Decoded>,
+    language: String,
+    arrived: Instant,
+    first: Option<Instant>,
+    by: Option<Instant>,
+    pass: Pass,
+    _upload: Upload,
+    _active: Active,
+    _served: InUse,
+}
+
+/// What was decoded.
+#[derive(Clone, Copy)]
+struct Decoded {
+    seconds: f64,
+    given: bool,
+}
+
+/// The task that takes the client's messages, which ends with the request.
+struct Upload(AbortHandle);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn begin(
+    core: &Arc<Core>,
+    request: Request<Streaming<v1::TranscribeRequest>>,
+    limits: Limits,
+    arrived: Instant,
+    record: &mut RequestLog,
+) -> Result<Begun, Refused> {
+    let active = core.drain.enter()?;
+    let deadline = deadline(&request, arrived)?;
+    let by = answer_by(deadline);
+    let pass = pass_of(&request);
+    let (metadata, extensions, mut messages) = request.into_parts();
+    let config = match super::within(by, next(&mut messages)).await? {
+        Some(Part::Config(config)) => config,
+        _ => return Err(Error::field("config", "must be the first message").into()),
+    };
+    record.request_id = request::request_id(&config.request_id);
+    pass.use_model(&config.model).map_err(Refused::Access)?;
+    let from = Request::from_parts(metadata, extensions, ());
+    let client = core.clients.of(&from, &config.client)?;
+    let (options, hint) = speech::options(&config)?;
+    let demand = Demand { by, keep_alive: request::keep_alive(config.keep_alive.as_deref())? };
+    let served = core.models.serving(&config.model, Capability::Transcribe, demand).await?;
+    record.model = Some((served.name.clone(), served.metrics.clone()));
+    let language = options.language.clone();
+    let priority = pass.priority(config.priority);
+    let asked = Asked { options, priority, client, arrived, deadline };
+    let (samples, sound) = mpsc::channel(SOUND_CHUNKS);
+    let transcription = super::within(by, Hears::begin(&served, asked, sound)).await?;
+    record.queued = true;
+
+    let (bytes, incoming) = mpsc::channel(SOUND_MESSAGES_MAX);
+    let upload = Upload(tokio::spawn(upload(messages, bytes)).abort_handle());
+    let map = SharedMap::default();
+    let (done, decoded) = oneshot::channel();
+    let gated = config.voice_activity.unwrap_or(true);
+    let of_thread = map.clone();
+    tokio::task::spawn_blocking(move || {
+        let incoming = Incoming { messages: Mutex::new(incoming), piece: Bytes::new() };
+        // Nobody waits for it any more: the client has left.
+        let _ = done.send(decode(incoming, &hint, &limits, gated, &samples, &of_thread));
+    });
+    let said = Said::new(record.request_id.clone(), served.name.clone(), map, config.logprobs);
+    Ok(Begun {
+        transcription,
+        said,
+        decoded: Some(decoded),
+        heard: None,
+        language,
+        arrived,
+        first: None,
+        by,
+        pass,
+        _upload: upload,
+        _active: active,
+        _served: served,
+    })
+}
+
+/// The client's next message; none at its end.
+async fn next(messages: &mut Streaming<v1::TranscribeRequest>) -> Result<Option<Part>, Error> {
+    let silent = || {
+        let reason = format!("nothing came for {} seconds; send it at once", SOUND_SILENCE_MAX.as_secs());
+        Error::field("data", reason)
+    };
+    let message = timeout(SOUND_SILENCE_MAX, messages.message()).await.map_err(|_| silent())?;
+    let message = message.map_err(|status| match status.code() {
+        tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => {
+            let reason = format!("must have at most {SOUND_MESSAGE_BYTES_MAX} bytes in a message");
+            Error::field("data", reason)
+        }
+        _ => Error::Stopped { what: "the file broke off" },
+    })?;
+    Ok(message.and_then(|message| message.part))
+}
+
+/// Hands on the file's bytes, as fast as they are decoded.
+async fn upload(mut messages: Streaming<v1::TranscribeRequest>, bytes: mpsc::Sender<Result<Bytes, Error>>) {
+    loop {
+        let piece = match next(&mut messages).await {
+            Ok(None) => return,
+            Ok(Some(Part::Data(data))) if data.len() > SOUND_MESSAGE_BYTES_MAX => {
+                let reason = format!("must have at most {SOUND_MESSAGE_BYTES_MAX} bytes in a message");
+                Err(Error::field("data", reason))
+            }
+            Ok(Some(Part::Data(data))) => Ok(data),
+            Ok(Some(Part::Config(_))) => Err(Error::field("config", "must come once, before the data")),
+            Err(error) => Err(error),
+        };
+        let ends = piece.is_err();
+        if bytes.send(piece).await.is_err() || ends {
+            return;
+        }
+    }
+}
+
+/// The file's bytes for a thread that waits for them.
+struct Incoming {
+    messages: Mutex<mpsc::Receiver<Result<Bytes, Error>>>,
+    piece: Bytes,
+}
+
+/// What ended the bytes before their end, inside of the decoder's error.
+#[derive(Debug)]
+struct Broken(Error);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+impl Read for Incoming {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            let messages = self.messages.get_mut().unwrap_or_else(PoisonError::into_inner);
+            match messages.blocking_recv() {
+                None => return Ok(0),
+                Some(Ok(piece)) => self.piece = piece,
+                Some(Err(error)) => return Err(io::Error::other(Broken(error))),
+            }
+        }
+        let read = buffer.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut buffer[..read]);
+        Ok(read)
+    }
+}
+
+/// Decodes all of it, and gives the model what is worth hearing.
+fn decode(
+    incoming: Incoming,
+    hint: &Hint,
+    limits: &Limits,
+    gated: bool,
+    samples: &mpsc::Sender<Vec<f32>>,
+    map: &SharedMap,
+) -> Result<Decoded, Error> {
+    let own = |error: SoundError| match error {
+        SoundError::Read(error) => match error.downcast::<Broken>() {
+            Ok(Broken(error)) => error,
+            Err(error) => Error::field("data", error.to_string()),
+        },
+        error => error.into(),
+    };
+    let mut sound = Sound::open(incoming, hint, limits).map_err(own)?;
+    let mut gate = gated.then(Gate::new);
+    let mut given = false;
+    let mut give = |chunk: Vec<f32>| {
+        given |= !chunk.is_empty();
+        // Who took them has ended; what it said last says why.
+        chunk.chunks(CHUNK_SAMPLES_MAX).all(|part| samples.blocking_send(part.to_vec()).is_ok())
+    };
+    while let Some(chunk) = sound.next_chunk().map_err(own)? {
+        let chunk = match &mut gate {
+            None => chunk,
+            Some(gate) => {
+                let mut heard = Vec::with_capacity(chunk.len());
+                gate.push(&chunk, &mut heard);
+                map.lock().unwrap_or_else(PoisonError::into_inner).follow(gate.map());
+                heard
+            }
+        };
+        if !give(chunk) {
+            break;
+        }
+    }
+    if let Some(gate) = &mut gate {
+        let mut heard = Vec::new();
+        gate.finish(&mut heard);
+        give(heard);
+    }
+    Ok(Decoded { seconds: sound.seconds(), given })
+}
+
+/// The stream of one request; dropping it cancels the model's work.
+struct Live {
+    record: RequestLog, // dropped first
+    begun: Begun,
+    ready: VecDeque<v1::TranscribeEvent>,
+    over: bool,
+}
+
+fn events(live: Live) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send {
+    stream::unfold(live, |mut live| async {
+        if let Some(event) = live.ready.pop_front() {
+            return Some((Ok(event), live));
+        }
+        if live.over {
+            return None;
+        }
+        let by = live.begun.by;
+        let event = match super::within(by, live.next()).await {
+            Ok(event) => Ok(event),
+            Err(error) => {
+                live.over = true;
+                live.record.end(Some(&error));
+                Err(error.into())
+            }
+        };
+        Some((event, live))
+    })
+}
+
+/// What happened first.
+enum Turn {
+    Decoded(Result<Decoded, Error>),
+    Said(Option<Told>),
+}
+
+impl Live {
+    async fn next(&mut self) -> Result<v1::TranscribeEvent, Error> {
+        let mut finished = false;
+        loop {
+            // Where nothing was worth hearing there is nothing to wait for.
+            if let Some(heard) = self.begun.heard.filter(|heard| finished || !heard.given) {
+                return Ok(self.end(heard));
+            }
+            match self.turn(finished).await {
+                Turn::Decoded(decoded) => self.begun.heard = Some(decoded?),
+                Turn::Said(None) => return Err(Error::Stopped { what: "the model's worker ended" }),
+                Turn::Said(Some(said)) => {
+                    self.begun.first.get_or_insert_with(Instant::now);
+                    match self.begun.said.event(said?) {
+                        Some(event) => return Ok(event),
+                        None => finished = true,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn turn(&mut self, finished: bool) -> Turn {
+        let Begun { transcription, decoded, .. } = &mut self.begun;
+        let ended = async {
+            match decoded {
+                Some(waits) => waits.await.unwrap_or(Err(Error::Stopped { what: "decoding ended" })),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = ended => {
+                self.begun.decoded = None;
+                Turn::Decoded(ended)
+            }
+            said = transcription.next(), if !finished => Turn::Said(said),
+        }
+    }
+
+    /// The last event, before it the first where the model has said nothing.
+    fn end(&mut self, heard: Decoded) -> v1::TranscribeEvent {
+        let Begun { said, language, arrived, first, pass, .. } = &mut self.begun;
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        let ending = Ending {
+            seconds: heard.seconds,
+            queue_ms: first.map_or(0.0, |first| ms(first.duration_since(*arrived))),
+            total_ms: ms(arrived.elapsed()),
+        };
+        (self.record.prompt_tokens, self.record.completion_tokens) =
+            (said.prompt_tokens, said.completion_tokens);
+        pass.spend(said.prompt_tokens.saturating_add(said.completion_tokens));
+        let last = said.finish(&ending);
+        self.record.end(None);
+        self.over = true;
+        if said.started {
+            return last;
+        }
+        self.ready.push_back(last);
+        said.start(std::mem::take(language), 0.0)
+    }
+}

@@ -1,0 +1,287 @@
+//! A form with a file (RFC 7578), read as it comes. Its fields become one JSON object, which the reader of fields takes like any
+//! other; its file is held while it is small or comes before the fields that say what to do with it, and else is handed on.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream;
+use multer::{Constraints, Error as Fault, Field, Multipart, SizeLimit};
+use serde_json::{Map, Value, json};
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    app::App,
+    bodies::Room,
+    body::{Incoming, Pace},
+    engine::Piece,
+    error::{ApiError, quote},
+    limits::{FORM_BYTES_BESIDE, FORM_FIELD_BYTES_MAX, FORM_FIELDS_MAX, SOUND_HELD_BYTES},
+};
+
+/// The field that the file is.
+pub(crate) const FILE: &str = "file";
+
+/// What has come of a form.
+pub(crate) struct Form {
+    /// Its fields but the file, by their names without `[]`.
+    pub(crate) fields: Map<String, Value>,
+    /// The file's name and type; none: it had no file.
+    pub(crate) file: Option<File>,
+    /// The file's bytes that are held.
+    pub(crate) held: VecDeque<Bytes>,
+    /// The rest of it, where there is more.
+    rest: Option<Rest>,
+    room: Room,
+}
+
+/// What is said of a file.
+#[derive(Debug, Default)]
+pub(crate) struct File {
+    pub(crate) name: String,
+    pub(crate) mime_type: String,
+}
+
+/// A form that goes on.
+struct Rest {
+    parts: Multipart<'static>,
+    file: Option<Field<'static>>,
+    trouble: Trouble,
+    bytes: usize, // of the file, so far
+    bytes_max: usize,
+}
+
+/// What was wrong with the bytes below the form.
+type Trouble = Arc<Mutex<Option<ApiError>>>;
+
+/// Reads a form as far as its file may be handed on: to the end where the file is small, or comes before `model`.
+///
+/// # Errors
+/// 415 for another media type, 400 for what is no form, 413 over the limit, 408 when it does not come in time, 503 where
+/// there is no room for it.
+pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, ApiError> {
+    let (headers, share, body) = incoming.into_parts();
+    let media = headers.get(axum::http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let boundary = media.ok_or(()).and_then(|media| multer::parse_boundary(media).map_err(drop));
+    let boundary = boundary.map_err(|()| {
+        let got = media.map_or("nothing".to_owned(), quote);
+        ApiError::media_type(format!("expected content-type: multipart/form-data with a boundary, got {got}"))
+    })?;
+    let bytes_max = app.config.sound_bytes_max;
+    let trouble = Trouble::default();
+    let pieces = pieces(body, Pace::new(app.config.body_timeout_s), trouble.clone());
+    let whole = bytes_max.saturating_add(FORM_BYTES_BESIDE);
+    let limits = Constraints::new().size_limit(SizeLimit::new().whole_stream(whole as u64));
+    let parts = Multipart::with_constraints(pieces, boundary, limits);
+    let rest = Rest { parts, file: None, trouble, bytes: 0, bytes_max };
+    let room = app.sounds.room(share);
+    let mut form = Form { fields: Map::new(), file: None, held: VecDeque::new(), rest: Some(rest), room };
+    while let Some(part) = form.next().await? {
+        match part {
+            Part::Field(name, value) => form.put(name, value)?,
+            Part::Piece(piece) => {
+                let held = form.held_bytes() + piece.len();
+                let time = Duration::from_secs(app.config.body_timeout_s);
+                if tokio::time::timeout(time, form.room.grow(held, bytes_max)).await.is_err() {
+                    return Err(ApiError::busy("the server holds as many sound files as it may; try again"));
+                }
+                form.held.push_back(piece);
+                if held >= SOUND_HELD_BYTES && form.fields.contains_key("model") {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(form)
+}
+
+/// What comes next of a form.
+enum Part {
+    Field(String, String),
+    Piece(Bytes),
+}
+
+impl Form {
+    /// Hands the file on, and gives back what it held. Fields behind a file that was not held to its end are refused: what
+    /// they ask for has begun.
+    pub(crate) async fn send(&mut self, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
+        while let Some(piece) = self.held.pop_front() {
+            // Who took them says himself why no more are taken.
+            if to.send(Piece::Bytes(piece)).await.is_err() {
+                return Ok(());
+            }
+        }
+        self.room.settle();
+        while let Some(part) = self.next().await? {
+            match part {
+                Part::Piece(piece) => {
+                    if to.send(Piece::Bytes(piece)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                Part::Field(name, _) => {
+                    let problem = format!(
+                        "must come before the file in the form, where that has over {SOUND_HELD_BYTES} bytes"
+                    );
+                    return Err(ApiError::field(&name, problem));
+                }
+            }
+        }
+        let _ = to.send(Piece::End).await;
+        Ok(())
+    }
+
+    /// Reads on for a while, and keeps nothing.
+    pub(crate) async fn discard(&mut self, app: &App) {
+        self.held.clear();
+        self.room.settle();
+        let time = Duration::from_secs(app.config.body_timeout_s);
+        let rest = async { while let Ok(Some(_)) = self.next().await {} };
+        let _ = tokio::time::timeout(time, rest).await;
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.held.iter().map(Bytes::len).sum()
+    }
+
+    fn put(&mut self, name: String, text: String) -> Result<(), ApiError> {
+        let is_list = name.ends_with("[]");
+        let name = name.trim_end_matches("[]").to_owned();
+        let value = typed(&name, text);
+        match (self.fields.get_mut(&name), is_list) {
+            (Some(Value::Array(list)), _) => list.push(value),
+            (Some(_), _) => return Err(ApiError::field(&name, "is in the form twice")),
+            (None, true) => drop(self.fields.insert(name, json!([value]))),
+            (None, false) => drop(self.fields.insert(name, value)),
+        }
+        if self.fields.len() > FORM_FIELDS_MAX {
+            return Err(ApiError::body(format!("the form has more than {FORM_FIELDS_MAX} fields")));
+        }
+        Ok(())
+    }
+
+    /// The next field, or the next piece of the file; none at the end of the form.
+    async fn next(&mut self) -> Result<Option<Part>, ApiError> {
+        let Some(rest) = &mut self.rest else { return Ok(None) };
+        let part = rest.next(&mut self.file).await;
+        if !matches!(part, Ok(Some(_))) {
+            self.rest = None;
+        }
+        part
+    }
+}
+
+impl Rest {
+    async fn next(&mut self, said: &mut Option<File>) -> Result<Option<Part>, ApiError> {
+        loop {
+            if let Some(file) = &mut self.file {
+                match file.chunk().await {
+                    Ok(Some(piece)) => {
+                        self.bytes += piece.len();
+                        if self.bytes > self.bytes_max {
+                            return Err(ApiError::body_too_large(self.bytes_max));
+                        }
+                        if piece.is_empty() {
+                            continue;
+                        }
+                        return Ok(Some(Part::Piece(piece)));
+                    }
+                    Ok(None) => self.file = None,
+                    Err(fault) => return Err(self.fault(fault)),
+                }
+            }
+            let field = match self.parts.next_field().await {
+                Ok(None) => return Ok(None),
+                Ok(Some(field)) => field,
+                Err(fault) => return Err(self.fault(fault)),
+            };
+            let Some(name) = field.name().map(str::to_owned) else {
+                return Err(ApiError::body("a part of the form has no name"));
+            };
+            if name == FILE {
+                if said.is_some() {
+                    return Err(ApiError::field(FILE, "is in the form twice; send one file"));
+                }
+                let mime_type = field.content_type().map_or(String::new(), ToString::to_string);
+                let file_name = field.file_name().unwrap_or_default().to_owned();
+                *said = Some(File { name: file_name, mime_type });
+                self.file = Some(field);
+                continue;
+            }
+            let text = self.text(&name, field).await?;
+            return Ok(Some(Part::Field(name, text)));
+        }
+    }
+
+    async fn text(&mut self, name: &str, mut field: Field<'static>) -> Result<String, ApiError> {
+        let mut bytes = Vec::new();
+        loop {
+            match field.chunk().await {
+                Ok(None) => break,
+                Ok(Some(piece)) if bytes.len() + piece.len() > FORM_FIELD_BYTES_MAX => {
+                    let problem = format!("must have at most {FORM_FIELD_BYTES_MAX} bytes");
+                    return Err(ApiError::field(name, problem));
+                }
+                Ok(Some(piece)) => bytes.extend_from_slice(&piece),
+                Err(fault) => return Err(self.fault(fault)),
+            }
+        }
+        String::from_utf8(bytes).map_err(|_| ApiError::field(name, "must be UTF-8"))
+    }
+
+    /// What is wrong: with the bytes, or with the form that they are.
+    fn fault(&self, fault: Fault) -> ApiError {
+        if let Some(error) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return error;
+        }
+        match fault {
+            Fault::StreamSizeExceeded { .. } => ApiError::body_too_large(self.bytes_max),
+            fault => ApiError::body(format!("the body is no whole form: {fault}")),
+        }
+    }
+}
+
+/// The body's pieces, at the pace that bodies must have; the time in which nobody asked for them is not the client's.
+fn pieces(
+    body: Body,
+    pace: Pace,
+    trouble: Trouble,
+) -> impl futures_util::Stream<Item = Result<Bytes, std::fmt::Error>> + Send + 'static {
+    stream::unfold(Some((body, pace, Instant::now())), move |state| {
+        let trouble = trouble.clone();
+        async move {
+            let (mut body, mut pace, since) = state?;
+            pace.resume(since);
+            match pace.next(&mut body).await {
+                Ok(None) => None,
+                Ok(Some(piece)) => Some((Ok(piece), Some((body, pace, Instant::now())))),
+                Err(error) => {
+                    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    Some((Err(std::fmt::Error), None))
+                }
+            }
+        }
+    })
+}
+
+/// A field's text as what the reader of fields expects of its name: a form has texts alone.
+fn typed(name: &str, text: String) -> Value {
+    match name {
+        "temperature" | "seed" | "priority" => {
+            text.trim().parse::<serde_json::Number>().map_or(Value::String(text), Value::Number)
+        }
+        "stream" | "vad_filter" => match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "1" => Value::Bool(true),
+            "false" | "0" => Value::Bool(false),
+            _ => Value::String(text),
+        },
+        // A list that is sent as one: by its name without brackets.
+        "timestamp_granularities" | "include" if !text.is_empty() => Value::String(text),
+        _ if text.is_empty() => Value::Null,
+        _ => Value::String(text),
+    }
+}

@@ -1,0 +1,61 @@
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`, as OpenAI has them: a form with a sound file comes in, and goes
+//! on to the engine as it comes; what is said goes back as JSON, text or subtitles, or as events.
+
+pub(crate) mod form;
+mod languages;
+mod live;
+mod reply;
+mod request;
+pub mod subtitles;
+mod work;
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State, response::Response};
+use hanzo_engine_proto::v1::Capability;
+
+use crate::{app::App, asker::Asker, body::Incoming, error::ApiError, select::select, until::Until};
+use request::{Asked, Task};
+
+/// Writes down what is said.
+pub(crate) async fn transcriptions(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
+    handle(app, asker, incoming, Task::Transcribe).await
+}
+
+/// Says it in English.
+pub(crate) async fn translations(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
+    handle(app, asker, incoming, Task::Translate).await
+}
+
+async fn handle(app: Arc<App>, asker: Asker, incoming: Incoming, task: Task) -> Result<Response, ApiError> {
+    let until = Until::of(&app);
+    let peer = incoming.peer();
+    let mut form = form::read(&app, incoming).await?;
+    let started = async {
+        let Asked { mut config, shape, stream } = request::read(&form, task, app.config.lenient)?;
+        config.request_id = asker.id.as_str().to_owned();
+        config.client = asker.id.client();
+        config.model = select(&app, &asker, config.model, &[Capability::Transcribe]).await?.model;
+        let begun = work::begin(&app, &asker, config, &mut form, until.clone(), stream, task).await?;
+        Ok((begun, shape, stream))
+    };
+    match started.await {
+        Ok((begun, _, true)) => {
+            Ok(live::response(begun, std::time::Duration::from_secs(app.config.sse_keep_alive_s), peer))
+        }
+        Ok((begun, shape, false)) => Ok(reply::response(&begun.events, shape, task)),
+        Err(error) => {
+            // Many clients send all before they read the answer.
+            form.discard(&app).await;
+            Err(error)
+        }
+    }
+}

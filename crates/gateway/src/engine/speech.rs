@@ -1,0 +1,118 @@
+//! Speech of an engine: a file goes in as it comes, what is said comes out.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
+use hanzo_engine_proto::v1::{
+    TranscribeConfig, TranscribeEvent, TranscribeRequest, transcribe_event::Event, transcribe_request::Part,
+};
+use tokio::{
+    sync::{Mutex, Notify, mpsc},
+    time::Instant,
+};
+use tonic::Status;
+
+use super::{Engine, Link, of_the_gateway};
+use crate::{carrier::Client, fleet::Route, limits::SOUND_MESSAGE_BYTES};
+
+/// A file on its way to an engine, to be given to another one where that one does not take it: its bytes go once one has.
+#[derive(Clone)]
+struct File {
+    config: TranscribeConfig,
+    bytes: Arc<Mutex<mpsc::Receiver<Bytes>>>,
+}
+
+/// Whether an engine has taken a request, which it says before it reads the file.
+#[derive(Clone, Default)]
+struct Taken(Arc<(AtomicBool, Notify)>);
+
+impl Taken {
+    fn say(&self) {
+        self.0.0.store(true, SeqCst);
+        self.0.1.notify_one();
+    }
+
+    async fn heard(&self) {
+        while !self.0.0.load(SeqCst) {
+            self.0.1.notified().await;
+        }
+    }
+}
+
+impl File {
+    /// The messages of a request.
+    fn messages(self, taken: Taken) -> impl Stream<Item = TranscribeRequest> + Send + 'static {
+        let config = TranscribeRequest { part: Some(Part::Config(self.config)) };
+        let bytes = self.bytes;
+        let data = stream::once(async move {
+            taken.heard().await;
+            bytes.lock_owned().await
+        });
+        let data = data.flat_map(|bytes| {
+            stream::unfold((bytes, Bytes::new()), |(mut bytes, mut piece)| async move {
+                while piece.is_empty() {
+                    // Also where who asked has left: the answer is dropped with this, and only then is the call reset.
+                    piece = bytes.recv().await?;
+                }
+                let now = piece.split_to(piece.len().min(SOUND_MESSAGE_BYTES));
+                let message = TranscribeRequest { part: Some(Part::Data(now)) };
+                Some((message, (bytes, piece)))
+            })
+        });
+        stream::iter([config]).chain(data)
+    }
+}
+
+impl Engine {
+    /// Has a sound file written down, whose bytes come by `bytes`; the end of those is the end of the file. Dropping the future
+    /// or the stream cancels it in the engine.
+    pub(crate) async fn transcribe(
+        &mut self,
+        mut config: TranscribeConfig,
+        bytes: mpsc::Receiver<Bytes>,
+        deadline: Option<Instant>,
+    ) -> Result<impl Stream<Item = Result<TranscribeEvent, Status>> + Send + use<>, Status> {
+        self.use_model(&config.model)?;
+        config.priority = self.pass.priority(config.priority);
+        let (model, head) = (config.model.clone(), self.head(deadline));
+        let file = File { config, bytes: Arc::new(Mutex::new(bytes)) };
+        let call = |mut client: Client, file: File| {
+            let head = head.clone();
+            async move {
+                let taken = Taken::default();
+                let answer = client.speech.transcribe(head.over(file.messages(taken.clone()))).await;
+                if answer.is_ok() {
+                    taken.say();
+                }
+                answer
+            }
+        };
+        let events = match &self.link {
+            Link::One(client) => Either::Left(self.said(call(client.clone(), file).await)?),
+            Link::Fleet(fleet) => {
+                let asked = fleet.ask_held(Route::to(&model), file, call).await;
+                let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
+                // Held for as long as the answer comes.
+                Either::Right(answer.into_inner().inspect_err(move |status| lease.failed(status)))
+            }
+        };
+        let (remote, pass) = (self.remote, self.pass.clone());
+        let (seen, record) = (self.record.clone(), self.record.clone());
+        Ok(events
+            .inspect_ok(move |event| match &event.event {
+                Some(Event::Started(started)) => seen.answered(&started.model, 0),
+                Some(Event::Finished(finished)) => {
+                    let (prompt, completion) = (finished.prompt_tokens, finished.completion_tokens);
+                    pass.spend(prompt.saturating_add(completion));
+                    seen.generated(prompt, completion);
+                }
+                _ => {}
+            })
+            .map_err(move |status| of_the_gateway(remote, status))
+            .inspect_err(move |status| record.failed(status)))
+    }
+}
