@@ -1,10 +1,11 @@
-//! `doctor`: what is wrong with the model store of this machine, and its repair.
+//! `doctor`: what this machine has for the engine, what is wrong with its model store, and its repair.
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
 use crate::models::store_dir;
 use crate::print::{print_json, print_line};
 use crate::size::{show_bytes, show_count};
+use crate::surroundings::Surroundings;
 use crate::term::harmless;
 use hanzo_engine_daemon::store::{FileState, Held, Repaired, Store, StoreError};
 use serde::Serialize;
@@ -25,6 +26,8 @@ struct Report {
     free_bytes: u64,
     findings: Vec<Finding>,
     repaired: Option<Repair>,
+    #[serde(flatten)]
+    around: Option<Surroundings>,
 }
 
 /// Something to know.
@@ -107,8 +110,13 @@ impl Repair {
 }
 
 /// Runs the command.
-pub(crate) fn doctor(args: DoctorArgs) -> Result<(), CliError> {
+pub(crate) async fn doctor(args: DoctorArgs) -> Result<(), CliError> {
     let dir = store_dir(&args.store)?;
+    let around = Surroundings::look(args.network).await?;
+    if !args.json {
+        around.print()?;
+    }
+    let print = |args: &DoctorArgs, report| print(args, Report { around: Some(around), ..report });
     if args.repair {
         let (store, repaired) = Store::repair(&dir)?;
         return print(&args, examine(&store, Some(Repair::from_store(repaired)))?);
@@ -130,7 +138,15 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<(), CliError> {
 impl Report {
     fn empty(dir: &Path) -> Self {
         let dir = dir.display().to_string();
-        Self { dir, sound: true, models: 0, free_bytes: 0, findings: Vec::new(), repaired: None }
+        Self {
+            dir,
+            sound: true,
+            models: 0,
+            free_bytes: 0,
+            findings: Vec::new(),
+            repaired: None,
+            around: None,
+        }
     }
 }
 
@@ -203,6 +219,7 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
         free_bytes: usage.free_bytes,
         findings,
         repaired,
+        around: None,
     })
 }
 

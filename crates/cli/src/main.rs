@@ -32,6 +32,7 @@ mod serve;
 mod session;
 mod size;
 mod storage;
+mod surroundings;
 mod table;
 mod term;
 mod transcribe;
@@ -74,7 +75,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Export(args) => wait_for(archive::export(args)),
         Command::Import(args) => wait_for(archive::import(args)),
         Command::Inspect(args) => wait_for(inspect::inspect(args)),
-        Command::Doctor(args) => doctor::doctor(args),
+        Command::Doctor(args) => wait_for(doctor::doctor(args)),
         Command::Load(args) => wait_for(load::load(args)),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),

@@ -74,7 +74,7 @@ pub(crate) fn default_bytes() -> Option<u64> {
 }
 
 /// Memory this process could take now: what the kernel says is available, within the control group's limit.
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let machine = match fs::read_to_string("/proc/meminfo") {
         Ok(text) => meminfo_available(&text),
         Err(_) => physical_bytes(),

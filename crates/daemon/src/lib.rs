@@ -39,6 +39,7 @@ mod launch;
 mod layers;
 mod limits;
 pub mod log;
+pub mod machine;
 mod metrics;
 mod models;
 mod on_demand;

@@ -175,6 +175,17 @@ impl Http {
         }
     }
 
+    /// The headers of whatever an address answers; why there is no answer, for people.
+    pub(crate) async fn headers(&self, url: &Url) -> Result<HeaderMap, String> {
+        let get = Get { url, auth: None, range: None, accept: None, led_by_public: false };
+        match self.send(url, &get, false).await {
+            Ok(response) => Ok(response.headers().clone()),
+            Err(Fault::Passing { why, .. }) => Err(why),
+            Err(Fault::Status { status, .. }) => Err(status.to_string()),
+            Err(Fault::Final(error)) => Err(error.to_string()),
+        }
+    }
+
     async fn send(&self, url: &Url, get: &Get<'_>, led_by_public: bool) -> Result<Response, Fault> {
         if self.offline {
             return Err(Fault::Final(PullError::Offline { what: shown(url) }));

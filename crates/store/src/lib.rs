@@ -33,6 +33,7 @@ mod publish;
 mod pull;
 mod pull_error;
 mod reach;
+mod reachable;
 mod record;
 mod reference;
 mod repair;
@@ -62,6 +63,7 @@ pub use progress::{FileProgress, Phase, Progress};
 pub use publish::Inspect;
 pub use pull::{Pull, PullState, Puller};
 pub use pull_error::PullError;
+pub use reachable::{Reachable, reachable};
 pub use record::{
     Description, FileRecord, FileState, Held, ModelRecord, NewModel, Role, SideTexts, texts_beside,
 };

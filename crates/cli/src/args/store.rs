@@ -274,14 +274,17 @@ pub(crate) struct ImportArgs {
 /// `doctor`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Looks at the store on this machine, which no daemon may have open meanwhile. Without --repair it changes nothing. --repair moves a database aside that cannot be opened, and gives pulled models their records again by the manifests beside their files. The exit code is 1 while something is wrong.
+    after_help = "Tells what this machine has for the engine and what would make it faster, and looks at the store, which no daemon may have open meanwhile. Without --repair it changes nothing. --repair moves a database aside that cannot be opened, and gives pulled models their records again by the manifests beside their files. The exit code is 1 while something is wrong.
 
---json prints {\"dir\", \"sound\", \"models\": how many, \"free_bytes\", \"findings\": [{\"what\": \"database\", \"record\", \"files\", \"folder\", \"pull\" or \"orphans\", \"serious\": it makes the store unsound, \"message\"}], \"repaired\": null without --repair, or {\"database_moved_to\": null or a path, \"restored\": [names], \"skipped\": [{\"path\", \"why\"}], \"relinked\": how many files}}."
+--json prints {\"dir\", \"sound\", \"models\": how many, \"free_bytes\", \"findings\": [{\"what\": \"database\", \"record\", \"files\", \"folder\", \"pull\" or \"orphans\", \"serious\": it makes the store unsound, \"message\"}], \"repaired\": null without --repair, or {\"database_moved_to\": null or a path, \"restored\": [names], \"skipped\": [{\"path\", \"why\"}], \"relinked\": how many files}, \"machine\": {\"processor\", \"threads\", \"tier\", \"tiers_missing\", \"memory_bytes\", \"memory_available_bytes\", \"memory_limit_bytes\", \"cpu_limit\", \"huge_pages\", \"governor\", \"nvidia_driver\": null where the system does not say, \"gpus\", \"advice\": [sentences]}, \"ports\": [{\"port\", \"what\", \"state\": \"free\", \"taken\" or \"forbidden\"}], \"hubs\": null without --network, or [{\"url\", \"error\": null where it answers, \"clock_ahead_s\"}]}."
 )]
 pub(crate) struct DoctorArgs {
     /// Repair what can be repaired
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Ask the hub and Ollama's registry whether they answer, and what time it is there
+    #[arg(long)]
+    pub(crate) network: bool,
     /// Print JSON: one object
     #[arg(long)]
     pub(crate) json: bool,

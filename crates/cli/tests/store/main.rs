@@ -440,7 +440,10 @@ async fn doctor_brings_a_lost_record_back() {
     let lost = place.run("a", &["doctor", "--json"]);
     assert_eq!(lost.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&lost.stdout).unwrap();
-    assert_eq!(keys(&report), ["dir", "findings", "free_bytes", "models", "repaired", "sound"]);
+    assert_eq!(
+        keys(&report),
+        ["dir", "findings", "free_bytes", "hubs", "machine", "models", "ports", "repaired", "sound"]
+    );
     assert_eq!(report["findings"][0]["what"], "database", "{report}");
     let repaired = place.json("a", &["doctor", "--repair"]);
     let repair_keys = ["aliases", "database_moved_to", "dropped", "relinked", "restored", "skipped", "why"];
