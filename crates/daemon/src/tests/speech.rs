@@ -157,13 +157,15 @@ async fn who_leaves_leaves_nothing() {
     let mut client = SpeechClient::new(rig.channel.clone());
     // An upload that never ends: what was sent is written down meanwhile.
     let file = wav(&[(true, 20)]);
-    let begun = whole(hears(), &file[..200_000]).chain(stream::pending());
+    // What a client has of a call is gone once both sides of it are dropped.
+    let (sends, pending) = tokio::sync::mpsc::channel::<TranscribeRequest>(1);
+    let begun = whole(hears(), &file[..200_000]).chain(tokio_stream::wrappers::ReceiverStream::new(pending));
     let mut events = in_time(client.transcribe(begun)).await.unwrap().into_inner();
     let first = in_time(events.message()).await.unwrap().unwrap();
     assert!(matches!(first.event, Some(Said::Started(_))));
     let second = in_time(events.message()).await.unwrap().unwrap();
     assert!(matches!(second.event, Some(Said::Delta(_))));
-    drop(events);
+    drop((events, sends));
     rig.until("it has ended", async |_| RUNNING.load(SeqCst) <= before).await;
     // Nor does one whose time is over.
     let mut late = tonic::Request::new(whole(hears(), &file[..100_000]).chain(stream::pending()));

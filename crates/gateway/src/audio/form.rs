@@ -18,7 +18,6 @@ use crate::{
     app::App,
     bodies::Room,
     body::{Incoming, Pace},
-    engine::Piece,
     error::{ApiError, quote},
     limits::{FORM_BYTES_BESIDE, FORM_FIELD_BYTES_MAX, FORM_FIELDS_MAX, SOUND_HELD_BYTES},
 };
@@ -108,10 +107,10 @@ enum Part {
 impl Form {
     /// Hands the file on, and gives back what it held. Fields behind a file that was not held to its end are refused: what
     /// they ask for has begun.
-    pub(crate) async fn send(&mut self, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
+    pub(crate) async fn send(&mut self, to: mpsc::Sender<Bytes>) -> Result<(), ApiError> {
         while let Some(piece) = self.held.pop_front() {
             // Who took them says himself why no more are taken.
-            if to.send(Piece::Bytes(piece)).await.is_err() {
+            if to.send(piece).await.is_err() {
                 return Ok(());
             }
         }
@@ -119,7 +118,7 @@ impl Form {
         while let Some(part) = self.next().await? {
             match part {
                 Part::Piece(piece) => {
-                    if to.send(Piece::Bytes(piece)).await.is_err() {
+                    if to.send(piece).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -131,7 +130,6 @@ impl Form {
                 }
             }
         }
-        let _ = to.send(Piece::End).await;
         Ok(())
     }
 
