@@ -18,10 +18,13 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
+/// What was asked, and the file.
+type Asked = (TranscribeConfig, Vec<u8>);
+
 /// Requests as they came, each with its file.
 #[derive(Clone, Default)]
 pub(crate) struct Heard {
-    pub(crate) whole: Arc<Mutex<Vec<(TranscribeConfig, Vec<u8>)>>>,
+    pub(crate) whole: Arc<Mutex<Vec<Asked>>>,
     pub(crate) running: Arc<AtomicUsize>,
 }
 
