@@ -294,7 +294,7 @@ impl Cpu {
         let decoder = Decoder::load(&backend, files, progress)?;
         let engine = Engine::new(backend, decoder, sides.text, sides.embedder, config)?;
         let Some(tower) = &files.tower else { return Ok(engine) };
-        Ok(engine.with_tower(Box::new(Tower::load(self.backend(), tower)?)))
+        Ok(engine.with_tower(Box::new(Tower::load(self.backend(), tower, config.context_tokens_max)?)))
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -323,7 +323,8 @@ impl Device for Cpu {
     ) -> EngineMemory {
         let backend = self.backend();
         let drafting = |draft| DraftModel::memory(&backend, draft, &files.spec, config);
-        let seeing = files.tower.as_ref().map(|tower| Tower::memory(&backend, tower));
+        let seeing = files.tower.as_ref();
+        let seeing = seeing.map(|tower| Tower::memory(&backend, tower, config.context_tokens_max));
         Engine::memory(&backend, files, config)
             + draft.map(drafting).unwrap_or_default()
             + seeing.unwrap_or_default()

@@ -224,7 +224,7 @@ pub(crate) fn build(
     };
     let (context_shift, is_cut) =
         request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
-    pictures::check_whole(&media, is_cut)?;
+    pictures::check_whole(&media, is_cut, shifts)?;
     let rendered = rendered.filter(|_| !is_cut);
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.

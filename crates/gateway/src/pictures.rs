@@ -10,16 +10,25 @@ use crate::{
     limits::PICTURE_BYTES_MAX,
 };
 
-/// OpenAI's part: `image_url` is an object with `url` and `detail`, or the URL itself, and `detail` beside it.
+/// OpenAI's part: `image_url` is an object with `url` and `detail`, or the URL itself, and `detail` beside it. Qwen's services
+/// know `min_pixels` and `max_pixels` beside those.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
+    let mut bound = |name: &str| fields.take(name).map(|field| field.integer(1..=u32::MAX)).transpose();
+    let [least, most] = [bound("min_pixels")?, bound("max_pixels")?];
     let field = fields.require("image_url")?;
-    if field.value().is_string() {
-        let detail = detail(fields)?;
-        return of_uri(field, detail);
-    }
-    let mut object = field.object()?;
-    let detail = detail(&mut object)?;
-    of_uri(object.require("url")?, detail)
+    let media = match field.value().is_string() {
+        true => {
+            let detail = detail(fields)?;
+            of_uri(field, detail)?
+        }
+        false => {
+            let mut object = field.object()?;
+            let detail = detail(&mut object)?;
+            of_uri(object.require("url")?, detail)?
+        }
+    };
+    let [min_pixels, max_pixels] = [least, most].map(|pixels| pixels.map(u64::from));
+    Ok(part(v1::Media { min_pixels, max_pixels, ..media }))
 }
 
 /// Anthropic's block: a `source` of base64.
@@ -32,12 +41,12 @@ pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError
     }
     let field = source.require("data")?;
     let bytes = decode_base64(&field.text()?, PICTURE_BYTES_MAX);
-    Ok(part(bytes.map_err(|error| refused(&field, &error))?, ""))
+    Ok(part(media(bytes.map_err(|error| refused(&field, &error))?, "")))
 }
 
-fn of_uri(field: Field, detail: &str) -> Result<v1::ContentPart, ApiError> {
+fn of_uri(field: Field, detail: &str) -> Result<v1::Media, ApiError> {
     let bytes = from_data_uri(&field.text()?, PICTURE_BYTES_MAX);
-    Ok(part(bytes.map_err(|error| refused(&field, &error))?, detail))
+    Ok(media(bytes.map_err(|error| refused(&field, &error))?, detail))
 }
 
 fn detail(fields: &mut Fields) -> Result<&'static str, ApiError> {
@@ -48,7 +57,10 @@ fn refused(field: &Field, error: &PictureError) -> ApiError {
     field.error(error.to_string())
 }
 
-fn part(data: Vec<u8>, detail: &str) -> v1::ContentPart {
-    let media = v1::Media { data: data.into(), detail: detail.to_owned(), ..v1::Media::default() };
+fn media(data: Vec<u8>, detail: &str) -> v1::Media {
+    v1::Media { data: data.into(), detail: detail.to_owned(), ..v1::Media::default() }
+}
+
+fn part(media: v1::Media) -> v1::ContentPart {
     v1::ContentPart { part: Some(Part::Media(media)) }
 }

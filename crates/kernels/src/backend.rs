@@ -74,6 +74,8 @@ pub enum Activation {
     GeluTanh,
     /// GELU by erf, within 1e-6 of it.
     GeluErf,
+    /// `x * sigmoid(1.702 x)` (CLIP).
+    QuickGelu,
     /// `max(x, 0)`.
     Relu,
     /// `max(x, 0)²` (arxiv.org/abs/2109.08668).

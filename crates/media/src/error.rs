@@ -60,6 +60,39 @@ pub enum PictureError {
         /// Of the picture.
         height: u32,
     },
+    /// Bounds of a request between which no size lies.
+    #[error(
+        "is to have {least} to {most} pixels: min_pixels must not be above max_pixels, and max_pixels at least {square}, one \
+         square of the model's patches"
+    )]
+    Bounds {
+        /// At least so many.
+        least: u64,
+        /// At most so many.
+        most: u64,
+        /// The smallest picture.
+        square: u64,
+    },
+    /// Bounds of a request, of a processor that has none.
+    #[error("has min_pixels or max_pixels, which this model's processor does not know; leave them out")]
+    NoBounds,
+    /// More patches than the tower has room for.
+    #[error(
+        "becomes {width} x {height} pixels, {patches} patches, and the model's tower has room for {max}; set max_pixels to \
+         {pixels} or less, or send a smaller picture"
+    )]
+    TooManyPatches {
+        /// Of what it becomes.
+        width: u32,
+        /// Of what it becomes.
+        height: u32,
+        /// Of it.
+        patches: usize,
+        /// As many as there is room for.
+        max: usize,
+        /// Pixels of so many.
+        pixels: u64,
+    },
 }
 
 /// Why a processor's settings cannot be followed.

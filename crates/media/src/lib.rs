@@ -13,10 +13,11 @@ mod resize;
 mod tests;
 mod tiles;
 mod turn;
+mod whole;
 
 pub use data_uri::{decode_base64, from_data_uri};
 pub use decode::{Format, Limits, Picture, decode};
 pub use error::{PictureError, ProcessorError};
 pub use pixels::PixelScale;
-pub use processor::{Detail, Frame, Prepared, Processor};
+pub use processor::{Detail, Frame, Look, Prepared, Processor};
 pub use resize::{Filter, resize};

@@ -90,7 +90,8 @@ fn processors_make_what_transformers_do() {
             _ => Detail::High,
         };
         let picture = texture(size(&of["width"]), size(&of["height"]));
-        let prepared = processor.prepare(picture, detail).unwrap();
+        let [pixels_min, pixels_max] = ["pixels_min", "pixels_max"].map(|key| of[key].as_u64());
+        let prepared = processor.prepare(picture, Look { detail, pixels_min, pixels_max }).unwrap();
         assert_eq!((prepared.rows, prepared.cols), (size(&of["rows"]), size(&of["cols"])), "{of}");
         assert_eq!(prepared.frames.len(), of["frames"][0].as_u64().unwrap() as usize, "{of}");
         assert!(detail == Detail::High || prepared.frames.len() <= processor.frames_max(), "{of}");
@@ -135,6 +136,46 @@ fn settings_that_would_be_lost_are_refused_by_name() {
     ] {
         assert_eq!(with(key, value).unwrap_err().key, key);
     }
+}
+
+#[test]
+fn settings_of_sizes_that_vary_are_held_to_what_is_known() {
+    let with = |key: &str, value: Value| {
+        let mut config = Map::new();
+        config.insert("image_processor_type".into(), "Qwen2VLImageProcessor".into());
+        config.insert(key.into(), value);
+        Processor::from_config(&config)
+    };
+    for (key, value) in [
+        ("crop_size", json!(224)),
+        ("max_image_size", json!({ "longest_edge": 64 })),
+        ("patch_size", json!(0)),
+        ("merge_size", json!("2")),
+        ("temporal_patch_size", json!(3)),
+        ("min_pixels", json!(-1)),
+        ("max_pixels", json!("many")),
+    ] {
+        assert_eq!(with(key, value).unwrap_err().key, key);
+    }
+    let processor = with("max_pixels", json!(100_000)).unwrap();
+    let look = |pixels_min, pixels_max| {
+        processor.prepare(texture(300, 200), Look { pixels_min, pixels_max, ..Look::default() })
+    };
+    let sides = |prepared: Prepared| (prepared.frames[0].width, prepared.frames[0].height);
+    assert_eq!(sides(look(None, None).unwrap()), (308, 196));
+    assert_eq!(sides(look(None, Some(784)).unwrap()), (28, 28));
+    assert_eq!(sides(look(Some(200_000), Some(300_000)).unwrap()), (560, 392), "{processor:?}");
+    assert!(matches!(look(Some(200_000), None), Err(PictureError::Bounds { most: 100_000, .. })));
+    assert!(matches!(look(None, Some(783)), Err(PictureError::Bounds { square: 784, .. })));
+    let low = processor.prepare(texture(2000, 1000), Look { detail: Detail::Low, ..Look::default() });
+    assert_eq!(sides(low.unwrap()), (420, 196), "its own bound is the lower");
+    let long = processor.prepare(texture(1, 201), Look::default());
+    assert!(matches!(long, Err(PictureError::Shape { .. })));
+    // Where sizes do not vary there is nothing to bound.
+    let config = json!({ "image_processor_type": "SmolVLMImageProcessor" });
+    let tiles = Processor::from_config(config.as_object().unwrap()).unwrap();
+    let bounded = tiles.prepare(texture(9, 9), Look { pixels_max: Some(784), ..Look::default() });
+    assert_eq!(bounded, Err(PictureError::NoBounds));
 }
 
 #[test]

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 from transformers.image_transforms import convert_to_rgb
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 HERE = pathlib.Path(__file__).parent
@@ -141,5 +142,50 @@ def processors():
     return found
 
 
+WHOLE_CONFIGS = [
+    # As Qwen2-VL's and Qwen2.5-VL's files say it.
+    {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14,
+     "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+     "image_std": [0.26862954, 0.26130258, 0.27577711]},
+    # As Qwen3-VL's.
+    {"image_processor_type": "Qwen2VLImageProcessorFast", "size": {"longest_edge": 16777216, "shortest_edge": 65536},
+     "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]},
+    {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 1024, "max_pixels": 9000, "patch_size": 8, "merge_size": 2},
+    {"image_processor_type": "Qwen2VLImageProcessor", "size": {"shortest_edge": 400, "longest_edge": 5000}, "patch_size": 4,
+     "merge_size": 3, "resample": 2, "do_normalize": False},
+]
+
+
+def wholes():
+    random.seed(7)
+    found = []
+    for config in WHOLE_CONFIGS:
+        sizes = [(64, 64), (100, 7), (7, 100), (33, 32), (42, 70), (14, 15), (1, 3)] + [
+            (random.randint(1, 300), random.randint(1, 300)) for _ in range(12)] + [(700, 520)]
+        own = {key: value for key, value in config.items() if key != "image_processor_type"}
+        for width, height in sizes:
+            image = Image.fromarray(texture(width, height))
+            for bounds in [{}, {"max_pixels": 4000}, {"min_pixels": 2500, "max_pixels": 20000}]:
+                how = dict(own)
+                if bounds:
+                    size = dict(how.pop("size", {}))
+                    least, most = how.pop("min_pixels", size.get("shortest_edge")), how.pop("max_pixels", size.get("longest_edge"))
+                    most = bounds.get("max_pixels", most)
+                    how["size"] = {"shortest_edge": bounds.get("min_pixels", min(least, most)), "longest_edge": most}
+                raw = Qwen2VLImageProcessorPil(**{**how, "do_rescale": False, "do_normalize": False})([image], return_tensors="np")
+                made = Qwen2VLImageProcessorPil(**how)([image], return_tensors="np")["pixel_values"].astype(np.float32)
+                (_, rows, cols), patch, joined = raw["image_grid_thw"][0].tolist(), config["patch_size"], config["merge_size"]
+                pixels = raw["pixel_values"].reshape(rows // joined, cols // joined, joined, joined, 3, 2, patch, patch)[..., 0, :, :]
+                pixels = pixels.transpose(0, 2, 5, 1, 3, 6, 4).reshape(rows * patch, cols * patch, 3)
+                numbers = made[0].reshape(3, 2, patch, patch)[:, 0, 0, :4]
+                found.append({
+                    "config": config, "width": width, "height": height, "detail": "Own",
+                    "pixels_min": bounds.get("min_pixels"), "pixels_max": bounds.get("max_pixels"),
+                    "frames": [1, rows * patch, cols * patch], "rows": 0, "cols": 0, "digest": digest(pixels.astype(np.uint8)),
+                    "numbers": [[float(n) for n in row] for row in numbers],
+                })
+    return found
+
+
 (HERE / "golden.json").write_text(json.dumps(
-    {"files": files(), "resizes": resizes(), "processors": processors()}, indent=None, separators=(",", ":")) + "\n")
+    {"files": files(), "resizes": resizes(), "processors": processors() + wholes()}, indent=None, separators=(",", ":")) + "\n")

@@ -126,6 +126,7 @@ impl<B: Backend> Decoder<B> {
             "a row of logits for each asked for"
         );
         backend.begin(batch)?;
+        let cleared = self.network.clear_deep(backend, batch.rows(), false);
         self.layers_forward(backend, batch, kv);
         let computed = match logits.is_empty() {
             true => Ok(()),
@@ -139,7 +140,7 @@ impl<B: Backend> Decoder<B> {
             logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));
         }
         // The step is ended whatever came of it, so that the device is given back.
-        backend.end().and(computed)
+        backend.end().and(cleared).and(computed)
     }
 
     fn softcap(&self) -> Option<f32> {
@@ -181,11 +182,13 @@ impl<B: Backend> Decoder<B> {
         kv: &mut B::Kv,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
+        let hidden = self.network.spec.hidden;
+        let deep = step.given.iter().any(|given| given.width > hidden);
+        self.network.clear_deep(backend, step.batch.rows(), deep)?;
         for given in &step.given {
             let rows = &given.values[given.elements.clone()];
-            backend.write_rows(self.network.residual(), given.row, rows)?;
-            let count = rows.len() / self.network.spec.hidden;
-            self.network.pad_inputs(backend, given.row, count)?;
+            self.network.give(backend, given.row, given.width, rows)?;
+            self.network.pad_inputs(backend, given.row, rows.len() / given.width)?;
         }
         self.layers_forward(backend, &step.batch, kv);
         if step.draws.rows.is_empty() {

@@ -357,8 +357,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn enter(&mut self, job: &Job) {
-        let hidden = self.decoder.spec().hidden;
-        assert!(job.media.iter().all(|span| span.width() == hidden), "media in rows of {hidden}");
+        let &TransformerSpec { hidden, deep_layers, .. } = self.decoder.spec();
+        let widths = [hidden, hidden * (1 + deep_layers)];
+        assert!(job.media.iter().all(|span| widths.contains(&span.width())), "media in rows of {widths:?}");
         self.scheduler.submit(job, &self.text);
         self.fetch_prefix(job);
     }

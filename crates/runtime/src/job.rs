@@ -121,8 +121,10 @@ impl Job {
             let reason = format!("must be 1 to {CHOICES_MAX}, got {}", self.choices);
             return Err(RequestError::invalid("choices", reason));
         }
-        let frame = text.sight.as_ref().map(Sight::frame);
-        media::check(&self.media, self.prompt.len(), text.hidden, frame)?;
+        let sight = text.sight.as_ref();
+        let widths = [text.hidden, sight.map_or(text.hidden, Sight::row_width)];
+        let is_frame = |span: &MediaSpan| sight.is_some_and(|sight| sight.fits(span));
+        media::check(&self.media, self.prompt.len(), widths, is_frame)?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;
         if self.stop.max_tokens == 0 && self.prompt_logprobs.is_none() {

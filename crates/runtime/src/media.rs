@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::BLOCK_TOKENS;
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
@@ -17,10 +17,30 @@ pub struct MediaSpan {
     pub tokens: usize,
     /// Names what the rows were made of, and how: a cryptographic digest, because equal names share blocks of the cache.
     pub digest: [u8; 32],
-    /// `(tokens, hidden)`, as the network's first layer takes them; empty where they are still to be made of `pixels`.
+    /// `(tokens, hidden)`, as the network's first layer takes them, or with what further layers add behind each; empty where
+    /// they are still to be made of `pixels`.
     pub rows: Arc<[f32]>,
     /// A frame that the model's tower makes the rows of; empty where they are there.
     pub pixels: Arc<[u8]>,
+    /// Tokens above each other and beside each other, where they stand in a picture.
+    pub grid: [u32; 2],
+    /// Their positions go by the picture's rows and columns, and what follows them stands behind its longer side (M-RoPE), rather
+    /// than behind as many tokens as there are.
+    pub in_plane: bool,
+}
+
+/// Positions in time, height and width of a prompt's token, and of those that follow the prompt.
+pub fn position(spans: &[MediaSpan], token: usize) -> [u32; 3] {
+    let mut saved = 0; // places that spans before do not take
+    for span in spans.iter().filter(|span| span.in_plane).take_while(|span| span.first <= token) {
+        let [rows, cols] = span.grid.map(|side| side as usize);
+        if token < span.first + span.tokens {
+            let (start, own) = (span.first - saved, token - span.first);
+            return [start, start + own / cols, start + own % cols].map(|place| place as u32);
+        }
+        saved += span.tokens - rows.max(cols);
+    }
+    [(token - saved) as u32; 3]
 }
 
 impl MediaSpan {
@@ -52,16 +72,27 @@ impl MediaSpan {
     }
 }
 
-/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers, whose tower makes so many rows of a
-/// frame of so many bytes.
+/// Says where a sequence's rows stand, which begin with the batch's `first` and are of such tokens, if pictures before some of them
+/// take fewer places than they have tokens. Rows of others, that are in the batch before, stand where they are counted.
+pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
+    let Batch { axes, positions, .. } = batch;
+    if axes.is_empty() && !spans.iter().any(|span| span.in_plane) {
+        return;
+    }
+    axes.extend(positions[axes.len()..first].iter().map(|&position| [position; 3]));
+    axes.extend(tokens.clone().map(|token| position(spans, token)));
+}
+
+/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers, or of those where pictures are seen;
+/// `is_frame` says whether one that is still to be seen is a frame of its tower.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] that says which does not, and why.
 pub fn check(
     spans: &[MediaSpan],
     prompt_tokens: usize,
-    hidden: usize,
-    frame: Option<(usize, usize)>,
+    [hidden, seen]: [usize; 2],
+    is_frame: impl Fn(&MediaSpan) -> bool,
 ) -> Result<(), RequestError> {
     let mut end = 0;
     for (index, span) in spans.iter().enumerate() {
@@ -73,7 +104,7 @@ pub fn check(
             return refuse("begins before the end of the one before");
         }
         if span.is_to_be_seen() && span.rows.is_empty() {
-            if frame != Some((span.tokens, span.pixels.len())) {
+            if !is_frame(span) {
                 return refuse("is no frame of this model's tower");
             }
             end = span.first + span.tokens;
@@ -82,7 +113,11 @@ pub fn check(
         if span.rows.is_empty() || !span.rows.len().is_multiple_of(span.tokens) {
             return refuse("has no whole row for each of its tokens");
         }
-        if span.width() != hidden {
+        let grid = span.grid.iter().try_fold(1usize, |all, &side| all.checked_mul(side as usize));
+        if span.in_plane && grid != Some(span.tokens) {
+            return refuse("has not as many tokens as its rows and columns");
+        }
+        if ![hidden, seen].contains(&span.width()) {
             return refuse(&format!("is in rows of {} numbers, and the model's have {hidden}", span.width()));
         }
         end = span.first + span.tokens;
@@ -116,13 +151,15 @@ mod tests {
             digest: [digest; 32],
             rows: vec![0.0; 4 * tokens].into(),
             pixels: Arc::default(),
+            grid: [1, tokens as u32],
+            in_plane: false,
         }
     }
 
     #[test]
     fn spans_lie_in_the_prompt_one_after_the_other() {
-        assert_eq!(check(&[], 1, 4, None), Ok(()));
-        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5, 4, None), Ok(()));
+        assert_eq!(check(&[], 1, [4; 2], |_| false), Ok(()));
+        assert_eq!(check(&[span(0, 3, 1), span(3, 2, 1)], 5, [4; 2], |_| false), Ok(()));
         for (spans, prompt_tokens) in [
             (vec![span(0, 3, 1), span(2, 2, 1)], 5),
             (vec![span(3, 3, 1)], 5),
@@ -132,7 +169,7 @@ mod tests {
             (vec![MediaSpan { rows: Vec::new().into(), ..span(1, 2, 1) }], 5),
             (vec![MediaSpan { rows: vec![0.0; 16].into(), ..span(1, 2, 1) }], 5),
         ] {
-            assert!(check(&spans, prompt_tokens, 4, None).is_err(), "{spans:?}");
+            assert!(check(&spans, prompt_tokens, [4; 2], |_| false).is_err(), "{spans:?}");
         }
     }
 
@@ -143,11 +180,33 @@ mod tests {
                 MediaSpan { rows: Arc::default(), pixels: vec![0; bytes].into(), ..span(1, tokens, 1) };
             [span]
         };
-        assert_eq!(check(&frame(2, 12), 5, 4, Some((2, 12))), Ok(()));
-        assert!(check(&frame(2, 11), 5, 4, Some((2, 12))).is_err());
-        assert!(check(&frame(3, 12), 5, 4, Some((2, 12))).is_err());
-        assert!(check(&frame(2, 12), 5, 4, None).is_err(), "it has none");
-        assert!(check(&frame(2, 12), 2, 4, Some((2, 12))).is_err(), "beyond the prompt");
+        let own = |span: &MediaSpan| (span.tokens, span.pixels.len()) == (2, 12);
+        assert_eq!(check(&frame(2, 12), 5, [4; 2], own), Ok(()));
+        assert!(check(&frame(2, 11), 5, [4; 2], own).is_err());
+        assert!(check(&frame(2, 12), 5, [4; 2], |_| false).is_err(), "it has none");
+        assert!(check(&frame(2, 12), 2, [4; 2], own).is_err(), "beyond the prompt");
+        let wide = MediaSpan { rows: vec![0.0; 24].into(), ..span(1, 2, 1) };
+        assert_eq!(check(std::slice::from_ref(&wide), 5, [4, 12], own), Ok(()), "with what layers add");
+        assert!(check(&[wide], 5, [4; 2], own).is_err());
+        let plane = MediaSpan { in_plane: true, grid: [2, 2], ..span(1, 2, 1) };
+        assert!(check(&[plane], 5, [4; 2], own).is_err(), "another number of rows and columns");
+    }
+
+    #[test]
+    fn a_picture_in_a_plane_takes_the_places_of_its_longer_side() {
+        let plane = |first, grid: [u32; 2]| MediaSpan {
+            grid,
+            in_plane: true,
+            ..span(first, (grid[0] * grid[1]) as usize, 1)
+        };
+        let spans = [plane(2, [2, 3]), plane(9, [3, 1])];
+        let of = |tokens: Range<usize>| tokens.map(|token| position(&spans, token)).collect::<Vec<_>>();
+        assert_eq!(of(0..2), [[0; 3], [1; 3]]);
+        assert_eq!(of(2..8), [[2, 2, 2], [2, 2, 3], [2, 2, 4], [2, 3, 2], [2, 3, 3], [2, 3, 4]]);
+        assert_eq!(of(8..9), [[5; 3]]);
+        assert_eq!(of(9..12), [[6, 6, 6], [6, 7, 6], [6, 8, 6]]);
+        assert_eq!(of(12..14), [[9; 3], [10; 3]]);
+        assert_eq!(position(&[span(0, 5, 1)], 7), [7; 3], "in line every token has its place");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool, BlockTables},
-    media::MediaSpan,
+    media::{self, MediaSpan},
     output::{Generation, Hidden, HiddenRows, Purpose, Reading},
     overflow::ContextShift,
     speculation::Speculation,
@@ -314,9 +314,10 @@ impl Sequence {
                 let row = first + within.start - positions.start;
                 step.batch.sources[row..row + within.len()].fill(RowSource::Embedding);
                 let (values, elements) = (span.rows.clone(), span.elements(&within));
-                step.given.push(GivenRows { row, values, elements });
+                step.given.push(GivenRows { row, values, elements, width: span.width() });
             }
         }
+        media::place(&self.media, (first, &positions), &mut step.batch);
         let ends = rows == self.remaining() + self.draft.len();
         let yields = match &mut self.purpose {
             Purpose::Read(_) => Yields::Hidden { before: self.computed, ends },

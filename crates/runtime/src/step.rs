@@ -28,8 +28,10 @@ pub struct GivenRows {
     pub row: usize,
     /// Where they lie.
     pub values: Arc<[f32]>,
-    /// Which of those they are, `(n, hidden)`.
+    /// Which of those they are, `(n, width)`.
     pub elements: Range<usize>,
+    /// Numbers of a row: of a hidden state, or of what layers add to it behind that too.
+    pub width: usize,
 }
 
 /// The rows of one sequence.

@@ -1,6 +1,6 @@
 //! Pictures of a chat, as they came: each with the field it stands in, for whoever refuses it.
 
-use hanzo_engine_media::Detail;
+use hanzo_engine_media::{Detail, Look};
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::vision::PICTURE;
 
@@ -35,8 +35,9 @@ pub(super) fn take(
             return Err(Error::field(format!("{field}.detail"), reason));
         }
     };
+    let look = Look { detail, pixels_min: wire.min_pixels, pixels_max: wire.max_pixels };
     content.push(PICTURE);
-    pictures.push(RequestedPicture { field, bytes: wire.data.into(), detail });
+    pictures.push(RequestedPicture { field, bytes: wire.data.into(), look });
     Ok(())
 }
 
@@ -68,7 +69,12 @@ mod tests {
     use super::*;
 
     fn media(mime_type: &str, detail: &str) -> v1::Media {
-        v1::Media { mime_type: mime_type.into(), detail: detail.into(), data: vec![1].into() }
+        v1::Media {
+            mime_type: mime_type.into(),
+            detail: detail.into(),
+            data: vec![1].into(),
+            ..Default::default()
+        }
     }
 
     fn part(part: v1::content_part::Part) -> v1::Message {
@@ -90,7 +96,8 @@ mod tests {
         }
         assert!(take(media("", "")).unwrap_err().contains("16 pictures"));
         assert_eq!(content, format!("a{}", String::from(PICTURE).repeat(16)));
-        assert_eq!((pictures[1].detail, pictures[2].detail, pictures.len()), (Detail::Own, Detail::Low, 16));
+        let details = [1, 2].map(|at: usize| pictures[at].look.detail);
+        assert_eq!((details[0], details[1], pictures.len()), (Detail::Own, Detail::Low, 16));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Pictures of a request: decoded and prepared as the model's own processor does, before anything waits for a worker.
 
-use hanzo_engine_media::{Detail, Limits, Prepared, decode};
+use hanzo_engine_media::{Limits, Look, Prepared, decode};
 use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel};
 
 use crate::error::Error;
@@ -12,13 +12,13 @@ pub(crate) struct RequestedPicture {
     pub(crate) field: String,
     /// Its file.
     pub(crate) bytes: Vec<u8>,
-    /// How closely it is looked at.
-    pub(crate) detail: Detail,
+    /// How it is looked at.
+    pub(crate) look: Look,
 }
 
 impl std::fmt::Debug for RequestedPicture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({} bytes, {:?})", self.field, self.bytes.len(), self.detail)
+        write!(f, "{} ({} bytes, {:?})", self.field, self.bytes.len(), self.look)
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn prepared(
 ) -> Result<Vec<Prepared>, Error> {
     let mut all = Vec::with_capacity(pictures.len());
     let mut rows = 0;
-    for RequestedPicture { field, bytes, detail } in pictures {
+    for RequestedPicture { field, bytes, look } in pictures {
         let Some(sight) = &model.sight else {
             let reason =
                 format!("{} reads no pictures; send text, or name a model that does", model.info.name);
@@ -48,8 +48,8 @@ pub(super) fn prepared(
             Error::field(field.clone(), format!("the picture {error}"))
         };
         let picture = decode(&bytes, &Limits::default()).map_err(refused)?;
-        let picture = sight.prepare(picture, detail).map_err(refused)?;
-        rows += picture.frames.len() * sight.frame_rows();
+        let picture = sight.prepare(picture, look).map_err(refused)?;
+        rows += sight.rows_of(&picture);
         if rows > tokens_max {
             let (prompt_tokens, completion_tokens, context_tokens_max) = (rows, 0, tokens_max);
             return Err(
@@ -76,11 +76,15 @@ pub(super) fn placed(
     }
 }
 
-/// That a prompt with pictures was not cut.
+/// That a prompt with pictures was not cut, and nothing of it will be dropped.
 ///
 /// # Errors
 /// [`Error::Field`].
-pub(super) fn check_whole(media: &[MediaSpan], is_cut: bool) -> Result<(), Error> {
+pub(super) fn check_whole(media: &[MediaSpan], is_cut: bool, shifts: bool) -> Result<(), Error> {
+    if shifts && !media.is_empty() {
+        let reason = "must be unset or false beside pictures: a prompt that has some is kept whole";
+        return Err(Error::field("context_shift", reason));
+    }
     if is_cut && !media.is_empty() {
         let reason = "must be unset beside pictures: a prompt that has some is not cut";
         return Err(Error::field("truncate_prompt_tokens", reason));

@@ -67,7 +67,7 @@ fn golden(case: &str, number: usize) -> (v1::InferRequest, Vec<u32>, Vec<u32>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_says_of_pictures_is_the_librarys() {
     let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
-    for case in ["smolvlm", "idefics3"] {
+    for case in ["smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"] {
         let loaded = rig.load(&data(&format!("vision/{case}")), case).await.unwrap().model.unwrap();
         assert!(loaded.capabilities().any(|can| can == v1::Capability::Vision), "{loaded:?}");
         assert!(loaded.inputs_not_read.is_empty());

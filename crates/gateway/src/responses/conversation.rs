@@ -20,6 +20,7 @@ use crate::{
     fields::{Field, Fields},
     json::Json,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
+    pictures,
 };
 
 /// What reasoning begins with that was put in `encrypted_content` here. It is no secret: who may read it has it beside.
@@ -346,7 +347,7 @@ fn arguments(field: Field) -> Result<String, ApiError> {
     if field.value().is_object() { Ok(field.value().to_text()) } else { field.string() }
 }
 
-/// A string, or parts that are text.
+/// A string, or parts that are texts and, of others than the assistant, pictures.
 fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError> {
     let Some(mut list) = field.as_list() else {
         return match field.value().is_string() {
@@ -361,8 +362,18 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
         let text = match &*kind.text()? {
             "input_text" | "output_text" | "text" | "summary_text" => fields.require("text")?.string()?,
             "refusal" if assistant => fields.require("refusal")?.string()?,
+            "input_image" if !assistant => {
+                if let Some(file) = fields.take("file_id") {
+                    let problem = "no files are kept here; send the picture itself as image_url, a data URI";
+                    return Err(ApiError::unsupported(&file.path(), problem));
+                }
+                parts.push(pictures::openai(&mut fields)?);
+                continue;
+            }
             known @ ("input_image" | "input_file" | "input_audio" | "refusal" | "computer_screenshot") => {
-                let problem = format!("{known} is not supported here by this build, only text");
+                let problem = format!(
+                    "{known} is not supported here by this build, only text and, of others than the assistant, input_image"
+                );
                 return Err(ApiError::unsupported(&kind.path(), problem));
             }
             other => {

@@ -40,7 +40,7 @@ const REFUSED: [(&str, Option<&str>, &str); 9] = [
     ("personality", None, "instructions"),
 ];
 
-/// Of `include`: what never is in an answer here, because no tools run on this side and pictures are not taken.
+/// Of `include`: what never is in an answer here, because no tools run on this side and pictures are not given back.
 const INCLUDE_NEVER: [&str; 6] = [
     "file_search_call.results",
     "web_search_call.results",

@@ -11,7 +11,11 @@ const PATH: &str = "/v1/responses";
 pub(crate) fn shown(message: &v1::Message) -> String {
     let text = |part: &v1::ContentPart| match &part.part {
         Some(Part::Text(text)) => text.clone(),
-        other => panic!("{other:?}"),
+        Some(Part::Media(v1::Media { data, detail, min_pixels, max_pixels, .. })) => {
+            let bounds = [min_pixels, max_pixels].map(|pixels| pixels.unwrap_or(0));
+            format!("<{} {detail} {bounds:?}>", String::from_utf8_lossy(data))
+        }
+        None => panic!("an empty part"),
     };
     let text = message.content.iter().map(text).collect::<Vec<_>>().join("|");
     let calls = message.tool_calls.iter();
@@ -34,6 +38,28 @@ async fn check(more: Value) -> Result<Vec<String>, String> {
         Some(Prompt::Chat(chat)) => Ok(chat.messages.iter().map(shown).collect()),
         other => panic!("{other:?}"),
     }
+}
+
+/// Three letters.
+const PICTURE: &str = "data:image/png;base64,YWJj";
+
+#[tokio::test]
+async fn pictures_are_parts_of_messages_and_of_what_tools_give() {
+    let input = json!([
+        {"role": "user", "content": [
+            {"type": "input_text", "text": "what?"},
+            {"type": "input_image", "detail": "low", "image_url": PICTURE},
+            {"type": "input_image", "image_url": PICTURE, "min_pixels": 784, "max_pixels": 100_352, "file_id": null}]},
+        {"type": "function_call", "call_id": "1", "name": "shot", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": PICTURE}]},
+    ]);
+    let expected = [
+        "system: be brief",
+        "user: what?|<abc low [0, 0]>|<abc auto [784, 100352]>",
+        "assistant:  1=shot({})",
+        "tool[1]: <abc auto [0, 0]>",
+    ];
+    assert_eq!(check(json!({"input": input, "instructions": "be brief"})).await, is(&expected));
 }
 
 fn is(messages: &[&str]) -> Result<Vec<String>, String> {
@@ -177,7 +203,25 @@ async fn reasoning_of_earlier_turns_may_be_left_out() {
 async fn items_that_cannot_be_shown_are_refused_by_their_place() {
     let part = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
     for (more, param) in [
-        (part(json!({"type": "input_image", "image_url": "data:"})), "input[0].content[0].type"),
+        (part(json!({"type": "input_image", "image_url": "data:"})), "input[0].content[0].image_url"),
+        (
+            part(json!({"type": "input_image", "image_url": "http://a/b.png"})),
+            "input[0].content[0].image_url",
+        ),
+        (part(json!({"type": "input_image", "file_id": "f"})), "input[0].content[0].file_id"),
+        (part(json!({"type": "input_image"})), "input[0].content[0].image_url"),
+        (
+            part(json!({"type": "input_image", "image_url": PICTURE, "detail": "closely"})),
+            "input[0].content[0].detail",
+        ),
+        (
+            part(json!({"type": "input_image", "image_url": PICTURE, "max_pixels": 0})),
+            "input[0].content[0].max_pixels",
+        ),
+        (
+            json!({"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": PICTURE}]}]}),
+            "input[0].content[0].type",
+        ),
         (part(json!({"type": "input_file", "file_id": "f"})), "input[0].content[0].type"),
         (part(json!({"type": "refusal", "refusal": "x"})), "input[0].content[0].type"),
         (part(json!({"type": "poem"})), "input[0].content[0].type"),

@@ -13,8 +13,14 @@ use crate::{Activation, Backend, Batch, DType, RowIds};
 const LENGTHS: [u32; 5] = [1, 11, 3, 12, 6];
 const ROWS: usize = 33;
 const WIDTH: usize = 1280;
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu, Activation::ReluSquared];
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::GeluErf,
+    Activation::QuickGelu,
+    Activation::Relu,
+    Activation::ReluSquared,
+];
 
 /// `add_embedding` for every supported type: by position and offset, by token type, types given or not; plain floats to
 /// the bit.
@@ -87,7 +93,7 @@ pub fn check_matmul_activated<B: Backend>(make: &impl Fn() -> B) {
             let weights = Weights::random(dtype, rows, cols, &mut random);
             let bias = random.normals(rows);
             let bias = ((i + j) % 3 != 0).then_some(&bias[..]);
-            check_product(&mut rig, &weights, bias, ACTIVATIONS[(i + j) % 5], &mut random);
+            check_product(&mut rig, &weights, bias, ACTIVATIONS[(i + j) % ACTIVATIONS.len()], &mut random);
         }
     }
     for activation in ACTIVATIONS {

@@ -292,6 +292,7 @@ fn faulty_activated_products_are_caught() {
         BiasIgnored by check_matmul_activated: "with bias";
         GeluSwapped by check_matmul_activated: "Gelu";
         SquareForgotten by check_matmul_activated: "ReluSquared";
+        QuickAsSilu by check_matmul_activated: "QuickGelu";
         SixBitActivations by check_matmul_activated: "matmul_activated";
         LastOutputsSkipped by check_matmul_activated: "matmul_activated";
         SumOrderOfBatch by check_matmul_activated: "in one batch";

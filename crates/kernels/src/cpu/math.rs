@@ -103,6 +103,7 @@ pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F
         Activation::Silu => silu::<L>(x),
         Activation::GeluTanh => gelu_tanh::<L>(x),
         Activation::GeluErf => gelu_erf::<L>(x),
+        Activation::QuickGelu => L::mul(x, sigmoid::<L>(L::mul(L::splat(1.702), x))),
         Activation::Relu => L::max(L::splat(0.0), x),
         Activation::ReluSquared => {
             let x = L::max(L::splat(0.0), x);

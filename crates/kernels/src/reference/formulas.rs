@@ -149,6 +149,7 @@ pub fn activate(activation: Activation, x: f64) -> f64 {
             0.5 * x * (1.0 + inner.tanh())
         }
         Activation::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
+        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
         Activation::Relu | Activation::ReluSquared if x < 0.0 => 0.0,
         Activation::Relu => x,
         Activation::ReluSquared => x * x,

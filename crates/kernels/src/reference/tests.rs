@@ -133,6 +133,8 @@ fn activations_by_hand() {
         (Activation::GeluErf, -3.0, -0.004_049_694_094_890_3),
         (Activation::GeluErf, 9.0, 9.0),
         (Activation::GeluErf, 0.0, 0.0),
+        (Activation::QuickGelu, 1.0, 0.845_795_765_932_821_2),
+        (Activation::QuickGelu, -2.0, -0.064_341_376_855_791_86),
     ] {
         let found = activate(activation, x);
         assert!((found - expected).abs() < 1e-14, "{activation:?}({x}) is {found}, not {expected}");

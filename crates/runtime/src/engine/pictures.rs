@@ -10,7 +10,6 @@ use hanzo_engine_kernels::KernelError;
 
 use crate::{
     job::{Job, JobId},
-    limits::PICTURE_ROWS_BYTES,
     vision::Towers,
 };
 
@@ -40,13 +39,8 @@ pub(super) struct Ready {
 
 impl Pictures {
     pub(super) fn new(tower: Box<dyn Towers>) -> Self {
-        Pictures {
-            tower,
-            waiting: VecDeque::new(),
-            begun: false,
-            kept: Kept::new(PICTURE_ROWS_BYTES),
-            seen: 0,
-        }
+        let kept = Kept::new(tower.kept_bytes());
+        Pictures { tower, waiting: VecDeque::new(), begun: false, kept, seen: 0 }
     }
 
     /// Whether a job has to wait for it.
@@ -92,7 +86,7 @@ impl Pictures {
             return Ok(ready.map(|Waiting { job, paused }| Ready { job, paused }));
         };
         if !self.begun {
-            self.tower.begin(&span.pixels)?;
+            self.tower.begin(&span.pixels, span.grid)?;
             self.begun = true;
         }
         let layers = if alone { self.tower.layers() } else { 1 };

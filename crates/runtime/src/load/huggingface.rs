@@ -47,7 +47,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
         of_bare_network(&mut config);
     }
     let watched = overrides.over_config(&mut config)?;
-    let spec = spec::from_config(&config)?;
+    let mut spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
     let text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
@@ -65,10 +65,13 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     found.left_out(&spec.architecture, &harmless)?;
     let tower = match (&multimodal, beside) {
         (Some(found), Some(beside)) if found.sees() && quantised.is_none() => {
-            TowerFiles::open(directory, &whole, beside, spec.hidden)?
+            TowerFiles::open(directory, &whole, beside, &spec)?
         }
         _ => None,
     };
+    if let Some(tower) = &tower {
+        tower.spec.fit(&mut spec);
+    }
     let info = ModelInfo {
         name: name_of(directory),
         format,

@@ -167,7 +167,7 @@ impl<B: Backend> Layer<B> {
         let AdapterBuffers { low, both } = adapters;
         match &self.mlp {
             // Its two products apart, with the same numbers where nothing is added between them.
-            Mlp::Gated { activation, gate_up, down, bias } => {
+            Mlp::Gated { activation, gate_up, down, bias, .. } => {
                 let both = &mut both[self.inner];
                 backend.matmul(gate_up, None, x, both);
                 backend.add_low_rank(&self.deltas.up, x, low, both);

@@ -5,15 +5,15 @@ use std::mem::swap;
 
 use hanzo_engine_kernels::{
     Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
-    MoeWeights, OutputGateParams, QkvParams, Rope, RowIds, RowOp,
+    MoeWeights, OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp,
 };
 
 use super::observed::{Observed, Place};
 use super::states::{StateBuffers, gate_width, state_widths};
 use super::{
-    AdapterBuffers, Apart, Buffers, InputBuffers, Latent, LatentBuffers, Layer, Mlp, Network, Norm, Shared,
-    StreamBuffers, attended_width, buffer_shapes, inner_widths, latent_widths, own_width, routed_width,
-    shared_width, widths_of,
+    AdapterBuffers, Apart, Buffers, DeepBuffers, InputBuffers, Latent, LatentBuffers, Layer, Mlp, Network,
+    Norm, Shared, StreamBuffers, attended_width, buffer_shapes, inner_widths, latent_widths, own_width,
+    routed_width, seeing, shared_width, widths_of,
 };
 use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
 
@@ -91,7 +91,7 @@ impl<B: Backend> Attention<'_, B> {
             shape: shape.heads_in_cache(),
             norm: &latent.norm.weight,
             norm_eps: self.norm.eps,
-            rope: Rope { kind: rope.kind, inv_freq, magnitude: rope.magnitude, axes: None },
+            rope: Rope { kind: rope.kind, inv_freq, magnitude: rope.magnitude, axes: axes_of(rope) },
         })
     }
 
@@ -134,10 +134,14 @@ impl<B: Backend> Attention<'_, B> {
                 kind: rope.kind,
                 inv_freq,
                 magnitude: rope.magnitude,
-                axes: None,
+                axes: axes_of(rope),
             }),
         }
     }
+}
+
+fn axes_of(rope: &RopeSpec) -> Option<RopeAxes> {
+    rope.axes.map(|axes| axes.axes)
 }
 
 impl<B: Backend> Network<B> {
@@ -173,6 +177,8 @@ impl<B: Backend> Network<B> {
             routed: one(routed_width(spec))?,
             inputs: InputBuffers::new(backend, spec, rows)?,
             streams: StreamBuffers::new(backend, spec, rows)?,
+            deep: DeepBuffers::new(backend, spec, rows)?,
+            both: seeing::both(backend, spec, rows)?,
             residual: residual?,
             normed: normed?,
             qkv: each(widths_of(spec, own_width))?,
@@ -188,6 +194,12 @@ impl<B: Backend> Network<B> {
     /// Where a step's embeddings are written, for rows that are not those of tokens.
     pub(crate) fn residual(&mut self) -> &mut B::Buffer {
         &mut self.buffers.as_mut().expect(PREPARED).residual
+    }
+
+    /// As `residual`, and a buffer that holds nothing before the first layer.
+    pub(crate) fn residual_and_branch(&mut self) -> (&mut B::Buffer, &mut B::Buffer) {
+        let buffers = self.buffers.as_mut().expect(PREPARED);
+        (&mut buffers.residual, &mut buffers.branch)
     }
 
     /// Writes the embeddings of a step of so many rows, of tokens, positions and types, and gives what holds the sum of them.
@@ -268,6 +280,8 @@ impl<B: Backend> Network<B> {
             routed,
             inputs,
             streams,
+            deep,
+            both,
             attended,
             branch,
             inner,
@@ -367,7 +381,10 @@ impl<B: Backend> Network<B> {
                 layer.sparse_mlp(backend, outliers, sum.normed, between, adapters, sum.branch);
             } else {
                 let x = if reads_sum { &*sum.residual } else { &*sum.normed };
-                layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+                let biased = (&mut *both, &mut inner[layer.inner]);
+                if !layer.biased_mlp(backend, x, biased, sum.branch) {
+                    layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+                }
             }
             let x = if reads_sum { &*sum.residual } else { &*sum.normed };
             if let Some(observed) = &mut observed {
@@ -395,11 +412,16 @@ impl<B: Backend> Network<B> {
             sum.normer(&input.norm).run(backend, sum.branch, sum.normed);
             swap(sum.branch, sum.normed);
         }
-        if layer.factor == 1.0 {
+        let deep_layers = self.spec.deep_layers;
+        let deep = deep.as_ref().filter(|deep| deep.adds(index, deep_layers));
+        if layer.factor == 1.0 && deep.is_none() {
             sum.add(backend, layer.last_norm.as_ref());
         } else {
             sum.add(backend, None);
-            backend.row_op(&RowOp::Scale(layer.factor), sum.residual);
+            match deep {
+                Some(deep) => deep.add(backend, index, hidden, sum.residual),
+                None => backend.row_op(&RowOp::Scale(layer.factor), sum.residual),
+            }
             if let Some(norm) = &layer.last_norm {
                 sum.normer(norm).run(backend, sum.residual, sum.normed);
             }
@@ -520,7 +542,7 @@ impl<B: Backend> Mlp<B> {
                 backend.matmul(down, down_bias.as_ref(), inner, out);
                 None
             }
-            Mlp::Gated { activation, gate_up, down, bias } => {
+            Mlp::Gated { activation, gate_up, down, bias, .. } => {
                 backend.gated_mlp(gate_up, down, *activation, x, inner, out);
                 bias.as_ref()
             }

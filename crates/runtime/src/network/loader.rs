@@ -170,6 +170,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             MlpSpec::Dense(dense) if dense.gated => Mlp::Gated {
                 activation: dense.activation,
                 gate_up: self.matrix(index, up(true))?,
+                up_bias: self.biases_if(dense.up_bias, index, up(true))?,
                 down: self.matrix(index, DOWN)?,
                 bias: self.biases_if(dense.down_bias, index, DOWN)?,
             },
@@ -241,7 +242,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let (up, down) = (self.matrix(index, shared_up(shared.gated))?, self.matrix(index, SHARED_DOWN)?);
         let activation = shared.activation;
         let mlp = match shared.gated {
-            true => Mlp::Gated { activation, gate_up: up, down, bias: None },
+            true => Mlp::Gated { activation, gate_up: up, up_bias: None, down, bias: None },
             false => Mlp::Plain { activation, up, up_bias: None, down, down_bias: None },
         };
         Ok(Some(Shared {

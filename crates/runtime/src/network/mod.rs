@@ -11,6 +11,7 @@ mod isq;
 mod loader;
 mod observed;
 mod packing;
+mod seeing;
 mod states;
 mod streams;
 
@@ -30,6 +31,7 @@ pub use observed::Met;
 pub(crate) use observed::{Observed, unobservable};
 pub use packing::WeightType;
 pub(crate) use packing::{Group, plan};
+use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};
 
 /// What a network takes besides its KV cache, before it is loaded.
@@ -142,9 +144,10 @@ pub(crate) enum Mlp<B: Backend> {
     },
     Gated {
         activation: Activation,
-        gate_up: B::Matrix,      // (2 * ffn, hidden)
-        down: B::Matrix,         // (hidden, ffn)
-        bias: Option<B::Vector>, // (hidden)
+        gate_up: B::Matrix,         // (2 * ffn, hidden)
+        up_bias: Option<B::Vector>, // (2 * ffn)
+        down: B::Matrix,            // (hidden, ffn)
+        bias: Option<B::Vector>,    // (hidden)
     },
     Experts {
         params: MoeParams,
@@ -173,6 +176,8 @@ pub(crate) struct Buffers<B: Backend> {
     routed: Option<B::Buffer>,      // (rows, hidden): what a router reads that has a norm of its own
     inputs: Option<InputBuffers<B>>, // where single layers read of tokens
     streams: Option<StreamBuffers<B>>, // where there are several
+    deep: Option<DeepBuffers<B>>,   // where first layers add what is given of pictures
+    both: Option<B::Buffer>,        // (rows, 2 * ffn): where gate and up have biases
     attended: Vec<B::Buffer>,       // (rows, q_width), one for each width of layers
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
     adapters: Option<AdapterBuffers<B>>, // where there has been an adapter
@@ -252,7 +257,12 @@ fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
     let more = latent_widths(spec).into_iter().flatten().chain(shared_width(spec)).chain(routed_width(spec));
     let more = more.chain(gate_width(spec)).chain(state_widths(spec).into_iter().flatten());
     let operands = widths.into_iter().flatten().chain(more).map(|cols| (BufferRole::Operand, cols));
-    buffer_shapes(spec).into_iter().chain(operands).chain(inputs::shapes(spec)).chain(streams::shapes(spec))
+    buffer_shapes(spec)
+        .into_iter()
+        .chain(operands)
+        .chain(inputs::shapes(spec))
+        .chain(streams::shapes(spec))
+        .chain(seeing::shapes(spec))
 }
 
 #[cfg(test)]
@@ -329,7 +339,7 @@ impl<B: Backend> Network<B> {
             match &layer.mlp {
                 Mlp::None | Mlp::Curved { .. } => {}
                 Mlp::Plain { up_bias, down_bias, .. } => vectors.extend(up_bias.iter().chain(down_bias)),
-                Mlp::Gated { bias, .. } => vectors.extend(bias),
+                Mlp::Gated { up_bias, bias, .. } => vectors.extend(up_bias.iter().chain(bias)),
                 Mlp::Experts { bias, router_bias, correction, up_bias, down_bias, shared, apart, .. } => {
                     vectors.extend(apart.iter().flat_map(|of| [&of.router_norm, &of.expert_scale]));
                     norms.extend(apart.iter().flat_map(|of| [&of.norm, &of.post_norm, &of.shared_post_norm]));

@@ -416,6 +416,7 @@ impl Family {
             scaling: RopeScaling::None,
             factors: None,
             magnitude: 1.0,
+            axes: None,
         };
         let rope_type = match settings.string("rope_type")? {
             Some(rope_type) => rope_type,

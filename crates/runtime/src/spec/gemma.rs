@@ -252,6 +252,7 @@ fn ropes(config: &Config, dims: [usize; 2]) -> Result<[RopeSpec; 2], LoadError> 
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
+        axes: None,
     };
     let proportional = full.string("rope_type")?.unwrap_or("proportional") == "proportional";
     let usual = if settings.is_some() { 1.0 } else { 0.25 };
@@ -350,6 +351,7 @@ fn gemma3n(config: &Config) -> Result<TransformerSpec, LoadError> {
             scaling: RopeScaling::None,
             factors: None,
             magnitude: 1.0,
+            axes: None,
         })
     };
     let ropes = vec![rope(FULL, "rope_theta", 1e6)?, rope(SLIDING, "rope_local_base_freq", 1e4)?];

@@ -88,6 +88,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         factors: None,
         magnitude: 1.0,
         kind: RopeKind::Neox,
+        axes: None,
     };
     TransformerSpec {
         ropes: vec![full, local],

@@ -442,6 +442,7 @@ impl Keys<'_> {
             scaling,
             factors,
             magnitude,
+            axes: None,
         })
     }
 }

@@ -469,7 +469,7 @@ fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Re
         None => settings.string("type")?.unwrap_or("default"),
     };
     let (scaling, magnitude) = scaling(config, &settings, rope_type, context)?;
-    Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude })
+    Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude, axes: None })
 }
 
 pub(super) fn scaling(

@@ -199,7 +199,7 @@ fn rope(
         None => settings.string("type")?.unwrap_or("default").to_owned(),
     };
     let (scaling, magnitude) = scaling(config, &settings, &rope_type, context)?;
-    Ok((RopeSpec { kind, base, dim, scaling, factors: None, magnitude }, settings))
+    Ok((RopeSpec { kind, base, dim, scaling, factors: None, magnitude, axes: None }, settings))
 }
 
 /// How much of a head is turned.

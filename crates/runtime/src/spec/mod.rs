@@ -50,7 +50,7 @@ pub(crate) use names::{GateUp, Names};
 pub(crate) use names_experts::{ExpertNames, ExpertPack};
 pub(crate) use names_state::StateStack;
 pub(crate) use rope::yarn_magnitude;
-pub use rope::{RopeScaling, RopeSpec};
+pub use rope::{AxesSpec, RopeScaling, RopeSpec};
 pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};
 
@@ -91,6 +91,8 @@ pub struct TransformerSpec {
     pub curved: bool,
     /// Streams beside each other, where there are several.
     pub streams: Option<StreamsSpec>,
+    /// Layers, from the first on, after which something is added to the rows of pictures (Qwen3-VL's DeepStack).
+    pub deep_layers: usize,
     /// What makes numbers for the tokens of the vocabulary.
     pub head: HeadSpec,
     /// Tokens of the longest context or input.
@@ -230,6 +232,7 @@ impl TransformerSpec {
             layers_scaled: false,
             curved: false,
             streams: None,
+            deep_layers: 0,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,
         }
@@ -351,7 +354,8 @@ impl TransformerSpec {
                 .max(widest(|layer| layer.attention.projection.width()))
                 .max(widest(|layer| layer.mlp.width()))
                 .max(unfolded)
-                .max(self.layer_inputs.map_or(0, |inputs| inputs * self.layers.len())),
+                .max(self.layer_inputs.map_or(0, |inputs| inputs * self.layers.len()))
+                .max(self.deep_layers * self.hidden),
             vocab,
             heads: self.cache_heads(),
             experts: experts(|experts| experts.count),

@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use hanzo_engine_kernels::{QueryScale, RopeKind};
+use hanzo_engine_kernels::{QueryScale, RopeAxes, RopeKind};
 use serde_json::Value;
 
 use super::Config;
@@ -24,6 +24,17 @@ pub struct RopeSpec {
     pub factors: Option<Vec<f32>>, // (dim / 2)
     /// Factor on cosine and sine.
     pub magnitude: f32,
+    /// Which of several positions of a row turns which pair, where rows have several.
+    pub axes: Option<AxesSpec>,
+}
+
+/// How pairs are shared out between a row's positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AxesSpec {
+    /// Which position turns which pair.
+    pub axes: RopeAxes,
+    /// Frequencies begin anew with each position's pairs, rather than going on from one's to the next's.
+    pub anew: bool,
 }
 
 /// How frequencies were changed to reach a longer context than the model was first trained on.
@@ -77,11 +88,20 @@ impl RopeSpec {
         let base = f64::from(self.base);
         (0..self.dim / 2)
             .map(|pair| {
-                let plain = base.powf(-(2.0 * pair as f64) / self.dim as f64);
+                let (own, pairs) = self.within_axis(pair);
+                let plain = base.powf(-(own as f64) / pairs as f64);
                 let divisor = self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
                 self.scaled(pair, plain / divisor) as f32
             })
             .collect()
+    }
+
+    /// Which of the pairs a pair is that frequencies fall along, and how many they are.
+    fn within_axis(&self, pair: usize) -> (usize, usize) {
+        let Some(AxesSpec { axes, anew: true }) = self.axes else { return (pair, self.dim / 2) };
+        let axis = axes.of_pair(pair);
+        let before: u32 = axes.sections[..axis].iter().sum();
+        (pair - before as usize, axes.sections[axis] as usize)
     }
 
     fn scaled(&self, pair: usize, frequency: f64) -> f64 {

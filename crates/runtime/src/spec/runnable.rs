@@ -289,7 +289,10 @@ fn refused_half(index: usize, layer: &LayerSpec, first: &LayerSpec) -> Option<(&
         return Some(("factor on what layers add", layer.residual_scale.to_string()));
     }
     match &layer.mlp {
-        MlpSpec::Dense(dense) if dense.gated && dense.up_bias => {
+        // Towers have them, whose halves come one after the other.
+        MlpSpec::Dense(dense)
+            if dense.gated && dense.up_bias && (!sees_ahead(layer) || layer.order.is_parallel()) =>
+        {
             Some(("MLP", "gated, with a bias on up".into()))
         }
         MlpSpec::None if layer.order != NormOrder::Pre => {

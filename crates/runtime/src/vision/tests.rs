@@ -1,5 +1,5 @@
-//! Models that see against the transformers library's own classes and processors (tests/data/vision/make_vision.py says how its
-//! numbers were made): prompts, rows, log probabilities and tokens, in any company.
+//! Models that see against the transformers library's own classes and processors (make_vision.py and make_qwen.py in
+//! tests/data/vision say how its numbers were made): prompts, rows, log probabilities and tokens, in any company.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{EncoderOps, KvType};
-use hanzo_engine_media::{Detail, Picture};
+use hanzo_engine_media::{Look, Picture};
 use serde_json::Value;
 
 use super::*;
@@ -18,7 +18,7 @@ use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
 use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
-const CASES: &[&str] = &["smolvlm", "idefics3"];
+const CASES: &[&str] = &["smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
 /// The largest allowed difference of a row's number, as a share of the range of the golden ones.
 const ROWS_TOLERANCE: f32 = 1e-4;
 /// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
@@ -98,7 +98,8 @@ fn files(opened: &Opened) -> &TowerFiles {
 /// A conversation's prompt.
 fn prompt(text: &TextModel, talk: &Talk) -> (Vec<u32>, Vec<MediaSpan>) {
     let sight = text.sight.as_ref().unwrap();
-    let prepared = talk.pictures.iter().map(|of| sight.prepare(of.clone(), Detail::Own).unwrap()).collect();
+    let prepared =
+        talk.pictures.iter().map(|of| sight.prepare(of.clone(), Look::default()).unwrap()).collect();
     let rendered = text.prompt_from_chat(&talk.chat, 1024, &|| false).unwrap();
     sight.place(&rendered.tokens, prepared, &text.tokenizer).unwrap()
 }
@@ -125,23 +126,31 @@ fn cpu(tier: Tier) -> CpuBackend {
     CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
 }
 
-fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine<CpuBackend> {
+fn engine(model: &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine<CpuBackend> {
+    engine_of(model, step_tokens_max, 96)
+}
+
+fn engine_of(
+    (opened, text): &(Opened, Arc<TextModel>),
+    step_tokens_max: usize,
+    kv_blocks: usize,
+) -> Engine<CpuBackend> {
     let tier = Tier::detect().unwrap();
     let config = EngineConfig {
-        kv_blocks: 96,
+        kv_blocks,
         kv_type: KvType::F16,
         kv_resident: false,
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max / 2,
         sequences_max: 8,
-        context_tokens_max: 512,
+        context_tokens_max: if kv_blocks < 96 { 16 * kv_blocks } else { 512 },
         prefix_cache: true,
         speculation: Speculation::Ngram,
     };
     let backend = cpu(tier);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, 512).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
-    let tower = Tower::load(cpu(tier), files(opened)).unwrap();
+    let tower = Tower::load(cpu(tier), files(opened), 512).unwrap();
     Engine::new(backend, decoder, text.clone(), embedder, config).unwrap().with_tower(Box::new(tower))
 }
 
@@ -184,9 +193,11 @@ fn prompts_are_the_processors() {
             let (tokens, spans) = prompt(&text, &talk);
             assert_eq!(tokens, talk.tokens, "{case}");
             let rows: usize = spans.iter().map(|span| span.tokens).sum();
-            assert_eq!(rows * text.hidden, talk.rows.len(), "{case}");
-            let (of_frame, bytes) = image.frame();
-            assert!(spans.iter().all(|span| (span.tokens, span.pixels.len()) == (of_frame, bytes)));
+            assert_eq!(rows * image.row_width(), talk.rows.len(), "{case}");
+            assert!(spans.iter().all(|span| image.fits(span)));
+            let other = MediaSpan { grid: [spans[0].grid[0] + 1, spans[0].grid[1]], ..spans[0].clone() };
+            assert!(!image.fits(&other), "another shape than its pixels have");
+            assert!(!image.fits(&MediaSpan { in_plane: !spans[0].in_plane, ..spans[0].clone() }));
         }
         let (talk, sight) = (&talks(case)[0], text.sight.as_ref().unwrap());
         let refused = sight.place(&talk.tokens, Vec::new(), &text.tokenizer);
@@ -195,10 +206,10 @@ fn prompts_are_the_processors() {
 }
 
 fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
-    let mut tower = Tower::load(backend, files(opened)).unwrap();
+    let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
-        tower.begin(&span.pixels).unwrap();
+        tower.begin(&span.pixels, span.grid).unwrap();
         loop {
             if let Some(rows) = tower.advance(layers).unwrap() {
                 all.extend(rows);
@@ -236,13 +247,14 @@ fn rows_are_the_librarys_on_every_backend() {
 
 #[test]
 fn answers_are_the_librarys_in_any_company() {
+    let mut preemptions = 0;
     for case in CASES {
         let model = open(case);
         let talks = talks(case);
         let jobs: Vec<Job> =
             talks.iter().enumerate().map(|(id, talk)| job(id as u64, &model.1, talk)).collect();
         // Alone, and once more: the tower has nothing to do then, and the prompt is found.
-        let mut one = engine(&model, 64);
+        let (mut one, mut alone) = (engine(&model, 64), Vec::new());
         for (job, talk) in jobs.iter().zip(&talks) {
             one.submit(job);
             let found = finish(&mut one).remove(&job.id).unwrap();
@@ -265,16 +277,23 @@ fn answers_are_the_librarys_in_any_company() {
             assert_eq!(finish(&mut one)[&again], found, "{case} again");
             assert_eq!(one.stats().frames_seen, seen, "{case}: nothing is seen twice");
             assert!(one.stats().prefix_hit_tokens > hits, "{case}: its prefix is found");
+            alone.push(found);
         }
-        // Beside each other, in steps of any size.
-        for step_tokens_max in [512, 64, 9] {
-            let mut engine = engine(&model, step_tokens_max);
+        // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
+        let needs = |of: usize| (jobs[of].prompt.len() + talks[of].greedy.len()).div_ceil(16);
+        let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
+        for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (9, 96), (64, short)] {
+            let mut engine = engine_of(&model, step_tokens_max, kv_blocks);
             jobs.iter().for_each(|job| engine.submit(job));
-            for (found, talk) in finish(&mut engine).values().zip(&talks) {
-                assert_eq!(found.tokens, talk.greedy, "{case} in steps of {step_tokens_max}");
+            let found = finish(&mut engine);
+            assert_eq!(found.len(), talks.len());
+            for (found, alone) in found.values().zip(&alone) {
+                assert_eq!(found, alone, "{case} in steps of {step_tokens_max}, {kv_blocks} blocks");
             }
+            preemptions += engine.stats().preemptions;
         }
     }
+    assert!(preemptions > 0, "nobody was put back");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //! others' steps go on between them.
 
 use hanzo_engine_kernels::{
-    Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias, RowSource,
-    SelfAttentionParams, SequenceSpan, StepLimits,
+    Activation, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, MatrixShape, MatrixSource,
+    PositionBias, RowOp, SelfAttentionParams, StepLimits,
 };
 
-use super::families::COLORS;
+use super::files::JoinerFiles;
+use super::layout::{Grid, Layout};
+use super::spec::COLORS;
 use super::{TowerFiles, TowerSpec};
 use crate::encoder::{WeightType, turn};
 use crate::engine::EngineMemory;
@@ -20,13 +22,17 @@ pub trait Towers: Send {
     /// Layers of the way of a frame.
     fn layers(&self) -> usize;
 
-    /// Begins with a frame, `(height, width, 3)`; one that was under way is forgotten.
+    /// Bytes of rows that are kept for prompts with the same pictures: those of the largest frame at least.
+    fn kept_bytes(&self) -> usize;
+
+    /// Begins with a frame, `(height, width, 3)`, that becomes so many rows of the text model above each other and beside each
+    /// other; one that was under way is forgotten.
     ///
     /// # Errors
     /// The device's.
-    fn begin(&mut self, frame: &[u8]) -> Result<(), KernelError>;
+    fn begin(&mut self, frame: &[u8], grid: [u32; 2]) -> Result<(), KernelError>;
 
-    /// Goes so many layers further. The frame's rows where that was its end, `(rows, text hidden)`.
+    /// Goes so many layers further. The frame's rows where that was its end, `(rows, numbers of a row)`.
     ///
     /// # Errors
     /// The device's.
@@ -39,31 +45,57 @@ pub struct Tower<B: EncoderOps> {
     network: Network<B>,
     spec: TowerSpec,
     scale: [[f32; 256]; COLORS],
-    patch: B::Matrix,      // (hidden, patch_width)
-    patch_bias: B::Vector, // (hidden)
-    projection: B::Matrix, // (text_hidden, joined_width)
-    pixels: B::Buffer,     // (patches, patch_width)
-    squares: B::Buffer,    // (rows, joined_width)
-    given: B::Buffer,      // (rows, text_hidden)
-    seen: Batch,           // the patches of a frame
-    joined: Batch,         // the rows that they become
-    done: usize,           // layers
+    patch: B::Matrix,              // (hidden, patch_width)
+    patch_bias: Option<B::Vector>, // (hidden)
+    learned: Vec<f32>,             // (side * side, hidden), or none
+    joiner: Joiner<B>,
+    deep: Vec<Joiner<B>>,
+    buffers: Buffers<B>,
+    kept_bytes: usize,
+    way: Way,
 }
 
-fn batch_of(rows: usize) -> Batch {
-    let count = rows as u32;
-    Batch {
-        sources: vec![RowSource::Embedding; rows],
-        positions: (0..count).collect(),
-        sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
-        ..Batch::default()
-    }
+/// What makes rows of squares of patches.
+struct Joiner<B: EncoderOps> {
+    norm: Option<[B::Vector; 2]>,       // (square)
+    up: Option<(B::Matrix, B::Vector)>, // (square, square), (square)
+    down: B::Matrix,                    // (text_hidden, square)
+    down_bias: Option<B::Vector>,       // (text_hidden)
 }
 
-fn limits(spec: &TowerSpec) -> StepLimits {
-    let patches = spec.patches();
-    let limits = spec.layers.step_limits(patches, 1, patches);
-    let width = limits.width.max(spec.patch_width()).max(spec.joined_width()).max(spec.text_hidden);
+/// For the largest frame.
+struct Buffers<B: EncoderOps> {
+    pixels: B::Buffer,         // (patches, patch_width)
+    squares: B::Buffer,        // (rows, square)
+    normed: Option<B::Buffer>, // (rows, square)
+    inner: Option<B::Buffer>,  // (rows, square)
+    given: B::Buffer,          // (rows, text_hidden)
+}
+
+/// The frame under way.
+#[derive(Default)]
+struct Way {
+    layout: Layout,
+    whole: Batch,           // patches that see all others
+    windowed: Batch,        // patches that see their window, where layers do
+    joined: Batch,          // the rows that they become
+    done: usize,            // layers
+    between: Vec<Vec<f32>>, // rows of layers on the way, (rows, text_hidden) in the tower's order
+}
+
+/// Columns of the buffers of rows, in their order.
+fn row_widths(spec: &TowerSpec) -> Vec<usize> {
+    let square = spec.square_width();
+    let more = usize::from(!spec.deep.is_empty()) + usize::from(spec.curved);
+    let mut widths = vec![square; 1 + more];
+    widths.push(spec.text_hidden);
+    widths
+}
+
+fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
+    let sequences = if spec.windows.is_some() { patches / spec.square_patches() } else { 1 };
+    let limits = spec.layers.step_limits(patches, sequences, patches);
+    let width = limits.width.max(spec.patch_width()).max(spec.square_width()).max(spec.text_hidden);
     StepLimits { width, ..limits }
 }
 
@@ -71,116 +103,172 @@ fn shape_of(tensor: &Tensor) -> MatrixShape {
     MatrixShape { dtype: tensor.dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
 }
 
+fn pack<B: EncoderOps>(backend: &B, tensor: &Tensor) -> Result<B::Matrix, LoadError> {
+    let (name, shape) = (&tensor.name, shape_of(tensor));
+    if !backend.supports(tensor.dtype) {
+        let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.device());
+        return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
+    }
+    let packed = backend.pack(&[MatrixSource { name, shape, bytes: &tensor.bytes.read() }])?;
+    tensor.bytes.release();
+    Ok(packed)
+}
+
+impl<B: EncoderOps> Joiner<B> {
+    fn load(backend: &B, files: &JoinerFiles) -> Result<Self, LoadError> {
+        let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
+        Ok(Joiner {
+            norm: match &files.norm {
+                Some([factors, addends]) => Some([vector(factors)?, vector(addends)?]),
+                None => None,
+            },
+            up: match &files.up {
+                Some([weight, bias]) => Some((pack(backend, weight)?, vector(bias)?)),
+                None => None,
+            },
+            down: pack(backend, &files.down)?,
+            down_bias: files.down_bias.as_ref().map(vector).transpose()?,
+        })
+    }
+}
+
 impl<B: EncoderOps> Tower<B> {
     /// What [`Tower::load`] takes.
-    pub fn memory(backend: &B, files: &TowerFiles) -> EngineMemory {
+    pub fn memory(backend: &B, files: &TowerFiles, context_tokens_max: usize) -> EngineMemory {
         let spec = &files.spec;
+        let patches = spec.patches_within(context_tokens_max);
         let plan =
             network::plan(backend, &spec.layers, &files.tensors, WeightType::Stored, spec.patch_width());
-        let matrices: usize = [&files.patch, &files.projection]
-            .map(|tensor| match backend.supports(tensor.dtype) {
-                true => backend.matrix_bytes(&[shape_of(tensor)]),
-                false => tensor.bytes.len(),
+        let joiners = [&files.joiner].into_iter().chain(&files.deep);
+        let tensors = joiners.flat_map(JoinerFiles::all).chain([&files.patch]).chain(&files.patch_bias);
+        let weights: usize = tensors
+            .map(|tensor| match tensor.shape.len() {
+                1 => backend.vector_bytes(tensor.elements()),
+                _ if backend.supports(tensor.dtype) => backend.matrix_bytes(&[shape_of(tensor)]),
+                _ => tensor.bytes.len(),
             })
-            .iter()
             .sum();
-        let behind: usize = [spec.joined_width(), spec.text_hidden]
-            .map(|cols| backend.buffer_bytes(BufferRole::Operand, spec.rows(), cols))
-            .iter()
-            .sum();
+        let learned = files.learned.as_ref().map_or(0, |table| table.elements() * size_of::<f32>());
+        let rows = patches / spec.square_patches();
+        let widths = row_widths(spec);
+        let behind = widths.iter().map(|&cols| backend.buffer_bytes(BufferRole::Operand, rows, cols));
+        let behind = behind.sum::<usize>() + kept_bytes(spec, rows);
         EngineMemory {
-            weights_bytes: plan.weights_bytes + (matrices + backend.vector_bytes(spec.layers.hidden)) as u64,
+            weights_bytes: plan.weights_bytes + (weights + learned) as u64,
             kv_bytes: 0,
-            scratch_bytes: plan.scratch_bytes(backend, &limits(spec)) + (behind + PICTURE_ROWS_BYTES) as u64,
+            scratch_bytes: plan.scratch_bytes(backend, &limits(spec, patches)) + behind as u64,
         }
     }
 
-    /// Reads and packs all weights, and makes all buffers.
+    /// Reads and packs all weights, and makes all buffers, for frames of which no more rows are wanted than a context has tokens.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
-    pub fn load(mut backend: B, files: &TowerFiles) -> Result<Self, LoadError> {
+    pub fn load(mut backend: B, files: &TowerFiles, context_tokens_max: usize) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
-        let pack = |tensor: &Tensor| -> Result<B::Matrix, LoadError> {
-            let (name, shape) = (&tensor.name, shape_of(tensor));
-            if !backend.supports(tensor.dtype) {
-                let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.device());
-                return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
-            }
-            let packed = backend.pack(&[MatrixSource { name, shape, bytes: &tensor.bytes.read() }])?;
-            tensor.bytes.release();
-            Ok(packed)
-        };
-        let (patch, projection) = (pack(&files.patch)?, pack(&files.projection)?);
-        let patch_bias = backend.vector(&files.patch_bias.to_f32()?)?;
+        let patches = spec.patches_within(context_tokens_max);
+        let rows = patches / spec.square_patches();
+        let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
+        let patch = pack(&backend, &files.patch)?;
+        let patch_bias = files.patch_bias.as_ref().map(vector).transpose()?;
+        let joiner = Joiner::load(&backend, &files.joiner)?;
+        let deep = files.deep.iter().map(|files| Joiner::load(&backend, files));
+        let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let mut silent = |_| ();
         let mut loader =
             Loader::new(&backend, &spec.layers, &files.tensors, WeightType::Stored, &mut silent)?;
         let mut network = loader.network()?;
-        let limits = limits(&spec);
+        let limits = limits(&spec, patches);
         network.prepare(&backend, limits.rows)?;
         backend.reserve(&limits)?;
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
+        let square = |wanted: bool| wanted.then(|| buffer(rows, spec.square_width())).transpose();
+        let buffers = Buffers {
+            pixels: buffer(patches, spec.patch_width())?,
+            squares: buffer(rows, spec.square_width())?,
+            normed: square(!spec.deep.is_empty())?,
+            inner: square(spec.curved)?,
+            given: buffer(rows, spec.text_hidden)?,
+        };
         Ok(Tower {
-            pixels: buffer(spec.patches(), spec.patch_width())?,
-            squares: buffer(spec.rows(), spec.joined_width())?,
-            given: buffer(spec.rows(), spec.text_hidden)?,
             scale: files.processor.scale().table(),
-            seen: batch_of(spec.patches()),
-            joined: batch_of(spec.rows()),
-            done: 0,
+            learned: files.learned.as_ref().map(Tensor::to_f32).transpose()?.unwrap_or_default(),
+            kept_bytes: kept_bytes(&spec, rows),
+            way: Way::default(),
             patch,
             patch_bias,
-            projection,
+            joiner,
+            deep,
+            buffers,
             network,
             spec,
             backend,
         })
     }
 
-    /// A frame's patches, row by row: of each its colours, row by row.
-    fn patches_of(&self, frame: &[u8]) -> Vec<f32> {
-        let (side, patch, line) = (self.spec.side(), self.spec.patch, self.spec.frame * COLORS);
-        let mut numbers = Vec::with_capacity(self.spec.patches() * self.spec.patch_width());
-        for place in 0..side * side {
-            let (top, left) = (place / side * patch, place % side * patch);
-            for (color, scale) in self.scale.iter().enumerate() {
-                for row in top..top + patch {
-                    let pixels = &frame[row * line + left * COLORS..][..patch * COLORS];
-                    let values = pixels.iter().skip(color).step_by(COLORS);
-                    numbers.extend(values.map(|&value| scale[usize::from(value)]));
-                }
-            }
-        }
-        numbers
+    /// What is added to patches before the layers of where they stand.
+    fn place(&mut self) -> Result<(), KernelError> {
+        let Some(learned) = self.spec.learned.filter(|learned| learned.between) else {
+            let out = self.network.residual();
+            self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
+            return Ok(());
+        };
+        let numbers = self.way.layout.between(learned, &self.learned, self.spec.layers.hidden);
+        let (out, branch) = self.network.residual_and_branch();
+        self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, branch);
+        self.backend.write_rows(out, 0, &numbers)?;
+        self.backend.row_op(&RowOp::Add { x: branch, first: 0, factor: 1.0 }, out);
+        Ok(())
     }
 
-    /// Patches joined to squares: a square's patches row by row, one behind the other.
-    fn squares_of(&self, patches: &[f32]) -> Vec<f32> {
-        let (side, joined, hidden) = (self.spec.side(), self.spec.joined, self.spec.layers.hidden);
-        let mut numbers = Vec::with_capacity(patches.len());
-        for place in 0..self.spec.rows() {
-            let (top, left) = (place / (side / joined) * joined, place % (side / joined) * joined);
-            for row in top..top + joined {
-                numbers.extend_from_slice(&patches[(row * side + left) * hidden..][..joined * hidden]);
-            }
+    /// Rows made of what layers have given, those that stand behind them or one between.
+    fn join(&mut self, deep: Option<usize>) -> Result<Vec<f32>, KernelError> {
+        let rows = self.way.joined.rows();
+        let mut patches = vec![0.0; rows * self.spec.square_width()];
+        let from = if deep.is_some() { &*self.network.residual() } else { self.network.hidden() };
+        self.backend.read_rows(from, 0, &mut patches)?;
+        let joiner = deep.map_or(&self.joiner, |index| &self.deep[index]);
+        let Buffers { squares, normed, inner, given, .. } = &mut self.buffers;
+        let backend = &mut self.backend;
+        backend.begin(&self.way.joined)?;
+        // The patches of a square stand one after the other.
+        let written = backend.write_rows(squares, 0, &patches);
+        let mut x = &*squares;
+        if let (Some([weight, bias]), Some(normed)) = (&joiner.norm, normed) {
+            let params = LayerNormParams { weight, bias: Some(bias), eps: self.spec.layers.norm.eps };
+            backend.layer_norm(x, &params, normed);
+            x = normed;
         }
-        numbers
+        if let (Some((up, bias)), Some(inner)) = (&joiner.up, inner) {
+            backend.matmul_activated(up, Some(bias), Activation::GeluErf, x, inner);
+            x = inner;
+        }
+        backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, given);
+        backend.end().and(written)?;
+        let mut given = vec![0.0; rows * self.spec.text_hidden];
+        backend.read_rows(&self.buffers.given, 0, &mut given)?;
+        Ok(given)
     }
 
-    /// Squares through the last matrix.
-    fn project(&mut self) -> Result<Vec<f32>, KernelError> {
-        let mut patches = vec![0.0; self.spec.patches() * self.spec.layers.hidden];
-        self.backend.read_rows(self.network.hidden(), 0, &mut patches)?;
-        let squares = self.squares_of(&patches);
-        self.backend.begin(&self.joined)?;
-        let written = self.backend.write_rows(&mut self.squares, 0, &squares);
-        self.backend.matmul(&self.projection, None, &self.squares, &mut self.given);
-        self.backend.end().and(written)?;
-        let mut rows = vec![0.0; self.spec.rows() * self.spec.text_hidden];
-        self.backend.read_rows(&self.given, 0, &mut rows)?;
+    /// The rows of the frame in their own order, each with what stands between the layers behind it.
+    fn rows(&mut self) -> Result<Vec<f32>, KernelError> {
+        let mut parts = vec![self.join(None)?];
+        parts.append(&mut self.way.between);
+        let (width, hidden) = (self.spec.row_width(), self.spec.text_hidden);
+        let squares = &self.way.layout.squares;
+        let mut rows = vec![0.0; squares.len() * width];
+        for (from, &to) in squares.iter().enumerate() {
+            for (part, out) in parts.iter().zip(rows[to * width..][..width].chunks_exact_mut(hidden)) {
+                out.copy_from_slice(&part[from * hidden..][..hidden]);
+            }
+        }
         Ok(rows)
     }
+}
+
+/// Bytes of rows that are kept, of frames of so many at most.
+fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
+    PICTURE_ROWS_BYTES.max(rows * spec.row_width() * size_of::<f32>())
 }
 
 impl<B: EncoderOps> Towers for Tower<B> {
@@ -188,23 +276,43 @@ impl<B: EncoderOps> Towers for Tower<B> {
         self.network.layers.len()
     }
 
-    fn begin(&mut self, frame: &[u8]) -> Result<(), KernelError> {
-        assert_eq!(frame.len(), self.spec.frame_bytes(), "a frame of this tower's size");
-        let patches = self.patches_of(frame);
-        self.done = 0;
-        self.backend.begin(&self.seen)?;
-        let written = self.backend.write_rows(&mut self.pixels, 0, &patches);
-        let out = self.network.residual();
-        self.backend.matmul(&self.patch, Some(&self.patch_bias), &self.pixels, out);
-        self.network.embed(&mut self.backend, self.seen.rows());
+    fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    fn begin(&mut self, frame: &[u8], [rows, cols]: [u32; 2]) -> Result<(), KernelError> {
+        let grid = Grid { rows: rows as usize, cols: cols as usize };
+        assert_eq!(frame.len(), self.spec.frame_bytes(grid), "a frame with as many pixels as its rows have");
+        let layout = Layout::new(&self.spec, grid);
+        let patches = layout.patches_of(&self.spec, &self.scale, frame);
+        self.way = Way {
+            whole: layout.batch(&self.spec, false),
+            windowed: match self.spec.windows {
+                Some(_) => layout.batch(&self.spec, true),
+                None => Batch::default(),
+            },
+            joined: layout.rows_batch(),
+            done: 0,
+            between: Vec::new(),
+            layout,
+        };
+        self.backend.begin(&self.way.whole)?;
+        let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
+        let written = written.and(self.place());
+        self.network.embed(&mut self.backend, self.way.whole.rows());
         self.network.begin(&mut self.backend);
         self.backend.end().and(written)
     }
 
     fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
-        let end = self.layers().min(self.done + layers);
-        self.backend.begin(&self.seen)?;
-        for index in self.done..end {
+        let end = self.layers().min(self.way.done + layers);
+        for index in self.way.done..end {
+            let sees_window = |windows: &super::spec::Windows| !windows.whole.contains(&index);
+            let batch = match self.spec.windows.as_ref().is_some_and(sees_window) {
+                true => &self.way.windowed,
+                false => &self.way.whole,
+            };
+            self.backend.begin(batch)?;
             self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {
                 let qkv = rows.own;
                 turn(backend, attention, qkv);
@@ -216,9 +324,13 @@ impl<B: EncoderOps> Towers for Tower<B> {
                 };
                 backend.self_attention(qkv, &params, attended);
             });
+            self.backend.end()?;
+            if let Some(deep) = self.spec.deep.iter().position(|&layer| layer == index) {
+                let rows = self.join(Some(deep))?;
+                self.way.between.push(rows);
+            }
         }
-        self.backend.end()?;
-        self.done = end;
-        if end < self.layers() { Ok(None) } else { self.project().map(Some) }
+        self.way.done = end;
+        if end < self.layers() { Ok(None) } else { self.rows().map(Some) }
     }
 }

@@ -261,7 +261,15 @@ fn gte_rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
             scaling = RopeScaling::Linear { factor: factor.powf(2.0 / head_dim as f32) };
         }
     }
-    Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude: 1.0 })
+    Ok(RopeSpec {
+        kind: RopeKind::Neox,
+        base,
+        dim: head_dim,
+        scaling,
+        factors: None,
+        magnitude: 1.0,
+        axes: None,
+    })
 }
 
 /// Jina's BERT: slopes over distances in place of positions, a gated MLP; its models for code norm queries and keys, and

@@ -90,6 +90,7 @@ fn ropes(config: &Config, head_dim: usize) -> Result<[RopeSpec; 2], LoadError> {
         scaling,
         factors: None,
         magnitude: 1.0,
+        axes: None,
     };
     let Some(nested) = config.object("rope_parameters")? else {
         let global = config.positive("rope_theta")?.unwrap_or(1_000_000.0);

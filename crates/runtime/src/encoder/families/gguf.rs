@@ -318,6 +318,7 @@ impl Keys<'_> {
             scaling: RopeScaling::None,
             factors: None,
             magnitude: 1.0,
+            axes: None,
         };
         let jina = architecture.distance != Distance::None;
         let rotary = architecture.positions == Positions::Rotary;

@@ -241,6 +241,7 @@ fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<Rope
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
+        axes: None,
     }))
 }
 
@@ -272,8 +273,10 @@ fn head_activation(config: &Config, key: &str, default: &str) -> Result<HeadActi
         Activation::GeluErf => HeadActivation::Gelu,
         Activation::GeluTanh => HeadActivation::GeluTanh,
         Activation::Relu => HeadActivation::Relu,
-        // No setting names the last two.
-        Activation::Silu | Activation::ReluSquared | Activation::ClampedSwish => HeadActivation::Silu,
+        // No setting names the others.
+        Activation::Silu | Activation::QuickGelu | Activation::ReluSquared | Activation::ClampedSwish => {
+            HeadActivation::Silu
+        }
     })
 }
 

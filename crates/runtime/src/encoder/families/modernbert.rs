@@ -55,6 +55,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
+        axes: None,
     };
     let [global, local] = rope_bases(config)?;
     let masks = masks(config, spec.layers.len())?;

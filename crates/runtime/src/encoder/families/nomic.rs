@@ -221,5 +221,6 @@ fn rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
+        axes: None,
     })
 }

@@ -137,6 +137,7 @@ pub(in super::super) enum Fault {
     SinksIgnored,
     SlopesIgnored,
     SquareForgotten,
+    QuickAsSilu,
     SlopeOfFirstHead,
     FutureSeen,
     AlwaysCausal,

@@ -73,6 +73,7 @@ impl Faulty {
         let activation = match (self.fault, activation) {
             (Fault::GeluSwapped, Activation::GeluErf) => Activation::GeluTanh,
             (Fault::GeluSwapped, Activation::GeluTanh) => Activation::GeluErf,
+            (Fault::QuickAsSilu, Activation::QuickGelu) => Activation::Silu,
             (Fault::SquareForgotten, Activation::ReluSquared) => Activation::Relu,
             _ => activation,
         };

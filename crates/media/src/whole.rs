@@ -1,0 +1,95 @@
+//! A picture as a whole, in a size near its own: Qwen's models (`smart_resize` of `image_processing_qwen2_vl.py`). Both sides become
+//! whole numbers of squares of patches, and the picture has no fewer and no more pixels than is said.
+
+use crate::decode::Picture;
+use crate::error::PictureError;
+use crate::processor::{Detail, Frame, Look, Prepared};
+use crate::resize::{Filter, resize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Whole {
+    /// Pixels of a patch's side.
+    pub(crate) patch: u32,
+    /// Patches of the side of a square that becomes one row.
+    pub(crate) joined: u32,
+    /// Pixels that a picture has at least.
+    pub(crate) pixels_min: u64,
+    /// Pixels that it has at most.
+    pub(crate) pixels_max: u64,
+    /// Whether it is resized.
+    pub(crate) resizes: bool,
+}
+
+/// How often one side may be as long as the other.
+const ASPECT_MAX: f64 = 200.0;
+/// What a picture that is looked at from afar has at most: OpenAI's `low` is as much.
+const LOW_PIXELS: u64 = 512 * 512;
+
+impl Whole {
+    /// Pixels of a square's side.
+    pub(crate) fn square(&self) -> u32 {
+        self.patch * self.joined
+    }
+
+    /// Pixels that a picture has at least and at most where it is looked at so.
+    pub(crate) fn bounds(&self, look: Look) -> Result<(u64, u64), PictureError> {
+        let least = look.pixels_min.unwrap_or(self.pixels_min);
+        let most = match look.detail {
+            Detail::Low => self.pixels_max.min(LOW_PIXELS),
+            Detail::Own | Detail::High => self.pixels_max,
+        };
+        let most = look.pixels_max.unwrap_or(most);
+        let least = if look.pixels_min.is_none() { least.min(most) } else { least };
+        let square = u64::from(self.square()).pow(2);
+        if least > most || most < square {
+            return Err(PictureError::Bounds { least, most, square });
+        }
+        Ok((least, most))
+    }
+
+    /// `(height, width)` of what it becomes. Rounding is the reference's.
+    fn size(&self, picture: &Picture, (least, most): (u64, u64)) -> Result<(u32, u32), PictureError> {
+        let shape = PictureError::Shape { width: picture.width, height: picture.height };
+        let [height, width] = [picture.height, picture.width].map(f64::from);
+        if height.max(width) / height.min(width) > ASPECT_MAX {
+            return Err(shape);
+        }
+        let square = f64::from(self.square());
+        let near = [height, width].map(|side| (side / square).round_ties_even() * square);
+        let pixels = near[0] * near[1];
+        let [height, width] = if pixels > most as f64 {
+            let by = (height * width / most as f64).sqrt();
+            [height, width].map(|side| (side / by / square).floor() * square).map(|side| side.max(square))
+        } else if pixels < least as f64 {
+            let by = (least as f64 / (height * width)).sqrt();
+            [height, width].map(|side| (side * by / square).ceil() * square)
+        } else {
+            near
+        };
+        if height < square || width < square || height.max(width) > f64::from(u16::MAX) {
+            return Err(shape);
+        }
+        Ok((height as u32, width as u32))
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        picture: Picture,
+        filter: Filter,
+        look: Look,
+    ) -> Result<Prepared, PictureError> {
+        let size = match self.resizes {
+            true => self.size(&picture, self.bounds(look)?)?,
+            false => (picture.height, picture.width),
+        };
+        let square = self.square();
+        if !size.0.is_multiple_of(square) || !size.1.is_multiple_of(square) {
+            return Err(PictureError::Shape { width: picture.width, height: picture.height });
+        }
+        let Picture { width, height, rgb } = match size == (picture.height, picture.width) {
+            true => picture,
+            false => resize(&picture, size.1, size.0, filter),
+        };
+        Ok(Prepared { frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
+    }
+}

@@ -1,0 +1,158 @@
+//! In which order a frame's patches go through a tower, and where each stands: those of a square one after the other, squares row
+//! by row or, where layers see windows, window by window.
+
+use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
+
+use super::spec::{COLORS, Learned, TowerSpec};
+
+/// Rows of the text model that a frame becomes, as they stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    /// Of them above each other.
+    pub(crate) rows: usize,
+    /// Beside each other.
+    pub(crate) cols: usize,
+}
+
+impl Grid {
+    /// How many they are.
+    pub(crate) fn count(self) -> usize {
+        self.rows * self.cols
+    }
+}
+
+/// A frame's patches in the order of a tower.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layout {
+    /// Of each square its place among the rows.
+    pub(super) squares: Vec<usize>,
+    /// Row and column of each patch.
+    places: Vec<[usize; 2]>,
+    /// Rows and columns of the frame's patches.
+    size: [usize; 2],
+    /// Squares of each window.
+    windows: Vec<usize>,
+}
+
+impl Layout {
+    /// Of a frame.
+    pub(crate) fn new(spec: &TowerSpec, grid: Grid) -> Layout {
+        let Grid { rows, cols } = grid;
+        let joined = spec.joined;
+        let mut layout = Layout { size: [rows * joined, cols * joined], ..Layout::default() };
+        let side = spec.windows.as_ref().map_or(usize::MAX, |windows| windows.side);
+        for top in (0..rows).step_by(side) {
+            for left in (0..cols).step_by(side) {
+                let within = |first: usize, all: usize| first..all.min(first.saturating_add(side));
+                let (down, along) = (within(top, rows), within(left, cols));
+                layout.windows.push(down.len() * along.len());
+                let squares = down.flat_map(|row| along.clone().map(move |col| (row, col)));
+                for (row, col) in squares {
+                    layout.squares.push(row * cols + col);
+                    let patches = (0..joined)
+                        .flat_map(|y| (0..joined).map(move |x| [row * joined + y, col * joined + x]));
+                    layout.places.extend(patches);
+                }
+            }
+        }
+        layout
+    }
+
+    /// A step over the patches, which see all others, or those of their window.
+    pub(super) fn batch(&self, spec: &TowerSpec, windowed: bool) -> Batch {
+        let patches = self.places.len();
+        let lengths = match windowed {
+            true => self.windows.iter().map(|squares| squares * spec.square_patches()).collect(),
+            false => vec![patches],
+        };
+        let axes = match spec.layers.ropes.is_empty() {
+            true => Vec::new(),
+            false => self.places.iter().map(|&[row, col]| [0, row as u32, col as u32]).collect(),
+        };
+        Batch { axes, ..batch_of(&lengths) }
+    }
+
+    /// A step over the rows.
+    pub(super) fn rows_batch(&self) -> Batch {
+        batch_of(&[self.squares.len()])
+    }
+
+    /// Numbers of a frame's patches: of each its colours, row by row.
+    pub(super) fn patches_of(
+        &self,
+        spec: &TowerSpec,
+        scale: &[[f32; 256]; COLORS],
+        frame: &[u8],
+    ) -> Vec<f32> {
+        let (patch, line) = (spec.patch, self.size[1] * spec.patch * COLORS);
+        let mut numbers = Vec::with_capacity(self.places.len() * spec.patch_width());
+        for &[row, col] in &self.places {
+            let (top, left) = (row * patch, col * patch);
+            for (color, scale) in scale.iter().enumerate() {
+                for row in top..top + patch {
+                    let pixels = &frame[row * line + left * COLORS..][..patch * COLORS];
+                    let values = pixels.iter().skip(color).step_by(COLORS);
+                    numbers.extend(values.map(|&value| scale[usize::from(value)]));
+                }
+            }
+        }
+        numbers
+    }
+
+    /// Which of the learned positions each patch has: those of the same share of the way, as the reference's `bucketize`
+    /// finds them in single precision.
+    pub(super) fn nearest(&self, learned: Learned) -> Vec<usize> {
+        let step = 1.0 / learned.side as f64;
+        let bounds: Vec<f32> =
+            (1..learned.side).map(|bound| (step + (bound - 1) as f64 * step) as f32).collect();
+        let along = |index: usize, all: usize| {
+            let share = (index as f32 * (1.0 / all as f32)).min((1.0 - 1e-6) as f32);
+            bounds.partition_point(|&bound| bound <= share)
+        };
+        let [rows, cols] = self.size;
+        self.places.iter().map(|&[row, col]| along(row, rows) * learned.side + along(col, cols)).collect()
+    }
+
+    /// What patches get of learned positions, `(patches, hidden)`, where the table's corners are the frame's and between its numbers
+    /// lie straight lines.
+    pub(super) fn between(&self, learned: Learned, table: &[f32], hidden: usize) -> Vec<f32> {
+        let side = learned.side;
+        // The two rows or columns that one lies between, and the second's share.
+        let along = |index: usize, all: usize| {
+            let place = (index * (side - 1)) as f32 / (all - 1).max(1) as f32;
+            let first = place.floor();
+            let share = place - first;
+            let first = (first as usize).min(side - 1);
+            ([first, (first + 1).min(side - 1)], [1.0 - share, share])
+        };
+        let mut numbers = vec![0.0; self.places.len() * hidden];
+        let [rows, cols] = self.size;
+        for (&[row, col], out) in self.places.iter().zip(numbers.chunks_exact_mut(hidden)) {
+            let ((down, down_shares), (right, right_shares)) = (along(row, rows), along(col, cols));
+            for (row, by_row) in down.into_iter().zip(down_shares) {
+                for (col, by_col) in right.into_iter().zip(right_shares) {
+                    let (from, share) = (&table[(row * side + col) * hidden..][..hidden], by_row * by_col);
+                    out.iter_mut().zip(from).for_each(|(out, number)| *out += share * number);
+                }
+            }
+        }
+        numbers
+    }
+}
+
+/// Whole sequences of so many rows, whose embeddings are given.
+fn batch_of(lengths: &[usize]) -> Batch {
+    let rows: usize = lengths.iter().sum();
+    let mut row_first = 0;
+    let sequences = lengths.iter().map(|&length| {
+        let span = SequenceSpan { row_first, rows: length as u32, context: length as u32, table_first: 0 };
+        row_first += length as u32;
+        span
+    });
+    Batch {
+        sequences: sequences.collect(),
+        sources: vec![RowSource::Embedding; rows],
+        positions: (0..rows as u32).collect(),
+        ..Batch::default()
+    }
+}
