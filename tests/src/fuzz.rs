@@ -61,7 +61,7 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "splitter", read: splitter::read, mutations: 6000 },
     Target { name: "ledger", read: store::ledger, mutations: 10_000 },
     Target { name: "picture", read: picture, mutations: 10_000 },
-    Target { name: "sound", read: heard, mutations: 13_000 },
+    Target { name: "sound", read: heard, mutations: 3000 },
     Target { name: "manifest", read: store::manifest, mutations: 10_000 },
 ];
 

@@ -57,12 +57,13 @@ fn share(samples: &[f32], hertz: f64, from_s: f64, to_s: f64) -> f64 {
 fn signal_to_noise(samples: &[f32], seconds: f64, from_s: f64, to_s: f64) -> f64 {
     let rate = f64::from(SPEECH_RATE);
     let (mut signal, mut noise) = (0.0, 0.0);
-    for n in (from_s * rate) as usize..(to_s * rate) as usize {
+    let range = (from_s * rate) as usize..(to_s * rate) as usize;
+    for (sample, n) in samples[range.clone()].iter().zip(range) {
         let t = n as f64 / rate;
         let hertz = if t < seconds / 2.0 { 440.0 } else { 1000.0 };
         let truth = 0.4 * (std::f64::consts::TAU * hertz * t).sin();
         signal += truth * truth;
-        noise += (f64::from(samples[n]) - truth).powi(2);
+        noise += (f64::from(*sample) - truth).powi(2);
     }
     10.0 * (signal / noise).log10()
 }
