@@ -130,13 +130,18 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 47] = [
+const WIRES_MEET: [&str; 51] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
     "anthropic/reply.rs",
     "anthropic/request.rs",
+    "llamacpp/answer.rs",
+    "llamacpp/ask.rs",
     "llamacpp/embedding.rs",
+    "llamacpp/settings.rs",
+    "llamacpp/state.rs",
+    "llamacpp/template.rs",
     "mcp/calls.rs",
     "models/load.rs",
     "models/pull.rs",
@@ -156,7 +161,6 @@ const WIRES_MEET: [&str; 47] = [
     "openai/constraint.rs",
     "openai/embeddings.rs",
     "openai/events.rs",
-    "openai/infill.rs",
     "openai/messages.rs",
     "openai/plan.rs",
     "openai/prompt.rs",

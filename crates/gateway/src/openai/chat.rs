@@ -246,7 +246,7 @@ impl Shape for Chat {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             // A stream has none.
-            Event::Started | Event::Scored { .. } => {}
+            Event::Started { .. } | Event::Scored { .. } => {}
             Event::Server(call) => {
                 self.open(head, used, 0, frames);
                 // With a choice, as every chunk that clients know has one.

@@ -422,7 +422,7 @@ impl Shape for Reply {
     fn event(&mut self, head: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
         self.begin(head, frames);
         match event {
-            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 self.grow(&delta);
                 if !delta.reasoning.is_empty() {
