@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (mut plan, room) = body::read(&app, incoming).await?.into(read).await?;
-    offer(&app, &asker, &mut plan).await;
+    offer(&app, &asker, &mut plan, None).await;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
