@@ -1,6 +1,6 @@
-"""Tools of MCP servers inside a chat: `engine-gateway --enable-mcp` in front of a scripted engine that calls them, servers made with the
-official mcp package over stdio, and the official openai package as the client."""
-import json, os, signal, subprocess, sys, tempfile, textwrap, time
+"""Tools of MCP servers inside chats and responses: `engine-gateway --enable-mcp` in front of a scripted engine that calls them, servers made with
+the official mcp package over stdio and over HTTP, and the official openai package as the client."""
+import json, os, signal, socket, subprocess, sys, tempfile, textwrap, time
 
 import openai
 
@@ -44,6 +44,29 @@ SERVER = textwrap.dedent('''
 ''')
 
 
+OVER_HTTP = textwrap.dedent('''
+    import socket, sys
+    import uvicorn
+    from mcp.server.mcpserver import MCPServer
+    server = MCPServer("web")
+
+    @server.tool()
+    def multiply(a: int, b: int) -> str:
+        """Multiplies."""
+        return str(a * b)
+
+    app = server.streamable_http_app()
+
+    async def only_with_the_key(scope, receive, send):
+        if scope["type"] == "http" and (b"authorization", b"Bearer of-the-file") not in scope["headers"]:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            return await send({"type": "http.response.body", "body": b""})
+        await app(scope, receive, send)
+
+    uvicorn.Server(uvicorn.Config(only_with_the_key, log_level="warning")).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+''')
+
+
 class Calls(Scripted):
     """Calls what the first message of the user says, in JSON, one turn each; then repeats the last results."""
 
@@ -84,7 +107,7 @@ def offered(gateway):
 @check
 def tools_are_offered_and_called_and_the_model_goes_on(gateway):
     names = offered(gateway)
-    assert names == ["tools__add", "tools__token", "tools__slow", "tools__large", "tools__die"], names
+    assert sorted(names) == sorted(["tools__add", "tools__token", "tools__slow", "tools__large", "tools__die", "web__multiply"]), names
     answer = ask(gateway, [[["tools__add", {"a": 2, "b": 3}]], [["tools__add", {"a": 1, "b": 1}], ["tools__token", {}]]])
     assert answer.choices[0].message.content == "5|2|of-the-file" and answer.choices[0].finish_reason == "stop", answer
     assert not answer.choices[0].message.tool_calls
@@ -106,6 +129,46 @@ def a_stream_shows_them(gateway):
         if "mcp_call" in chunk.model_extra:
             calls.append(chunk.model_extra["mcp_call"])
     assert text == "5" and [(c["status"], c.get("output")) for c in calls] == [("in_progress", None), ("completed", "5")], (text, calls)
+
+
+@check
+def tools_of_a_server_over_http(gateway):
+    answer = ask(gateway, [[["web__multiply", {"a": 6, "b": 7}]], [["web__multiply", {"a": "x", "b": 7}]]])
+    first, wrong = answer.model_extra["mcp_calls"]
+    assert (first["server"], first["name"], first["status"], first["output"]) == ("web", "multiply", "completed", "42"), first
+    assert wrong["status"] == "failed", wrong
+
+
+@check
+def responses_have_them_as_items(gateway):
+    client = openai.OpenAI(base_url=f"http://{gateway.http}/v1", api_key="none")
+    turns = json.dumps([[["tools__add", {"a": 2, "b": 3}], ["web__multiply", {"a": 2, "b": 3}]], [["tools__add", {"a": "x"}]]])
+    whole = client.responses.create(model="scripted", input=turns)
+    assert [item.type for item in whole.output] == ["mcp_call", "mcp_call", "mcp_call", "message"], whole
+    add, multiply, wrong = whole.output[:3]
+    assert (add.server_label, add.name, add.status, add.output, add.error, json.loads(add.arguments)) == ("tools", "add", "completed", "5", None, {"a": 2, "b": 3}), add
+    assert (multiply.server_label, multiply.output) == ("web", "6") and (wrong.status, wrong.output, wrong.error.type) == ("failed", None, "mcp_tool_execution_error"), wrong
+    assert whole.output_text.startswith("5|6|error"), whole.output_text
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 6), whole.usage
+    # Streamed: the same, told as it happens, and the client's own accumulator agrees.
+    with client.responses.stream(model="scripted", input=turns) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type for event in events]
+    for kind, times in [("in_progress", 3), ("completed", 2), ("failed", 1)]:
+        assert kinds.count(f"response.mcp_call.{kind}") == times, kinds
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    strip = lambda items: [{**item.model_dump(), "id": None} for item in items[:3]]
+    assert strip(done) == strip(final.output) == strip(whole.output) and final.output_text == whole.output_text, final
+    assert len({item.id for item in final.output}) == 4 and all(item.id.startswith("mcp_") for item in final.output[:3])
+    # What follows knows of them.
+    client.responses.create(model="scripted", input="[]", previous_response_id=whole.id)
+    said = gateway.engine.requests[-1].chat.messages
+    assert [m.role for m in said] == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user"] or [m.role for m in said] == ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant", "user"], [m.role for m in said]
+    assert [call.name for m in said for call in m.tool_calls] == ["tools__add", "web__multiply", "tools__add"]
+    # No more calls than the client allows.
+    bounded = client.responses.create(model="scripted", input=json.dumps([[["tools__add", {"a": 1, "b": i}]] for i in range(5)]), max_tool_calls=2)
+    assert [item.output for item in bounded.output if item.type == "mcp_call"] == ["1", "2"], bounded
 
 
 @check
@@ -167,10 +230,15 @@ def they_end_with_the_gateway(gateway):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="mcp-") as folder:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port, over_http = listener.getsockname()[1], os.path.join(folder, "web.py")
+        open(over_http, "w").write(OVER_HTTP)
+        web = subprocess.Popen([sys.executable, over_http, str(listener.fileno())], pass_fds=[listener.fileno()])
         script, config = os.path.join(folder, "server.py"), os.path.join(folder, "mcp.json")
         open(script, "w").write(SERVER)
         servers = {
             "tools": {"command": sys.executable, "args": [script], "env": {"TOKEN": "of-the-file"}, "timeout": 1, "allowed_tools": ["add", "token", "slow", "large", "die"]},
+            "web": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": "Bearer of-the-file"}},
             "dead": {"command": "/no/such/program"},
             "nowhere": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer of-the-file"}},
         }
@@ -180,7 +248,10 @@ if __name__ == "__main__":
         with Gateway(engine, env=settings) as gateway:
             gateway.engine, gateway.script = engine, script
             deadline = time.monotonic() + 60
-            while not offered(gateway):
+            while len(offered(gateway)) < 6:
                 assert time.monotonic() < deadline, "its tools do not come:\n" + "".join(gateway.lines)
                 time.sleep(0.1)
-            sys.exit(run_checks(gateway))
+            failed = run_checks(gateway)
+        web.terminate()
+        web.wait(30)
+        sys.exit(failed)

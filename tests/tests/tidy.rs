@@ -130,7 +130,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 50] = [
+const WIRES_MEET: [&str; 54] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -139,7 +139,12 @@ const WIRES_MEET: [&str; 50] = [
     "audio/live.rs",
     "audio/reply.rs",
     "audio/request.rs",
+    "llamacpp/answer.rs",
+    "llamacpp/ask.rs",
     "llamacpp/embedding.rs",
+    "llamacpp/settings.rs",
+    "llamacpp/state.rs",
+    "llamacpp/template.rs",
     "mcp/calls.rs",
     "models/load.rs",
     "models/pull.rs",
@@ -159,7 +164,6 @@ const WIRES_MEET: [&str; 50] = [
     "openai/constraint.rs",
     "openai/embeddings.rs",
     "openai/events.rs",
-    "openai/infill.rs",
     "openai/messages.rs",
     "openai/plan.rs",
     "openai/prompt.rs",

@@ -9,6 +9,7 @@ pub(crate) mod overrides;
 mod pictures;
 pub(crate) mod reply;
 pub(crate) mod request;
+mod sampling;
 pub(crate) mod speech;
 pub(crate) mod store;
 mod topology;

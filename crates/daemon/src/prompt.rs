@@ -371,7 +371,8 @@ fn encoded(
     }
 }
 
-fn sampling(
+/// What is done for what is asked of a model.
+pub(crate) fn sampling(
     asked: RequestedSampling,
     model: &GenerationDefaults,
     tokenizer: &Arc<Tokenizer>,

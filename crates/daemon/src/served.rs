@@ -113,6 +113,8 @@ impl Served {
             reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,
             embedder: self.embedder.clone(),
+            text: self.text.clone(),
+            sequences_max: self.must_generate().map_or(0, |config| config.sequences_max),
             context_tokens_max: self.size.context_tokens_max(),
             kv_type: match &self.size {
                 EngineSize::Decoder(config) => Some(config.kv_type),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, ToolFormat, engine::EngineMemory};
+use hanzo_engine_runtime::{Embedder, EngineStats, ModelInfo, TextModel, ToolFormat, engine::EngineMemory};
 
 use crate::{adapters::AdapterView, keep_alive::KeepAlive, source::Source};
 
@@ -57,6 +57,9 @@ pub(crate) struct WorkerView {
     pub(crate) reasons: bool,
     pub(crate) generates: bool,
     pub(crate) embedder: Arc<Embedder>,
+    pub(crate) text: Arc<TextModel>,
+    /// Answers that run at once; 0 where it writes none.
+    pub(crate) sequences_max: usize,
     pub(crate) context_tokens_max: usize,
     /// Of a model with a KV cache.
     pub(crate) kv_type: Option<KvType>,

@@ -266,6 +266,13 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("route_not_found"), message)
     }
 
+    /// 400: a route of another server that is known and does nothing here.
+    pub(crate) fn not_here() -> ApiError {
+        let message = "not supported by this build: properties, slots and scales of adapters are not set over HTTP; a \
+                       request names its adapter in model, and what is cached is found by every request";
+        ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("not_supported"), message)
+    }
+
     /// 405.
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> ApiError {
         let message = format!("{} does not take {}", quote(path), quote(method));

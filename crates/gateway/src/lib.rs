@@ -45,6 +45,7 @@ mod ops;
 mod page;
 mod peer;
 mod pictures;
+mod query;
 mod quota;
 mod record;
 mod reload;

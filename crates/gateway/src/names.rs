@@ -58,7 +58,7 @@ const NAMES: [(&str, &[&str]); 75] = [
     ("ignore_eos", &["ignore_eos"]),
     ("constraint", CONSTRAINT),
     ("choices", &["n", "n_cmpl"]),
-    ("top_logprobs", &["top_logprobs", "logprobs"]),
+    ("top_logprobs", &["top_logprobs", "n_probs", "logprobs"]),
     ("logprobs", &["logprobs"]),
     ("priority", &["priority"]),
     ("echo", &["echo"]),

@@ -32,12 +32,10 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/responses/{id}/input_items", get(responses::saved::input_items))
         .route("/v1/messages", post(anthropic::messages::handle))
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
-        .route("/infill", post(openai::infill::handle))
         .route("/v1/audio/transcriptions", post(audio::transcriptions))
         .route("/v1/audio/translations", post(audio::translations))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
-        .route("/embedding", post(llamacpp::embedding::handle))
         .route("/v1/rerank", post(scores::rerank::handle))
         .route("/rerank", post(tei::rerank::either))
         .route("/v2/rerank", post(scores::rerank::handle))
@@ -66,6 +64,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .merge(ollama())
+        .merge(llamacpp())
         .route("/health", get(ops::health))
         .route("/alive", get(ops::alive))
         .route("/ready", get(ops::ready))
@@ -90,6 +89,26 @@ pub(crate) fn mcp_router(app: Arc<App>, mcp: Mcp) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), track::track))
         .with_state(app)
+}
+
+/// llama.cpp's, and its names of others'.
+fn llamacpp() -> Router<Arc<App>> {
+    Router::new()
+        .route("/completion", post(llamacpp::generate::completion))
+        .route("/completions", post(llamacpp::generate::completion))
+        .route("/infill", post(llamacpp::generate::infill))
+        .route("/embedding", post(llamacpp::embedding::handle))
+        .route("/apply-template", post(llamacpp::template::apply))
+        .route("/v1/chat/completions/input_tokens", post(llamacpp::template::count))
+        .route("/props", get(llamacpp::state::props).post(llamacpp::state::refused))
+        .route("/slots", get(llamacpp::state::slots))
+        .route("/slots/{id}", post(llamacpp::state::refused))
+        .route("/lora-adapters", get(llamacpp::state::adapters).post(llamacpp::state::refused))
+        .route("/chat/completions", post(openai::chat::handle))
+        .route("/responses", post(responses::create::handle))
+        .route("/reranking", post(scores::rerank::handle))
+        .route("/v1/reranking", post(scores::rerank::handle))
+        .route("/v1/health", get(ops::health))
 }
 
 /// Ollama's.

@@ -27,12 +27,42 @@ pub(crate) struct Model {
     /// What it can do, such as `chat`, `embed` or `vision`; of a model in memory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) capabilities: Vec<&'static str>,
+    /// What llama.cpp's server tells of a model; of one in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) meta: Option<Meta>,
     /// Of an adapter: where it was loaded from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) root: Option<String>,
     /// Of an adapter: the model it is of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
+}
+
+/// What a model is, in llama.cpp's words.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Meta {
+    n_vocab: u32,
+    n_ctx: u32,
+    n_ctx_train: u32,
+    n_embd: u32,
+    n_params: u64,
+    size: u64, // bytes of its weights in memory
+    ftype: String,
+}
+
+impl Meta {
+    fn of(status: &v1::ModelStatus) -> Option<Meta> {
+        let text = status.text.as_ref()?;
+        Some(Meta {
+            n_vocab: text.vocab_size,
+            n_ctx: status.context_tokens_max,
+            n_ctx_train: text.context_tokens_trained,
+            n_embd: text.hidden_size,
+            n_params: status.parameters,
+            size: status.weights_bytes,
+            ftype: status.quantization.clone(),
+        })
+    }
 }
 
 /// Whether a model is in memory.
@@ -150,6 +180,7 @@ pub(crate) fn card(id: String, shown: v1::ShowResponse) -> Value {
 /// A model in memory.
 pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
     let failed = status.state() == ModelState::Failed;
+    let meta = Meta::of(&status);
     let capabilities = status.capabilities().filter_map(capability_word).collect();
     let value = match status.state() {
         ModelState::Ready | ModelState::Draining => "loaded",
@@ -165,6 +196,7 @@ pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
         error: failed.then_some(status.error),
         max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
         capabilities,
+        meta,
         root: None,
         parent: None,
         id: status.name,
@@ -183,6 +215,7 @@ pub(crate) fn model_of_store(model: v1::StoredModel) -> Model {
         error: None,
         max_model_len: None,
         capabilities: Vec::new(),
+        meta: None,
         root: None,
         parent: None,
         id: model.name,

@@ -59,7 +59,8 @@ pub(crate) async fn detokenize(
     let ((request, sent), _room) = received.into(read).await?;
     let answer = app.engine(&asker).detokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
-    Ok(Json(json!({"prompt": answer.text})))
+    // vLLM's word and llama.cpp's.
+    Ok(Json(json!({"prompt": answer.text, "content": answer.text})))
 }
 
 /// How `/tokenize` shows tokens.

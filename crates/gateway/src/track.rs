@@ -37,10 +37,11 @@ use crate::{
 };
 
 /// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
-const OPERATIONS: [&str; 6] = ["/health", "/alive", "/ready", "/version", "/metrics", "/openapi.json"];
+const OPERATIONS: [&str; 7] =
+    ["/health", "/v1/health", "/alive", "/ready", "/version", "/metrics", "/openapi.json"];
 
 /// Of those, the ones that tell of models and clients: they can be made to want a key.
-const PRIVATE: [&str; 3] = ["/health", "/version", "/metrics"];
+const PRIVATE: [&str; 4] = ["/health", "/v1/health", "/version", "/metrics"];
 
 /// The engine's times, as browsers and proxies read them.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");

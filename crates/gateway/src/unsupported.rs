@@ -137,7 +137,29 @@ const TRANSCRIPTION: [Known; 8] = [
     ("max_completion_tokens", Neutral::None, ""),
 ];
 
-/// Of requests for vectors.
+/// Of llama.cpp's own completions.
+const LLAMA: [Known; 18] = [
+    ("t_max_prompt_ms", Neutral::Any(Type::Number), ""),
+    ("slot_id", Neutral::Any(Type::Number), ""),
+    // Left over from older versions of its server: today's has no such things either.
+    ("tfs_z", Neutral::Numbers(&[1.0]), ""),
+    ("penalize_nl", Neutral::Any(Type::Boolean), ""),
+    ("penalty_prompt", Neutral::EmptyList, ""),
+    ("use_penalty_prompt_tokens", Neutral::False, ""),
+    ("image_data", Neutral::EmptyList, "/v1/chat/completions"),
+    ("system_prompt", Neutral::Words(&[""]), "a prompt that begins with it"),
+    ("adaptive_target", Neutral::Numbers(&[-1.0]), ""),
+    ("adaptive_decay", Neutral::Any(Type::Number), ""),
+    ("grammar_lazy", Neutral::False, ""),
+    ("grammar_triggers", Neutral::EmptyList, ""),
+    ("preserved_tokens", Neutral::EmptyList, ""),
+    ("echo", Neutral::False, "/v1/completions"),
+    ("suffix", Neutral::Words(&[""]), "/infill"),
+    ("input_prefix", Neutral::Words(&[""]), "/infill"),
+    ("input_suffix", Neutral::Words(&[""]), "/infill"),
+    ("messages", Neutral::None, "/v1/chat/completions"),
+];
+
 const EMBEDDING: [Known; 10] = [
     ("messages", Neutral::None, ""),
     ("modality", Neutral::Words(&["text"]), ""),
@@ -186,6 +208,7 @@ pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
         "completion" => &[&COMMON, &COMPLETION],
         "infill" => &[&COMMON, &COMPLETION, &INFILL],
         "transcription" => &[&TRANSCRIPTION],
+        "llama" => &[&COMMON, &COMPLETION, &LLAMA],
         "embedding" => &[&EMBEDDING],
         "scores" => &[&SCORES],
         _ => &[],
@@ -219,6 +242,11 @@ pub(crate) fn infill(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes the unsupported and harmless fields of a transcription's form out of `fields`.
 pub(crate) fn transcription(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, TRANSCRIPTION.iter())
+}
+
+/// Takes the unsupported and harmless fields of llama.cpp's own completions out of `fields`.
+pub(crate) fn llama_completion(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, COMMON.iter().chain(&COMPLETION).chain(&LLAMA))
 }
 
 /// Takes an embedding request's unsupported and harmless fields out of `fields`.

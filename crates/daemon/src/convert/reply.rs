@@ -11,6 +11,7 @@ use hanzo_engine_runtime::{
 };
 use hanzo_engine_store::ModelRecord;
 
+use super::sampling;
 use crate::{
     adapters::AdapterView,
     error::{Error, random_u64},
@@ -27,6 +28,8 @@ pub(crate) struct EventContext {
     text: Arc<TextModel>,
     prompt_tokens: u32,
     seed: u64,
+    sampling: v1::Sampling,
+    context_tokens_max: u32,
     scored_from: Option<u32>, // the prompt's first token, where the others are scored
     calls: u64,               // what ids of calls are made from
     load: Duration,           // what it waited for its model
@@ -41,6 +44,8 @@ impl EventContext {
             text: served.text.clone(),
             prompt_tokens: narrow(job.prompt.len()),
             seed: job.sampling.seed,
+            sampling: sampling::done(&job.sampling),
+            context_tokens_max: narrow(served.size.context_tokens_max()),
             scored_from: job.prompt.first().copied().filter(|_| job.prompt_logprobs.is_some()),
             calls: random_u64(),
             load,
@@ -64,6 +69,8 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             prompt_tokens: context.prompt_tokens,
             cached_tokens,
             seed: context.seed,
+            sampling: Some(context.sampling.clone()),
+            context_tokens_max: context.context_tokens_max,
         }),
         EventKind::Delta { text: answer, reasoning, calls, tokens, logprobs } => E::Delta(v1::Delta {
             choice,
@@ -245,6 +252,8 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         if let Some(process) = worker.process {
             (status.worker_pid, status.resident_bytes) = (process.pid, process.resident_bytes);
         }
+        let trained = view.info.as_ref().map_or(0, |info| info.context_tokens_max);
+        status.text = Some(sampling::text(worker, trained));
     }
     status
 }

@@ -40,7 +40,7 @@ pub(super) async fn infer(
     let (mut choice, mut room) = (CollectedChoice::default(), app.answers.room());
     while let Some(event) = generation.next().await {
         match event? {
-            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 room.grow(delta.text.len() + delta.reasoning.len())?;
                 let reached = f64::from(generation.used.completion_tokens());

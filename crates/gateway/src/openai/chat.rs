@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     let (peer, id) = (incoming.peer(), asker.id.clone());
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (mut plan, room) = body::read(&app, incoming).await?.into(read).await?;
-    offer(&app, &asker, &mut plan).await;
+    offer(&app, &asker, &mut plan, None).await;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
@@ -246,7 +246,7 @@ impl Shape for Chat {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             // A stream has none.
-            Event::Started | Event::Scored { .. } => {}
+            Event::Started { .. } | Event::Scored { .. } => {}
             Event::Server(call) => {
                 self.open(head, used, 0, frames);
                 // With a choice, as every chunk that clients know has one.

@@ -25,8 +25,8 @@ use crate::{
 /// What happened to the choice of that index.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The engine has taken a prompt up; nothing of it is to be shown.
-    Started,
+    /// The engine has taken a prompt up, whose choices begin with that index. Most shapes show nothing of it.
+    Started { index: u32, started: Box<v1::Started> },
     /// Log probabilities of the prompt's tokens came; those of its first, which has none, before all others. The choices of
     /// the prompt begin with that index.
     Scored { index: u32, scored: v1::PromptLogprobs },
@@ -35,7 +35,14 @@ pub(crate) enum Event {
     /// A call of a tool of an MCP server has begun or ended, which the answer waits for.
     Server(Box<ServerCall>),
     /// The choice is complete; the reason is STOP, where a stop string may have ended it, LENGTH or TOOL_CALLS.
-    Finished { index: u32, reason: FinishReason, stop_string: String, timings: Option<v1::Timings> },
+    Finished {
+        index: u32,
+        reason: FinishReason,
+        stop_string: String,
+        timings: Option<v1::Timings>,
+        /// Of the choice; 0 where the engine has not said.
+        tokens: u32,
+    },
 }
 
 /// What comes of a prompt.
@@ -141,7 +148,7 @@ impl Generation {
                     }
                 }
                 Some(Ok(Event::Finished { reason, .. })) if turns.begin(reason) => {}
-                Some(Ok(Event::Started)) if !turns.is_first() => {}
+                Some(Ok(Event::Started { .. })) if !turns.is_first() => {}
                 event => return event,
             }
         }
@@ -153,7 +160,7 @@ impl Generation {
         let Some(turns) = &mut self.turns else { return };
         let Some(request) = turns.next(outcomes, generated) else {
             let (reason, stop_string) = (FinishReason::Length, String::new());
-            turns.told.push_back(Event::Finished { index: 0, reason, stop_string, timings: None });
+            turns.told.push_back(Event::Finished { index: 0, reason, stop_string, timings: None, tokens: 0 });
             self.events = None;
             return;
         };
@@ -172,7 +179,7 @@ impl Generation {
                 self.early.clear();
             }
             let (reason, stop_string) = (FinishReason::Length, String::new());
-            return Some(Ok(Event::Finished { index, reason, stop_string, timings: None }));
+            return Some(Ok(Event::Finished { index, reason, stop_string, timings: None, tokens: 0 }));
         }
         while self.events.is_some() || !self.early.is_empty() {
             let event = match self.event().await {
@@ -224,9 +231,9 @@ impl Generation {
             infer_event::Event::Started(started) => {
                 self.used.started(prompt, &started);
                 if self.model.is_empty() {
-                    self.model = started.model;
+                    self.model.clone_from(&started.model);
                 }
-                Ok(Some(Event::Started))
+                Ok(Some(Event::Started { index: prompt * self.choices, started: Box::new(started) }))
             }
             event if self.model.is_empty() => {
                 Err(ApiError::internal(&format!("the engine began with {event:?}")))
@@ -260,7 +267,8 @@ impl Generation {
                 self.finished[index as usize] = true;
                 self.used.finished(prompt, index, &finished);
                 let (reason, stop_string) = (finished.reason(), finished.stop_string);
-                Ok(Some(Event::Finished { index, reason, stop_string, timings: finished.timings }))
+                let tokens = finished.usage.map_or(0, |usage| usage.completion_tokens);
+                Ok(Some(Event::Finished { index, reason, stop_string, timings: finished.timings, tokens }))
             }
         }
     }

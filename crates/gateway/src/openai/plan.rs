@@ -1,17 +1,12 @@
 //! From the fields of a chat or a completion to a plan: what to ask the engine, and how to answer. The way back is in `openai::events`.
 
-use std::time::Duration;
-
 use hanzo_engine_proto::v1::{self, infer_request::Prompt};
 
 use crate::{
     config::Config,
     error::ApiError,
     fields::{Field, Fields},
-    limits::{
-        CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, INFILL_FILES_MAX, RESPONSE_FIELDS_MAX, STOP_BYTES_MAX,
-        STOP_TOKEN_IDS_MAX,
-    },
+    limits::{CHAT_LOGPROBS_MAX, COMPLETION_LOGPROBS_MAX, STOP_BYTES_MAX, STOP_TOKEN_IDS_MAX},
     names::SentFields,
     openai::{constraint, lines::LineLimits, prompt, sampling, tools, turns::Offered},
     request::{either, keep_alive, model, priority},
@@ -169,68 +164,6 @@ fn suffix(field: Field, echo: bool, prompts: &[Prompt]) -> Result<String, ApiErr
     Ok(suffix)
 }
 
-/// The plan of what llama.cpp's `/infill` asks, completions of a gap, and the paths of the fields that it wants; none: all.
-pub(crate) fn infill(
-    mut fields: Fields,
-    config: &Config,
-    id: &RequestId,
-) -> Result<(Plan, Vec<String>), ApiError> {
-    let mut plan = common(&mut fields, config, id)?;
-    let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
-    let prefix = fields.require("input_prefix")?.string()?;
-    let suffix = fields.require("input_suffix")?.string()?;
-    let middle = text(&mut fields, "prompt")?.unwrap_or_default();
-    let mut files = Vec::new();
-    if let Some(field) = fields.take("input_extra") {
-        let list = field.list()?;
-        let count = list.clone().count();
-        if count > INFILL_FILES_MAX {
-            return Err(field.error(format!("has {count} elements, at most {INFILL_FILES_MAX}")));
-        }
-        for file in list {
-            let mut file = file.object()?;
-            let content = file.require("text")?.string()?;
-            let name = text(&mut file, "filename")?.unwrap_or_else(|| "tmp".to_owned());
-            // When it was seen, which some editors say.
-            file.take("time");
-            file.finish()?;
-            files.push(v1::SourceFile { name, text: content });
-        }
-    }
-    let shown = fields.take("response_fields").map(response_fields).transpose()?.unwrap_or_default();
-    let indent = fields.take("n_indent").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
-    let time = fields.take("t_max_predict_ms").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
-    let time = time.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0).map(Duration::from_millis);
-    let mut max_tokens = max_tokens(&mut fields, None, true)?;
-    let reads_only = max_tokens.tokens == Some(0);
-    if reads_only {
-        // The prompt is read for its first token, which nobody sees.
-        max_tokens.tokens = Some(1);
-    }
-    if reads_only || indent > 0 || time.is_some() {
-        plan.line_limits = Some(LineLimits { indent, time, reads_only });
-    }
-    unsupported::infill(&mut fields)?;
-    fields.finish()?;
-    for request in &mut plan.requests {
-        set_max_tokens(request, &max_tokens)?;
-        request.prompt = Some(Prompt::Text(prefix.clone()));
-        request.suffix = suffix.clone();
-        request.infill = Some(v1::Infill { files: files.clone(), middle: middle.clone() });
-    }
-    Ok((plan, shown))
-}
-
-/// Paths of fields of the answer, their names separated by slashes.
-fn response_fields(field: Field) -> Result<Vec<String>, ApiError> {
-    let list = field.list()?;
-    let count = list.clone().count();
-    if count > RESPONSE_FIELDS_MAX {
-        return Err(field.error(format!("has {count} elements, at most {RESPONSE_FIELDS_MAX}")));
-    }
-    list.map(Field::string).collect()
-}
-
 /// The fields that chats and completions share: a plan with one request that has no prompt yet.
 pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let sent = SentFields::of(fields);
@@ -340,16 +273,16 @@ pub(crate) fn stop_strings(field: Field, strings_max: usize) -> Result<Vec<Strin
 }
 
 /// How long a completion may become.
-struct MaxTokens {
+pub(crate) struct MaxTokens {
     /// `None`: as long as the context lasts, and the model itself says.
-    tokens: Option<u32>,
+    pub(crate) tokens: Option<u32>,
     /// What the client calls it.
     name: &'static str,
 }
 
 /// The limit, or the surface's own. It may have each of its names; -1 is none, as in llama.cpp. 0 is for a prompt that is only
 /// scored.
-fn max_tokens(
+pub(crate) fn max_tokens(
     fields: &mut Fields,
     default: Option<u32>,
     prompt_is_scored: bool,
@@ -376,7 +309,7 @@ fn max_tokens(
     })
 }
 
-fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) -> Result<(), ApiError> {
+pub(crate) fn set_max_tokens(request: &mut v1::InferRequest, max: &MaxTokens) -> Result<(), ApiError> {
     let stop = request.stop.get_or_insert_default();
     if let Some(max_tokens) = max.tokens.filter(|max| stop.min_tokens > *max) {
         let problem = format!("{} is over {}, which is {max_tokens}", stop.min_tokens, max.name);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The names, in the order in which they run.
-const ORDER: [&str; 9] =
+pub(crate) const ORDER: [&str; 9] =
     ["penalties", "dry", "top_n_sigma", "top_k", "temperature", "typ_p", "top_p", "min_p", "xtc"];
 
 /// Turns off what the field does not name.
@@ -17,8 +17,8 @@ pub(super) fn apply(field: Field, sampling: &mut v1::Sampling) -> Result<(), Api
     let mut named: Vec<&str> = Vec::new();
     for one in field.list()? {
         let name = match &*one.text()? {
-            // Of its own it does nothing: a middle ends where the model ends it, or at a limit.
-            "infill" => continue,
+            // Of its own the first does nothing: a middle ends where the model ends it, or at a limit. The other has left llama.cpp.
+            "infill" | "tfs_z" => continue,
             "typical_p" => "typ_p",
             name => *ORDER.iter().find(|known| **known == name).ok_or_else(|| {
                 one.error(format!("{} is not among {} and infill", quote(name), ORDER.join(", ")))

@@ -111,7 +111,15 @@ fn breakers(field: Field) -> Result<Vec<String>, ApiError> {
     }
 }
 
+/// By token id, in an object or, as llama.cpp has it, in pairs; false there is as little as can be.
 fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
+    if let Some(pairs) = field.as_list() {
+        let count = pairs.clone().count();
+        if count > LOGIT_BIAS_MAX {
+            return Err(field.error(format!("has {count} entries, at most {LOGIT_BIAS_MAX}")));
+        }
+        return pairs.map(biased).collect();
+    }
     let mut entries = field.object()?;
     let ids = entries.names();
     if ids.len() > LOGIT_BIAS_MAX {
@@ -127,6 +135,22 @@ fn logit_bias(field: Field) -> Result<HashMap<u32, f32>, ApiError> {
         }
     }
     Ok(biases)
+}
+
+/// A token's id and what is added to its logit.
+fn biased(pair: Field) -> Result<(u32, f32), ApiError> {
+    let mut both = pair.list()?;
+    let (Some(id), Some(bias), None) = (both.next(), both.next(), both.next()) else {
+        return Err(pair.error("expected a token id and a number"));
+    };
+    if id.value().is_string() {
+        return Err(id.error("texts are not supported by this build; use token ids, from /tokenize"));
+    }
+    let bias = match bias.value().as_bool() {
+        Some(false) => -100.0,
+        _ => bias.number(-100.0..=100.0)?,
+    };
+    Ok((id.integer(0..=u32::MAX)?, bias))
 }
 
 /// Any 64-bit integer; a negative one is its two's complement.

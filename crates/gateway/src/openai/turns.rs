@@ -22,6 +22,8 @@ use crate::{
 pub(crate) struct Offered {
     servers: Arc<Servers>,
     tools: Vec<Tool>,
+    /// Calls of them at most, over all turns.
+    calls_max: Option<u32>,
 }
 
 /// A call of a tool of a server, as a client may see it.
@@ -35,8 +37,8 @@ pub(crate) struct ServerCall {
 }
 
 /// Adds the servers' tools to a chat that can use them: one answer, whose tools are the model's to choose or required, by a
-/// model that calls tools. Elsewhere nothing changes.
-pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan) {
+/// model that calls tools; at most `calls_max` calls of them are made. Elsewhere nothing changes.
+pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan, calls_max: Option<u32>) {
     let Some(servers) = &app.mcp_servers else { return };
     let [request] = &mut plan.requests[..] else { return };
     let choice = request.tool_use.as_ref().map_or(ToolChoice::Unspecified, v1::ToolUse::choice);
@@ -64,7 +66,7 @@ pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan) {
             json!({"name": tool.name, "description": tool.description, "parameters": tool.parameters});
         json!({"type": "function", "function": function}).to_string()
     }));
-    plan.offered = Some(Offered { servers: Arc::clone(servers), tools });
+    plan.offered = Some(Offered { servers: Arc::clone(servers), tools, calls_max });
 }
 
 /// Whether a tool of the client's has that name.
@@ -92,6 +94,7 @@ pub(super) struct Turns {
     offered: Offered,
     request: v1::InferRequest, // of the turn that goes on
     turn: usize,
+    made: u32,                     // calls, over all turns
     text: String,                  // of this turn
     reasoning: String,             // of this turn
     calls: Vec<(u32, ServerCall)>, // of this turn, by the engine's index
@@ -106,7 +109,7 @@ impl Turns {
     pub(super) fn new(offered: Offered, request: v1::InferRequest) -> Turns {
         let (text, reasoning) = (String::new(), String::new());
         let (calls, own, told) = (Vec::new(), Vec::new(), VecDeque::new());
-        Turns { offered, request, turn: 0, text, reasoning, calls, own, told, running: None }
+        Turns { offered, request, turn: 0, made: 0, text, reasoning, calls, own, told, running: None }
     }
 
     /// Whether this is the first turn.
@@ -155,11 +158,17 @@ impl Turns {
         let calls: Vec<ServerCall> = self.calls.iter().map(|(_, call)| call.clone()).collect();
         self.told.extend(calls.iter().cloned().map(|call| Event::Server(Box::new(call))));
         let servers = Arc::clone(&self.offered.servers);
+        let left = self.left();
+        self.made = self.made.saturating_add(u32::try_from(calls.len()).unwrap_or(u32::MAX));
         self.running = Some(Box::pin(async move {
             let call = |(at, call): (usize, ServerCall)| {
                 let servers = Arc::clone(&servers);
                 async move {
                     match at < MCP_CALLS_OF_TURN_MAX {
+                        _ if at >= left => {
+                            let text = "max_tool_calls is reached: answer with what there is".to_owned();
+                            Outcome { text, is_error: true }
+                        }
                         true => servers.call(&call.tool, &call.arguments).await,
                         false => Outcome { text: "too many calls at once".to_owned(), is_error: true },
                     }
@@ -172,6 +181,11 @@ impl Turns {
                 .await
         }));
         true
+    }
+
+    /// How many calls may still be made.
+    fn left(&self) -> usize {
+        self.offered.calls_max.map_or(usize::MAX, |max| max.saturating_sub(self.made) as usize)
     }
 
     /// The next turn's request, with what came of the calls; None where nothing may be generated any more, of which `generated`
@@ -211,8 +225,9 @@ impl Turns {
             ..v1::Message::default()
         });
         chat.messages.append(&mut results);
+        let may_call = self.turn < MCP_TURNS_MAX && self.left() > 0;
         let used = self.request.tool_use.get_or_insert_default();
-        used.choice = if self.turn < MCP_TURNS_MAX { ToolChoice::Auto } else { ToolChoice::None }.into();
+        used.choice = if may_call { ToolChoice::Auto } else { ToolChoice::None }.into();
         let mut next = self.request.clone();
         if let Some(max) = next.stop.as_mut().and_then(|stop| stop.max_tokens.as_mut()) {
             *max = max.saturating_sub(generated);

@@ -77,6 +77,11 @@ impl UsageCount {
         }
     }
 
+    /// Of one prompt: its tokens, and those of them that the first choice found in the prefix cache.
+    pub(crate) fn of_prompt(&self, prompt: usize) -> (u32, u32) {
+        self.prompts.get(prompt).map_or((0, 0), |used| (used.prompt_tokens, used.cached_tokens))
+    }
+
     /// Of all choices, so far.
     pub(crate) fn completion_tokens(&self) -> u32 {
         self.running_tokens.iter().fold(self.finished_tokens, |sum, tokens| sum.saturating_add(*tokens))

@@ -107,6 +107,7 @@ fn document() -> Value {
         "Scores",
         "TEI",
         "Ollama",
+        "llama.cpp",
         "Models",
         "Tokens",
         "Server",
@@ -216,7 +217,7 @@ impl Route {
     /// In whose shape it refuses, or what it says with the status that is an answer of its own.
     fn error(&self, status: &str) -> &'static str {
         match (self.path, self.tag) {
-            ("/health", _) if status == "503" => "Health",
+            ("/health" | "/v1/health", _) if status == "503" => "Health",
             ("/ready", _) if status == "503" => "Ready",
             ("/rerank", _) => "Error | TeiError",
             (_, "TEI") => "TeiError",

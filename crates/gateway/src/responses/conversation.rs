@@ -279,10 +279,12 @@ impl Conversation {
         Ok(())
     }
 
-    /// A call that another service has run, with its output.
+    /// A call that a service has run, this or another, with its output.
     fn mcp_call(&mut self, mut fields: Fields) -> Result<(), ApiError> {
         let id = fields.require("id")?.string()?;
         let name = fields.require("name")?.string()?;
+        let server = fields.take("server_label").map(Field::string).transpose()?;
+        let name = name_shown(server.as_deref(), &name);
         let arguments_json = fields.require("arguments")?.string()?;
         self.call(v1::ToolCall { id: id.clone(), name, arguments_json });
         let text = match (fields.take("output"), fields.take("error")) {

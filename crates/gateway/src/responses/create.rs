@@ -26,6 +26,7 @@ use crate::{
         generation::Generation,
         plan::Plan,
         shape::{Head, Shape as _},
+        turns::offer,
     },
 };
 
@@ -89,7 +90,8 @@ pub(crate) async fn handle(
     let before = found.previous.clone();
     let read =
         move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id, &found.known(), keeps);
-    let (Read { plan, asked, truncates }, room) = received.into(read).await?;
+    let (Read { mut plan, asked, truncates, server_calls_max }, room) = received.into(read).await?;
+    offer(&app, &asker, &mut plan, server_calls_max).await;
     // What is to be kept of the request is held as long as the answer.
     let mut held = app.answers.room();
     held.grow(asked.items.iter().map(|item| item.json.len()).sum())?;

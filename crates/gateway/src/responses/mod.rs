@@ -10,6 +10,7 @@ mod object;
 mod reply;
 mod request;
 pub(crate) mod saved;
+mod server_call;
 pub(crate) mod store;
 mod tools;
 mod truncation;

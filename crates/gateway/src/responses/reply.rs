@@ -11,6 +11,7 @@ use super::{
     custom,
     kept::{Kept, RESPONSE, item_id, quoted},
     object::{Frame, State},
+    server_call,
     store::Responses,
     tools::Called,
 };
@@ -23,6 +24,7 @@ use crate::{
         frames::Frames,
         generation::Event,
         shape::{CollectedChoice, Head, Shape},
+        turns::ServerCall,
         usage_count::UsageCount,
     },
 };
@@ -66,10 +68,11 @@ pub(super) struct Reply {
     begun: usize,       // items, whole or not
     has_answer: bool,   // a text or a call
     open: Option<Open>,
-    space: String,        // white space between items, which is told where text follows
-    early: Vec<String>,   // log probabilities of text that is held back
-    reason: FinishReason, // why it has ended
-    last: String,         // the response when it has ended
+    space: String,                 // white space between items, which is told where text follows
+    early: Vec<String>,            // log probabilities of text that is held back
+    reason: FinishReason,          // why it has ended
+    running: Vec<(String, usize)>, // calls of servers' tools, and their items' places
+    last: String,                  // the response when it has ended
 }
 
 /// The item that is being written.
@@ -100,6 +103,7 @@ impl Reply {
             space: String::new(),
             early: Vec::new(),
             reason: FinishReason::Unspecified,
+            running: Vec::new(),
             last: String::new(),
         }
     }
@@ -360,6 +364,43 @@ impl Reply {
         }
     }
 
+    /// A call of a server's tool has begun or ended. Those of one turn begin together and end in the same order.
+    fn server(&mut self, call: &ServerCall, frames: &mut Frames) {
+        let held = call.outcome.as_ref().map_or(0, |outcome| outcome.text.len());
+        if let Err(error) = self.room.grow(2 * (call.arguments.len() + held)) {
+            self.fault.get_or_insert(error);
+        }
+        let response = self.head.as_ref().map_or("", |head| &head.id).to_owned();
+        let before = self.asked.items.len();
+        let id = |place: usize| item_id("mcp", &response, before + place);
+        let at = |place: usize| format!("\"item_id\":\"{}\",\"output_index\":{place}", id(place));
+        if call.outcome.is_none() {
+            self.close(frames, "completed");
+            // White space before a call is none before the text that follows.
+            self.space.clear();
+            let place = self.begun;
+            self.begun += 1;
+            self.running.push((call.id.clone(), place));
+            let item = server_call::item(&id(place), call);
+            let added = format!("\"output_index\":{place},\"item\":{item}");
+            self.tell(frames, "response.output_item.added", &added);
+            self.tell(frames, "response.mcp_call.in_progress", &at(place));
+            let arguments = quoted(&call.arguments);
+            let delta = format!("{},\"delta\":{arguments}", at(place));
+            self.tell_piece(frames, "response.mcp_call_arguments.delta", &delta);
+            let done = format!("{},\"arguments\":{arguments}", at(place));
+            self.tell(frames, "response.mcp_call_arguments.done", &done);
+            return;
+        }
+        let Some(known) = self.running.iter().position(|(id, _)| *id == call.id) else { return };
+        let (_, place) = self.running.remove(known);
+        let item = server_call::item(&id(place), call);
+        let name = format!("response.mcp_call.{}", server_call::status(call));
+        self.tell(frames, &name, &at(place));
+        self.tell(frames, "response.output_item.done", &format!("\"output_index\":{place},\"item\":{item}"));
+        self.items.push(item);
+    }
+
     fn finish(&mut self, reason: FinishReason, frames: &mut Frames) {
         self.reason = reason;
         let status = if reason == FinishReason::Length { "incomplete" } else { "completed" };
@@ -422,7 +463,8 @@ impl Shape for Reply {
     fn event(&mut self, head: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
         self.begin(head, frames);
         match event {
-            Event::Started | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Started { .. } | Event::Scored { .. } => {}
+            Event::Server(call) => self.server(&call, frames),
             Event::Delta { delta, .. } => {
                 self.grow(&delta);
                 if !delta.reasoning.is_empty() {

@@ -40,7 +40,7 @@ const REFUSED: [(&str, Option<&str>, &str); 9] = [
     ("personality", None, "instructions"),
 ];
 
-/// Of `include`: what never is in an answer here, because no tools run on this side and pictures are not given back.
+/// Of `include`: what never is in an answer here, because OpenAI's own tools do not run here and pictures are not given back.
 const INCLUDE_NEVER: [&str; 6] = [
     "file_search_call.results",
     "web_search_call.results",
@@ -64,6 +64,8 @@ pub(super) struct Read {
     pub(super) asked: Asked,
     /// What does not fit may be left out, the oldest first.
     pub(super) truncates: bool,
+    /// Calls at most of tools that the server runs.
+    pub(super) server_calls_max: Option<u32>,
 }
 
 /// What of a request makes its prompt.
@@ -72,6 +74,7 @@ pub(super) struct Prompted {
     pub(super) chat: v1::Chat,
     used: Option<ToolUse>,
     called: HashMap<String, Called>,
+    server_calls_max: Option<u32>,
     reasoning: Option<v1::Reasoning>,
     format: Option<Of>,
     items: Vec<Item>,
@@ -157,7 +160,8 @@ pub(super) fn read(
     // The end of a stream says what was used.
     plan.streaming.include_usage = true;
     plan.sent.know_messages_as_one();
-    Ok(Read { plan, asked, truncates: prompted.truncates })
+    let server_calls_max = prompted.server_calls_max;
+    Ok(Read { plan, asked, truncates: prompted.truncates, server_calls_max })
 }
 
 /// The conversation, the tools, and what is said of reasoning and of the answer's form.
@@ -216,6 +220,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
         chat,
         used: tools.used,
         called: tools.called,
+        server_calls_max: tools.server_calls_max,
         reasoning: thinking.bounds(),
         format,
         items: conversation.items,

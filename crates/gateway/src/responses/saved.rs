@@ -20,6 +20,7 @@ use crate::{
     error::{ApiError, quote},
     json::Json as Text,
     limits::{ITEMS_LISTED, ITEMS_LISTED_MAX},
+    query,
 };
 
 type Id = Result<Path<String>, PathRejection>;
@@ -31,7 +32,7 @@ pub(crate) async fn show(
     id: Id,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    for (name, value) in pairs(query.as_deref()) {
+    for (name, value) in query::pairs(query.as_deref()) {
         match name.as_str() {
             "include" | "include[]" | "include_obfuscation" => {}
             "stream" if value == "false" => {}
@@ -77,7 +78,7 @@ pub(crate) async fn input_items(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let (mut after, mut limit, mut ascending) = (None, ITEMS_LISTED, false);
-    for (name, value) in pairs(query.as_deref()) {
+    for (name, value) in query::pairs(query.as_deref()) {
         match name.as_str() {
             "include" | "include[]" => {}
             "after" => after = Some(value).filter(|id| !id.is_empty()),
@@ -150,15 +151,4 @@ fn unknown(app: &App, name: &str) -> Result<(), ApiError> {
         true => Ok(()),
         false => Err(ApiError::field(name, "unknown parameter")),
     }
-}
-
-/// The parameters of a query. Names and values here have no characters that would be escaped, but for brackets.
-fn pairs(query: Option<&str>) -> Vec<(String, String)> {
-    let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
-    let pair = |pair: &str| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let name = name.replace("%5B", "[").replace("%5D", "]").replace("%5b", "[").replace("%5d", "]");
-        (name, value.to_owned())
-    };
-    pairs.map(pair).collect()
 }

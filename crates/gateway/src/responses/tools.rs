@@ -19,6 +19,8 @@ pub(super) struct Tools {
     pub(super) json: Vec<String>,
     /// None where nothing is said.
     pub(super) used: Option<ToolUse>,
+    /// Calls at most of tools that the server runs.
+    pub(super) server_calls_max: Option<u32>,
     /// Those that are not as the model sees them, by the name that it calls them by.
     pub(super) called: HashMap<String, Called>,
 }
@@ -47,8 +49,8 @@ struct Tool {
 /// Reads `tools`, `tool_choice`, `parallel_tool_calls` and `max_tool_calls`.
 pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError> {
     let parallel = fields.take("parallel_tool_calls").map(Field::boolean).transpose()?;
-    // Of tools that the server runs, of which there are none.
-    fields.take("max_tool_calls").map(|field| field.integer(1..=u32::MAX)).transpose()?;
+    let server_calls_max =
+        fields.take("max_tool_calls").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     let mut tools = Vec::new();
     if let Some(field) = fields.take("tools") {
         let mut list = field.list()?;
@@ -75,7 +77,7 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
     // Without tools the choice can only be none.
     let used =
         (!json.is_empty()).then(|| ToolUse { choice: choice.into(), named, parallel, ..ToolUse::default() });
-    Ok(Tools { json, used, called })
+    Ok(Tools { json, used, server_calls_max, called })
 }
 
 /// A tool, or those of a namespace.

@@ -246,8 +246,6 @@ pub(crate) fn ready_stats() -> v1::StatsResponse {
     }
 }
 
-// ---------------------------------------------------------------- steps, for scripts
-
 pub(crate) fn started() -> Step {
     started_with(7, 3)
 }
@@ -259,6 +257,8 @@ pub(crate) fn started_with(prompt_tokens: u32, cached_tokens: u32) -> Step {
         prompt_tokens,
         cached_tokens,
         seed: 1,
+        sampling: Some(v1::Sampling { temperature: Some(0.5), seed: Some(1), ..Default::default() }),
+        context_tokens_max: 4096,
     }))
 }
 
@@ -425,7 +425,8 @@ impl Engine for Service {
                 let status = models.into_iter().filter_map(|m| m.status).find(|s| s.name == other);
                 let none = || Status::not_found(format!("no model {other}; loaded: owner/ready"));
                 let status = Some(status.ok_or_else(none)?);
-                Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
+                let chat_template = "{{ x }}".to_owned();
+                Ok(Response::new(v1::ShowResponse { status, chat_template, ..Default::default() }))
             }
         }
     }

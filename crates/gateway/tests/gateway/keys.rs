@@ -65,16 +65,32 @@ async fn without_a_key_only_probes_are_answered() {
     let keys = Keys::new();
     let key = keys.add("alice", |_| {});
     let server = keys.serve().await;
-    for path in ["/health", "/alive", "/ready", "/version", "/metrics"] {
+    for path in ["/health", "/v1/health", "/alive", "/ready", "/version", "/metrics"] {
         assert_eq!(get(server.address, path).await.status, 200, "{path}");
     }
-    for path in ["/v1/models", "/v1/models/owner/ready", "/info", "/nowhere", "/v1/chat/completions"] {
+    for path in [
+        "/v1/models",
+        "/v1/models/owner/ready",
+        "/props",
+        "/slots",
+        "/lora-adapters",
+        "/info",
+        "/nowhere",
+        "/v1/chat/completions",
+    ] {
         assert_eq!(get(server.address, path).await.status, 401, "{path}");
     }
     let routes = [
         "/v1/chat/completions",
         "/v1/completions",
         "/infill",
+        "/completion",
+        "/completions",
+        "/apply-template",
+        "/v1/chat/completions/input_tokens",
+        "/chat/completions",
+        "/responses",
+        "/reranking",
         "/v1/embeddings",
         "/embeddings",
         "/v1/rerank",

@@ -17,6 +17,7 @@ mod fleet;
 mod history;
 mod http;
 mod keys;
+mod llamacpp;
 mod mcp;
 mod models;
 mod ollama;

@@ -217,7 +217,7 @@ fn common_cases() -> Vec<(Value, &'static str)> {
         (json!({"stop_token_ids": [-1]}), "stop_token_ids[0]"),
         (json!({"stop_token_ids": 5}), "stop_token_ids"),
         (json!({"stop_token_ids": vec![1; 1025]}), "stop_token_ids"),
-        (json!({"logit_bias": [1]}), "logit_bias"),
+        (json!({"logit_bias": [1]}), "logit_bias[0]"),
         (json!({"logit_bias": {"hello": 1}}), "logit_bias"),
         (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
         (json!({"logit_bias": {"5": "x"}}), "logit_bias.5"),

@@ -170,7 +170,7 @@ async fn a_coding_agents_history_is_taken() {
         r#"tool[c3]: [{"stdout":"a","stderr":"","outcome":{"type":"exit","exit_code":0}}]"#,
         r#"assistant:  c4=apply_patch({"type":"delete_file","path":"a"})"#,
         "tool[c4]: completed",
-        "assistant:  m1=look({})",
+        "assistant:  m1=x__look({})",
         "tool[m1]: seen",
         "user: go on",
     ];

@@ -96,7 +96,7 @@ async fn tokens() {
     let plain = post(server.address, "/tokenize", &json!({"prompt": "a", "parse_special": false})).await;
     assert_eq!(plain.json()["prompt"], "^plain a");
     let answer = post(server.address, "/detokenize", &json!({"tokens": [97, 98]})).await;
-    assert_eq!(answer.json(), json!({"prompt": "ab"}));
+    assert_eq!(answer.json(), json!({"prompt": "ab", "content": "ab"}));
     for (path, body, param) in [
         ("/tokenize", json!({}), "messages"),
         ("/tokenize", json!({"prompt": 5}), "prompt"),

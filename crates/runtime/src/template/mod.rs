@@ -106,6 +106,11 @@ impl ChatTemplate {
         Ok(ChatTemplate { tree, bos: bos.to_owned(), eos: eos.to_owned() })
     }
 
+    /// The texts of the tokens that begin and end a text, or nothing.
+    pub fn ends(&self) -> [&str; 2] {
+        [&self.bos, &self.eos]
+    }
+
     /// The prompt of a conversation. `interrupted` is asked now and then whether to go on; it is cheap.
     ///
     /// # Errors
