@@ -29,6 +29,7 @@ __device__ __forceinline__ float block_sum(float value, float* room) {
 #define RELU 3
 #define RELU_SQUARED 4
 #define CLAMPED_SWISH 5
+#define QUICK_GELU 6
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -38,6 +39,7 @@ __device__ __forceinline__ float activate(uint32_t activation, float x) {
     // x/2 (1 + tanh y) = x / (1 + e^-2y), which loses no digits where tanh is near -1.
     case GELU_TANH: return x / (1.0f + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
     case GELU_ERF: return 0.5f * x * erfcf(-0.7071067811865476f * x);
+    case QUICK_GELU: return x / (1.0f + expf(-1.702f * x));
     case RELU: return x < 0.0f ? 0.0f : x;
     case RELU_SQUARED: return x < 0.0f ? 0.0f : x * x;
     case CLAMPED_SWISH: {

@@ -186,6 +186,7 @@ fn activation_code(activation: Activation) -> u32 {
         Activation::Relu => 3,
         Activation::ReluSquared => 4,
         Activation::ClampedSwish => 5,
+        Activation::QuickGelu => 6,
     }
 }
 
