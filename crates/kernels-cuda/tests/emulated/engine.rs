@@ -90,8 +90,6 @@ fn the_demo_model_says_what_it_says_on_the_cpu() {
                 margin < MARGIN_MIN || as_cpu.min(as_golden) >= sure,
                 "{kv_type}, prompt {at}: {as_cpu}, {as_golden}"
             );
-            // Halves hold keys and values so well that nothing is decided otherwise.
-            assert!(kv_type != KvType::F16 || as_cpu == TOKENS, "prompt {at}: {as_cpu} tokens as on the CPU");
         }
     }
 }
