@@ -1,0 +1,315 @@
+// The fibers behind emulator.hpp, and what the host calls. See there for what is emulated.
+#include "emulator.hpp"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
+#include <ucontext.h>
+#define EMULATOR_ASSEMBLY 0
+#else
+#define EMULATOR_ASSEMBLY 1
+#endif
+
+namespace emulator {
+
+constexpr size_t STACK_BYTES = 64 << 10;
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  uint64_t generation = 0;
+  unsigned arrived = 0, alive = 0;
+  void* host_stack_pointer = nullptr;
+  char* stacks = nullptr;
+  size_t stacks_bytes = 0;
+  std::unique_ptr<char[]> shared;
+  char* shared_aligned = nullptr;
+  const char* failure = nullptr;
+  void (*run)(const void*) = nullptr;
+  const void* params = nullptr;
+#if !EMULATOR_ASSEMBLY
+  ucontext_t host;
+  std::vector<ucontext_t> contexts;
+#endif
+  ~Block() {
+    if (stacks) munmap(stacks, stacks_bytes);
+  }
+};
+
+thread_local Block* block;
+thread_local Fiber* fiber;
+thread_local Dim block_index, block_dim, grid_dim;
+
+static Kernel* kernels;
+
+Kernel::Kernel(const char* name, size_t bytes, unsigned threads, void (*run)(const void*))
+    : name(name), bytes(bytes), threads(threads), run(run), next(kernels) {
+  kernels = this;
+}
+
+#if EMULATOR_ASSEMBLY
+// Saves what a callee must keep on this stack, and goes on where the other has stopped.
+extern "C" void emulator_switch(void** from, void* to);
+asm(R"(
+.text
+.hidden emulator_switch
+.globl emulator_switch
+.type emulator_switch,@function
+emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+static void to_host() { emulator_switch(&fiber->stack_pointer, block->host_stack_pointer); }
+static void to_fiber(Fiber& next) { emulator_switch(&block->host_stack_pointer, next.stack_pointer); }
+#else
+static void to_host() { swapcontext(&block->contexts[fiber - block->fibers.data()], &block->host); }
+static void to_fiber(Fiber& next) { swapcontext(&block->host, &block->contexts[&next - block->fibers.data()]); }
+#endif
+
+void wait_for(const uint64_t* generation, uint64_t value) {
+  while (*generation == value) {
+    fiber->waits_for = generation;
+    fiber->generation = value;
+    to_host();
+  }
+}
+
+[[noreturn]] void fail(const char* what) {
+  block->failure = what;
+  for (;;) to_host();
+}
+
+static void release_barrier_if_all_came() {
+  if (block->arrived == block->alive && block->arrived > 0) {
+    block->arrived = 0;
+    block->generation++;
+  }
+}
+
+void barrier() {
+  const uint64_t generation = block->generation;
+  block->arrived++;
+  release_barrier_if_all_came();
+  if (block->generation == generation) wait_for(&block->generation, generation);
+}
+
+Warp& warp_of(const Fiber& of) { return block->warps[of.warp]; }
+char* shared_memory() { return block->shared_aligned; }
+
+static void enter() {
+  block->run(block->params);
+  fiber->done = true;
+  // Threads that have ended count as arrived, as on the device.
+  block->alive--;
+  release_barrier_if_all_came();
+  for (;;) to_host();
+}
+
+static void prepare(Fiber& of) {
+  of.done = false;
+  of.waits_for = nullptr;
+#if EMULATOR_ASSEMBLY
+  void** top = reinterpret_cast<void**>(of.stack + STACK_BYTES - 64);
+  *--top = nullptr;  // where `enter` would return to
+  *--top = reinterpret_cast<void*>(enter);
+  for (int saved = 0; saved < 6; saved++) *--top = nullptr;
+  of.stack_pointer = top;
+#else
+  ucontext_t& context = block->contexts[&of - block->fibers.data()];
+  getcontext(&context);
+  context.uc_stack.ss_sp = of.stack;
+  context.uc_stack.ss_size = STACK_BYTES;
+  context.uc_link = nullptr;
+  makecontext(&context, enter, 0);
+#endif
+}
+
+// Runs each lane that can until none can; whether any could.
+static bool run_warp(unsigned warp, unsigned& left) {
+  bool ran = false;
+  const unsigned first = warp * 32, end = std::min<unsigned>(first + 32, block->fibers.size());
+  for (bool again = true; again && !block->failure;) {
+    again = false;
+    for (unsigned i = first; i < end && !block->failure; i++) {
+      Fiber& next = block->fibers[i];
+      if (next.done || (next.waits_for && *next.waits_for == next.generation)) continue;
+      next.waits_for = nullptr;
+      fiber = &next;
+      to_fiber(next);
+      left -= next.done;
+      again = ran = true;
+    }
+  }
+  return ran;
+}
+
+static void shuffle(std::vector<unsigned>& order, uint64_t& random) {
+  for (size_t last = order.size() - 1; last > 0; last--) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    std::swap(order[last], order[(random >> 33) % (last + 1)]);
+  }
+}
+
+struct Launch {
+  const Kernel* kernel;
+  const void* params;
+  Dim grid, threads;
+  size_t shared_bytes;
+  uint64_t seed;
+  std::atomic<uint64_t> next{0};
+  std::atomic<const char*> failure{nullptr};
+};
+
+// One warp runs ahead as far as it can, then the next; which is first the seed says, and 0 that it is the first.
+static void run_block(uint64_t random, bool shuffled) {
+  std::vector<unsigned> order(block->warps.size());
+  for (unsigned i = 0; i < order.size(); i++) order[i] = i;
+  for (unsigned left = block->fibers.size(); left > 0;) {
+    if (shuffled) shuffle(order, random);
+    bool ran = false;
+    for (unsigned warp : order) {
+      ran |= run_warp(warp, left);
+      if (block->failure) return;
+    }
+    if (!ran) {
+      block->failure = "threads of a block wait for each other for ever, or lanes of a warp for one that has ended";
+      return;
+    }
+  }
+}
+
+static void run_blocks(Launch& launch) {
+  static thread_local Block own;
+  block = &own;
+  const unsigned threads = launch.threads.x * launch.threads.y * launch.threads.z;
+  const uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
+  if (own.stacks_bytes < STACK_BYTES * threads) {
+    if (own.stacks) munmap(own.stacks, own.stacks_bytes);
+    own.stacks_bytes = STACK_BYTES * threads;
+    own.stacks = static_cast<char*>(mmap(nullptr, own.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  }
+  own.fibers.resize(threads);
+  own.warps.resize((threads + 31) / 32);
+#if !EMULATOR_ASSEMBLY
+  own.contexts.resize(threads);
+#endif
+  own.run = launch.kernel->run;
+  own.params = launch.params;
+  own.failure = nullptr;
+  block_dim = launch.threads;
+  grid_dim = launch.grid;
+  for (unsigned i = 0; i < threads; i++) {
+    Fiber& of = own.fibers[i];
+    of.stack = own.stacks + STACK_BYTES * i;
+    of.thread = {i % block_dim.x, i / block_dim.x % block_dim.y, i / block_dim.x / block_dim.y};
+    of.lane = i % 32;
+    of.warp = i / 32;
+  }
+  for (uint64_t at; (at = launch.next++) < blocks && !launch.failure;) {
+    block_index = {unsigned(at % launch.grid.x), unsigned(at / launch.grid.x % launch.grid.y), unsigned(at / launch.grid.x / launch.grid.y)};
+    // Of exactly that size, ending where it ends, so that AddressSanitizer sees what lies behind.
+    const size_t aligned = (launch.shared_bytes + 15) / 16 * 16;
+    own.shared.reset(new char[aligned + 16]);
+    own.shared_aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(own.shared.get()) + 15) / 16 * 16);
+    memset(own.shared_aligned, 0xff, launch.shared_bytes);
+    own.alive = threads;
+    own.arrived = 0;
+    for (Warp& warp : own.warps) warp.arrived = 0;
+    for (Fiber& of : own.fibers) prepare(of);
+    run_block(launch.seed + at, launch.seed != 0);
+    if (own.failure) launch.failure = own.failure;
+  }
+}
+
+// Threads that run blocks beside the caller's.
+class Crew {
+ public:
+  static Crew& get() {
+    static Crew* crew = new Crew;  // never ends: its threads may outlive all else
+    return *crew;
+  }
+  void run(Launch& launch) {
+    std::lock_guard<std::mutex> turn(turn_);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      launch_ = &launch;
+      round_++;
+      busy_ = count_;
+    }
+    begins_.notify_all();
+    run_blocks(launch);
+    std::unique_lock<std::mutex> lock(mutex_);
+    ended_.wait(lock, [&] { return busy_ == 0; });
+  }
+
+ private:
+  Crew() : count_(std::min(7u, std::max(1u, std::thread::hardware_concurrency()) - 1)) {
+    for (unsigned i = 0; i < count_; i++) std::thread([this] { work(); }).detach();
+  }
+  void work() {
+    for (uint64_t seen = 0;;) {
+      Launch* launch;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        begins_.wait(lock, [&] { return round_ != seen; });
+        seen = round_;
+        launch = launch_;
+      }
+      run_blocks(*launch);
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (--busy_ == 0) ended_.notify_one();
+    }
+  }
+  std::mutex turn_, mutex_;
+  std::condition_variable begins_, ended_;
+  Launch* launch_ = nullptr;
+  uint64_t round_ = 0;
+  const unsigned count_;
+  unsigned busy_ = 0;
+};
+
+}  // namespace emulator
+
+#define HOST_CALLS extern "C" __attribute__((visibility("default")))
+
+// The kernel of a name, or null; how many bytes its parameters are, and threads a block may have.
+HOST_CALLS const void* emulator_kernel(const char* name, size_t* bytes, unsigned* threads) {
+  for (const emulator::Kernel* kernel = emulator::kernels; kernel; kernel = kernel->next) {
+    if (strcmp(kernel->name, name) != 0) continue;
+    *bytes = kernel->bytes;
+    *threads = kernel->threads;
+    return kernel;
+  }
+  return nullptr;
+}
+
+// Runs every block; what went wrong, or null.
+HOST_CALLS const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed) {
+  emulator::Launch launch{static_cast<const emulator::Kernel*>(kernel), params, {grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, seed};
+  // Few blocks are done before others would have heard of them.
+  if (uint64_t(grid[0]) * grid[1] * grid[2] < 16)
+    emulator::run_blocks(launch);
+  else
+    emulator::Crew::get().run(launch);
+  return launch.failure;
+}

@@ -1,0 +1,143 @@
+// CUDA C++ on the CPU: what kernels name, computed by fibers, one for each CUDA thread of a block.
+//
+// A fiber runs until it must wait for others: at a barrier of its block, or at a collective of its warp, which the last
+// lane to come computes for all. Nothing else switches, so that a missing barrier shows as a warp that has run ahead.
+// Shared memory has the size that the launch says, and holds NaN. Not emulated: what other blocks do meanwhile.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __restrict__ __restrict
+
+namespace emulator {
+
+struct Dim {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Matrix, Multiply };
+
+struct Fiber {
+  void* stack_pointer;
+  char* stack;
+  Dim thread;
+  unsigned lane, warp;
+  bool done;
+  const uint64_t* waits_for;  // a generation that must move on, or null
+  uint64_t generation;
+};
+
+constexpr int WORDS_MAX = 10;
+
+struct Warp {
+  uint64_t generation = 0;
+  unsigned arrived = 0;
+  Meeting meeting = Meeting::None;
+  uint32_t in[2][32][WORDS_MAX];
+  uint32_t out[2][32][4];
+};
+
+struct Block;
+extern thread_local Block* block;
+extern thread_local Fiber* fiber;
+extern thread_local Dim block_index, block_dim, grid_dim;
+
+void wait_for(const uint64_t* generation, uint64_t value);
+[[noreturn]] void fail(const char* what);
+void barrier();
+Warp& warp_of(const Fiber& fiber);
+char* shared_memory();
+
+// Every lane of a warp brings words; the last to come computes for all. `compute(in, out)`.
+template <class Compute>
+inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, Compute compute) {
+  Warp& warp = warp_of(*fiber);
+  const unsigned page = warp.generation & 1;
+  if (warp.arrived == 0) warp.meeting = meeting;
+  if (warp.meeting != meeting) fail("lanes of a warp meet at different collectives");
+  for (int i = 0; i < count; i++) warp.in[page][fiber->lane][i] = words[i];
+  const uint64_t generation = warp.generation;
+  if (++warp.arrived == 32) {
+    compute(warp.in[page], warp.out[page]);
+    warp.arrived = 0;
+    warp.generation++;
+  } else {
+    wait_for(&warp.generation, generation);
+  }
+  return warp.out[page][fiber->lane];
+}
+
+template <class To, class From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// A value that all lanes combine, in the order of a butterfly: lane l has op(v[l], v[l ^ 16]), then 8, 4, 2, 1.
+template <class T, class Op>
+inline T butterfly(Meeting meeting, T value, Op op) {
+  const uint32_t word = bits<uint32_t>(value);
+  return bits<T>(meet(meeting, &word, 1, [op](auto& in, auto& out) {
+    T now[32], next[32];
+    for (int lane = 0; lane < 32; lane++) now[lane] = bits<T>(in[lane][0]);
+    for (int apart = 16; apart > 0; apart /= 2) {
+      for (int lane = 0; lane < 32; lane++) next[lane] = op(now[lane], now[lane ^ apart]);
+      for (int lane = 0; lane < 32; lane++) now[lane] = next[lane];
+    }
+    for (int lane = 0; lane < 32; lane++) out[lane][0] = bits<uint32_t>(now[lane]);
+  })[0]);
+}
+
+struct Kernel {
+  Kernel(const char* name, size_t bytes, unsigned threads, void (*run)(const void*));
+  const char* name;
+  size_t bytes;
+  unsigned threads;
+  void (*run)(const void*);
+  Kernel* next;
+};
+
+}  // namespace emulator
+
+#define threadIdx (emulator::fiber->thread)
+#define blockIdx (emulator::block_index)
+#define blockDim (emulator::block_dim)
+#define gridDim (emulator::grid_dim)
+inline void __syncthreads() { emulator::barrier(); }
+inline void __syncwarp() {
+  emulator::meet(emulator::Meeting::Sync, nullptr, 0, [](auto&, auto&) {});
+}
+
+#define TABLE(type, name, count) static const type name[count]
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::shared_memory())
+#define KERNEL(name, Params, threads)                                                   \
+  static void kernel_##name(const Params& p);                                           \
+  static emulator::Kernel registered_##name("kernel_" #name, sizeof(Params), threads,   \
+      [](const void* p) { kernel_##name(*static_cast<const Params*>(p)); });            \
+  static void kernel_##name(const Params& p)
+
+namespace dev {
+
+inline float warp_sum(float value) {
+  return emulator::butterfly(emulator::Meeting::Sum, value, [](float a, float b) { return a + b; });
+}
+inline float warp_max(float value) {
+  return emulator::butterfly(emulator::Meeting::Max, value, [](float a, float b) { return fmaxf(a, b); });
+}
+inline int warp_max(int value) {
+  return emulator::butterfly(emulator::Meeting::MaxOf, value, [](int a, int b) { return a > b ? a : b; });
+}
+inline int warp_min(int value) {
+  return emulator::butterfly(emulator::Meeting::MinOf, value, [](int a, int b) { return a < b ? a : b; });
+}
+inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
+inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
+inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
+
+}  // namespace dev

@@ -1,0 +1,110 @@
+//! A device for tests: the kernels' CUDA C++ sources, compiled for this processor and run by fibers (`cpp/emulator.hpp`
+//! says what is emulated and what is not).
+//!
+//! The sources are compiled when a test asks for the device, by the system's C++ compiler, and kept in the target folder
+//! under a name that is made of what they are: `cargo build` needs no compiler but Rust's. Where there is none, a test
+//! fails and says so.
+//!
+//! Memory is the emulated device's own: each allocation ends at a page that nobody may touch, and is gone when it is
+//! freed, so that a kernel that reads behind what it was given ends the test where it stands.
+
+mod compiler;
+mod library;
+mod memory;
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Launch, Plan};
+
+pub use compiler::Sources;
+use library::Library;
+
+/// The emulated device.
+#[derive(Clone, Debug)]
+pub struct Emulated {
+    library: Arc<Library>,
+    seed: u64,
+}
+
+impl Emulated {
+    /// The kernels as they are.
+    ///
+    /// # Panics
+    /// Where they cannot be compiled, with what the compiler says.
+    pub fn new() -> Emulated {
+        Emulated::of(&Sources::default())
+    }
+
+    /// Kernels that a test has changed.
+    ///
+    /// # Panics
+    /// Where they cannot be compiled, with what the compiler says.
+    pub fn of(sources: &Sources) -> Emulated {
+        Emulated { library: Library::load(&sources.compile()), seed: 0 }
+    }
+
+    /// Which warp of a block runs ahead of the others the seed says from here on; 0: the first.
+    pub fn scheduled_by(self, seed: u64) -> Emulated {
+        Emulated { seed, ..self }
+    }
+}
+
+impl Default for Emulated {
+    fn default() -> Emulated {
+        Emulated::new()
+    }
+}
+
+// SAFETY: memory is mapped by `memory`, which gives nobody what another holds; launches run to their end before they return.
+unsafe impl Device for Emulated {
+    type Graph = Plan;
+
+    fn name(&self) -> String {
+        "cuda, emulated".to_owned()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        memory::allocate(bytes).map(Address).ok_or(DeviceError::OutOfMemory)
+    }
+
+    unsafe fn free(&self, address: Address, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { memory::free(address.0, bytes) };
+    }
+
+    unsafe fn zero(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise; nothing runs beside this.
+        unsafe { std::ptr::write_bytes(address.0 as *mut u8, 0, bytes) };
+        Ok(())
+    }
+
+    unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise; the host's memory is no device's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.0 as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: as in `upload`.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.library.launch(launch, self.seed) }.map_err(DeviceError::Failed)
+    }
+
+    fn record(&self, plan: &Plan) -> Result<Plan, DeviceError> {
+        Ok(plan.clone())
+    }
+
+    unsafe fn replay(&self, graph: &Plan) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        graph.iter().try_for_each(|launch| unsafe { self.launch(&launch) })
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

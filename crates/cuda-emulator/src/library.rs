@@ -1,0 +1,112 @@
+//! The compiled kernels, called.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use hanzo_engine_kernels_cuda::{Kernel, Launch};
+
+type Find = unsafe extern "C" fn(*const c_char, *mut usize, *mut c_uint) -> *const c_void;
+type Run =
+    unsafe extern "C" fn(*const c_void, *const c_void, *const c_uint, c_uint, usize, u64) -> *const c_char;
+
+/// What was loaded stays loaded: threads of the library's own may still be in it.
+#[derive(Debug)]
+pub(crate) struct Library {
+    kernels: HashMap<Kernel, Entry>,
+    run: Run,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kernel: *const c_void,
+    threads_max: u32,
+}
+
+// SAFETY: the pointers are to what the library has once and for all, and calls into it may come from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    pub(crate) fn load(path: &Path) -> Arc<Library> {
+        let name = CString::new(path.as_os_str().as_bytes()).expect("a path has no zero");
+        // SAFETY: the library is what `Sources` compiled: its constructors register kernels.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: dlopen has failed, so there is a message; it is copied at once.
+            panic!("{}", unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy());
+        }
+        let symbol = |name: &CStr| {
+            // SAFETY: the handle is open.
+            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            assert!(!symbol.is_null(), "{name:?} is in emulator.cpp");
+            symbol
+        };
+        // SAFETY: these are the functions' types in emulator.cpp.
+        let find = unsafe { std::mem::transmute::<*mut c_void, Find>(symbol(c"emulator_kernel")) };
+        // SAFETY: as above.
+        let run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol(c"emulator_launch")) };
+        let mut kernels = HashMap::new();
+        for &kernel in Kernel::ALL {
+            let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
+            let (mut bytes, mut threads_max) = (0, 0);
+            // SAFETY: a name, and where two numbers go.
+            let found = unsafe { find(symbol.as_ptr(), &mut bytes, &mut threads_max) };
+            assert!(!found.is_null(), "the module has no {}", kernel.symbol());
+            assert_eq!(
+                bytes,
+                kernel.params_bytes(),
+                "parameters of {} here and in params.cuh",
+                kernel.symbol()
+            );
+            kernels.insert(kernel, Entry { kernel: found, threads_max });
+        }
+        Arc::new(Library { kernels, run })
+    }
+
+    /// Runs a kernel to its end.
+    ///
+    /// # Safety
+    /// As `Device::launch` has it.
+    pub(crate) unsafe fn launch(&self, launch: &Launch<'_>, seed: u64) -> Result<(), String> {
+        let entry = self.kernels[&launch.kernel];
+        let grid = launch.grid;
+        // What a card refuses.
+        if grid.threads > entry.threads_max
+            || grid.shared_bytes > 48 << 10
+            || grid.blocks[1].max(grid.blocks[2]) > 65_535
+        {
+            return Err(format!("{}: {grid:?} is more than a launch may ask for", launch.kernel.symbol()));
+        }
+        // Kernels are given a copy that is aligned as their pointers are.
+        let params: Vec<u64> = launch
+            .params
+            .chunks(8)
+            .map(|chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u64::from_ne_bytes(word)
+            })
+            .collect();
+        // SAFETY: the kernel is one of this library's, and its parameters are as large as it says.
+        let failure = unsafe {
+            (self.run)(
+                entry.kernel,
+                params.as_ptr().cast(),
+                grid.blocks.as_ptr(),
+                grid.threads,
+                grid.shared_bytes as usize,
+                seed,
+            )
+        };
+        if failure.is_null() {
+            return Ok(());
+        }
+        // SAFETY: what failed is said in words that the library has once and for all.
+        let words = unsafe { CStr::from_ptr(failure) }.to_string_lossy();
+        Err(format!("{}: {words}", launch.kernel.symbol()))
+    }
+}

@@ -1,0 +1,8 @@
+// Every kernel: one module.
+#include "norm.cu"
+#include "rows.cu"
+#include "matmul.cu"
+#include "experts.cu"
+#include "heads.cu"
+#include "attention.cu"
+#include "states.cu"

@@ -1,0 +1,36 @@
+// The paged cache's numbers: halves, or GGML's Q8_0, 32 bytes behind one half. A slot has a token's heads, each
+// `head_dim` numbers.
+#pragma once
+#include "prelude.cuh"
+
+#define KV_F16 0
+#define KV_Q8_0 1
+
+__device__ __forceinline__ size_t kv_bytes(uint32_t type, uint32_t elements) { return type == KV_F16 ? 2 * (size_t)elements : (size_t)elements / 32 * 34; }
+
+__device__ __forceinline__ float kv_at(uint32_t type, const uint8_t* head, uint32_t i) {
+  if (type == KV_F16) return dev::from_half(reinterpret_cast<const uint16_t*>(head)[i]);
+  const uint8_t* block = head + i / 32 * 34;
+  return dev::from_half(*reinterpret_cast<const uint16_t*>(block)) * (float)(int8_t)block[2 + i % 32];
+}
+
+// A warp writes a head from shared memory.
+__device__ __forceinline__ void kv_put(uint32_t type, uint8_t* head, const float* x, uint32_t count) {
+  const uint32_t lane = threadIdx.x % 32;
+  if (type == KV_F16) {
+    for (uint32_t i = lane; i < count; i += 32) reinterpret_cast<uint16_t*>(head)[i] = dev::to_half(x[i]);
+    return;
+  }
+  for (uint32_t first = 0; first < count; first += 32) {
+    uint8_t* block = head + first / 32 * 34;
+    const float d = dev::warp_max(fabsf(x[first + lane])) / 127.0f;
+    const float inverse = d == 0.0f ? 0.0f : 1.0f / d;
+    block[2 + lane] = (uint8_t)(int8_t)roundf(x[first + lane] * inverse);
+    if (lane == 0) *reinterpret_cast<uint16_t*>(block) = dev::to_half(d);
+  }
+}
+
+// The slot of one key of a sequence in a layer group.
+__device__ __forceinline__ uint32_t slot_of(const Batch& batch, const uint32_t* table, uint32_t key) {
+  return batch.blocks[table[0] + key / 16 - table[1]] * 16 + key % 16;
+}

@@ -1,0 +1,218 @@
+// What each kernel is given, by value: the same structs as in src/params.rs, field by field. Pointers are 64 bits on
+// both sides and stand first, so that there is no padding; the emulator compares the sizes at every launch.
+#pragma once
+
+#define NONE 0xffffffffu
+// Which of a batch's counts bounds a kernel's rows.
+#define COUNT_ROWS 0
+#define COUNT_SEQUENCES 1
+#define COUNT_LOGIT_ROWS 2
+
+// The step's batch. Its arrays lie at addresses that depend on nothing but the bucket of rows that the batch is in, so
+// that a recorded step can be replayed for another batch.
+struct Batch {
+  const uint32_t* counts;       // rows, sequences, logit rows
+  const uint32_t* tokens;       // (rows), NONE where the host writes the row
+  const uint32_t* positions;    // (rows)
+  const uint32_t* axes;         // (rows, 3): what turns pairs of time, height, width
+  const uint32_t* types;        // (rows)
+  const uint32_t* adapters;     // (rows), NONE without
+  const uint32_t* sequence_of;  // (rows)
+  const uint32_t* slots;        // (rows, groups)
+  const uint32_t* spans;        // (sequences, 4): first row, rows, context, state
+  const uint32_t* tables;       // (sequences, groups, 2): where in `blocks`, and which block of the sequence is first there
+  const uint32_t* logit_rows;   // (logit rows)
+  const uint32_t* blocks;
+  uint32_t groups, unused;
+};
+
+// Rows of a matrix that are of one type, as stored.
+struct Part {
+  const uint8_t* bytes;
+  uint32_t type, row_first, rows, row_bytes;
+};
+
+// Parts stacked by rows.
+struct Stack {
+  const Part* parts;
+  uint32_t count, rows, cols, unused;
+};
+
+struct NormParams {
+  Batch batch;
+  float* residual;  // added to and normed, where there is one
+  const float* x;
+  float* out;
+  const float* weight;
+  const float* bias;
+  uint32_t x_stride, out_stride;
+  uint32_t width, repeats;  // columns of a part; 1 if all parts have the same weights
+  float eps;
+  uint32_t centered;
+};
+
+struct RowParams {
+  Batch batch;
+  float* out;
+  const float* x;
+  const float* base;
+  const float* weights;
+  uint32_t op, cols, x_cols, first;
+  float a, b, c;
+  uint32_t width, tail, unused;
+};
+
+struct EmbedParams {
+  Batch batch;
+  Stack table;
+  float* out;
+  float scale;
+  uint32_t ids, offset, adds;
+};
+
+struct MatmulParams {
+  Batch batch;
+  Stack weights;
+  const float* x;
+  float* out;
+  const float* bias;
+  uint32_t x_stride, out_stride;
+  uint32_t activation, adds;  // NONE: none
+  uint32_t logits, adapter;   // rows are the batch's logit rows; rows of this adapter alone, or NONE
+  float scale;
+  uint32_t unused;
+};
+
+struct HeadParams {
+  Batch batch;
+  float* q;            // rows of heads to be turned in place
+  float* k;            // likewise, or to the cache
+  const float* v;
+  const float* q_weight;
+  const float* k_weight;
+  const float* inv_freq;
+  uint8_t* key_plane;  // null: keys stay where they are
+  uint8_t* value_plane;
+  uint32_t q_stride, kv_stride;
+  uint32_t heads, kv_heads, head_dim, turned_first;  // elements of a head before those that are turned
+  uint32_t q_normed, k_normed;                       // elements from the first on
+  uint32_t pairs, interleaved;
+  uint32_t norm_after, values_normed;
+  uint32_t sections[3], sections_interleaved;        // pairs of each axis; all in the last where rows turn by one position
+  uint32_t kv_type, group;
+  uint32_t slot_bytes, scale_every;                  // 0: queries are not scaled
+  float scale_factor;
+  uint32_t scale_offset;
+  float eps, magnitude;
+};
+
+struct AttentionParams {
+  Batch batch;
+  const float* q;
+  const uint8_t* key_plane;
+  const uint8_t* value_plane;
+  float* out;
+  const float* sinks;
+  const float* slopes;
+  uint32_t q_stride, out_stride;
+  uint32_t heads, kv_heads, head_dim, value_dim;
+  uint32_t kv_type, group;
+  uint32_t slot_bytes, window;  // 0: no window
+  uint32_t chunked;
+  float scale, softcap;         // 0: no cap
+  uint32_t unused;
+};
+
+struct WholeAttentionParams {
+  Batch batch;
+  const float* qkv;
+  float* out;
+  const float* table;    // slopes, biases by distance, or keys by bucket
+  const float* queries;  // by bucket
+  const uint32_t* bucket_of;
+  uint32_t heads, kv_heads, head_dim, bias;
+  uint32_t reach, bias_reach;  // NONE: the whole sequence
+  float scale;
+  uint32_t unused;
+};
+
+struct RouteParams {
+  Batch batch;
+  const float* scores;
+  const float* correction;
+  const float* expert_scale;
+  uint32_t* chosen;  // (rows, used)
+  float* weights;    // (rows, used)
+  uint32_t experts, used, softmax, normalized;
+  float scale;
+  uint32_t by_weight, groups, groups_used, best, unused;
+};
+
+struct ExpertParams {
+  Batch batch;
+  const Stack* experts;  // two of each expert: gate and up, down
+  const uint32_t* chosen;
+  const float* weights;
+  const float* x;
+  float* hidden;
+  float* out;
+  const float* up_bias;
+  const float* down_bias;
+  uint32_t used, cols, ffn, gated, activation, scales_input;
+};
+
+struct SharedParams {
+  Batch batch;
+  const float* gate;
+  const float* x;
+  const float* shared;
+  float* out;
+  uint32_t cols, x_cols;
+};
+
+struct GateParams {
+  Batch batch;
+  const float* both;
+  float* hidden;
+  uint32_t width, activation;
+};
+
+struct ConvolveParams {
+  Batch batch;
+  float* x;
+  float* inputs;  // (states, taps - 1, channels)
+  const float* weight;
+  const float* bias;
+  uint32_t x_stride, channels, taps, activates;
+};
+
+struct RecurParams {
+  Batch batch;
+  const float* x;
+  float* heads;  // (states, value heads, key_dim, value_dim)
+  float* out;
+  const float* decay;
+  const float* step_bias;
+  const float* skip;
+  float step_min, step_max;
+  uint32_t x_stride, out_stride;
+  uint32_t delta, value_heads, key_heads, key_dim, value_dim, tiled;
+  uint32_t query_column, key_column, value_column, step_column, beta_column, unused;
+};
+
+struct OutputGateParams {
+  Batch batch;
+  const float* gate;
+  float* out;
+  const float* weight;  // null: no norm
+  uint32_t gate_stride, cols, part, weights;
+  float eps;
+  uint32_t silu, before_gate, unused;
+};
+
+struct UnfoldParams {
+  Batch batch;
+  const float* x;
+  float* out;
+  uint32_t cols, window;
+};

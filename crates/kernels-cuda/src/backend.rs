@@ -1,0 +1,582 @@
+//! The contract's ops as launches: shapes are checked, parameters filled in, and nothing is computed here.
+
+mod attention;
+mod encoder;
+mod experts;
+mod rows;
+mod states;
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{
+    Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
+    RowIds, RowOp, StepLimits,
+};
+
+use crate::device::{Device, Memory};
+use crate::kv::{self, CudaKv};
+use crate::params::*;
+use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
+use crate::step::{Ops, Steps, address_of, batch_bytes};
+use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
+
+/// Rows that a warp of `matmul` multiplies with its output's weights.
+const MATMUL_ROWS: u32 = 8;
+/// Bytes of shared memory that a block adds up in.
+const SUM_BYTES: u32 = WARPS * 4;
+
+/// A decoder's and an encoder's steps on a device.
+pub struct CudaBackend<D: Device> {
+    device: D,
+    steps: Steps<D>,
+    scratch: Option<Scratch<D>>,
+    adapters: Vec<u32>,                          // that the batch has rows of, ascending
+    buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
+    failure: Option<KernelError>,                // of an op, which the step's end tells
+    draws: Draws,
+}
+
+/// A vector of f32.
+#[derive(Debug)]
+pub struct CudaVector<D: Device> {
+    memory: Arc<Memory<D>>,
+    length: usize,
+}
+
+/// Activations, `(rows, cols)` f32 in either role.
+#[derive(Debug)]
+pub struct CudaBuffer<D: Device> {
+    memory: Arc<Memory<D>>,
+    role: BufferRole,
+    rows: usize,
+    cols: usize,
+}
+
+/// What steps within the limits need beside their buffers.
+struct Scratch<D: Device> {
+    both: Arc<Memory<D>>,    // (rows, width): gate and up
+    scores: Arc<Memory<D>>,  // (rows, experts)
+    chosen: Arc<Memory<D>>,  // (rows, experts_used)
+    weights: Arc<Memory<D>>, // (rows, experts_used)
+    logits: Arc<Memory<D>>,  // (logit_rows, vocab)
+}
+
+/// Bytes of each list of [`Scratch`].
+fn scratch_parts(limits: &StepLimits) -> [usize; 5] {
+    let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
+    [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
+        .map(|count| 4 * count)
+}
+
+impl<D: Device> CudaBackend<D> {
+    /// A backend with no step open and no limits yet.
+    pub fn new(device: D) -> Self {
+        Self {
+            steps: Steps::new(device.clone()),
+            device,
+            scratch: None,
+            adapters: Vec::new(),
+            buckets: None,
+            failure: None,
+            draws: Draws::default(),
+        }
+    }
+
+    /// Launches every kernel by itself, rather than plans that have come up before as one.
+    pub fn without_recording(mut self) -> Self {
+        self.steps.record_no_more();
+        self
+    }
+
+    /// Plans that were replayed as one rather than launched one by one.
+    pub fn replays(&self) -> u64 {
+        self.steps.replays()
+    }
+
+    fn scratch(&self) -> &Scratch<D> {
+        self.scratch.as_ref().expect("reserve comes before any step")
+    }
+
+    /// A table of buckets on the device, which a network gives each time anew and never changes; none where that failed, which
+    /// the step's end tells.
+    fn bucket_table(&mut self, buckets: &[u32]) -> Option<Arc<Memory<D>>> {
+        if let Some((_, memory)) = self.buckets.as_ref().filter(|(known, _)| known == buckets) {
+            return Some(memory.clone());
+        }
+        let table = Memory::zeroed(&self.device, size_of_val(buckets), "a table of buckets");
+        let written = table.and_then(|table| table.write(0, bytemuck::cast_slice(buckets)).map(|()| table));
+        match written {
+            Ok(table) => Some(self.buckets.insert((buckets.to_vec(), table)).1.clone()),
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    /// Asserts that a buffer has the batch's rows, and is so wide.
+    fn check(&self, buffer: &CudaBuffer<D>, cols: usize, name: &str) {
+        let rows = self.steps.rows();
+        assert!(buffer.rows >= rows, "{name} has {} rows, the batch {rows}", buffer.rows);
+        assert_eq!(buffer.cols, cols, "{name} has {} columns, the op needs {cols}", buffer.cols);
+    }
+
+    fn ops(&mut self) -> Ops<'_, D> {
+        self.steps.ops()
+    }
+
+    /// `out[r] = activation(weight · x[r] + bias)`, of buffers with columns more than the matrix has.
+    fn product(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>) {
+        let mut ops = self.steps.ops();
+        let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
+        let params = MatmulParams {
+            batch: ops.batch,
+            weights: weight.stack,
+            x: product.x.0.address().offset(4 * product.x.1),
+            out: product.out.0.address().offset(4 * product.out.1),
+            bias: address_of(product.bias.map(|bias| &bias.memory)),
+            x_stride: product.x.2 as u32,
+            out_stride: product.out.2 as u32,
+            activation: product.activation.map_or(NONE, activation_code),
+            adds: u32::from(product.adds.is_some()),
+            logits: u32::from(product.logits),
+            adapter: product.adapter,
+            scale: product.adds.unwrap_or(1.0),
+            unused: 0,
+        };
+        let blocks = [weight.stack.rows.div_ceil(WARPS), rows.div_ceil(MATMUL_ROWS), 1];
+        let mut holds = vec![&weight.memory, product.x.0, product.out.0];
+        holds.extend(product.bias.map(|bias| &bias.memory));
+        ops.push(Kernel::Matmul, Grid { blocks, threads: THREADS, shared_bytes: 0 }, &params, &holds);
+    }
+}
+
+/// A product with a matrix. Memory is with the first column and columns of a row.
+struct Product<'a, D: Device> {
+    x: (&'a Arc<Memory<D>>, usize, usize),
+    out: (&'a Arc<Memory<D>>, usize, usize),
+    bias: Option<&'a CudaVector<D>>,
+    activation: Option<Activation>,
+    adds: Option<f32>,
+    logits: bool,
+    adapter: u32,
+}
+
+impl<'a, D: Device> Product<'a, D> {
+    fn of(x: &'a CudaBuffer<D>, out: &'a CudaBuffer<D>) -> Self {
+        Self {
+            x: (&x.memory, 0, x.cols),
+            out: (&out.memory, 0, out.cols),
+            bias: None,
+            activation: None,
+            adds: None,
+            logits: false,
+            adapter: NONE,
+        }
+    }
+}
+
+fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::GeluErf => 2,
+        Activation::Relu => 3,
+        Activation::ReluSquared => 4,
+        Activation::ClampedSwish => 5,
+        Activation::QuickGelu => 6,
+    }
+}
+
+impl<D: Device> CudaBuffer<D> {
+    fn check_sum(&self) {
+        assert_eq!(self.role, BufferRole::Residual, "a sum in a buffer of operands");
+    }
+}
+
+impl<D: Device> Backend for CudaBackend<D> {
+    type Matrix = CudaMatrix<D>;
+    type Vector = CudaVector<D>;
+    type Experts = CudaExperts<D>;
+    type LowRank = CudaLowRank<D>;
+    type Buffer = CudaBuffer<D>;
+    type Kv = CudaKv<D>;
+
+    fn device(&self) -> String {
+        self.device.name()
+    }
+
+    fn rounding(&self) -> Rounding {
+        Rounding { operands: Operands::F32, bytes_before_quantised: false }
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        weights::supports(dtype)
+    }
+
+    fn matrix_bytes(&self, parts: &[MatrixShape]) -> usize {
+        weights::matrix_bytes(parts)
+    }
+
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
+        CudaMatrix::new(&self.device, parts)
+    }
+
+    fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
+        CudaExperts::<D>::bytes(experts)
+    }
+
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
+        CudaExperts::new(&self.device, shapes)
+    }
+
+    fn pack_expert(
+        &self,
+        experts: &mut Self::Experts,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError> {
+        experts.pack(&self.device, parts)
+    }
+
+    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
+        CudaLowRank::<D>::bytes(pairs)
+    }
+
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
+        CudaLowRank::new(&self.device, pairs)
+    }
+
+    fn vector_bytes(&self, length: usize) -> usize {
+        4 * length
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Self::Vector, KernelError> {
+        let memory = Memory::unknown(&self.device, size_of_val(values), "a vector")?;
+        memory.write(0, bytemuck::cast_slice(values))?;
+        Ok(CudaVector { memory, length: values.len() })
+    }
+
+    fn buffer_bytes(&self, _role: BufferRole, rows: usize, cols: usize) -> usize {
+        4 * rows * cols
+    }
+
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Self::Buffer, KernelError> {
+        let memory = Memory::zeroed(&self.device, self.buffer_bytes(role, rows, cols), "activations")?;
+        Ok(CudaBuffer { memory, role, rows, cols })
+    }
+
+    fn kv_bytes(&self, spec: &KvSpec) -> usize {
+        kv::kv_bytes(spec)
+    }
+
+    fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError> {
+        CudaKv::new(&self.device, spec)
+    }
+
+    fn scratch_bytes(&self, limits: &StepLimits) -> usize {
+        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>()
+    }
+
+    fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
+        self.steps.reserve(limits)?;
+        let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
+        let [both, scores, chosen, weights, logits] = scratch_parts(limits).map(make);
+        self.scratch = Some(Scratch {
+            both: both?,
+            scores: scores?,
+            chosen: chosen?,
+            weights: weights?,
+            logits: logits?,
+        });
+        Ok(())
+    }
+
+    fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        self.steps.begin(batch, &self.draws)?;
+        self.draws.begin();
+        self.adapters.clear();
+        self.adapters.extend(batch.adapters.iter().flatten());
+        self.adapters.sort_unstable();
+        self.adapters.dedup();
+        Ok(())
+    }
+
+    fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer) {
+        self.gather(table, (0, 0), Some(scale), out);
+    }
+
+    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer) {
+        let ids = match ids {
+            RowIds::Positions { offset } => (1, offset),
+            RowIds::Types => (2, 0),
+        };
+        self.gather(table, ids, None, out);
+    }
+
+    fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer) {
+        self.norm_rows(x, None, (weight, None, eps, false), out);
+    }
+
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        out: &mut Self::Buffer,
+    ) {
+        self.norm_rows(x, Some(residual), (weight, None, eps, false), out);
+    }
+
+    fn matmul(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        self.check(x, weight.cols(), "x");
+        self.check(out, weight.rows(), "out");
+        self.product(weight, &Product { bias, ..Product::of(x, out) });
+    }
+
+    fn matmul_activated(
+        &mut self,
+        weight: &Self::Matrix,
+        bias: Option<&Self::Vector>,
+        activation: Activation,
+        x: &Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        self.check(x, weight.cols(), "x");
+        self.check(out, weight.rows(), "out");
+        self.product(weight, &Product { bias, activation: Some(activation), ..Product::of(x, out) });
+    }
+
+    fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
+        self.add_to_rows(bias, out);
+    }
+
+    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer) {
+        self.change_rows(op, out);
+    }
+
+    fn layer_norm(
+        &mut self,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    ) {
+        self.check(x, params.weight.length, "x");
+        self.norm_rows(x, None, (params.weight, params.bias, params.eps, true), out);
+    }
+
+    fn add_layer_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        params: &LayerNormParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    ) {
+        self.check(x, params.weight.length, "x");
+        self.norm_rows(x, Some(residual), (params.weight, params.bias, params.eps, true), out);
+    }
+
+    fn layer_norm_columns(
+        &mut self,
+        x: &mut Self::Buffer,
+        columns: (usize, usize),
+        params: &LayerNormParams<'_, Self::Vector>,
+    ) {
+        self.norm_columns(x, columns, params);
+    }
+
+    fn rope_to_cache(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        params: &QkvParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    ) {
+        kv.check_heads(&params.shape, layer);
+        self.turn_heads(qkv, params, Some((kv, layer)));
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Self::Buffer,
+        params: &AttentionParams<'_, Self::Vector>,
+        kv: &Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    ) {
+        self.attend(qkv, params, (kv, layer), out);
+    }
+
+    fn heads_matmul(&mut self, weights: &[Self::Matrix], x: &Self::Buffer, out: &mut Self::Buffer) {
+        self.multiply_heads(weights, x, out);
+    }
+
+    fn latent_to_cache(
+        &mut self,
+        latent: &mut Self::Buffer,
+        queries: &mut Self::Buffer,
+        params: &LatentParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    ) {
+        self.turn_latent(latent, queries, params, (kv, layer));
+    }
+
+    fn latent_attention(
+        &mut self,
+        queries: &Self::Buffer,
+        (heads, scale): (LatentHeads, f32),
+        kv: &Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    ) {
+        self.attend_latent(queries, (heads, scale), (kv, layer), out);
+    }
+
+    fn convolve(
+        &mut self,
+        x: &mut Self::Buffer,
+        params: &ConvolutionParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+    ) {
+        self.convolve_channels(x, params, (kv, layer));
+    }
+
+    fn recur(
+        &mut self,
+        x: &Self::Buffer,
+        params: &RecurrenceParams<'_, Self::Vector>,
+        kv: &mut Self::Kv,
+        layer: usize,
+        out: &mut Self::Buffer,
+    ) {
+        self.recur_heads(x, params, (kv, layer), out);
+    }
+
+    fn gate_output(
+        &mut self,
+        gate: &Self::Buffer,
+        params: &OutputGateParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    ) {
+        self.gate_rows(gate, params, out);
+    }
+
+    fn gated_mlp(
+        &mut self,
+        gate_up: &Self::Matrix,
+        down: &Self::Matrix,
+        activation: Activation,
+        x: &Self::Buffer,
+        hidden: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        let width = gate_up.rows() / 2;
+        assert!(gate_up.rows() <= self.steps.limits().width, "a matrix wider than the step's limits");
+        self.check(x, gate_up.cols(), "x");
+        self.check(hidden, width, "hidden");
+        let both = self.scratch().both.clone();
+        self.product(gate_up, &Product { out: (&both, 0, 2 * width), ..Product::of(x, hidden) });
+        self.gate_halves(activation, &both, hidden);
+        self.matmul(down, None, hidden, out);
+    }
+
+    fn add_low_rank(
+        &mut self,
+        deltas: &[Option<Self::LowRank>],
+        x: &Self::Buffer,
+        low: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        for adapter in std::mem::take(&mut self.adapters) {
+            self.adapters.push(adapter);
+            let Some(delta) = deltas.get(adapter as usize).and_then(Option::as_ref) else { continue };
+            let mut first = 0;
+            for pair in &delta.pairs {
+                self.check(x, pair.a.cols(), "x");
+                let rank = pair.a.rows();
+                assert!(first + rank <= low.cols, "scratch narrower than the ranks");
+                assert!(pair.first + pair.b.rows() <= out.cols, "outputs that the rows do not have");
+                let narrow = (&low.memory, first, low.cols);
+                self.product(&pair.a, &Product { adapter, out: narrow, ..Product::of(x, out) });
+                let wide = (&out.memory, pair.first, out.cols);
+                let adds = Some(pair.scale);
+                self.product(
+                    &pair.b,
+                    &Product { adapter, adds, x: narrow, out: wide, ..Product::of(x, out) },
+                );
+                first += rank;
+            }
+        }
+    }
+
+    fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {
+        self.check(both, 2 * hidden.cols, "both");
+        both.check_sum();
+        self.gate_halves(activation, &both.memory, hidden);
+    }
+
+    fn add_shared(
+        &mut self,
+        gate: Option<&Self::Vector>,
+        x: &Self::Buffer,
+        shared: &Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        self.add_beside_experts(gate, x, shared, out);
+    }
+
+    fn moe(
+        &mut self,
+        weights: &MoeWeights<'_, Self>,
+        params: &MoeParams,
+        x: &Self::Buffer,
+        hidden: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) {
+        self.mix_experts(weights, params, x, (hidden, out));
+    }
+
+    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
+        self.check(x, head.cols(), "x");
+        assert!(head.rows() <= self.steps.limits().vocab, "a vocabulary beyond the step's limits");
+        let logits = self.scratch().logits.clone();
+        let into = (&logits, 0, head.rows());
+        self.product(head, &Product { logits: true, out: into, ..Product::of(x, x) });
+        self.steps.start()?;
+        logits.read(0, bytemuck::cast_slice_mut(out))
+    }
+
+    fn draws(&mut self) -> &mut Draws {
+        &mut self.draws
+    }
+
+    fn end(&mut self) -> Result<(), KernelError> {
+        let ended = self.steps.end();
+        self.failure.take().map_or(ended, Err)
+    }
+
+    fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        self.steps.start_eagerly()?;
+        x.memory.read(4 * row_first * x.cols, bytemuck::cast_slice_mut(out))
+    }
+
+    fn write_rows(
+        &mut self,
+        x: &mut Self::Buffer,
+        row_first: usize,
+        rows: &[f32],
+    ) -> Result<(), KernelError> {
+        self.steps.start_eagerly()?;
+        x.memory.write(4 * row_first * x.cols, bytemuck::cast_slice(rows))
+    }
+}

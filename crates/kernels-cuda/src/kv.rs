@@ -1,0 +1,125 @@
+//! The paged cache on a device. A plane holds a slot's keys after the other, then their values likewise; layers that share
+//! it have slots of the widest of them. Behind the planes stand the states of layers that keep some.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{
+    BLOCK_TOKENS, HeadShape, KernelError, KvLayout, KvSpec, KvType, LatentHeads, StateShape,
+};
+
+use crate::device::{Device, Memory};
+use crate::params::Address;
+
+/// See the module.
+#[derive(Debug)]
+pub struct CudaKv<D: Device> {
+    pub(crate) memory: Arc<Memory<D>>,
+    pub(crate) spec: KvSpec,
+    planes: Vec<Plane>,
+    states: Vec<Option<[usize; 2]>>, // by layer: where the convolution's inputs and the heads' states begin
+}
+
+/// Where a plane's keys and values begin, and bytes of a slot of either.
+#[derive(Clone, Copy, Debug)]
+struct Plane {
+    keys: usize,
+    values: usize,
+    slot_bytes: usize,
+}
+
+/// What kernels are told of a layer.
+pub(crate) struct LayerPlace {
+    pub(crate) keys: Address,
+    pub(crate) values: Address,
+    pub(crate) slot_bytes: u32,
+    pub(crate) kv_type: u32,
+    pub(crate) group: u32,
+}
+
+/// Where everything is, and how much it is together.
+fn lay_out(spec: &KvSpec) -> (Vec<Plane>, Vec<Option<[usize; 2]>>, usize) {
+    let slots = spec.blocks * BLOCK_TOKENS;
+    let mut bytes = 0;
+    let mut room = |size: usize| {
+        let at = bytes;
+        bytes += size.next_multiple_of(16);
+        at
+    };
+    let mut planes = Vec::new();
+    for layouts in spec.planes() {
+        let elements = |layout: &KvLayout| match *layout {
+            KvLayout::Heads { kv_heads, head_dim, .. } => kv_heads * head_dim,
+            KvLayout::Latent { rank, rope_dim } => rank + rope_dim,
+            KvLayout::State(_) => 0,
+        };
+        let has_values = layouts.iter().any(|layout| matches!(layout, KvLayout::Heads { .. }));
+        let slot_bytes = spec.kv_type.bytes_of(layouts.iter().map(elements).max().unwrap_or(0));
+        let keys = room(slots * slot_bytes);
+        let values = if has_values { room(slots * slot_bytes) } else { keys };
+        planes.push(Plane { keys, values, slot_bytes });
+    }
+    let mut states = Vec::new();
+    for layout in &spec.layers {
+        states.push(match *layout {
+            KvLayout::State(shape) => {
+                let inputs = (shape.taps - 1) * shape.channels();
+                let heads = shape.value_width() * shape.key_dim;
+                Some([inputs, heads].map(|numbers| room(spec.states * numbers * size_of::<f32>())))
+            }
+            _ => None,
+        });
+    }
+    (planes, states, bytes)
+}
+
+pub(crate) fn kv_bytes(spec: &KvSpec) -> usize {
+    lay_out(spec).2
+}
+
+impl<D: Device> CudaKv<D> {
+    pub(crate) fn new(device: &D, spec: &KvSpec) -> Result<Self, KernelError> {
+        spec.check()?;
+        let (planes, states, bytes) = lay_out(spec);
+        let memory = Memory::unknown(device, bytes, "the KV cache")?;
+        Ok(Self { memory, spec: spec.clone(), planes, states })
+    }
+
+    pub(crate) fn layer(&self, layer: usize) -> LayerPlace {
+        let place = self.spec.groups.place(layer);
+        let plane = self.planes[place.plane];
+        LayerPlace {
+            keys: self.memory.address().offset(plane.keys),
+            values: self.memory.address().offset(plane.values),
+            slot_bytes: plane.slot_bytes as u32,
+            kv_type: match self.spec.kv_type {
+                KvType::F16 => 0,
+                KvType::Q8_0 => 1,
+            },
+            group: place.group as u32,
+        }
+    }
+
+    pub(crate) fn check_heads(&self, shape: &HeadShape, layer: usize) {
+        let fits = matches!(self.spec.layers[layer], KvLayout::Heads { kv_heads, head_dim, .. }
+            if (kv_heads, head_dim) == (shape.kv_heads, shape.head_dim));
+        assert!(
+            fits && shape.heads.is_multiple_of(shape.kv_heads),
+            "{shape:?} and layer {layer} of the cache"
+        );
+    }
+
+    pub(crate) fn check_latent(&self, shape: &LatentHeads, layer: usize) {
+        let fits = matches!(self.spec.layers[layer], KvLayout::Latent { rank, rope_dim }
+            if (rank, rope_dim) == (shape.rank, shape.rope_dim));
+        assert!(fits, "{shape:?} and layer {layer} of the cache");
+    }
+
+    /// Where a layer's inputs and heads are.
+    pub(crate) fn states(&self, shape: &StateShape, layer: usize) -> [Address; 2] {
+        let keeps = matches!(self.spec.layers[layer], KvLayout::State(of) if of == *shape);
+        let Some(places) = self.states[layer].filter(|_| keeps) else {
+            panic!("{shape:?} and layer {layer} of the cache");
+        };
+        places.map(|at| self.memory.address().offset(at))
+    }
+}

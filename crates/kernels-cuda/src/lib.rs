@@ -1,0 +1,40 @@
+//! The numerical contract on NVIDIA cards: kernels in CUDA C++ (`cuda/`), plans of their launches, and the devices that
+//! run them.
+//!
+//! Start with [`device`]: the one seam between what is computed and what computes it. [`CudaBackend`] packs, plans and
+//! launches in terms of it alone, so that everything but the driver's calls and its compiler is proven where there is no
+//! card: `crates/cuda-emulator` is a device that runs the same sources on the processor.
+//!
+//! Absent on purpose: cuBLAS, the CUDA runtime and its run-time compiler.
+
+mod backend;
+pub mod device;
+mod kv;
+pub mod params;
+pub mod plan;
+mod step;
+mod weights;
+
+pub use backend::{CudaBackend, CudaBuffer, CudaVector};
+pub use device::{Device, DeviceError};
+pub use kv::CudaKv;
+pub use params::Address;
+pub use plan::{Grid, Kernel, Launch, Plan};
+pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
+
+/// The kernels' sources, every file by name: what an emulator compiles, and what the module is made of.
+pub const SOURCES: &[(&str, &str)] = &[
+    ("attention.cu", include_str!("../cuda/attention.cu")),
+    ("device.cuh", include_str!("../cuda/device.cuh")),
+    ("experts.cu", include_str!("../cuda/experts.cu")),
+    ("heads.cu", include_str!("../cuda/heads.cu")),
+    ("kernels.cu", include_str!("../cuda/kernels.cu")),
+    ("kv.cuh", include_str!("../cuda/kv.cuh")),
+    ("matmul.cu", include_str!("../cuda/matmul.cu")),
+    ("norm.cu", include_str!("../cuda/norm.cu")),
+    ("params.cuh", include_str!("../cuda/params.cuh")),
+    ("prelude.cuh", include_str!("../cuda/prelude.cuh")),
+    ("rows.cu", include_str!("../cuda/rows.cu")),
+    ("states.cu", include_str!("../cuda/states.cu")),
+    ("weights.cuh", include_str!("../cuda/weights.cuh")),
+];

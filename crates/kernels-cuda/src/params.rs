@@ -1,0 +1,302 @@
+//! What each kernel is given, by value: the structs of `cuda/params.cuh`, field by field. [`Pod`] holds that there is no
+//! padding, so that equal parameters are equal bytes; the emulator compares the sizes at every launch.
+
+use bytemuck::{Pod, Zeroable};
+
+/// An address in a device's memory; 0 is none.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// No address.
+    pub const NONE: Address = Address(0);
+
+    /// So many bytes behind.
+    pub fn offset(self, bytes: usize) -> Address {
+        Address(self.0 + bytes as u64)
+    }
+}
+
+/// No token, no adapter, no reach, as kernels read it.
+pub const NONE: u32 = u32::MAX;
+
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Pod, Zeroable)]
+            pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $kind,)* }
+        )*
+    };
+}
+
+params! {
+    /// Where a step's batch lies; see [`crate::step::BatchLayout`].
+    BatchParams {
+        counts: Address,
+        tokens: Address,
+        positions: Address,
+        axes: Address,
+        types: Address,
+        adapters: Address,
+        sequence_of: Address,
+        slots: Address,
+        spans: Address,
+        tables: Address,
+        logit_rows: Address,
+        blocks: Address,
+        groups: u32,
+        unused: u32,
+    }
+    /// Rows of a matrix that are of one type.
+    PartParams {
+        bytes: Address,
+        dtype: u32,
+        row_first: u32,
+        rows: u32,
+        row_bytes: u32,
+    }
+    /// Parts stacked by rows.
+    StackParams {
+        parts: Address,
+        count: u32,
+        rows: u32,
+        cols: u32,
+        unused: u32,
+    }
+    NormParams {
+        batch: BatchParams,
+        residual: Address,
+        x: Address,
+        out: Address,
+        weight: Address,
+        bias: Address,
+        x_stride: u32,
+        out_stride: u32,
+        width: u32,
+        repeats: u32,
+        eps: f32,
+        centered: u32,
+    }
+    RowParams {
+        batch: BatchParams,
+        out: Address,
+        x: Address,
+        base: Address,
+        weights: Address,
+        op: u32,
+        cols: u32,
+        x_cols: u32,
+        first: u32,
+        factors: [f32; 3],
+        width: u32,
+        tail: u32,
+        unused: u32,
+    }
+    EmbedParams {
+        batch: BatchParams,
+        table: StackParams,
+        out: Address,
+        scale: f32,
+        ids: u32,
+        offset: u32,
+        adds: u32,
+    }
+    MatmulParams {
+        batch: BatchParams,
+        weights: StackParams,
+        x: Address,
+        out: Address,
+        bias: Address,
+        x_stride: u32,
+        out_stride: u32,
+        activation: u32,
+        adds: u32,
+        logits: u32,
+        adapter: u32,
+        scale: f32,
+        unused: u32,
+    }
+    HeadParams {
+        batch: BatchParams,
+        q: Address,
+        k: Address,
+        v: Address,
+        q_weight: Address,
+        k_weight: Address,
+        inv_freq: Address,
+        key_plane: Address,
+        value_plane: Address,
+        q_stride: u32,
+        kv_stride: u32,
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        turned_first: u32,
+        q_normed: u32,
+        k_normed: u32,
+        pairs: u32,
+        interleaved: u32,
+        norm_after: u32,
+        values_normed: u32,
+        sections: [u32; 3],
+        sections_interleaved: u32,
+        kv_type: u32,
+        group: u32,
+        slot_bytes: u32,
+        scale_every: u32,
+        scale_factor: f32,
+        scale_offset: u32,
+        eps: f32,
+        magnitude: f32,
+    }
+    PagedAttentionParams {
+        batch: BatchParams,
+        q: Address,
+        key_plane: Address,
+        value_plane: Address,
+        out: Address,
+        sinks: Address,
+        slopes: Address,
+        q_stride: u32,
+        out_stride: u32,
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        value_dim: u32,
+        kv_type: u32,
+        group: u32,
+        slot_bytes: u32,
+        window: u32,
+        chunked: u32,
+        scale: f32,
+        softcap: f32,
+        unused: u32,
+    }
+    WholeAttentionParams {
+        batch: BatchParams,
+        qkv: Address,
+        out: Address,
+        table: Address,
+        queries: Address,
+        bucket_of: Address,
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        bias: u32,
+        reach: u32,
+        bias_reach: u32,
+        scale: f32,
+        unused: u32,
+    }
+    RouteParams {
+        batch: BatchParams,
+        scores: Address,
+        correction: Address,
+        expert_scale: Address,
+        chosen: Address,
+        weights: Address,
+        experts: u32,
+        used: u32,
+        softmax: u32,
+        normalized: u32,
+        scale: f32,
+        by_weight: u32,
+        groups: u32,
+        groups_used: u32,
+        best: u32,
+        unused: u32,
+    }
+    ExpertParams {
+        batch: BatchParams,
+        experts: Address,
+        chosen: Address,
+        weights: Address,
+        x: Address,
+        hidden: Address,
+        out: Address,
+        up_bias: Address,
+        down_bias: Address,
+        used: u32,
+        cols: u32,
+        ffn: u32,
+        gated: u32,
+        activation: u32,
+        scales_input: u32,
+    }
+    SharedParams {
+        batch: BatchParams,
+        gate: Address,
+        x: Address,
+        shared: Address,
+        out: Address,
+        cols: u32,
+        x_cols: u32,
+    }
+    GateParams {
+        batch: BatchParams,
+        both: Address,
+        hidden: Address,
+        width: u32,
+        activation: u32,
+    }
+    ConvolveParams {
+        batch: BatchParams,
+        x: Address,
+        inputs: Address,
+        weight: Address,
+        bias: Address,
+        x_stride: u32,
+        channels: u32,
+        taps: u32,
+        activates: u32,
+    }
+    RecurParams {
+        batch: BatchParams,
+        x: Address,
+        heads: Address,
+        out: Address,
+        decay: Address,
+        step_bias: Address,
+        skip: Address,
+        step_min: f32,
+        step_max: f32,
+        x_stride: u32,
+        out_stride: u32,
+        delta: u32,
+        value_heads: u32,
+        key_heads: u32,
+        key_dim: u32,
+        value_dim: u32,
+        tiled: u32,
+        query_column: u32,
+        key_column: u32,
+        value_column: u32,
+        step_column: u32,
+        beta_column: u32,
+        unused: u32,
+    }
+    GateOutputParams {
+        batch: BatchParams,
+        gate: Address,
+        out: Address,
+        weight: Address,
+        gate_stride: u32,
+        cols: u32,
+        part: u32,
+        weights: u32,
+        eps: f32,
+        silu: u32,
+        before_gate: u32,
+        unused: u32,
+    }
+    UnfoldParams {
+        batch: BatchParams,
+        x: Address,
+        out: Address,
+        cols: u32,
+        window: u32,
+    }
+}

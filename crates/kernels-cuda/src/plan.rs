@@ -1,0 +1,148 @@
+//! Kernels, and lists of their launches: what a step's ops append to, and what a device runs or records. Two plans of the same
+//! bytes do the same work, so that a recorded one may stand for the other.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytemuck::Pod;
+
+use crate::params::*;
+
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal, $params:ty;)*) => {
+        /// A kernel, by what it computes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kernel {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Kernel {
+            /// Every kernel.
+            pub const ALL: &[Kernel] = &[$(Kernel::$name,)*];
+
+            /// Its name in the module.
+            pub const fn symbol(self) -> &'static str {
+                match self { $(Kernel::$name => $symbol,)* }
+            }
+
+            /// Bytes of its parameters.
+            pub const fn params_bytes(self) -> usize {
+                match self { $(Kernel::$name => size_of::<$params>(),)* }
+            }
+        }
+    };
+}
+
+kernels! {
+    /// Root mean square and layer norms.
+    Norm = "kernel_norm", NormParams;
+    /// Changes of rows number by number.
+    RowOp = "kernel_row_op", RowParams;
+    /// Windows of rows.
+    Unfold = "kernel_unfold", UnfoldParams;
+    /// Products with a matrix.
+    Matmul = "kernel_matmul", MatmulParams;
+    /// Rows of a table.
+    Embed = "kernel_embed", EmbedParams;
+    /// Activation of one half times the other.
+    Gate = "kernel_gate", GateParams;
+    /// Which experts a row goes to.
+    Route = "kernel_route", RouteParams;
+    /// The experts' first products.
+    ExpertUp = "kernel_expert_up", ExpertParams;
+    /// Their second ones.
+    ExpertDown = "kernel_expert_down", ExpertParams;
+    /// What every row goes to beside its experts.
+    AddShared = "kernel_add_shared", SharedParams;
+    /// Norm and rotation of heads, into the cache.
+    Heads = "kernel_heads", HeadParams;
+    /// Attention over the cache.
+    Attention = "kernel_attention", PagedAttentionParams;
+    /// Attention inside whole sequences.
+    AttentionWhole = "kernel_attention_whole", WholeAttentionParams;
+    /// Short convolutions.
+    Convolve = "kernel_convolve", ConvolveParams;
+    /// Recurrences.
+    Recur = "kernel_recur", RecurParams;
+    /// Gates on what a half gives.
+    GateOutput = "kernel_gate_output", GateOutputParams;
+}
+
+/// Threads of a block, and of one that is a single warp.
+pub(crate) const THREADS: u32 = 128;
+pub(crate) const WARP: u32 = 32;
+/// Outputs that a block of [`THREADS`] has where a warp has one.
+pub(crate) const WARPS: u32 = THREADS / WARP;
+
+/// How a kernel is laid out over blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grid {
+    /// Blocks.
+    pub blocks: [u32; 3],
+    /// Threads of each.
+    pub threads: u32,
+    /// Bytes of shared memory of each.
+    pub shared_bytes: u32,
+}
+
+/// One launch of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// What.
+    pub kernel: Kernel,
+    /// Over what.
+    pub grid: Grid,
+    /// Its parameters.
+    pub params: &'a [u8],
+}
+
+/// Launches, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    launches: Vec<(Kernel, Grid)>,
+    params: Vec<u8>, // of each launch, in turn
+}
+
+impl Plan {
+    /// Appends a launch; one without blocks is none.
+    pub(crate) fn push(&mut self, kernel: Kernel, grid: Grid, params: &impl Pod) {
+        debug_assert_eq!(
+            kernel.params_bytes(),
+            size_of_val(params),
+            "{kernel:?}: parameters of another kernel"
+        );
+        if grid.blocks.contains(&0) {
+            return;
+        }
+        self.launches.push((kernel, grid));
+        self.params.extend_from_slice(bytemuck::bytes_of(params));
+    }
+
+    /// Forgets the launches and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.launches.clear();
+        self.params.clear();
+    }
+
+    /// Whether nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.launches.is_empty()
+    }
+
+    /// The launches, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Launch<'_>> {
+        let mut rest = &self.params[..];
+        self.launches.iter().map(move |&(kernel, grid)| {
+            let (params, after) = rest.split_at(kernel.params_bytes());
+            rest = after;
+            Launch { kernel, grid, params }
+        })
+    }
+
+    /// Equal for equal plans.
+    pub(crate) fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.launches.hash(&mut hasher);
+        self.params.hash(&mut hasher);
+        hasher.finish()
+    }
+}

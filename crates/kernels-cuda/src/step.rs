@@ -1,0 +1,343 @@
+//! A step: the batch on the device, the plan its ops append to, and the recorded plans of steps before.
+//!
+//! The batch goes up as one copy, to addresses that depend on nothing but the bucket that its rows, sequences and logit
+//! rows are in; grids are as large as the bucket, and kernels read how much of it is there. So the plans of two steps in
+//! one bucket are the same bytes, and the second may replay what the first has recorded.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, StepLimits};
+
+use crate::device::{Device, Memory, failed};
+use crate::params::{Address, BatchParams, NONE};
+use crate::plan::Plan;
+
+/// Rows up to which a step's plan is recorded: larger ones take long enough for their launches not to matter.
+const RECORDED_ROWS_MAX: u32 = 64;
+/// Plans kept; with more, all are forgotten.
+const RECORDED_MAX: usize = 64;
+
+/// How much of a batch there is, rounded up to a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    pub(crate) rows: u32,
+    pub(crate) sequences: u32,
+    pub(crate) logit_rows: u32,
+}
+
+impl Bucket {
+    fn of(batch: &Batch) -> Bucket {
+        let round = |count: usize| (count as u32).next_power_of_two();
+        Bucket {
+            rows: round(batch.rows()),
+            sequences: round(batch.sequences.len()),
+            logit_rows: round(batch.logit_rows.len()),
+        }
+    }
+
+    fn of_limits(limits: &StepLimits) -> Bucket {
+        let round = |count: usize| (count as u32).next_power_of_two();
+        Bucket {
+            rows: round(limits.rows),
+            sequences: round(limits.sequences),
+            logit_rows: round(limits.logit_rows),
+        }
+    }
+
+    /// Numbers before the block tables, and where each list begins.
+    fn places(self, groups: u32) -> ([u32; 12], u32) {
+        let Bucket { rows, sequences, logit_rows } = self;
+        // Counts, tokens, positions, axes, types, adapters, sequences, slots, spans, tables, logit rows; then blocks.
+        let lengths = [
+            4,
+            rows,
+            rows,
+            3 * rows,
+            rows,
+            rows,
+            rows,
+            rows * groups,
+            4 * sequences,
+            2 * sequences * groups,
+            logit_rows,
+        ];
+        let mut places = [0; 12];
+        let mut at = 0;
+        for (place, length) in places.iter_mut().zip(lengths) {
+            (*place, at) = (at, at + length);
+        }
+        places[11] = at;
+        (places, at)
+    }
+}
+
+/// Bytes of the largest batch.
+pub(crate) fn batch_bytes(limits: &StepLimits) -> usize {
+    let groups = limits.kv_groups.max(1);
+    let blocks = limits.sequences * groups * limits.context.div_ceil(BLOCK_TOKENS);
+    4 * (Bucket::of_limits(limits).places(groups as u32).1 as usize + blocks)
+}
+
+/// A batch's numbers as kernels read them.
+fn lay_out(batch: &Batch, draws: &Draws, bucket: Bucket, out: &mut Vec<u32>) {
+    let (groups, rows) = (batch.groups(), batch.rows());
+    let (places, before_blocks) = bucket.places(groups as u32);
+    out.clear();
+    out.resize(before_blocks as usize, 0);
+    let mut put = |list: usize, at: usize, value: u32| out[places[list] as usize + at] = value;
+    let counts = [rows, batch.sequences.len(), batch.logit_rows.len()];
+    counts.iter().enumerate().for_each(|(at, &count)| put(0, at, count as u32));
+    for (row, token) in batch.tokens(draws).enumerate() {
+        put(1, row, token.unwrap_or(NONE));
+        put(2, row, batch.positions[row]);
+        let axes = batch.axes.get(row).copied().unwrap_or([batch.positions[row]; 3]);
+        axes.iter().enumerate().for_each(|(axis, &position)| put(3, 3 * row + axis, position));
+        put(4, row, batch.types.get(row).copied().unwrap_or(0));
+        put(5, row, NONE);
+    }
+    batch.adapted_rows().for_each(|(row, adapter)| put(5, row as usize, adapter));
+    batch.slots.iter().enumerate().for_each(|(at, &slot)| put(7, at, slot));
+    for (index, span) in batch.sequences.iter().enumerate() {
+        (span.row_first..span.row_first + span.rows).for_each(|row| put(6, row as usize, index as u32));
+        let state = batch.states.get(index).copied().unwrap_or(0);
+        let numbers = [span.row_first, span.rows, span.context, state];
+        numbers.iter().enumerate().for_each(|(at, &number)| put(8, 4 * index + at, number));
+    }
+    batch.logit_rows.iter().enumerate().for_each(|(at, &row)| put(10, at, row));
+    if batch.slots.is_empty() {
+        return;
+    }
+    for (index, span) in batch.sequences.iter().enumerate() {
+        for group in 0..groups {
+            let (first, blocks) = batch.blocks(span, group);
+            let at = places[9] as usize + 2 * (index * groups + group);
+            let place = out.len() as u32 - before_blocks;
+            out[at..at + 2].copy_from_slice(&[place, first as u32]);
+            out.extend_from_slice(blocks);
+        }
+    }
+}
+
+/// The device's side of steps.
+pub(crate) struct Steps<D: Device> {
+    device: D,
+    limits: Option<StepLimits>,
+    memory: Option<Arc<Memory<D>>>,
+    open: Option<(BatchParams, Bucket)>,
+    numbers: Vec<u32>,
+    written: Vec<u32>, // scratch of `Batch::check`
+    pending: RefCell<Pending<D>>,
+    recorded: HashMap<u64, Recorded<D>>,
+    recorded_rows_max: u32,
+    replays: u64,
+}
+
+/// What ops have asked for and nobody has started yet.
+struct Pending<D: Device> {
+    plan: Plan,
+    holds: Vec<Arc<Memory<D>>>, // what the plan's addresses are of, and what was started since the last wait
+}
+
+/// A plan that came up before.
+struct Recorded<D: Device> {
+    plan: Plan,
+    graph: Option<D::Graph>, // once it has come up twice
+}
+
+impl<D: Device> Steps<D> {
+    pub(crate) fn new(device: D) -> Self {
+        Self {
+            device,
+            limits: None,
+            memory: None,
+            open: None,
+            numbers: Vec::new(),
+            written: Vec::new(),
+            pending: RefCell::new(Pending { plan: Plan::default(), holds: Vec::new() }),
+            recorded: HashMap::new(),
+            recorded_rows_max: RECORDED_ROWS_MAX,
+            replays: 0,
+        }
+    }
+
+    pub(crate) fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
+        assert!(self.limits.is_none(), "reserve is called once");
+        self.memory = Some(Memory::zeroed(&self.device, batch_bytes(limits), "batches")?);
+        self.limits = Some(*limits);
+        Ok(())
+    }
+
+    /// Starts a step of a batch.
+    pub(crate) fn begin(&mut self, batch: &Batch, draws: &Draws) -> Result<(), KernelError> {
+        assert!(self.open.is_none(), "begin inside a step; call end first");
+        let (Some(limits), Some(memory)) = (&self.limits, &self.memory) else {
+            panic!("begin before reserve")
+        };
+        batch.check(limits, &mut self.written);
+        let bucket = Bucket::of(batch);
+        lay_out(batch, draws, bucket, &mut self.numbers);
+        memory.write(0, bytemuck::cast_slice(&self.numbers))?;
+        let groups = batch.groups() as u32;
+        let [
+            counts,
+            tokens,
+            positions,
+            axes,
+            types,
+            adapters,
+            sequence_of,
+            slots,
+            spans,
+            tables,
+            logit_rows,
+            blocks,
+        ] = bucket.places(groups).0.map(|at| memory.address().offset(4 * at as usize));
+        let params = BatchParams {
+            counts,
+            tokens,
+            positions,
+            axes,
+            types,
+            adapters,
+            sequence_of,
+            slots,
+            spans,
+            tables,
+            logit_rows,
+            blocks,
+            groups,
+            unused: 0,
+        };
+        self.open = Some((params, bucket));
+        Ok(())
+    }
+
+    /// The open step's batch.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub(crate) fn batch(&self) -> (BatchParams, Bucket) {
+        self.open.expect("ops stand between begin and end, as the contract says")
+    }
+
+    /// Rows of the open step's batch.
+    pub(crate) fn rows(&self) -> usize {
+        self.batch();
+        self.numbers[0] as usize
+    }
+
+    pub(crate) fn limits(&self) -> &StepLimits {
+        self.limits.as_ref().expect("reserve comes before any step")
+    }
+
+    /// What ops append to.
+    pub(crate) fn ops(&mut self) -> Ops<'_, D> {
+        let (batch, bucket) = self.batch();
+        Ops { batch, bucket, pending: self.pending.get_mut() }
+    }
+
+    /// Starts what was asked for. At the step's end a plan that has come up before is replayed.
+    pub(crate) fn start(&mut self) -> Result<(), KernelError> {
+        let recorded = self.open.is_some_and(|(_, bucket)| bucket.rows <= self.recorded_rows_max);
+        let Pending { plan, .. } = self.pending.get_mut();
+        if plan.is_empty() {
+            return Ok(());
+        }
+        let fails = || failed(&self.device, 0, "a step");
+        let result = match recorded {
+            true => replay(&self.device, &mut self.recorded, &mut self.replays, plan),
+            // SAFETY: `holds` has what the plan names, until the device has been waited for.
+            false => plan.iter().try_for_each(|launch| unsafe { self.device.launch(&launch) }),
+        };
+        plan.clear();
+        result.map_err(fails())
+    }
+
+    /// As [`Steps::start`], where nothing else may be changed: reads and writes of rows inside a step.
+    pub(crate) fn start_eagerly(&self) -> Result<(), KernelError> {
+        let Pending { plan, .. } = &mut *self.pending.borrow_mut();
+        // SAFETY: as in `start`.
+        let result = plan.iter().try_for_each(|launch| unsafe { self.device.launch(&launch) });
+        plan.clear();
+        result.map_err(failed(&self.device, 0, "a step"))
+    }
+
+    /// Ends the step and waits for it; there may be none.
+    pub(crate) fn end(&mut self) -> Result<(), KernelError> {
+        let started = self.start();
+        self.open = None;
+        let waited = self.device.wait().map_err(failed(&self.device, 0, "a step"));
+        self.pending.get_mut().holds.clear();
+        started.and(waited)
+    }
+
+    /// No plan is recorded from here on.
+    pub(crate) fn record_no_more(&mut self) {
+        self.recorded_rows_max = 0;
+        self.recorded.clear();
+    }
+
+    /// Plans that were replayed rather than launched.
+    pub(crate) fn replays(&self) -> u64 {
+        self.replays
+    }
+}
+
+/// Runs a plan: launch by launch when it first comes up, then from what was recorded of it.
+fn replay<D: Device>(
+    device: &D,
+    recorded: &mut HashMap<u64, Recorded<D>>,
+    replays: &mut u64,
+    plan: &Plan,
+) -> Result<(), crate::DeviceError> {
+    let key = plan.key();
+    if recorded.len() >= RECORDED_MAX && !recorded.contains_key(&key) {
+        recorded.clear();
+    }
+    match recorded.get_mut(&key).filter(|known| known.plan == *plan) {
+        None => {
+            recorded.insert(key, Recorded { plan: plan.clone(), graph: None });
+            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+            plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) })
+        }
+        Some(known) => {
+            let graph = match known.graph.take() {
+                Some(graph) => graph,
+                None => device.record(plan)?,
+            };
+            *replays += 1;
+            // SAFETY: the plan is the same to the byte, so that every address is one that the step holds now.
+            let result = unsafe { device.replay(&graph) };
+            known.graph = Some(graph);
+            result
+        }
+    }
+}
+
+/// Where ops of the open step go.
+pub(crate) struct Ops<'a, D: Device> {
+    pub(crate) batch: BatchParams,
+    pub(crate) bucket: Bucket,
+    pending: &'a mut Pending<D>,
+}
+
+impl<D: Device> Ops<'_, D> {
+    /// Appends a launch whose parameters name the memory that is held.
+    pub(crate) fn push(
+        &mut self,
+        kernel: crate::Kernel,
+        grid: crate::plan::Grid,
+        params: &impl bytemuck::Pod,
+        holds: &[&Arc<Memory<D>>],
+    ) {
+        self.pending.plan.push(kernel, grid, params);
+        self.pending.holds.extend(holds.iter().map(|&memory| memory.clone()));
+    }
+}
+
+/// The address of memory that there may be.
+pub(crate) fn address_of<D: Device>(memory: Option<&Arc<Memory<D>>>) -> Address {
+    memory.map_or(Address::NONE, |memory| memory.address())
+}

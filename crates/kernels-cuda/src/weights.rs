@@ -1,0 +1,270 @@
+//! Matrices on a device: blocks as stored, part below part, each at a multiple of 16 bytes, behind a table of the parts.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{
+    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+};
+
+use crate::device::{Device, Memory};
+use crate::params::{PartParams, StackParams};
+
+/// Where parts begin.
+const ALIGNMENT: usize = 16;
+
+/// The types that `cuda/weights.cuh` reads.
+pub(crate) fn supports(dtype: DType) -> bool {
+    use DType::*;
+    dtype.affine().is_some()
+        || matches!(
+            dtype,
+            F32 | F16
+                | BF16
+                | Q4_0
+                | Q4_1
+                | Q5_0
+                | Q5_1
+                | Q8_0
+                | Q2_K
+                | Q3_K
+                | Q4_K
+                | Q5_K
+                | Q6_K
+                | IQ4_NL
+                | IQ4_XS
+                | MXFP4
+                | NVFP4
+        )
+}
+
+/// A matrix of parts stacked by rows.
+#[derive(Debug)]
+pub struct CudaMatrix<D: Device> {
+    pub(crate) memory: Arc<Memory<D>>,
+    pub(crate) stack: StackParams,
+    pub(crate) floats: bool,
+}
+
+/// The experts of a layer: two stacks for each, gate and up, and down.
+#[derive(Debug)]
+pub struct CudaExperts<D: Device> {
+    pub(crate) memory: Arc<Memory<D>>,
+    pub(crate) count: usize,
+    pub(crate) up_rows: usize,
+    pub(crate) cols: usize, // inputs of the first product
+    pub(crate) ffn: usize,  // inputs of the second
+    shapes: Vec<ExpertParts<MatrixShape>>,
+    packed: usize,
+    place: Place,
+}
+
+/// What one adapter adds to one matrix.
+#[derive(Debug)]
+pub struct CudaLowRank<D: Device> {
+    pub(crate) pairs: Vec<LowRankMatrices<D>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct LowRankMatrices<D: Device> {
+    pub(crate) a: CudaMatrix<D>,
+    pub(crate) b: CudaMatrix<D>,
+    pub(crate) scale: f32,
+    pub(crate) first: usize,
+}
+
+/// Where the next of several stacks goes.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    part: usize,  // bytes to the next entry of the table of parts
+    bytes: usize, // bytes to the next part
+}
+
+fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+fn stored_bytes(shape: &MatrixShape) -> usize {
+    shape.dtype.bytes_of(shape.cols).map_or(0, |row| row * shape.rows)
+}
+
+fn data_bytes(shapes: &[MatrixShape]) -> usize {
+    shapes.iter().map(|shape| aligned(stored_bytes(shape))).sum()
+}
+
+fn table_bytes(parts: usize) -> usize {
+    aligned(parts * size_of::<PartParams>())
+}
+
+pub(crate) fn matrix_bytes(shapes: &[MatrixShape]) -> usize {
+    table_bytes(shapes.len()) + data_bytes(shapes)
+}
+
+/// Writes parts and their entries where `place` says, and moves it on.
+fn put<D: Device>(
+    memory: &Memory<D>,
+    parts: &[MatrixSource<'_>],
+    place: &mut Place,
+) -> Result<StackParams, KernelError> {
+    let mut stack = StackParams {
+        parts: memory.address().offset(place.part),
+        count: parts.len() as u32,
+        rows: 0,
+        cols: parts.first().map_or(0, |part| part.shape.cols) as u32,
+        unused: 0,
+    };
+    for part in parts {
+        let MatrixShape { rows, dtype, .. } = part.shape;
+        let entry = PartParams {
+            bytes: memory.address().offset(place.bytes),
+            dtype: dtype as u32,
+            row_first: stack.rows,
+            rows: rows as u32,
+            row_bytes: part.bytes.len().checked_div(rows).unwrap_or(0) as u32,
+        };
+        memory.write(place.bytes, part.bytes)?;
+        memory.write(place.part, bytemuck::bytes_of(&entry))?;
+        place.bytes += aligned(part.bytes.len());
+        place.part += size_of::<PartParams>();
+        stack.rows += rows as u32;
+    }
+    Ok(stack)
+}
+
+impl<D: Device> CudaMatrix<D> {
+    pub(crate) fn new(device: &D, parts: &[MatrixSource<'_>]) -> Result<Self, KernelError> {
+        check_all(device, parts)?;
+        let shapes: Vec<MatrixShape> = parts.iter().map(|part| part.shape).collect();
+        let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
+        let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
+        let stack = put(&memory, parts, &mut place)?;
+        assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
+        Ok(Self { memory, stack, floats: shapes.iter().all(|shape| shape.dtype.block_weights() == 1) })
+    }
+
+    /// Outputs.
+    pub(crate) fn rows(&self) -> usize {
+        self.stack.rows as usize
+    }
+
+    /// Inputs.
+    pub(crate) fn cols(&self) -> usize {
+        self.stack.cols as usize
+    }
+}
+
+impl<D: Device> CudaExperts<D> {
+    /// Bytes of stacks, of parts, and of weights.
+    fn sizes(shapes: &[ExpertParts<MatrixShape>]) -> [usize; 3] {
+        let parts = shapes.iter().map(|expert| expert.gate_up.len() + expert.down.len()).sum();
+        let data = shapes.iter().map(|expert| data_bytes(&expert.gate_up) + data_bytes(&expert.down)).sum();
+        [aligned(2 * shapes.len() * size_of::<StackParams>()), table_bytes(parts), data]
+    }
+
+    pub(crate) fn bytes(shapes: &[ExpertParts<MatrixShape>]) -> usize {
+        Self::sizes(shapes).iter().sum()
+    }
+
+    pub(crate) fn new(device: &D, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self, KernelError> {
+        let [stacks, parts, data] = Self::sizes(shapes);
+        let memory = Memory::unknown(device, stacks + parts + data, "experts")?;
+        let rows = |of: &[MatrixShape]| of.iter().map(|shape| shape.rows).sum();
+        let first = shapes.first();
+        Ok(Self {
+            memory,
+            count: shapes.len(),
+            up_rows: first.map_or(0, |expert| rows(&expert.gate_up)),
+            cols: first.and_then(|expert| expert.gate_up.first()).map_or(0, |shape| shape.cols),
+            ffn: first.and_then(|expert| expert.down.first()).map_or(0, |shape| shape.cols),
+            shapes: shapes.to_vec(),
+            packed: 0,
+            place: Place { part: stacks, bytes: stacks + parts },
+        })
+    }
+
+    pub(crate) fn pack(
+        &mut self,
+        device: &D,
+        parts: &ExpertParts<MatrixSource<'_>>,
+    ) -> Result<(), KernelError> {
+        for stack in [&parts.gate_up, &parts.down] {
+            check_all(device, stack)?;
+        }
+        let shapes = |of: &[MatrixSource<'_>]| of.iter().map(|part| part.shape).collect::<Vec<_>>();
+        let expert = ExpertParts { gate_up: shapes(&parts.gate_up), down: shapes(&parts.down) };
+        assert_eq!(
+            self.shapes.get(self.packed),
+            Some(&expert),
+            "an expert that room was made for, in its turn"
+        );
+        let mut place = self.place;
+        for (i, stack) in [&parts.gate_up, &parts.down].into_iter().enumerate() {
+            let stack = put(&self.memory, stack, &mut place)?;
+            let at = (2 * self.packed + i) * size_of::<StackParams>();
+            self.memory.write(at, bytemuck::bytes_of(&stack))?;
+        }
+        self.place = place;
+        self.packed += 1;
+        Ok(())
+    }
+
+    /// Asserts that all have been laid out.
+    pub(crate) fn check(&self) {
+        assert_eq!(self.packed, self.count, "experts that were not packed");
+    }
+}
+
+impl<D: Device> CudaLowRank<D> {
+    pub(crate) fn bytes(pairs: &[LowRankShape]) -> usize {
+        pairs.iter().map(|pair| matrix_bytes(&[pair.a]) + matrix_bytes(&[pair.b])).sum()
+    }
+
+    pub(crate) fn new(device: &D, pairs: &[LowRankPair<'_>]) -> Result<Self, KernelError> {
+        let inputs = pairs.first().map_or(0, |pair| pair.a.shape.cols);
+        let of = |pair: &LowRankPair<'_>| {
+            let (a, b) = (pair.a.shape, pair.b.shape);
+            let bad = |source: &MatrixSource<'_>, other: usize| {
+                let reason = format!("{} columns beside {other}", source.shape.cols);
+                Err(KernelError::BadShape { tensor: source.name.to_owned(), reason })
+            };
+            if b.cols != a.rows {
+                return bad(&pair.b, a.rows);
+            }
+            if a.cols != inputs {
+                return bad(&pair.a, inputs);
+            }
+            let (a, b) = (CudaMatrix::new(device, &[pair.a])?, CudaMatrix::new(device, &[pair.b])?);
+            Ok(LowRankMatrices { a, b, scale: pair.scale, first: pair.first })
+        };
+        Ok(Self { pairs: pairs.iter().map(of).collect::<Result<_, _>>()? })
+    }
+}
+
+/// Refuses parts that are not what they say, or not as wide as the first.
+fn check_all<D: Device>(device: &D, parts: &[MatrixSource<'_>]) -> Result<(), KernelError> {
+    let cols_all = parts.first().map_or(0, |part| part.shape.cols);
+    for part in parts {
+        let MatrixShape { rows, cols, dtype } = part.shape;
+        let tensor = part.name.to_owned();
+        if !supports(dtype) {
+            return Err(KernelError::UnsupportedType { tensor, dtype, device: device.name() });
+        }
+        if cols != cols_all {
+            let reason = format!("{cols} columns beside a part of {cols_all}");
+            return Err(KernelError::BadShape { tensor, reason });
+        }
+        let Some(expected) = dtype.bytes_of(cols).and_then(|row| row.checked_mul(rows)) else {
+            let reason =
+                format!("a row of {cols} is not whole blocks of {} ({dtype})", dtype.block_weights());
+            return Err(KernelError::BadShape { tensor, reason });
+        };
+        if part.bytes.len() != expected {
+            let found = part.bytes.len();
+            return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found });
+        }
+        if u32::try_from(rows).is_err() || u32::try_from(cols).is_err() {
+            let reason = format!("[{rows}, {cols}] is more than kernels count");
+            return Err(KernelError::BadShape { tensor, reason });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! The demo model through the whole engine: scheduler, cache, sampler and all.
+
+use std::sync::Arc;
+
+use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::{Backend, KvType};
+use hanzo_engine_kernels_cuda::CudaBackend;
+use hanzo_engine_runtime::decoder::Decoder;
+use hanzo_engine_runtime::{
+    Engine, EngineConfig, Event, EventKind, Job, JobId, Opened, SamplingParams, Speculation, StopConditions,
+};
+use serde_json::Value;
+
+const DEMO: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+/// What transformers makes of the same model in float32.
+const GOLDEN: &str = include_str!("../../../../tests/data/golden.json");
+const TOKENS: usize = 64;
+/// A gap this small between the two best logits may go either way in other arithmetic.
+const MARGIN_MIN: f64 = 0.05;
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().expect("an array of ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// Greedy continuations of all prompts side by side.
+fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
+    let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
+    let config = EngineConfig {
+        kv_blocks: 256,
+        kv_type,
+        kv_resident: false,
+        step_tokens_max: 64,
+        prefill_tokens_beside_decodes: 32,
+        sequences_max: prompts.len(),
+        context_tokens_max: 256,
+        prefix_cache: true,
+        speculation: Speculation::Off,
+    };
+    let files = opened.decoder().expect("the embedded model is a decoder");
+    let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
+    let embedder = opened.embedder(&text.tokenizer, config.context_tokens_max).expect("and embeds");
+    let mut engine =
+        Engine::new(backend, decoder, text, Arc::new(embedder), config).expect("memory for the demo model");
+    for (id, prompt) in prompts.iter().enumerate() {
+        engine.submit(&Job {
+            id: JobId(id as u64),
+            prompt: prompt.clone().into(),
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            stop: StopConditions { max_tokens: TOKENS as u32, ignore_eos: true, ..StopConditions::default() },
+            ..Job::default()
+        });
+    }
+    let (mut answers, mut events) = (vec![Vec::new(); prompts.len()], Vec::new());
+    while !engine.is_idle() {
+        engine.step(&mut events).expect("a step");
+        for Event { job, kind, .. } in events.drain(..) {
+            match kind {
+                EventKind::Delta { tokens, .. } => answers[job.0 as usize].extend(tokens),
+                EventKind::Failed => panic!("the demo model computed something that is not a number"),
+                _ => {}
+            }
+        }
+    }
+    answers
+}
+
+/// The tokens of the CPU's engine, and of an independent implementation.
+#[test]
+fn the_demo_model_says_what_it_says_on_the_cpu() {
+    let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    let rows = golden["prompts"].as_array().expect("prompts");
+    let prompts: Vec<Vec<u32>> = rows.iter().map(|row| ids(&row["prompt_ids"])).collect();
+    assert_eq!(prompts.len(), 12);
+    let pool = Arc::new(ThreadPool::new(2));
+    let tier = Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none");
+    let device = Emulated::new();
+    for kv_type in [KvType::F16, KvType::Q8_0] {
+        let on_cpu = continuations(CpuBackend::new(pool.clone(), tier), kv_type, &prompts);
+        let found = continuations(CudaBackend::new(device.clone()), kv_type, &prompts);
+        for (at, row) in rows.iter().enumerate() {
+            assert_eq!(found[at].len(), TOKENS);
+            // Past the end token, and where a choice is that close, rounding decides.
+            let margin = row["smallest_margin_until_eos"].as_f64().expect("a margin");
+            let sure = row["ids_until_eos"].as_u64().expect("a count") as usize;
+            let same = |other: &[u32]| found[at].iter().zip(other).take_while(|(a, b)| a == b).count();
+            let (as_cpu, as_golden) = (same(&on_cpu[at]), same(&ids(&row["greedy_ids"])));
+            assert!(
+                margin < MARGIN_MIN || as_cpu.min(as_golden) >= sure,
+                "{kv_type}, prompt {at}: {as_cpu}, {as_golden}"
+            );
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Faults planted in the kernels: each must be seen by a check of the suite, or what proves the kernels proves nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::conformance;
+use hanzo_engine_kernels_cuda::CudaBackend;
+
+type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
+
+/// A check must fail, with these words, where a file has other words instead of its own.
+fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(Make<'_>)) {
+    let device = Emulated::of(&Sources::default().with(file, own, instead));
+    let make: Make<'_> = &|| CudaBackend::new(device.clone());
+    match catch_unwind(AssertUnwindSafe(|| check(make))) {
+        Ok(()) => panic!("{file} with {instead:?} for {own:?} was not seen"),
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(
+                message.contains(words),
+                "{file} with {instead:?} was seen for another reason: {message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_missing_barrier_of_a_block() {
+    // One warp adds up what the others have not brought yet.
+    let own = "room[threadIdx.x / 32] = value;\n  __syncthreads();";
+    must_fail("prelude.cuh", own, "room[threadIdx.x / 32] = value;", "rms_norm", |make| {
+        conformance::check_rms_norm(&make);
+    });
+}
+
+#[test]
+fn a_missing_barrier_before_memory_is_used_again() {
+    // The second sum of a layer norm is written while another warp still reads the first.
+    let own = "value = dev::warp_sum(value);\n  __syncthreads();";
+    must_fail("prelude.cuh", own, "value = dev::warp_sum(value);", "layer_norm", |make| {
+        conformance::check_layer_norm(&make);
+    });
+}
+
+#[test]
+fn a_missing_barrier_of_a_warp() {
+    let own = "weights[lane] = weight;\n  __syncwarp();";
+    must_fail("attention.cu", own, "weights[lane] = weight;", "latent attention", |make| {
+        conformance::check_latent_attention(&make);
+    });
+}
+
+#[test]
+fn a_barrier_that_not_all_reach() {
+    let own = "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
+    let instead =
+        "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
+    must_fail("norm.cu", own, instead, "wait for each other", |make| conformance::check_rms_norm(&make));
+}
+
+#[test]
+fn an_index_off_by_one_in_the_tail() {
+    let own = "const uint32_t groups = (stack.cols + 31) / 32;\n  float w[32];\n  for";
+    let instead = "const uint32_t groups = stack.cols / 32;\n  float w[32];\n  for";
+    must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn keys_cut_where_the_row_begins_to_see() {
+    // Blocks of keys from the window's first key on: sums in another order for each row, in chunks or whole all the same, but
+    // wrong where a block is not whole.
+    let own = "for (uint32_t block = first / 32 * 32; block < end; block += 32) {\n    const uint32_t key";
+    let instead =
+        "for (uint32_t block = first / 32 * 32 + 1; block < end; block += 32) {\n    const uint32_t key";
+    must_fail("attention.cu", own, instead, "latent attention", |make| {
+        conformance::check_latent_attention(&make)
+    });
+}

@@ -1,0 +1,111 @@
+//! Recorded plans: what is replayed gives the bits of what is launched, whatever the batch.
+
+use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_kernels::{
+    AttentionParams, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType, QkvParams, RowSource,
+    StepLimits,
+};
+use hanzo_engine_kernels_cuda::{CudaBackend, Device};
+
+const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 32 };
+const BLOCKS: usize = 12;
+
+fn limits() -> StepLimits {
+    StepLimits {
+        rows: 8,
+        sequences: 4,
+        logit_rows: 4,
+        context: 64,
+        width: 256,
+        vocab: 32,
+        heads: SHAPE,
+        experts: 0,
+        experts_used: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    }
+}
+
+/// Numbers from a seed, between -1 and 1.
+fn numbers(seed: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((seed * 7919 + i * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+/// A backend with a cache and buffers that stay where they are from step to step, as a network's do.
+struct Bench<D: Device> {
+    backend: CudaBackend<D>,
+    kv: <CudaBackend<D> as Backend>::Kv,
+    qkv: <CudaBackend<D> as Backend>::Buffer,
+    out: <CudaBackend<D> as Backend>::Buffer,
+}
+
+impl<D: Device> Bench<D> {
+    fn new(mut backend: CudaBackend<D>) -> Self {
+        backend.reserve(&limits()).expect("memory");
+        let HeadShape { kv_heads, head_dim, .. } = SHAPE;
+        let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }];
+        let spec = KvSpec { layers, blocks: BLOCKS, kv_type: KvType::F16, ..KvSpec::default() };
+        let kv = backend.kv(&spec).expect("memory");
+        let qkv = backend.buffer(BufferRole::Operand, 8, SHAPE.qkv_width()).expect("memory");
+        let out = backend.buffer(BufferRole::Operand, 8, SHAPE.q_width()).expect("memory");
+        Self { backend, kv, qkv, out }
+    }
+
+    fn step(&mut self, batch: &Batch, seed: usize) -> Vec<f32> {
+        let rows = batch.rows();
+        let qkv = numbers(seed, rows * SHAPE.qkv_width());
+        self.backend.write_rows(&mut self.qkv, 0, &qkv).expect("a copy");
+        self.backend.begin(batch).expect("a step");
+        self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(SHAPE), &mut self.kv, 0);
+        let params = AttentionParams {
+            shape: SHAPE,
+            scale: 0.2,
+            softcap: None,
+            window: None,
+            chunked: false,
+            sinks: None,
+            slopes: None,
+            queries_alone: false,
+        };
+        self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
+        self.backend.end().expect("a step");
+        let mut out = vec![0.0; rows * SHAPE.q_width()];
+        self.backend.read_rows(&self.out, 0, &mut out).expect("a copy");
+        out
+    }
+}
+
+/// Sequences of these contexts, the last token of each, in blocks from this one on.
+fn decodes(contexts: &[usize], block_first: u32) -> Batch {
+    let mut batch = Batch::default();
+    for (index, &context) in contexts.iter().enumerate() {
+        batch.sources.push(RowSource::Token(index as u32));
+        batch.push_sequence(1, context, |_, at| (block_first + 3 * index as u32 + at as u32) % BLOCKS as u32);
+    }
+    batch
+}
+
+/// Steps of one bucket whose batches have other rows, contexts and blocks: the first is launched, the others are replayed.
+pub(crate) fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
+    let mut recording = Bench::new(CudaBackend::new(make()));
+    let mut batches = Vec::new();
+    for step in 0..10 {
+        // 3 or 4 sequences: one bucket.
+        let contexts: Vec<usize> = (0..3 + step % 2).map(|index| 1 + step + index).collect();
+        batches.push(decodes(&contexts, step as u32 / 4));
+    }
+    let mut launching = Bench::new(CudaBackend::new(make()).without_recording());
+    for (step, batch) in batches.iter().enumerate() {
+        let (found, expected) = (recording.step(batch, step), launching.step(batch, step));
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        // Keys that were never written are NaN, the same ones.
+        assert_eq!(bits(&found), bits(&expected), "step {step}");
+    }
+    assert_eq!(launching.backend.replays(), 0, "launched one by one");
+    assert_eq!(recording.backend.replays(), batches.len() as u64 - 1, "all steps but the first are replayed");
+}
+
+#[test]
+fn replay_gives_the_bits_of_launches() {
+    replay_equals_launches(Emulated::new);
+}
