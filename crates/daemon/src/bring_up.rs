@@ -10,7 +10,7 @@ use crate::{
     blocking::blocking,
     config::EngineSection,
     constraints::Constraints,
-    device::{EngineSize, Origin, Sides},
+    device::{EngineSize, Origin, Sides, WhisperSize},
     draft::Draft,
     error::Failure,
     frame_room::FrameRoom,
@@ -87,6 +87,12 @@ impl Opening {
                     sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
                 Ok((EngineSize::Encoder(config), memory))
             }
+            Network::Whisper(files) => {
+                let memory = |config: &_| models.device.whisper_memory(files, config);
+                let (config, memory) = sizing::choose_whisper(&self.name, section, &want, free, memory)?;
+                let size = WhisperSize { config, tokens: context };
+                Ok((EngineSize::Whisper(size), memory))
+            }
         }
     }
 }
@@ -144,11 +150,12 @@ impl Models {
                 kept,
             },
         };
-        let (Sides { text, embedder }, worker, running) = launch.start().await?;
+        let (Sides { text, embedder, listener }, worker, running) = launch.start().await?;
         let served = Served {
             name: life.name.clone(),
             text,
             embedder,
+            listener,
             generates,
             size,
             memory,

@@ -18,6 +18,7 @@ use hanzo_engine_runtime::{
     kv::BlockStore,
     spec::TransformerSpec,
     vision::Tower,
+    whisper::{TranscribeJob, Vocabulary, WhisperConfig, WhisperEngine, WhisperFiles},
 };
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,10 @@ use crate::{
 pub(crate) trait Steps: Send {
     /// What continues texts in it; an encoder has nothing that does.
     fn generator(&mut self) -> Option<&mut dyn Generator>;
+    /// What writes down speech in it, if it does.
+    fn transcriber(&mut self) -> Option<&mut dyn Transcriber> {
+        None
+    }
     fn submit_inputs(&mut self, job: &EmbedJob);
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
@@ -48,6 +53,15 @@ pub(crate) trait Steps: Send {
     }
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
+}
+
+/// An engine that writes down speech.
+pub(crate) trait Transcriber: Steps {
+    fn submit_sound(&mut self, job: TranscribeJob);
+    /// Samples that a sound can use now.
+    fn wants(&self, job: JobId) -> usize;
+    /// Adds samples to a sound; none end it.
+    fn push(&mut self, job: JobId, samples: Option<&[f32]>);
 }
 
 /// An engine that continues texts.
@@ -171,6 +185,55 @@ impl<B: EncoderOps> Steps for EncoderEngine<B> {
     }
 }
 
+impl<B: EncoderOps> Transcriber for WhisperEngine<B> {
+    fn submit_sound(&mut self, job: TranscribeJob) {
+        WhisperEngine::submit(self, job);
+    }
+
+    fn wants(&self, job: JobId) -> usize {
+        WhisperEngine::wants(self, job)
+    }
+
+    fn push(&mut self, job: JobId, samples: Option<&[f32]>) {
+        WhisperEngine::push(self, job, samples);
+    }
+}
+
+impl<B: EncoderOps> Steps for WhisperEngine<B> {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        None
+    }
+
+    fn transcriber(&mut self) -> Option<&mut dyn Transcriber> {
+        Some(self)
+    }
+
+    /// Nobody has any: its model embeds nothing, which every call is told before.
+    fn submit_inputs(&mut self, _job: &EmbedJob) {}
+
+    fn cancel(&mut self, job: JobId) {
+        WhisperEngine::cancel(self, job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        WhisperEngine::set_paused(self, job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        WhisperEngine::step(self, events)
+    }
+
+    fn took(&mut self, _time: Duration) {}
+
+    fn has_work(&self) -> bool {
+        WhisperEngine::has_work(self)
+    }
+
+    fn stats(&self) -> EngineStats {
+        WhisperEngine::stats(self)
+    }
+}
+
 /// What an engine needs to know of its model besides the network.
 #[derive(Clone)]
 pub(crate) struct Sides {
@@ -178,6 +241,8 @@ pub(crate) struct Sides {
     pub(crate) text: Arc<TextModel>,
     /// Prompts, pooling, scores.
     pub(crate) embedder: Arc<Embedder>,
+    /// Of a model that writes down speech: what is asked of it, in tokens.
+    pub(crate) listener: Option<Arc<Vocabulary>>,
 }
 
 /// Where an engine comes from, for a device that makes it in another process.
@@ -201,6 +266,15 @@ pub(crate) struct Origin {
 pub(crate) enum EngineSize {
     Decoder(EngineConfig),
     Encoder(EncoderConfig),
+    Whisper(WhisperSize),
+}
+
+/// How large a Whisper model's engine is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WhisperSize {
+    pub(crate) config: WhisperConfig,
+    /// Tokens of the decoder's context.
+    pub(crate) tokens: usize,
 }
 
 impl EngineSize {
@@ -209,6 +283,7 @@ impl EngineSize {
         match self {
             EngineSize::Decoder(config) => config.context_tokens_max,
             EngineSize::Encoder(config) => config.input_tokens_max,
+            EngineSize::Whisper(size) => size.tokens,
         }
     }
 
@@ -216,7 +291,7 @@ impl EngineSize {
     pub(crate) fn speculation(&self) -> Speculation {
         match self {
             EngineSize::Decoder(config) => config.speculation,
-            EngineSize::Encoder(_) => Speculation::Off,
+            EngineSize::Encoder(_) | EngineSize::Whisper(_) => Speculation::Off,
         }
     }
 }
@@ -241,6 +316,9 @@ pub(crate) trait Device: Send + Sync + 'static {
 
     /// What an encoder's engine of this size would take, to the byte.
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
+
+    /// What the engine of a model that writes down speech would take, of this size, to the byte.
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory;
 
     /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
     /// `progress` is told 0 to 1. The thread that asks is the one that will step it.
@@ -343,6 +421,10 @@ impl Device for Cpu {
         EncoderEngine::memory(&self.backend(), files, self.encoder_weights, config)
     }
 
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
+        WhisperEngine::memory(&self.backend(), files, self.encoder_weights, config)
+    }
+
     fn build(
         &self,
         _origin: &Origin,
@@ -366,7 +448,12 @@ impl Device for Cpu {
                 let encoder = Encoder::load(&backend, files, self.encoder_weights, progress)?;
                 Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
             }
-            (Network::Decoder(_), EngineSize::Encoder(_)) | (Network::Encoder(_), EngineSize::Decoder(_)) => {
+            (Network::Whisper(files), EngineSize::Whisper(size)) => {
+                let listener = sides.listener.expect("sides are made of these same files");
+                let config = (self.encoder_weights, size.config);
+                Ok(Box::new(WhisperEngine::load(self.backend(), files, listener, config, progress)?))
+            }
+            (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_), _) => {
                 unreachable!(
                     "a load is sized by a match on the network of these same files, and this is {size:?}"
                 )

@@ -48,6 +48,9 @@ impl Draft {
                 refuse(&draft, reason)
             }
             (Network::Decoder(_), Network::Decoder(_)) => Ok(Draft(draft)),
+            (Network::Whisper(_), _) | (_, Network::Whisper(_)) => {
+                refuse(&draft, "what writes down speech drafts nothing, and nothing drafts for it")
+            }
             (Network::Encoder(_), _) => refuse(&draft, "an encoder generates nothing that could be drafted"),
             (_, Network::Encoder(_)) => refuse(&draft, "an encoder generates nothing, and cannot draft"),
         }

@@ -8,6 +8,7 @@ use hanzo_engine_runtime::{
     LoadError, Network, Opened,
     engine::EngineMemory,
     inspect::{self, Inspection},
+    whisper::WhisperConfig,
 };
 use hanzo_engine_store::{Store, StoreError};
 use serde::Serialize;
@@ -190,6 +191,11 @@ fn predict(
             let (config, load) = sizing::choose_encoder(name, context, &section, want, free_bytes, memory)?;
             let load = Memory::new(config.input_tokens_max, load);
             Ok((load, load))
+        }
+        Network::Whisper(files) => {
+            let memory = |config: &_| device.whisper_memory(files, config);
+            let (_, load) = sizing::choose_whisper(name, &section, &want, free_bytes, memory)?;
+            Ok((Memory::new(context, memory(&WhisperConfig { windows: 1 })), Memory::new(context, load)))
         }
     }
 }

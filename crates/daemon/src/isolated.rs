@@ -32,6 +32,7 @@ use hanzo_engine_runtime::{
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
+    whisper::{WhisperConfig, WhisperFiles},
 };
 
 use crate::{
@@ -155,14 +156,23 @@ impl Device for Isolated {
         self.here.encoder_memory(files, config)
     }
 
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
+        self.here.whisper_memory(files, config)
+    }
+
     fn build(
         &self,
         origin: &Origin,
-        _files: (&Opened, Option<&ModelFiles>),
-        _sides: Sides,
+        files: (&Opened, Option<&ModelFiles>),
+        sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
+        if matches!(size, EngineSize::Whisper(_)) {
+            // Sound does not go through a worker's socket.
+            tracing::info!("a model that transcribes runs in this process, whatever engine.isolation says");
+            return self.here.build(origin, files, sides, size, progress);
+        }
         let generates = matches!(size, EngineSize::Decoder(_));
         let mut engine = self
             .launch(generates, origin.kept.as_ref().map(|(disk, _)| disk.clone()))

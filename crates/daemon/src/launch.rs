@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError, engine::check_vocabulary};
+use hanzo_engine_runtime::{LoadError, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -126,7 +126,8 @@ pub(crate) fn make(
     let text = Arc::new(text);
     let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
     files.check_overrides()?;
-    let sides = Sides { text, embedder };
+    let listener = files.whisper().map(|files| Vocabulary::new(files, text.tokenizer.clone()));
+    let sides = Sides { text, embedder, listener: listener.transpose()?.map(Arc::new) };
     let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
     if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
         keep_blocks(engine, disk, *identity, (files, size));
@@ -144,7 +145,7 @@ fn keep_blocks(
     let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };
     let kv_type = match size {
         EngineSize::Decoder(config) => config.kv_type.name(),
-        EngineSize::Encoder(_) => return,
+        EngineSize::Encoder(_) | EngineSize::Whisper(_) => return,
     };
     let identity = identity.run_as(&format!("{form} {bytes} {kv_type} {:?}", files.spec));
     let waker = clock::waker(thread::current());

@@ -250,3 +250,9 @@ pub(crate) const TEMPERATURES_MAX: usize = 16;
 pub(crate) const CHAT_PICTURES_MAX: usize = 16;
 /// Bytes of prepared frames that the requests of one model, those that wait and those that run, hold together.
 pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
+/// Windows of speech whose texts are drawn at once, of one model.
+pub(crate) const WHISPER_WINDOWS_MAX: usize = 8;
+/// Events of a window of speech at most: a text of 224 tokens has at most 75 segments of two moments and a word, each of
+/// which is told twice; and those around it.
+pub(crate) const WINDOW_EVENTS_MAX: usize = 160;
+const _: () = assert!(2 * WINDOW_EVENTS_MAX <= room_to_resume(EVENTS_MAX));

@@ -10,6 +10,7 @@ use std::{
 
 use hanzo_engine_runtime::{
     Embedder, EngineConfig, JobId, MediaSpan, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
+    whisper::Vocabulary,
 };
 
 use crate::{
@@ -31,6 +32,8 @@ pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) text: Arc<TextModel>,
     pub(crate) embedder: Arc<Embedder>,
+    /// Of a model that writes down speech.
+    pub(crate) listener: Option<Arc<Vocabulary>>,
     /// It continues texts.
     pub(crate) generates: bool,
     pub(crate) size: EngineSize,
@@ -97,7 +100,12 @@ impl Served {
     /// That it cannot do something.
     pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
-        let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
+        let transcribes = self.listener.as_ref().map(|_| TRANSCRIBE);
+        let can = generates
+            .into_iter()
+            .chain(transcribes)
+            .chain(self.embedder.tasks.iter().copied().map(task_words))
+            .collect();
         Error::CannotDo { model: self.name.clone(), wanted, can }
     }
 
@@ -112,13 +120,14 @@ impl Served {
             tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
             reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,
+            transcribes: self.listener.is_some(),
             embedder: self.embedder.clone(),
             text: self.text.clone(),
             sequences_max: self.must_generate().map_or(0, |config| config.sequences_max),
             context_tokens_max: self.size.context_tokens_max(),
             kv_type: match &self.size {
                 EngineSize::Decoder(config) => Some(config.kv_type),
-                EngineSize::Encoder(_) => None,
+                EngineSize::Encoder(_) | EngineSize::Whisper(_) => None,
             },
             memory: self.memory,
             vocabulary_bytes: self.text.vocabulary_bytes(),
@@ -141,6 +150,9 @@ impl Served {
         JobId(self.jobs.fetch_add(1, Relaxed))
     }
 }
+
+/// What writing down speech is called in messages.
+pub(crate) const TRANSCRIBE: &str = "transcribe speech";
 
 /// What a task is called in messages.
 pub(crate) fn task_words(task: Task) -> &'static str {

@@ -4,12 +4,14 @@
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_runtime::{
     EncoderConfig, EngineConfig, LoadError, Overrides, ToolFormat, engine::EngineMemory, kv::KvRoom,
+    whisper::WhisperConfig,
 };
 
 use crate::{
     config::{EngineSection, OnDemand},
     limits::{
         CONTEXT_BESIDE_OTHERS, KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES,
+        WHISPER_WINDOWS_MAX,
     },
 };
 
@@ -165,6 +167,50 @@ pub(crate) fn choose_encoder(
         scratch_bytes: memory.scratch_bytes,
         free_bytes,
         hint: "; unload another model, raise the memory budget or lower context_tokens_max".to_owned(),
+    })
+}
+
+/// Chooses how many windows a model that writes down speech draws at once, in `free_bytes`.
+///
+/// # Errors
+/// [`LoadError::DoesNotFit`] with the numbers; [`LoadError::Unsupported`] for what such a model has not.
+pub(crate) fn choose_whisper(
+    model: &str,
+    section: &EngineSection,
+    want: &LoadOptions,
+    free_bytes: u64,
+    memory: impl Fn(&WhisperConfig) -> EngineMemory,
+) -> Result<(WhisperConfig, EngineMemory), LoadError> {
+    let asked = [
+        ("kv_bytes", want.kv_bytes.map(|bytes| bytes.to_string())),
+        ("context_tokens_max", want.context_tokens_max.map(|tokens| tokens.to_string())),
+    ];
+    if let Some((key, value)) = asked.into_iter().find_map(|(key, value)| Some((key, value?))) {
+        return Err(LoadError::Unsupported {
+            file: model.to_owned(),
+            key: key.into(),
+            value,
+            reason: "a model that transcribes hears windows of one length; leave it out".into(),
+        });
+    }
+    let most = section.sequences_max.clamp(1, WHISPER_WINDOWS_MAX);
+    // Half of what is free is left for others where one window at a time fits that.
+    let sizes = (1..=most).rev().map(|windows| WhisperConfig { windows });
+    let fits = |share: u64| {
+        sizes.clone().map(|config| (config, memory(&config))).find(|(_, memory)| memory.total() <= share)
+    };
+    if let Some(chosen) = fits(free_bytes / 2).or_else(|| fits(free_bytes)) {
+        return Ok(chosen);
+    }
+    let memory = memory(&WhisperConfig { windows: 1 });
+    Err(LoadError::DoesNotFit {
+        model: model.to_owned(),
+        needed_bytes: memory.total(),
+        weights_bytes: memory.weights_bytes,
+        kv_bytes: memory.kv_bytes,
+        scratch_bytes: memory.scratch_bytes,
+        free_bytes,
+        hint: "; unload another model or raise the memory budget".to_owned(),
     })
 }
 

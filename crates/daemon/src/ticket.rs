@@ -4,6 +4,7 @@
 
 mod embed;
 mod events;
+mod sound;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,6 +15,7 @@ use std::{
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
+pub(crate) use sound::{SoundEvents, SoundTicket, sound_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
@@ -55,6 +57,7 @@ impl JobEvent {
             | EventKind::Delta { .. }
             | EventKind::Computed(_)
             | EventKind::Failed
+            | EventKind::Heard(_)
             | EventKind::ConstraintFailed { .. } => 0,
         }
     }
@@ -267,6 +270,7 @@ impl Ticket {
             // The worker ends the whole job; nothing is computed of a completion but its text and log probabilities.
             EventKind::Scored(_)
             | EventKind::Failed
+            | EventKind::Heard(_)
             | EventKind::ConstraintFailed { .. }
             | EventKind::Computed(_) => None,
         }

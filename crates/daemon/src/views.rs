@@ -56,6 +56,8 @@ pub(crate) struct WorkerView {
     /// Its chat template has a reasoning section.
     pub(crate) reasons: bool,
     pub(crate) generates: bool,
+    /// It writes down speech.
+    pub(crate) transcribes: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) text: Arc<TextModel>,
     /// Answers that run at once; 0 where it writes none.

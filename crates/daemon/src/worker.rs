@@ -23,7 +23,7 @@ use crate::{
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{ClientState, EmbedTicket, JobEnd, Ticket},
+    ticket::{ClientState, EmbedTicket, JobEnd, SoundTicket, Ticket},
     views::ProcessView,
 };
 
@@ -33,6 +33,8 @@ pub(crate) enum Work {
     Run(Ticket),
     /// Embed this.
     Embed(EmbedTicket),
+    /// Write this down.
+    Transcribe(SoundTicket),
     /// Take this adapter.
     Adapter(AdapterOrder),
 }
@@ -80,6 +82,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.deadline(),
             Work::Embed(ticket) => ticket.deadline(),
+            Work::Transcribe(ticket) => ticket.deadline(),
             Work::Adapter(_) => None,
         }
     }
@@ -88,6 +91,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.client_state(now),
             Work::Embed(ticket) => ticket.client_state(now),
+            Work::Transcribe(ticket) => ticket.client_state(now),
             Work::Adapter(_) => ClientState::Fine,
         }
     }
@@ -95,13 +99,18 @@ impl Work {
     /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
     /// there is room for them.
     fn must_pause(&self) -> bool {
-        matches!(self, Work::Run(ticket) if ticket.must_pause())
+        match self {
+            Work::Run(ticket) => ticket.must_pause(),
+            Work::Transcribe(ticket) => ticket.must_pause(),
+            Work::Embed(_) | Work::Adapter(_) => false,
+        }
     }
 
     fn end(self, end: JobEnd) {
         match self {
             Work::Run(ticket) => ticket.end(end),
             Work::Embed(ticket) => ticket.end(end),
+            Work::Transcribe(ticket) => ticket.end(end),
             // Who waits for it hears that it was dropped.
             Work::Adapter(_) => {}
         }
@@ -111,6 +120,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.fail(error_id),
             Work::Embed(ticket) => ticket.fail(error_id),
+            Work::Transcribe(ticket) => ticket.fail(error_id),
             Work::Adapter(_) => {}
         }
     }
@@ -159,6 +169,7 @@ impl Worker {
         self.take_orders(began);
         self.take_work();
         self.look_after_jobs(began);
+        self.listen();
         if let Some(engine) = self.engine.generator() {
             engine.free_adapters();
         }
@@ -221,6 +232,13 @@ impl Worker {
                 self.engine.submit_inputs(&ticket.job);
                 ticket.job.id
             }
+            Work::Transcribe(ticket) => {
+                let Some(engine) = self.engine.transcriber() else {
+                    return work.end(JobEnd::Stopped("the model's engine transcribes nothing"));
+                };
+                engine.submit_sound(ticket.job.clone());
+                ticket.job.id
+            }
             Work::Adapter(_) => return self.take_adapter(work),
         };
         self.jobs.insert(id, work);
@@ -265,6 +283,21 @@ impl Worker {
         }
     }
 
+    /// Gives the engine of each sound what it can use; who sends more waits.
+    fn listen(&mut self) {
+        let Self { engine, jobs, .. } = self;
+        let Some(engine) = engine.transcriber() else { return };
+        for (&id, work) in jobs {
+            if let Work::Transcribe(ticket) = work {
+                while engine.wants(id) > 0
+                    && let Some(samples) = ticket.listen()
+                {
+                    engine.push(id, samples.as_deref());
+                }
+            }
+        }
+    }
+
     /// The step that made the events ran from `began` to `ended`.
     fn pass_on(&mut self, report: StepReport, began: Instant, ended: Instant) {
         let mut events = mem::take(&mut self.events);
@@ -293,6 +326,7 @@ impl Worker {
             let over = match entry.get_mut() {
                 Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
+                Work::Transcribe(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
                 Work::Adapter(_) => false,
             };
             if over && let Work::Embed(ticket) = entry.remove() {

@@ -21,6 +21,15 @@ pub struct SequenceSpan {
     pub table_first: u32,
 }
 
+/// What a sequence attends to besides itself: keys and values that lie in a cache of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySpan {
+    /// Keys in it.
+    pub context: u32,
+    /// Where its block ids start in [`Batch::memory_tables`].
+    pub table_first: u32,
+}
+
 /// Where the embedding of a row comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSource {
@@ -60,6 +69,10 @@ pub struct Batch {
     /// Block ids of all sequences, one run each: for each layer group the blocks up to the context's end, without those
     /// before all that the sequence's first row sees through the group's window.
     pub block_tables: Vec<u32>,
+    /// The memory of each sequence; empty where no layer reads one.
+    pub memories: Vec<MemorySpan>, // (sequences), or none
+    /// Block ids of all memories, one run each.
+    pub memory_tables: Vec<u32>,
     /// The window of each layer group of the cache ([`crate::KvGroups::windows`]); empty for one group that has none.
     pub windows: Vec<Option<u32>>, // (groups), or none
     /// Rows whose logits are wanted, ascending.
@@ -79,6 +92,8 @@ impl Batch {
         self.adapters.reserve(limits.sequences);
         self.states.reserve(limits.sequences);
         self.block_tables.reserve(limits.sequences.saturating_mul(blocks));
+        self.memories.reserve(limits.sequences);
+        self.memory_tables.reserve(limits.sequences.saturating_mul(blocks));
         self.windows.reserve(limits.kv_groups);
         self.logit_rows.reserve(limits.logit_rows);
     }
@@ -95,6 +110,8 @@ impl Batch {
             adapters,
             states,
             block_tables,
+            memories,
+            memory_tables,
             windows,
             logit_rows,
         } = other;
@@ -107,6 +124,8 @@ impl Batch {
         self.adapters.clone_from(adapters);
         self.states.clone_from(states);
         self.block_tables.clone_from(block_tables);
+        self.memories.clone_from(memories);
+        self.memory_tables.clone_from(memory_tables);
         self.windows.clone_from(windows);
         self.logit_rows.clone_from(logit_rows);
     }
@@ -180,7 +199,28 @@ impl Batch {
         self.adapters.clear();
         self.states.clear();
         self.block_tables.clear();
+        self.memories.clear();
+        self.memory_tables.clear();
         self.logit_rows.clear();
+    }
+
+    /// Adds the memory of the sequence that was added last: so many keys, in these blocks.
+    pub fn push_memory(&mut self, context: usize, blocks: impl Iterator<Item = u32>) {
+        let table_first = self.memory_tables.len() as u32;
+        self.memory_tables.extend(blocks.take(context.div_ceil(BLOCK_TOKENS)));
+        self.memories.push(MemorySpan { context: context as u32, table_first });
+    }
+
+    /// Block ids of a memory.
+    pub fn memory_blocks(&self, memory: &MemorySpan) -> &[u32] {
+        let blocks = (memory.context as usize).div_ceil(BLOCK_TOKENS);
+        &self.memory_tables[memory.table_first as usize..][..blocks]
+    }
+
+    /// The cache slot of one key of a memory.
+    pub fn memory_slot(&self, memory: &MemorySpan, key: u32) -> usize {
+        let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
+        self.memory_blocks(memory)[block] as usize * BLOCK_TOKENS + offset
     }
 
     /// Asserts that a batch is within the limits and is what the fields above promise, so that a backend may write
@@ -202,6 +242,13 @@ impl Batch {
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let states = self.states.len();
         assert!(states == 0 || states == self.sequences.len(), "a state a sequence, or none at all");
+        let memories = self.memories.len();
+        assert!(memories == 0 || memories == self.sequences.len(), "a memory a sequence, or none at all");
+        for memory in &self.memories {
+            assert!(memory.context > 0, "an empty memory");
+            assert!(memory.context as usize <= limits.context, "a memory longer than reserved");
+            assert_eq!(self.memory_blocks(memory).len(), (memory.context as usize).div_ceil(BLOCK_TOKENS));
+        }
         written.clear();
         written.extend_from_slice(&self.states);
         written.sort_unstable();
@@ -315,6 +362,8 @@ mod tests {
             slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
             sequences: vec![span(0, 3, 0), span(3, 2, 1)],
             adapters: Vec::new(),
+            memories: Vec::new(),
+            memory_tables: Vec::new(),
             states: Vec::new(),
             block_tables: if cached { vec![1, 0] } else { Vec::new() },
             logit_rows: vec![4],

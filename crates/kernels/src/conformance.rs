@@ -37,7 +37,9 @@ mod tests;
 mod unfold;
 mod weights;
 
-pub use attention::{check_attention, check_attention_invariance, check_attention_long_contexts};
+pub use attention::{
+    check_attention, check_attention_invariance, check_attention_long_contexts, check_memory_attention,
+};
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
 pub use extent::EXTENT_VARIABLE;
@@ -69,6 +71,8 @@ use crate::{Backend, EncoderOps};
 pub fn check_all<B: EncoderOps>(make: impl Fn() -> B) {
     check_decoder_ops(&make);
     check_encoder_ops(&make);
+    // What runs both may have models that write what they hear.
+    check_memory_attention(&make);
 }
 
 /// Runs the checks of [`Backend`]: what decoders need.

@@ -25,7 +25,7 @@ pub use backend::{
     RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, StateRule,
     StateShape, StepLimits,
 };
-pub use batch::{BLOCK_TOKENS, Batch, RowSource, SequenceSpan};
+pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use dtype::DType;
 pub use error::KernelError;
 pub use sampling::{

@@ -223,6 +223,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             chunked: false,
             sinks: None,
             queries_alone: false,
+            memory: false,
             slopes: None,
         };
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];

@@ -256,6 +256,7 @@ fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionPa
         sinks: attention.layer.sinks.as_ref(),
         slopes: None,
         queries_alone: attention.spec.shares.is_some(),
+        memory: false,
     }
 }
 

@@ -18,6 +18,7 @@ use crate::safetensors;
 use crate::spec::{Config, TransformerSpec};
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
+use crate::whisper::WhisperSpec;
 
 /// A tensor as its file has it.
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ pub struct OfType {
 /// A network in short. What the files do not say, or this build does not know to ask for, is none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shape {
-    /// `decoder` or `encoder`; none where it cannot be run.
+    /// `decoder`, `encoder` or `transcriber`; none where it cannot be run.
     pub kind: Option<&'static str>,
     /// Layers.
     pub layers: Option<u64>,
@@ -213,11 +214,11 @@ fn finish(
             facts.inputs_not_read = opened.info().not_read;
             facts.name = Some(opened.info().name.clone());
             facts.architecture = Some(opened.info().architecture.clone());
-            let (kind, spec) = match &opened.network {
-                Network::Decoder(files) => ("decoder", &files.spec),
-                Network::Encoder(files) => ("encoder", &files.spec),
-            };
-            facts.network = Some(shape(kind, spec));
+            facts.network = Some(match &opened.network {
+                Network::Decoder(files) => shape("decoder", &files.spec),
+                Network::Encoder(files) => shape("encoder", &files.spec),
+                Network::Whisper(files) => whisper_shape(&files.spec),
+            });
             Some(opened)
         }
         Err(error) => {
@@ -250,6 +251,22 @@ fn finish(
     });
     facts.problems.dedup();
     Inspection { facts, opened, text }
+}
+
+/// The shape of what writes down speech: its decoder's, whose tokens a text has.
+fn whisper_shape(spec: &WhisperSpec) -> Shape {
+    let heads = spec.decoder.heads as u64;
+    Shape {
+        kind: Some("transcriber"),
+        layers: Some((spec.encoder.layers + spec.decoder.layers) as u64),
+        hidden: Some(spec.hidden as u64),
+        heads: Some(heads),
+        kv_heads: Some(heads),
+        head_dim: Some((spec.hidden as u64) / heads),
+        vocab: Some(spec.vocab as u64),
+        context_tokens_max: Some(spec.tokens as u64),
+        ..Shape::default()
+    }
 }
 
 /// What is known of a model that cannot be opened.

@@ -18,6 +18,7 @@ use crate::{
     sampler::SamplingParams,
     text::TextModel,
     vision::Sight,
+    whisper::Transcript,
 };
 
 /// Names a job within one engine; chosen by the caller, never reused.
@@ -350,6 +351,8 @@ pub enum EventKind {
     },
     /// An input of an [`EmbedJob`] is done; `choice` is its index.
     Computed(Computed),
+    /// A part of a transcription.
+    Heard(Box<Transcript>),
     /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
     /// of the range the model can run. No further event names it; other completions are not concerned.
     Failed,

@@ -18,6 +18,7 @@ use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::vision::Sight;
+use crate::whisper::WhisperFiles;
 
 /// An opened model.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub enum Network {
     Decoder(ModelFiles),
     /// Embeds, reranks, classifies.
     Encoder(EncoderFiles),
+    /// Writes down speech.
+    Whisper(WhisperFiles),
 }
 
 impl Opened {
@@ -66,6 +69,14 @@ impl Opened {
         if !path.is_dir() {
             let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
             return Self::of_gguf(&stem, gguf, files, overrides);
+        }
+        if let Some((files, watched)) = WhisperFiles::open(path, overrides)? {
+            return Ok(Opened {
+                network: Network::Whisper(files),
+                embedding: EmbeddingSpec::plain(Pooling::Mean, false),
+                context_tokens_default: None,
+                watched,
+            });
         }
         let folder = embedding::network_folder(path)?;
         match huggingface::read_config(&folder, "config.json")? {
@@ -144,6 +155,7 @@ impl Opened {
         let vocab = match &opened.network {
             Network::Decoder(files) => files.spec.vocab,
             Network::Encoder(files) => files.spec.vocab,
+            Network::Whisper(files) => files.spec.vocab,
         };
         load::check_tokens(name, vocab, opened.text_files())?;
         Ok(opened)
@@ -160,6 +172,16 @@ impl Opened {
         let (spec, tensors, info) = match &mut self.network {
             Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+            Network::Whisper(files) => {
+                return Err(LoadError::Unsupported {
+                    file: files.text.file.clone(),
+                    key: "isq".into(),
+                    value: name,
+                    reason: "models that transcribe are run as they are stored, or with \
+                             engine.encoder_weights = \"q8_0\""
+                        .into(),
+                });
+            }
         };
         let types = isq_types(spec, tensors, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
@@ -174,6 +196,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => files.tensors.packed_summary(),
             Network::Encoder(files) => files.tensors.packed_summary(),
+            Network::Whisper(_) => None,
         }
     }
 
@@ -189,7 +212,15 @@ impl Opened {
     pub fn decoder(&self) -> Option<&ModelFiles> {
         match &self.network {
             Network::Decoder(files) => Some(files),
-            Network::Encoder(_) => None,
+            Network::Encoder(_) | Network::Whisper(_) => None,
+        }
+    }
+
+    /// The files, where it writes down speech.
+    pub fn whisper(&self) -> Option<&WhisperFiles> {
+        match &self.network {
+            Network::Whisper(files) => Some(files),
+            Network::Decoder(_) | Network::Encoder(_) => None,
         }
     }
 
@@ -198,6 +229,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.tensors,
             Network::Encoder(files) => &files.tensors,
+            Network::Whisper(_) => panic!("its tensors have names of their own"),
         }
     }
 
@@ -206,6 +238,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.info,
             Network::Encoder(files) => &files.info,
+            Network::Whisper(files) => &files.info,
         }
     }
 
@@ -214,6 +247,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.text,
             Network::Encoder(files) => &files.text,
+            Network::Whisper(files) => &files.text,
         }
     }
 
@@ -222,6 +256,7 @@ impl Opened {
         match &mut self.network {
             Network::Decoder(files) => &mut files.text,
             Network::Encoder(files) => &mut files.text,
+            Network::Whisper(files) => &mut files.text,
         }
     }
 
@@ -244,6 +279,7 @@ impl Opened {
                 None if self.embedding.lexical.is_some() => vec![Task::Embed, Task::EmbedSparse],
                 None => vec![Task::Embed],
             },
+            Network::Whisper(_) => Vec::new(),
         }
     }
 
@@ -258,6 +294,7 @@ impl Opened {
                 let stated = self.embedding.tokens_max.or_else(|| tokenizer_length(&files.text));
                 stated.unwrap_or(usize::MAX).min(files.spec.context_tokens_max as usize)
             }
+            Network::Whisper(files) => files.spec.tokens,
         }
     }
 
@@ -266,12 +303,13 @@ impl Opened {
     /// # Errors
     /// [`LoadError`] naming the file and the key.
     pub fn text_model(&self) -> Result<TextModel, LoadError> {
-        let spec = match &self.network {
-            Network::Decoder(files) => &files.spec,
-            Network::Encoder(files) => &files.spec,
+        let (sizes, context) = match &self.network {
+            Network::Decoder(ModelFiles { spec, .. }) | Network::Encoder(EncoderFiles { spec, .. }) => {
+                ([spec.vocab, spec.hidden], spec.context_tokens_max)
+            }
+            Network::Whisper(WhisperFiles { spec, .. }) => ([spec.vocab, spec.hidden], spec.tokens as u32),
         };
-        let sizes = [spec.vocab, spec.hidden];
-        let mut text = TextModel::new(self.text_files(), self.info(), sizes, spec.context_tokens_max)?;
+        let mut text = TextModel::new(self.text_files(), self.info(), sizes, context)?;
         if let Network::Decoder(ModelFiles { tower: Some(tower), .. }) = &self.network {
             text.sight = Some(Sight::new(tower, &text.tokenizer, &self.text_files().file)?);
         }
@@ -345,6 +383,16 @@ impl Opened {
                     Some(Head::MaskedLm) | None => None,
                 },
                 pair: joined(tokenizer, files.spec.type_vocab),
+            }),
+            // It embeds nothing.
+            Network::Whisper(files) => Ok(Embedder {
+                tasks,
+                spec,
+                hidden: files.spec.hidden,
+                vocab: files.spec.vocab,
+                tokens_max,
+                classifier: None,
+                pair: None,
             }),
         }
     }

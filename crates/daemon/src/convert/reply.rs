@@ -85,7 +85,10 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             tokens: tokens.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
         }),
         // A completion that failed ends by its job's end; nothing is computed of one but text.
-        EventKind::Failed | EventKind::ConstraintFailed { .. } | EventKind::Computed(_) => {
+        EventKind::Failed
+        | EventKind::ConstraintFailed { .. }
+        | EventKind::Computed(_)
+        | EventKind::Heard(_) => {
             E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
         }
         EventKind::Finished { reason, stop_string, usage } => {
@@ -226,7 +229,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     if let Some(worker) = &view.worker {
         status.device = worker.device.clone();
         status.capabilities = capabilities(
-            worker.generates,
+            [worker.generates, worker.transcribes],
             [worker.has_template, worker.fills_in, worker.sees],
             &worker.embedder.tasks,
         );
@@ -276,12 +279,17 @@ pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
 }
 
 /// What a model can do.
-fn capabilities(generates: bool, [has_template, fills_in, sees]: [bool; 3], tasks: &[Task]) -> Vec<i32> {
+fn capabilities(
+    [generates, transcribes]: [bool; 2],
+    [has_template, fills_in, sees]: [bool; 3],
+    tasks: &[Task],
+) -> Vec<i32> {
     let own = [
         (generates && has_template, v1::Capability::Chat),
         (generates, v1::Capability::Completion),
         (generates && fills_in, v1::Capability::Infill),
         (generates && has_template && sees, v1::Capability::Vision),
+        (transcribes, v1::Capability::Transcribe),
     ];
     let task = |task| match task {
         Task::Embed => v1::Capability::Embed,
@@ -377,7 +385,7 @@ pub(crate) fn show(
     let can = |files: &Opened| {
         let sees = files.decoder().is_some_and(|files| files.tower.is_some());
         let text = [template.is_some(), Infill::is_in(files.text_files()), sees];
-        capabilities(files.generates(), text, &files.tasks())
+        capabilities([files.generates(), files.whisper().is_some()], text, &files.tasks())
     };
     let generates = files.is_some_and(Opened::generates);
     let mut own = files.map(can).unwrap_or_default();

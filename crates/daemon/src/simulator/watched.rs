@@ -147,6 +147,7 @@ impl Watched {
             EventKind::Scored(_)
             | EventKind::Delta { .. }
             | EventKind::Failed
+            | EventKind::Heard(_)
             | EventKind::ConstraintFailed { .. } => {}
         }
     }

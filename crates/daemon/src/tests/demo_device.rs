@@ -11,10 +11,14 @@ use std::{
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
-    StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
+    StepError, StepReport,
+    encoder::EncoderFiles,
+    engine::EngineMemory,
+    spec::TransformerSpec,
+    whisper::{WhisperConfig, WhisperFiles},
 };
 
-use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps};
+use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps, Transcriber};
 
 /// What the next steps of the engines do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +88,10 @@ impl Device for DemoDevice {
         self.cpu.encoder_memory(files, config)
     }
 
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
+        self.cpu.whisper_memory(files, config)
+    }
+
     fn build(
         &self,
         origin: &Origin,
@@ -101,6 +109,10 @@ impl Device for DemoDevice {
 impl Steps for DemoEngine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         self.inner.generator()
+    }
+
+    fn transcriber(&mut self) -> Option<&mut dyn Transcriber> {
+        self.inner.transcriber()
     }
 
     fn submit_inputs(&mut self, job: &EmbedJob) {

@@ -117,6 +117,7 @@ impl<D: Device> CudaBackend<D> {
         out: &mut CudaBuffer<D>,
     ) {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
+        assert!(!params.memory, "memories are not known here");
         self.check(qkv, params.width(), "qkv");
         self.check(out, params.shape.q_width(), "out");
         kv.check_heads(&params.shape, layer);

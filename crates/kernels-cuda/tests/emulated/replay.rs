@@ -66,6 +66,7 @@ impl<D: Device> Bench<D> {
             sinks: None,
             slopes: None,
             queries_alone: false,
+            memory: false,
         };
         self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
         self.backend.end().expect("a step");

@@ -37,6 +37,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         chunked: false,
         sinks: None,
         queries_alone: false,
+        memory: false,
         slopes: None,
     };
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());

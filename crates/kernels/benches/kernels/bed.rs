@@ -60,6 +60,8 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
         slots: (first..context as u32).collect(),
         sequences: vec![span],
         adapters: Vec::new(),
+        memories: Vec::new(),
+        memory_tables: Vec::new(),
         states: Vec::new(),
         block_tables: (0..context.div_ceil(BLOCK_TOKENS) as u32).collect(),
         logit_rows: Vec::new(),

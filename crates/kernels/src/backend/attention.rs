@@ -156,6 +156,10 @@ pub struct AttentionParams<'a, V> {
     pub slopes: Option<&'a V>,
     /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
     pub queries_alone: bool,
+    /// Keys and values are those of the sequence's memory ([`Batch::memories`](crate::Batch::memories)), all of which each of its
+    /// rows sees: cross-attention (Whisper). Without a window or slopes. Not every device that runs decoders and
+    /// encoders knows it.
+    pub memory: bool,
 }
 
 impl<V> AttentionParams<'_, V> {

@@ -46,6 +46,21 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
+/// `attention` of rows to memories: of all keys that their sequence had, those behind them too.
+///
+/// # Panics
+/// If a number is out of bounds.
+pub fn check_memory_attention<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(34);
+    for (heads, kv_heads, head_dim) in [(6, 6, 64), (4, 2, 80)].into_iter().step_by(every(2)) {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        let setting = Setting { memory: true, ..plain(shape) };
+        for &kv_type in kv_types(shape) {
+            check_scene(make, shape, kv_type, &setting, &mut random);
+        }
+    }
+}
+
 /// The same bits for a row in one go, in chunks, token by token, alone, among others, in any order and in any blocks.
 ///
 /// # Panics
@@ -172,6 +187,7 @@ fn plain(shape: HeadShape) -> Setting {
         softcap: None,
         window: None,
         chunked: false,
+        memory: false,
         sinks: None,
         slopes: None,
         grouped: false,
@@ -270,9 +286,10 @@ fn sigmas(
         chunked: setting.chunked,
         sinks: None,
         queries_alone: false,
+        memory: setting.memory,
         slopes: None,
     };
-    let keys = visible(&params, &span, row);
+    let keys = if setting.memory { 0..span.context } else { visible(&params, &span, row) };
     let position = (span.context - span.rows + row) as usize;
     let element = |position: usize, head: usize| &qkv[position * width + head * head_dim..][..head_dim];
     let mut out = Vec::with_capacity(heads * head_dim);

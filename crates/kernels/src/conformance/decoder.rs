@@ -247,6 +247,7 @@ impl<B: Backend> Packed<B> {
                         chunked: false,
                         sinks: None,
                         queries_alone: false,
+                        memory: false,
                         slopes: None,
                     };
                     device.attention(&qkv, &params, &kv, i, &mut attended);

@@ -391,6 +391,7 @@ fn run<B: Backend>(
         chunked: false,
         sinks: None,
         queries_alone: case.alone,
+        memory: false,
         slopes: None,
     };
 

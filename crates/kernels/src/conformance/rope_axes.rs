@@ -165,6 +165,7 @@ fn rope_and_attend<B: Backend>(
         sinks: None,
         slopes: None,
         queries_alone: false,
+        memory: false,
     };
     rig.step(&batch, |rig| {
         rig.backend.rope_to_cache(&mut qkv, &case.params(&inv_freq, axes), &mut kv, 0);

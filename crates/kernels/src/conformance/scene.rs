@@ -35,6 +35,8 @@ pub(super) struct Setting {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
+    /// The sequence as it stands in the cache is the memory of its rows, whose own blocks are others.
+    pub(super) memory: bool,
     pub(super) sinks: Option<Vec<f32>>,
     pub(super) slopes: Option<Vec<f32>>,
     /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
@@ -135,6 +137,19 @@ impl Scene {
         batch
     }
 
+    /// The batch of a step whose rows see their sequences as memories.
+    fn memory_batch(&self, step: &[Chunk]) -> Batch {
+        let mut batch = Batch::default();
+        for chunk in step {
+            let [memory, own] = &self.sequences[chunk.sequence].blocks;
+            let context = (chunk.start + chunk.rows) as usize;
+            batch.sources.extend((chunk.start..context as u32).map(RowSource::Token));
+            batch.push_sequence(chunk.rows as usize, chunk.rows as usize, |_, index| own[index]);
+            batch.push_memory(context, memory.iter().copied());
+        }
+        batch
+    }
+
     /// The layer groups of a play. Where the layer is in one of its own, each sequence uses a block again as soon as what was
     /// in it has left the window, so that nothing is there that a row must not see.
     fn groups(&self, setting: &Setting, steps: &[Vec<Chunk>]) -> Groups {
@@ -185,6 +200,7 @@ impl Scene {
             chunked: setting.chunked,
             sinks: sinks.as_ref(),
             queries_alone: false,
+            memory: setting.memory,
             slopes: slopes.as_ref(),
         };
         let mut outputs: Vec<Vec<f32>> =
@@ -201,10 +217,15 @@ impl Scene {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
                     rig.backend.rope_to_cache(qkv, &keep(shape), &mut kv, layer);
                 }
-                if i >= attend_from {
+                if i >= attend_from && !setting.memory {
                     rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);
                 }
             });
+            if i >= attend_from && setting.memory {
+                rig.step(&self.memory_batch(step), |rig| {
+                    rig.backend.attention(&qkv, &params, &kv, LAYER, &mut out);
+                });
+            }
             if i < attend_from {
                 continue;
             }

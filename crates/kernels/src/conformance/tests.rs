@@ -369,6 +369,7 @@ fn faulty_attention_is_caught() {
         WindowOneMore by check_attention: "window: Some";
         WindowOneLess by check_attention: "window: Some";
         ChunksSlide by check_attention: "chunked: true";
+        MemorySeenCausally by check_memory_attention: "memory: true";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
         SlopesIgnored by check_attention: "slopes: Some";

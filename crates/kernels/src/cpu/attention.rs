@@ -160,11 +160,28 @@ pub(super) struct AttentionJob<'a> {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
+    /// Keys and values are those of the sequences' memories.
+    pub(super) memory: bool,
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) slopes: Option<&'a [f32]>,
 }
 
 impl AttentionJob<'_> {
+    /// Keys that a sequence has.
+    fn keys(&self, batch: &Batch, index: usize) -> usize {
+        let context =
+            if self.memory { batch.memories[index].context } else { batch.sequences[index].context };
+        context as usize
+    }
+
+    /// Block ids of a sequence's keys, and which of its blocks the first of them is.
+    fn blocks<'b>(&self, batch: &'b Batch, index: usize) -> (usize, &'b [u32]) {
+        match self.memory {
+            true => (0, batch.memory_blocks(&batch.memories[index])),
+            false => batch.blocks(&batch.sequences[index], self.kv.group),
+        }
+    }
+
     fn window(&self) -> Window {
         Window { tokens: self.window.map_or(usize::MAX, |window| window as usize), chunked: self.chunked }
     }
@@ -212,6 +229,8 @@ pub(super) struct Vectors {
     /// Keys that came before the sequence's first row, and all its keys.
     pub(super) before: usize,
     pub(super) context: usize,
+    /// The keys are a memory's: each row sees all of them.
+    pub(super) memory: bool,
     pub(super) window: Window,
     /// The sequence's block ids, and which of its blocks the first of them is: those before have left the window.
     pub(super) blocks: *const u32,
@@ -228,6 +247,9 @@ impl Vectors {
     /// Positions of the keys that vector `v` (counted from `first`) sees, first and end.
     #[inline(always)]
     pub(super) fn visible(&self, v: usize) -> (usize, usize) {
+        if self.memory {
+            return (0, self.context);
+        }
         let end = self.before + (self.first + v) / self.group + 1;
         (self.window.first(end), end)
     }
@@ -259,8 +281,9 @@ impl Share {
     fn new(batch: &Batch, index: usize, job: &AttentionJob<'_>, item_vectors: usize) -> Share {
         let span = &batch.sequences[index];
         let vectors = span.rows as usize * (job.shape.heads / job.shape.kv_heads);
-        let context = span.context as usize;
-        let oldest = job.window().first(context - span.rows as usize + 1);
+        let context = job.keys(batch, index);
+        let before = if job.memory { 0 } else { context - span.rows as usize };
+        let oldest = job.window().first(before + 1);
         let first_partition = oldest / PARTITION;
         let partitions = context.div_ceil(PARTITION) - first_partition;
         Share { vectors, chunks: vectors.div_ceil(item_vectors), first_partition, partitions }
@@ -288,14 +311,19 @@ pub(super) fn attention(
     assert!(state::width(head_dim) <= scratch.width, "heads wider than the step limits");
     assert!(job.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(job.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
+    assert!(
+        !job.memory || (job.window.is_none() && job.slopes.is_none()),
+        "what sees a memory has neither a window nor distances"
+    );
+    assert!(!job.memory || batch.memories.len() == batch.sequences.len(), "a memory for each sequence");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     assert!(kv.group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(
         kv.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
         "a window beyond what its layer's group keeps"
     );
-    for span in &batch.sequences {
-        let (_, blocks) = batch.blocks(span, kv.group);
+    for (index, span) in batch.sequences.iter().enumerate() {
+        let (_, blocks) = job.blocks(batch, index);
         assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks), "a block outside the cache");
         assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
     }
@@ -332,7 +360,7 @@ pub(super) fn attention(
     let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
         let span = &batch.sequences[index];
         let (row, head) = (span.row_first as usize, kv_head * group);
-        let (first_block, blocks) = batch.blocks(span, kv.group);
+        let (first_block, blocks) = job.blocks(batch, index);
         let values = kv.values[kv_head * kv.value_stride..].as_ptr();
         let (keys, key_block_stride) = match job.latent {
             true => (values, kv.value_block),
@@ -354,7 +382,8 @@ pub(super) fn attention(
             scale: job.scale,
             softcap: job.softcap,
             before: (span.context - span.rows) as usize,
-            context: span.context as usize,
+            context: job.keys(batch, index),
+            memory: job.memory,
             window: job.window(),
             blocks: blocks.as_ptr(),
             first_block,

@@ -413,6 +413,7 @@ impl Backend for CpuBackend {
             softcap: params.softcap,
             window: params.window,
             chunked: params.chunked,
+            memory: params.memory,
             sinks: params.sinks.map(|sinks| &sinks.values[..]),
             slopes: params.slopes.map(|slopes| &slopes.values[..]),
         };

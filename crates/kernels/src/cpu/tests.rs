@@ -113,6 +113,8 @@ fn product(
         slots: (0..count).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
         adapters: Vec::new(),
+        memories: Vec::new(),
+        memory_tables: Vec::new(),
         states: Vec::new(),
         block_tables: (0..count.div_ceil(16)).collect(),
         logit_rows: Vec::new(),

@@ -67,11 +67,17 @@ pub(super) fn attention(
     );
     assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(params.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
-    for span in &batch.sequences {
+    assert!(!params.memory || params.window.is_none() && params.slopes.is_none(), "a memory has no places");
+    for (index, span) in batch.sequences.iter().enumerate() {
         for row in 0..span.rows {
-            let keys = visible(params, span, row);
+            let memory = params.memory.then(|| batch.memories[index]);
+            let keys = memory.map_or_else(|| visible(params, span, row), |memory| 0..memory.context);
             let position = span.context - span.rows + row;
-            let slots: Vec<usize> = keys.clone().map(|key| batch.slot(span, group, key)).collect();
+            let slot = |key| match &memory {
+                Some(memory) => batch.memory_slot(memory, key),
+                None => batch.slot(span, group, key),
+            };
+            let slots: Vec<usize> = keys.clone().map(slot).collect();
             let row = (span.row_first + row) as usize;
             for head in 0..heads {
                 let kv_head = head * kv_heads / heads;

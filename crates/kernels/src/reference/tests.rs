@@ -173,6 +173,8 @@ fn prompt(rows: u32) -> Batch {
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
+        memories: Vec::new(),
+        memory_tables: Vec::new(),
         states: Vec::new(),
         block_tables: blocks,
         logit_rows: vec![rows - 1],
@@ -276,6 +278,7 @@ fn means(window: Option<u32>) -> Vec<f32> {
         chunked: false,
         sinks: None,
         queries_alone: false,
+        memory: false,
         slopes: None,
     };
     backend.attention(&qkv, &params, &kv, 1, &mut out);

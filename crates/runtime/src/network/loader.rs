@@ -455,7 +455,7 @@ fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
 }
 
 /// A tensor's bytes in a type, which is its own or one it is quantised to.
-fn stored_as<'a, B: Backend>(
+pub(crate) fn stored_as<'a, B: Backend>(
     backend: &B,
     tensor: &'a Tensor,
     dtype: DType,

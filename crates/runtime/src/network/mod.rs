@@ -26,7 +26,7 @@ pub(crate) use forward::{Attention, Normer};
 use inputs::{InputBuffers, Inputs, LayerInput};
 pub(crate) use isq::types as isq_types;
 pub use isq::{Isq, IsqRule};
-pub(crate) use loader::{Loader, as_f32};
+pub(crate) use loader::{Loader, as_f32, stored_as};
 pub use observed::Met;
 pub(crate) use observed::{Observed, unobservable};
 pub use packing::WeightType;

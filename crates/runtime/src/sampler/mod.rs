@@ -22,7 +22,7 @@ pub use params::{Mirostat, SamplingParams};
 
 use dry::Repetitions;
 use history::History;
-use random::Random;
+pub(crate) use random::Random;
 
 /// The random numbers of XTC are those of another seed, so that with and without it the same numbers draw the same tokens.
 const XTC_SEED: u64 = 0x5854_435f_7365_6564;

@@ -3,13 +3,13 @@
 
 /// A generator; equal seeds give equal sequences.
 #[derive(Clone, Debug)]
-pub(super) struct Random {
+pub(crate) struct Random {
     state: [u64; 4],
 }
 
 impl Random {
     /// The generator of a seed; every seed, zero included, is a good one.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut counter = seed;
         let state = std::array::from_fn(|_| {
             counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// Uniform in [0, 1): the top 53 bits of one output, over 2^53.
-    pub(super) fn uniform(&mut self) -> f64 {
+    pub(crate) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 }

@@ -1,11 +1,30 @@
 //! Whisper (arxiv.org/abs/2212.04356): speech to text, from samples to segments. What may be asked is `request`, what is
 //! answered `transcript`. Absent: files of sound, voice activity, clocks.
 
+mod ctranslate2;
+mod engine;
+mod files;
+mod hearing;
+mod language;
+mod mel;
+mod network;
+mod packing;
 mod request;
+mod rules;
+mod spec;
+#[cfg(test)]
+mod tests;
 mod transcript;
+mod vocabulary;
+mod window;
+mod words;
 
+pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
+pub use files::WhisperFiles;
 pub use request::TranscribeOptions;
+pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};
+pub use vocabulary::{Asked, Vocabulary};
 
 /// Samples of a second: the sound is one channel of f32 between -1 and 1.
 pub const SAMPLE_RATE: usize = 16_000;

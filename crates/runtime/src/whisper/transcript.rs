@@ -1,7 +1,9 @@
 //! What a transcription answers: plain data, in order.
 
+use serde::{Deserialize, Serialize};
+
 /// Something that is known of a sound.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Transcript {
     /// First.
     Started {
@@ -26,7 +28,7 @@ pub enum Transcript {
 }
 
 /// Something said in one go.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Segment {
     /// From 0.
     pub index: u32,
@@ -53,7 +55,7 @@ pub struct Segment {
 }
 
 /// A token of a segment.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpokenToken {
     /// Of the model's vocabulary.
     pub id: u32,
@@ -64,7 +66,7 @@ pub struct SpokenToken {
 }
 
 /// A word and when it is said.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Word {
     /// With the space and punctuation that belong to it.
     pub word: String,

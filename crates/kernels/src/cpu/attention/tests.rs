@@ -48,6 +48,8 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
+        memories: Vec::new(),
+        memory_tables: Vec::new(),
         states: Vec::new(),
         block_tables: (0..blocks as u32).collect(),
         logit_rows: Vec::new(),
@@ -63,6 +65,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         chunked: false,
         sinks: None,
         queries_alone: false,
+        memory: false,
         slopes: None,
     };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
@@ -119,6 +122,7 @@ fn a_window_costs_itself_and_not_the_context() -> Result<(), KernelError> {
         softcap: None,
         window,
         chunked: false,
+        memory: false,
         sinks: None,
         slopes: None,
     };

@@ -65,6 +65,7 @@ impl Step<'_> {
             softcap: None,
             window: None,
             chunked: false,
+            memory: false,
             sinks: None,
             slopes: None,
         };

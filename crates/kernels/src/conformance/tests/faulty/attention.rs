@@ -27,6 +27,7 @@ impl Faulty {
             Fault::WindowOneMore => changed.window = params.window.map(|window| window + 1),
             Fault::WindowOneLess => changed.window = params.window.map(|window| (window - 1).max(1)),
             Fault::ChunksSlide => changed.chunked = false,
+            Fault::MemorySeenCausally => changed.memory = false,
             Fault::SoftcapIgnored => changed.softcap = None,
             Fault::SinksIgnored => changed.sinks = None,
             Fault::SlopesIgnored => changed.slopes = None,

@@ -133,6 +133,7 @@ pub(in super::super) enum Fault {
     WindowOneMore,
     WindowOneLess,
     ChunksSlide,
+    MemorySeenCausally,
     SoftcapIgnored,
     SinksIgnored,
     SlopesIgnored,

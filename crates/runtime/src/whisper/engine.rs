@@ -1,0 +1,387 @@
+//! The engine of Whisper models: sounds in, transcripts out, a step at a time. A step takes a window a few layers further
+//! through the encoder, if one is at hand, and all windows that were heard a token further through the decoder, whosever
+//! they are. Which sound's window is next goes round among clients, so that a short one waits for no long one's end.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::{EncoderOps, KernelError};
+use serde::{Deserialize, Serialize};
+
+use super::files::WhisperFiles;
+use super::hearing::{Hearing, Phase};
+use super::mel::MelBank;
+use super::network::{Whisper, Writing};
+use super::rules;
+use super::transcript::Transcript;
+use super::vocabulary::{Asked, Vocabulary};
+use crate::encoder::WeightType;
+use crate::engine::{EngineMemory, EngineStats, StepReport};
+use crate::error::{LoadError, StepError};
+use crate::job::{ClientId, Event, EventKind, JobId};
+
+/// Multiplications of a part of a window, in billions: some 50 ms of two cores.
+const PART_WORK: usize = 4;
+/// Heads that words are found by where a model's files name none.
+const HEADS_DEFAULT: usize = 10;
+
+/// How large a Whisper model's engine is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhisperConfig {
+    /// Windows whose texts are drawn at once; at least 1.
+    pub windows: usize,
+}
+
+/// A sound to be written down.
+#[derive(Clone, Debug)]
+pub struct TranscribeJob {
+    /// Its name.
+    pub id: JobId,
+    /// What is asked.
+    pub asked: Asked,
+    /// Lower runs earlier.
+    pub priority: i32,
+    /// Who asks; `None`: nobody else asks for it.
+    pub client: Option<ClientId>,
+}
+
+/// A sound in line.
+struct Waiting {
+    hearing: Hearing,
+    priority: i32,
+    client: Option<ClientId>,
+    turns: u64, // windows of its client's when it was its turn last
+}
+
+/// One Whisper model on one device.
+pub struct WhisperEngine<B: EncoderOps> {
+    model: Whisper<B>,
+    vocabulary: std::sync::Arc<Vocabulary>,
+    bank: MelBank,
+    heads: Vec<(usize, usize)>,
+    layers_at_once: usize,
+    sounds: BTreeMap<JobId, Waiting>,
+    free: Vec<usize>,
+    at_hand: Option<JobId>, // whose window is in the encoder
+    logits: Vec<f32>,
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    steps: u64,
+}
+
+impl<B: EncoderOps> WhisperEngine<B> {
+    /// What [`WhisperEngine::new`] takes.
+    pub fn memory(
+        backend: &B,
+        files: &WhisperFiles,
+        weight_type: WeightType,
+        config: &WhisperConfig,
+    ) -> EngineMemory {
+        let memory = Whisper::memory(backend, files, weight_type, config.windows);
+        let (spec, shape) = (&files.spec, files.spec.heads(files.spec.decoder));
+        // Logits of a step, a window's frames for each slot and once more, and the keys that words are found by.
+        let logits = 2 * config.windows * spec.vocab;
+        let frames = (config.windows + 1) * 2 * (spec.frames() + 100) * spec.mels;
+        let keys = config.windows * heads_of(files).len() * spec.rows * shape.head_dim;
+        let host = (logits + frames + keys) * size_of::<f32>();
+        EngineMemory { scratch_bytes: memory.scratch_bytes + host as u64, ..memory }
+    }
+
+    /// Reads and packs all weights, and makes all buffers.
+    ///
+    /// # Errors
+    /// `Kernel` where the backend cannot pack a type or give the memory.
+    pub fn load(
+        backend: B,
+        files: &WhisperFiles,
+        vocabulary: std::sync::Arc<Vocabulary>,
+        (weight_type, config): (WeightType, WhisperConfig),
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Self, LoadError> {
+        let spec = &files.spec;
+        let layer = 4 * spec.hidden * spec.hidden + 2 * spec.hidden * spec.encoder.ffn;
+        let work = spec.rows * (layer + 2 * spec.rows * spec.hidden);
+        Ok(WhisperEngine {
+            model: Whisper::load(backend, files, weight_type, config.windows, progress)?,
+            vocabulary,
+            bank: MelBank::new(spec.mels),
+            heads: heads_of(files),
+            layers_at_once: (PART_WORK * 1_000_000_000 / work.max(1)).max(1),
+            sounds: BTreeMap::new(),
+            free: (0..config.windows).rev().collect(),
+            at_hand: None,
+            logits: Vec::new(),
+            prompt_tokens: 0,
+            completion_tokens: 0,
+            steps: 0,
+        })
+    }
+
+    /// Takes a sound in line; its samples come by [`WhisperEngine::push`].
+    pub fn submit(&mut self, job: TranscribeJob) {
+        let TranscribeJob { id, asked, priority, client } = job;
+        // Who comes later begins where the others are.
+        let least = self.sounds.values().map(|sound| sound.turns).min().unwrap_or(0);
+        let own = self.sounds.values().filter(|sound| client.is_some() && sound.client == client);
+        let turns = own.map(|sound| sound.turns).max().unwrap_or(least);
+        let hearing = Hearing::new(asked, self.bank.bands());
+        self.sounds.insert(id, Waiting { hearing, priority, client, turns });
+    }
+
+    /// Samples that a sound can use now.
+    pub fn wants(&self, job: JobId) -> usize {
+        let frames = self.model.spec.frames();
+        self.sounds.get(&job).map_or(0, |sound| sound.hearing.wants(&self.bank, frames))
+    }
+
+    /// Adds samples to a sound; none end it.
+    pub fn push(&mut self, job: JobId, samples: Option<&[f32]>) {
+        if let Some(sound) = self.sounds.get_mut(&job) {
+            sound.hearing.push(&self.bank, samples);
+        }
+    }
+
+    /// Forgets a sound. No further event names it.
+    pub fn cancel(&mut self, job: JobId) {
+        let Some(sound) = self.sounds.remove(&job) else { return };
+        // What of it is in the encoder is thrown away by the next window.
+        self.at_hand = self.at_hand.filter(|&other| other != job);
+        self.free.extend(sound.hearing.slot());
+    }
+
+    /// Begins no window of a sound until it is set back.
+    pub fn set_paused(&mut self, job: JobId, paused: bool) {
+        if let Some(sound) = self.sounds.get_mut(&job) {
+            sound.hearing.paused = paused;
+        }
+    }
+
+    /// Whether a step would do something.
+    pub fn has_work(&self) -> bool {
+        let spec = &self.model.spec;
+        let ready = |sound: &Waiting| sound.hearing.is_ready(spec.mels, spec.frames());
+        self.sounds.values().any(|sound| sound.hearing.slot().is_some() || ready(sound))
+    }
+
+    /// Gauges and counters, now.
+    pub fn stats(&self) -> EngineStats {
+        let running = self.sounds.values().filter(|sound| sound.hearing.slot().is_some()).count();
+        EngineStats {
+            waiting: self.sounds.len() - running,
+            running,
+            prompt_tokens: self.prompt_tokens,
+            generated_tokens: self.completion_tokens,
+            steps: self.steps,
+            ..EngineStats::default()
+        }
+    }
+
+    /// One step. Does nothing when there is nothing to do. After an error the engine is of no further use.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let listened = self.listen(events)?;
+        let (prefill, decode, sequences) = self.write(events)?;
+        self.finish(events);
+        self.steps += 1;
+        Ok(StepReport {
+            prefill_tokens: prefill,
+            decode_tokens: decode,
+            sequences: sequences + usize::from(listened),
+        })
+    }
+
+    /// The sound whose window is next: of the highest priority, and of them the one whose client had fewest.
+    fn next(&self) -> Option<JobId> {
+        let spec = &self.model.spec;
+        let ready = self.sounds.iter().filter(|(_, sound)| sound.hearing.is_ready(spec.mels, spec.frames()));
+        let ready = ready.filter(|(_, sound)| !sound.hearing.is_over(spec.mels, spec.frames()));
+        ready.min_by_key(|(id, sound)| (sound.priority, sound.turns, **id)).map(|(id, _)| *id)
+    }
+
+    /// Takes the window at hand further, or begins with the next one.
+    fn listen(&mut self, events: &mut Vec<Event>) -> Result<bool, KernelError> {
+        let Some(job) = self.at_hand else {
+            return self.begin();
+        };
+        if !self.model.listen(self.layers_at_once)? {
+            return Ok(true);
+        }
+        self.at_hand = None;
+        let Some(sound) = self.sounds.get_mut(&job) else { return Ok(true) };
+        let hearing = &mut sound.hearing;
+        let heads: &[(usize, usize)] = if hearing.asked.words { &self.heads } else { &[] };
+        hearing.followed = self.model.remember(heads)?;
+        let Phase::Heard { slot } = hearing.phase else { return Ok(true) };
+        if self.vocabulary.multilingual && hearing.language.is_none() {
+            hearing.phase = Phase::Language { slot };
+        } else {
+            let mut told = Vec::new();
+            hearing.start(&self.vocabulary, 1.0, &mut told);
+            hearing.attempt(&self.vocabulary, slot, 0);
+            tell(job, told, events);
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self) -> Result<bool, KernelError> {
+        let (mels, frames) = (self.model.spec.mels, self.model.spec.frames());
+        let (Some(&slot), Some(job)) = (self.free.last(), self.next()) else { return Ok(false) };
+        let Some(sound) = self.sounds.get_mut(&job) else { return Ok(false) };
+        let Some(window) = sound.hearing.begin_window(mels, frames) else { return Ok(false) };
+        self.free.pop();
+        sound.hearing.phase = Phase::Heard { slot };
+        let (client, turns) = (sound.client, sound.turns + 1);
+        for (&id, other) in &mut self.sounds {
+            if id == job || client.is_some() && other.client == client {
+                other.turns = turns;
+            }
+        }
+        self.model.hear(slot, &window)?;
+        self.at_hand = Some(job);
+        Ok(true)
+    }
+
+    /// Ends the sounds of which nothing is left to be heard.
+    fn finish(&mut self, events: &mut Vec<Event>) {
+        let (mels, frames) = (self.model.spec.mels, self.model.spec.frames());
+        let vocabulary = &self.vocabulary;
+        self.sounds.retain(|&id, sound| {
+            let over = sound.hearing.is_over(mels, frames);
+            if over {
+                let mut told = Vec::new();
+                sound.hearing.finish(vocabulary, &mut told);
+                tell(id, told, events);
+            }
+            !over
+        });
+    }
+
+    /// One token more for all windows that were heard.
+    fn write(&mut self, events: &mut Vec<Event>) -> Result<(usize, usize, usize), KernelError> {
+        self.find_words(events)?;
+        let (mut jobs, mut writings) = (Vec::new(), Vec::new());
+        for (&id, sound) in &self.sounds {
+            let writing = match &sound.hearing.phase {
+                Phase::Language { slot } => {
+                    Writing { slot: *slot, before: 0, tokens: vec![self.vocabulary.start], wanted: vec![0] }
+                }
+                Phase::Drawn { slot, attempt, .. } => match attempt.drawn.last() {
+                    None => {
+                        let tokens = attempt.prompt.clone();
+                        let (start, last) = (attempt.start as u32, tokens.len() as u32 - 1);
+                        let wanted = if start == last { vec![last] } else { vec![start, last] };
+                        Writing { slot: *slot, before: 0, tokens, wanted }
+                    }
+                    Some(last) => {
+                        let before = attempt.prompt.len() + attempt.drawn.len() - 1;
+                        Writing { slot: *slot, before, tokens: vec![last.token], wanted: vec![0] }
+                    }
+                },
+                _ => continue,
+            };
+            let rows: usize = writings.iter().map(|writing: &Writing| writing.tokens.len()).sum();
+            // One that does not fit beside the others comes with the next step.
+            if rows + writing.tokens.len() > self.model.rows_written() {
+                continue;
+            }
+            jobs.push(id);
+            writings.push(writing);
+        }
+        if jobs.is_empty() {
+            return Ok((0, 0, 0));
+        }
+        let mut logits = std::mem::take(&mut self.logits);
+        self.model.write(&writings, &[], &mut logits)?;
+        let vocab = self.model.spec.vocab;
+        let mut rows = logits.chunks_exact_mut(vocab);
+        let (mut prefill, mut decode) = (0, 0);
+        for (&id, writing) in jobs.iter().zip(&writings) {
+            let tokens = writing.tokens.len();
+            if writing.before == 0 {
+                prefill += tokens
+            } else {
+                decode += tokens
+            }
+            let own: Vec<&mut [f32]> = rows.by_ref().take(writing.wanted.len()).collect();
+            self.drawn(id, own, events);
+        }
+        self.prompt_tokens += prefill as u64;
+        self.completion_tokens += decode as u64;
+        self.logits = logits;
+        Ok((prefill, decode, jobs.len()))
+    }
+
+    /// A sound's rows have logits.
+    fn drawn(&mut self, id: JobId, mut rows: Vec<&mut [f32]>, events: &mut Vec<Event>) {
+        let Some(sound) = self.sounds.get_mut(&id) else { return };
+        let (hearing, vocabulary) = (&mut sound.hearing, &*self.vocabulary);
+        let mut told = Vec::new();
+        let mut failed = false;
+        let slot = hearing.slot();
+        match &mut hearing.phase {
+            Phase::Language { slot } => match rules::language(vocabulary, rows[0]) {
+                Some((language, probability)) => {
+                    let slot = *slot;
+                    hearing.language = Some(language);
+                    hearing.start(vocabulary, probability, &mut told);
+                    hearing.attempt(vocabulary, slot, 0);
+                }
+                None => failed = true,
+            },
+            Phase::Drawn { attempt, .. } => {
+                if attempt.drawn.is_empty() {
+                    attempt.hear(vocabulary, rows[0]);
+                }
+                let last = rows.last_mut().expect("the last row is always wanted");
+                match attempt.draw(vocabulary, last) {
+                    Some(true) => {}
+                    Some(false) => hearing.judge(vocabulary, &mut told),
+                    None => failed = true,
+                }
+            }
+            _ => {}
+        }
+        if hearing.slot().is_none() {
+            self.free.extend(slot);
+        }
+        if failed {
+            self.cancel(id);
+            events.push(Event { job: id, choice: 0, kind: EventKind::Failed });
+        }
+        tell(id, told, events);
+    }
+
+    /// Finds when the words of texts that are whole are said.
+    fn find_words(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
+        let shape = self.model.spec.heads(self.model.spec.decoder);
+        let looked = (self.heads.len(), shape.head_dim, self.model.spec.rows);
+        for (&id, sound) in &mut self.sounds {
+            let hearing = &mut sound.hearing;
+            let Phase::Words { slot, tried } = &hearing.phase else { continue };
+            let (slot, (tokens, before)) = (*slot, hearing.words_step(&self.vocabulary, tried));
+            let writing = Writing { slot, before: 0, tokens, wanted: Vec::new() };
+            let queries = self.model.write(&[writing], &self.heads, &mut Vec::new())?;
+            let mut told = Vec::new();
+            hearing.find_words(&self.vocabulary, (&queries, before), looked, &mut told);
+            self.free.push(slot);
+            tell(id, told, events);
+        }
+        Ok(())
+    }
+}
+
+fn tell(job: JobId, told: Vec<Transcript>, events: &mut Vec<Event>) {
+    let event = |told| Event { job, choice: 0, kind: EventKind::Heard(Box::new(told)) };
+    events.extend(told.into_iter().map(event));
+}
+
+/// The heads that words are found by.
+fn heads_of(files: &WhisperFiles) -> Vec<(usize, usize)> {
+    files.guidance.alignment_heads.clone().unwrap_or_else(|| {
+        let decoder = files.spec.decoder;
+        let all =
+            (0..decoder.layers).rev().flat_map(|layer| (0..decoder.heads).map(move |head| (layer, head)));
+        all.take(HEADS_DEFAULT).collect()
+    })
+}

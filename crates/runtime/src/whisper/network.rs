@@ -1,0 +1,508 @@
+//! A Whisper model's weights on a backend, and its two ways: a window of frames through the encoder, a few layers at a time,
+//! into the memory of a slot; and tokens of many slots through the decoder at once.
+//!
+//! Absent: which tokens, who asks, what comes of logits.
+
+use hanzo_engine_kernels::{
+    Activation, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, EncoderOps, HeadShape, KernelError,
+    KvLayout, KvSpec, LayerNormParams, PositionBias, QkvParams, RowIds, RowOp, RowSource,
+    SelfAttentionParams,
+};
+
+use super::files::WhisperFiles;
+use super::packing::{Loader, matrices, shapes_of, vector_lengths};
+use super::spec::{Stack, WhisperSpec};
+use crate::encoder::WeightType;
+use crate::engine::EngineMemory;
+use crate::error::LoadError;
+
+const EPS: f32 = 1e-5;
+
+/// Tokens of one slot in a step of the decoder.
+#[derive(Clone, Debug)]
+pub(crate) struct Writing {
+    /// Whose memory and cache.
+    pub(crate) slot: usize,
+    /// Tokens that are in its cache.
+    pub(crate) before: usize,
+    /// The rows of this step.
+    pub(crate) tokens: Vec<u32>,
+    /// Which of them have logits, ascending.
+    pub(crate) wanted: Vec<u32>,
+}
+
+/// Keys of the heads that follow the sound, kept on the host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followed {
+    /// (heads, rows, head_dim)
+    pub(crate) keys: Vec<f32>,
+}
+
+pub(super) struct Norm<B: EncoderOps> {
+    pub(super) weight: B::Vector,
+    pub(super) bias: B::Vector,
+}
+
+pub(super) struct Linear<B: EncoderOps> {
+    pub(super) weight: B::Matrix,
+    pub(super) bias: B::Vector,
+}
+
+pub(super) struct Layer<B: EncoderOps> {
+    pub(super) norm: Norm<B>,
+    pub(super) qkv: Linear<B>,
+    pub(super) out: Linear<B>,
+    pub(super) cross: Option<Cross<B>>, // of the decoder
+    pub(super) last_norm: Norm<B>,
+    pub(super) up: Linear<B>,
+    pub(super) down: Linear<B>,
+}
+
+pub(super) struct Cross<B: EncoderOps> {
+    pub(super) norm: Norm<B>,
+    pub(super) query: Linear<B>,
+    pub(super) memory: Linear<B>, // keys, then values
+    pub(super) out: Linear<B>,
+}
+
+/// The model on a backend.
+pub(crate) struct Whisper<B: EncoderOps> {
+    backend: B,
+    pub(crate) spec: WhisperSpec,
+    windows: usize,
+    first: Linear<B>,   // (hidden, 3 * mels)
+    second: Linear<B>,  // (hidden, 3 * hidden)
+    moments: B::Matrix, // (rows, hidden)
+    encoder: Vec<Layer<B>>,
+    encoder_norm: Norm<B>,
+    embedding: B::Matrix, // (vocab, hidden)
+    positions: B::Matrix, // (tokens, hidden)
+    decoder: Vec<Layer<B>>,
+    decoder_norm: Norm<B>,
+    memories: B::Kv,
+    cache: B::Kv,
+    narrow: B::Buffer, // (rows, 3 * mels)
+    wide: B::Buffer,   // (rows, 3 * hidden)
+    pair: B::Buffer,   // (rows, 2 * hidden)
+    branch: B::Buffer, // (rows, hidden)
+    // Of the window at hand, from step to step.
+    residual: B::Buffer, // (rows, hidden)
+    normed: B::Buffer,   // (rows, hidden)
+    inner: B::Buffer,    // (rows, ffn)
+    // Of the decoder.
+    written_residual: B::Buffer, // (rows written, hidden)
+    written: B::Buffer,          // (rows written, hidden)
+    written_inner: B::Buffer,    // (rows written, ffn)
+    heard: Vec<f32>,             // (frames, hidden): what the first convolution gives
+    unfolded: Vec<f32>,          // (rows, 3 * hidden)
+    batch: Batch,
+    /// Layers of the window at hand that are done, and its slot.
+    under_way: Option<(usize, usize)>,
+}
+
+/// Buffers of so many rows and columns each.
+fn buffer_shapes(spec: &WhisperSpec, windows: usize) -> [(BufferRole, usize, usize); 10] {
+    let (hidden, rows) = (spec.hidden, spec.step_limits(windows).rows);
+    let written = spec.rows_written(windows);
+    [
+        (BufferRole::Operand, rows, spec.first_width()),
+        (BufferRole::Operand, rows, 3 * hidden),
+        (BufferRole::Operand, rows, 2 * hidden),
+        (BufferRole::Operand, rows, hidden),
+        (BufferRole::Residual, rows, hidden),
+        (BufferRole::Operand, rows, hidden),
+        (BufferRole::Operand, rows, spec.encoder.ffn),
+        (BufferRole::Residual, written, hidden),
+        (BufferRole::Operand, written, hidden),
+        (BufferRole::Operand, written, spec.decoder.ffn),
+    ]
+}
+
+/// A cache of a layer each for so many slots of so many tokens.
+fn cache(spec: &WhisperSpec, slots: usize, tokens: usize) -> KvSpec {
+    let HeadShape { kv_heads, head_dim, .. } = spec.heads(spec.decoder);
+    let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }; spec.decoder.layers];
+    KvSpec { layers, blocks: slots * tokens.div_ceil(BLOCK_TOKENS), ..KvSpec::default() }
+}
+
+impl<B: EncoderOps> Whisper<B> {
+    /// What [`Whisper::load`] takes for so many windows at once.
+    pub(crate) fn memory(
+        backend: &B,
+        files: &WhisperFiles,
+        weight_type: WeightType,
+        windows: usize,
+    ) -> EngineMemory {
+        let spec = &files.spec;
+        let weights: usize = matrices(spec)
+            .iter()
+            .map(|(parts, multiplied)| {
+                let shapes = shapes_of(files, parts, *multiplied, weight_type);
+                match shapes.iter().all(|shape| backend.supports(shape.dtype)) {
+                    true => backend.matrix_bytes(&shapes),
+                    // The load refuses it.
+                    false => 0,
+                }
+            })
+            .sum();
+        let vectors: usize =
+            vector_lengths(spec).into_iter().map(|length| backend.vector_bytes(length)).sum();
+        let limits = spec.step_limits(windows);
+        let buffers: usize = buffer_shapes(spec, windows)
+            .into_iter()
+            .map(|(role, rows, cols)| backend.buffer_bytes(role, rows, cols))
+            .sum();
+        let unfolded = spec.rows * 3 * spec.hidden.max(spec.mels);
+        let host = (spec.frames() * spec.hidden + unfolded) * size_of::<f32>();
+        EngineMemory {
+            weights_bytes: (weights + vectors) as u64,
+            kv_bytes: (backend.kv_bytes(&cache(spec, windows, spec.rows))
+                + backend.kv_bytes(&cache(spec, windows, spec.tokens))) as u64,
+            scratch_bytes: (buffers + host + backend.scratch_bytes(&limits)) as u64,
+        }
+    }
+
+    /// Reads and packs all weights, and makes all buffers.
+    ///
+    /// # Errors
+    /// `Kernel` where the backend cannot pack a type or give the memory.
+    pub(crate) fn load(
+        mut backend: B,
+        files: &WhisperFiles,
+        weight_type: WeightType,
+        windows: usize,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Self, LoadError> {
+        let spec = files.spec.clone();
+        let limits = spec.step_limits(windows);
+        backend.reserve(&limits)?;
+        let total = matrices(&spec).len() as f32;
+        let mut done = 0.0;
+        let mut loader = Loader {
+            backend: &backend,
+            files,
+            weight_type,
+            packed: &mut || {
+                done += 1.0;
+                progress(done / total);
+            },
+        };
+        let side = |loader: &mut Loader<'_, B>, side: &str, stack: Stack| {
+            (0..stack.layers).map(|layer| loader.layer(side, layer)).collect::<Result<Vec<_>, _>>()
+        };
+        let first = loader.linear(&["encoder.conv1".to_owned()])?;
+        let second = loader.linear(&["encoder.conv2".to_owned()])?;
+        let moments = loader.table("encoder.embed_positions")?;
+        let embedding = loader.table("decoder.embed_tokens")?;
+        let positions = loader.table("decoder.embed_positions")?;
+        let encoder = side(&mut loader, "encoder", spec.encoder)?;
+        let decoder = side(&mut loader, "decoder", spec.decoder)?;
+        let (encoder_norm, decoder_norm) =
+            (loader.norm("encoder.layer_norm")?, loader.norm("decoder.layer_norm")?);
+        let mut buffers = buffer_shapes(&spec, windows)
+            .into_iter()
+            .map(|(role, rows, cols)| backend.buffer(role, rows, cols))
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter();
+        let mut next = || buffers.next().expect("as many as there are widths");
+        Ok(Whisper {
+            memories: backend.kv(&cache(&spec, windows, spec.rows))?,
+            cache: backend.kv(&cache(&spec, windows, spec.tokens))?,
+            narrow: next(),
+            wide: next(),
+            pair: next(),
+            branch: next(),
+            residual: next(),
+            normed: next(),
+            inner: next(),
+            written_residual: next(),
+            written: next(),
+            written_inner: next(),
+            heard: vec![0.0; spec.frames() * spec.hidden],
+            unfolded: vec![0.0; spec.rows * 3 * spec.hidden.max(spec.mels)],
+            batch: Batch::default(),
+            under_way: None,
+            windows,
+            first,
+            second,
+            moments,
+            encoder,
+            encoder_norm,
+            embedding,
+            positions,
+            decoder,
+            decoder_norm,
+            spec,
+            backend,
+        })
+    }
+
+    /// Rows of a step of the decoder at most.
+    pub(crate) fn rows_written(&self) -> usize {
+        self.spec.rows_written(self.windows)
+    }
+
+    /// Block ids of a slot in a cache of so many tokens a slot.
+    fn block(slot: usize, tokens: usize, index: usize) -> u32 {
+        (slot * tokens.div_ceil(BLOCK_TOKENS) + index) as u32
+    }
+
+    /// The batch of a whole window, whose rows' keys and values go to its slot's memory.
+    fn window_batch(&mut self, slot: usize) {
+        let rows = self.spec.rows;
+        self.batch.clear();
+        self.batch.sources.resize(rows, RowSource::Embedding);
+        self.batch.push_sequence(rows, rows, |_, index| Self::block(slot, rows, index));
+    }
+
+    /// Begins with a window: frames as [`super::mel::normalize`] leaves them, `(frames, mels)`, into a slot.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn hear(&mut self, slot: usize, frames: &[f32]) -> Result<(), KernelError> {
+        assert!(slot < self.windows, "slot {slot} of {}", self.windows);
+        let WhisperSpec { mels, hidden, rows, .. } = self.spec;
+        assert_eq!(frames.len(), 2 * rows * mels, "the frames of a window");
+        self.window_batch(slot);
+        // The first convolution has twice as many rows as a step: two steps.
+        for half in 0..2 {
+            let width = 3 * mels;
+            for row in 0..rows {
+                let out = &mut self.unfolded[row * width..][..width];
+                unfold(frames, mels, (half * rows + row) as isize - 1, out);
+            }
+            self.backend.begin(&self.batch)?;
+            let written = self.backend.write_rows(&mut self.narrow, 0, &self.unfolded[..rows * width]);
+            let Linear { weight, bias } = &self.first;
+            let gelu = Activation::GeluErf;
+            self.backend.matmul_activated(weight, Some(bias), gelu, &self.narrow, &mut self.normed);
+            self.backend.end().and(written)?;
+            let heard = &mut self.heard[half * rows * hidden..][..rows * hidden];
+            self.backend.read_rows(&self.normed, 0, heard)?;
+        }
+        let width = 3 * hidden;
+        for row in 0..rows {
+            let out = &mut self.unfolded[row * width..][..width];
+            unfold(&self.heard, hidden, 2 * row as isize - 1, out);
+        }
+        self.backend.begin(&self.batch)?;
+        let written = self.backend.write_rows(&mut self.wide, 0, &self.unfolded[..rows * width]);
+        let Linear { weight, bias } = &self.second;
+        self.backend.matmul_activated(
+            weight,
+            Some(bias),
+            Activation::GeluErf,
+            &self.wide,
+            &mut self.residual,
+        );
+        self.backend.add_embedding(&self.moments, RowIds::Positions { offset: 0 }, &mut self.residual);
+        layer_norm(&mut self.backend, &self.encoder[0].norm, &self.residual, &mut self.normed);
+        self.backend.end().and(written)?;
+        self.under_way = Some((0, slot));
+        Ok(())
+    }
+
+    /// Goes so many layers further with the window at hand. True where that was its end, and the slot remembers it.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// Where no window is at hand.
+    pub(crate) fn listen(&mut self, layers: usize) -> Result<bool, KernelError> {
+        let (done, slot) = self.under_way.expect("a window was begun");
+        self.window_batch(slot);
+        let end = self.encoder.len().min(done + layers);
+        let heads = self.spec.heads(self.spec.encoder);
+        self.backend.begin(&self.batch)?;
+        for index in done..end {
+            let layer = &self.encoder[index];
+            self.backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.normed, &mut self.wide);
+            let params = SelfAttentionParams {
+                heads,
+                scale: (heads.head_dim as f32).sqrt().recip(),
+                reach: None,
+                bias: PositionBias::None,
+            };
+            self.backend.self_attention(&self.wide, &params, &mut self.branch);
+            self.backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.normed);
+            let next = self.encoder.get(index + 1).map_or(&self.encoder_norm, |next| &next.norm);
+            let buffers = (&mut self.residual, &mut self.normed, &mut self.branch, &mut self.inner);
+            mlp(&mut self.backend, layer, next, buffers);
+        }
+        self.backend.end()?;
+        self.under_way = Some((end, slot));
+        Ok(end == self.encoder.len())
+    }
+
+    /// The rows of the window at hand, once it was heard to its end: `(rows, hidden)`.
+    #[cfg(test)]
+    pub(crate) fn encoded(&self) -> Vec<f32> {
+        let mut rows = vec![0.0; self.spec.rows * self.spec.hidden];
+        self.backend.read_rows(&self.normed, 0, &mut rows).unwrap();
+        rows
+    }
+
+    /// Puts the window at hand, heard to its end, into its slot's memory. Gives the keys of `heads` (layer and head), which words
+    /// are found by.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn remember(&mut self, heads: &[(usize, usize)]) -> Result<Followed, KernelError> {
+        let (done, slot) = self.under_way.take().expect("a window was begun");
+        assert_eq!(done, self.encoder.len(), "a window that was heard to its end");
+        self.window_batch(slot);
+        let (rows, hidden) = (self.spec.rows, self.spec.hidden);
+        let shape = self.spec.heads(self.spec.decoder);
+        let mut keys = vec![0.0; heads.len() * rows * shape.head_dim];
+        let mut pairs = Vec::new();
+        let mut read = Ok(());
+        self.backend.begin(&self.batch)?;
+        for (index, layer) in self.decoder.iter().enumerate() {
+            let Some(cross) = &layer.cross else { continue };
+            let Linear { weight, bias } = &cross.memory;
+            self.backend.matmul(weight, Some(bias), &self.normed, &mut self.pair);
+            self.backend.row_op(&RowOp::Put { x: &self.pair, first: hidden }, &mut self.wide);
+            self.backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.memories, index);
+            if heads.iter().any(|&(layer, _)| layer == index) {
+                pairs.resize(rows * 2 * hidden, 0.0);
+                read = read.and(self.backend.read_rows(&self.pair, 0, &mut pairs));
+                let wanted = heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
+                for (place, &(_, head)) in wanted {
+                    let keys = &mut keys[place * rows * shape.head_dim..][..rows * shape.head_dim];
+                    for (key, row) in
+                        keys.chunks_exact_mut(shape.head_dim).zip(pairs.chunks_exact(2 * hidden))
+                    {
+                        key.copy_from_slice(&row[head * shape.head_dim..][..shape.head_dim]);
+                    }
+                }
+            }
+        }
+        self.backend.end().and(read)?;
+        Ok(Followed { keys })
+    }
+
+    /// One step of the decoder: adds tokens of slots to their caches, and writes the logits that are wanted,
+    /// `(wanted, vocab)`. Of the heads that are asked for it gives the rows' queries, `(heads, rows, head_dim)`.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn write(
+        &mut self,
+        writings: &[Writing],
+        heads: &[(usize, usize)],
+        logits: &mut Vec<f32>,
+    ) -> Result<Vec<f32>, KernelError> {
+        let WhisperSpec { hidden, rows: keys, tokens, vocab, .. } = self.spec;
+        let batch = &mut self.batch;
+        batch.clear();
+        for Writing { slot, before, tokens: own, wanted } in writings {
+            let first = batch.sources.len() as u32;
+            batch.sources.extend(own.iter().map(|&token| RowSource::Token(token)));
+            batch.push_sequence(own.len(), before + own.len(), |_, index| Self::block(*slot, tokens, index));
+            batch.push_memory(keys, (0..).map(|index| Self::block(*slot, keys, index)));
+            batch.logit_rows.extend(wanted.iter().map(|row| first + row));
+        }
+        let rows = batch.rows();
+        let shape = self.spec.heads(self.spec.decoder);
+        let mut queries = vec![0.0; heads.len() * rows * shape.head_dim];
+        logits.resize(batch.logit_rows.len() * vocab, 0.0);
+        self.backend.begin(&self.batch)?;
+        let backend = &mut self.backend;
+        backend.embed(&self.embedding, 1.0, &mut self.written_residual);
+        backend.add_embedding(&self.positions, RowIds::Positions { offset: 0 }, &mut self.written_residual);
+        layer_norm(backend, &self.decoder[0].norm, &self.written_residual, &mut self.written);
+        let mut params = AttentionParams {
+            shape,
+            scale: (shape.head_dim as f32).sqrt().recip(),
+            softcap: None,
+            window: None,
+            chunked: false,
+            sinks: None,
+            slopes: None,
+            queries_alone: false,
+            memory: false,
+        };
+        let mut result = Ok(());
+        for (index, layer) in self.decoder.iter().enumerate() {
+            let Some(cross) = &layer.cross else { continue };
+            backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.written, &mut self.wide);
+            backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.cache, index);
+            (params.queries_alone, params.memory) = (false, false);
+            backend.attention(&self.wide, &params, &self.cache, index, &mut self.branch);
+            backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.written);
+            add_layer_norm(backend, &cross.norm, &mut self.written_residual, &self.written, &mut self.branch);
+            backend.matmul(&cross.query.weight, Some(&cross.query.bias), &self.branch, &mut self.written);
+            if heads.iter().any(|&(layer, _)| layer == index) {
+                let mut all = vec![0.0; rows * hidden];
+                result = result.and(backend.read_rows(&self.written, 0, &mut all));
+                let wanted = heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
+                for (place, &(_, head)) in wanted {
+                    let queries = &mut queries[place * rows * shape.head_dim..][..rows * shape.head_dim];
+                    for (query, row) in queries.chunks_exact_mut(shape.head_dim).zip(all.chunks_exact(hidden))
+                    {
+                        query.copy_from_slice(&row[head * shape.head_dim..][..shape.head_dim]);
+                    }
+                }
+            }
+            (params.queries_alone, params.memory) = (true, true);
+            backend.attention(&self.written, &params, &self.memories, index, &mut self.branch);
+            backend.matmul(&cross.out.weight, Some(&cross.out.bias), &self.branch, &mut self.written);
+            let next = self.decoder.get(index + 1).map_or(&self.decoder_norm, |next| &next.norm);
+            let buffers =
+                (&mut self.written_residual, &mut self.written, &mut self.branch, &mut self.written_inner);
+            mlp(backend, layer, next, buffers);
+        }
+        let computed = match logits.is_empty() {
+            true => Ok(()),
+            false => backend.logits(&self.embedding, &self.written, logits),
+        };
+        backend.end().and(result).and(computed)?;
+        Ok(queries)
+    }
+}
+
+/// What a convolution of three taps multiplies at a row: rows `first` to `first + 2` of `x`, each number's three neighbours
+/// beside each other; outside of it are zeros.
+fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
+    for tap in 0..3 {
+        let row =
+            usize::try_from(first + tap as isize).ok().and_then(|row| x.get(row * cols..(row + 1) * cols));
+        let to = out.iter_mut().skip(tap).step_by(3);
+        match row {
+            Some(row) => to.zip(row).for_each(|(to, from)| *to = *from),
+            None => to.for_each(|to| *to = 0.0),
+        }
+    }
+}
+
+/// Of what attention has given in `normed` to what the next layer reads, there too.
+fn mlp<B: EncoderOps>(
+    backend: &mut B,
+    layer: &Layer<B>,
+    next: &Norm<B>,
+    (residual, normed, branch, inner): (&mut B::Buffer, &mut B::Buffer, &mut B::Buffer, &mut B::Buffer),
+) {
+    add_layer_norm(backend, &layer.last_norm, residual, normed, branch);
+    backend.matmul_activated(&layer.up.weight, Some(&layer.up.bias), Activation::GeluErf, branch, inner);
+    backend.matmul(&layer.down.weight, Some(&layer.down.bias), inner, branch);
+    add_layer_norm(backend, next, residual, branch, normed);
+}
+
+fn params<B: EncoderOps>(norm: &Norm<B>) -> LayerNormParams<'_, B::Vector> {
+    LayerNormParams { weight: &norm.weight, bias: Some(&norm.bias), eps: EPS }
+}
+
+fn layer_norm<B: EncoderOps>(backend: &mut B, norm: &Norm<B>, x: &B::Buffer, out: &mut B::Buffer) {
+    backend.layer_norm(x, &params(norm), out);
+}
+
+fn add_layer_norm<B: EncoderOps>(
+    backend: &mut B,
+    norm: &Norm<B>,
+    residual: &mut B::Buffer,
+    x: &B::Buffer,
+    out: &mut B::Buffer,
+) {
+    backend.add_layer_norm(residual, x, &params(norm), out);
+}

@@ -1,0 +1,150 @@
+//! Which matrices and vectors a Whisper model has, in which types they are packed, and from tensors to them.
+
+use hanzo_engine_kernels::{DType, EncoderOps, KernelError, MatrixShape, MatrixSource};
+
+use super::files::WhisperFiles;
+use super::network::{Cross, Layer, Linear, Norm};
+use super::spec::{Stack, WhisperSpec};
+use crate::encoder::WeightType;
+use crate::error::LoadError;
+use crate::network::stored_as;
+use crate::tensor::Tensor;
+
+/// What a matrix is packed as: floats that are multiplied may become bytes.
+pub(super) fn packed_type(tensor: &Tensor, weight_type: WeightType) -> DType {
+    let float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
+    let whole = tensor.shape[1].is_multiple_of(DType::Q8_0.block_weights());
+    if weight_type == WeightType::Q8_0 && float && whole { DType::Q8_0 } else { tensor.dtype }
+}
+
+/// The matrices of a layer, each of the parts that are stacked to it.
+pub(super) fn layer_matrices(side: &str, layer: usize) -> Vec<Vec<String>> {
+    let of = |part: &str| format!("{side}.layers.{layer}.{part}");
+    let mut all = vec![
+        vec![of("self_attn.q_proj"), of("self_attn.k_proj"), of("self_attn.v_proj")],
+        vec![of("self_attn.out_proj")],
+        vec![of("fc1")],
+        vec![of("fc2")],
+    ];
+    if side == "decoder" {
+        all.push(vec![of("encoder_attn.q_proj")]);
+        all.push(vec![of("encoder_attn.k_proj"), of("encoder_attn.v_proj")]);
+        all.push(vec![of("encoder_attn.out_proj")]);
+    }
+    all
+}
+
+/// Every matrix of a model, and whether it is multiplied rather than looked up.
+pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
+    let mut all = vec![
+        (vec!["encoder.conv1".to_owned()], true),
+        (vec!["encoder.conv2".to_owned()], true),
+        (vec!["encoder.embed_positions".to_owned()], false),
+        (vec!["decoder.embed_tokens".to_owned()], false),
+        (vec!["decoder.embed_positions".to_owned()], false),
+    ];
+    for (side, stack) in [("encoder", spec.encoder), ("decoder", spec.decoder)] {
+        let layers = (0..stack.layers).flat_map(|layer| layer_matrices(side, layer));
+        all.extend(layers.map(|parts| (parts, true)));
+    }
+    all
+}
+
+/// Numbers of all vectors.
+pub(super) fn vector_lengths(spec: &WhisperSpec) -> Vec<usize> {
+    let hidden = spec.hidden;
+    let layer = |stack: Stack| [hidden, hidden, 3 * hidden, hidden, hidden, hidden, stack.ffn, hidden];
+    let cross = [hidden, hidden, hidden, 2 * hidden, hidden];
+    let mut all = vec![hidden; 6];
+    for (stack, cross) in [(spec.encoder, &cross[..0]), (spec.decoder, &cross)] {
+        (0..stack.layers).for_each(|_| all.extend(layer(stack).iter().chain(cross)));
+    }
+    all
+}
+
+pub(super) fn shapes_of(
+    files: &WhisperFiles,
+    parts: &[String],
+    multiplied: bool,
+    weight_type: WeightType,
+) -> Vec<MatrixShape> {
+    let shape = |part: &String| {
+        let tensor = files.tensor(&format!("{part}.weight"));
+        let dtype = if multiplied { packed_type(tensor, weight_type) } else { tensor.dtype };
+        MatrixShape { dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
+    };
+    parts.iter().map(shape).collect()
+}
+
+/// From tensors to weights on a backend.
+pub(super) struct Loader<'a, B: EncoderOps> {
+    pub(super) backend: &'a B,
+    pub(super) files: &'a WhisperFiles,
+    pub(super) weight_type: WeightType,
+    pub(super) packed: &'a mut dyn FnMut(),
+}
+
+impl<B: EncoderOps> Loader<'_, B> {
+    pub(super) fn layer(&mut self, side: &str, index: usize) -> Result<Layer<B>, LoadError> {
+        let of = |part: &str| format!("{side}.layers.{index}.{part}");
+        let mut matrices = layer_matrices(side, index).into_iter();
+        let mut next = || self.linear(&matrices.next().expect("a layer has these matrices"));
+        let (qkv, out, up, down) = (next()?, next()?, next()?, next()?);
+        let cross = match side {
+            "decoder" => {
+                let (query, memory, out) = (next()?, next()?, next()?);
+                Some(Cross { norm: self.norm(&of("encoder_attn_layer_norm"))?, query, memory, out })
+            }
+            _ => None,
+        };
+        let (norm, last_norm) =
+            (self.norm(&of("self_attn_layer_norm"))?, self.norm(&of("final_layer_norm"))?);
+        Ok(Layer { norm, qkv, out, cross, last_norm, up, down })
+    }
+
+    fn pack(&mut self, parts: &[String], multiplied: bool) -> Result<B::Matrix, LoadError> {
+        let shapes = shapes_of(self.files, parts, multiplied, self.weight_type);
+        let tensors: Vec<&Tensor> =
+            parts.iter().map(|part| self.files.tensor(&format!("{part}.weight"))).collect();
+        for (tensor, shape) in tensors.iter().zip(&shapes) {
+            if !self.backend.supports(shape.dtype) {
+                let (tensor, dtype, device) = (tensor.name.clone(), shape.dtype, self.backend.device());
+                return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
+            }
+        }
+        let stored = tensors
+            .iter()
+            .zip(&shapes)
+            .map(|(tensor, shape)| stored_as(self.backend, tensor, shape.dtype))
+            .collect::<Result<Vec<_>, _>>()?;
+        let sources: Vec<MatrixSource<'_>> = tensors
+            .iter()
+            .zip(shapes)
+            .zip(&stored)
+            .map(|((tensor, shape), bytes)| MatrixSource { name: &tensor.name, shape, bytes })
+            .collect();
+        let packed = self.backend.pack(&sources)?;
+        tensors.iter().for_each(|tensor| tensor.bytes.release());
+        (self.packed)();
+        Ok(packed)
+    }
+
+    pub(super) fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
+        self.pack(&[name.to_owned()], false)
+    }
+
+    pub(super) fn linear(&mut self, parts: &[String]) -> Result<Linear<B>, LoadError> {
+        let mut bias = Vec::new();
+        for part in parts {
+            bias.extend(self.files.tensor(&format!("{part}.bias")).to_f32()?);
+        }
+        Ok(Linear { weight: self.pack(parts, true)?, bias: self.backend.vector(&bias)? })
+    }
+
+    pub(super) fn norm(&mut self, name: &str) -> Result<Norm<B>, LoadError> {
+        let vector = |part: &str| -> Result<B::Vector, LoadError> {
+            Ok(self.backend.vector(&self.files.tensor(&format!("{name}.{part}")).to_f32()?)?)
+        };
+        Ok(Norm { weight: vector("weight")?, bias: vector("bias")? })
+    }
+}

@@ -1,0 +1,145 @@
+//! What a Whisper model is, read from a `config.json`.
+
+use hanzo_engine_kernels::{HeadShape, StepLimits};
+
+use crate::error::LoadError;
+use crate::limits::VOCAB_MAX;
+use crate::spec::Config;
+
+/// Layers of a stack that anybody has made, and more.
+const LAYERS_MAX: usize = 128;
+/// Elements of anything at most.
+const WIDTH_MAX: usize = 1 << 16;
+/// Bands of a frame at most.
+const MELS_MAX: usize = 512;
+/// Rows of an encoder's output at most.
+const FRAMES_MAX: usize = 4_096;
+/// Tokens of a context at most.
+const TOKENS_MAX: usize = 4_096;
+
+/// A stack of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// How many.
+    pub layers: usize,
+    /// Of attention.
+    pub heads: usize,
+    /// Inner width of an MLP.
+    pub ffn: usize,
+}
+
+/// A Whisper model's shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhisperSpec {
+    /// Bands of a frame.
+    pub mels: usize,
+    /// Elements of a hidden state.
+    pub hidden: usize,
+    /// What hears.
+    pub encoder: Stack,
+    /// What writes.
+    pub decoder: Stack,
+    /// Rows of the encoder: a window has twice as many frames.
+    pub rows: usize,
+    /// Tokens of the decoder's context.
+    pub tokens: usize,
+    /// Rows of the embedding.
+    pub vocab: usize,
+}
+
+impl WhisperSpec {
+    /// Of the settings that transformers saves.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the setting that is missing, wrong, or none that can be run.
+    pub(crate) fn from_config(config: &Config) -> Result<WhisperSpec, LoadError> {
+        let stack = |layers, heads, ffn| -> Result<Stack, LoadError> {
+            Ok(Stack {
+                layers: config.required(layers, LAYERS_MAX)?,
+                heads: config.required(heads, WIDTH_MAX)?,
+                ffn: config.required(ffn, WIDTH_MAX)?,
+            })
+        };
+        let spec = WhisperSpec {
+            mels: config.required("num_mel_bins", MELS_MAX)?,
+            hidden: config.required("d_model", WIDTH_MAX)?,
+            encoder: stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")?,
+            decoder: stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim")?,
+            rows: config.required("max_source_positions", FRAMES_MAX)?,
+            tokens: config.required("max_target_positions", TOKENS_MAX)?,
+            vocab: config.required("vocab_size", VOCAB_MAX)?,
+        };
+        if let Some(activation) = config.string("activation_function")?.filter(|&name| name != "gelu") {
+            return Err(config.unsupported("activation_function", activation, "only gelu is known here"));
+        }
+        for key in ["scale_embedding", "use_weighted_layer_sum"] {
+            if config.bool(key)? == Some(true) {
+                return Err(config.unsupported(key, true, "no published Whisper has it"));
+            }
+        }
+        if config.bool("tie_word_embeddings")? == Some(false) {
+            let reason = "a head of its own is not known here";
+            return Err(config.unsupported("tie_word_embeddings", false, reason));
+        }
+        spec.check().map_err(|(key, reason)| config.corrupt(key, reason))?;
+        Ok(spec)
+    }
+
+    /// Whether it can be run, or the setting that is wrong and why.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        for (key, stack) in
+            [("encoder_attention_heads", self.encoder), ("decoder_attention_heads", self.decoder)]
+        {
+            if !self.hidden.is_multiple_of(stack.heads) {
+                return Err((key, format!("{} heads do not divide {} elements", stack.heads, self.hidden)));
+            }
+        }
+        if self.tokens < 16 {
+            return Err(("max_target_positions", format!("{} tokens are no context", self.tokens)));
+        }
+        Ok(())
+    }
+
+    /// Heads of a stack's attention.
+    pub(super) fn heads(&self, stack: Stack) -> HeadShape {
+        HeadShape { heads: stack.heads, kv_heads: stack.heads, head_dim: self.hidden / stack.heads }
+    }
+
+    /// Frames of a window.
+    pub fn frames(&self) -> usize {
+        2 * self.rows
+    }
+
+    /// Columns of what the first convolution multiplies.
+    pub(super) fn first_width(&self) -> usize {
+        3 * self.mels
+    }
+
+    /// Rows of the decoder in a step: a whole context, and a token of each window besides.
+    pub(super) fn rows_written(&self, windows: usize) -> usize {
+        self.tokens + windows
+    }
+
+    /// The largest step of a model with so many windows under way.
+    pub(super) fn step_limits(&self, windows: usize) -> StepLimits {
+        let (encoder, decoder) = (self.heads(self.encoder), self.heads(self.decoder));
+        let width = [self.first_width(), 3 * self.hidden, self.encoder.ffn, self.decoder.ffn];
+        StepLimits {
+            rows: self.rows.max(self.rows_written(windows)),
+            sequences: windows,
+            logit_rows: 2 * windows,
+            context: self.rows.max(self.tokens),
+            width: width.into_iter().max().unwrap_or(self.hidden),
+            vocab: self.vocab,
+            heads: HeadShape {
+                heads: encoder.heads.max(decoder.heads),
+                kv_heads: encoder.heads.min(decoder.heads),
+                head_dim: encoder.head_dim.max(decoder.head_dim),
+            },
+            experts: 0,
+            experts_used: 0,
+            kv_groups: 1,
+            heads_matmul_width: 0,
+        }
+    }
+}
