@@ -146,7 +146,7 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
                     answer.tokens.extend(tokens);
                 }
                 EventKind::Finished { reason, .. } => answer.reason = Some(reason),
-                EventKind::Computed(_) => panic!("nothing was to be embedded"),
+                EventKind::Computed(_) | EventKind::Heard(_) => panic!("nothing was to be embedded or heard"),
                 EventKind::Failed => panic!("the demo model computed something that is not a number"),
                 EventKind::ConstraintFailed { reason } => panic!("there was no constraint: {reason}"),
             }
