@@ -19,6 +19,7 @@ mod stopping;
 mod surface;
 mod tls;
 mod tools;
+mod transcribe;
 mod wire;
 
 use std::{
