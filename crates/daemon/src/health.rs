@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use hanzo_engine_proto::v1::{engine_server, store_server};
+use hanzo_engine_proto::v1::{engine_server, speech_server, store_server};
 use tokio::sync::broadcast::error::RecvError;
 use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -11,7 +11,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use crate::{
     drain::Drain,
     models::Models,
-    service::{EngineService, StoreService},
+    service::{EngineService, SpeechService, StoreService},
     views::{ModelView, StateView},
 };
 
@@ -19,9 +19,10 @@ use crate::{
 const STORE: &str = <store_server::StoreServer<StoreService> as NamedService>::NAME;
 
 /// The daemon as a whole, and every service it has.
-const DAEMON: [&str; 6] = [
+const DAEMON: [&str; 7] = [
     "",
     <engine_server::EngineServer<EngineService> as NamedService>::NAME,
+    <speech_server::SpeechServer<SpeechService> as NamedService>::NAME,
     STORE,
     tonic_health::pb::health_server::SERVICE_NAME,
     tonic_reflection::pb::v1::server_reflection_server::SERVICE_NAME,

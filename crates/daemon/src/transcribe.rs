@@ -2,8 +2,6 @@
 //! bounded channel, which the model takes from as it goes, so that a slow model holds the sender back; dropping what
 //! comes out cancels the request.
 
-#![allow(dead_code, reason = "services are built on it")]
-
 use std::{
     future::poll_fn,
     sync::Arc,
