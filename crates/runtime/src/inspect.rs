@@ -213,11 +213,12 @@ fn finish(
             facts.inputs_not_read = opened.info().not_read;
             facts.name = Some(opened.info().name.clone());
             facts.architecture = Some(opened.info().architecture.clone());
-            let (kind, spec) = match &opened.network {
-                Network::Decoder(files) => ("decoder", &files.spec),
-                Network::Encoder(files) => ("encoder", &files.spec),
+            facts.network = match &opened.network {
+                Network::Decoder(files) => Some(shape("decoder", &files.spec)),
+                Network::Encoder(files) => Some(shape("encoder", &files.spec)),
+                // A transformer is the least of it.
+                Network::Voice(_) => None,
             };
-            facts.network = Some(shape(kind, spec));
             Some(opened)
         }
         Err(error) => {

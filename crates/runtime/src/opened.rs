@@ -18,6 +18,7 @@ use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::vision::Sight;
+use crate::voice::VoiceFiles;
 
 /// An opened model.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub enum Network {
     Decoder(ModelFiles),
     /// Embeds, reranks, classifies.
     Encoder(EncoderFiles),
+    /// Speaks.
+    Voice(VoiceFiles),
 }
 
 impl Opened {
@@ -63,6 +66,12 @@ impl Opened {
     }
 
     fn open_stored(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
+        if let Some(files) = VoiceFiles::open(path)? {
+            let watched = overrides.over_voice(&files.config_file)?;
+            let embedding = EmbeddingSpec::plain(Pooling::Mean, false);
+            let network = Network::Voice(files);
+            return Ok(Opened { network, embedding, context_tokens_default: None, watched });
+        }
         if !path.is_dir() {
             let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
             return Self::of_gguf(&stem, gguf, files, overrides);
@@ -144,6 +153,7 @@ impl Opened {
         let vocab = match &opened.network {
             Network::Decoder(files) => files.spec.vocab,
             Network::Encoder(files) => files.spec.vocab,
+            Network::Voice(_) => unreachable!("a GGUF file is a decoder or an encoder"),
         };
         load::check_tokens(name, vocab, opened.text_files())?;
         Ok(opened)
@@ -160,6 +170,14 @@ impl Opened {
         let (spec, tensors, info) = match &mut self.network {
             Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+            Network::Voice(files) => {
+                return Err(LoadError::Unsupported {
+                    file: files.config_file.clone(),
+                    key: "quantisation at load".to_owned(),
+                    value: name,
+                    reason: "models that speak are run as they are stored".to_owned(),
+                });
+            }
         };
         let types = isq_types(spec, tensors, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
@@ -174,6 +192,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => files.tensors.packed_summary(),
             Network::Encoder(files) => files.tensors.packed_summary(),
+            Network::Voice(_) => None,
         }
     }
 
@@ -189,7 +208,7 @@ impl Opened {
     pub fn decoder(&self) -> Option<&ModelFiles> {
         match &self.network {
             Network::Decoder(files) => Some(files),
-            Network::Encoder(_) => None,
+            Network::Encoder(_) | Network::Voice(_) => None,
         }
     }
 
@@ -198,6 +217,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.tensors,
             Network::Encoder(files) => &files.tensors,
+            Network::Voice(_) => unreachable!("a test of a model of text"),
         }
     }
 
@@ -206,6 +226,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.info,
             Network::Encoder(files) => &files.info,
+            Network::Voice(files) => &files.info,
         }
     }
 
@@ -214,6 +235,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.text,
             Network::Encoder(files) => &files.text,
+            Network::Voice(files) => &files.text,
         }
     }
 
@@ -222,6 +244,7 @@ impl Opened {
         match &mut self.network {
             Network::Decoder(files) => &mut files.text,
             Network::Encoder(files) => &mut files.text,
+            Network::Voice(files) => &mut files.text,
         }
     }
 
@@ -230,11 +253,17 @@ impl Opened {
         matches!(&self.network, Network::Decoder(files) if !self.embedding.stated && !is_reranker(files))
     }
 
+    /// Whether it says texts.
+    pub fn speaks(&self) -> bool {
+        matches!(self.network, Network::Voice(_))
+    }
+
     /// What it can be asked besides generating.
     pub fn tasks(&self) -> Vec<Task> {
         match &self.network {
             Network::Decoder(files) if is_reranker(files) => vec![Task::Rerank],
             Network::Decoder(_) => vec![Task::Embed],
+            Network::Voice(_) => Vec::new(),
             Network::Encoder(files) => match &files.head {
                 Some(Head::Classifier(classifier)) if classifier.labels.len() == 1 => {
                     vec![Task::Rerank, Task::Classify]
@@ -258,6 +287,7 @@ impl Opened {
                 let stated = self.embedding.tokens_max.or_else(|| tokenizer_length(&files.text));
                 stated.unwrap_or(usize::MAX).min(files.spec.context_tokens_max as usize)
             }
+            Network::Voice(files) => files.info.context_tokens_max as usize,
         }
     }
 
@@ -269,6 +299,11 @@ impl Opened {
         let spec = match &self.network {
             Network::Decoder(files) => &files.spec,
             Network::Encoder(files) => &files.spec,
+            Network::Voice(files) => {
+                let vocab = files.vocab.iter().map(|(_, id)| *id as usize + 2).max().unwrap_or(1);
+                let tokens_max = files.info.context_tokens_max;
+                return TextModel::new(&files.text, &files.info, [vocab, 1], tokens_max);
+            }
         };
         let sizes = [spec.vocab, spec.hidden];
         let mut text = TextModel::new(self.text_files(), self.info(), sizes, spec.context_tokens_max)?;
@@ -303,8 +338,8 @@ impl Opened {
                     reason: error.to_string(),
                 })?
             }
-            // It may be asked for texts alone, which need nothing around them.
-            _ if self.generates() => 1,
+            // It may be asked for texts alone, which need nothing around them; or it is asked for nothing of the kind.
+            _ if self.generates() || self.speaks() => 1,
             _ => prefix + suffix + 1,
         };
         if embedder.tokens_max < tokens_min {
@@ -334,6 +369,15 @@ impl Opened {
                 let (hidden, vocab) = (files.spec.hidden, files.spec.vocab);
                 Ok(Embedder { tasks, spec, hidden, vocab, tokens_max, classifier, pair })
             }
+            Network::Voice(files) => Ok(Embedder {
+                tasks,
+                spec,
+                hidden: 1,
+                vocab: files.vocab.len(),
+                tokens_max: tokens_max.max(1),
+                classifier: None,
+                pair: None,
+            }),
             Network::Encoder(files) => Ok(Embedder {
                 tasks,
                 spec: with_special(spec, tokenizer, files.spec.vocab),
