@@ -6,9 +6,9 @@ pub(crate) const FRAMES_MAX: usize = 2_400;
 pub const TEXT_CHARS_MAX: usize = 16_384;
 /// Characters of phonemes that are given.
 pub const PHONEMES_CHARS_MAX: usize = 16_384;
-/// Voices of a model.
-pub(crate) const VOICES_MAX: usize = 1_024;
 /// Voices of a blend.
 pub(crate) const BLEND_MAX: usize = 8;
 /// Words that are told to be unknown.
 pub const UNKNOWN_WORDS_MAX: usize = 64;
+/// Bytes that signals of the longest piece take beside scratch, about.
+pub(crate) const ROOM_BYTES: u64 = 256 << 20;
