@@ -87,6 +87,11 @@ impl Opening {
                     sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
                 Ok((EngineSize::Encoder(config), memory))
             }
+            Network::Voice(files) => {
+                let memory = models.device.voice_memory(files)?;
+                sizing::fits(&self.name, &want, free, memory)?;
+                Ok((EngineSize::Voice { tokens_max: context }, memory))
+            }
         }
     }
 }
@@ -144,11 +149,12 @@ impl Models {
                 kept,
             },
         };
-        let (Sides { text, embedder }, worker, running) = launch.start().await?;
+        let (Sides { text, embedder, script }, worker, running) = launch.start().await?;
         let served = Served {
             name: life.name.clone(),
             text,
             embedder,
+            script,
             generates,
             size,
             memory,

@@ -14,7 +14,9 @@ use std::{
 
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_proto::v1::{self, engine_server::EngineServer, store_server::StoreServer};
+use hanzo_engine_proto::v1::{
+    self, engine_server::EngineServer, speech_server::SpeechServer, store_server::StoreServer,
+};
 use hanzo_engine_store::{Store, StoreError};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +53,7 @@ use crate::{
     pulls::Pulls,
     registry::Registry,
     reload::Settings,
-    service::{Both, Core, EngineService, Envelope, Guarded, StoreService},
+    service::{Both, Core, EngineService, Envelope, Guarded, SpeechService, StoreService},
     sizing::LoadOptions,
 };
 
@@ -229,7 +231,8 @@ impl Daemon {
     + 'static
     + use<> {
         let (core, bytes_max) = (&self.handle.core, self.config.server.message_bytes_max);
-        Both { engine: engine_server(core, bytes_max), store: store_server(core, bytes_max) }
+        let engine = Both { engine: engine_server(core, bytes_max), store: speech_server(core, bytes_max) };
+        Both { engine, store: store_server(core, bytes_max) }
     }
 
     /// Who may ask it; what stands in front of it in this process asks the same.
@@ -405,6 +408,15 @@ fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<EngineS
     Envelope { service, message_bytes_max }
 }
 
+fn speech_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<SpeechServer<SpeechService>> {
+    let service = SpeechServer::new(SpeechService(core.clone()))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(message_bytes_max)
+        // A piece of sound is as long as its sentence.
+        .max_encoding_message_size(usize::MAX);
+    Envelope { service, message_bytes_max }
+}
+
 fn store_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<StoreServer<StoreService>> {
     let message_bytes_max = message_bytes_max.max(ARCHIVE_MESSAGE_BYTES_MAX);
     let service = StoreServer::new(StoreService(core.clone()))
@@ -434,12 +446,14 @@ fn router(
     }
     let engine = guarded(engine_server(core, message_bytes_max), core, access);
     let store = guarded(store_server(core, message_bytes_max), core, access);
+    let speech = guarded(speech_server(core, message_bytes_max), core, access);
     let server = Server::builder()
         .http2_keepalive_interval(Some(HTTP2_KEEPALIVE))
         .http2_keepalive_timeout(Some(HTTP2_KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .add_service(engine)
         .add_service(store)
+        .add_service(speech)
         // Open to all, as probes are.
         .add_service(health)
         .add_service(guarded(reflection().build_v1().map_err(failed)?, core, access))

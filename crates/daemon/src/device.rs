@@ -11,7 +11,7 @@ use hanzo_engine_kernels::{
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
-    StepReport, TextModel, ToolFormat,
+    StepReport, TextModel, ToolFormat, VoiceFiles,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::{DraftModel, EngineMemory},
@@ -20,6 +20,7 @@ use hanzo_engine_runtime::{
     vision::Tower,
 };
 
+use hanzo_engine_voice::{Script, Speaker, SpeechJob, VoiceEngine};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -33,6 +34,12 @@ pub(crate) trait Steps: Send {
     /// What continues texts in it; an encoder has nothing that does.
     fn generator(&mut self) -> Option<&mut dyn Generator>;
     fn submit_inputs(&mut self, job: &EmbedJob);
+    /// Whether it says texts.
+    fn speaks(&self) -> bool {
+        false
+    }
+    /// Of an engine that speaks.
+    fn submit_speech(&mut self, _job: SpeechJob) {}
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
@@ -171,6 +178,45 @@ impl<B: EncoderOps> Steps for EncoderEngine<B> {
     }
 }
 
+impl Steps for VoiceEngine {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        None
+    }
+
+    /// It has no tasks, so nobody asks.
+    fn submit_inputs(&mut self, _job: &EmbedJob) {}
+
+    fn speaks(&self) -> bool {
+        true
+    }
+
+    fn submit_speech(&mut self, job: SpeechJob) {
+        VoiceEngine::submit(self, job);
+    }
+
+    fn cancel(&mut self, job: JobId) {
+        VoiceEngine::cancel(self, job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        VoiceEngine::set_paused(self, job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        VoiceEngine::step(self, events)
+    }
+
+    fn took(&mut self, _time: Duration) {}
+
+    fn has_work(&self) -> bool {
+        VoiceEngine::has_work(self)
+    }
+
+    fn stats(&self) -> EngineStats {
+        VoiceEngine::stats(self)
+    }
+}
+
 /// What an engine needs to know of its model besides the network.
 #[derive(Clone)]
 pub(crate) struct Sides {
@@ -178,6 +224,8 @@ pub(crate) struct Sides {
     pub(crate) text: Arc<TextModel>,
     /// Prompts, pooling, scores.
     pub(crate) embedder: Arc<Embedder>,
+    /// Of a model that speaks: its voices, and texts as it says them.
+    pub(crate) script: Option<Arc<Script>>,
 }
 
 /// Where an engine comes from, for a device that makes it in another process.
@@ -201,6 +249,10 @@ pub(crate) struct Origin {
 pub(crate) enum EngineSize {
     Decoder(EngineConfig),
     Encoder(EncoderConfig),
+    Voice {
+        /// Phonemes of a piece.
+        tokens_max: usize,
+    },
 }
 
 impl EngineSize {
@@ -209,6 +261,7 @@ impl EngineSize {
         match self {
             EngineSize::Decoder(config) => config.context_tokens_max,
             EngineSize::Encoder(config) => config.input_tokens_max,
+            EngineSize::Voice { tokens_max } => *tokens_max,
         }
     }
 
@@ -216,7 +269,7 @@ impl EngineSize {
     pub(crate) fn speculation(&self) -> Speculation {
         match self {
             EngineSize::Decoder(config) => config.speculation,
-            EngineSize::Encoder(_) => Speculation::Off,
+            EngineSize::Encoder(_) | EngineSize::Voice { .. } => Speculation::Off,
         }
     }
 }
@@ -241,6 +294,12 @@ pub(crate) trait Device: Send + Sync + 'static {
 
     /// What an encoder's engine of this size would take, to the byte.
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
+
+    /// What a model that speaks would take, about.
+    ///
+    /// # Errors
+    /// That it cannot be run.
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError>;
 
     /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
     /// `progress` is told 0 to 1. The thread that asks is the one that will step it.
@@ -343,6 +402,10 @@ impl Device for Cpu {
         EncoderEngine::memory(&self.backend(), files, self.encoder_weights, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        hanzo_engine_voice::memory(files, &self.pool, self.tier)
+    }
+
     fn build(
         &self,
         _origin: &Origin,
@@ -366,7 +429,11 @@ impl Device for Cpu {
                 let encoder = Encoder::load(&backend, files, self.encoder_weights, progress)?;
                 Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
             }
-            (Network::Decoder(_), EngineSize::Encoder(_)) | (Network::Encoder(_), EngineSize::Decoder(_)) => {
+            (Network::Voice(files), EngineSize::Voice { .. }) => {
+                let speaker = Speaker::load(files, self.pool.clone(), self.tier, progress)?;
+                Ok(Box::new(VoiceEngine::new(speaker)))
+            }
+            (_, size) => {
                 unreachable!(
                     "a load is sized by a match on the network of these same files, and this is {size:?}"
                 )

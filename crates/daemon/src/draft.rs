@@ -49,6 +49,9 @@ impl Draft {
             }
             (Network::Decoder(_), Network::Decoder(_)) => Ok(Draft(draft)),
             (Network::Encoder(_), _) => refuse(&draft, "an encoder generates nothing that could be drafted"),
+            (Network::Voice(_), _) | (_, Network::Voice(_)) => {
+                refuse(&draft, "a model that speaks generates nothing that could be drafted")
+            }
             (_, Network::Encoder(_)) => refuse(&draft, "an encoder generates nothing, and cannot draft"),
         }
     }

@@ -191,5 +191,11 @@ fn predict(
             let load = Memory::new(config.input_tokens_max, load);
             Ok((load, load))
         }
+        Network::Voice(files) => {
+            let memory = device.voice_memory(files)?;
+            sizing::fits(name, &want, free_bytes, memory)?;
+            let load = Memory::new(context, memory);
+            Ok((load, load))
+        }
     }
 }

@@ -28,7 +28,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Opened,
+    Adapter, EngineConfig, LoadError, ModelFiles, Opened, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -155,14 +155,22 @@ impl Device for Isolated {
         self.here.encoder_memory(files, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.here.voice_memory(files)
+    }
+
     fn build(
         &self,
         origin: &Origin,
-        _files: (&Opened, Option<&ModelFiles>),
-        _sides: Sides,
+        files: (&Opened, Option<&ModelFiles>),
+        sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
+        if let EngineSize::Voice { .. } = size {
+            // Its sound is not cut into the words of a process: it runs in this one.
+            return self.here.build(origin, files, sides, size, progress);
+        }
         let generates = matches!(size, EngineSize::Decoder(_));
         let mut engine = self
             .launch(generates, origin.kept.as_ref().map(|(disk, _)| disk.clone()))

@@ -12,6 +12,8 @@ use hanzo_engine_runtime::{
     Embedder, EngineConfig, JobId, MediaSpan, Task, TextModel, engine::EngineMemory, spec::TransformerSpec,
 };
 
+use hanzo_engine_voice::Script;
+
 use crate::{
     adapters::Adapters,
     admission::{Full, QueuePlace},
@@ -31,6 +33,8 @@ pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) text: Arc<TextModel>,
     pub(crate) embedder: Arc<Embedder>,
+    /// Of a model that speaks.
+    pub(crate) script: Option<Arc<Script>>,
     /// It continues texts.
     pub(crate) generates: bool,
     pub(crate) size: EngineSize,
@@ -94,10 +98,17 @@ impl Served {
         if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
     }
 
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_speak(&self) -> Result<&Arc<Script>, Error> {
+        self.script.as_ref().ok_or_else(|| self.cannot("say texts"))
+    }
+
     /// That it cannot do something.
     pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
-        let can = generates.into_iter().chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
+        let speaks = self.script.is_some().then_some("say texts");
+        let can = generates.into_iter().chain(speaks).chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
         Error::CannotDo { model: self.name.clone(), wanted, can }
     }
 
@@ -112,13 +123,14 @@ impl Served {
             tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
             reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,
+            speaks: self.script.is_some(),
             embedder: self.embedder.clone(),
             text: self.text.clone(),
             sequences_max: self.must_generate().map_or(0, |config| config.sequences_max),
             context_tokens_max: self.size.context_tokens_max(),
             kv_type: match &self.size {
                 EngineSize::Decoder(config) => Some(config.kv_type),
-                EngineSize::Encoder(_) => None,
+                EngineSize::Encoder(_) | EngineSize::Voice { .. } => None,
             },
             memory: self.memory,
             vocabulary_bytes: self.text.vocabulary_bytes(),

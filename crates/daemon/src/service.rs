@@ -11,6 +11,7 @@ mod infer;
 mod models;
 mod pull;
 mod record;
+mod speech;
 mod stats;
 mod storage;
 mod tokens;
@@ -28,6 +29,7 @@ pub(crate) use guard::Guarded;
 #[cfg(test)]
 pub(crate) use infer::infer;
 
+pub(crate) use speech::SpeechService;
 pub(crate) use storage::StoreService;
 
 use futures_util::{Stream, TryStreamExt as _};

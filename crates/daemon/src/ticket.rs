@@ -4,6 +4,7 @@
 
 mod embed;
 mod events;
+mod speak;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,6 +15,7 @@ use std::{
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
+pub(crate) use speak::{Listening, Manner, SpeakTicket, Spoken, speak_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},

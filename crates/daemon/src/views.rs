@@ -56,6 +56,7 @@ pub(crate) struct WorkerView {
     /// Its chat template has a reasoning section.
     pub(crate) reasons: bool,
     pub(crate) generates: bool,
+    pub(crate) speaks: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) text: Arc<TextModel>,
     /// Answers that run at once; 0 where it writes none.

@@ -23,7 +23,7 @@ use crate::{
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{ClientState, EmbedTicket, JobEnd, Ticket},
+    ticket::{ClientState, EmbedTicket, JobEnd, SpeakTicket, Ticket},
     views::ProcessView,
 };
 
@@ -33,6 +33,8 @@ pub(crate) enum Work {
     Run(Ticket),
     /// Embed this.
     Embed(EmbedTicket),
+    /// Say this.
+    Speak(SpeakTicket),
     /// Take this adapter.
     Adapter(AdapterOrder),
 }
@@ -80,6 +82,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.deadline(),
             Work::Embed(ticket) => ticket.deadline(),
+            Work::Speak(ticket) => ticket.deadline(),
             Work::Adapter(_) => None,
         }
     }
@@ -88,6 +91,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.client_state(now),
             Work::Embed(ticket) => ticket.client_state(now),
+            Work::Speak(ticket) => ticket.client_state(now),
             Work::Adapter(_) => ClientState::Fine,
         }
     }
@@ -95,13 +99,18 @@ impl Work {
     /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
     /// there is room for them.
     fn must_pause(&self) -> bool {
-        matches!(self, Work::Run(ticket) if ticket.must_pause())
+        match self {
+            Work::Run(ticket) => ticket.must_pause(),
+            Work::Speak(ticket) => ticket.must_pause(),
+            Work::Embed(_) | Work::Adapter(_) => false,
+        }
     }
 
     fn end(self, end: JobEnd) {
         match self {
             Work::Run(ticket) => ticket.end(end),
             Work::Embed(ticket) => ticket.end(end),
+            Work::Speak(ticket) => ticket.end(end),
             // Who waits for it hears that it was dropped.
             Work::Adapter(_) => {}
         }
@@ -111,6 +120,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.fail(error_id),
             Work::Embed(ticket) => ticket.fail(error_id),
+            Work::Speak(ticket) => ticket.fail(error_id),
             Work::Adapter(_) => {}
         }
     }
@@ -205,11 +215,11 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, work: Work) {
+    fn take(&mut self, mut work: Work) {
         if let Phase::Stopped(why) = self.phase {
             return work.end(JobEnd::Stopped(why));
         }
-        let id = match &work {
+        let id = match &mut work {
             Work::Run(ticket) => {
                 let Some(engine) = self.engine.generator() else {
                     return work.end(JobEnd::Stopped("the model's engine generates nothing"));
@@ -220,6 +230,13 @@ impl Worker {
             Work::Embed(ticket) => {
                 self.engine.submit_inputs(&ticket.job);
                 ticket.job.id
+            }
+            Work::Speak(ticket) => {
+                let Some(job) = ticket.job.take().filter(|_| self.engine.speaks()) else {
+                    return work.end(JobEnd::Stopped("the model's engine says nothing"));
+                };
+                self.engine.submit_speech(job);
+                ticket.id
             }
             Work::Adapter(_) => return self.take_adapter(work),
         };
@@ -293,10 +310,13 @@ impl Worker {
             let over = match entry.get_mut() {
                 Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
+                Work::Speak(ticket) => ticket.take(&event, now, &self.metrics, &self.vitals.admission),
                 Work::Adapter(_) => false,
             };
-            if over && let Work::Embed(ticket) = entry.remove() {
-                ticket.done();
+            match over.then(|| entry.remove()) {
+                Some(Work::Embed(ticket)) => ticket.done(),
+                Some(Work::Speak(ticket)) => ticket.end(JobEnd::Done),
+                Some(Work::Run(_) | Work::Adapter(_)) | None => {}
             }
         }
         self.events = events;

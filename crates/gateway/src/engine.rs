@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, TryStreamExt as _, future::Either};
 use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
-use hanzo_engine_proto::v1::{self, store_client::StoreClient};
+use hanzo_engine_proto::v1::{self, speech_client::SpeechClient, store_client::StoreClient};
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
 use tonic::{Code, Response, Status};
@@ -16,19 +16,21 @@ use crate::{
     error::GatewayError,
     fleet::{Fleet, Has, MemberView, Resolve, Route, Target},
     head::Head,
-    limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
+    limits::{ENGINE_MESSAGE_BYTES_MAX, ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
     metrics::Metrics,
     record::Record,
     trace::Trace,
 };
 
 mod operator;
+mod speech;
 
 /// A handle on the engine for who asks, who is refused here what a key may not do; cloning it is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     link: Link,
     store: Option<StoreClient<Carrier>>, // of one engine; of several each has its own
+    speech: Option<SpeechClient<Carrier>>, // likewise
     remote: bool,
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
@@ -111,12 +113,13 @@ impl Engine {
 
     fn over_one(carrier: Carrier, remote: bool) -> Engine {
         let store = Some(StoreClient::new(carrier.clone()));
-        Engine { store, ..Engine::over(Link::One(client(carrier)), remote) }
+        let speech = SpeechClient::new(carrier.clone()).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
+        Engine { store, speech: Some(speech), ..Engine::over(Link::One(client(carrier)), remote) }
     }
 
     fn over(link: Link, remote: bool) -> Engine {
         let (pass, record) = (Pass::anyone(), Record::default());
-        Engine { link, store: None, remote, pass, refusals: None, record, trace: None }
+        Engine { link, store: None, speech: None, remote, pass, refusals: None, record, trace: None }
     }
 
     /// The same engine for who asks; what is refused is counted.
@@ -124,6 +127,7 @@ impl Engine {
         Engine {
             link: self.link.clone(),
             store: self.store.clone(),
+            speech: self.speech.clone(),
             remote: self.remote,
             pass: asker.pass.clone(),
             refusals: Some(refusals),

@@ -33,6 +33,8 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
+        .route("/v1/audio/speech", post(openai::speech::handle))
+        .route("/v1/audio/voices", get(openai::speech::voices))
         .route("/v1/rerank", post(scores::rerank::handle))
         .route("/rerank", post(tei::rerank::either))
         .route("/v2/rerank", post(scores::rerank::handle))

@@ -4,6 +4,7 @@
 
 mod codec;
 mod decode;
+mod encode;
 mod error;
 mod gate;
 mod resample;
@@ -12,6 +13,7 @@ mod source;
 mod tests;
 
 pub use decode::{Hint, Info, Limits, Sound};
+pub use encode::{Encoder, Format};
 pub use error::SoundError;
 pub use gate::{Gate, TimeMap};
 pub use resample::Resampler;

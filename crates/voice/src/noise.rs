@@ -36,9 +36,4 @@ impl Noise {
         self.spare = Some(radius * angle.sin());
         (radius * angle.cos()) as f32
     }
-
-    /// So many normal numbers.
-    pub(crate) fn normals(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| self.normal()).collect()
-    }
 }

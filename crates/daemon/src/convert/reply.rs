@@ -236,6 +236,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
                 status.capabilities.push(v1::Capability::Tools.into());
             }
         }
+        status.capabilities.extend(worker.speaks.then_some(i32::from(v1::Capability::Speak)));
         if worker.reasons && worker.generates {
             status.capabilities.push(v1::Capability::Reasoning.into());
         }
@@ -381,6 +382,7 @@ pub(crate) fn show(
     };
     let generates = files.is_some_and(Opened::generates);
     let mut own = files.map(can).unwrap_or_default();
+    own.extend(files.filter(|files| files.speaks()).map(|_| i32::from(v1::Capability::Speak)));
     let offered = template.as_deref().filter(|_| generates).and_then(ToolFormat::of_template);
     own.extend(offered.map(|_| i32::from(v1::Capability::Tools)));
     let reasons = template.as_deref().filter(|_| generates).is_some_and(has_reasoning);

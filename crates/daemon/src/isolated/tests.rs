@@ -83,14 +83,14 @@ fn data(name: &str) -> PathBuf {
 fn sides(files: &Opened) -> Sides {
     let text = Arc::new(files.text_model().unwrap());
     let embedder = Arc::new(files.embedder(&text.tokenizer, 512).unwrap());
-    Sides { text, embedder }
+    Sides { text, embedder, script: None }
 }
 
 fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides), LoadError> {
     let files = source.open().unwrap();
     let sides = sides(&files);
     let size = match &files.network {
-        Network::Decoder(_) => size(),
+        Network::Decoder(_) | Network::Voice(_) => size(),
         Network::Encoder(_) => EngineSize::Encoder(hanzo_engine_runtime::EncoderConfig {
             step_tokens: 64,
             sequences_max: 4,

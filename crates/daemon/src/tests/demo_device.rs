@@ -10,7 +10,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
+    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened, VoiceFiles,
     StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
 };
 
@@ -84,6 +84,10 @@ impl Device for DemoDevice {
         self.cpu.encoder_memory(files, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.cpu.voice_memory(files)
+    }
+
     fn build(
         &self,
         origin: &Origin,
@@ -105,6 +109,14 @@ impl Steps for DemoEngine {
 
     fn submit_inputs(&mut self, job: &EmbedJob) {
         self.inner.submit_inputs(job);
+    }
+
+    fn speaks(&self) -> bool {
+        self.inner.speaks()
+    }
+
+    fn submit_speech(&mut self, job: hanzo_engine_voice::SpeechJob) {
+        self.inner.submit_speech(job);
     }
 
     fn cancel(&mut self, job: JobId) {

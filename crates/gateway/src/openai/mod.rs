@@ -16,6 +16,7 @@ pub(crate) mod prompt;
 pub(crate) mod samplers;
 pub(crate) mod sampling;
 pub(crate) mod shape;
+pub(crate) mod speech;
 mod sse;
 pub(crate) mod thinking;
 pub(crate) mod tools;

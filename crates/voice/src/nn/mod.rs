@@ -9,7 +9,7 @@ mod signal;
 mod stft;
 mod wave;
 
-pub(crate) use compute::{Compute, Matrix};
+pub(crate) use compute::{Compute, Matrix, matrix_bytes, scratch_bytes};
 pub(crate) use conv::{Conv, ConvShape, DepthwiseUp, TransposedConv};
 pub(crate) use lstm::{Direction as LstmDirection, Lstm};
 pub(crate) use norm::{Affine, channel_stats, layer_norm};

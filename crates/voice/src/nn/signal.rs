@@ -60,12 +60,6 @@ impl Signal {
         Signal { rows, cols: self.cols, data }
     }
 
-    /// Some channels.
-    pub(crate) fn channels(&self, range: std::ops::Range<usize>) -> Signal {
-        let data = (0..self.rows).flat_map(|row| self.row(row)[range.clone()].iter().copied()).collect();
-        Signal { rows: self.rows, cols: range.len(), data }
-    }
-
     pub(crate) fn add(&mut self, other: &Signal) {
         assert_eq!((self.rows, self.cols), (other.rows, other.cols), "signals of one shape");
         self.data.iter_mut().zip(&other.data).for_each(|(sum, &other)| *sum += other);
