@@ -57,6 +57,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sound", vec![]),
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
+        ("voice", vec!["kernels", "runtime"]),
         (
             "daemon",
             vec![
@@ -70,6 +71,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "runtime",
                 "sound",
                 "store",
+                "voice",
             ],
         ),
         ("mcp", vec![]),
@@ -130,7 +132,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 51] = [
+const WIRES_MEET: [&str; 52] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -166,6 +168,7 @@ const WIRES_MEET: [&str; 51] = [
     "openai/prompt.rs",
     "openai/samplers.rs",
     "openai/sampling.rs",
+    "openai/speech.rs",
     "openai/thinking.rs",
     "openai/tools.rs",
     "openai/turns.rs",
@@ -186,9 +189,11 @@ const WIRES_MEET: [&str; 51] = [
 
 /// The messages of the contract.
 fn messages() -> BTreeSet<String> {
-    let proto = fs::read_to_string(root().join("proto/hanzo/engine/v1/engine.proto")).expect("the contract");
+    let file = |name| root().join("proto/hanzo/engine/v1").join(name);
+    let proto =
+        ["engine.proto", "speech.proto"].map(|name| fs::read_to_string(file(name)).expect("the contract"));
     let name = |line: &str| line.strip_prefix("message ")?.split_whitespace().next().map(str::to_owned);
-    proto.lines().filter_map(name).collect()
+    proto.iter().flat_map(|proto| proto.lines()).filter_map(name).collect()
 }
 
 /// The messages that code names, as `v1::Name` or by an import from `v1`.

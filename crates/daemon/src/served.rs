@@ -108,7 +108,11 @@ impl Served {
     pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
         let speaks = self.script.is_some().then_some("say texts");
-        let can = generates.into_iter().chain(speaks).chain(self.embedder.tasks.iter().copied().map(task_words)).collect();
+        let can = generates
+            .into_iter()
+            .chain(speaks)
+            .chain(self.embedder.tasks.iter().copied().map(task_words))
+            .collect();
         Error::CannotDo { model: self.name.clone(), wanted, can }
     }
 

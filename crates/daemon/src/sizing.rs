@@ -178,10 +178,7 @@ pub(crate) fn fits(
     free_bytes: u64,
     memory: EngineMemory,
 ) -> Result<(), LoadError> {
-    let asked = [
-        ("kv_bytes", want.kv_bytes),
-        ("context_tokens_max", want.context_tokens_max.map(u64::from)),
-    ];
+    let asked = [("kv_bytes", want.kv_bytes), ("context_tokens_max", want.context_tokens_max.map(u64::from))];
     if let Some((key, value)) = asked.iter().find_map(|(key, value)| Some((*key, (*value)?))) {
         return Err(LoadError::Unsupported {
             file: model.to_owned(),

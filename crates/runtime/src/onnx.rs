@@ -161,7 +161,9 @@ impl Blame<'_> {
             });
         }
         let shape: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
-        let numbers = shape.as_ref().and_then(|shape| shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)));
+        let numbers = shape
+            .as_ref()
+            .and_then(|shape| shape.iter().try_fold(1usize, |all, &size| all.checked_mul(size)));
         let place = raw.or(floats.filter(|_| dtype == DType::F32)).unwrap_or(0..0);
         let size = if dtype == DType::F32 { 4 } else { 2 };
         match (shape, numbers.and_then(|numbers| numbers.checked_mul(size))) {

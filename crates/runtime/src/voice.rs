@@ -126,7 +126,8 @@ fn vocabulary(file: &Path, what: &str, found: Option<&Value>) -> Result<Vec<(Str
 /// The symbols as a tokenizer of single characters.
 fn text_files(file: &Path, vocab: &[(String, u32)]) -> TextFiles {
     const UNKNOWN: &str = "<unk>";
-    let mut symbols: Map<String, Value> = vocab.iter().map(|(text, id)| (text.clone(), (*id).into())).collect();
+    let mut symbols: Map<String, Value> =
+        vocab.iter().map(|(text, id)| (text.clone(), (*id).into())).collect();
     let next = vocab.iter().map(|(_, id)| id + 1).max().unwrap_or(0);
     symbols.entry(UNKNOWN).or_insert(next.into());
     let tokenizer = json!({
@@ -194,13 +195,18 @@ fn kokoro(folder: &Path, config_file: &Path, config: Value) -> Result<VoiceFiles
     let mut files = vec![weights.clone()];
     let mut voices = Vec::new();
     let folder_of_voices = folder.join("voices");
-    let found = if folder_of_voices.is_dir() { files_of(&folder_of_voices, &["pt", "bin"])? } else { Vec::new() };
+    let found =
+        if folder_of_voices.is_dir() { files_of(&folder_of_voices, &["pt", "bin"])? } else { Vec::new() };
     if found.is_empty() {
         let hint = "; Kokoro's are .pt files of PyTorch, or .bin files of 510 × 256 numbers";
         return Err(missing(folder, "voices/", hint));
     }
     if found.len() > VOICES_MAX {
-        return Err(corrupt(&folder_of_voices, "voices", format!("{} of them; at most {VOICES_MAX}", found.len())));
+        return Err(corrupt(
+            &folder_of_voices,
+            "voices",
+            format!("{} of them; at most {VOICES_MAX}", found.len()),
+        ));
     }
     for path in found {
         let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
@@ -276,7 +282,11 @@ fn vits(folder: &Path, config_file: &Path, mut config: Value) -> Result<VoiceFil
 fn piper(path: &Path, model: &Path) -> Result<VoiceFiles, LoadError> {
     let config_file = settings_of(model);
     if !config_file.exists() {
-        return Err(missing(model, &config_file.display().to_string(), "; Piper keeps a voice's settings there"));
+        return Err(missing(
+            model,
+            &config_file.display().to_string(),
+            "; Piper keeps a voice's settings there",
+        ));
     }
     let config = Value::Object(TextFile::Settings.read_object(&config_file)?);
     let vocab = vocabulary(&config_file, "phoneme_id_map", config.get("phoneme_id_map"))?;

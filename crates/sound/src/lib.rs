@@ -1,4 +1,4 @@
-//! Sound, from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as the bytes come;
+//! Sound, out as files of the usual formats ([`Encoder`]), and in: from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as the bytes come;
 //! one channel of 16 kHz; and which stretches of it are worth hearing, with the way back to times in the original. What a
 //! model makes of samples is the runtime's.
 

@@ -91,14 +91,31 @@ pub struct Script {
 
 /// OpenAI's voices, and which of Kokoro's they are.
 const OPENAI: [(&str, &str); 13] = [
-    ("alloy", "af_alloy"), ("ash", "am_michael"), ("ballad", "bm_george"), ("coral", "af_bella"),
-    ("echo", "am_echo"), ("fable", "bm_fable"), ("onyx", "am_onyx"), ("nova", "af_nova"), ("sage", "af_sarah"),
-    ("shimmer", "af_sky"), ("verse", "am_adam"), ("marin", "af_heart"), ("cedar", "am_fenrir"),
+    ("alloy", "af_alloy"),
+    ("ash", "am_michael"),
+    ("ballad", "bm_george"),
+    ("coral", "af_bella"),
+    ("echo", "am_echo"),
+    ("fable", "bm_fable"),
+    ("onyx", "am_onyx"),
+    ("nova", "af_nova"),
+    ("sage", "af_sarah"),
+    ("shimmer", "af_sky"),
+    ("verse", "am_adam"),
+    ("marin", "af_heart"),
+    ("cedar", "am_fenrir"),
 ];
 /// The first letter of a Kokoro voice, and its language.
 const LANGUAGES: [(char, &str); 9] = [
-    ('a', "en-us"), ('b', "en-gb"), ('e', "es"), ('f', "fr-fr"), ('h', "hi"), ('i', "it"), ('j', "ja"),
-    ('p', "pt-br"), ('z', "zh"),
+    ('a', "en-us"),
+    ('b', "en-gb"),
+    ('e', "es"),
+    ('f', "fr-fr"),
+    ('h', "hi"),
+    ('i', "it"),
+    ('j', "ja"),
+    ('p', "pt-br"),
+    ('z', "zh"),
 ];
 
 fn language_of(voice: &str) -> &'static str {
@@ -148,7 +165,8 @@ impl Script {
             },
             aliases: OPENAI.iter().filter(|(_, own)| own == name).map(|(alias, _)| *alias).collect(),
         };
-        let rest = self.voices.iter().enumerate().filter(|(at, _)| *at != self.default).map(|(_, voice)| voice);
+        let rest =
+            self.voices.iter().enumerate().filter(|(at, _)| *at != self.default).map(|(_, voice)| voice);
         self.voices.get(self.default).into_iter().chain(rest).map(info).collect()
     }
 
@@ -161,7 +179,8 @@ impl Script {
         for part in asked.split('+') {
             let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
             let name = name.trim();
-            let weight = weight.trim().parse::<f32>().ok().filter(|weight| weight.is_finite() && *weight > 0.0);
+            let weight =
+                weight.trim().parse::<f32>().ok().filter(|weight| weight.is_finite() && *weight > 0.0);
             let Some(weight) = weight else {
                 return refused("voice", "the weight of a voice in a blend must be a number above 0");
             };
@@ -206,7 +225,9 @@ impl Script {
             }
             Input::Phonemes(phonemes) => {
                 check_length("phonemes", phonemes, PHONEMES_CHARS_MAX)?;
-                if let Some(letter) = phonemes.chars().find(|letter| !self.vocab.contains_key(letter) && *letter != '\n') {
+                if let Some(letter) =
+                    phonemes.chars().find(|letter| !self.vocab.contains_key(letter) && *letter != '\n')
+                {
                     return refused("phonemes", format!("the model has no sign {letter:?}"));
                 }
                 sentences(phonemes)
@@ -214,7 +235,8 @@ impl Script {
         };
         let mut pieces = Vec::new();
         for run in joined(runs) {
-            let tokens: Vec<u32> = run.chars().filter_map(|letter| self.vocab.get(&letter).copied()).collect();
+            let tokens: Vec<u32> =
+                run.chars().filter_map(|letter| self.vocab.get(&letter).copied()).collect();
             for tokens in self.fitting(&run, tokens) {
                 let style = self.style(&blend, tokens.len());
                 let tokens = [&[0], &tokens[..], &[0]].concat();
@@ -229,13 +251,21 @@ impl Script {
         Ok(Speech { pieces, phonemes, unknown_words })
     }
 
-    fn runs_of_text(&self, text: &str, dialect: Dialect, unknown: &mut Vec<String>) -> Result<Vec<String>, Refused> {
+    fn runs_of_text(
+        &self,
+        text: &str,
+        dialect: Dialect,
+        unknown: &mut Vec<String>,
+    ) -> Result<Vec<String>, Refused> {
         let mut runs = Vec::new();
         for sentence in sentences(text) {
             let words = normalize(&sentence);
             let Some((phonemes, new)) = English::of(dialect).phonemes(&words) else {
                 let shown: String = sentence.chars().take(60).collect();
-                return refused("text", format!("no phonemes were found for {shown:?}; send them as phonemes"));
+                return refused(
+                    "text",
+                    format!("no phonemes were found for {shown:?}; send them as phonemes"),
+                );
             };
             for word in new {
                 if unknown.len() < UNKNOWN_WORDS_MAX && !unknown.contains(&word) {

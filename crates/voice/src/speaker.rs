@@ -62,7 +62,12 @@ fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
         [outer, inner, taps] => Some((outer, inner * taps)),
         _ => None,
     };
-    files.tensors.iter().filter_map(|tensor| shape(&tensor.shape)).filter(|&(rows, cols)| rows * cols > 1).collect()
+    files
+        .tensors
+        .iter()
+        .filter_map(|tensor| shape(&tensor.shape))
+        .filter(|&(rows, cols)| rows * cols > 1)
+        .collect()
 }
 
 /// What [`Speaker::load`] takes.
@@ -120,7 +125,12 @@ impl Speaker {
     ///
     /// # Errors
     /// [`SpeakError`].
-    pub(crate) fn say(&mut self, piece: &Piece, speed: f32, noise: &mut Noise) -> Result<Vec<f32>, SpeakError> {
+    pub(crate) fn say(
+        &mut self,
+        piece: &Piece,
+        speed: f32,
+        noise: &mut Noise,
+    ) -> Result<Vec<f32>, SpeakError> {
         let samples = self.network.say(&mut self.compute, piece, speed, noise)?;
         if samples.iter().any(|sample| !sample.is_finite()) {
             return Err(SpeakError::NotANumber);

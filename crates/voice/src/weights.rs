@@ -50,7 +50,8 @@ impl Weights {
             return Ok(Numbers { shape: tensor.shape.clone(), data: tensor.to_f32()? });
         }
         for [norm, direction] in norm_names(name) {
-            let (Some(norm), Some(direction)) = (self.tensors.get(&norm), self.tensors.get(&direction)) else {
+            let (Some(norm), Some(direction)) = (self.tensors.get(&norm), self.tensors.get(&direction))
+            else {
                 continue;
             };
             let (norms, mut data) = (norm.to_f32()?, direction.to_f32()?);
@@ -78,10 +79,14 @@ impl Weights {
         expected: [usize; N],
     ) -> Result<([usize; N], Vec<f32>), LoadError> {
         let Numbers { shape, data } = self.numbers(name)?;
-        let fits = shape.len() == N && shape.iter().zip(&expected).all(|(&is, &must)| must == 0 || is == must);
+        let fits =
+            shape.len() == N && shape.iter().zip(&expected).all(|(&is, &must)| must == 0 || is == must);
         match <[usize; N]>::try_from(shape.as_slice()) {
             Ok(shape) if fits => Ok((shape, data)),
-            _ => Err(self.corrupt(format!("tensor {name}"), format!("expected {expected:?}, file has {shape:?}"))),
+            _ => {
+                Err(self
+                    .corrupt(format!("tensor {name}"), format!("expected {expected:?}, file has {shape:?}")))
+            }
         }
     }
 
@@ -89,7 +94,10 @@ impl Weights {
     pub(crate) fn vector(&self, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
         let Numbers { shape, data } = self.numbers(name)?;
         if data.len() != length {
-            return Err(self.corrupt(format!("tensor {name}"), format!("expected {length} numbers, file has {shape:?}")));
+            return Err(self.corrupt(
+                format!("tensor {name}"),
+                format!("expected {length} numbers, file has {shape:?}"),
+            ));
         }
         Ok(data)
     }

@@ -26,8 +26,7 @@ use crate::metrics::Metrics;
 /// Calls that compute: they count against a key's limits.
 const WORK: [&str; 7] = ["Infer", "Embed", "Rerank", "Classify", "Tokenize", "Detokenize", "Speak"];
 /// Calls that tell what is there. All others are the operator's.
-const LOOK: [&str; 7] =
-    ["Stats", "List", "Show", "Watch", "ListAdapters", "Voices", "ServerReflectionInfo"];
+const LOOK: [&str; 7] = ["Stats", "List", "Show", "Watch", "ListAdapters", "Voices", "ServerReflectionInfo"];
 
 /// A service behind the door.
 #[derive(Clone)]

@@ -37,7 +37,10 @@ impl Speech for SpeechService {
         Err(Status::unimplemented("this build transcribes nothing"))
     }
 
-    async fn speak(&self, mut request: Request<v1::SpeakRequest>) -> Result<Response<Self::SpeakStream>, Status> {
+    async fn speak(
+        &self,
+        mut request: Request<v1::SpeakRequest>,
+    ) -> Result<Response<Self::SpeakStream>, Status> {
         let pass = super::pass_of(&request);
         pass.use_model(&request.get_ref().model).map_err(|refusal| {
             self.0.models.metrics.refused(&refusal);
@@ -55,7 +58,10 @@ impl Speech for SpeechService {
         }))
     }
 
-    async fn voices(&self, request: Request<v1::VoicesRequest>) -> Result<Response<v1::VoicesResponse>, Status> {
+    async fn voices(
+        &self,
+        request: Request<v1::VoicesRequest>,
+    ) -> Result<Response<v1::VoicesResponse>, Status> {
         super::pass_of(&request).use_model(&request.get_ref().model).map_err(|refusal| {
             self.0.models.metrics.refused(&refusal);
             Status::from(refusal)
@@ -164,7 +170,8 @@ async fn begin(
     }
     record.queued = true;
     let sample_rate = script.sample_rate();
-    let encoder = Encoder::new(format, sample_rate).map_err(|error| Error::field("format", error.to_string()))?;
+    let encoder =
+        Encoder::new(format, sample_rate).map_err(|error| Error::field("format", error.to_string()))?;
     Ok(Speaking { listening, encoder, format, sample_rate, phonemes, unknown_words, served, _active: active })
 }
 

@@ -10,8 +10,8 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened, VoiceFiles,
-    StepError, StepReport, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
+    Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
+    StepError, StepReport, VoiceFiles, encoder::EncoderFiles, engine::EngineMemory, spec::TransformerSpec,
 };
 
 use crate::device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps};

@@ -12,7 +12,9 @@ impl Engine {
     /// The service of one engine.
     fn speech(&self) -> Result<SpeechClient<Carrier>, Status> {
         self.speech.clone().ok_or_else(|| {
-            Status::failed_precondition("this gateway has several engines before it; speech is asked of one alone")
+            Status::failed_precondition(
+                "this gateway has several engines before it; speech is asked of one alone",
+            )
         })
     }
 

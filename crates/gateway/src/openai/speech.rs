@@ -158,11 +158,17 @@ fn read(mut fields: Fields<'_>, _config: &Config) -> Result<Asked, ApiError> {
             let format = FORMATS.iter().find(|(known, _)| *known == word).map(|(_, format)| *format);
             match format {
                 Some(format @ (SoundFormat::Mp3 | SoundFormat::Wav | SoundFormat::Pcm)) => format,
-                _ => return Err(ApiError::unsupported(&field.path(), "is none of mp3, wav and pcm, which this build makes")),
+                _ => {
+                    return Err(ApiError::unsupported(
+                        &field.path(),
+                        "is none of mp3, wav and pcm, which this build makes",
+                    ));
+                }
             }
         }
     };
-    let stream_format = fields.take("stream_format").map(|field| field.word(&["audio", "sse"])).transpose()?;
+    let stream_format =
+        fields.take("stream_format").map(|field| field.word(&["audio", "sse"])).transpose()?;
     let instructions = fields.take("instructions").map(Field::string).transpose()?.unwrap_or_default();
     let language = fields.take("language").map(filled).transpose()?.unwrap_or_default();
     let seed = fields.take("seed").map(|field| field.integer(0..=u64::MAX)).transpose()?;
@@ -194,9 +200,7 @@ pub(crate) async fn voices(
     let model = model.unwrap_or_default();
     let until = Until::of(&app);
     let answer = until.run(app.engine(&asker).voices(model)).await?;
-    let voice = |voice: &v1::Voice| {
-        json!({"id": voice.name, "name": voice.name, "language": voice.language, "gender": voice.gender, "aliases": voice.aliases})
-    };
+    let voice = |voice: &v1::Voice| json!({"id": voice.name, "name": voice.name, "language": voice.language, "gender": voice.gender, "aliases": voice.aliases});
     let voices: Vec<Value> = answer.voices.iter().map(voice).collect();
     Ok(Json(json!({"object": "list", "model": answer.model, "voices": voices})))
 }

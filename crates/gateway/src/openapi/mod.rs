@@ -104,6 +104,7 @@ fn document() -> Value {
         "Anthropic",
         "Vectors",
         "Scores",
+        "Speech",
         "TEI",
         "Ollama",
         "llama.cpp",
@@ -135,8 +136,11 @@ fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
-    let mut content = json!({media: {"schema": schema::kind(route.answer)}});
+    let mut content = match route.answer {
+        "Sound" => json!({"audio/mpeg": {"schema": {"type": "string", "format": "binary"}}}),
+        "Text" => json!({"text/plain": {"schema": schema::kind("Text")}}),
+        answer => json!({"application/json": {"schema": schema::kind(answer)}}),
+    };
     if let Some(event) = route.event {
         let (stream, how) = match route.tag {
             "Ollama" => ("application/x-ndjson", format!("Lines, a {event} each.")),

@@ -75,13 +75,7 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
         };
         let whole = Numbers { file: bytes, place: place.clone(), storage, dtype };
         let bytes = blame.numbers(&name, view, whole, &mut copied)?;
-        tensors.push(Tensor {
-            file: shared_file.clone(),
-            name,
-            dtype,
-            shape: view.shape.clone(),
-            bytes,
-        });
+        tensors.push(Tensor { file: shared_file.clone(), name, dtype, shape: view.shape.clone(), bytes });
     }
     if tensors.is_empty() {
         let reason = "weights are a dictionary of tensors by their names";
@@ -112,10 +106,12 @@ fn named_values(pickle: &Pickle<'_>, root: Value) -> Option<Result<Vec<(String, 
         let Some(name) = pickle.text(name) else { continue };
         let added = match (value, pickle.dict(value)) {
             (Value::Tensor(view), _) => add(["", name], view),
-            (_, Some(inner)) => inner.iter().try_for_each(|&(part, value)| match (pickle.text(part), value) {
-                (Some(part), Value::Tensor(view)) => add([name, part], view),
-                _ => Ok(()),
-            }),
+            (_, Some(inner)) => {
+                inner.iter().try_for_each(|&(part, value)| match (pickle.text(part), value) {
+                    (Some(part), Value::Tensor(view)) => add([name, part], view),
+                    _ => Ok(()),
+                })
+            }
             _ => Ok(()),
         };
         if let Err(reason) = added {

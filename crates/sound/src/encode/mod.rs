@@ -55,7 +55,9 @@ impl Encoder {
             #[cfg(feature = "mp3")]
             Format::Mp3 => Kind::Mp3(mp3::Mp3::new(sample_rate)?),
             #[cfg(not(feature = "mp3"))]
-            Format::Mp3 => return Err(CannotEncode("this build makes no mp3; ask for wav or pcm".to_owned())),
+            Format::Mp3 => {
+                return Err(CannotEncode("this build makes no mp3; ask for wav or pcm".to_owned()));
+            }
         }))
     }
 
@@ -104,7 +106,8 @@ mod tests {
         bytes.extend(encoder.finish());
         assert_eq!(&bytes[..4], b"RIFF");
         assert_eq!(bytes[24..28], 24_000u32.to_le_bytes());
-        let samples: Vec<i16> = bytes[44..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]])).collect();
+        let samples: Vec<i16> =
+            bytes[44..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]])).collect();
         assert_eq!(samples, [0, 32_767, -32_767, 32_767]);
     }
 

@@ -4,7 +4,8 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    Affine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats, leaky_relu, snake,
+    Affine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats, leaky_relu,
+    snake,
 };
 use crate::weights::Weights;
 
@@ -47,7 +48,12 @@ pub(super) struct Style {
 }
 
 impl Style {
-    pub(super) fn load(weights: &Weights, name: &str, style: usize, channels: usize) -> Result<Style, LoadError> {
+    pub(super) fn load(
+        weights: &Weights,
+        name: &str,
+        style: usize,
+        channels: usize,
+    ) -> Result<Style, LoadError> {
         let (_, weight) = weights.shaped(&format!("{name}.fc.weight"), [2 * channels, style])?;
         let bias = weights.vector(&format!("{name}.fc.bias"), 2 * channels)?;
         Ok(Style { weight, bias, channels })
@@ -71,7 +77,12 @@ pub(super) struct AdaIn {
 }
 
 impl AdaIn {
-    pub(super) fn load(weights: &Weights, name: &str, style: usize, channels: usize) -> Result<AdaIn, LoadError> {
+    pub(super) fn load(
+        weights: &Weights,
+        name: &str,
+        style: usize,
+        channels: usize,
+    ) -> Result<AdaIn, LoadError> {
         let weight = weights.vector_if(&format!("{name}.norm.weight"), channels)?;
         let bias = weights.vector_if(&format!("{name}.norm.bias"), channels)?;
         Ok(AdaIn { style: Style::load(weights, name, style, channels)?, own: weight.zip(bias) })
@@ -139,7 +150,12 @@ impl StyleBlock {
         })
     }
 
-    pub(super) fn run(&self, compute: &mut Compute, x: &Signal, style: &[f32]) -> Result<Signal, KernelError> {
+    pub(super) fn run(
+        &self,
+        compute: &mut Compute,
+        x: &Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
         let mut y = x.clone();
         let affine = self.norms[0].of(compute, &y, style);
         leaky_relu(compute, &mut y, Some(&affine), 0.2);
@@ -200,7 +216,12 @@ impl SnakeBlock {
         Ok(SnakeBlock { pairs: dilations.iter().enumerate().map(pair).collect::<Result<_, LoadError>>()? })
     }
 
-    pub(super) fn run(&self, compute: &mut Compute, mut x: Signal, style: &[f32]) -> Result<Signal, KernelError> {
+    pub(super) fn run(
+        &self,
+        compute: &mut Compute,
+        mut x: Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
         for pair in &self.pairs {
             let mut y = x.clone();
             for half in pair {

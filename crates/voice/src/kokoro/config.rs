@@ -47,7 +47,9 @@ impl KokoroConfig {
         let list = |value: Option<&Value>, path: &str| -> Result<Vec<usize>, LoadError> {
             let numbers = value.and_then(Value::as_array).filter(|list| !list.is_empty() && list.len() <= 16);
             let numbers = numbers.and_then(|list| {
-                list.iter().map(|value| value.as_u64().filter(|v| (1..=4096).contains(v)).map(|v| v as usize)).collect()
+                list.iter()
+                    .map(|value| value.as_u64().filter(|v| (1..=4096).contains(v)).map(|v| v as usize))
+                    .collect()
             });
             numbers.ok_or_else(|| wrong(path, "expected a list of numbers above 0"))
         };
@@ -93,7 +95,10 @@ impl KokoroConfig {
             return Err(wrong("/plbert/num_attention_heads", "does not divide hidden_size"));
         }
         if config.fft % 2 != 0 || config.hop > config.fft {
-            return Err(wrong("/istftnet/gen_istft_n_fft", "expected an even number, no smaller than the hop"));
+            return Err(wrong(
+                "/istftnet/gen_istft_n_fft",
+                "expected an even number, no smaller than the hop",
+            ));
         }
         Ok(config)
     }

@@ -52,8 +52,7 @@ impl Generator {
             let channels = sizes[1];
             let bias = weights.vector(&format!("{up_name}.bias"), channels)?;
             let padding = (kernel - rate) / 2;
-            let up =
-                TransposedConv::new(compute, &up_name, sizes, &numbers, Some(&bias), (rate, padding))?;
+            let up = TransposedConv::new(compute, &up_name, sizes, &numbers, Some(&bias), (rate, padding))?;
             // The source comes as long as the last stage is.
             let stride: usize = config.upsample_rates[index + 1..].iter().product();
             let (taps, shape, source_kernel) = match index + 1 == stages {

@@ -148,7 +148,8 @@ impl TextEncoder {
     }
 
     pub(super) fn run(&self, compute: &mut Compute, tokens: &[u32]) -> Result<Signal, KernelError> {
-        let rows = tokens.iter().flat_map(|&token| &self.embedding[token as usize * self.hidden..][..self.hidden]);
+        let rows =
+            tokens.iter().flat_map(|&token| &self.embedding[token as usize * self.hidden..][..self.hidden]);
         let mut x = Signal::from_data(tokens.len(), self.hidden, rows.copied().collect());
         for (conv, norm) in &self.layers {
             x = conv.run(compute, &x)?;

@@ -11,7 +11,8 @@ use super::*;
 /// Decibels that what is right is above what is off.
 pub(crate) fn snr_db(right: &[f32], is: &[f32]) -> f64 {
     assert_eq!(right.len(), is.len(), "samples");
-    let power = |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x) * f64::from(x)).sum::<f64>();
+    let power =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x) * f64::from(x)).sum::<f64>();
     let off = power(&mut right.iter().zip(is).map(|(right, is)| right - is));
     10.0 * (power(&mut right.iter().copied()) / off).log10()
 }

@@ -100,8 +100,10 @@ impl Compute {
         let mut out = Signal::zeros(rows, matrix.rows);
         let most = tile_rows(matrix.cols.max(matrix.rows));
         let tile_max = tile_rows(matrix.cols);
-        let (mut x, mut y) =
-            (self.take_buffer(false, matrix.cols, tile_max)?, self.take_buffer(true, matrix.rows, tile_rows(matrix.rows))?);
+        let (mut x, mut y) = (
+            self.take_buffer(false, matrix.cols, tile_max)?,
+            self.take_buffer(true, matrix.rows, tile_rows(matrix.rows))?,
+        );
         let mut tile = std::mem::take(&mut self.tile);
         let mut batch = std::mem::take(&mut self.batch);
         let mut done = Ok(());
@@ -162,7 +164,12 @@ impl Compute {
     }
 
     /// `softmax(q · k · scale) · v` of all rows, `qkv` being `(rows, 3 * heads * head_dim)`. At most [`Compute::ROWS_MAX`] rows.
-    pub(crate) fn attention(&mut self, qkv: &Signal, heads: HeadShape, scale: f32) -> Result<Signal, KernelError> {
+    pub(crate) fn attention(
+        &mut self,
+        qkv: &Signal,
+        heads: HeadShape,
+        scale: f32,
+    ) -> Result<Signal, KernelError> {
         assert!(self.reserved == Some(heads), "attention of the heads that scratch was made for");
         let width = heads.heads * heads.head_dim;
         let mut x = self.backend.buffer(BufferRole::Operand, qkv.rows, 3 * width)?;
@@ -214,7 +221,12 @@ fn limits(width: usize, heads: HeadShape) -> StepLimits {
 }
 
 /// Bytes that [`Compute::reserve`] and the buffers of matrices of these shapes take.
-pub(crate) fn scratch_bytes(pool: &Arc<ThreadPool>, tier: Tier, shapes: &[(usize, usize)], heads: HeadShape) -> u64 {
+pub(crate) fn scratch_bytes(
+    pool: &Arc<ThreadPool>,
+    tier: Tier,
+    shapes: &[(usize, usize)],
+    heads: HeadShape,
+) -> u64 {
     let width = shapes.iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
     let backend = CpuBackend::new(pool.clone(), tier);
     let mut widths: Vec<(bool, usize)> =

@@ -17,7 +17,7 @@ pub(crate) struct Direction {
 
 /// Both directions.
 pub(crate) struct Lstm {
-    input: Matrix,           // (2 * 4 * hidden, inputs)
+    input: Matrix,            // (2 * 4 * hidden, inputs)
     recurrent: [Vec<f32>; 2], // (hidden, 4 * hidden)
     hidden: usize,
 }
@@ -31,7 +31,9 @@ impl Lstm {
     ) -> Result<Lstm, KernelError> {
         let hidden = directions[0].bias.len() / 4;
         let turned = |weight: &[f32]| -> Vec<f32> {
-            (0..hidden).flat_map(|from| (0..4 * hidden).map(move |gate| weight[gate * hidden + from])).collect()
+            (0..hidden)
+                .flat_map(|from| (0..4 * hidden).map(move |gate| weight[gate * hidden + from]))
+                .collect()
         };
         let recurrent = [turned(&directions[0].hidden), turned(&directions[1].hidden)];
         let [forward, backward] = directions;
@@ -65,8 +67,7 @@ impl Lstm {
             gates.copy_from_slice(&added.row(row)[way * 4 * hidden..][..4 * hidden]);
             add_product(&mut gates, &state, &self.recurrent[way]);
             for unit in 0..hidden {
-                let [input, forget, candidate, output] =
-                    [0, 1, 2, 3].map(|gate| gates[gate * hidden + unit]);
+                let [input, forget, candidate, output] = [0, 1, 2, 3].map(|gate| gates[gate * hidden + unit]);
                 cell[unit] = sigmoid(forget) * cell[unit] + sigmoid(input) * candidate.tanh();
                 state[unit] = sigmoid(output) * cell[unit].tanh();
             }

@@ -45,7 +45,8 @@ pub(crate) fn leaky_relu(compute: &Compute, x: &mut Signal, affine: Option<&Affi
         for row in piece.chunks_exact_mut(cols) {
             match affine {
                 Some(affine) => {
-                    for (value, (scale, shift)) in row.iter_mut().zip(affine.scale.iter().zip(&affine.shift)) {
+                    for (value, (scale, shift)) in row.iter_mut().zip(affine.scale.iter().zip(&affine.shift))
+                    {
                         let y = *value * scale + shift;
                         *value = y.max(slope * y);
                     }

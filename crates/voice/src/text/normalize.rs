@@ -4,23 +4,55 @@ use super::numbers::{cardinal, digits, ordinal, written, year};
 
 /// Abbreviations, without the point, where the next word begins.
 const TITLES: [(&str, &str); 16] = [
-    ("Mr", "mister"), ("Mrs", "missus"), ("Ms", "miz"), ("Dr", "doctor"), ("Prof", "professor"), ("St", "saint"),
-    ("Jr", "junior"), ("Sr", "senior"), ("vs", "versus"), ("etc", "et cetera"), ("approx", "approximately"),
-    ("dept", "department"), ("Gen", "general"), ("Col", "colonel"), ("Lt", "lieutenant"), ("No", "number"),
+    ("Mr", "mister"),
+    ("Mrs", "missus"),
+    ("Ms", "miz"),
+    ("Dr", "doctor"),
+    ("Prof", "professor"),
+    ("St", "saint"),
+    ("Jr", "junior"),
+    ("Sr", "senior"),
+    ("vs", "versus"),
+    ("etc", "et cetera"),
+    ("approx", "approximately"),
+    ("dept", "department"),
+    ("Gen", "general"),
+    ("Col", "colonel"),
+    ("Lt", "lieutenant"),
+    ("No", "number"),
 ];
 /// Those that are two letters with points.
-const POINTED: [(&str, &str); 4] = [("e.g.", "for example"), ("i.e.", "that is"), ("a.m.", "A M"), ("p.m.", "P M")];
+const POINTED: [(&str, &str); 4] =
+    [("e.g.", "for example"), ("i.e.", "that is"), ("a.m.", "A M"), ("p.m.", "P M")];
 /// Units behind a number: one, several.
 const UNITS: [(&str, &str, &str); 27] = [
-    ("km/h", "kilometer per hour", "kilometers per hour"), ("mph", "mile per hour", "miles per hour"),
-    ("km", "kilometer", "kilometers"), ("cm", "centimeter", "centimeters"), ("mm", "millimeter", "millimeters"),
-    ("m", "meter", "meters"), ("kg", "kilogram", "kilograms"), ("mg", "milligram", "milligrams"),
-    ("g", "gram", "grams"), ("lb", "pound", "pounds"), ("lbs", "pound", "pounds"), ("oz", "ounce", "ounces"),
-    ("ft", "foot", "feet"), ("mi", "mile", "miles"), ("ml", "milliliter", "milliliters"), ("l", "liter", "liters"),
-    ("ms", "millisecond", "milliseconds"), ("s", "second", "seconds"), ("min", "minute", "minutes"),
-    ("h", "hour", "hours"), ("Hz", "hertz", "hertz"), ("kHz", "kilohertz", "kilohertz"),
-    ("GB", "gigabyte", "gigabytes"), ("MB", "megabyte", "megabytes"), ("KB", "kilobyte", "kilobytes"),
-    ("kW", "kilowatt", "kilowatts"), ("%", "percent", "percent"),
+    ("km/h", "kilometer per hour", "kilometers per hour"),
+    ("mph", "mile per hour", "miles per hour"),
+    ("km", "kilometer", "kilometers"),
+    ("cm", "centimeter", "centimeters"),
+    ("mm", "millimeter", "millimeters"),
+    ("m", "meter", "meters"),
+    ("kg", "kilogram", "kilograms"),
+    ("mg", "milligram", "milligrams"),
+    ("g", "gram", "grams"),
+    ("lb", "pound", "pounds"),
+    ("lbs", "pound", "pounds"),
+    ("oz", "ounce", "ounces"),
+    ("ft", "foot", "feet"),
+    ("mi", "mile", "miles"),
+    ("ml", "milliliter", "milliliters"),
+    ("l", "liter", "liters"),
+    ("ms", "millisecond", "milliseconds"),
+    ("s", "second", "seconds"),
+    ("min", "minute", "minutes"),
+    ("h", "hour", "hours"),
+    ("Hz", "hertz", "hertz"),
+    ("kHz", "kilohertz", "kilohertz"),
+    ("GB", "gigabyte", "gigabytes"),
+    ("MB", "megabyte", "megabytes"),
+    ("KB", "kilobyte", "kilobytes"),
+    ("kW", "kilowatt", "kilowatts"),
+    ("%", "percent", "percent"),
 ];
 const CURRENCIES: [(char, [&str; 4]); 4] = [
     ('$', ["dollar", "dollars", "cent", "cents"]),
@@ -29,13 +61,30 @@ const CURRENCIES: [(char, [&str; 4]); 4] = [
     ('¥', ["yen", "yen", "sen", "sen"]),
 ];
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const SCALES: [&str; 4] = ["thousand", "million", "billion", "trillion"];
 const SIGNS: [(char, &str); 9] = [
-    ('&', "and"), ('@', "at"), ('+', "plus"), ('=', "equals"), ('#', "number"), ('°', "degrees"), ('×', "times"),
-    ('÷', "divided by"), ('~', "about"),
+    ('&', "and"),
+    ('@', "at"),
+    ('+', "plus"),
+    ('=', "equals"),
+    ('#', "number"),
+    ('°', "degrees"),
+    ('×', "times"),
+    ('÷', "divided by"),
+    ('~', "about"),
 ];
 
 /// A text in words.
@@ -64,15 +113,19 @@ fn one(words: &[&str]) -> (usize, String) {
     let core = rest.trim_end_matches([')', '"', '\'', '”', '’', ']', '}', ',', ';', ':', '!', '?', '.', '…']);
     let after = &rest[core.len()..];
     let around = |middle: String, after: &str| format!("{before}{middle}{after}");
-    if let Some((_, long)) = TITLES.iter().find(|(short, _)| *short == core).filter(|_| after.starts_with('.')) {
+    if let Some((_, long)) =
+        TITLES.iter().find(|(short, _)| *short == core).filter(|_| after.starts_with('.'))
+    {
         // The point is the abbreviation's own, unless nothing follows.
         let after = if words.len() > 1 { &after[1..] } else { after };
-        let known = core != "No" || words.get(1).is_some_and(|next| next.starts_with(|c: char| c.is_ascii_digit()));
+        let known =
+            core != "No" || words.get(1).is_some_and(|next| next.starts_with(|c: char| c.is_ascii_digit()));
         if known {
             return (1, around((*long).to_owned(), after));
         }
     }
-    if let Some(month) = MONTHS.iter().find(|month| **month == core).filter(|_| after.is_empty() || after == ".")
+    if let Some(month) =
+        MONTHS.iter().find(|month| **month == core).filter(|_| after.is_empty() || after == ".")
         && let Some((used, date, after)) = after_month(&words[1..])
     {
         return (1 + used, format!("{before}{month} {date}{after}"));
@@ -97,7 +150,9 @@ fn with_next<'a>(core: &str, next: &'a str) -> Option<(String, &'a str)> {
     if let Some((sign, names)) = CURRENCIES.iter().find(|(sign, _)| core.starts_with(*sign)) {
         let amount = core.trim_start_matches(*sign);
         let scale = SCALES.iter().find(|scale| scale.eq_ignore_ascii_case(name));
-        return scale.filter(|_| is_number(amount)).map(|scale| (format!("{} {scale} {}", written(amount), names[1]), after));
+        return scale
+            .filter(|_| is_number(amount))
+            .map(|scale| (format!("{} {scale} {}", written(amount), names[1]), after));
     }
     let (_, one, many) = UNITS.iter().find(|(short, ..)| *short == name && name.len() > 1)?;
     is_number(core).then(|| (format!("{} {}", written(core), if core == "1" { one } else { many }), after))
@@ -130,7 +185,8 @@ fn after_month<'a>(words: &[&'a str]) -> Option<(usize, String, &'a str)> {
 fn is_number(text: &str) -> bool {
     let (whole, fraction) = text.split_once('.').map_or((text, "0"), |(whole, rest)| (whole, rest));
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let grouped = whole.split(',').enumerate().all(|(at, group)| plain(group) && (at == 0 || group.len() == 3));
+    let grouped =
+        whole.split(',').enumerate().all(|(at, group)| plain(group) && (at == 0 || group.len() == 3));
     grouped && plain(fraction)
 }
 
@@ -163,7 +219,9 @@ fn token(core: &str) -> String {
             return format!("{} {long}", token(amount));
         }
     }
-    if let Some(rest) = ["st", "nd", "rd", "th"].iter().find_map(|end| core.strip_suffix(end)).and_then(number) {
+    if let Some(rest) =
+        ["st", "nd", "rd", "th"].iter().find_map(|end| core.strip_suffix(end)).and_then(number)
+    {
         return ordinal(rest);
     }
     if let Some(decade) = core.strip_suffix('s').filter(|text| text.len() == 4).and_then(number) {
@@ -193,7 +251,9 @@ fn money(amount: &str, [one, many, cent, cents]: &[&str; 4]) -> String {
     let small = fraction.parse::<u64>().unwrap_or(0) * if fraction.len() == 1 { 10 } else { 1 };
     match (fraction.len(), small) {
         (0..=2, 0) => main,
-        (0..=2, _) if whole == "0" => format!("{} {}", cardinal(small), if small == 1 { cent } else { cents }),
+        (0..=2, _) if whole == "0" => {
+            format!("{} {}", cardinal(small), if small == 1 { cent } else { cents })
+        }
         (0..=2, _) => format!("{main} and {} {}", cardinal(small), if small == 1 { cent } else { cents }),
         _ => format!("{} {many}", written(amount)),
     }
@@ -311,9 +371,18 @@ mod tests {
             ("Dr. Smith met Mrs. Jones.", "doctor Smith met missus Jones."),
             ("On May 5, 2024 at 3:45 pm!", "On May fifth, twenty twenty-four at three forty-five pm!"),
             ("At 10:05am and 9am.", "At ten oh five A M and nine A M."),
-            ("2024-05-17 or 5/17/2024", "May seventeenth, twenty twenty-four or May seventeenth, twenty twenty-four"),
-            ("It is 20°C, 5 km and 80kg.", "It is twenty degrees Celsius, five kilometers and eighty kilograms."),
-            ("In 1984, 1,234 of 50%", "In nineteen eighty-four, one thousand two hundred thirty-four of fifty percent"),
+            (
+                "2024-05-17 or 5/17/2024",
+                "May seventeenth, twenty twenty-four or May seventeenth, twenty twenty-four",
+            ),
+            (
+                "It is 20°C, 5 km and 80kg.",
+                "It is twenty degrees Celsius, five kilometers and eighty kilograms.",
+            ),
+            (
+                "In 1984, 1,234 of 50%",
+                "In nineteen eighty-four, one thousand two hundred thirty-four of fifty percent",
+            ),
             ("the 21st of the 1990s", "the twenty-first of the nineteen nineties"),
             ("pages 5-10, about 1/2 or 3/4", "pages five to ten, about one half or three quarters"),
             ("Tom & Ann, e.g. \"B2B\"", "Tom and Ann, for example \"B two B\""),
@@ -327,7 +396,9 @@ mod tests {
 
     #[test]
     fn nothing_panics() {
-        for text in ["", " ", "$", "$.", "1/0", "0/0", "99:99", "1-2-3", "-", "%", "°", "€€5", "１２", "5/", "/5", "٣"] {
+        for text in [
+            "", " ", "$", "$.", "1/0", "0/0", "99:99", "1-2-3", "-", "%", "°", "€€5", "１２", "5/", "/5", "٣",
+        ] {
             normalize(text);
         }
     }

@@ -1,8 +1,26 @@
 //! Numbers in English words.
 
 const SMALL: [&str; 20] = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
 ];
 const TENS: [&str; 10] =
     ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
@@ -75,9 +93,12 @@ pub(super) fn digits(text: &str) -> String {
 /// A number as it is written: digits, commas between thousands, a point.
 pub(super) fn written(text: &str) -> String {
     let text = text.replace(',', "");
-    let (whole, fraction) = text.split_once('.').map_or((&text[..], None), |(whole, rest)| (whole, Some(rest)));
+    let (whole, fraction) =
+        text.split_once('.').map_or((&text[..], None), |(whole, rest)| (whole, Some(rest)));
     let said = match whole.parse::<u64>() {
-        Ok(number) if whole.len() <= DIGITS_MAX && !(whole.len() > 1 && whole.starts_with('0')) => cardinal(number),
+        Ok(number) if whole.len() <= DIGITS_MAX && !(whole.len() > 1 && whole.starts_with('0')) => {
+            cardinal(number)
+        }
         _ if whole.is_empty() => "zero".to_owned(),
         _ => digits(whole),
     };
@@ -102,10 +123,21 @@ mod tests {
         ] {
             assert_eq!(cardinal(number), right);
         }
-        assert_eq!(["3", "20", "101", "12"].map(|n| ordinal(n.parse().unwrap())), ["third", "twentieth", "one hundred first", "twelfth"]);
-        assert_eq!([1984, 1905, 1900, 2000, 2005, 2024].map(year), [
-            "nineteen eighty-four", "nineteen oh five", "nineteen hundred", "two thousand", "two thousand five", "twenty twenty-four"
-        ]);
+        assert_eq!(
+            ["3", "20", "101", "12"].map(|n| ordinal(n.parse().unwrap())),
+            ["third", "twentieth", "one hundred first", "twelfth"]
+        );
+        assert_eq!(
+            [1984, 1905, 1900, 2000, 2005, 2024].map(year),
+            [
+                "nineteen eighty-four",
+                "nineteen oh five",
+                "nineteen hundred",
+                "two thousand",
+                "two thousand five",
+                "twenty twenty-four"
+            ]
+        );
         assert_eq!(written("1,234.50"), "one thousand two hundred thirty-four point five zero");
         assert_eq!(written("007"), "zero zero seven");
     }

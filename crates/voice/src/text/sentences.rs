@@ -1,9 +1,8 @@
 //! A text's sentences.
 
 /// Words whose point ends no sentence.
-const SHORT: [&str; 15] = [
-    "mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt",
-];
+const SHORT: [&str; 15] =
+    ["mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt"];
 
 /// The sentences of a text, in order, without white space around them. A blank line ends one too.
 pub(crate) fn sentences(text: &str) -> Vec<String> {
@@ -44,9 +43,10 @@ mod tests {
     #[test]
     fn points_inside_of_sentences_end_none() {
         let text = "Dr. A. Smith said \"No.\" He left at 3.5, e.g. early! (Really?)\n\nA title\n\nThe end";
-        assert_eq!(sentences(text), [
-            "Dr. A. Smith said \"No.\" He left at 3.5, e.g. early!", "(Really?)", "A title", "The end"
-        ]);
+        assert_eq!(
+            sentences(text),
+            ["Dr. A. Smith said \"No.\" He left at 3.5, e.g. early!", "(Really?)", "A title", "The end"]
+        );
         assert!(sentences(" \n\n ").is_empty());
     }
 }
