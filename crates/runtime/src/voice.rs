@@ -137,7 +137,7 @@ fn text_files(file: &Path, vocab: &[(String, u32)]) -> TextFiles {
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?s)."}, "behavior": "Isolated", "invert": false},
         "post_processor": null,
         "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": symbols, "unk_token": UNKNOWN},
+        "model": {"type": "WordPiece", "vocab": symbols, "unk_token": UNKNOWN},
     });
     TextFiles {
         file: file.display().to_string(),
