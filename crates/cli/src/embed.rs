@@ -12,12 +12,10 @@ mod request;
 use crate::args::{EmbedArgs, InputFormat};
 use crate::connect::MESSAGE_BYTES_MAX;
 use crate::error::{CliError, PartialError};
-use crate::host::{Host, HostOptions, Stays};
+use crate::host::{Host, HostOptions};
 use crate::input::{Input, Survey};
-use crate::missing::IfMissing;
 use crate::term::tell;
 use batch::{Batch, EmbeddedBatch};
-use hanzo_engine_daemon::config::OverrideConfig;
 use hanzo_engine_proto::v1::{self, Capability};
 use output::Kind;
 use partial::{Outcome, Partial, Record, RowCounts};
@@ -39,18 +37,8 @@ const ANSWER_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 / 2;
 pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
     let plan = Plan::new(&args)?;
     let survey = plan.input.survey()?;
-    let wanted = HostOptions {
-        model: &args.model,
-        engine: &args.engine,
-        store: &args.store,
-        kv_type: None,
-        draft_model: None,
-        overrides: OverrideConfig::default(),
-        log_level: args.log_level,
-        quiet: args.quiet,
-        missing: IfMissing::Fail,
-        stays: Stays::AsRequest,
-    };
+    let usual = HostOptions::once(&args.model, &args.engine, &args.store);
+    let wanted = HostOptions { log_level: args.log_level, quiet: args.quiet, ..usual };
     let host = Host::open(wanted).await?;
     let embed_client = embed_client(&args, &host)?;
     let done = match &plan.output {

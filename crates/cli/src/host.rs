@@ -29,6 +29,24 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) stays: Stays,
 }
 
+impl<'a> HostOptions<'a> {
+    /// Of a model that is on this machine and used once, as it is.
+    pub(crate) fn once(model: &'a str, engine: &'a EngineArgs, store: &'a StoreArgs) -> Self {
+        Self {
+            model,
+            engine,
+            store,
+            kv_type: None,
+            draft_model: None,
+            overrides: OverrideConfig::default(),
+            log_level: LogLevel::Error,
+            quiet: false,
+            missing: IfMissing::Fail,
+            stays: Stays::AsRequest,
+        }
+    }
+}
+
 /// How long a model stays with a daemon that runs already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stays {

@@ -3,13 +3,11 @@
 use crate::args::RerankArgs;
 use crate::connect;
 use crate::error::CliError;
-use crate::host::{Host, HostOptions, Stays};
+use crate::host::{Host, HostOptions};
 use crate::input::{Input, Text};
-use crate::missing::IfMissing;
 use crate::print::{print_json, print_table};
 use crate::table::Table;
 use console::{Term, truncate_str};
-use hanzo_engine_daemon::config::OverrideConfig;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -39,18 +37,8 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
         return Err(CliError::Usage("--query is empty".to_owned()));
     }
     let mut documents = documents(&args)?;
-    let wanted = HostOptions {
-        model: &args.model,
-        engine: &args.engine,
-        store: &args.store,
-        kv_type: None,
-        draft_model: None,
-        overrides: OverrideConfig::default(),
-        log_level: args.log_level,
-        quiet: false,
-        missing: IfMissing::Fail,
-        stays: Stays::AsRequest,
-    };
+    let usual = HostOptions::once(&args.model, &args.engine, &args.store);
+    let wanted = HostOptions { log_level: args.log_level, ..usual };
     let mut host = Host::open(wanted).await?;
     let scored = score(&args, &mut host, &mut documents).await;
     let printed = scored.and_then(|()| {

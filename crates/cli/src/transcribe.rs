@@ -3,13 +3,11 @@
 use crate::args::TranscribeArgs;
 use crate::connect::{self, SpeechApi};
 use crate::error::CliError;
-use crate::host::{Host, HostOptions, Stays};
-use crate::missing::IfMissing;
+use crate::host::{Host, HostOptions};
 use crate::print::print_line;
 use crate::progress_line::ProgressLine;
 use crate::size::show_span;
 use crate::term::{harmless, tell};
-use hanzo_engine_daemon::config::OverrideConfig;
 use hanzo_engine_gateway::subtitles::{srt, vtt};
 use hanzo_engine_proto::v1::{
     TranscribeConfig, TranscribeFinished, TranscribeRequest, TranscribeStarted, TranscriptSegment,
@@ -33,18 +31,8 @@ const PIECES_MAX: usize = 4;
 /// Runs the command.
 pub(crate) async fn transcribe(args: TranscribeArgs) -> Result<(), CliError> {
     let shape = Shape::of(&args)?;
-    let wanted = HostOptions {
-        model: &args.model,
-        engine: &args.engine,
-        store: &args.store,
-        kv_type: None,
-        draft_model: None,
-        overrides: OverrideConfig::default(),
-        log_level: args.log_level,
-        quiet: args.quiet,
-        missing: IfMissing::Fail,
-        stays: Stays::AsRequest,
-    };
+    let usual = HostOptions::once(&args.model, &args.engine, &args.store);
+    let wanted = HostOptions { log_level: args.log_level, quiet: args.quiet, ..usual };
     let host = Host::open(wanted).await?;
     let done = all(&args, shape, &host).await;
     host.close(done).await

@@ -56,8 +56,11 @@ pub fn check(level: &str) -> Result<(), ConfigError> {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
-    // The library of MCP tells of each message.
-    let quiet = if level.contains("rmcp") { level.to_owned() } else { format!("{level},rmcp=error") };
+    // The library of MCP tells of each message, and that of sounds takes what a client sent for an error of its own.
+    let quiet =
+        [("rmcp", "error"), ("symphonia", "off")].into_iter().filter(|(library, _)| !level.contains(library));
+    let quiet =
+        quiet.fold(level.to_owned(), |filter, (library, level)| format!("{filter},{library}={level}"));
     EnvFilter::try_new(quiet)
         .map_err(|error| ConfigError::Value { key: "log.level", reason: error.to_string() })
 }

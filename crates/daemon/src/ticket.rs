@@ -4,21 +4,22 @@
 
 mod embed;
 mod events;
+mod line;
 mod sound;
 
 use std::{
-    sync::{Arc, OnceLock},
-    task::{Context, Poll, Waker},
+    task::Waker,
     time::{Duration, Instant},
 };
 
 use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
+use line::{Events, Line, line};
 pub(crate) use sound::{SoundEvents, SoundTicket, sound_ticket};
 
 use crate::{
-    admission::{Admission, QueuePlace, RunningPlace},
+    admission::{Admission, QueuePlace},
     limits::{EVENTS_PER_STEP_MAX, SCORED_PER_STEP_MAX},
     metrics::ModelMetrics,
 };
@@ -96,26 +97,13 @@ pub(crate) enum JobEnd {
 /// The worker's end.
 pub(crate) struct Ticket {
     pub(crate) job: Job,
-    events: events::Sender<JobEvent>,
-    ended: Arc<OnceLock<JobEnd>>,
-    deadline: Option<Instant>,
-    arrived: Instant,
-    place: Place,
+    line: Line<JobEvent>,
     choices: Vec<Clock>,
     unfinished: u32,
 }
 
 /// The client's end.
-pub(crate) struct JobEvents {
-    events: events::Receiver<JobEvent>,
-    ended: Arc<OnceLock<JobEnd>>,
-}
-
-enum Place {
-    Waiting(QueuePlace),
-    Running { since: Instant, _place: RunningPlace },
-    Gone,
-}
+pub(crate) type JobEvents = Events<JobEvent>;
 
 #[derive(Clone, Copy, Default)]
 struct Clock {
@@ -146,38 +134,20 @@ pub(crate) fn ticket(
     events_max: usize,
     worker: Waker,
 ) -> (Ticket, JobEvents) {
-    let (sender, events) = events::channel(events_max, worker);
-    let ended = Arc::new(OnceLock::new());
-    let ticket = Ticket {
-        events: sender,
-        ended: ended.clone(),
-        deadline,
-        arrived,
-        place: Place::Waiting(place),
-        choices: vec![Clock::default(); job.choices as usize],
-        unfinished: job.choices,
-        job,
-    };
-    (ticket, JobEvents { events, ended })
+    let (line, events) = line(place, (arrived, deadline), events_max, worker);
+    let choices = vec![Clock::default(); job.choices as usize];
+    (Ticket { line, choices, unfinished: job.choices, job }, events)
 }
 
 impl Ticket {
     /// When it must have ended.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.line.deadline()
     }
 
     /// Whether its client left, is late or reads again.
     pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        if self.events.is_closed() {
-            ClientState::Left
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            ClientState::Late
-        } else if self.events.resumes() {
-            ClientState::Resume
-        } else {
-            ClientState::Fine
-        }
+        self.line.client_state(now)
     }
 
     /// Passes an event on, measured. True when it was the last.
@@ -191,41 +161,26 @@ impl Ticket {
         let timings = self.measure(&event, now, metrics);
         self.unfinished -= u32::from(matches!(event.kind, EventKind::Finished { .. }));
         let over = self.unfinished == 0;
-        // First: a client that has read its last event finds its place free.
         if over {
-            if let Place::Running { since, .. } = &self.place {
-                admission.served(now - *since);
-            }
-            self.finish(JobEnd::Done);
+            self.line.done(now, admission);
         }
-        self.events.send(JobEvent { choice: event.choice, kind: event.kind, timings });
+        self.line.send(JobEvent { choice: event.choice, kind: event.kind, timings });
         over
     }
 
     /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
     pub(crate) fn must_pause(&self) -> bool {
-        self.events.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX)
+        self.line.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX)
     }
 
     /// Ends it early; queued events are still read first.
-    pub(crate) fn end(mut self, end: JobEnd) {
-        self.finish(end);
+    pub(crate) fn end(self, end: JobEnd) {
+        self.line.end(end);
     }
 
     /// Ends it because its worker failed.
     pub(crate) fn fail(self, error_id: &str) {
-        let error_id = error_id.to_owned();
-        let end = match self.place {
-            Place::Waiting(_) => JobEnd::NotReached { error_id },
-            Place::Running { .. } | Place::Gone => JobEnd::WorkerFailed { error_id },
-        };
-        self.end(end);
-    }
-
-    fn finish(&mut self, end: JobEnd) {
-        self.place = Place::Gone;
-        // Only the worker sets it, and once: a finished ticket is dropped.
-        let _ = self.ended.set(end);
+        self.line.fail(error_id);
     }
 
     fn measure(&mut self, event: &Event, now: Instant, metrics: &ModelMetrics) -> Option<Timings> {
@@ -233,11 +188,7 @@ impl Ticket {
         match &event.kind {
             EventKind::Started { .. } => {
                 clock.started = Some(now);
-                if let Place::Waiting(_) = self.place
-                    && let Place::Waiting(place) = std::mem::replace(&mut self.place, Place::Gone)
-                {
-                    self.place = Place::Running { since: now, _place: place.begin() };
-                    metrics.queue_time.observe((now - self.arrived).as_secs_f64());
+                if self.line.begin(now, metrics) {
                     metrics.prompt_tokens.inc_by(self.job.prompt.len() as u64);
                     metrics.prompt_length.observe(self.job.prompt.len() as f64);
                 }
@@ -248,7 +199,7 @@ impl Ticket {
                     Some(last) => metrics.inter_token.observe((now - last).as_secs_f64()),
                     None => {
                         clock.first = Some(now);
-                        metrics.first_token.observe((now - self.arrived).as_secs_f64());
+                        metrics.first_token.observe(self.line.elapsed(now).as_secs_f64());
                     }
                 }
                 None
@@ -256,8 +207,11 @@ impl Ticket {
             EventKind::Finished { usage, .. } => {
                 let started = clock.started.unwrap_or(now);
                 let first = clock.first.unwrap_or(now);
-                let timings =
-                    Timings { queue: started - self.arrived, prefill: first - started, decode: now - first };
+                let timings = Timings {
+                    queue: self.line.elapsed(started),
+                    prefill: first - started,
+                    decode: now - first,
+                };
                 metrics.prefill_time.observe(timings.prefill.as_secs_f64());
                 metrics.decode_time.observe(timings.decode.as_secs_f64());
                 metrics.generation_length.observe(f64::from(usage.completion_tokens));
@@ -274,14 +228,5 @@ impl Ticket {
             | EventKind::ConstraintFailed { .. }
             | EventKind::Computed(_) => None,
         }
-    }
-}
-
-impl JobEvents {
-    /// The next event, or how the job ended.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<JobEvent, JobEnd>> {
-        let lost = || JobEnd::Stopped("the model's worker ended");
-        let end = || self.ended.get().cloned().unwrap_or_else(lost);
-        self.events.poll_next(context).map(|event| event.ok_or_else(end))
     }
 }

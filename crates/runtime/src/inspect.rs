@@ -329,6 +329,9 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
                 bytes: tensor.bytes.len() as u64,
             }));
             facts.files = weights.files;
+        } else if let Some(file) = crate::whisper::converted(directory) {
+            facts.format = "ctranslate2";
+            facts.files = vec![file];
         }
     } else {
         facts.format = "safetensors";

@@ -7,6 +7,12 @@ Each folder has a random model of the library's own class as the library saves i
 `golden.safetensors` has of the sound that `sound` makes: every seventh frame of `mel`, every ninth row that the encoder gives
 (`encoded`), and the `logits` of all `tokens` after the prompt. `golden.json` has those tokens, drawn greedily (`greedy`), and
 those that are drawn under the library's own rules of timestamps and suppression (`ruled`).
+
+`ctranslate2` has what CTranslate2's own converter makes of `turbo` (pip install ctranslate2): for each of float16, int8 and bfloat16
+
+    ct2-transformers-converter --model turbo --output_dir converted --quantization int8 && cp converted/model.bin ctranslate2/int8.bin
+
+and `config.json` of the first.
 """
 import json, shutil
 from pathlib import Path

@@ -2,7 +2,6 @@
 //! heard. Dropping the client's end is the cancellation; dropping the sender of the samples ends the sound.
 
 use std::{
-    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -13,7 +12,7 @@ use hanzo_engine_runtime::{
 };
 use tokio::sync::mpsc;
 
-use super::{ClientState, JobEnd, Place, events};
+use super::{ClientState, Events, JobEnd, Line, line};
 use crate::{
     admission::{Admission, QueuePlace},
     limits::{EVENTS_MAX, WINDOW_EVENTS_MAX},
@@ -25,11 +24,7 @@ pub(crate) struct SoundTicket {
     pub(crate) job: TranscribeJob,
     sound: Option<mpsc::Receiver<Vec<f32>>>, // none: it has ended
     worker: Waker,
-    events: events::Sender<Heard>,
-    ended: Arc<OnceLock<JobEnd>>,
-    deadline: Option<Instant>,
-    arrived: Instant,
-    place: Place,
+    line: Line<Heard>,
 }
 
 /// A part of a transcription, with what only the worker can measure.
@@ -40,51 +35,29 @@ pub(crate) struct Heard {
 }
 
 /// The client's end.
-pub(crate) struct SoundEvents {
-    events: events::Receiver<Heard>,
-    ended: Arc<OnceLock<JobEnd>>,
-}
+pub(crate) type SoundEvents = Events<Heard>;
 
 /// The two ends of a sound; `worker` is woken when samples come, and when the client reads or leaves.
 pub(crate) fn sound_ticket(
     job: TranscribeJob,
     sound: mpsc::Receiver<Vec<f32>>,
     place: QueuePlace,
-    (arrived, deadline): (Instant, Option<Instant>),
+    times: (Instant, Option<Instant>),
     worker: Waker,
 ) -> (SoundTicket, SoundEvents) {
-    let (sender, events) = events::channel(EVENTS_MAX, worker.clone());
-    let ended = Arc::new(OnceLock::new());
-    let ticket = SoundTicket {
-        job,
-        sound: Some(sound),
-        worker,
-        events: sender,
-        ended: ended.clone(),
-        deadline,
-        arrived,
-        place: Place::Waiting(place),
-    };
-    (ticket, SoundEvents { events, ended })
+    let (line, events) = line(place, times, EVENTS_MAX, worker.clone());
+    (SoundTicket { job, sound: Some(sound), worker, line }, events)
 }
 
 impl SoundTicket {
     /// When it must have ended.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.line.deadline()
     }
 
     /// Whether its client left, is late or reads again.
     pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        if self.events.is_closed() {
-            ClientState::Left
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            ClientState::Late
-        } else if self.events.resumes() {
-            ClientState::Resume
-        } else {
-            ClientState::Fine
-        }
+        self.line.client_state(now)
     }
 
     /// Samples that have come, or the sound's end, which is told once; nothing where there are none yet, and then the worker is
@@ -109,55 +82,27 @@ impl SoundTicket {
         (metrics, admission): (&ModelMetrics, &Admission),
     ) -> bool {
         let EventKind::Heard(transcript) = event.kind else { return false };
-        if let Place::Waiting(_) = self.place
-            && let Place::Waiting(place) = std::mem::replace(&mut self.place, Place::Gone)
-        {
-            self.place = Place::Running { since: now, _place: place.begin() };
-            metrics.queue_time.observe((now - self.arrived).as_secs_f64());
-        }
+        self.line.begin(now, metrics);
         let over = matches!(*transcript, Transcript::Finished { .. });
         if over {
-            if let Place::Running { since, .. } = &self.place {
-                admission.served(now - *since);
-            }
-            self.finish(JobEnd::Done);
+            self.line.done(now, admission);
         }
-        self.events.send(Heard { transcript: *transcript, elapsed: now - self.arrived });
+        self.line.send(Heard { transcript: *transcript, elapsed: self.line.elapsed(now) });
         over
     }
 
     /// Whether the sound must pause, because its next window's events might not fit beside those of the one at hand.
     pub(crate) fn must_pause(&self) -> bool {
-        self.events.must_pause(2 * WINDOW_EVENTS_MAX)
+        self.line.must_pause(2 * WINDOW_EVENTS_MAX)
     }
 
     /// Ends it early; queued events are still read first.
-    pub(crate) fn end(mut self, end: JobEnd) {
-        self.finish(end);
+    pub(crate) fn end(self, end: JobEnd) {
+        self.line.end(end);
     }
 
     /// Ends it because its worker failed.
     pub(crate) fn fail(self, error_id: &str) {
-        let error_id = error_id.to_owned();
-        let end = match self.place {
-            Place::Waiting(_) => JobEnd::NotReached { error_id },
-            Place::Running { .. } | Place::Gone => JobEnd::WorkerFailed { error_id },
-        };
-        self.end(end);
-    }
-
-    fn finish(&mut self, end: JobEnd) {
-        self.place = Place::Gone;
-        // Only the worker sets it, and once: a finished ticket is dropped.
-        let _ = self.ended.set(end);
-    }
-}
-
-impl SoundEvents {
-    /// The next event, or how the sound ended.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Heard, JobEnd>> {
-        let lost = || JobEnd::Stopped("the model's worker ended");
-        let end = || self.ended.get().cloned().unwrap_or_else(lost);
-        self.events.poll_next(context).map(|event| event.ok_or_else(end))
+        self.line.fail(error_id);
     }
 }

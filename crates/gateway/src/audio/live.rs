@@ -24,6 +24,8 @@ struct Live {
     logprobs: Vec<Value>,
     /// Text that was said as deltas and no segment has repeated yet.
     ahead: String,
+    /// No delta has been sent: all of them together are the text of the end, which no space begins.
+    first: bool,
     keep_alive: Duration,
     peer: Option<Peer>,
 }
@@ -31,7 +33,8 @@ struct Live {
 /// The streamed answer: dropping it ends the engine's work.
 pub(crate) fn response(mut begun: Begun, keep_alive: Duration, peer: Option<Peer>) -> Response {
     let early = std::mem::take(&mut begun.events).into();
-    let live = Live { begun, early, logprobs: Vec::new(), ahead: String::new(), keep_alive, peer };
+    let live =
+        Live { begun, early, logprobs: Vec::new(), ahead: String::new(), first: true, keep_alive, peer };
     let frames = stream::unfold(Some(live), |live| async {
         let (bytes, live) = live?.frame().await;
         Some((Ok::<_, Infallible>(bytes), live))
@@ -80,7 +83,9 @@ impl Live {
         }
     }
 
-    fn delta(&self, text: &str, frames: &mut Frames) {
+    fn delta(&mut self, text: &str, frames: &mut Frames) {
+        let text = if self.first { text.trim_start() } else { text };
+        self.first &= text.is_empty();
         if !text.is_empty() {
             frames.data(&json!({"type": "transcript.text.delta", "delta": text}));
         }

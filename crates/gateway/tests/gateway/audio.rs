@@ -86,7 +86,8 @@ async fn answers_are_in_openais_shapes() {
     let answer = ask(&server, &[("stream", "true"), ("include[]", "logprobs")]).await;
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     let events = answer.events();
-    assert_eq!(events[0], json!({"type": "transcript.text.delta", "delta": " Guten Tag."}));
+    assert_eq!(events[0], json!({"type": "transcript.text.delta", "delta": "Guten Tag."}));
+    assert_eq!(events[1]["delta"], " Auf Wiedersehen.");
     assert_eq!(events.len(), 3, "{events:?}");
     assert_eq!(
         (&events[2]["type"], &events[2]["text"]),

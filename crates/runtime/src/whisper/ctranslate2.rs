@@ -322,14 +322,19 @@ impl Model {
         let scales = self.variable(&scale_name)?;
         let rows = shape.first().copied().unwrap_or(0).max(1);
         let cols = codes.len() / rows;
+        if cols == 0 {
+            return Err(self.corrupt(name, format!("{shape:?} has no numbers")));
+        }
         let whole = shape.len() == 2 && cols.is_multiple_of(BLOCK);
         let (F32, Ok(scales)) =
             (scales.kind, scales.bytes.chunks_exact(4).map(numbers).collect::<Result<Vec<f32>, ()>>())
         else {
             return Err(self.corrupt(&scale_name, "expected float32".into()));
         };
-        if scales.len() != rows || scales.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
-            return Err(self.corrupt(&scale_name, format!("expected {rows} numbers above 0")));
+        // What they divide by is kept as a half.
+        let sound = |scale: &f32| scale.is_finite() && *scale > 0.0 && f16::from_f32(1.0 / scale).is_finite();
+        if scales.len() != rows || !scales.iter().all(sound) {
+            return Err(self.corrupt(&scale_name, format!("expected {rows} numbers above 0.000016")));
         }
         let of = |dtype, bytes| Tensor {
             file: self.file.clone(),

@@ -60,7 +60,7 @@ impl WhisperFiles {
         overrides: &Overrides,
     ) -> Result<Option<(WhisperFiles, Watched)>, LoadError> {
         let config = read_config(directory, "config.json")?;
-        if ctranslate2::is_whisper(&directory.join(ctranslate2::FILE)) {
+        if super::converted(directory).is_some() {
             let name = directory.join("config.json").display().to_string();
             let mut config = config.unwrap_or_else(|| Config::new(name, serde_json::Map::new()));
             return Self::from_ctranslate2(directory, &mut config, overrides).map(Some);

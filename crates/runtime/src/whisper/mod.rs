@@ -26,5 +26,10 @@ pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};
 pub use vocabulary::{Asked, Vocabulary};
 
+/// The weights in a directory that CTranslate2's converter has made of a Whisper model; none in any other.
+pub(crate) fn converted(directory: &std::path::Path) -> Option<std::path::PathBuf> {
+    Some(directory.join(ctranslate2::FILE)).filter(|file| ctranslate2::is_whisper(file))
+}
+
 /// Samples of a second: the sound is one channel of f32 between -1 and 1.
 pub const SAMPLE_RATE: usize = 16_000;

@@ -2,6 +2,8 @@
 //! reference backend and on every tier: frames, rows, logits, tokens with and without rules. Sounds through the engine, alone
 //! and with others.
 
+mod converted;
+
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -115,9 +117,9 @@ fn frames_are_the_extractors() {
     }
 }
 
-fn check<B: EncoderOps>(backend: B, case: &str, what: &str) {
-    let (opened, golden) = (open(case), golden(case));
-    let files = files(&opened);
+fn check<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) {
+    let golden = golden(case);
+    let files = files(opened);
     let spec = files.spec.clone();
     let mut model = Whisper::load(backend, files, WeightType::Stored, 2, &mut |_| ()).unwrap();
     model.hear(1, &window(&spec, &sound(golden.samples))).unwrap();
@@ -163,9 +165,10 @@ fn check<B: EncoderOps>(backend: B, case: &str, what: &str) {
 #[test]
 fn rows_logits_and_tokens_are_the_librarys() {
     for case in CASES {
-        check(ReferenceBackend::new(), case, "reference");
+        let opened = open(case);
+        check(ReferenceBackend::new(), &opened, case, "reference");
         for tier in Tier::available() {
-            check(cpu(tier), case, &format!("{tier:?}"));
+            check(cpu(tier), &opened, case, &format!("{tier:?}"));
         }
     }
 }
