@@ -102,7 +102,7 @@ class Pair:
 
     def __init__(self, folder, daemon, gateway, environment=None, key=None, tls=False):
         self.key, self.scheme = key, "https" if tls else "http"
-        self.http, self.grpc, self.admin = free_ports(3)
+        self.http, self.grpc, self.admin, self.pool = free_ports(4)
         daemon_environment = {
             # What has no value here is passed on from whoever starts it.
             **{name: value for name, value in (environment or {}).items() if value is not None},
@@ -122,7 +122,9 @@ class Pair:
         # One environment for both, as one engine.env is read by both units.
         shared = {**daemon_environment, **gateway_environment}
         self.stack = contextlib.ExitStack()
-        self.daemon = self.stack.enter_context(Program(daemon, shared, folder))
+        # A daemon that speaks HTTP itself has a port of its own for that.
+        itself = {"HANZO_ENGINE_GATEWAY_PORT": str(self.pool)} if "serve" in daemon else {}
+        self.daemon = self.stack.enter_context(Program(daemon, shared | itself, folder))
         self.gateway = self.stack.enter_context(Program(gateway, shared, folder))
 
     def url(self, path, port="http"):
@@ -170,7 +172,8 @@ def metrics_are_as_scanned(pair):
         expect(code == 0, f"/metrics on {port}: promtool says\n{output}")
         live.update(samples(text))
         types.update(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
-    strange = {name: kind for name, kind in types.items() if scanned.get(name) != (kind == "histogram")}
+    strange = {name: kind for name, kind in types.items()
+               if not name.startswith("process_") and scanned.get(name) != (kind == "histogram")}
     expect(not strange, f"the scan of the source missed or mistook {strange}")
     used = {f"alert {rule['alert']}": rule["expr"] for rule in monitoring.alerts()}
     used |= dict(monitoring.expressions())
@@ -227,6 +230,13 @@ def chart_starts_the_programs():
             with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
+                if chart.of_kind(objects, "InferencePool"):
+                    status, text = ask(pair.url("/metrics", "pool"))
+                    told = {"num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"}
+                    missing = {name for name in told if f"vllm:{name}{{" not in text}
+                    expect(status == 200 and not missing, f"a pool's pod answers /metrics with {status}, without {missing}")
+                    status, _ = ask(pair.url("/v1/chat/completions", "pool"), CHAT, key)
+                    expect(status == 200, f"a pool's pod answers a chat with {status}")
     return f"{len(chart.cases())} sets of values"
 
 
