@@ -48,11 +48,11 @@ def panels():
             yield path.name, panel
 
 
-def expressions():
-    """(where, PromQL) of every panel, with Grafana's own variables filled in."""
+def expressions(window="5m"):
+    """(where, PromQL) of every panel, with Grafana's own variable filled in."""
     for name, panel in panels():
         for target in panel.get("targets", []):
-            yield f"{name}: {panel['title']}", target["expr"].replace("$__rate_interval", "5m")
+            yield f"{name}: {panel['title']}", target["expr"].replace("$__rate_interval", window)
 
 
 @check

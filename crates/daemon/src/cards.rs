@@ -122,7 +122,9 @@ impl Cards {
             }
         }
         match why {
-            Some(error) => tracing::warn!(%error, "the NVIDIA driver cannot be used; its cards are left out of /metrics"),
+            Some(error) => {
+                tracing::warn!(%error, "the NVIDIA driver cannot be used; its cards are left out of /metrics")
+            }
             None => self.absent.store(true, Relaxed),
         }
         Driver::Failed { at: Instant::now() }
@@ -180,7 +182,10 @@ fn families(cards: &[Reading], driver: &str) -> Vec<MetricFamily> {
     });
     let slowed = cards.iter().filter_map(|card| Some((card, card.slowed?))).flat_map(|(card, slowed)| {
         REASONS.map(|(reason, name)| {
-            family::gauge([of(card), ("reason", name.to_owned())], f64::from(u8::from(slowed.contains(reason))))
+            family::gauge(
+                [of(card), ("reason", name.to_owned())],
+                f64::from(u8::from(slowed.contains(reason))),
+            )
         })
     });
     let errors = cards.iter().filter_map(|card| Some((card, card.ecc_errors?))).flat_map(|(card, errors)| {
@@ -188,24 +193,36 @@ fn families(cards: &[Reading], driver: &str) -> Vec<MetricFamily> {
             .map(|(kind, count)| family::counter([of(card), ("kind", kind.to_owned())], count as f64))
     });
     let all = [
-        gauge("gpu_up", "Whether a card answers the driver: 1 or 0.", gauges(&|card| {
-            Some(f64::from(u8::from(card.answers)))
-        })),
+        gauge(
+            "gpu_up",
+            "Whether a card answers the driver: 1 or 0.",
+            gauges(&|card| Some(f64::from(u8::from(card.answers)))),
+        ),
         gauge("gpu_info", "What a card is; always 1.", info.collect()),
         gauge("gpu_power_watts", "Watts that a card draws.", gauges(&|card| card.power_w)),
         gauge("gpu_power_limit_watts", "Watts that a card may draw.", gauges(&|card| card.power_limit_w)),
-        gauge("gpu_memory_used_bytes", "Bytes of a card's memory that are taken, by whomever.", gauges(&|card| {
-            card.memory_bytes.map(|(used, _)| used as f64)
-        })),
-        gauge("gpu_memory_total_bytes", "Bytes of a card's memory.", gauges(&|card| {
-            card.memory_bytes.map(|(_, total)| total as f64)
-        })),
-        gauge("gpu_utilization_ratio", "Share of the last moments in which a card computed, 0 to 1.", gauges(&|card| {
-            card.busy
-        })),
+        gauge(
+            "gpu_memory_used_bytes",
+            "Bytes of a card's memory that are taken, by whomever.",
+            gauges(&|card| card.memory_bytes.map(|(used, _)| used as f64)),
+        ),
+        gauge(
+            "gpu_memory_total_bytes",
+            "Bytes of a card's memory.",
+            gauges(&|card| card.memory_bytes.map(|(_, total)| total as f64)),
+        ),
+        gauge(
+            "gpu_utilization_ratio",
+            "Share of the last moments in which a card computed, 0 to 1.",
+            gauges(&|card| card.busy),
+        ),
         gauge("gpu_temperature_celsius", "A card's temperature.", gauges(&|card| card.temperature_c)),
         gauge("gpu_throttled", "Whether a card's clocks are held down, by reason: 1 or 0.", slowed.collect()),
-        counter("gpu_ecc_errors_total", "Errors of a card's memory since its driver was loaded, by kind.", errors.collect()),
+        counter(
+            "gpu_ecc_errors_total",
+            "Errors of a card's memory since its driver was loaded, by kind.",
+            errors.collect(),
+        ),
     ];
     all.into_iter().flatten().collect()
 }
@@ -230,7 +247,8 @@ mod tests {
     fn library(dir: &Path, say: &str) -> Cards {
         let path = dir.join(format!("libnvidia-ml{say}.so"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/nvml.c");
-        let compiled = Command::new("cc").args(["-shared", "-fPIC", say, "-o"]).arg(&path).arg(source).status();
+        let compiled =
+            Command::new("cc").args(["-shared", "-fPIC", say, "-o"]).arg(&path).arg(source).status();
         assert!(compiled.unwrap().success(), "cc");
         Cards::of(vec!["/no/such/library.so".into(), path.into()])
     }

@@ -361,7 +361,8 @@ impl DaemonHandle {
     /// What `/metrics` has under vLLM's names where `server.metrics_compat` says so, for another port of this process.
     pub fn metrics_of_vllm(&self) -> Vec<MetricFamily> {
         let models = &self.core.models;
-        let families = models.metrics.gather(&models.registry.views(), self.is_ready(), Some(MetricsCompat::Vllm));
+        let families =
+            models.metrics.gather(&models.registry.views(), self.is_ready(), Some(MetricsCompat::Vllm));
         families.into_iter().filter(|family| family.name().starts_with("vllm:")).collect()
     }
 

@@ -17,12 +17,28 @@ pub(crate) async fn families(core: &Arc<Core>) -> Vec<MetricFamily> {
     let of = |number: u64| vec![value([], number as f64)];
     let all = [
         gauge("store_models", "Models that are stored.", of(sizes.models)),
-        gauge("store_bytes", "Bytes of stored models; what they share counts once for each.", of(sizes.bytes)),
+        gauge(
+            "store_bytes",
+            "Bytes of stored models; what they share counts once for each.",
+            of(sizes.bytes),
+        ),
         gauge("store_free_bytes", "Bytes that are free where models are stored.", of(sizes.free_bytes)),
         gauge("pulls_running", "Pulls that are under way.", of(running)),
-        gauge("pull_missing_bytes", "Bytes that pulls which are under way still have to fetch.", of(bytes_missing)),
-        counter("pull_bytes_total", "Bytes that pulls have fetched over the network.", vec![count([], bytes_fetched as f64)]),
-        counter("pulls_total", "Pulls that have ended, by result: done, failed or cancelled.", results.to_vec()),
+        gauge(
+            "pull_missing_bytes",
+            "Bytes that pulls which are under way still have to fetch.",
+            of(bytes_missing),
+        ),
+        counter(
+            "pull_bytes_total",
+            "Bytes that pulls have fetched over the network.",
+            vec![count([], bytes_fetched as f64)],
+        ),
+        counter(
+            "pulls_total",
+            "Pulls that have ended, by result: done, failed or cancelled.",
+            results.to_vec(),
+        ),
     ];
     all.into_iter().flatten().collect()
 }

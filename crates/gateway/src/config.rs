@@ -307,7 +307,9 @@ impl Config {
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
         }
-        self.traces().check().map_err(|error| GatewayError::Config(error.to_string().replace("traces.", "traces_")))?;
+        self.traces()
+            .check()
+            .map_err(|error| GatewayError::Config(error.to_string().replace("traces.", "traces_")))?;
         self.tls().check().map_err(|error| GatewayError::Config(error.to_string()))?;
         if self.engine_cert.is_some() != self.engine_cert_key.is_some() {
             return refuse("engine_cert: it and engine_cert_key need each other");

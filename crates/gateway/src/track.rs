@@ -262,7 +262,7 @@ impl Tracked {
                 "request"
             );
         }
-        self.watched.end((id, route), status, outcome, &known);
+        self.watched.end((id, route.as_str()), status, outcome, &known);
     }
 }
 

@@ -40,7 +40,13 @@ impl Watched {
     }
 
     /// It has ended.
-    pub(crate) fn end(&mut self, (id, route): (&str, &str), status: u16, outcome: &'static str, known: &Recorded) {
+    pub(crate) fn end(
+        &mut self,
+        (id, route): (&str, &str),
+        status: u16,
+        outcome: &'static str,
+        known: &Recorded,
+    ) {
         let Some(mut span) = self.span.take().filter(Span::is_kept) else { return };
         span.say([
             KeyValue::new("http.response.status_code", i64::from(status)),
@@ -70,7 +76,9 @@ impl Watched {
 fn operation(route: &str) -> Option<&'static str> {
     match route {
         "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/api/chat" => Some("chat"),
-        "/v1/completions" | "/completion" | "/completions" | "/infill" | "/api/generate" => Some("text_completion"),
+        "/v1/completions" | "/completion" | "/completions" | "/infill" | "/api/generate" => {
+            Some("text_completion")
+        }
         "/v1/embeddings" | "/embed" | "/embeddings" | "/embedding" | "/api/embed" | "/api/embeddings" => {
             Some("embeddings")
         }

@@ -96,8 +96,8 @@ impl TracesConfig {
         };
         let said = self.endpoint.clone().filter(|endpoint| !endpoint.is_empty());
         let said = said.map(|endpoint| ("traces.endpoint", endpoint));
-        let Some((key, endpoint)) = said
-            .or_else(|| first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]))
+        let Some((key, endpoint)) =
+            said.or_else(|| first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]))
         else {
             return Ok(None);
         };
@@ -115,9 +115,7 @@ impl TracesConfig {
         let protocol = match self.protocol {
             Some(protocol) => protocol,
             None => match first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]) {
-                Some((key, value)) => {
-                    value.parse().map_err(|reason| TracesError::Value { key, reason })?
-                }
+                Some((key, value)) => value.parse().map_err(|reason| TracesError::Value { key, reason })?,
                 None => Protocol::Grpc,
             },
         };
@@ -148,7 +146,10 @@ impl TracesConfig {
         let file = |traces, all| first([traces, all]).map(|(_, path)| path.into());
         let tls = ClientTls {
             ca: file("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
-            cert: file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"),
+            cert: file(
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+            ),
             key: file("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"),
         };
         Ok(Some(Target { endpoint, protocol, sampler, timeout, tls }))
@@ -250,9 +251,13 @@ mod tests {
             protocol: None,
             ratio,
         };
-        let refused = |config: &TracesConfig, variables: &[(&str, &str)]| target(config, variables).unwrap_err();
+        let refused =
+            |config: &TracesConfig, variables: &[(&str, &str)]| target(config, variables).unwrap_err();
         for wrong in ["localhost:4317", "grpc://a:1", "http://", "http://a b", "/v1/traces"] {
-            assert!(refused(&of(wrong, None), &[]).starts_with("traces.endpoint: must be http://"), "{wrong}");
+            assert!(
+                refused(&of(wrong, None), &[]).starts_with("traces.endpoint: must be http://"),
+                "{wrong}"
+            );
         }
         assert_eq!(refused(&of("http://a:1", Some(1.5)), &[]), "traces.ratio: must be 0 to 1, not 1.5");
         let fine = of("http://a:1", None);

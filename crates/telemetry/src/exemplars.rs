@@ -11,8 +11,8 @@ use crate::context::TraceContext;
 /// Of one histogram with one label; it takes no more than a trace for each bucket of each series.
 #[derive(Debug)]
 pub struct Exemplars {
-    family: &'static str, // its whole name
-    bounds: Vec<f64>,     // as the histogram has them
+    family: &'static str,                                  // its whole name
+    bounds: Vec<f64>,                                      // as the histogram has them
     series: Mutex<HashMap<String, Vec<Option<Exemplar>>>>, // by the label's value; one more than bounds
 }
 

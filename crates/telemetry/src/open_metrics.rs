@@ -41,8 +41,8 @@ fn write_family(out: &mut String, family: &MetricFamily, exemplars: &[&Exemplars
     for metric in family.get_metric() {
         let labels = metric.get_label();
         match family.get_field_type() {
-            MetricType::COUNTER => sample(out, name, labels, None, metric.get_counter().value(), None),
-            MetricType::GAUGE => sample(out, name, labels, None, metric.get_gauge().value(), None),
+            MetricType::COUNTER => sample(out, name, labels, None, metric.get_counter().get_value(), None),
+            MetricType::GAUGE => sample(out, name, labels, None, metric.get_gauge().get_value(), None),
             MetricType::HISTOGRAM => {
                 let histogram = metric.get_histogram();
                 let label = labels.first().map_or("", LabelPair::value);

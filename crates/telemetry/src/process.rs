@@ -32,7 +32,12 @@ pub fn families() -> Vec<MetricFamily> {
         family(name, help, MetricType::GAUGE, value.map(|value| gauge([], value)).into_iter().collect())
     });
     let time = now.cpu_s.map(|seconds| counter([], seconds)).into_iter().collect();
-    let time = family("process_cpu_seconds_total", "Seconds of processors, of users and system.", MetricType::COUNTER, time);
+    let time = family(
+        "process_cpu_seconds_total",
+        "Seconds of processors, of users and system.",
+        MetricType::COUNTER,
+        time,
+    );
     time.into_iter().chain(gauges).collect()
 }
 
@@ -68,7 +73,9 @@ fn figures() -> Figures {
         resident_bytes: bytes("VmRSS"),
         virtual_bytes: bytes("VmSize"),
         // The folder that is being read is one of them.
-        open_files: std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count().saturating_sub(1) as f64),
+        open_files: std::fs::read_dir("/proc/self/fd")
+            .ok()
+            .map(|files| files.count().saturating_sub(1) as f64),
         open_files_max: open_max.and_then(|line| line.split_whitespace().next()?.parse().ok()),
         threads: field(20),
         started_unix_s: field(22).zip(booted).map(|(ticks, booted)| booted + ticks / TICKS_PER_S),

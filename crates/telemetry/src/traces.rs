@@ -74,9 +74,8 @@ impl Traces {
     pub fn arrival(&self, name: impl Into<Cow<'static, str>>, parent: Option<&TraceContext>) -> Option<Span> {
         let maker = self.0.as_ref()?;
         let (arrived, arrived_at) = (Instant::now(), SystemTime::now());
-        let parent = parent.map_or_else(Context::new, |parent| {
-            Context::new().with_remote_span_context(parent.remote())
-        });
+        let parent = parent
+            .map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent.remote()));
         let builder = maker.tracer.span_builder(name).with_kind(SpanKind::Server).with_start_time(arrived_at);
         let span = maker.tracer.build_with_context(builder, &parent);
         Some(Span { span, tracer: maker.tracer.clone(), arrived, arrived_at })

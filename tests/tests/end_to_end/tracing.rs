@@ -81,7 +81,10 @@ impl Collected {
                     if let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") {
                         break end + 4;
                     }
-                    assert!(socket.read_buf(&mut read).await.expect("a head") > 0, "it ended before its body");
+                    assert!(
+                        socket.read_buf(&mut read).await.expect("a head") > 0,
+                        "it ended before its body"
+                    );
                 };
                 let said = String::from_utf8(read[..head].to_vec()).expect("UTF-8").to_ascii_lowercase();
                 assert!(said.starts_with("post /v1/traces http/1.1\r\n"), "{said}");
@@ -92,7 +95,8 @@ impl Collected {
                     assert!(socket.read_buf(&mut read).await.expect("a body") > 0, "it ended in its body");
                 }
                 takes.take(ExportTraceServiceRequest::decode(&read[head..]).expect("a request of OTLP"));
-                let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
+                let answer =
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
                 socket.write_all(answer).await.expect("it listens");
             }
         });
@@ -157,7 +161,8 @@ async fn each_request_is_one_trace_whose_phases_add_up_to_it() {
     .await;
     let chats = format!("http://{}/v1/chat/completions", rig.http);
     let long = Bytes::from(
-        chat_body("Tell me a story.", json!({"max_tokens": 300, "ignore_eos": true, "temperature": 0})).to_string(),
+        chat_body("Tell me a story.", json!({"max_tokens": 300, "ignore_eos": true, "temperature": 0}))
+            .to_string(),
     );
     // Whether a part of a loaded machine's time lies between the programs is not theirs to say: the best of three counts.
     let mut clients = Vec::new();
@@ -174,17 +179,23 @@ async fn each_request_is_one_trace_whose_phases_add_up_to_it() {
         let (status, ..) = rig.send_headed(&chats, Some(short.clone()), &[("traceparent", &parent)]).await;
         assert_eq!(status, 200);
     }
-    let (status, ..) = rig.send("/v1/embeddings", Some(json!({"model": "hanzo-demo", "input": ["a", "b c"]}))).await;
+    let (status, ..) =
+        rig.send("/v1/embeddings", Some(json!({"model": "hanzo-demo", "input": ["a", "b c"]}))).await;
     assert_eq!(status, 200);
     let (status, ..) = rig.chat("Hello!", json!({"model": "nobody"})).await;
     assert_eq!(status, 404);
 
     // Both programs' metrics name a trace that was kept.
     let wants = [("accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")];
-    for (at, family) in [(rig.admin, "request_duration_seconds"), (rig.http, "http_request_duration_seconds")] {
+    for (at, family) in [(rig.admin, "request_duration_seconds"), (rig.http, "http_request_duration_seconds")]
+    {
         let (_, headers, body) = rig.send_headed(&format!("http://{at}/metrics"), None, &wants).await;
         let body = String::from_utf8(body.to_vec()).expect("UTF-8");
-        assert!(headers["content-type"].to_str().is_ok_and(|kind| kind.starts_with("application/openmetrics-text")));
+        assert!(
+            headers["content-type"]
+                .to_str()
+                .is_ok_and(|kind| kind.starts_with("application/openmetrics-text"))
+        );
         let named = body.lines().find(|line| line.contains(family) && line.contains("# {trace_id=\""));
         assert!(named.is_some() && body.ends_with("# EOF\n"), "{family} in {body}");
     }
@@ -212,7 +223,10 @@ async fn each_request_is_one_trace_whose_phases_add_up_to_it() {
             assert_eq!(engine.name, "embeddings hanzo-demo");
             continue;
         }
-        assert_eq!((engine.name.as_str(), &names[..]), ("chat hanzo-demo", &["queue", "prefill", "decode"][..]));
+        assert_eq!(
+            (engine.name.as_str(), &names[..]),
+            ("chat hanzo-demo", &["queue", "prefill", "decode"][..])
+        );
         assert_eq!(gateway.name, "POST /v1/chat/completions");
         for (key, expected) in [
             ("gen_ai.operation.name", "chat"),
@@ -221,7 +235,10 @@ async fn each_request_is_one_trace_whose_phases_add_up_to_it() {
         ] {
             assert_eq!(text(&engine.attributes, key).as_deref(), Some(expected));
         }
-        assert_eq!(number(engine, "gen_ai.usage.output_tokens"), number(gateway, "gen_ai.usage.output_tokens"));
+        assert_eq!(
+            number(engine, "gen_ai.usage.output_tokens"),
+            number(gateway, "gen_ai.usage.output_tokens")
+        );
         assert!(number(engine, "gen_ai.usage.input_tokens") > 0);
         if gateway.parent_span_id.is_empty() {
             assert_eq!(number(engine, "gen_ai.usage.output_tokens"), 300);
@@ -253,13 +270,17 @@ async fn traces_go_by_http_too() {
     let [spans] = &traces.values().collect::<Vec<_>>()[..] else { panic!("{traces:#?}") };
     let (gateway, _, phases) = parts(spans);
     assert!(gateway.parent_span_id.is_empty());
-    assert_eq!(phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>(), ["queue", "prefill", "decode"]);
+    assert_eq!(
+        phases.iter().map(|phase| phase.name.as_str()).collect::<Vec<_>>(),
+        ["queue", "prefill", "decode"]
+    );
 }
 
 #[tokio::test]
 async fn a_collector_that_is_away_costs_no_request_anything() {
     // A port that nobody listens on.
-    let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("it is bound");
+    let nobody =
+        TcpListener::bind("127.0.0.1:0").await.expect("a free port").local_addr().expect("it is bound");
     let rig = Rig::start_with(|config| {
         config.traces = TracesConfig { endpoint: Some(format!("http://{nobody}")), ..Default::default() };
     })

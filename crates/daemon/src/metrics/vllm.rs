@@ -66,7 +66,12 @@ fn caches(models: &[ModelView]) -> Option<MetricFamily> {
         ];
         Some(gauge(labels, 1.0))
     });
-    family("vllm:cache_config_info", "Blocks of the KV cache and tokens of one; always 1.", MetricType::GAUGE, metrics.collect())
+    family(
+        "vllm:cache_config_info",
+        "Blocks of the KV cache and tokens of one; always 1.",
+        MetricType::GAUGE,
+        metrics.collect(),
+    )
 }
 
 /// Which adapters requests may name; the value is a time, the latest of which counts.
@@ -82,5 +87,10 @@ fn adapters(models: &[ModelView]) -> Option<MetricFamily> {
         ];
         Some(gauge(labels, crate::unix_time::now_unix_ms() as f64 / 1e3))
     });
-    family("vllm:lora_requests_info", "Adapters that requests may name; the time of this.", MetricType::GAUGE, metrics.collect())
+    family(
+        "vllm:lora_requests_info",
+        "Adapters that requests may name; the time of this.",
+        MetricType::GAUGE,
+        metrics.collect(),
+    )
 }

@@ -5,7 +5,13 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_proto::v1;
 use tonic::Request;
 
-use super::{Core, answer_by, batches::Batches, deadline, record::{Call, RequestLog}, within};
+use super::{
+    Core, answer_by,
+    batches::Batches,
+    deadline,
+    record::{Call, RequestLog},
+    within,
+};
 use crate::{
     convert::{
         embed::{self as convert, ComputedInputs, EmbedCall},

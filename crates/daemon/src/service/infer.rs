@@ -13,7 +13,11 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1;
 use tonic::{Request, Status};
 
-use super::{Core, answer_by, deadline, record::{Call, RequestLog}, within};
+use super::{
+    Core, answer_by, deadline,
+    record::{Call, RequestLog},
+    within,
+};
 use crate::{
     adapters::Chosen,
     convert::{

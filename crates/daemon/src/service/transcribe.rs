@@ -24,7 +24,10 @@ use tokio::{
 };
 use tonic::{Request, Status, Streaming};
 
-use super::{Core, answer_by, deadline, pass_of, record::{Call, RequestLog}};
+use super::{
+    Core, answer_by, deadline, pass_of,
+    record::{Call, RequestLog},
+};
 use crate::{
     convert::{
         request,
