@@ -2,6 +2,7 @@
 //! Counters and histograms are counted where things happen; gauges are read from the models at each scrape, so
 //! that an idle model costs nothing.
 
+mod maker;
 mod rate;
 mod series;
 mod vllm;
@@ -16,10 +17,11 @@ use hanzo_engine_access::Refusal;
 use hanzo_engine_runtime::{EngineStats, FinishReason};
 use hanzo_engine_telemetry::{Exemplars, TraceContext};
 use prometheus::{
-    Encoder as _, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector, proto::MetricFamily,
+    Encoder as _, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Registry, TextEncoder, proto::MetricFamily,
 };
 
+use maker::Maker;
 pub(crate) use rate::Rate;
 use series::{remove, signed};
 
@@ -127,43 +129,6 @@ pub(crate) struct ModelMetrics {
     pub(crate) generation_length: Histogram,
     /// Tokens drawn, over the last seconds.
     pub(crate) rate: Rate,
-}
-
-/// Makes metrics and registers them.
-struct Maker(Registry);
-
-impl Maker {
-    fn add<C: Collector + Clone + 'static>(&self, metric: prometheus::Result<C>) -> C {
-        // Both fail only on a bad or repeated name, and the names are constants that a test renders.
-        let metric = metric.expect("the names and labels below are valid");
-        self.0.register(Box::new(metric.clone())).expect("the names below are distinct");
-        metric
-    }
-
-    fn opts(name: &str, help: &str) -> Opts {
-        Opts::new(name, help).namespace(NAMESPACE)
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        self.add(IntCounterVec::new(Self::opts(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-        self.add(IntGaugeVec::new(Self::opts(name, help), labels))
-    }
-
-    fn float(&self, name: &str, help: &str) -> GaugeVec {
-        self.add(GaugeVec::new(Self::opts(name, help), &["model"]))
-    }
-
-    fn single(&self, name: &str, help: &str) -> IntGauge {
-        self.add(IntGauge::with_opts(Self::opts(name, help)))
-    }
-
-    fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> HistogramVec {
-        let opts = HistogramOpts::new(name, help).namespace(NAMESPACE).buckets(bounds.to_vec());
-        self.add(HistogramVec::new(opts, &["model"]))
-    }
 }
 
 impl Metrics {

@@ -31,8 +31,9 @@ pub(crate) struct Http1 {
 #[tonic::async_trait]
 impl HttpClient for Http1 {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let work = tokio::time::timeout(self.timeout, send(request, self.tls.clone()));
-        self.runtime.spawn(work).await??
+        let (timeout, work) = (self.timeout, send(request, self.tls.clone()));
+        // Who asks is a thread of its own, without a clock of the runtime's.
+        self.runtime.spawn(async move { tokio::time::timeout(timeout, work).await }).await??
     }
 }
 

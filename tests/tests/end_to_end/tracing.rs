@@ -40,7 +40,7 @@ impl TraceService for Collected {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         self.take(request.into_inner());
-        Ok(Response::default())
+        Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
@@ -138,7 +138,7 @@ fn seconds(span: &Span) -> f64 {
 
 /// The parts of a trace: the gateway's span, the engine's, and that one's phases in order.
 fn parts(spans: &[(String, Span)]) -> (&Span, &Span, Vec<&Span>) {
-    let of = |service: &str| spans.iter().filter(move |(of, _)| of == service).map(|(_, span)| span);
+    let of = |service: &'static str| spans.iter().filter(move |(of, _)| of == service).map(|(_, span)| span);
     let [gateway] = of("engine-gateway").collect::<Vec<_>>()[..] else { panic!("{spans:#?}") };
     let servers = of("engined").filter(|span| span.kind() == SpanKind::Server).collect::<Vec<_>>();
     let [engine] = servers[..] else { panic!("{spans:#?}") };
