@@ -56,7 +56,11 @@ case ${1:-} in
     for file in engine.toml gateway.toml; do
       if cmp -s "$here/settings/$file" "$to$settings/$file"; then rm -f "$to$settings/$file"; fi
     done
-    for folder in "$share/doc/hanzo-engine" "$settings"; do rmdir "$to$folder" 2>/dev/null || true; done
+    # Folders that were made for them, where nothing else is in them; the innermost first.
+    for folder in "$share"/doc/{hanzo-engine,} "$share"/bash-completion/{completions,} "$share"/zsh/{vendor-completions,} \
+      "$share"/fish/{vendor_completions.d,} "$share/man/man1" "$sysusers" "$settings"; do
+      rmdir "$to$folder" 2>/dev/null || true
+    done
     if running; then systemctl daemon-reload; fi
     echo "removed; what the services keep stays in /var/lib/hanzo-engine, changed settings in $settings, and the user hanzo-engine"
     ;;

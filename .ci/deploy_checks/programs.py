@@ -342,7 +342,10 @@ def prometheus_draws_every_panel():
             "HANZO_ENGINE_ENGINE_KEEP_ALIVE": "2s",
             "HANZO_ENGINE_ENGINE_PREFIX_CACHE_DIR": str(folder / "kv"),
         }
-        commands = [shlex.split(units.unit(name)["Service"]["ExecStart"][0].replace("/etc/hanzo-engine/", f"{ROOT}/systemd/"))
+        # One model more, that the first request for it loads.
+        for name, more in (("engine.toml", '[[models]]\nsource = "hanzo-demo"\nalias = "other"\nat_start = false\n'), ("gateway.toml", "")):
+            (folder / name).write_text((ROOT / "systemd" / name).read_text() + "\n" + more)
+        commands = [shlex.split(units.unit(name)["Service"]["ExecStart"][0].replace("/etc/hanzo-engine/", f"{folder}/"))
                     for name in units.UNITS]
         [port] = free_ports(1)
         # A name, so that the gateway looks for several engines.
@@ -360,7 +363,6 @@ def prometheus_draws_every_panel():
                 prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
             try:
                 pair.serves()
-                must(FOLDER / "hanzo-engine", "cp", "hanzo-demo", "other", "--engine", f"http://127.0.0.1:{pair.grpc}")
                 load(pair, LOAD_S)
                 api = lambda path, **asked: json.loads(
                     urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(asked)}").read())["data"]
