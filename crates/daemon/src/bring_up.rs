@@ -93,6 +93,11 @@ impl Opening {
                 let size = WhisperSize { config, tokens: context };
                 Ok((EngineSize::Whisper(size), memory))
             }
+            Network::Voice(files) => {
+                let memory = models.device.voice_memory(files)?;
+                sizing::fits(&self.name, &want, free, memory)?;
+                Ok((EngineSize::Voice { tokens_max: context }, memory))
+            }
         }
     }
 }
@@ -150,12 +155,13 @@ impl Models {
                 kept,
             },
         };
-        let (Sides { text, embedder, listener }, worker, running) = launch.start().await?;
+        let (Sides { text, embedder, listener, script }, worker, running) = launch.start().await?;
         let served = Served {
             name: life.name.clone(),
             text,
             embedder,
             listener,
+            script,
             generates,
             size,
             memory,

@@ -28,7 +28,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Opened,
+    Adapter, EngineConfig, LoadError, ModelFiles, Opened, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -160,6 +160,10 @@ impl Device for Isolated {
         self.here.whisper_memory(files, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.here.voice_memory(files)
+    }
+
     fn build(
         &self,
         origin: &Origin,
@@ -168,9 +172,9 @@ impl Device for Isolated {
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
-        if matches!(size, EngineSize::Whisper(_)) {
+        if matches!(size, EngineSize::Whisper(_) | EngineSize::Voice { .. }) {
             // Sound does not go through a worker's socket.
-            tracing::info!("a model that transcribes runs in this process, whatever engine.isolation says");
+            tracing::info!("a model of speech runs in this process, whatever engine.isolation says");
             return self.here.build(origin, files, sides, size, progress);
         }
         let generates = matches!(size, EngineSize::Decoder(_));

@@ -9,7 +9,10 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary};
+use hanzo_engine_runtime::{
+    LoadError, Network, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary,
+};
+use hanzo_engine_voice::Script;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -127,7 +130,12 @@ pub(crate) fn make(
     let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
     files.check_overrides()?;
     let listener = files.whisper().map(|files| Vocabulary::new(files, text.tokenizer.clone()));
-    let sides = Sides { text, embedder, listener: listener.transpose()?.map(Arc::new) };
+    let listener = listener.transpose()?.map(Arc::new);
+    let script = match &files.network {
+        Network::Voice(files) => Some(Arc::new(Script::new(files)?)),
+        Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) => None,
+    };
+    let sides = Sides { text, embedder, listener, script };
     let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
     if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
         keep_blocks(engine, disk, *identity, (files, size));
@@ -145,7 +153,7 @@ fn keep_blocks(
     let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };
     let kv_type = match size {
         EngineSize::Decoder(config) => config.kv_type.name(),
-        EngineSize::Encoder(_) | EngineSize::Whisper(_) => return,
+        EngineSize::Encoder(_) | EngineSize::Whisper(_) | EngineSize::Voice { .. } => return,
     };
     let identity = identity.run_as(&format!("{form} {bytes} {kv_type} {:?}", files.spec));
     let waker = clock::waker(thread::current());

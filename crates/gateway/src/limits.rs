@@ -222,3 +222,5 @@ const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean")
 
 /// Bytes of a picture; the engine takes no larger ones.
 pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;
+/// Characters of a text that is to be said; OpenAI takes 4096.
+pub(crate) const SPEECH_CHARS_MAX: usize = 16_384;

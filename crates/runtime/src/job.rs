@@ -353,6 +353,13 @@ pub enum EventKind {
     Computed(Computed),
     /// A part of a transcription.
     Heard(Box<Transcript>),
+    /// Samples of a text that is said, those of its next piece.
+    Said(Vec<f32>),
+    /// Its next piece cannot be said. No further event names it.
+    Unsayable {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
     /// of the range the model can run. No further event names it; other completions are not concerned.
     Failed,

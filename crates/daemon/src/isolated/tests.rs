@@ -83,7 +83,7 @@ fn data(name: &str) -> PathBuf {
 fn sides(files: &Opened) -> Sides {
     let text = Arc::new(files.text_model().unwrap());
     let embedder = Arc::new(files.embedder(&text.tokenizer, 512).unwrap());
-    Sides { text, embedder, listener: None }
+    Sides { text, embedder, listener: None, script: None }
 }
 
 fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides), LoadError> {
@@ -96,7 +96,7 @@ fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides),
             sequences_max: 4,
             input_tokens_max: 64,
         }),
-        Network::Whisper(_) => panic!("it runs in no process of its own"),
+        Network::Whisper(_) | Network::Voice(_) => panic!("it runs in no process of its own"),
     };
     let engine = device.build(&origin(source), (&files, None), sides.clone(), size, &mut |_| ())?;
     Ok((engine, sides))
