@@ -134,6 +134,8 @@ pub(in super::super) enum Fault {
     WindowOneLess,
     ChunksSlide,
     MemorySeenCausally,
+    PicturesSeenCausally,
+    PicturesSeenToTheEnd,
     SoftcapIgnored,
     SinksIgnored,
     SlopesIgnored,
