@@ -245,7 +245,8 @@ pub struct StopConditions {
     pub token_ids: Vec<u32>,
     /// Leave the stop string in the text.
     pub include_stop_string: bool,
-    /// The model's own end-of-sequence tokens are ordinary tokens.
+    /// The model's own end-of-sequence tokens are never drawn, so that it goes on; where a constraint says which tokens may come, they
+    /// are ordinary ones.
     pub ignore_eos: bool,
 }
 

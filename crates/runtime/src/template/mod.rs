@@ -20,6 +20,7 @@ mod format;
 mod json;
 mod lexer;
 mod looping;
+mod markup;
 mod meter;
 mod methods;
 mod operators;

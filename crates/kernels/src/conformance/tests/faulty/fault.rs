@@ -63,6 +63,8 @@ pub(in super::super) enum Fault {
     WeightsNotNormed,
     WeightsAlwaysNormed,
     ScoringSwapped,
+    ReachIgnored,
+    NearByEach,
     RoutedScaleIgnored,
     ChosenOfFirstRow,
     FullExpertSkipped,
