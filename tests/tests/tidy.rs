@@ -48,6 +48,7 @@ fn report(what: &str, faults: Vec<String>) {
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
         ("access", vec!["proto"]),
+        ("telemetry", vec!["access"]),
         ("process", vec![]),
         ("proto", vec![]),
         ("kernels", vec![]),
@@ -74,10 +75,11 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "sound",
                 "store",
                 "voice",
+                "telemetry",
             ],
         ),
         ("mcp", vec![]),
-        ("gateway", vec!["access", "mcp", "media", "process", "proto"]),
+        ("gateway", vec!["access", "mcp", "media", "process", "proto", "telemetry"]),
         ("cli", vec!["access", "daemon", "gateway", "process", "proto"]),
     ]
     .into_iter()

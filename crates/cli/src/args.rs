@@ -273,6 +273,9 @@ pub(crate) struct ServeArgs {
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
+    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces_endpoint: Option<String>,
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

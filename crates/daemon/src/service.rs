@@ -40,9 +40,11 @@ pub(crate) use storage::StoreService;
 use futures_util::{Stream, TryStreamExt as _};
 use hanzo_engine_access::{Pass, Spend};
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
+use hanzo_engine_telemetry::Traces;
 use tonic::{Request, Response, Status};
 
 use crate::{
+    cards::Cards,
     convert::{self, client::Clients},
     drain::Drain,
     error::Error,
@@ -59,6 +61,10 @@ pub(crate) struct Core {
     pub(crate) started: Instant,
     /// Who asks, for the scheduler's fairness.
     pub(crate) clients: Clients,
+    /// What the driver says of this machine's cards.
+    pub(crate) cards: Arc<Cards>,
+    /// Where requests' spans are made.
+    pub(crate) traces: Traces,
 }
 
 /// The service.

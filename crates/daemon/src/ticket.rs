@@ -38,9 +38,12 @@ pub(crate) struct JobEvent {
 }
 
 impl JobEvent {
-    /// Whether a completion begins with it.
-    pub(crate) fn begins(&self) -> bool {
-        matches!(self.kind, EventKind::Started { .. })
+    /// Tokens of its prompt that were found, where a completion begins with it.
+    pub(crate) fn begins(&self) -> Option<u32> {
+        match self.kind {
+            EventKind::Started { cached_tokens } => Some(cached_tokens),
+            _ => None,
+        }
     }
 
     /// Why a completion ends with it; nothing when none does.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hanzo_engine_access::{Access, Refusal};
 use hanzo_engine_mcp::{Servers, ServersConfig};
+use hanzo_engine_telemetry::Traces;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -46,6 +47,8 @@ pub(crate) struct App {
     pub(crate) vectors: Arc<Semaphore>,
     /// Answers that are kept.
     pub(crate) responses: Responses,
+    /// Where requests' spans are made.
+    pub(crate) traces: Traces,
 }
 
 impl App {
@@ -62,8 +65,10 @@ impl App {
             }
             _ => None,
         };
+        let traces = Traces::open(&config.traces(), "engine-gateway")?;
         Ok(App {
             engine,
+            traces,
             mcp_servers,
             access,
             metrics,

@@ -177,9 +177,6 @@ pub(crate) const QUIET_LOOKS: u32 = 25;
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of a request's `traceparent` and of its `tracestate`.
-pub(crate) const TRACE_STATE_BYTES_MAX: usize = 1024;
-
 /// Engines behind one gateway.
 pub(crate) const MEMBERS_MAX: usize = 256;
 /// Entries of `upstreams`.
