@@ -132,7 +132,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 54] = [
+const WIRES_MEET: [&str; 55] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -151,6 +151,7 @@ const WIRES_MEET: [&str; 54] = [
     "models/load.rs",
     "models/pull.rs",
     "ollama/chat.rs",
+    "ollama/create.rs",
     "ollama/embed.rs",
     "ollama/format.rs",
     "ollama/generate.rs",

@@ -7,7 +7,7 @@ use axum::{
     extract::Request,
     middleware,
     response::Response,
-    routing::{any, delete, get, post},
+    routing::{any, delete, get, head, post},
 };
 
 use crate::{
@@ -125,7 +125,8 @@ fn ollama() -> Router<Arc<App>> {
         .route("/api/pull", post(ollama::manage::pull))
         .route("/api/delete", delete(ollama::manage::remove))
         .route("/api/copy", post(ollama::manage::copy))
-        .route("/api/create", post(ollama::manage::create))
+        .route("/api/create", post(ollama::create::handle))
+        .route("/api/blobs/{digest}", head(ollama::blobs::look).post(ollama::blobs::put))
         .route("/api/push", post(ollama::manage::push))
 }
 
