@@ -1,9 +1,10 @@
 """The protocol's own conformance suite (npm @modelcontextprotocol/conformance), as a client of `/mcp`, and as servers of the gateway's MCP client: the
-suite starts this file with `--drive` as what it calls a client, which is a gateway whose scripted model calls the tools it is offered.
+suite starts this file with `--drive` as what it calls a client, which is a gateway whose scripted model calls the tools it is offered. And npm's SDK as a client.
 usage: mcp_conformance.py HANZO_ENGINE_BINARY NODE_MODULES"""
-import glob, json, os, re, subprocess, sys, tempfile
+import json, os, re, subprocess, sys, tempfile
 
 from engine import BINARY, Engine, check, run_checks
+from javascript import node, script
 
 NODE_MODULES = sys.argv[2]
 
@@ -15,19 +16,9 @@ OF_THE_EXAMPLE = """completion-complete tools-call-simple-text tools-call-image 
 AS_CLIENT = {"initialize": None, "tools_call": ("add_numbers", {"a": 5, "b": 3}), "sse-retry": ("test_reconnection", {})}
 
 
-def node():
-    """A Node of version 22 or later, which the suite wants."""
-    there = glob.glob(os.path.join(NODE_MODULES, "node-linux-*", "bin", "node"))
-    for binary in [*there, "node"]:
-        version = subprocess.run([binary, "--version"], capture_output=True, text=True)
-        if version.returncode == 0 and int(re.match(r"v(\d+)", version.stdout)[1]) >= 22:
-            return binary
-    raise SystemExit(f"no Node 22 or later, on the path or in {NODE_MODULES}")
-
-
 def conformance(*args):
     suite = os.path.join(NODE_MODULES, "@modelcontextprotocol", "conformance", "dist", "index.js")
-    return subprocess.run([node(), suite, *args], capture_output=True, text=True, timeout=120)
+    return subprocess.run([node(NODE_MODULES), suite, *args], capture_output=True, text=True, timeout=120)
 
 
 @check
@@ -52,6 +43,12 @@ def the_client_passes_what_is_not_of_oauth():
         assert run.returncode == 0 and "FAIL" not in run.stdout, name + run.stdout[-6000:] + run.stderr[-4000:]
         said += re.findall(r"Passed: (\S+)", run.stdout + run.stderr)
     return f"{len(AS_CLIENT)} scenarios; checks passed: {', '.join(said)}"
+
+
+@check
+def npms_sdk():
+    with Engine() as engine:
+        script(NODE_MODULES, "mcp_js.mjs", f"http://{engine.http}/mcp")
 
 
 def drive(name, url):
