@@ -54,7 +54,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/models/{*id}", get(openai::models::show).delete(models::remove::handle))
         .route("/v1/models/load", post(models::load::load))
         .route("/v1/models/unload", post(models::load::unload))
-        .route("/v1/models/pull", post(models::pull::handle))
+        .route("/v1/models/pull", get(models::pull::list).post(models::pull::handle))
         .route("/models", get(openai::models::list))
         .route("/models/load", post(models::load::load))
         .route("/models/unload", post(models::load::unload))

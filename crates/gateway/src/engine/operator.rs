@@ -80,6 +80,25 @@ impl Engine {
         Ok(progress.map_err(move |status| of_the_gateway(remote, status)))
     }
 
+    /// The pulls that run, whoever began them, as far as who asks may know.
+    pub(crate) async fn pulls(&mut self) -> Result<Vec<v1::PullProgress>, Status> {
+        if !self.pass.is_admin() {
+            return Ok(Vec::new());
+        }
+        let answer = match &self.link {
+            Link::One(client) => {
+                let mut store = client.store.clone();
+                self.said(within_state(store.pulls(v1::PullsRequest::default())).await)
+            }
+            Link::Fleet(fleet) => fleet.pulls().await.map_err(|status| of_the_gateway(self.remote, status)),
+        };
+        match answer {
+            Ok(answer) => Ok(answer.running),
+            Err(status) if is_without_store(&status) => Ok(Vec::new()),
+            Err(status) => Err(status),
+        }
+    }
+
     /// Forgets a stored model, or an alias.
     pub(crate) async fn remove(&mut self, model: String) -> Result<v1::RemoveResponse, Status> {
         self.admin("to remove models")?;
@@ -144,15 +163,17 @@ impl Engine {
         };
         let mut aliases = match answer {
             Ok(answer) => answer.aliases,
-            // The store is the operator's, and a daemon without one has none.
-            Err(status) if matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition) => {
-                Vec::new()
-            }
+            Err(status) if is_without_store(&status) => Vec::new(),
             Err(status) => return Err(status),
         };
         aliases.retain(|alias| self.pass.sees_model(&alias.alias));
         Ok(aliases)
     }
+}
+
+/// Whether that is all that an engine says which has no store, or keeps it from this gateway's key.
+fn is_without_store(status: &Status) -> bool {
+    matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition | Code::Unimplemented)
 }
 
 /// Whether an engine has a model, in memory or in its store.

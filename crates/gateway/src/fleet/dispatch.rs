@@ -1,7 +1,7 @@
 //! A call to one of several daemons, or to all of them.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -288,6 +288,17 @@ impl Fleet {
         let mut seen = HashSet::new();
         aliases.retain(|alias| seen.insert(alias.alias.clone()));
         Ok(v1::AliasesResponse { aliases })
+    }
+
+    /// Every pull that runs anywhere; one that runs on several is one.
+    pub(crate) async fn pulls(&self) -> Result<v1::PullsResponse, Status> {
+        let ask = async |mut client: Client| client.store.pulls(v1::PullsRequest::default()).await;
+        let mut by_model: BTreeMap<String, Vec<v1::PullProgress>> = BTreeMap::new();
+        for pull in self.every(ask).await?.into_iter().flat_map(|one| one.running) {
+            by_model.entry(pull.model.clone()).or_default().push(pull);
+        }
+        let running = by_model.values().map(|far| union::pulls(far)).collect();
+        Ok(v1::PullsResponse { running, ..v1::PullsResponse::default() })
     }
 
     /// Every model that is stored anywhere.

@@ -116,7 +116,7 @@ fn called(field: &str) -> String {
 /// Names of files, each with the digest of the blob that it is.
 fn files(field: Field) -> Result<HashMap<String, String>, ApiError> {
     let mut files = HashMap::new();
-    for (name, value) in field.object()?.object().members() {
+    for (name, value) in field.object()?.object().members().into_iter().flatten() {
         let digest = value.as_str().and_then(|digest| blobs::sha256(&digest).map(str::to_owned));
         let Some(digest) = digest else {
             let expected = "expected the digest of a blob, sha256: and 64 hexadecimal digits";

@@ -110,7 +110,15 @@ impl Store for FakeStore {
     }
 
     async fn pulls(&self, _: Request<v1::PullsRequest>) -> Reply<v1::PullsResponse> {
-        none()
+        let pull = |bytes_done| v1::PullProgress {
+            model: "x/running".to_owned(),
+            phase: v1::pull_progress::Phase::Downloading.into(),
+            bytes_done,
+            bytes_total: 10,
+            eta_s: -1.0,
+            ..Default::default()
+        };
+        Ok(Response::new(v1::PullsResponse { running: vec![pull(4)], broken_off: Vec::new() }))
     }
 
     async fn resolve(&self, _: Request<v1::ResolveRequest>) -> Reply<v1::ResolveResponse> {

@@ -468,6 +468,11 @@ async fn models_are_pulled_and_loaded_everywhere() {
         let pulled: Vec<String> = engine.pulls().into_iter().map(|pull| pull.reference).collect();
         assert_eq!(pulled, ["hf://x/other", "hf://x/missing"]);
     }
+    let running = get(http, "/v1/models/pull").await.json();
+    assert_eq!(
+        (running["data"].as_array().unwrap().len(), &running["data"][0]["bytes_done"]),
+        (1, &json!(8))
+    );
     // What was there before, and what has just come.
     for (loads, model) in [(1, "a-stored"), (2, "x/other")] {
         let loaded = post(http, "/v1/models/load", &json!({"model": model})).await;

@@ -2,7 +2,7 @@
 
 import * as api from './api.js';
 import { $, h, meter } from './dom.js';
-import { ofLoaded, ofStored, pullForm } from './manage.js';
+import { ofLoaded, ofStored, others, pullForm } from './manage.js';
 import { buckets, bytes, parse, quantile, short, time } from './metrics.js';
 import * as models from './models.js';
 import { plot } from './plot.js';
@@ -23,11 +23,12 @@ const rate = (now, then, seconds) => Math.max(0, now - then) / seconds;
 
 /** One reading of everything. */
 async function read(signal) {
-  const [health, text] = await Promise.all([api.health(signal), api.text('metrics', { signal }).catch((error) => { if (error.name === 'AbortError') throw error; return ''; })]);
+  const or = (otherwise) => (error) => { if (error.name === 'AbortError') throw error; return otherwise; };
+  const [health, text, pulls] = await Promise.all([api.health(signal), api.text('metrics', { signal }).catch(or('')), api.json('v1/models/pull', { signal }).catch(or({ data: [] }))]);
   const list = health.models ?? [];
   const sum = (of) => list.reduce((total, model) => total + (of(model) ?? 0), 0);
   return {
-    at: Date.now(), health, list,
+    at: Date.now(), health, list, pulls: pulls.data,
     latency: buckets(parse(text), 'hanzo_engine_http_request_duration_seconds', (route) => COMPUTES.test(route)),
     running: sum((model) => model.requests_running), waiting: sum((model) => model.requests_waiting),
     generated: sum((model) => model.totals?.generated_tokens), prompt: sum((model) => model.totals?.prompt_tokens),
@@ -126,6 +127,7 @@ function draw(now) {
   const loaded = new Set(now.list.map((model) => model.name));
   const stored = models.all().filter((model) => model.state === 'stored' && !loaded.has(model.id));
   same(parts.models, now.list, (model) => model, modelCard);
+  others(parts.pulls, now.pulls);
   parts.none.hidden = now.list.length > 0;
   parts.stored.hidden = stored.length === 0;
   same(parts.storedList, stored, (model) => model.id, (model) => h('li', {}, h('span', {}, model.id), ofStored(model.id, soon)));
@@ -153,11 +155,11 @@ export function setUp() {
   parts = {
     state: h('p', { class: 'live-state' }, 'Looking…'), tiles: h('dl', { class: 'tiles' }),
     models: h('ul', { class: 'model-cards' }), none: h('p', { class: 'note', hidden: true }, 'None is loaded. One that is on disk is loaded when it is first asked.'),
-    storedList: h('ul', { class: 'stored' }), plots,
+    storedList: h('ul', { class: 'stored' }), pulls: h('ul', { class: 'pulls' }), plots,
   };
   parts.stored = h('section', { 'aria-label': 'Models on disk', hidden: true }, h('h2', {}, 'On disk'), parts.storedList);
   $('live').replaceChildren(h('div', { class: 'live-inner' }, parts.state, parts.tiles,
     h('section', { 'aria-label': 'Plots' }, h('h2', { class: 'hidden' }, 'The last minutes'), h('div', { class: 'plots' }, plots.map((one) => one.element))),
-    h('section', { 'aria-label': 'Models in memory' }, h('h2', {}, 'Models'), parts.none, parts.models), parts.stored, pullForm()));
+    h('section', { 'aria-label': 'Models in memory' }, h('h2', {}, 'Models'), parts.none, parts.models), parts.stored, pullForm(parts.pulls)));
   document.addEventListener('visibilitychange', () => { if (visible && !document.hidden) look(); });
 }

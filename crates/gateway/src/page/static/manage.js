@@ -8,26 +8,48 @@ import * as models from './models.js';
 const SAID_EVERY = 25; // percent, to a screen reader
 const PHASES = { resolving: 'Looking it up', downloading: 'Downloading', verifying: 'Checking', done: 'Done' };
 
+const own = new Set(); // models that this page pulls
+
+/** How far a pull is, shown in `about`. */
+function tell(about, name, step) {
+  const share = step.bytes_total > 0 ? step.bytes_done / step.bytes_total : 0;
+  const left = step.eta_s > 0 && step.status === 'downloading' ? `, ${time(step.eta_s * 1000)} left` : '';
+  const far = step.bytes_total > 0 ? `${bytes(step.bytes_done)} of ${bytes(step.bytes_total)}${left}` : '';
+  about.replaceChildren(meter(name, share, [PHASES[step.status] ?? step.status, far].filter(Boolean).join(' · ')));
+  return share;
+}
+
+/** The pulls that others have begun. */
+export function others(list, running) {
+  const theirs = running.filter((step) => !own.has(step.model));
+  list.replaceChildren(...theirs.map((step) => {
+    const about = h('div', {});
+    tell(about, step.model, step);
+    return h('li', { class: 'pull' }, about);
+  }));
+}
+
 /** A pull as it goes: its element, which stays when it has failed. */
 function pulling(reference, list) {
   const controller = new AbortController();
   const about = h('div', {});
   const end = h('button', { type: 'button', class: 'mini', 'aria-label': `Stop pulling ${reference}`, title: 'Stop', onclick: () => controller.abort() }, icon('close'));
   const item = h('li', { class: 'pull', 'aria-busy': 'true' }, about, end);
-  let said = 0;
+  let [said, model] = [0, reference];
   const show = (step) => {
-    const share = step.bytes_total > 0 ? step.bytes_done / step.bytes_total : 0;
-    const left = step.eta_s > 0 && step.status === 'downloading' ? `, ${time(step.eta_s * 1000)} left` : '';
-    const far = step.bytes_total > 0 ? `${bytes(step.bytes_done)} of ${bytes(step.bytes_total)}${left}` : '';
-    about.replaceChildren(meter(step.model || reference, share, [PHASES[step.status] ?? step.status, far].filter(Boolean).join(' · ')));
+    if (step.model) {
+      model = step.model;
+      own.add(model);
+    }
+    const share = tell(about, model, step);
     const percent = Math.floor((share * 100) / SAID_EVERY) * SAID_EVERY;
     if (percent > said) {
       said = percent;
-      announce(`${step.model || reference}: ${percent} %`);
+      announce(`${model}: ${percent} %`);
     }
   };
   const run = async () => {
-    show({ status: 'resolving' });
+    show({ status: 'resolving', model: reference });
     try {
       let stored = null;
       for await (const step of api.events('v1/models/pull', { model: reference }, controller.signal)) {
@@ -46,14 +68,17 @@ function pulling(reference, list) {
       item.setAttribute('aria-busy', 'false');
       about.replaceChildren(h('p', { class: 'problem', role: 'alert' }, `${reference}: ${error.message}`));
       end.replaceWith(h('button', { type: 'button', class: 'mini', 'aria-label': `Dismiss ${reference}`, title: 'Dismiss', onclick: () => item.remove() }, icon('close')));
+    } finally {
+      own.delete(model);
+      own.delete(reference);
     }
   };
   list.append(item);
   run();
 }
 
-/** The form that begins a pull, and those that run. */
-export function pullForm() {
+/** The form that begins a pull, those that it has begun, and in `theirs` those of others. */
+export function pullForm(theirs) {
   const list = h('ul', { class: 'pulls' });
   const input = h('input', { id: 'pull-name', type: 'text', required: true, spellcheck: 'false', autocapitalize: 'off', placeholder: 'hf://Qwen/Qwen3-0.6B-GGUF:Q8_0' });
   const form = h('form', { class: 'pull-form' },
@@ -67,7 +92,7 @@ export function pullForm() {
     input.value = '';
     pulling(reference, list);
   });
-  return h('section', { 'aria-label': 'Get a model' }, form, list);
+  return h('section', { 'aria-label': 'Get a model' }, form, list, theirs);
 }
 
 /** Asks for one thing, once at a time; whatever comes of it is told. */
