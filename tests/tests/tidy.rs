@@ -156,6 +156,7 @@ const WIRES_MEET: [&str; 55] = [
     "models/load.rs",
     "models/pull.rs",
     "ollama/chat.rs",
+    "ollama/create.rs",
     "ollama/embed.rs",
     "ollama/format.rs",
     "ollama/generate.rs",

@@ -7,7 +7,7 @@ use axum::{
     extract::Request,
     middleware,
     response::Response,
-    routing::{any, delete, get, post},
+    routing::{any, delete, get, head, post},
 };
 
 use crate::{
@@ -56,7 +56,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/models/{*id}", get(openai::models::show).delete(models::remove::handle))
         .route("/v1/models/load", post(models::load::load))
         .route("/v1/models/unload", post(models::load::unload))
-        .route("/v1/models/pull", post(models::pull::handle))
+        .route("/v1/models/pull", get(models::pull::list).post(models::pull::handle))
         .route("/models", get(openai::models::list))
         .route("/models/load", post(models::load::load))
         .route("/models/unload", post(models::load::unload))
@@ -127,7 +127,8 @@ fn ollama() -> Router<Arc<App>> {
         .route("/api/pull", post(ollama::manage::pull))
         .route("/api/delete", delete(ollama::manage::remove))
         .route("/api/copy", post(ollama::manage::copy))
-        .route("/api/create", post(ollama::manage::create))
+        .route("/api/create", post(ollama::create::handle))
+        .route("/api/blobs/{digest}", head(ollama::blobs::look).post(ollama::blobs::put))
         .route("/api/push", post(ollama::manage::push))
 }
 
