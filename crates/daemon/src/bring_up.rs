@@ -8,6 +8,7 @@ use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
 use crate::{
     adapters::Adapters,
     blocking::blocking,
+    clock::Bell,
     config::EngineSection,
     constraints::Constraints,
     device::{EngineSize, Origin, Sides, WhisperSize},
@@ -153,6 +154,7 @@ impl Models {
                 tool_format: life.want.tool_format,
                 memory,
                 kept,
+                bell: Bell::default(),
             },
         };
         let (Sides { text, embedder, listener, script }, worker, running) = launch.start().await?;

@@ -2,7 +2,11 @@
 //! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
 //! this file names one.
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hanzo_engine_kernels::{
     Backend, EncoderOps, KernelError,
@@ -25,6 +29,7 @@ use hanzo_engine_voice::{Script, Speaker, VoiceEngine};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    clock::{self, Bell},
     limits::PREFIX_DISK_SAVED_AT_ONCE,
     prefix_disk::{Identity, PrefixDisk},
     source::Source,
@@ -58,6 +63,10 @@ pub(crate) trait Steps: Send {
     }
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
+    /// Rests, where no step can run, until something has come, this thread is woken, or then.
+    fn rest(&mut self, until: Option<Instant>) {
+        clock::rest(until);
+    }
 }
 
 /// An engine that writes down speech.
@@ -301,6 +310,8 @@ pub(crate) struct Origin {
     pub(crate) memory: EngineMemory,
     /// Where blocks of its cache are kept, and whose they are by its files.
     pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
+    /// What wakes the thread that steps it.
+    pub(crate) bell: Bell,
 }
 
 /// How large an engine is made, of the kind of network it runs.

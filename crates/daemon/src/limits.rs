@@ -211,10 +211,10 @@ const _: () = assert!(KV_TOKENS_MIN <= CONTEXT_BESIDE_OTHERS);
 pub(crate) const LOAD_TIMES_MAX: usize = 256;
 /// Bytes of one order to a worker's process, or of one of its messages: a prompt with its images.
 pub(crate) const WORKER_FRAME_BYTES_MAX: usize = 1 << 30;
-/// Messages of a worker's process that wait to be read; it waits itself where there are more.
-pub(crate) const WORKER_MESSAGES_MAX: usize = 256;
 /// How long a worker waits for a message before it looks after its clients again.
 pub(crate) const WORKER_WAIT: Duration = Duration::from_millis(20);
+/// How long a worker's process waits for the next part of an order that has begun to come.
+pub(crate) const WORKER_ORDER_WAIT: Duration = Duration::from_millis(1);
 /// How often a worker's process says that it is there.
 pub(crate) const WORKER_PULSE_EVERY: Duration = Duration::from_millis(250);
 /// Bounds of `engine.worker_silence_ms`.

@@ -200,6 +200,11 @@ impl Worker {
         Ok(Turn::Ran)
     }
 
+    /// Waits after [`Turn::Park`].
+    pub(crate) fn rest(&mut self, until: Option<Instant>) {
+        self.engine.rest(until);
+    }
+
     fn take_orders(&mut self, now: Instant) {
         let orders = &self.vitals.orders;
         let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());

@@ -72,6 +72,7 @@ fn origin(source: Source) -> Origin {
         tool_format: None,
         memory: EngineMemory::default(),
         kept: None,
+        bell: Bell::default(),
     }
 }
 
@@ -392,7 +393,7 @@ fn one_that_is_gone_or_silent_is_lost_and_says_how() {
                     Err(error) => panic!("{error}"),
                 }
             } else {
-                thread::park_timeout(PATIENCE);
+                engine.rest(Some(since + PATIENCE));
             }
             assert!(since.elapsed() < PATIENCE);
         }
