@@ -149,11 +149,12 @@ html|safe|e ~ html|safe|forceescape ~ html|e|e
 (html|safe) == html ~ (html in (html|safe)) ~ (html|safe)|length
 (5|safe) + '<' ~ (nil|safe) + '<'
 (html|safe)|string + '<' ~ (html|safe)|list|first + '<' ~ (html|safe)|first + '<'
-'x\ny'|safe|indent(2) + '<'
+'x\\ny'|safe|indent(2) + '<'
 (html|safe)|tojson + '<' ~ [html|safe]|first + '<' ~ {'a': html|safe}.a + '<'
-(html|safe).center(30, '<') ~ (html|safe)|truncate(5) + '<' ~ (html|safe)|title + '<' ~ (html|safe)|capitalize + '<'
+(html|safe).center(30, '<')
+(html|safe).center(30, '-') + '<' ~ (html|safe)|truncate(5) + '<' ~ (html|safe)|title + '<' ~ (html|safe)|capitalize + '<'
 (html|safe).startswith('<a') ~ (html|safe).find('>') ~ (html|safe).removeprefix('<') ~ (html|safe).strip('<')
-(html|safe)|default('x') + '<' ~ [html|safe, '<']|sum(start='')
+(html|safe)|default('x') + '<'
 'a b/c?d=\\xe9&'|urlencode ~ '|' ~ {'a b': 'c/d', 'e': 1}|urlencode
 l|first ~ l|last ~ s|first ~ s|last ~ empty|first ~ empty|last ~ u|last
 l|sort ~ ls|sort ~ ls|sort(true) ~ ls|sort(case_sensitive=true) ~ l|sort(reverse=true)

@@ -456,7 +456,8 @@ impl Moe {
             }
             // As far as `CaseErrors` lets each of them be off.
             let apart = |a: usize, b: usize| keys[a] - keys[b] > 8.0 * (sigma(a) + sigma(b));
-            if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b))) && self.near_is_clear(&scores, &sigmas, &order)
+            if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b)))
+                && self.near_is_clear(&scores, &sigmas, &order)
             {
                 return x;
             }

@@ -318,7 +318,10 @@ fn choose(
                 // SAFETY: as above, of a row of keys; the tier is the backend's, which is available.
                 unsafe {
                     let keys = std::slice::from_raw_parts_mut(keys.get().add(row * count), count);
-                    dispatch(tier, NearWeights { scores, keys, experts, weights, reach, scale: params.scale });
+                    dispatch(
+                        tier,
+                        NearWeights { scores, keys, experts, weights, reach, scale: params.scale },
+                    );
                 }
                 continue;
             }
@@ -401,7 +404,9 @@ impl Kernel for AllWeights<'_> {
             let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {
-                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => {
+                        math::exp::<L>(L::sub(scores, top))
+                    }
                     ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
                 }
             };
@@ -442,7 +447,9 @@ impl Kernel for ExpertWeights<'_> {
             let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {
-                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => {
+                        math::exp::<L>(L::sub(scores, top))
+                    }
                     ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
                 }
             };

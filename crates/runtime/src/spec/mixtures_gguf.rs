@@ -271,7 +271,10 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
         ("phimoe", _) => {
             let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
             let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?;
-            Ok(vec![window.filter(|window| (1..context).contains(window)).map(|window| window as u32); layers])
+            Ok(vec![
+                window.filter(|window| (1..context).contains(window)).map(|window| window as u32);
+                layers
+            ])
         }
         // The list may have entries for the layers behind the last, too.
         ("exaone-moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {

@@ -4,8 +4,8 @@
 use super::{
     compare,
     eval::CallArgs,
-    meter::{Outcome, fail},
     markup,
+    meter::{Outcome, fail},
     run::Run,
     sequences, strings,
     value::{ListKind, Value},

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{Base, Read, after_dense, or, rope, routed, routed_by_sigmoid, turned};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
-use crate::spec::dense_own::hunyuan as settle_hunyuan;
 use crate::spec::dense::rope_settings;
+use crate::spec::dense_own::hunyuan as settle_hunyuan;
 use crate::spec::hf::windows_by_type;
 use crate::spec::rope::long_factors;
 use crate::spec::{
