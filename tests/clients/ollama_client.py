@@ -197,8 +197,26 @@ def a_model_is_pulled_named_used_and_removed(client, _):
     assert client.generate(model="small", keep_alive="1h").done_reason == "load"
     assert client.generate(model="small", keep_alive=0).done_reason == "unload"
     assert "small:latest" not in [model.model for model in client.ps().models]
+    made = client.create(model="brief", from_="small", system="Answer in one word.", parameters={"temperature": 0, "num_predict": 3, "seed": 7}, messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], license="MIT")
+    assert made.status == "success", made
+    shown = client.show("brief")
+    assert "num_predict" in shown.parameters and "stop" in shown.parameters and shown.license == "MIT", shown
+    assert shown.modelfile.count("Answer in one word.") == 1 and shown.details == client.show("small").details
+    assert client.chat("brief", FRANCE).eval_count == 3, "its own num_predict"
+    assert [line.status for line in client.create(model="brief", from_="brief", parameters={"num_predict": 5}, stream=True)][-1] == "success"
+    client.generate("brief", keep_alive=0)
+    assert client.chat("brief", FRANCE).eval_count == 5 and "Answer in one word." in client.show("brief").modelfile
+    for wrong in [dict(parameters={"tfs": 1}), dict(template="{{ .Prompt }}"), dict(files={"a.gguf": "sha256:0"}), dict(quantize="q4_0")]:
+        try:
+            client.create(model="wrong", from_="small", **wrong)
+            raise AssertionError(wrong)
+        except ollama.ResponseError as error:
+            assert error.status_code == 400 and next(iter(wrong)) in error.error, error
     client.delete("mine")
     client.delete("small")
+    # It keeps what it was made of.
+    assert client.chat("brief", FRANCE).eval_count == 5
+    client.delete("brief")
     assert [model.model for model in client.list().models] == [f"{MODEL}:latest"]
     for gone in [lambda: client.delete("small"), lambda: client.show("small"), lambda: ask(client, model="small"), lambda: client.pull(name.replace("small", "none"))]:
         try:

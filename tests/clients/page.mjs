@@ -104,7 +104,7 @@ async function demo() {
 
 async function scripted() {
   // The picture may be refused: what answers here takes none.
-  const page = await opened("light", /status of 400/);
+  const page = await opened("light", /status of 40[04]/);
   await page.waitForFunction(() => document.querySelector("#model").value === "scripted");
   assert.deepEqual(await page.$$eval("#model optgroup", (groups) => groups.map((group) => `${group.label}: ${group.innerText.trim()}`)), ["Ready: scripted", "On disk: on/disk"]);
   assert(await page.isVisible("#attach"), "a model that sees images is offered none");
@@ -172,7 +172,37 @@ async function scripted() {
   page.on("dialog", (dialog) => dialog.accept());
   await page.locator("#conversations li").last().locator("[aria-label^='Delete']").click();
   await page.waitForFunction(() => document.querySelectorAll("#conversations li").length === 1);
+  await operated(page);
   await page.context().close();
+}
+
+/** Models are pulled, loaded, unloaded and removed, and it is seen how far each is. */
+async function operated(page) {
+  await page.click("#to-live");
+  const pull = async (reference) => { await page.fill("#pull-name", reference); await page.keyboard.press("Enter"); };
+  await pull("hf://x/new");
+  await page.waitForSelector(".pull [role=meter][aria-valuenow='40']");
+  assert.match(await page.innerText(".pull"), /x\/new[\s\S]*Downloading · 391 KiB of 977 KiB, 9 s left/);
+  await page.click("[aria-label='Load on/disk']");
+  await page.waitForSelector(".model-card [role=meter][aria-label=Loading][aria-valuenow='50']");
+  await page.waitForSelector("text=x/new is here.");
+  assert.equal(await page.locator(".pull").count(), 0);
+  await accessible(page, "a model that is loaded");
+  // The engine is done with it once it is asked for what follows.
+  await page.evaluate(() => fetch("v1/models/what-was-loaded"));
+  await page.click("[aria-label='Unload on/disk']");
+  await page.waitForSelector("[aria-label='Load on/disk']");
+  await pull("hf://x/none");
+  await page.waitForSelector(".pull .problem");
+  assert.match(await page.innerText(".pull .problem"), /hf:\/\/x\/none: .*there is no such model/);
+  await page.click("[aria-label='Dismiss hf://x/none']");
+  await pull("hf://x/endless");
+  await page.waitForSelector(".pull [role=meter][aria-valuenow='40']");
+  await accessible(page, "a pull");
+  await page.click("[aria-label='Stop pulling hf://x/endless']");
+  await page.waitForSelector("text=Stopped. What has come");
+  await page.click("[aria-label='Remove on/disk from disk']");
+  await page.waitForFunction(() => [...document.querySelectorAll("[aria-label='Remove on/disk from disk']")].every((button) => !button.disabled));
 }
 
 async function keys() {

@@ -3,6 +3,8 @@ can be slow, call tools, reason and write what must not become markup. Keys, a p
 usage: page_client.py HANZO_ENGINE_BINARY NODE_MODULES [SCREENSHOTS]"""
 import os, subprocess, sys, threading
 
+import grpc
+
 from engine import Engine, check, run_checks
 from scripted_engine import Gateway, Scripted
 from stubs import pb
@@ -18,9 +20,58 @@ class Talks(Scripted):
 
     capabilities = [pb.CAPABILITY_CHAT, pb.CAPABILITY_TOOLS, pb.CAPABILITY_VISION]
     left = threading.Event()  # a client has left a slow answer
+    loads, loaded = threading.Event(), threading.Event()  # a model is being loaded; it is there
+    asked = []  # what an operator asked for
 
     def List(self, request, context):
         return pb.ListResponse(models=[pb.StoredModel(name="on/disk")])
+
+    def Stats(self, request, context):
+        stats = super().Stats(request, context)
+        if self.loads.is_set():
+            state = pb.MODEL_STATE_READY if self.loaded.is_set() else pb.MODEL_STATE_LOADING
+            stats.models.append(pb.ModelStats(status=pb.ModelStatus(name="on/disk", state=state, load_progress=0.5)))
+        return stats
+
+    def Show(self, request, context):
+        """Once it has been asked about a model that is being loaded, that is there."""
+        if self.loads.is_set():
+            self.loaded.set()
+        return super().Show(request, context)
+
+    def Load(self, request, context):
+        """Takes as long as the pull that runs beside it."""
+        self.asked.append(f"load {request.model}")
+        self.loads.set()
+        assert self.loaded.wait(30)
+        return pb.LoadResponse(model=pb.ModelStatus(name="on/disk", state=pb.MODEL_STATE_READY))
+
+    def Unload(self, request, context):
+        self.asked.append(f"unload {request.model}")
+        self.loads.clear()
+        return pb.UnloadResponse(model=pb.ModelStatus(name="on/disk", state=pb.MODEL_STATE_UNLOADED))
+
+    def Remove(self, request, context):
+        self.asked.append(f"remove {request.model}")
+        return pb.RemoveResponse(model=pb.StoredModel(name=request.model))
+
+    def Pull(self, request, context):
+        """Stands still at 40 % until a model is loaded; one is not there, and another never ends."""
+        self.asked.append(f"pull {request.reference}")
+        if "none" in request.reference:
+            context.abort(grpc.StatusCode.NOT_FOUND, "reference: there is no such model")
+        far = lambda phase, done: pb.PullProgress(model="x/new", phase=phase, bytes_done=done, bytes_total=1_000_000, bytes_per_s=1000, eta_s=9)
+        yield pb.PullProgress(model=request.reference, phase=pb.PullProgress.PHASE_RESOLVING)
+        yield far(pb.PullProgress.PHASE_DOWNLOADING, 400_000)
+        if "endless" in request.reference:
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            ended.wait(30)
+            self.asked.append("left")
+            return
+        assert self.loads.wait(30)
+        yield far(pb.PullProgress.PHASE_VERIFYING, 1_000_000)
+        yield pb.PullProgress(model="x/new", phase=pb.PullProgress.PHASE_DONE, bytes_done=1_000_000, bytes_total=1_000_000, stored=pb.StoredModel(name="x/new"))
 
     def Infer(self, request, context):
         last = request.chat.messages[-1]
@@ -67,7 +118,9 @@ def a_conversation_with_the_demo_model_in_light_dark_and_on_a_phone():
 @check
 def streams_stops_calls_reasoning_and_markup():
     with Gateway(Talks()) as gateway:
-        said = browse("scripted", gateway.http)
+        said = browse("scripted", gateway.http, SCREENSHOTS)
+        wanted = ["pull hf://x/new", "load on/disk", "unload on/disk", "pull hf://x/none", "pull hf://x/endless", "remove on/disk"]
+        assert [one for one in Talks.asked if one != "left"] == wanted, Talks.asked
         assert Talks.left.wait(10), "the engine was not told that nobody reads"
         return said
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API through clients as they are: openai's package, openai-agents, langchain and the AI SDK (ai_sdk_responses.mjs), in front
+"""OpenAI's Responses API through clients as they are: openai's package, openai-agents, langchain, the AI SDK (ai_sdk_responses.mjs) and npm's openai (openai_js.mjs), in front
 of a model that answers to the letter, and of the bundled demo model.
 usage: responses_client.py HANZO_ENGINE_BINARY NODE_MODULES"""
 import asyncio, json, os, subprocess, sys, tempfile, urllib.request
@@ -13,6 +13,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
 from engine import Engine, check, run_checks
+from javascript import script
 from scripted_chat import Chat
 from scripted_engine import Gateway
 
@@ -303,6 +304,7 @@ def on_disk_they_outlive_the_gateway(gateway):
 @check
 def the_demo_model(gateway):
     with Engine() as engine:
+        script(NODE_MODULES, "openai_js.mjs", f"http://{engine.http}/v1")
         client = api(engine)
         request = dict(model="hanzo-demo", input="What is the capital of France?", temperature=0, max_output_tokens=64, reasoning={"effort": "none"})
         whole = client.responses.create(**request)

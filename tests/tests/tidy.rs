@@ -60,6 +60,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sound", vec![]),
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
+        ("voice", vec!["kernels", "runtime"]),
         (
             "daemon",
             vec![
@@ -73,6 +74,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "runtime",
                 "sound",
                 "store",
+                "voice",
                 "telemetry",
             ],
         ),
@@ -134,7 +136,7 @@ fn runtime_and_kernels_know_no_async_network_or_clock() {
 }
 
 /// Where HTTP's words and the engine's messages may meet in the gateway: bodies become messages and messages JSON there.
-const WIRES_MEET: [&str; 54] = [
+const WIRES_MEET: [&str; 55] = [
     "adapters.rs",
     "anthropic/blocks.rs",
     "anthropic/count.rs",
@@ -143,6 +145,7 @@ const WIRES_MEET: [&str; 54] = [
     "audio/live.rs",
     "audio/reply.rs",
     "audio/request.rs",
+    "audio/speech.rs",
     "llamacpp/answer.rs",
     "llamacpp/ask.rs",
     "llamacpp/embedding.rs",
@@ -153,6 +156,7 @@ const WIRES_MEET: [&str; 54] = [
     "models/load.rs",
     "models/pull.rs",
     "ollama/chat.rs",
+    "ollama/create.rs",
     "ollama/embed.rs",
     "ollama/format.rs",
     "ollama/generate.rs",

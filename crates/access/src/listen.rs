@@ -13,8 +13,8 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{sleep, timeout},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::sleep,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -23,6 +23,11 @@ use crate::{guesses::client_of, opening::Opening, rate::locked, tls::ServerTls};
 
 /// Pause after the listener failed to accept, which means that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A port is crowded where less than this part of its places is free.
+const CROWDED_SHARE: usize = 4;
+/// What a connection that has not begun has where its port is crowded.
+const CROWDED: Duration = Duration::from_secs(2);
 
 /// What a port bears.
 #[derive(Debug, Clone, Copy)]
@@ -52,12 +57,52 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// Whether a port has nearly all the connections that it bears, so that who does nothing with one makes way. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub(crate) struct Crowd {
+    places: Arc<Semaphore>,
+    free_min: usize, // below that it is crowded
+    crowded: Arc<watch::Sender<bool>>,
+}
+
+impl Crowd {
+    fn of(places: &Arc<Semaphore>, connections_max: usize) -> Crowd {
+        let crowded = Arc::new(watch::Sender::new(false));
+        Crowd { places: Arc::clone(places), free_min: connections_max / CROWDED_SHARE, crowded }
+    }
+
+    /// Looks whether that is so, where so many places become free now.
+    fn look(&self, freed: usize) {
+        let is_crowded = self.places.available_permits() + freed < self.free_min;
+        self.crowded.send_if_modified(|crowded| std::mem::replace(crowded, is_crowded) != is_crowded);
+    }
+
+    /// Resolves when who has not begun by then is to leave: after that time, or a moment where others want its place.
+    pub(crate) async fn within(self, time: Duration) {
+        let hurried = async {
+            self.is_there().await;
+            sleep(CROWDED).await;
+        };
+        tokio::select! {
+            () = sleep(time) => {}
+            () = hurried => {}
+        }
+    }
+
+    /// Resolves when that is so.
+    async fn is_there(&self) {
+        // Its sender is held here.
+        let _ = self.crowded.subscribe().wait_for(|crowded| *crowded).await;
+    }
+}
+
 /// A place among a port's connections, and among those of its address; it is free again when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     _place: OwnedSemaphorePermit,
     address: Option<IpAddr>, // None: it has no limit
     addresses: Addresses,
+    crowd: Crowd,
 }
 
 /// How many connections there are of each address.
@@ -70,6 +115,7 @@ impl Permit {
         from: IpAddr,
         addresses: &Addresses,
         of_address_max: usize,
+        crowd: Crowd,
     ) -> Option<Permit> {
         let address = Some(client_of(from)).filter(|address| !address.is_loopback());
         if let Some(address) = address {
@@ -80,12 +126,23 @@ impl Permit {
             }
             *count += 1;
         }
-        Some(Permit { _place: place, address, addresses: Arc::clone(addresses) })
+        Some(Permit { _place: place, address, addresses: Arc::clone(addresses), crowd })
+    }
+
+    /// Resolves when the port has all the connections that it bears: who does nothing with one is to make way.
+    pub async fn crowded(&self) {
+        self.crowd.is_there().await;
+    }
+
+    /// Whether that is so.
+    pub fn is_crowded(&self) -> bool {
+        *self.crowd.crowded.borrow()
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        self.crowd.look(1);
         let Some(address) = self.address else { return };
         let mut counts = locked(&self.addresses);
         let left = counts.get_mut(&address).map(|count| {
@@ -147,8 +204,10 @@ async fn accept(
 ) {
     let mut stop = std::pin::pin!(stop);
     let (places, addresses) = (Arc::new(Semaphore::new(limits.connections_max)), Addresses::default());
+    let crowd = Crowd::of(&places, limits.connections_max);
     // Never closed.
     loop {
+        crowd.look(0);
         let place = tokio::select! {
             () = &mut stop => return,
             place = Arc::clone(&places).acquire_owned() => place,
@@ -168,7 +227,8 @@ async fn accept(
                 continue;
             }
         };
-        let Some(permit) = Permit::of(place, from.ip(), &addresses, limits.of_address_max) else {
+        let Some(permit) = Permit::of(place, from.ip(), &addresses, limits.of_address_max, crowd.clone())
+        else {
             tracing::debug!(%from, "this address has as many connections as it may");
             continue;
         };
@@ -177,8 +237,9 @@ async fn accept(
             tracing::debug!(%error, "no TCP_NODELAY");
         }
         let accepted = accepted.clone();
+        let (hurry, crowd) = (crowd.clone(), crowd.clone());
         let connection =
-            move |stream| Connection { stream: Opening::new(stream, limits.first), from, permit };
+            move |stream| Connection { stream: Opening::before(stream, limits.first, crowd), from, permit };
         let Some(tls) = &tls else {
             if accepted.send(connection(Stream::Plain(stream))).await.is_err() {
                 return;
@@ -188,13 +249,15 @@ async fn accept(
         // Beside the others: a client may take its time over a handshake.
         let shaking = TlsAcceptor::from(tls.config()).accept(stream);
         tokio::spawn(async move {
-            match timeout(limits.first, shaking).await {
-                Ok(Ok(stream)) => {
-                    // Whoever served them is gone.
-                    let _ = accepted.send(connection(Stream::Tls(Box::new(stream)))).await;
-                }
-                Ok(Err(error)) => tracing::debug!(%from, %error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!(%from, "a TLS handshake took too long"),
+            tokio::select! {
+                shaken = shaking => match shaken {
+                    Ok(stream) => {
+                        // Whoever served them is gone.
+                        let _ = accepted.send(connection(Stream::Tls(Box::new(stream)))).await;
+                    }
+                    Err(error) => tracing::debug!(%from, %error, "a TLS handshake failed"),
+                },
+                () = hurry.within(limits.first) => tracing::debug!(%from, "a TLS handshake took too long"),
             }
         });
     }

@@ -2,7 +2,7 @@
 //! its own, and a client that sends nothing, or a part of HTTP/2's first words, would keep its place for ever.
 
 use std::{
-    io,
+    fmt, io,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -10,8 +10,10 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::sleep,
 };
+
+use crate::listen::Crowd;
 
 /// What a client of HTTP/2 begins with; one of HTTP/1 differs from it within its first line.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -23,16 +25,26 @@ pub struct Opening<S> {
     awaited: Option<Awaited>, // None: it is known what is spoken
 }
 
-#[derive(Debug)]
 struct Awaited {
-    deadline: Pin<Box<Sleep>>,
+    deadline: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
     came: usize, // bytes of the preface
+}
+
+impl fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Awaited").field("came", &self.came).finish_non_exhaustive()
+    }
 }
 
 impl<S> Opening<S> {
     /// A connection that begins now.
     pub fn new(stream: S, within: Duration) -> Opening<S> {
         Opening { stream, awaited: Some(Awaited { deadline: Box::pin(sleep(within)), came: 0 }) }
+    }
+
+    /// The same; where its port is crowded it has a moment alone.
+    pub(crate) fn before(stream: S, within: Duration, crowd: Crowd) -> Opening<S> {
+        Opening { stream, awaited: Some(Awaited { deadline: Box::pin(crowd.within(within)), came: 0 }) }
     }
 
     /// What it is over; its first words are waited for no more.

@@ -2,7 +2,8 @@
 //! of sampling, stop strings, the context, a system prompt, first messages. A request's own values go before them.
 //! They go before what the weights' file says, because who packed the file knew it.
 //!
-//! The template of such a package is in Go's language and is kept for show: prompts are made by the file's own.
+//! The template of such a package is in Go's language and is kept for show: prompts are made by the file's own. One in Jinja, of a
+//! model that was made here, goes before the file's.
 
 use hanzo_engine_runtime::{
     Opened, SamplingParams,
@@ -10,9 +11,12 @@ use hanzo_engine_runtime::{
     limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX},
     load::GenerationDefaults,
     sampler::Mirostat,
+    template::ChatTemplate,
 };
 use hanzo_engine_store::SideTexts;
 use serde_json::{Map, Value};
+
+use crate::error::Error;
 
 /// Messages that may come before every conversation.
 const MESSAGES_MAX: usize = 64;
@@ -50,10 +54,79 @@ pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
     });
     let system = texts.system.clone().filter(|system| !system.trim().is_empty());
     opened.text_files_mut().opening = Opening { system, messages };
+    if let Some(template) = texts.template.as_ref().filter(|text| is_jinja(text)) {
+        opened.text_files_mut().chat_template = Some(template.clone());
+    }
     if !left_out.is_empty() {
         let model = &opened.info().name;
         tracing::warn!(model, left_out = left_out.join(", "), "options of the package are not applied");
     }
+}
+
+/// The texts of a model that is made of another: its own where the request says nothing.
+///
+/// # Errors
+/// Naming the field, for what would not be applied when it is loaded.
+pub(crate) fn changed(base: SideTexts, asked: Changes) -> Result<SideTexts, Error> {
+    let Changes { system, params, messages: before, license, template } = asked;
+    let mut texts = base;
+    if let Some(text) = template.as_deref().filter(|text| !text.trim().is_empty()) {
+        if !is_jinja(text) {
+            let reason = "is in Go's language, or in none: chat templates are written in Jinja here, with {% … %}; left out, the one in the model's files is used";
+            return Err(Error::field("template", reason));
+        }
+        let read = ChatTemplate::new(text, "", "", "template");
+        read.map_err(|error| Error::field("template", error.to_string()))?;
+    }
+    if let Some(params) = params {
+        let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
+        let Some(own) = read(&params) else {
+            return Err(Error::field("params_json", "must be a JSON object"));
+        };
+        let mut left_out = Vec::new();
+        options(&own, &mut GenerationDefaults::default(), &mut left_out);
+        context(&own, &mut left_out);
+        if let Some(name) = left_out.first() {
+            let reason =
+                format!("{name}: not an option that can be applied, or not a value that it can have");
+            return Err(Error::field("params_json", reason));
+        }
+        let mut all = texts.params.as_deref().and_then(read).unwrap_or_default();
+        all.extend(own);
+        texts.params = (!all.is_empty()).then(|| Value::Object(all).to_string());
+    }
+    if let Some(text) = before.filter(|text| !text.is_empty()) {
+        if messages(&text).is_none() {
+            let reason = format!(
+                "must be a JSON list of at most {MESSAGES_MAX} objects with a role (system, user or assistant) and content"
+            );
+            return Err(Error::field("messages_json", reason));
+        }
+        texts.messages = Some(text);
+    }
+    let texts_asked =
+        [(&mut texts.system, system), (&mut texts.license, license), (&mut texts.template, template)];
+    for (slot, text) in texts_asked {
+        if let Some(text) = text {
+            *slot = Some(text).filter(|text| !text.trim().is_empty());
+        }
+    }
+    Ok(texts)
+}
+
+/// What of a model's texts is to be others.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) system: Option<String>,
+    pub(crate) params: Option<String>,
+    pub(crate) messages: Option<String>,
+    pub(crate) license: Option<String>,
+    pub(crate) template: Option<String>,
+}
+
+/// Whether a template is in Jinja: in Go's language nothing is written so.
+fn is_jinja(template: &str) -> bool {
+    template.contains("{%")
 }
 
 /// Sets what `params` says; the names of what is not known, or not in range, are added to `left_out`.

@@ -56,8 +56,12 @@ impl Pulls {
 /// # Errors
 /// [`PullError::Setting`] for a variable that cannot be read, [`PullError::Internal`].
 pub fn puller(store: Store) -> Result<Puller, PullError> {
-    let inspect: Inspect = Arc::new(|path: &Path| describe(path));
-    Puller::new(store, Settings::from_env()?, Some(inspect))
+    Puller::new(store, Settings::from_env()?, Some(inspect()))
+}
+
+/// Reads what a model's files say of it.
+pub(crate) fn inspect() -> Inspect {
+    Arc::new(|path: &Path| describe(path))
 }
 
 /// What a model's files say of it.

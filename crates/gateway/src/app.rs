@@ -11,6 +11,7 @@ use crate::{
     answers::Answers,
     asker::Asker,
     bodies::Bodies,
+    cloud::{Cloud, CloudSettings},
     config::Config,
     drain::Drain,
     engine::Engine,
@@ -43,6 +44,8 @@ pub(crate) struct App {
     pub(crate) hosts: Hosts,
     /// The MCP servers whose tools models may call.
     pub(crate) mcp_servers: Option<Arc<Servers>>,
+    /// Another server that answers in this one's place.
+    pub(crate) cloud: Option<Cloud>,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
     /// Answers that are kept.
@@ -66,9 +69,11 @@ impl App {
             _ => None,
         };
         let traces = Traces::open(&config.traces(), "engine-gateway")?;
+        let cloud = Cloud::of(&CloudSettings::of(&config), metrics.cloud_requests_total.clone())?;
         Ok(App {
             engine,
             traces,
+            cloud,
             mcp_servers,
             access,
             metrics,

@@ -104,6 +104,15 @@ impl Received {
         tokio::time::timeout(time, grown).await.map_err(|_| ApiError::busy(BODIES_HELD))
     }
 
+    /// Its text once more, which takes up as much room again.
+    ///
+    /// # Errors
+    /// As for [`Received::hold`].
+    pub(crate) async fn copied(&mut self) -> Result<String, ApiError> {
+        self.hold(self.text.len()).await?;
+        Ok(self.text.clone())
+    }
+
     /// What `read` makes of the fields, and the room, which is to be held until that has been handed on; the body itself
     /// is gone. A large one is read on a thread of its own.
     ///

@@ -8,7 +8,9 @@ use std::{
 };
 
 use hanzo_engine_access::{ClientTls, Secret, lazy_channel, lazy_channel_at, with_key};
-use hanzo_engine_proto::v1::{engine_client::EngineClient, speech_client::SpeechClient};
+use hanzo_engine_proto::v1::{
+    engine_client::EngineClient, speech_client::SpeechClient, store_client::StoreClient,
+};
 use tonic::{
     body::Body,
     codegen::{Service, http},
@@ -52,6 +54,7 @@ pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Respons
 pub(crate) struct Client {
     engine: EngineClient<Carrier>,
     pub(crate) speech: SpeechClient<Carrier>,
+    pub(crate) store: StoreClient<Carrier>,
 }
 
 impl Deref for Client {
@@ -105,5 +108,7 @@ pub(crate) fn local(engine: impl LocalEngine) -> Carrier {
 /// Who calls by that way.
 pub(crate) fn client(carrier: Carrier) -> Client {
     let speech = SpeechClient::new(carrier.clone()).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
-    Client { engine: EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX), speech }
+    let store = StoreClient::new(carrier.clone());
+    let engine = EngineClient::new(carrier).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
+    Client { engine, speech, store }
 }

@@ -16,6 +16,7 @@ use hanzo_engine_telemetry::{Protocol, TracesConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cloud::{self, CloudSettings},
     cors,
     error::GatewayError,
     fleet::{Target, one_or_list},
@@ -24,9 +25,10 @@ use crate::{
 };
 
 /// Settings that are keys, and the variables they are read from: the first that is set.
-const SECRETS: [(&str, &[&str]); 2] = [
+const SECRETS: [(&str, &[&str]); 3] = [
     ("api_key", &["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"]),
     ("engine_api_key", &["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"]),
+    ("cloud_api_key", &["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"]),
 ];
 
 /// The gateway's settings.
@@ -73,6 +75,17 @@ pub struct Config {
     pub engine_cert_key: Option<PathBuf>,
     /// This gateway's own key for the engine, which needs no admin scope; unset: `api_key`.
     pub engine_api_key: Option<Secret>,
+    /// Another server that speaks OpenAI's API, such as `https://api.openai.com/v1`, to answer chats, completions and embeddings of
+    /// the models below in this one's place; unset: nothing leaves. What is sent there stands in the log and in `X-Hanzo-Sent-To`.
+    pub cloud_url: Option<String>,
+    /// This gateway's key for that server.
+    pub cloud_api_key: Option<Secret>,
+    /// Models that it answers always: `NAME`, or `NAME=WHAT-IT-IS-CALLED-THERE`. A list, or one text with commas.
+    #[serde(deserialize_with = "one_or_list")]
+    pub cloud_models: Vec<String>,
+    /// Models that it answers where the engine's queue is full or no engine can answer; written in the same way.
+    #[serde(deserialize_with = "one_or_list")]
+    pub cloud_overflow: Vec<String>,
     /// Ignore request fields that the gateway does not know, instead of answering 400.
     pub lenient: bool,
     /// Show browsers a page at `GET /`, to chat and to watch the engine.
@@ -88,7 +101,8 @@ pub struct Config {
     pub sound_bytes_max: usize,
     /// Seconds in which a request's body must have arrived.
     pub body_timeout_s: u64,
-    /// Connections held at once; more wait in the listener's backlog. One address has at most a quarter of them.
+    /// Connections held at once; more wait in the listener's backlog. Beyond three quarters of them those on which nothing is asked for 2 s make way.
+    /// One address has at most a quarter of them.
     pub connections_max: usize,
     /// Seconds in which a connection must have done its handshake, then said what it speaks, and a request's headers must
     /// have come.
@@ -181,6 +195,10 @@ impl Default for Config {
             engine_cert_key: None,
             engine_api_key: None,
             engine: "http://127.0.0.1:36901".to_owned(),
+            cloud_url: None,
+            cloud_api_key: None,
+            cloud_models: Vec::new(),
+            cloud_overflow: Vec::new(),
             upstreams: Vec::new(),
             lenient: false,
             page: true,
@@ -322,6 +340,7 @@ impl Config {
         if self.engine_tls() != ClientTls::default() && !tls {
             return refuse("engine_ca, engine_cert: only an engine at https:// is spoken to by TLS");
         }
+        cloud::check(&CloudSettings::of(&self)).map_err(GatewayError::Config)?;
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
         let seconds = [
             ("headers_timeout_s", self.headers_timeout_s),
@@ -482,6 +501,17 @@ mod tests {
             (json!({"headers_timeout_s": 0}), "headers_timeout_s"),
             (json!({"idle_timeout_s": 0}), "idle_timeout_s"),
             (json!({"engine_api_key": 12_345_678}), "engine_api_key"),
+            (json!({"cloud_models": ["a"]}), "cloud_models: it needs cloud_url"),
+            (json!({"cloud_api_key": "long-enough"}), "cloud_api_key: it needs"),
+            (json!({"cloud_url": "https://x/v1"}), "cloud_url: nothing goes there"),
+            (json!({"cloud_url": "ftp://x/v1", "cloud_models": ["a"]}), "cloud_url"),
+            (json!({"cloud_url": "https://a:b@x/v1", "cloud_models": ["a"]}), "cloud_url"),
+            (
+                json!({"cloud_url": "http://x/v1", "cloud_models": "a", "cloud_api_key": "long-enough"}),
+                "would go in the clear",
+            ),
+            (json!({"cloud_url": "https://x/v1", "cloud_models": ["a="]}), "cloud_models"),
+            (json!({"cloud_url": "https://x/v1", "cloud_models": "a,b", "cloud_overflow": "b"}), "in both"),
         ] {
             let error = Config::load(None, &flags).unwrap_err().to_string();
             assert!(error.contains(name), "{flags}: {error}");
@@ -490,6 +520,8 @@ mod tests {
             json!({"host": "0.0.0.0", "insecure": true}),
             json!({"host": "0.0.0.0", "api_key": "long-enough"}),
             json!({"host": "::", "api_keys_file": "keys.json"}),
+            json!({"cloud_url": "http://127.0.0.1:1/v1", "cloud_models": "a,b=c", "cloud_api_key": "long-enough"}),
+            json!({"cloud_url": "http://[::1]:1", "cloud_overflow": ["a"], "cloud_api_key": "long-enough"}),
         ] {
             assert!(Config::load(None, &kept).is_ok(), "{kept}");
         }

@@ -12,7 +12,7 @@ use crate::limits::{CORS_MAX_AGE_S, CORS_ORIGINS_MAX};
 const ANY: &str = "*";
 const METHODS: &str = "GET, POST, DELETE, OPTIONS";
 /// What SDKs send from browsers; a page may send any header that it names.
-const EXPOSED: &str = "x-request-id, mcp-session-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
+const EXPOSED: &str = "x-request-id, x-hanzo-sent-to, mcp-session-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
                        x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, \
                        x-ratelimit-reset-tokens";
 

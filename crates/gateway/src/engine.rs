@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, TryStreamExt as _, future::Either};
 use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
-use hanzo_engine_proto::v1::{self, store_client::StoreClient};
+use hanzo_engine_proto::v1;
 use hanzo_engine_telemetry::TraceContext;
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
@@ -29,7 +29,6 @@ mod speech;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     link: Link,
-    store: Option<StoreClient<Carrier>>, // of one engine; of several each has its own
     remote: bool,
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
@@ -62,10 +61,11 @@ impl Link {
         }
     }
 
-    /// Asks the engine, or every daemon that has the model loaded.
+    /// Asks the engine, or every daemon that has the model so.
     async fn ask_all<R, T, F>(
         &self,
         model: &str,
+        wanted: impl Fn(Has) -> bool,
         request: R,
         call: impl Fn(Client, R) -> F,
     ) -> Result<Response<T>, Status>
@@ -75,7 +75,7 @@ impl Link {
     {
         match self {
             Link::One(client) => call(client.clone(), request).await,
-            Link::Fleet(fleet) => fleet.ask_all(model, Has::is_loaded, request, call).await,
+            Link::Fleet(fleet) => fleet.ask_all(model, wanted, request, call).await,
         }
     }
 }
@@ -111,20 +111,18 @@ impl Engine {
     }
 
     fn over_one(carrier: Carrier, remote: bool) -> Engine {
-        let store = Some(StoreClient::new(carrier.clone()));
-        Engine { store, ..Engine::over(Link::One(client(carrier)), remote) }
+        Engine::over(Link::One(client(carrier)), remote)
     }
 
     fn over(link: Link, remote: bool) -> Engine {
         let (pass, record) = (Pass::anyone(), Record::default());
-        Engine { link, store: None, remote, pass, refusals: None, record, trace: None }
+        Engine { link, remote, pass, refusals: None, record, trace: None }
     }
 
     /// The same engine for who asks; what is refused is counted.
     pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec) -> Engine {
         Engine {
             link: self.link.clone(),
-            store: self.store.clone(),
             remote: self.remote,
             pass: asker.pass.clone(),
             refusals: Some(refusals),
@@ -309,7 +307,7 @@ impl Engine {
         self.admin("to load adapters")?;
         let model = request.model.clone();
         let call = |mut client: Client, request| async move { client.load_adapter(request).await };
-        self.said(self.link.ask_all(&model, request, call).await)
+        self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
     /// Takes an adapter away.
@@ -321,7 +319,7 @@ impl Engine {
         let model = request.model.clone();
         let call =
             |mut client: Client, request| async move { within_state(client.unload_adapter(request)).await };
-        self.said(self.link.ask_all(&model, request, call).await)
+        self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
     /// Has a model there, as a request would: loaded where models are loaded on demand, however long that takes.

@@ -213,6 +213,20 @@ impl ApiError {
         error
     }
 
+    /// 503: another server that answers in this one's place does not.
+    pub(crate) fn cloud(why: &str) -> ApiError {
+        let message = format!("the server that answers for this model does not: {why}");
+        let code = Some("cloud_unavailable");
+        let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message);
+        error.retry_after_s = Some(1);
+        error
+    }
+
+    /// Whether it says that no engine could take a request now, whoever asks.
+    pub(crate) fn is_of_load(&self) -> bool {
+        matches!((self.status.as_u16(), self.code()), (429, Some("overloaded")) | (503, Some("unavailable")))
+    }
+
     /// 400 on a text, or a list of texts, that has nothing in it.
     pub(crate) fn empty(param: &str) -> ApiError {
         ApiError { code: Some(EMPTY.to_owned()), ..ApiError::field(param, "must not be empty") }

@@ -31,7 +31,9 @@ use crate::{
     engine::Engine,
     error::GatewayError,
     fleet::{Resolve, SystemResolver},
-    limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
+    limits::{
+        CROWDED_IDLE_TIME, ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX,
+    },
     listener::{self, Socket},
     mcp::Mcp,
     peer::{self, Peer},
@@ -204,6 +206,17 @@ async fn next(accepted: &mut Option<Receiver<Connection>>) -> Option<Connection>
     }
 }
 
+/// Resolves where others want the place of a connection on which nothing is answered.
+async fn makes_way(permit: &Permit, busy: &Busy) {
+    loop {
+        permit.crowded().await;
+        busy.idle_for(CROWDED_IDLE_TIME).await;
+        if permit.is_crowded() {
+            return;
+        }
+    }
+}
+
 /// What every connection is served with.
 struct Connections {
     router: Router,
@@ -308,6 +321,7 @@ impl Connections {
                 }
                 () = gone => tracing::debug!("the client has gone"),
                 () = busy.idle_for(idle) => tracing::debug!("a connection was idle"),
+                () = makes_way(&permit, &busy) => tracing::debug!("an idle connection makes way for others"),
             }
             drop(permit);
         });

@@ -18,6 +18,7 @@ mod bodies;
 mod body;
 mod busy;
 mod carrier;
+mod cloud;
 mod config;
 mod cors;
 mod drain;

@@ -39,6 +39,22 @@ pub(crate) const SOUND_HELD_BYTES: usize = 256 << 10;
 pub(crate) const SOUND_PIECES_MAX: usize = 4;
 /// Bytes of a message with a piece of one: half of what an engine takes.
 pub(crate) const SOUND_MESSAGE_BYTES: usize = 512 << 10;
+/// The time in which a connection must be asked for something where its port has all that it bears.
+pub(crate) const CROWDED_IDLE_TIME: Duration = Duration::from_secs(2);
+/// The time in which another server's connection must be there.
+pub(crate) const CLOUD_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time that such a server may say nothing in the midst of an answer.
+pub(crate) const CLOUD_SILENCE: Duration = Duration::from_secs(300);
+/// Bytes of one event of its answer.
+pub(crate) const CLOUD_EVENT_BYTES_MAX: usize = 16 << 20;
+/// Bytes of an error of its.
+pub(crate) const CLOUD_ERROR_BYTES_MAX: usize = 64 << 10;
+/// Models that may be answered there.
+pub(crate) const CLOUD_MODELS_MAX: usize = 256;
+/// Pieces of a blob between a client and an engine.
+pub(crate) const BLOB_PIECES_MAX: usize = 4;
+/// Bytes of a message with a piece of one.
+pub(crate) const BLOB_MESSAGE_BYTES: usize = 512 << 10;
 /// Bytes of a form beside its file.
 pub(crate) const FORM_BYTES_BESIDE: usize = 1 << 20;
 /// Bytes of one of its fields.
@@ -219,3 +235,5 @@ const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean")
 
 /// Bytes of a picture; the engine takes no larger ones.
 pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;
+/// Characters of a text that is to be said; OpenAI takes 4096.
+pub(crate) const SPEECH_CHARS_MAX: usize = 16_384;

@@ -137,6 +137,19 @@ struct Flags {
     #[arg(long, value_name = "URI", value_delimiter = ',')]
     #[serde(rename = "upstreams", skip_serializing_if = "Vec::is_empty")]
     upstream: Vec<String>,
+    /// Another server that speaks OpenAI's API, such as https://api.openai.com/v1, to answer the models of --cloud-model and
+    /// --cloud-overflow; its key is HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: nothing leaves].
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cloud_url: Option<String>,
+    /// Model that --cloud-url answers always: NAME, or NAME=WHAT-IT-IS-CALLED-THERE; repeatable, or with commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
+    #[serde(rename = "cloud_models", skip_serializing_if = "Vec::is_empty")]
+    cloud_model: Vec<String>,
+    /// Model that --cloud-url answers where the queue is full or no engine can answer; repeatable, or with commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cloud_overflow: Vec<String>,
     /// Ignore unknown request fields instead of answering 400.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     pub(crate) http_requests_in_flight: IntGauge,
     /// By [`Refusal::code`].
     pub(crate) refusals_total: IntCounterVec,
+    /// By why they were sent, and by the status of what was answered.
+    pub(crate) cloud_requests_total: IntCounterVec,
     traced: Exemplars, // of http_request_duration_seconds
     beside: OnceLock<Beside>,
 }
@@ -65,7 +67,17 @@ impl Metrics {
                 opts("http_refusals_total", "HTTP requests refused for their key or its limits, by reason"),
                 &["reason"],
             )?,
+            cloud_requests_total: IntCounterVec::new(
+                opts(
+                    "cloud_requests_total",
+                    "Requests sent to another server, by why, and by its answer's status",
+                ),
+                &["reason", "status"],
+            )?,
         };
+        for reason in ["model", "overloaded"] {
+            metrics.cloud_requests_total.with_label_values(&[reason, "200"]).inc_by(0);
+        }
         for code in Refusal::CODES {
             metrics.refusals_total.with_label_values(&[code]).inc_by(0);
         }
@@ -73,6 +85,7 @@ impl Metrics {
         let build = IntGaugeVec::new(opts("gateway_info", "Always 1; the gateway's version"), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         metrics.registry.register(Box::new(build))?;
+        metrics.registry.register(Box::new(metrics.cloud_requests_total.clone()))?;
         metrics.registry.register(Box::new(metrics.http_requests_total.clone()))?;
         metrics.registry.register(Box::new(metrics.http_request_duration_seconds.clone()))?;
         metrics.registry.register(Box::new(metrics.http_requests_in_flight.clone()))?;

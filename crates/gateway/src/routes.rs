@@ -7,7 +7,7 @@ use axum::{
     extract::Request,
     middleware,
     response::Response,
-    routing::{any, delete, get, post},
+    routing::{any, delete, get, head, post},
 };
 
 use crate::{
@@ -34,6 +34,8 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/v1/audio/transcriptions", post(audio::transcriptions))
         .route("/v1/audio/translations", post(audio::translations))
+        .route("/v1/audio/speech", post(audio::speech::speak))
+        .route("/v1/audio/voices", get(audio::speech::voices))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
         .route("/v1/rerank", post(scores::rerank::handle))
@@ -54,7 +56,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/models/{*id}", get(openai::models::show).delete(models::remove::handle))
         .route("/v1/models/load", post(models::load::load))
         .route("/v1/models/unload", post(models::load::unload))
-        .route("/v1/models/pull", post(models::pull::handle))
+        .route("/v1/models/pull", get(models::pull::list).post(models::pull::handle))
         .route("/models", get(openai::models::list))
         .route("/models/load", post(models::load::load))
         .route("/models/unload", post(models::load::unload))
@@ -125,7 +127,8 @@ fn ollama() -> Router<Arc<App>> {
         .route("/api/pull", post(ollama::manage::pull))
         .route("/api/delete", delete(ollama::manage::remove))
         .route("/api/copy", post(ollama::manage::copy))
-        .route("/api/create", post(ollama::manage::create))
+        .route("/api/create", post(ollama::create::handle))
+        .route("/api/blobs/{digest}", head(ollama::blobs::look).post(ollama::blobs::put))
         .route("/api/push", post(ollama::manage::push))
 }
 

@@ -134,6 +134,24 @@ fn with_adapters(mut status: v1::ModelStatus) -> Vec<Model> {
     [vec![model], adapters].concat()
 }
 
+/// A model that another server answers.
+pub(crate) fn model_elsewhere(id: &str, owner: &str) -> Model {
+    Model {
+        id: id.to_owned(),
+        object: "model",
+        created: 0,
+        owned_by: owner.to_owned(),
+        state: "ready",
+        status: RouterStatus { value: "loaded", failed: false },
+        error: None,
+        max_model_len: None,
+        capabilities: Vec::new(),
+        meta: None,
+        root: None,
+        parent: None,
+    }
+}
+
 /// A model as the engine shows it, under the name it was asked for if it has none.
 pub(crate) fn model_of_show(id: String, shown: v1::ShowResponse) -> Model {
     match (shown.status, shown.model) {

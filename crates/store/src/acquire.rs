@@ -122,6 +122,7 @@ impl Acquire {
         let arrived = Arrived {
             name: plan.name,
             ends_pull: Some(plan.reference.clone()),
+            must_open: false,
             reference: plan.reference,
             source: plan.source,
             revision: plan.revision,

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tar::{Archive, Builder, EntryType, Header};
 
 const CONTENTS: &str = "hanzo-engine.json";
@@ -206,7 +207,12 @@ impl Store {
             if is_there(&sha256, &entry.size()) && self.has_sound_blob(&sha256, |_| seen(0))? {
                 continue;
             }
-            self.take_blob(&sha256, &mut entry, &mut seen)?;
+            self.take_blob(&sha256, &mut entry, &mut seen).map_err(|error| match error {
+                StoreError::OtherBlob { sha256, found } => {
+                    refused(format!("blobs/sha256-{sha256} has SHA-256 {found}"))
+                }
+                error => error,
+            })?;
         }
         for (sha256, bytes) in &missing {
             if !is_there(sha256, bytes) || !self.has_sound_blob(sha256, |_| seen(0))? {
@@ -216,15 +222,33 @@ impl Store {
         contents.models.into_iter().map(|model| self.publish(arrived(model), None, now_unix_ms())).collect()
     }
 
-    fn take_blob(
+    /// Takes what is read as the blob of that digest. Several that take the same do not meet.
+    pub(crate) fn take_blob(
         &self,
         sha256: &str,
         from: &mut impl Read,
         seen: &mut impl FnMut(u64) -> bool,
     ) -> Result<(), StoreError> {
-        let part = self.layout.partial().join(format!("import-{sha256}.part"));
-        let opened = OpenOptions::new().write(true).create(true).truncate(true).open(&part);
-        let mut to = opened.map_err(StoreError::file(&part))?;
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        let name = format!("import-{sha256}-{}.part", TAKEN.fetch_add(1, Ordering::Relaxed));
+        let part = self.layout.partial().join(name);
+        let taken = self.take_into(&part, sha256, from, seen);
+        if taken.is_err() {
+            // What went wrong before matters more.
+            let _ = file_system::delete_file(&part);
+        }
+        taken
+    }
+
+    fn take_into(
+        &self,
+        part: &Path,
+        sha256: &str,
+        from: &mut impl Read,
+        seen: &mut impl FnMut(u64) -> bool,
+    ) -> Result<(), StoreError> {
+        let opened = OpenOptions::new().write(true).create(true).truncate(true).open(part);
+        let mut to = opened.map_err(StoreError::file(part))?;
         let mut hasher = Hasher::new(None);
         let mut piece = vec![0_u8; 1 << 20];
         loop {
@@ -232,22 +256,21 @@ impl Store {
             if read == 0 {
                 break;
             }
-            to.write_all(&piece[..read]).map_err(|error| match write_failed(&part, read as u64, error) {
+            to.write_all(&piece[..read]).map_err(|error| match write_failed(part, read as u64, error) {
                 PullError::Store(error) => error,
-                other => StoreError::file(&part)(io::Error::other(other.to_string())),
+                other => StoreError::file(part)(io::Error::other(other.to_string())),
             })?;
             hasher.update(&piece[..read]);
             if !seen(read as u64) {
-                return Err(StoreError::file(&part)(io::ErrorKind::Interrupted.into()));
+                return Err(StoreError::file(part)(io::ErrorKind::Interrupted.into()));
             }
         }
         let (found, _) = hasher.finish(None);
         if found != sha256 {
-            file_system::delete_file(&part).map_err(StoreError::file(&part))?;
-            return Err(refused(format!("blobs/sha256-{sha256} has SHA-256 {found}")));
+            return Err(StoreError::OtherBlob { sha256: sha256.to_owned(), found });
         }
         let blob = self.layout.blob(sha256);
-        file_system::publish(&part, &blob).map_err(StoreError::file(&blob))
+        file_system::publish(part, &blob).map_err(StoreError::file(&blob))
     }
 }
 
@@ -325,6 +348,7 @@ fn arrived(model: Packed) -> Arrived {
         },
         files: model.files.into_iter().map(file).collect(),
         ends_pull: None,
+        must_open: false,
     }
 }
 

@@ -132,6 +132,26 @@ pub enum StoreError {
         /// How many.
         pulls: usize,
     },
+    /// A model is to be made of files that are none.
+    #[error("these files are no model that can be read, and none was made: {why}")]
+    Unreadable {
+        /// What whoever reads models says of them.
+        why: String,
+    },
+    /// A model is to be made of a blob that is not there.
+    #[error("there is no blob sha256:{sha256}: upload it first")]
+    NoBlob {
+        /// The digest, in hexadecimal.
+        sha256: String,
+    },
+    /// The bytes that were to be a blob are others.
+    #[error("the bytes have SHA-256 {found}, and were to have {sha256}: nothing is kept of them")]
+    OtherBlob {
+        /// The digest that was promised.
+        sha256: String,
+        /// That of what came.
+        found: String,
+    },
     /// An archive that is to be imported is not as an export makes it. Nothing of it became visible.
     #[error("the archive cannot be imported, and no model of it was: {why}")]
     Archive {

@@ -10,6 +10,7 @@ mod alias;
 mod archive;
 mod collect;
 mod database;
+mod derive;
 mod digest;
 mod download;
 mod error;
@@ -50,6 +51,7 @@ mod verify;
 pub use alias::Alias;
 pub use archive::Exported;
 pub use collect::{Collected, DiskUsage, ModelUsage};
+pub use derive::Base;
 pub use digest::Digest;
 pub use error::StoreError;
 pub use limits::{

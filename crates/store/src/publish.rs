@@ -30,6 +30,8 @@ pub(crate) struct Arrived {
     pub(crate) files: Vec<ArrivedFile>,
     /// The pull that ends with it.
     pub(crate) ends_pull: Option<String>,
+    /// Files that cannot be read are an error, and nothing becomes visible.
+    pub(crate) must_open: bool,
 }
 
 /// A file of [`Arrived`].
@@ -78,10 +80,18 @@ impl Store {
         }
         let entry = entry_file(&model.files);
         let at = |folder: &Path| entry.map_or(folder.to_owned(), |name| folder.join(name));
-        let inspected = inspect.map(|inspect| inspect(&at(&stage))).transpose().unwrap_or_else(|why| {
-            tracing::warn!(model = name, why, "the model's files cannot be read by this version");
-            None
-        });
+        let inspected = match inspect.map(|inspect| inspect(&at(&stage))).transpose() {
+            Err(why) if model.must_open => {
+                // What is left of it is collected as what crashes leave.
+                let _ = std::fs::remove_dir_all(&stage);
+                return Err(StoreError::Unreadable { why });
+            }
+            Err(why) => {
+                tracing::warn!(model = name, why, "the model's files cannot be read by this version");
+                None
+            }
+            Ok(inspected) => inspected,
+        };
         // The folder's final name is only known once it has it, and its manifest is written before: paths in
         // the manifest are relative.
         let mut record =

@@ -6,6 +6,7 @@ use crate::*;
 use std::path::{Path, PathBuf};
 
 mod damage;
+mod derived;
 pub(crate) mod kills;
 mod moved;
 

@@ -9,7 +9,7 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, StreamExt as _};
 use hanzo_engine_proto::v1::{self, store_server::Store as StoreApi};
-use hanzo_engine_store::{Found, Store};
+use hanzo_engine_store::{Base, Found, ModelRecord, SideTexts, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
@@ -18,6 +18,8 @@ use super::{Core, Events, Reply, pull, reply};
 use crate::{
     convert::{self, store as words},
     error::Error,
+    layers::{self, Changes},
+    pulls,
 };
 
 /// The service.
@@ -29,6 +31,29 @@ const QUEUE_MESSAGES: usize = 4;
 const PIECE_BYTES: usize = 1 << 20;
 /// A check says how far it is each time it has read so much.
 const SAY_EVERY_BYTES: u64 = 64 << 20;
+
+/// Makes a model of another, with its texts as far as the request says nothing else.
+fn derive(store: &Store, wire: v1::DeriveRequest) -> Result<Result<ModelRecord, Error>, StoreError> {
+    let v1::DeriveRequest { model, name, system, params_json, messages_json, license, template, files } =
+        wire;
+    let (base, before) = match (model.is_empty(), files.is_empty()) {
+        (false, true) => {
+            let record = store.get(&model)?;
+            (Base::Model(record.name.clone()), record.side_texts())
+        }
+        (true, false) => {
+            let mut files: Vec<(String, String)> = files.into_iter().collect();
+            files.sort();
+            (Base::Files(files), SideTexts::default())
+        }
+        _ => return Ok(Err(Error::field("model", "name a stored model, or files, and not both"))),
+    };
+    let changes = Changes { system, params: params_json, messages: messages_json, license, template };
+    match layers::changed(before, changes) {
+        Ok(texts) => store.derive(&base, &name, &texts, Some(&pulls::inspect())).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
+}
 
 type Sender<T> = mpsc::Sender<Result<T, Status>>;
 
@@ -66,6 +91,27 @@ impl StoreApi for StoreService {
         let v1::CopyRequest { model, alias } = request.into_inner();
         let made = self.0.models.with_store(move |store| store.set_alias(&model, &alias)).await;
         reply(made.map(words::alias))
+    }
+
+    async fn derive(&self, request: Request<v1::DeriveRequest>) -> Reply<v1::StoredModel> {
+        let wire = request.into_inner();
+        let made = self.0.models.with_store(move |store| derive(store, wire)).await;
+        reply(made.and_then(|made| made).map(|record| convert::reply::stored_model(&record, false)))
+    }
+
+    async fn find_blob(&self, request: Request<v1::FindBlobRequest>) -> Reply<v1::FindBlobResponse> {
+        let sha256 = request.into_inner().sha256;
+        let found = self.0.models.with_store(move |store| store.has_blob(&sha256)).await;
+        reply(found.map(|found| v1::FindBlobResponse { found }))
+    }
+
+    async fn put_blob(&self, request: Request<Streaming<v1::PutBlobRequest>>) -> Reply<v1::PutBlobResponse> {
+        let mut wire = request.into_inner();
+        let first = wire.next().await.transpose()?.unwrap_or_default();
+        let (sending, reading) = received(wire.map(|piece| piece.map(|piece| piece.data)), first.data);
+        let work = self.0.models.with_store(move |store| store.put_blob(&first.sha256, reading));
+        let (put, ()) = tokio::join!(work, sending);
+        reply(put.map(|()| v1::PutBlobResponse {}))
     }
 
     async fn aliases(&self, _: Request<v1::AliasesRequest>) -> Reply<v1::AliasesResponse> {
@@ -106,19 +152,8 @@ impl StoreApi for StoreService {
     }
 
     async fn import(&self, request: Request<Streaming<v1::ArchiveChunk>>) -> Reply<v1::ImportResponse> {
-        let mut wire = request.into_inner();
-        let (sender, receiver) = mpsc::channel(QUEUE_MESSAGES);
-        // The reader sees the end of what it is sent, or that it broke off.
-        let sending = async move {
-            while let Some(chunk) = wire.next().await {
-                let chunk = chunk.map_err(|status| io::Error::other(status.message().to_owned()));
-                let chunk = chunk.map(|chunk| chunk.data);
-                if sender.send(chunk).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let reading = Chunks { from: receiver, piece: Bytes::new() };
+        let wire = request.into_inner().map(|chunk| chunk.map(|chunk| chunk.data));
+        let (sending, reading) = received(wire, Bytes::new());
         let work = self.0.models.with_store(move |store| store.import(reading, |_| true));
         let (imported, ()) = tokio::join!(work, sending);
         reply(imported.map(|records| {
@@ -205,7 +240,25 @@ impl Write for Pieces {
     }
 }
 
-/// Reads an archive out of messages.
+/// What sends messages on to a thread that reads them, and what reads them there: first `first`. The reader sees the end of what
+/// it is sent, or that it broke off.
+fn received(
+    mut wire: impl Stream<Item = Result<Bytes, Status>> + Unpin,
+    first: Bytes,
+) -> (impl Future<Output = ()>, Chunks) {
+    let (sender, from) = mpsc::channel(QUEUE_MESSAGES);
+    let sending = async move {
+        while let Some(piece) = wire.next().await {
+            let piece = piece.map_err(|status| io::Error::other(status.message().to_owned()));
+            if sender.send(piece).await.is_err() {
+                return;
+            }
+        }
+    };
+    (sending, Chunks { from, piece: first })
+}
+
+/// Reads a file out of messages.
 struct Chunks {
     from: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,

@@ -1,13 +1,14 @@
 //! What the operator asks of the engine: loading and unloading, pulling, removing and naming models. A key without the admin
 //! scope is refused here.
 
-use futures_util::{Stream, TryStreamExt as _};
-use hanzo_engine_proto::v1::{self, store_client::StoreClient};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
+use hanzo_engine_proto::v1;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::{Engine, Link, of_the_gateway, within_state};
-use crate::carrier::{Carrier, Client};
+use crate::{carrier::Client, fleet::Has};
 
 impl Engine {
     /// The engine, where there is but one.
@@ -18,12 +19,7 @@ impl Engine {
         }
     }
 
-    /// Its store.
-    fn store(&self) -> Result<StoreClient<Carrier>, Status> {
-        self.store.clone().ok_or_else(of_several)
-    }
-
-    /// Loads a model, which takes as long as it takes. Only one that is loaded or stored: an HTTP client is not to look around on
+    /// Loads a model, which takes as long as it takes; of several engines on every one that has it. Only one that is loaded or stored: an HTTP client is not to look around on
     /// the engine's disk.
     pub(crate) async fn load(
         &mut self,
@@ -44,7 +40,7 @@ impl Engine {
             let head = head.clone();
             async move { client.load(head.over(request)).await }
         };
-        self.said(self.link.ask(&model, request, call).await)
+        self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
     /// Removes a model from memory.
@@ -60,47 +56,114 @@ impl Engine {
             let head = head.clone();
             async move { client.unload(head.over(request)).await }
         };
-        self.said(self.link.ask_all(&model, request, call).await)
+        self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
-    /// Fetches a model into the store. The pull ends when its last client has left: dropping the stream is leaving.
+    /// Fetches a model into the store; of several engines into each one's. The pull ends when its last client has left: dropping the stream is leaving.
     pub(crate) async fn pull(
         &mut self,
         mut request: v1::PullRequest,
     ) -> Result<impl Stream<Item = Result<v1::PullProgress, Status>> + Send + use<>, Status> {
         self.admin("to pull models")?;
         request.cancel_with_client = true;
-        let answer = self.only()?.pull(request).await;
-        let (progress, remote) = (self.said(answer)?, self.remote);
+        let remote = self.remote;
+        let progress = match &self.link {
+            Link::One(client) => {
+                let answer = client.clone().pull(request).await;
+                Either::Left(self.said(answer)?)
+            }
+            Link::Fleet(fleet) => {
+                let progress = fleet.pull(request).await;
+                Either::Right(Box::pin(progress.map_err(|status| of_the_gateway(remote, status))?))
+            }
+        };
         Ok(progress.map_err(move |status| of_the_gateway(remote, status)))
+    }
+
+    /// The pulls that run, whoever began them, as far as who asks may know.
+    pub(crate) async fn pulls(&mut self) -> Result<Vec<v1::PullProgress>, Status> {
+        if !self.pass.is_admin() {
+            return Ok(Vec::new());
+        }
+        let answer = match &self.link {
+            Link::One(client) => {
+                let mut store = client.store.clone();
+                self.said(within_state(store.pulls(v1::PullsRequest::default())).await)
+            }
+            Link::Fleet(fleet) => fleet.pulls().await.map_err(|status| of_the_gateway(self.remote, status)),
+        };
+        match answer {
+            Ok(answer) => Ok(answer.running),
+            Err(status) if is_without_store(&status) => Ok(Vec::new()),
+            Err(status) => Err(status),
+        }
     }
 
     /// Forgets a stored model, or an alias.
     pub(crate) async fn remove(&mut self, model: String) -> Result<v1::RemoveResponse, Status> {
         self.admin("to remove models")?;
         self.use_model(&model)?;
-        let answer = self.only()?.remove(v1::RemoveRequest { model }).await;
-        self.said(answer)
+        let call = |mut client: Client, request| async move { client.remove(request).await };
+        let request = v1::RemoveRequest { model: model.clone() };
+        self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
     /// Gives a model another name.
     pub(crate) async fn copy(&mut self, model: String, alias: String) -> Result<v1::Alias, Status> {
         self.admin("to name models")?;
         self.use_model(&model)?;
-        let answer = within_state(self.store()?.copy(v1::CopyRequest { model, alias })).await;
-        self.said(answer)
+        let call =
+            |mut client: Client, request| async move { within_state(client.store.copy(request)).await };
+        let request = v1::CopyRequest { model: model.clone(), alias };
+        self.said(self.link.ask_all(&model, is_there, request, call).await)
+    }
+
+    /// Makes a model of another or of blobs, whose bytes are read again for that.
+    pub(crate) async fn derive(&mut self, request: v1::DeriveRequest) -> Result<v1::StoredModel, Status> {
+        self.admin("to make models")?;
+        if !request.model.is_empty() {
+            self.use_model(&request.model)?;
+        }
+        let call = |mut client: Client, request| async move { client.store.derive(request).await };
+        if !request.files.is_empty() {
+            return self.said(call(self.only()?, request).await);
+        }
+        let model = request.model.clone();
+        self.said(self.link.ask_all(&model, is_there, request, call).await)
+    }
+
+    /// Whether the store has a blob of that digest, whose bytes may be read for that.
+    pub(crate) async fn has_blob(&mut self, sha256: String) -> Result<bool, Status> {
+        self.admin("to make models")?;
+        let answer = self.only()?.store.find_blob(v1::FindBlobRequest { sha256 }).await;
+        Ok(self.said(answer)?.found)
+    }
+
+    /// Gives the store a blob, whose bytes come by `bytes`.
+    pub(crate) async fn put_blob(
+        &mut self,
+        sha256: String,
+        bytes: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<(), Status> {
+        self.admin("to make models")?;
+        let first = v1::PutBlobRequest { sha256, data: Bytes::new() };
+        let rest = bytes.map(|data| v1::PutBlobRequest { sha256: String::new(), data });
+        let answer = self.only()?.store.put_blob(stream::iter([first]).chain(rest)).await;
+        self.said(answer).map(drop)
     }
 
     /// Names that stand for models or references, as far as this gateway's key for the engine lets it see them.
     pub(crate) async fn aliases(&mut self) -> Result<Vec<v1::Alias>, Status> {
-        let Ok(mut store) = self.store() else { return Ok(Vec::new()) };
-        let answer = within_state(store.aliases(v1::AliasesRequest::default())).await;
-        let mut aliases = match self.said(answer) {
-            Ok(answer) => answer.aliases,
-            // The store is the operator's, and a daemon without one has none.
-            Err(status) if matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition) => {
-                Vec::new()
+        let answer = match &self.link {
+            Link::One(client) => {
+                let mut store = client.store.clone();
+                self.said(within_state(store.aliases(v1::AliasesRequest::default())).await)
             }
+            Link::Fleet(fleet) => fleet.aliases().await.map_err(|status| of_the_gateway(self.remote, status)),
+        };
+        let mut aliases = match answer {
+            Ok(answer) => answer.aliases,
+            Err(status) if is_without_store(&status) => Vec::new(),
             Err(status) => return Err(status),
         };
         aliases.retain(|alias| self.pass.sees_model(&alias.alias));
@@ -108,9 +171,19 @@ impl Engine {
     }
 }
 
-/// What is stored is each engine's own, and where it is to be is not the gateway's to choose.
+/// Whether that is all that an engine says which has no store, or keeps it from this gateway's key.
+fn is_without_store(status: &Status) -> bool {
+    matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition | Code::Unimplemented)
+}
+
+/// Whether an engine has a model, in memory or in its store.
+fn is_there(has: Has) -> bool {
+    has != Has::Nothing
+}
+
+/// What is stored is each engine's own, and a file goes to one.
 fn of_several() -> Status {
     Status::unimplemented(
-        "there are several engines behind this gateway: pull, remove and name models at each of them",
+        "there are several engines behind this gateway: make models of files at each of them, or pull them",
     )
 }

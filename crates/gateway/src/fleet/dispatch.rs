@@ -1,8 +1,11 @@
 //! A call to one of several daemons, or to all of them.
 
-use std::sync::{
-    Arc, OnceLock, PoisonError, RwLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures_util::future::join_all;
@@ -17,6 +20,7 @@ use super::{
     member::{Lease, Member, MemberView},
     metrics::FleetMetrics,
     pick::{Candidate, pick},
+    pull,
     report::Has,
     retry::{Again, Attempts},
     target::{Resolve, Target},
@@ -126,7 +130,7 @@ impl Fleet {
     }
 
     /// Why no daemon can be asked.
-    fn nobody(&self) -> Status {
+    pub(super) fn nobody(&self) -> Status {
         let what = if self.members().is_empty() {
             "no engine is known: upstreams have no address yet"
         } else {
@@ -236,10 +240,8 @@ impl Fleet {
                 Ok(answer) => first = first.or(Some(answer)),
                 Err(status) => {
                     blame(member, &status);
-                    let message = format!("engine {}: {}", member.place.name, status.message());
-                    let (code, metadata) = (status.code(), status.metadata().clone());
                     self.look_again();
-                    return Err(Status::with_metadata(code, message, metadata));
+                    return Err(pull::of(&member.place.name, status));
                 }
             }
         }
@@ -276,6 +278,27 @@ impl Fleet {
     pub(crate) async fn stats(&self) -> Result<v1::StatsResponse, Status> {
         let ask = async |mut client: Client| client.stats(v1::StatsRequest::default()).await;
         Ok(union::stats(self.every(ask).await?))
+    }
+
+    /// Every name that stands for a model anywhere, once.
+    pub(crate) async fn aliases(&self) -> Result<v1::AliasesResponse, Status> {
+        let ask = async |mut client: Client| client.store.aliases(v1::AliasesRequest::default()).await;
+        let mut aliases: Vec<v1::Alias> =
+            self.every(ask).await?.into_iter().flat_map(|one| one.aliases).collect();
+        let mut seen = HashSet::new();
+        aliases.retain(|alias| seen.insert(alias.alias.clone()));
+        Ok(v1::AliasesResponse { aliases })
+    }
+
+    /// Every pull that runs anywhere; one that runs on several is one.
+    pub(crate) async fn pulls(&self) -> Result<v1::PullsResponse, Status> {
+        let ask = async |mut client: Client| client.store.pulls(v1::PullsRequest::default()).await;
+        let mut by_model: BTreeMap<String, Vec<v1::PullProgress>> = BTreeMap::new();
+        for pull in self.every(ask).await?.into_iter().flat_map(|one| one.running) {
+            by_model.entry(pull.model.clone()).or_default().push(pull);
+        }
+        let running = by_model.values().map(|far| union::pulls(far)).collect();
+        Ok(v1::PullsResponse { running, ..v1::PullsResponse::default() })
     }
 
     /// Every model that is stored anywhere.

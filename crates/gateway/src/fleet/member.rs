@@ -81,6 +81,11 @@ impl Member {
         Ok(member)
     }
 
+    /// It said that it has that model in its store now.
+    pub(super) fn keeps(&self, model: String) {
+        self.known().report.keep(model);
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

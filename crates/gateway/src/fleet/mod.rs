@@ -14,6 +14,7 @@ mod member;
 mod metrics;
 mod pick;
 mod probe;
+mod pull;
 mod report;
 mod retry;
 mod stream;

@@ -60,6 +60,11 @@ impl Report {
         self.stored = list.models.into_iter().map(|model| model.name).collect();
     }
 
+    /// It has that one in its store now.
+    pub(crate) fn keep(&mut self, model: String) {
+        self.stored.insert(model);
+    }
+
     /// Where that model is; an empty name is any that is loaded.
     pub(crate) fn has(&self, model: &str) -> Has {
         let named = |loaded: &&Loaded| model.is_empty() || loaded.answers_to(model);

@@ -93,6 +93,47 @@ pub(super) fn lists(of_each: Vec<v1::ListResponse>) -> v1::ListResponse {
     v1::ListResponse { models: models.into_values().collect() }
 }
 
+/// How far the pulls of all are, as one pull: what each has to fetch is added up, and it is there when all have it.
+pub(super) fn pulls(far: &[v1::PullProgress]) -> v1::PullProgress {
+    let mut all =
+        v1::PullProgress { phase: v1::pull_progress::Phase::Done.into(), joined: true, ..Default::default() };
+    let mut files: BTreeMap<&str, v1::FileProgress> = BTreeMap::new();
+    for one in far {
+        if all.model.is_empty() {
+            all.model.clone_from(&one.model);
+        }
+        if all.file.is_empty() {
+            all.file.clone_from(&one.file);
+        }
+        // One that has said nothing yet has not begun.
+        all.phase = all.phase.min(one.phase);
+        all.bytes_done += one.bytes_done;
+        all.bytes_total += one.bytes_total;
+        all.bytes_fetched += one.bytes_fetched;
+        all.bytes_per_s += one.bytes_per_s;
+        all.eta_s = if all.eta_s < 0.0 || one.eta_s < 0.0 { -1.0 } else { all.eta_s.max(one.eta_s) };
+        all.joined &= one.joined;
+        for file in &one.files {
+            match files.entry(&file.name) {
+                Entry::Vacant(first) => {
+                    first.insert(file.clone());
+                }
+                Entry::Occupied(mut known) => {
+                    let known = known.get_mut();
+                    known.phase = known.phase.min(file.phase);
+                    known.bytes_done += file.bytes_done;
+                    known.bytes_total += file.bytes_total;
+                }
+            }
+        }
+    }
+    all.files = files.into_values().collect();
+    if far.iter().all(|one| one.stored.is_some()) {
+        all.stored = far.iter().find_map(|one| one.stored.clone());
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +175,41 @@ mod tests {
         assert!(!all.draining, "one does not");
         assert!(stats(vec![one("b", Ready, 9, "")]).draining);
         assert!(!stats(Vec::new()).draining);
+    }
+
+    #[test]
+    fn pulls_are_one_that_is_as_far_as_the_least() {
+        use v1::pull_progress::Phase;
+        let file = |phase: Phase, bytes_done| v1::FileProgress {
+            name: "m.gguf".to_owned(),
+            phase: phase.into(),
+            bytes_done,
+            bytes_total: 10,
+            digest: "sha256:a".to_owned(),
+        };
+        let far = |phase: Phase, bytes_done: u64, stored: bool| v1::PullProgress {
+            model: "m".to_owned(),
+            phase: phase.into(),
+            bytes_done,
+            bytes_total: 10,
+            eta_s: 2.0,
+            files: vec![file(phase, bytes_done)],
+            stored: stored.then(|| v1::StoredModel { name: "m".to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        let begun = pulls(&[v1::PullProgress::default(), far(Phase::Downloading, 4, false)]);
+        assert_eq!((begun.phase(), begun.model.as_str(), begun.bytes_total), (Phase::Unspecified, "m", 10));
+        let half = pulls(&[far(Phase::Done, 10, true), far(Phase::Downloading, 4, false)]);
+        assert_eq!(
+            (half.phase(), half.bytes_done, half.bytes_total, half.eta_s),
+            (Phase::Downloading, 14, 20, 2.0)
+        );
+        assert_eq!((half.stored.is_some(), half.files.len(), half.files[0].bytes_done), (false, 1, 14));
+        let whole = pulls(&[far(Phase::Done, 10, true), far(Phase::Done, 10, true)]);
+        assert_eq!(
+            (whole.phase(), whole.files[0].phase(), whole.stored.unwrap().name),
+            (Phase::Done, Phase::Done, "m".to_owned())
+        );
     }
 
     #[test]

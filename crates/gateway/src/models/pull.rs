@@ -66,6 +66,15 @@ pub(crate) async fn handle(
     respond(&app, peer, EVENTS, events, ApiError::json).await
 }
 
+/// `GET /v1/models/pull`: the pulls that run, whoever began them; none to who may not pull.
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+) -> Result<Json<Value>, ApiError> {
+    let running = app.engine(&asker).pulls().await?;
+    Ok(Json(json!({"object": "list", "data": running.into_iter().map(told).collect::<Vec<_>>()})))
+}
+
 /// What to pull, and whether to tell how far it is.
 fn read(mut fields: Fields) -> Result<(v1::PullRequest, bool), ApiError> {
     let reference = either(&mut fields, "model", "reference")?;

@@ -1,5 +1,4 @@
-//! `POST /api/pull`, `DELETE /api/delete` and `POST /api/copy`; and what is refused: `/api/create` and `/api/push`. All are the
-//! operator's.
+//! `POST /api/pull`, `DELETE /api/delete` and `POST /api/copy`, which are the operator's; and what is refused: `/api/push`.
 
 use std::{collections::HashSet, pin::pin, sync::Arc};
 
@@ -204,12 +203,6 @@ pub(crate) async fn copy(
         )
     })?;
     Ok(StatusCode::OK)
-}
-
-/// `POST /api/create`.
-pub(crate) async fn create() -> OllamaError {
-    let problem = "models are not made of others by this build: send the system prompt and the options with each request, or quantise with `hanzo-engine quantize`";
-    ApiError::unsupported("create", problem).into()
 }
 
 /// `POST /api/push`.

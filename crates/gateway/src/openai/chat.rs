@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, Incoming, Received},
+    cloud,
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -25,6 +26,7 @@ use crate::{
         turns::{ServerCall, offer},
         usage_count::UsageCount,
     },
+    peer::Peer,
 };
 
 /// The route's handler.
@@ -33,10 +35,17 @@ pub(crate) async fn handle(
     Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let (peer, id) = (incoming.peer(), asker.id.clone());
+    let peer = incoming.peer();
+    let received = body::read(&app, incoming).await?;
+    let here = |received| run(&app, &asker, peer.clone(), received);
+    cloud::or_there(&app, &asker, peer.clone(), "chat/completions", received, here).await
+}
+
+async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -> Result<Response, ApiError> {
+    let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
-    let (mut plan, room) = body::read(&app, incoming).await?.into(read).await?;
-    offer(&app, &asker, &mut plan, None).await;
+    let (mut plan, room) = received.into(read).await?;
+    offer(app, asker, &mut plan, None).await;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
@@ -49,7 +58,7 @@ pub(crate) async fn handle(
         old_calls: plan.old_calls,
         server_calls: plan.offered.is_some().then(Vec::new),
     };
-    answer(&app, &asker, plan, room, peer, shape).await
+    answer(app, asker, plan, room, peer, shape).await
 }
 
 struct Chat {

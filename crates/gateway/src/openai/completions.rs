@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, Incoming, Received},
+    cloud,
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -25,6 +26,7 @@ use crate::{
         shape::{CollectedChoice, Head, Shape},
         usage_count::UsageCount,
     },
+    peer::Peer,
 };
 
 /// The route's handler.
@@ -33,9 +35,16 @@ pub(crate) async fn handle(
     Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
-    let (peer, id) = (incoming.peer(), asker.id.clone());
+    let peer = incoming.peer();
+    let received = body::read(&app, incoming).await?;
+    let here = |received| run(&app, &asker, peer.clone(), received);
+    cloud::or_there(&app, &asker, peer.clone(), "completions", received, here).await
+}
+
+async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -> Result<Response, ApiError> {
+    let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| plan::completion(fields, config, &id);
-    let ((plan, logprobs), room) = body::read(&app, incoming).await?.into(read).await?;
+    let ((plan, logprobs), room) = received.into(read).await?;
     let shape = Text {
         offsets: vec![TextOffset::default(); plan.requests.len() * plan.choices as usize],
         prompts: vec![v1::PromptLogprobs::default(); plan.requests.len()],
@@ -43,7 +52,7 @@ pub(crate) async fn handle(
         logprobs,
         streaming: plan.streaming,
     };
-    answer(&app, &asker, plan, room, peer, shape).await
+    answer(app, asker, plan, room, peer, shape).await
 }
 
 struct Text {

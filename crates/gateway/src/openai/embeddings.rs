@@ -9,7 +9,8 @@ use hanzo_engine_proto::v1::{self, Capability, EmbedOutput};
 use crate::{
     app::App,
     asker::Asker,
-    body::{self, Incoming},
+    body::{self, Incoming, Received},
+    cloud,
     config::Config,
     error::ApiError,
     fields::Fields,
@@ -31,14 +32,20 @@ pub(crate) async fn handle(
     Extension(asker): Extension<Asker>,
     incoming: Incoming,
 ) -> Result<Response, ApiError> {
+    let peer = incoming.peer();
     let received = body::read(&app, incoming).await?;
+    let here = |received| run(&app, &asker, received);
+    cloud::or_there(&app, &asker, peer, "embeddings", received, here).await
+}
+
+async fn run(app: &App, asker: &Asker, received: Received) -> Result<Response, ApiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
     let Embeddings { mut request, inputs, base64 } = asked;
-    request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
+    request.model = select(app, asker, request.model, &[Capability::Embed]).await?.model;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single, &sent);
-    let calls = Caller::new(&app, &asker, room).embed(request, inputs.inputs, name);
-    response::respond(&app, calls, Shape::OpenAi { base64 }).await
+    let calls = Caller::new(app, asker, room).embed(request, inputs.inputs, name);
+    response::respond(app, calls, Shape::OpenAi { base64 }).await
 }
 
 /// What a body asks for.

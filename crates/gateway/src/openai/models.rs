@@ -12,8 +12,9 @@ use tonic::Status;
 use crate::{
     app::App,
     asker::Asker,
+    cloud::Cloud,
     error::ApiError,
-    status::{Model, model_of_show, models_of},
+    status::{Model, model_elsewhere, model_of_show, models_of},
 };
 
 /// `GET /v1/models`.
@@ -41,5 +42,12 @@ pub(crate) async fn show(
 pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Status> {
     let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
-    Ok(models_of(stats, list))
+    let mut models = models_of(stats, list);
+    for (name, by) in app.cloud.iter().flat_map(Cloud::models).filter(|(name, _)| asker.pass.sees_model(name))
+    {
+        // It goes there, whoever has one of that name here.
+        models.retain(|model| !model.id.eq_ignore_ascii_case(name));
+        models.push(model_elsewhere(name, by));
+    }
+    Ok(models)
 }

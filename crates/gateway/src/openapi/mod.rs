@@ -136,8 +136,16 @@ fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
-    let mut content = json!({media: {"schema": schema::kind(route.answer)}});
+    let media = match route.answer {
+        "Sound" => "audio/mpeg",
+        "Text" => "text/plain",
+        _ => "application/json",
+    };
+    let answer = match route.answer {
+        "Sound" => json!({"type": "string", "format": "binary"}),
+        answer => schema::kind(answer),
+    };
+    let mut content = json!({media: {"schema": answer}});
     if route.takes_form() {
         content["text/plain"] =
             json!({"schema": {"type": "string", "description": "Of response_format text, srt and vtt."}});
@@ -159,6 +167,12 @@ fn operation(route: &Route) -> Value {
     for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
         responses[*status] = json!({"description": about, "content": {"application/json": {"schema": schema::kind(route.error(status))}}});
     }
+    if route.takes_blob() {
+        responses["201"] = json!({"description": "It is there now.", "content": {"text/plain": {"schema": {"type": "string"}}}});
+    }
+    if route.path == "/api/create" {
+        responses["409"] = json!({"description": "The name is another model's.", "content": {"application/json": {"schema": schema::kind(route.error("409"))}}});
+    }
     if route.tag == "MCP" {
         responses["202"] = json!({"description": "Taken; nothing is answered."});
         responses["204"] = json!({"description": "The session has ended."});
@@ -173,7 +187,10 @@ fn operation(route: &Route) -> Value {
         let examples = route.examples.iter().enumerate();
         let examples: Map<String, Value> =
             examples.map(|(at, value)| (format!("example{}", at + 1), json!({"value": value}))).collect();
-        let mut body = json!({"schema": schema::kind(route.request)});
+        let mut body = match route.takes_blob() {
+            true => json!({"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}),
+            false => json!({"schema": schema::kind(route.request)}),
+        };
         if !examples.is_empty() {
             body["examples"] = Value::Object(examples);
         }
@@ -199,8 +216,16 @@ impl Route {
         self.request.ends_with("Form")
     }
 
+    /// Whether its body is a file as it stands.
+    fn takes_blob(&self) -> bool {
+        self.request == "Blob"
+    }
+
     /// What its body is.
     fn body_type(&self) -> &'static str {
+        if self.takes_blob() {
+            return "application/octet-stream";
+        }
         if self.takes_form() { "multipart/form-data" } else { "application/json" }
     }
 

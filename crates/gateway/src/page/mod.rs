@@ -49,6 +49,7 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/docs.js", SCRIPT, "docs.js";
     "/page/dom.js", SCRIPT, "dom.js";
     "/page/live.js", SCRIPT, "live.js";
+    "/page/manage.js", SCRIPT, "manage.js";
     "/page/markdown.js", SCRIPT, "markdown.js";
     "/page/message.js", SCRIPT, "message.js";
     "/page/metrics.js", SCRIPT, "metrics.js";
@@ -59,7 +60,7 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/theme.js", SCRIPT, "theme.js";
     "/page/welcome.js", SCRIPT, "welcome.js";
 };
-const FILES_COUNT: usize = 23;
+const FILES_COUNT: usize = 24;
 
 /// Adds the page's routes.
 pub(crate) fn route<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {

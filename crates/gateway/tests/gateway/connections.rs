@@ -64,6 +64,31 @@ async fn bodies_that_come_slowly_keep_nobody_out() {
 }
 
 #[tokio::test]
+async fn where_a_port_is_full_those_that_do_nothing_make_way() {
+    let steps = vec![started(), delta(0, "Hello"), Step::Gate, finished(0, FinishReason::Stop, 1)];
+    let script = script(move |_| Ok(steps.clone()));
+    let server = Server::with(script, |config| config.connections_max = 16).await;
+    let mut live = Live::chat(server.address).await;
+    live.read_until("Hello").await;
+    // Silent ones, and ones that never come to an end of their headers: more than there are places.
+    let mut idle = Vec::new();
+    for i in 0..40 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        if i % 2 == 0 {
+            stream.write_all(b"GET /alive HTTP/1.1\r\nhost: ").await.unwrap();
+        }
+        idle.push(stream);
+    }
+    let begun = Instant::now();
+    assert_eq!(get(server.address, "/alive").await.status, 200);
+    // Two rounds of two seconds; before, it was a minute.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    // What is being answered stays.
+    server.fake.release();
+    live.read_until("[DONE]").await;
+}
+
+#[tokio::test]
 async fn a_stream_begins_while_its_request_waits() {
     let steps = vec![Step::Gate, started(), delta(0, "Hello"), finished(0, FinishReason::Stop, 1)];
     let server = Server::start(script(move |_| Ok(steps.clone()))).await;

@@ -69,7 +69,7 @@ struct Shared {
     loads: Mutex<Vec<v1::LoadRequest>>,
     unloads: Mutex<Vec<String>>,
     pulls: Mutex<Vec<v1::PullRequest>>,
-    copies: Arc<Mutex<Vec<v1::CopyRequest>>>,
+    store: FakeStore,
     messages_max: Mutex<Option<usize>>, // of a chat that fits
 }
 
@@ -109,11 +109,11 @@ impl Fake {
             loads: Mutex::default(),
             unloads: Mutex::default(),
             pulls: Mutex::default(),
-            copies: Arc::default(),
+            store: FakeStore::default(),
             messages_max: Mutex::default(),
         });
         let heard = Heard::default();
-        let store = StoreServer::new(FakeStore(Arc::clone(&shared.copies)));
+        let store = StoreServer::new(shared.store.clone());
         let service = EngineServer::new(Service(Arc::clone(&shared))).max_decoding_message_size(64 << 20);
         let (health, health_service) = tonic_health::server::health_reporter();
         let server = tonic::transport::Server::builder()
@@ -216,9 +216,9 @@ impl Fake {
         self.shared.pulls.lock().unwrap().clone()
     }
 
-    /// What was given other names so far.
-    pub(crate) fn copies(&self) -> Vec<v1::CopyRequest> {
-        self.shared.copies.lock().unwrap().clone()
+    /// Its store, which remembers what it was asked.
+    pub(crate) fn store(&self) -> &FakeStore {
+        &self.shared.store
     }
 
     pub(crate) fn set_stats(&self, stats: Result<v1::StatsResponse, Status>) {
@@ -418,7 +418,7 @@ impl Engine for Service {
                 Ok(Response::new(v1::ShowResponse { status, ..Default::default() }))
             }
             other => {
-                if other == "a-stored" {
+                if other == "a-stored" || other == "x/other" {
                     return Ok(Response::new(models::stored()));
                 }
                 let models = self.0.stats.lock().unwrap().clone()?.models;

@@ -452,6 +452,41 @@ async fn a_request_goes_where_its_model_is() {
 }
 
 #[tokio::test]
+async fn models_are_pulled_and_loaded_everywhere() {
+    let (a, b) = (Fake::start(script(hello)).await, Fake::start(script(hello)).await);
+    let upstreams = vec![a.address.to_string(), b.address.to_string()];
+    let http = gateway(Config { upstreams, ..Config::default() }, Arc::new(SystemResolver)).await;
+    until(http, |engines| engines.iter().all(|engine| engine["state"] == "up")).await;
+    let pull = |model: &str| json!({"model": model, "stream": false});
+    let pulled = post(http, "/v1/models/pull", &pull("hf://x/other")).await;
+    assert_eq!(pulled.status, 200, "{}", pulled.text);
+    assert_eq!(pulled.json()["status"], "done");
+    // One that fails is named, with which engine it was.
+    let failed = post(http, "/v1/models/pull", &pull("hf://x/missing")).await;
+    assert!(failed.status >= 400 && failed.text.contains("engine "), "{}", failed.text);
+    for engine in [&a, &b] {
+        let pulled: Vec<String> = engine.pulls().into_iter().map(|pull| pull.reference).collect();
+        assert_eq!(pulled, ["hf://x/other", "hf://x/missing"]);
+    }
+    let running = get(http, "/v1/models/pull").await.json();
+    assert_eq!(
+        (running["data"].as_array().unwrap().len(), &running["data"][0]["bytes_done"]),
+        (1, &json!(8))
+    );
+    // What was there before, and what has just come.
+    for (loads, model) in [(1, "a-stored"), (2, "x/other")] {
+        let loaded = post(http, "/v1/models/load", &json!({"model": model})).await;
+        assert_eq!(loaded.status, 200, "{}", loaded.text);
+        assert_eq!((a.loads().len(), b.loads().len()), (loads, loads), "{model}");
+    }
+    let copied = post(http, "/api/copy", &json!({"source": "a-stored", "destination": "own"})).await;
+    assert_eq!(copied.status, 200, "{}", copied.text);
+    assert_eq!((a.store().copies().len(), b.store().copies().len()), (1, 1));
+    let blob = post(http, &format!("/api/blobs/sha256:{}", "0".repeat(64)), &json!({})).await;
+    assert_eq!(blob.status, 501, "{}", blob.text);
+}
+
+#[tokio::test]
 async fn a_conversation_stays_where_it_began() {
     let fleet = Fleet::start(3, script(hello)).await;
     for conversation in 0..12 {

@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) struct Keys {
     _dir: tempfile::TempDir,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
 impl Keys {
@@ -120,6 +120,8 @@ async fn without_a_key_only_probes_are_answered() {
         "/api/show",
         "/api/pull",
         "/api/copy",
+        "/api/create",
+        "/api/blobs/sha256:0",
         "/v1/models/load",
         "/v1/models/unload",
         "/v1/models/pull",

@@ -5,6 +5,7 @@
 
 mod anthropic;
 mod audio;
+mod cloud;
 mod connections;
 mod dialects;
 mod doors;
@@ -21,6 +22,8 @@ mod llamacpp;
 mod mcp;
 mod models;
 mod ollama;
+mod ollama_create;
+mod overhead;
 mod page;
 mod refusals;
 mod requests;
@@ -29,6 +32,7 @@ mod responses_input;
 mod responses_kept;
 mod scores;
 mod shapes;
+mod speech;
 mod surfaces;
 mod tei;
 mod traced;

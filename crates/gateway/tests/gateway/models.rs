@@ -233,4 +233,15 @@ async fn only_a_key_with_the_admin_scope_may() {
     assert_eq!(delete(&server, "/v1/models/x/other", &user).await.status, 403);
     assert_eq!(delete(&server, "/v1/models/x/other", &admin).await.status, 200);
     assert_eq!((server.fake.loads().len(), server.fake.pulls().len()), (2, 1), "a user's calls went through");
+    // What runs is nobody else's business.
+    let running = async |key: &str| {
+        let request = Request::get("/v1/models/pull").header("x-api-key", key);
+        send(server.address, request.body(Full::<bytes::Bytes>::default()).unwrap()).await.json()
+    };
+    assert_eq!(running(&user).await, json!({"object": "list", "data": []}));
+    let pull = running(&admin).await["data"][0].clone();
+    assert_eq!(
+        (&pull["model"], &pull["bytes_done"], &pull["eta_s"]),
+        (&json!("x/running"), &json!(4), &Value::Null)
+    );
 }

@@ -330,7 +330,50 @@ async fn what_cannot_be_done_is_a_400_that_names_it() {
             400,
             "template: templates in Go's language",
         ),
-        ("/api/create", json!({"model": "x", "from": "y"}), 400, "create: models are not made of others"),
+        ("/api/create", json!({"model": "x"}), 400, "from: required"),
+        (
+            "/api/create",
+            json!({"model": "x", "files": {"a": "sha256:0"}}),
+            400,
+            "files.a: expected the digest",
+        ),
+        (
+            "/api/create",
+            json!({"model": "x", "from": "owner/ready", "files": {"a": format!("sha256:{}", "0".repeat(64))}}),
+            400,
+            "files: not beside from",
+        ),
+        (
+            "/api/create",
+            json!({"model": "x", "from": "owner/ready", "quantize": "q4_0"}),
+            400,
+            "quantize: not",
+        ),
+        ("/api/create", json!({"model": "x", "from": "nobody"}), 404, "model 'nobody' not found"),
+        (
+            "/api/create",
+            json!({"model": "x", "from": "owner/ready", "parameters": {"tfs": 1}}),
+            400,
+            "parameters.tfs: no",
+        ),
+        (
+            "/api/create",
+            json!({"model": "a-stored", "from": "owner/ready"}),
+            409,
+            "model: a-stored is another",
+        ),
+        (
+            "/api/create",
+            json!({"model": "x", "from": "owner/ready", "messages": [{"role": "tool", "content": ""}]}),
+            400,
+            "messages[0].role",
+        ),
+        (
+            "/api/create",
+            json!({"model": "x", "from": "owner/ready", "no_such": 1}),
+            400,
+            "no_such: unknown field",
+        ),
         ("/api/push", json!({"model": "x"}), 400, "push: models are not pushed"),
         ("/api/show", json!({"model": "nobody"}), 404, "model 'nobody' not found, try pulling it first"),
         ("/api/copy", json!({"source": "nobody", "destination": "y"}), 404, "model 'nobody' not found"),
@@ -463,7 +506,7 @@ async fn models_are_pulled_named_and_removed() {
             .await;
     assert_eq!((copied.status, copied.text.as_str()), (200, ""));
     assert_eq!(
-        server.fake.copies(),
+        server.fake.store().copies(),
         [v1::CopyRequest { model: "a-stored".to_owned(), alias: "own".to_owned() }]
     );
     let delete = |model: &str| {

@@ -49,6 +49,13 @@ const ICONS = {
   tool: 'M12.5 3.5a4 4 0 0 0-3.7 5.4L3.5 14.2l2.3 2.3 5.3-5.3a4 4 0 0 0 5.2-5.1l-2.4 2.4-2.3-.7-.7-2.3z',
 };
 
+/** How much of something there is, from 0 to 1, with a name and in words. */
+export function meter(label, share, words) {
+  const element = h('div', { class: 'meter', role: 'meter', 'aria-label': label, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': Math.round(share * 100), 'aria-valuetext': words }, h('div', { class: 'meter-fill' }));
+  element.firstElementChild.style.width = `${Math.min(100, share * 100)}%`;
+  return h('div', { class: 'measure' }, h('div', { class: 'measure-words' }, h('span', {}, label), h('span', {}, words)), element);
+}
+
 /** A line icon, which says nothing to a screen reader. */
 export function icon(name) {
   return s('svg', { viewBox: '0 0 20 20', class: 'icon', 'aria-hidden': 'true', width: 20, height: 20 }, s('path', { d: ICONS[name] }));

@@ -1,12 +1,14 @@
 // What the engine does now: models, memory, queues, speed, caches and latencies, of /health, /v1/models and /metrics.
 
 import * as api from './api.js';
-import { $, h } from './dom.js';
+import { $, h, meter } from './dom.js';
+import { ofLoaded, ofStored, others, pullForm } from './manage.js';
 import { buckets, bytes, parse, quantile, short, time } from './metrics.js';
 import * as models from './models.js';
 import { plot } from './plot.js';
 
 const EVERY_MS = 2000;
+const SOON_MS = 500; // while a model is on its way
 const SPAN_MS = 5 * 60000;
 const COMPUTES = /^\/(v1\/(chat|completions|messages|responses|embeddings|rerank|score|classify)|api\/(chat|generate|embed)|embed|rerank|predict|completion|infill)/;
 
@@ -21,11 +23,12 @@ const rate = (now, then, seconds) => Math.max(0, now - then) / seconds;
 
 /** One reading of everything. */
 async function read(signal) {
-  const [health, text] = await Promise.all([api.health(signal), api.text('metrics', { signal }).catch((error) => { if (error.name === 'AbortError') throw error; return ''; })]);
+  const or = (otherwise) => (error) => { if (error.name === 'AbortError') throw error; return otherwise; };
+  const [health, text, pulls] = await Promise.all([api.health(signal), api.text('metrics', { signal }).catch(or('')), api.json('v1/models/pull', { signal }).catch(or({ data: [] }))]);
   const list = health.models ?? [];
   const sum = (of) => list.reduce((total, model) => total + (of(model) ?? 0), 0);
   return {
-    at: Date.now(), health, list,
+    at: Date.now(), health, list, pulls: pulls.data,
     latency: buckets(parse(text), 'hanzo_engine_http_request_duration_seconds', (route) => COMPUTES.test(route)),
     running: sum((model) => model.requests_running), waiting: sum((model) => model.requests_waiting),
     generated: sum((model) => model.totals?.generated_tokens), prompt: sum((model) => model.totals?.prompt_tokens),
@@ -63,13 +66,14 @@ async function look() {
     parts.state.textContent = error.status === 401 ? 'A key is wanted: set it under API key.' : 'The server cannot be reached.';
     parts.state.className = 'live-state bad';
   }
-  if (visible) timer = setTimeout(look, EVERY_MS);
+  const moves = before?.list.some((model) => ['loading', 'queued', 'draining'].includes(model.state));
+  if (visible) timer = setTimeout(look, moves ? SOON_MS : EVERY_MS);
 }
 
-function bar(label, share, words) {
-  const meter = h('div', { class: 'meter', role: 'meter', 'aria-label': label, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': Math.round(share * 100), 'aria-valuetext': words }, h('div', { class: 'meter-fill' }));
-  meter.firstElementChild.style.width = `${Math.min(100, share * 100)}%`;
-  return h('div', { class: 'measure' }, h('div', { class: 'measure-words' }, h('span', {}, label), h('span', {}, words)), meter);
+/** Looks again, when what was just asked for may be seen. */
+function soon() {
+  clearTimeout(timer);
+  if (visible) timer = setTimeout(look, 200);
 }
 
 function modelCard(model) {
@@ -83,17 +87,27 @@ function modelCard(model) {
     ['Can', listed?.capabilities?.join(', ')],
   ].filter(([, value]) => value);
   return h('li', { class: 'model-card' },
-    h('div', { class: 'model-head' }, h('h3', {}, model.name), h('span', { class: `chip ${model.state}` }, model.state)),
+    h('div', { class: 'model-head' }, h('h3', {}, model.name), h('span', { class: `chip ${model.state}` }, model.state), model.state === 'ready' && ofLoaded(model.name, soon)),
     model.error && h('p', { class: 'problem' }, model.error),
-    model.load_progress !== undefined && bar('Loading', model.load_progress, `${Math.round(model.load_progress * 100)} %`),
-    kv.blocks_total > 0 && bar('Context memory in use', kv.blocks_used / kv.blocks_total, `${short(kv.blocks_used * kv.block_tokens)} of ${short(kv.blocks_total * kv.block_tokens)} tokens`),
-    kv.blocks_total > 0 && bar('Kept for reuse', kv.blocks_cached / kv.blocks_total, `${short(kv.blocks_cached * kv.block_tokens)} tokens`),
-    model.queue_capacity > 0 && bar('Queue', model.requests_waiting / model.queue_capacity, `${model.requests_waiting} waiting, ${model.requests_running} running`),
+    model.load_progress !== undefined && meter('Loading', model.load_progress, `${Math.round(model.load_progress * 100)} %`),
+    kv.blocks_total > 0 && meter('Context memory in use', kv.blocks_used / kv.blocks_total, `${short(kv.blocks_used * kv.block_tokens)} of ${short(kv.blocks_total * kv.block_tokens)} tokens`),
+    kv.blocks_total > 0 && meter('Kept for reuse', kv.blocks_cached / kv.blocks_total, `${short(kv.blocks_cached * kv.block_tokens)} tokens`),
+    model.queue_capacity > 0 && meter('Queue', model.requests_waiting / model.queue_capacity, `${model.requests_waiting} waiting, ${model.requests_running} running`),
     h('dl', { class: 'facts' }, facts.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value)))));
 }
 
 function tile(label, value, more) {
   return h('div', { class: 'tile' }, h('dt', {}, label), h('dd', {}, h('strong', {}, value), more && h('span', {}, more)));
+}
+
+/** Shows a list anew only where it is another one, so that what is focused in it stays. */
+function same(element, list, key, show) {
+  const shown = JSON.stringify(list.map(key));
+  if (element.dataset.shown === shown) return;
+  const focused = element.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
+  element.dataset.shown = shown;
+  element.replaceChildren(...list.map(show));
+  if (focused) [...element.querySelectorAll('button')].find((one) => one.getAttribute('aria-label') === focused)?.focus();
 }
 
 function draw(now) {
@@ -112,10 +126,11 @@ function draw(now) {
     tile('Up for', engine.uptime_ms === undefined ? '–' : time(engine.uptime_ms), `version ${now.health.version ?? '?'}`));
   const loaded = new Set(now.list.map((model) => model.name));
   const stored = models.all().filter((model) => model.state === 'stored' && !loaded.has(model.id));
-  parts.models.replaceChildren(...now.list.map(modelCard));
+  same(parts.models, now.list, (model) => model, modelCard);
+  others(parts.pulls, now.pulls);
   parts.none.hidden = now.list.length > 0;
   parts.stored.hidden = stored.length === 0;
-  parts.storedList.replaceChildren(...stored.map((model) => h('li', {}, model.id)));
+  same(parts.storedList, stored, (model) => model.id, (model) => h('li', {}, h('span', {}, model.id), ofStored(model.id, soon)));
   const watched = points.at(-1).at - points[0].at;
   const span = [60000, 120000, SPAN_MS].find((ms) => ms >= watched) ?? SPAN_MS;
   for (const one of parts.plots) one.draw(points, span);
@@ -140,11 +155,11 @@ export function setUp() {
   parts = {
     state: h('p', { class: 'live-state' }, 'Looking…'), tiles: h('dl', { class: 'tiles' }),
     models: h('ul', { class: 'model-cards' }), none: h('p', { class: 'note', hidden: true }, 'None is loaded. One that is on disk is loaded when it is first asked.'),
-    storedList: h('ul', { class: 'stored' }), plots,
+    storedList: h('ul', { class: 'stored' }), pulls: h('ul', { class: 'pulls' }), plots,
   };
   parts.stored = h('section', { 'aria-label': 'Models on disk', hidden: true }, h('h2', {}, 'On disk'), parts.storedList);
   $('live').replaceChildren(h('div', { class: 'live-inner' }, parts.state, parts.tiles,
     h('section', { 'aria-label': 'Plots' }, h('h2', { class: 'hidden' }, 'The last minutes'), h('div', { class: 'plots' }, plots.map((one) => one.element))),
-    h('section', { 'aria-label': 'Models in memory' }, h('h2', {}, 'Models'), parts.none, parts.models), parts.stored));
+    h('section', { 'aria-label': 'Models in memory' }, h('h2', {}, 'Models'), parts.none, parts.models), parts.stored, pullForm(parts.pulls)));
   document.addEventListener('visibilitychange', () => { if (visible && !document.hidden) look(); });
 }

@@ -1,0 +1,233 @@
+//! Another server's answer: handed on as it comes where it is one, and said in this server's words where it is none. Its usage is
+//! charged to who asked.
+
+use axum::{
+    Json,
+    body::Body,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::{Stream, StreamExt as _, stream};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    app::App,
+    asker::Asker,
+    error::ApiError,
+    limits::{CLOUD_ERROR_BYTES_MAX, CLOUD_EVENT_BYTES_MAX, CLOUD_SILENCE},
+    models::progress::{EVENTS, respond},
+    peer::Peer,
+    until::Until,
+};
+
+/// Bytes of a prompt for each token, about, where nobody says how many there are.
+const TOKEN_BYTES: usize = 4;
+
+/// What an answer says that it took; the rest of it is nobody's business here.
+#[derive(Deserialize)]
+struct Told {
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    prompt_tokens: u32,
+    #[serde(default)]
+    completion_tokens: u32,
+}
+
+/// Charges who asked.
+fn charge(asker: &Asker, usage: &Usage) {
+    asker.pass.spend(usage.prompt_tokens.saturating_add(usage.completion_tokens));
+    asker.record.generated(usage.prompt_tokens, usage.completion_tokens);
+}
+
+/// The answer, whose request had so many bytes.
+pub(super) async fn of(
+    app: &App,
+    asker: &Asker,
+    peer: Option<Peer>,
+    mut answered: reqwest::Response,
+    until: Until,
+    asked_bytes: usize,
+) -> Result<Response, ApiError> {
+    let status = answered.status();
+    let kind = answered.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match (status.as_u16(), kind.as_str()) {
+        (200, "text/event-stream") => {
+            let events = events(answered, asker.clone(), until, asked_bytes);
+            respond(app, peer, EVENTS, events, ApiError::json).await
+        }
+        (200, "application/json") => {
+            let (text, room) = whole(app, &mut answered, &until, usize::MAX).await?;
+            let told = serde_json::from_slice::<Told>(&text);
+            let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
+            if let Some(usage) = told.usage {
+                charge(asker, &usage);
+            }
+            // The room is held until the text is on its way.
+            let body =
+                stream::once(async move { Ok::<_, std::convert::Infallible>(text) }).inspect(move |_| {
+                    let _ = &room;
+                });
+            Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(body)).into_response())
+        }
+        (400 | 404 | 413 | 415 | 422 | 429, "application/json") => {
+            let retry_after = answered.headers().get(header::RETRY_AFTER).cloned();
+            let (text, _room) = whole(app, &mut answered, &until, CLOUD_ERROR_BYTES_MAX).await?;
+            let said = serde_json::from_slice::<Value>(&text);
+            let said = said.map_err(|_| ApiError::cloud("its error is no JSON"))?;
+            // What cannot be processed is a bad request here.
+            let status = if status == 422 { StatusCode::BAD_REQUEST } else { status };
+            let retry_after = retry_after.map(|value| (header::RETRY_AFTER, value));
+            Ok((status, HeaderMap::from_iter(retry_after), Json(said)).into_response())
+        }
+        (401 | 403, _) => {
+            tracing::error!(%status, "the other server refuses this gateway's key: set cloud_api_key");
+            Err(ApiError::cloud("it refuses this server's key; its operator can set another"))
+        }
+        _ => {
+            tracing::warn!(%status, kind, "the other server answers with what is none of OpenAI's");
+            Err(ApiError::cloud(&format!("it answered {status}")))
+        }
+    }
+}
+
+/// All of a body.
+async fn whole(
+    app: &App,
+    answered: &mut reqwest::Response,
+    until: &Until,
+    bytes_max: usize,
+) -> Result<(Bytes, crate::answers::AnswerRoom), ApiError> {
+    let (mut text, mut room) = (BytesMut::new(), app.answers.room());
+    while let Some(piece) = until.run(piece(answered)).await? {
+        if text.len() + piece.len() > bytes_max {
+            return Err(ApiError::cloud("its error is too long"));
+        }
+        room.grow(piece.len())?;
+        text.extend_from_slice(&piece);
+    }
+    Ok((text.freeze(), room))
+}
+
+/// The next piece of a body; None at its end.
+async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
+    match tokio::time::timeout(CLOUD_SILENCE, answered.chunk()).await {
+        Ok(Ok(piece)) => Ok(piece),
+        Ok(Err(error)) => Err(super::unreached(&error)),
+        Err(_) => Err(ApiError::cloud("it says nothing any more")),
+    }
+}
+
+/// A stream's events, a few at a time and never a part of one, so that a comment may stand between any two.
+fn events(
+    answered: reqwest::Response,
+    asker: Asker,
+    until: Until,
+    asked_bytes: usize,
+) -> impl Stream<Item = Result<Vec<u8>, ApiError>> + Send + 'static {
+    let reading =
+        Reading { answered, until, held: BytesMut::new(), counted: Counted::new(asker, asked_bytes) };
+    stream::unfold(Some(reading), |reading| async move {
+        let mut reading = reading?;
+        match reading.next().await {
+            Ok(Some(events)) => Some((Ok(events), Some(reading))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    })
+}
+
+struct Reading {
+    answered: reqwest::Response,
+    until: Until,
+    held: BytesMut, // the beginning of an event
+    counted: Counted,
+}
+
+impl Reading {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
+        loop {
+            let until = self.until.clone();
+            let Some(piece) = until.run(piece(&mut self.answered)).await? else {
+                // What is left is no event.
+                return Ok(None);
+            };
+            self.held.extend_from_slice(&piece);
+            if let Some(end) = last_end(&self.held) {
+                let events = self.held[..end].to_vec();
+                self.held.advance(end);
+                self.counted.see(&events);
+                return Ok(Some(events));
+            }
+            if self.held.len() > CLOUD_EVENT_BYTES_MAX {
+                return Err(ApiError::cloud("an event of its answer is too long"));
+            }
+        }
+    }
+}
+
+/// Where the last event that is whole ends: behind an empty line.
+fn last_end(text: &[u8]) -> Option<usize> {
+    let ends = |at: &usize| text[..*at].ends_with(b"\n\n") || text[..*at].ends_with(b"\n\r\n");
+    (1..=text.len()).rev().find(ends)
+}
+
+/// What a stream takes: as its usage says, or, where none comes, a token for each event and a few bytes of the prompt.
+struct Counted {
+    asker: Asker,
+    asked_bytes: usize,
+    events: u32,
+    usage: Option<Usage>,
+}
+
+impl Counted {
+    fn new(asker: Asker, asked_bytes: usize) -> Counted {
+        Counted { asker, asked_bytes, events: 0, usage: None }
+    }
+
+    fn see(&mut self, events: &[u8]) {
+        for line in events.split(|byte| *byte == b'\n') {
+            let Some(data) = line.strip_prefix(b"data:") else { continue };
+            self.events = self.events.saturating_add(1);
+            if let Ok(Told { usage: Some(usage) }) = serde_json::from_slice(data) {
+                self.usage = Some(usage);
+            }
+        }
+    }
+}
+
+/// Also of a stream that its client has left.
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let guessed = || Usage {
+            prompt_tokens: u32::try_from(self.asked_bytes / TOKEN_BYTES).unwrap_or(u32::MAX),
+            completion_tokens: self.events,
+        };
+        let usage = self.usage.take().unwrap_or_else(guessed);
+        charge(&self.asker, &usage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_end;
+
+    #[test]
+    fn events_end_with_an_empty_line() {
+        for (text, end) in [
+            ("data: a\n\ndata: b", Some(9)),
+            ("data: a\r\n\r\n", Some(11)),
+            ("data: a\n", None),
+            ("", None),
+            ("a\n\nb\n\n", Some(6)),
+        ] {
+            assert_eq!(last_end(text.as_bytes()), end, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What another server answers in this one's place, where the operator has allowed that: models by name, and requests that find the
+//! engine overloaded. It is any that speaks OpenAI's API. Of a request its body leaves this machine and an id that was made here,
+//! and that is said: in the log before it is sent, and in a header of the answer. Nothing of who asks goes with it, and this
+//! gateway's key for that server is shown to nobody.
+
+mod answer;
+mod settings;
+
+use std::sync::Arc;
+
+use axum::{
+    http::{HeaderName, HeaderValue, header},
+    response::Response,
+};
+use hanzo_engine_access::Secret;
+use prometheus::IntCounterVec;
+use reqwest::{Client, Url};
+use serde_json::Value;
+
+pub(crate) use settings::{CloudSettings, check};
+
+use crate::{
+    app::App,
+    asker::Asker,
+    body::Received,
+    error::{ApiError, GatewayError},
+    fields::{Field, Fields},
+    json::Json,
+    limits::CLOUD_CONNECT_TIMEOUT,
+    peer::Peer,
+    request_id::X_REQUEST_ID,
+    until::Until,
+};
+
+/// Says of an answer that it is another server's: its address, what the model is called there, and why it was asked.
+pub(crate) const SENT_TO: HeaderName = HeaderName::from_static("x-hanzo-sent-to");
+
+/// Another server.
+#[derive(Debug)]
+pub(crate) struct Cloud {
+    client: Client,
+    base: Url,
+    key: Option<Secret>,
+    models: Vec<settings::Named>,
+    overflow: Vec<settings::Named>,
+    asked: IntCounterVec, // by reason and outcome
+}
+
+/// Why a request leaves this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Its model is one that is answered there.
+    Model,
+    /// No engine can take it now.
+    Overloaded,
+}
+
+impl Reason {
+    fn word(self) -> &'static str {
+        match self {
+            Reason::Model => "model",
+            Reason::Overloaded => "overloaded",
+        }
+    }
+}
+
+/// A request that leaves this machine.
+struct Leaving<'a> {
+    asker: &'a Asker,
+    peer: Option<Peer>,
+    route: &'static str,
+    model: &'a settings::Named,
+    reason: Reason,
+    body: String,
+}
+
+impl Cloud {
+    /// None where the settings name no other server.
+    ///
+    /// # Errors
+    /// What is wrong with its address, or that TLS cannot be spoken.
+    pub(crate) fn of(settings: &CloudSettings, asked: IntCounterVec) -> Result<Option<Cloud>, GatewayError> {
+        let Some(base) = settings.base().map_err(GatewayError::Config)? else { return Ok(None) };
+        // Whoever installed one first is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("hanzo-engine/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CLOUD_CONNECT_TIMEOUT)
+            .build()
+            .map_err(|error| GatewayError::Config(format!("cloud_url: no HTTP client: {error}")))?;
+        let named = |list| settings::named(list).map_err(GatewayError::Config);
+        Ok(Some(Cloud {
+            client,
+            base,
+            key: settings.key.clone(),
+            models: named(&settings.models)?,
+            overflow: named(&settings.overflow)?,
+            asked,
+        }))
+    }
+
+    /// The names of models that are answered there, and who answers.
+    pub(crate) fn models(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.models.iter().map(|named| (named.here.as_str(), self.base.host_str().unwrap_or_default()))
+    }
+}
+
+/// What `here` makes of a body, or what another server says in its place: always for a model that is answered there, and for one that
+/// may overflow where no engine can take it now. `route`: the path below `/v1/`, there as here.
+pub(crate) async fn or_there<F>(
+    app: &Arc<App>,
+    asker: &Asker,
+    peer: Option<Peer>,
+    route: &'static str,
+    mut received: Received,
+    here: impl FnOnce(Received) -> F,
+) -> Result<Response, ApiError>
+where
+    F: Future<Output = Result<Response, ApiError>>,
+{
+    let Some(cloud) = &app.cloud else { return here(received).await };
+    let asked = received.look(|fields, _| model(fields)).await?;
+    let of = |list: &'_ [settings::Named]| list.iter().find(|named| named.is(&asked)).cloned();
+    if let Some(model) = of(&cloud.models) {
+        let (body, _room) = received.text();
+        let leaving = Leaving { asker, peer, route, model: &model, reason: Reason::Model, body };
+        return cloud.ask(app, leaving).await;
+    }
+    let Some(model) = of(&cloud.overflow) else { return here(received).await };
+    // It is there twice while it is answered here.
+    let body = received.copied().await?;
+    let error = match here(received).await {
+        Err(error) if error.is_of_load() => error,
+        answered => return answered,
+    };
+    let leaving = Leaving { asker, peer, route, model: &model, reason: Reason::Overloaded, body };
+    cloud.ask(app, leaving).await.map_err(|there| {
+        tracing::warn!(
+            request_id = asker.id.as_str(),
+            reason = there.message(),
+            "nor did the other server answer"
+        );
+        error
+    })
+}
+
+/// The model that a body names; empty where it names none.
+fn model(mut fields: Fields<'_>) -> Result<String, ApiError> {
+    Ok(fields.take("model").map(Field::string).transpose()?.unwrap_or_default())
+}
+
+impl Cloud {
+    async fn ask(&self, app: &App, leaving: Leaving<'_>) -> Result<Response, ApiError> {
+        let Leaving { asker, peer, route, model, reason, body } = leaving;
+        asker.record.asked(&model.here);
+        asker.pass.use_model(&model.here).map_err(|refusal| app.refuse(&refusal))?;
+        let url = format!("{}{route}", self.base);
+        let bytes = renamed(&body, &model.there);
+        drop(body);
+        let (id, to, called) = (asker.id.as_str(), url.as_str(), model.there.as_str());
+        let (length, why) = (bytes.len(), reason.word());
+        tracing::info!(
+            request_id = id,
+            to,
+            model = called,
+            bytes = length,
+            reason = why,
+            "a request leaves this machine"
+        );
+        let mut request = self.client.post(&url).header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key.text());
+        }
+        let request = request.header(X_REQUEST_ID, asker.id.header()).body(bytes);
+        let until = Until::of(app);
+        let answered = until.run(async { request.send().await.map_err(|error| unreached(&error)) }).await;
+        let answered = match answered {
+            Ok(answered) => answer::of(app, asker, peer, answered, until, length).await,
+            Err(error) => Err(error),
+        };
+        let outcome = answered.as_ref().map_or_else(ApiError::status, Response::status);
+        self.asked.with_label_values(&[why, outcome.as_str()]).inc();
+        let mut answered = answered?;
+        let told = format!("{url}; model={called}; reason={why}");
+        if let Ok(told) = HeaderValue::from_str(&told) {
+            answered.headers_mut().insert(SENT_TO, told);
+        }
+        Ok(answered)
+    }
+}
+
+/// The body with another model's name. It was read before, and so is an object.
+fn renamed(body: &str, model: &str) -> String {
+    let text = |text: &str| Value::from(text).to_string();
+    let body = body.strip_prefix('\u{feff}').unwrap_or(body);
+    let members = Json::parse(body).ok().and_then(Json::members).into_iter().flatten();
+    let members = members.map(|(name, value)| match &*name {
+        "model" => format!("\"model\":{}", text(model)),
+        name => format!("{}:{}", text(name), value.to_text()),
+    });
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+}
+
+/// Why there is no answer: never with what was sent.
+fn unreached(error: &reqwest::Error) -> ApiError {
+    let why = match () {
+        () if error.is_connect() => "it cannot be reached",
+        () if error.is_timeout() => "it did not answer in time",
+        () => "the connection broke off",
+    };
+    let cause = std::error::Error::source(error).map(|source| format!(": {source}")).unwrap_or_default();
+    tracing::warn!(why, cause, "the server that answers in this one's place does not");
+    ApiError::cloud(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::renamed;
+
+    #[test]
+    fn only_the_models_name_is_another() {
+        let body = "\u{feff} {\"messages\": [{\"content\": \"model \\ud800\"}], \"model\" : \"a\", \"n\":1.50, \"x\\\"\": {\"model\": \"a\"}}";
+        let sent = "{\"messages\":[{\"content\":\"model \u{fffd}\"}],\"model\":\"b\\\"c\",\"n\":1.50,\"x\\\"\":{\"model\":\"a\"}}";
+        assert_eq!(renamed(body, "b\"c"), sent);
+    }
+}

@@ -1,0 +1,131 @@
+"""What connections cost the gateway, and what many of them cost others: memory of idle streams, and the times of a client that asks with a new connection each
+time beside more connections than the port bears. `engine-gateway` stands before an engine of a few lines, whose streams begin and then say nothing.
+usage: connections.py ENGINE_GATEWAY [STREAMS [CONNECTIONS]]"""
+import asyncio, json, os, re, resource, statistics, subprocess, sys, time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "clients"))
+GATEWAY = sys.argv[1]
+numbers = [int(text) for text in sys.argv[2:4] if text.isdigit()]
+STREAMS, CONNECTIONS = numbers + [2000, 10_000][len(numbers):]
+ASKS = 200
+
+
+def engine():
+    """An engine on a free port, which it prints."""
+    import grpc
+    from stubs import pb, pb_grpc
+
+    class Idle(pb_grpc.EngineServicer):
+        async def Infer(self, request, context):
+            yield pb.InferEvent(started=pb.Started(model="idle", prompt_tokens=1))
+            yield pb.InferEvent(delta=pb.Delta(text="begun", token_ids=[1]))
+            await asyncio.sleep(3600)
+
+        async def Stats(self, request, context):
+            return pb.StatsResponse(ready=True, models=[pb.ModelStats(status=pb.ModelStatus(name="idle", state=pb.MODEL_STATE_READY))])
+
+    async def run():
+        server = grpc.aio.server(options=[("grpc.max_concurrent_streams", 1_000_000)])
+        pb_grpc.add_EngineServicer_to_server(Idle(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        print(port, flush=True)
+        await server.wait_for_termination()
+
+    asyncio.run(run())
+
+
+def resident_mb(process):
+    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{process.pid}/status").read())[1]) / 1024
+
+
+async def streams(port, count):
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    limit = asyncio.Semaphore(100)
+
+    async def one():
+        async with limit:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + body)
+            await reader.readuntil(b"begun")
+            return writer
+
+    return await asyncio.gather(*(one() for _ in range(count)))
+
+
+async def times(port, count):
+    """Seconds of each request, every one with a connection of its own."""
+    taken = []
+    for _ in range(count):
+        begun = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        taken.append(time.monotonic() - begun)
+        writer.close()
+    return taken
+
+
+async def crowd(port, count):
+    """Connections that say a part of their headers; as each is closed, another comes in its place."""
+    limit, open_now = asyncio.Semaphore(200), [0, 0]
+
+    async def one():
+        while True:
+            try:
+                async with limit:
+                    reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 60)
+                open_now[0] += 1
+                open_now[1] = max(open_now)
+                writer.write(b"GET /v1/models HTTP/1.1\r\nhost: ")
+                await reader.read()
+            except OSError:
+                pass
+            open_now[0] -= 1
+            await asyncio.sleep(0.5)
+
+    return open_now, [asyncio.create_task(one()) for _ in range(count)]
+
+
+def told(name, taken):
+    taken = sorted(seconds * 1000 for seconds in taken)
+    return f"{name}: median {statistics.median(taken):.1f} ms, p95 {taken[int(len(taken) * 0.95)]:.1f} ms, most {taken[-1]:.1f} ms"
+
+
+async def main():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    serving = subprocess.Popen([sys.executable, os.path.abspath(__file__), GATEWAY, "--engine"], stdout=subprocess.PIPE, text=True)
+    try:
+        grpc = int(serving.stdout.readline())
+        gateway = subprocess.Popen([GATEWAY, "--port", "0", "--engine", f"http://127.0.0.1:{grpc}", "--no-access-log"], stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
+        port = next(int(match[1]) for match in (re.search(r"http=\S+:(\d+)", line) for line in gateway.stderr) if match)
+        await times(port, 20)
+        before = resident_mb(gateway)
+        held = await streams(port, STREAMS)
+        await asyncio.sleep(3)
+        idle = resident_mb(gateway)
+        print(f"{STREAMS} idle streams: {before:.1f} MB before, {idle:.1f} MB with them", flush=True)
+        for writer in held:
+            writer.close()
+        await asyncio.sleep(2)
+        print(told("alone", await times(port, ASKS)), flush=True)
+        now, tasks = await crowd(port, CONNECTIONS)
+        print(told(f"while {CONNECTIONS} connections come", await times(port, ASKS)), flush=True)
+        await asyncio.sleep(5)
+        print(told(f"beside {CONNECTIONS}, of which {now[0]} are open", await times(port, ASKS)), flush=True)
+        print(f"{resident_mb(gateway):.1f} MB", flush=True)
+        for task in tasks:
+            task.cancel()
+        gateway.terminate()
+        gateway.wait(60)
+    finally:
+        serving.kill()
+
+
+if __name__ == "__main__":
+    if sys.argv[2:] == ["--engine"]:
+        engine()
+    else:
+        asyncio.run(main())
