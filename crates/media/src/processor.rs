@@ -158,7 +158,9 @@ impl Processor {
             }),
             Kind::Qwen => Cut::Whole(read.whole()?),
             Kind::Pixtral => Cut::Whole(read.pixtral()?),
-            Kind::Gemma3 => Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false }),
+            Kind::Gemma3 => {
+                Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false })
+            }
             Kind::Clip | Kind::Llava => Cut::Square(read.cropped(kind == Kind::Llava, mean)?),
             Kind::LlavaNext => Cut::Grids(read.grids(mean)?),
         };

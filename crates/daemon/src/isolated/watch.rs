@@ -67,9 +67,9 @@ impl From<io::Error> for End {
     fn from(error: io::Error) -> End {
         match error.kind() {
             // It may end before it has read all that it was told, and amid a word.
-            io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::UnexpectedEof => End::Left,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+                End::Left
+            }
             _ => End::Must(format!("it cannot be heard: {error}")),
         }
     }

@@ -56,6 +56,8 @@ pub(super) enum Call {
     Classify,
     /// What is said in a sound.
     Transcribe,
+    /// A text that is said.
+    Speak,
 }
 
 impl Call {
@@ -67,6 +69,7 @@ impl Call {
             Call::Rerank => "rerank",
             Call::Classify => "classify",
             Call::Transcribe => "transcribe",
+            Call::Speak => "speak",
         }
     }
 
@@ -78,6 +81,7 @@ impl Call {
             Call::Rerank => ("hanzo.engine.v1.Engine", "Rerank"),
             Call::Classify => ("hanzo.engine.v1.Engine", "Classify"),
             Call::Transcribe => ("hanzo.engine.v1.Speech", "Transcribe"),
+            Call::Speak => ("hanzo.engine.v1.Speech", "Speak"),
         }
     }
 
@@ -90,6 +94,7 @@ impl Call {
             Call::Rerank => "rerank",
             Call::Classify => "classify",
             Call::Transcribe => "transcribe",
+            Call::Speak => "speak",
         }
     }
 }

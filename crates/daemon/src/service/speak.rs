@@ -17,9 +17,13 @@ use hanzo_engine_sound::{Encoder, Format};
 use hanzo_engine_voice::{Ask, Input, Refused, Script, SpeechJob, VoiceInfo};
 use tonic::{Request, Status};
 
-use super::{Core, answer_by, deadline, record::RequestLog, within};
+use super::{
+    Core, answer_by, deadline,
+    record::{Call, RequestLog},
+    within,
+};
 use crate::{
-    convert::{reply::job_end, request, trace::trace_id},
+    convert::{reply::job_end, request},
     drain::Active,
     error::Error,
     limits::{SPEECH_MESSAGE_BYTES, SPEECH_SPEED},
@@ -57,8 +61,7 @@ pub(super) async fn speak(
 ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Error> {
     let arrived = Instant::now();
     let id = request::request_id(&request.get_ref().request_id);
-    let mut record = RequestLog::new("speak", core.models.metrics.clone(), id, arrived);
-    record.trace_id = trace_id(request.metadata());
+    let mut record = RequestLog::new(Call::Speak, core, id, arrived, request.metadata());
     match begin(core, request, arrived, &mut record).await {
         Ok(speaking) => Ok(events(Live { record, speaking, pass, ready: VecDeque::new(), over: false })),
         Err(error) => {

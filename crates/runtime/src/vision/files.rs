@@ -173,7 +173,9 @@ impl TowerFiles {
                 let norm = if from_one { "mm_soft_emb_norm" } else { "norm" };
                 let factors = found.take(&format!("multi_modal_projector.{norm}.weight"), &[hidden])?;
                 Some(match from_one {
-                    true => f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect()),
+                    true => {
+                        f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect())
+                    }
                     false => factors,
                 })
             }
@@ -189,11 +191,24 @@ impl TowerFiles {
         // Layers behind the one that is read.
         let behind: Vec<String> = match spec.reads.normed {
             true => Vec::new(),
-            false => (spec.layers.layers.len()..LAYERS_MAX).map(|layer| format!("{}{layer}.", names.layer)).collect(),
+            false => (spec.layers.layers.len()..LAYERS_MAX)
+                .map(|layer| format!("{}{layer}.", names.layer))
+                .collect(),
         };
         found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
         let (patch, patch_bias) = (first, patch_bias);
-        Ok(TowerFiles { spec, processor, tensors, patch, patch_bias, learned, given_norm, line_end, joiner, deep })
+        Ok(TowerFiles {
+            spec,
+            processor,
+            tensors,
+            patch,
+            patch_bias,
+            learned,
+            given_norm,
+            line_end,
+            joiner,
+            deep,
+        })
     }
 
     /// Tensors beside those of the layers.

@@ -70,7 +70,9 @@ impl Sight {
             settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
             spelled,
             line_ends: match family {
-                Family::Pixtral => pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default()),
+                Family::Pixtral => {
+                    pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
+                }
                 _ => [image_token; 2],
             },
         };
@@ -91,7 +93,8 @@ impl Sight {
         let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
         let middle = span.whole.iter().zip(span.grid).all(|(&whole, wanted)| {
             let beside = whole.checked_sub(wanted);
-            wanted > 0 && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
+            wanted > 0
+                && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
         });
         let ends = match span.ends {
             LineEnds::Tokens => self.spec.family == Family::Pixtral,
@@ -115,7 +118,12 @@ impl Sight {
     }
 
     /// Rows above each other and beside each other that are wanted of a picture's frame, those of all of it, and what ends its lines.
-    fn shape(&self, from: [u32; 2], (index, frames): (usize, usize), frame: &Frame) -> ([u32; 2], [u32; 2], LineEnds) {
+    fn shape(
+        &self,
+        from: [u32; 2],
+        (index, frames): (usize, usize),
+        frame: &Frame,
+    ) -> ([u32; 2], [u32; 2], LineEnds) {
         let side = self.spec.square() as u32;
         let whole = [frame.height / side, frame.width / side];
         let on_canvas = self.spec.lines && index > 0;
