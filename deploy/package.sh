@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing:
 #
-#   cargo build --release --locked --workspace --bins
+#   deploy/build.sh
 #   deploy/package.sh target/release dist
 #
 # Files have the time of the last commit (SOURCE_DATE_EPOCH goes over it), and the same programs give the same bytes.

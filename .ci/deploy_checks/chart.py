@@ -14,8 +14,8 @@ from harness import ROOT, Fault, check, expect, must, run, scratch
 CHART = ROOT / "helm/hanzo-engine"
 # The oldest that Chart.yaml admits, and the newest that the validator knows.
 KUBERNETES = ["1.30", kubernetes_validate.latest_version()]
-# Kinds of the Prometheus operator, of KEDA and of the Gateway API, which the validator does not know.
-FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute"}
+# Kinds of the Prometheus operator, of KEDA, of the Gateway API and its inference extension, which the validator does not know.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 CASES_MIN = 10
 # Container → (port of its probes, path of liveness and startup, path of readiness).
 PROBES = {"engined": ("admin", "/healthz", "/readyz"), "gateway": ("http", "/alive", "/ready")}
@@ -94,7 +94,7 @@ def chart_renders_what_kubernetes_accepts():
                     kubernetes_validate.validate(thing, version, strict=True)
                 except Exception as error:
                     raise Fault(f"{values or 'values.yaml'}: {kind}/{name} on {version}: {error}") from None
-    expected = {"StatefulSet", "Deployment", "PrometheusRule", "ScaledObject", "HTTPRoute", "Ingress", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
+    expected = {"InferencePool", "StatefulSet", "Deployment", "PrometheusRule", "ScaledObject", "HTTPRoute", "Ingress", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
                 "HorizontalPodAutoscaler", "ServiceMonitor", "Secret"}
     expect(seen == expected, f"the sets of values render {sorted(seen)}, not {sorted(expected)}")
     return f"{len(seen) - len(FOREIGN)} kinds, Kubernetes {' and '.join(KUBERNETES)}, strict; {', '.join(FOREIGN)} by its references alone"
@@ -113,7 +113,21 @@ def references(objects):
     ports = {name: {p["name"]: p["containerPort"] for p in container_of(part)["ports"]} for name, part in parts.items()}
     secure = "tls_cert" in gateway
 
-    expect(ports["engined"] == {"grpc": daemon["server"]["grpc_port"], "admin": daemon["server"]["admin_port"]}, f"{ports}")
+    pools = of_kind(objects, "InferencePool")
+    spoken = {"grpc": daemon["server"]["grpc_port"], "admin": daemon["server"]["admin_port"]}
+    expect(ports["engined"] == spoken | ({"http": 36900} if pools else {}), f"{ports}")
+    for pool in pools:
+        spec = pool["spec"]
+        expect(set(spec) == {"selector", "targetPorts", "endpointPickerRef"}, f"{spec}")
+        expect([port["number"] for port in spec["targetPorts"]] == [ports["engined"]["http"]], f"{spec}")
+        expect(matches(spec["selector"]["matchLabels"], labels["engined"])
+               and not matches(spec["selector"]["matchLabels"], labels["gateway"]), "the pool has other pods")
+        expect(daemon["server"]["metrics_compat"] == "vllm", "a picker cannot read the pods' metrics")
+        command = container_of(parts["engined"])
+        expect([*command["command"], command["args"][0]] == ["hanzo-engine", "serve"], "the pods speak no HTTP")
+    traced = daemon.get("traces", {})
+    expect(traced == {key.removeprefix("traces_"): value for key, value in gateway.items() if key.startswith("traces_")},
+           "the two programs trace differently")
     expect(ports["gateway"] == {"http": gateway["port"]}, f"{ports}")
     for name, (port, alive, ready) in PROBES.items():
         part, container = parts[name], container_of(parts[name])
@@ -230,6 +244,9 @@ def references(objects):
         expect(backend["port"]["name"] in {p["name"] for p in services[backend["name"]]["spec"]["ports"]}, f"{backend}")
     for route in of_kind(objects, "HTTPRoute"):
         [backend] = route["spec"]["rules"][0]["backendRefs"]
+        if pools:
+            expect(backend == {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": pools[0]["metadata"]["name"]}, f"{backend}")
+            continue
         expect(chosen(services[backend["name"]]["spec"]["selector"]) == "gateway", "the route leads elsewhere")
         expect(backend["port"] in {p["port"] for p in services[backend["name"]]["spec"]["ports"]}, f"{backend}")
 
@@ -316,6 +333,11 @@ REFUSED = [
     ("httpRoute.enabled=true", "parentRefs"),
     ("autoscaling.enabled=true,autoscaling.keda.enabled=true", "prometheusAddress"),
     ("tls.secret=x", "tls"),
+    ("traces.endpoint=collector:4317", "endpoint"),
+    ("traces.ratio=2", "ratio"),
+    ("traces.headers=x", "headers"),
+    ("inferencePool.enabled=true", "inferencePool.picker.name"),
+    ("inferencePool.picker.failureMode=Never", "failureMode"),
     ("pull=x", "pull"),
     ("persistence.size=lots", "size"),
     ("persistence.accessModes={ReadOnlyMany}", "accessModes"),

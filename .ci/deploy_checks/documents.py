@@ -30,6 +30,14 @@ engined has them at `/metrics` of port 36902, the gateway at `/metrics` of its o
 have the label `model`. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
 [operations](operations.md) says what the alerts on them mean.
 
+Who asks for OpenMetrics' text, as Prometheus does, gets that. There buckets of `request_duration_seconds`, `time_to_first_token_seconds` and
+`http_request_duration_seconds` name the last request that was traced, as exemplars with its `trace_id` (Prometheus keeps them with
+`--enable-feature=exemplar-storage`).
+
+Those that begin with `gpu_` are there where NVIDIA's driver is, and come from it; one that a card does not know is left out. Both programs also tell
+of themselves what every process does: `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
+`process_open_fds`, `process_max_fds`, `process_threads` and `process_start_time_seconds`.
+
 | metric | kind | of | what it is |
 |---|---|---|---|
 """

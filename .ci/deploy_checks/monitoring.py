@@ -10,7 +10,8 @@ from harness import ROOT, check, expect, must, scratch
 DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 SOURCES = ["crates/daemon/src/metrics.rs", "crates/daemon/src/prefix_disk.rs", "crates/gateway/src/metrics.rs",
-           "crates/gateway/src/fleet/metrics.rs"]
+           "crates/gateway/src/fleet/metrics.rs",
+           "crates/daemon/src/cards.rs", "crates/daemon/src/stock.rs"]
 NAME = re.compile(r"\bhanzo_engine_[a-z0-9_]+")
 # Where a metric is made: the maker's call, then the name as its first argument.
 MADE = re.compile(r'\b(counter|gauge|float|single|histogram|opts)\(\s*"([a-z0-9_]+)"')
@@ -47,11 +48,11 @@ def panels():
             yield path.name, panel
 
 
-def expressions():
-    """(where, PromQL) of every panel, with Grafana's own variables filled in."""
+def expressions(window="5m"):
+    """(where, PromQL) of every panel, with Grafana's own variable filled in."""
     for name, panel in panels():
         for target in panel.get("targets", []):
-            yield f"{name}: {panel['title']}", target["expr"].replace("$__rate_interval", "5m")
+            yield f"{name}: {panel['title']}", target["expr"].replace("$__rate_interval", window)
 
 
 @check
@@ -108,5 +109,24 @@ def grafana_finds_the_dashboards():
     mounts = dict(mount.split(":")[:2] for mount in compose["services"]["grafana"]["volumes"])
     [provider] = yaml.safe_load((DEPLOY / "grafana/dashboards.yml").read_text())["providers"]
     expect(mounts.get("./grafana/dashboards") == provider["options"]["path"], "dashboards are mounted elsewhere")
-    [source] = yaml.safe_load((DEPLOY / "grafana/datasources.yml").read_text())["datasources"]
-    expect(source["url"] == "http://prometheus:9090", "the data source is not compose's Prometheus")
+    sources = yaml.safe_load((DEPLOY / "grafana/datasources.yml").read_text())["datasources"]
+    urls = [source["url"] for source in sources]
+    expect(urls == ["http://prometheus:9090", "http://jaeger:16686"], f"the data sources are {urls}")
+    [link] = sources[0]["jsonData"]["exemplarTraceIdDestinations"]
+    expect((link["name"], link["datasourceUid"]) == ("trace_id", sources[1]["uid"]), f"exemplars lead to {link}")
+
+
+@check
+def traces_find_their_way():
+    """Both programs of compose send to its collector, which listens there and gives to the service behind it."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    collector = yaml.safe_load((DEPLOY / "collector.yaml").read_text())
+    expect(collector["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"].endswith(":4317"), "another port")
+    sent = [compose["engined"]["environment"]["HANZO_ENGINE_TRACES_ENDPOINT"],
+            compose["gateway"]["environment"]["HANZO_ENGINE_GATEWAY_TRACES_ENDPOINT"]]
+    expect(sent == ["http://collector:4317"] * 2 and "collector" in compose, f"traces go to {sent}")
+    [pipeline] = collector["service"]["pipelines"].values()
+    for kind in ("receivers", "processors", "exporters"):
+        expect(set(pipeline[kind]) == set(collector[kind]), f"{kind}: {pipeline[kind]}")
+    [exporter] = collector["exporters"].values()
+    expect(exporter["endpoint"].split(":")[0] in compose, f"traces are given to {exporter['endpoint']}")

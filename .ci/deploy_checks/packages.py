@@ -8,7 +8,7 @@ import subprocess
 from harness import ROOT, check, expect, must, not_run, scratch
 import units
 
-SCRIPTS = ["deploy/package.sh", "deploy/install.sh", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm"]
+SCRIPTS = ["deploy/build.sh", "tests/install/run", "deploy/package.sh", "deploy/install.sh", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm"]
 
 
 @check

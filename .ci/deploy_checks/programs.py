@@ -1,17 +1,21 @@
 """The real programs, started the way the units, the chart, compose and the image start them, on free loopback ports:
 each flag, variable, setting, port and path that those files name is one that the programs know."""
 import contextlib
+import http.client
 import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import yaml
@@ -21,7 +25,7 @@ import container
 import monitoring
 import packages
 import units
-from harness import ROOT, check, expect, must, run, scratch
+from harness import ROOT, check, expect, must, not_run, run, scratch
 
 # Where the three programs are; set before the checks run.
 FOLDER = pathlib.Path()
@@ -100,9 +104,9 @@ class Program:
 class Pair:
     """engined and engine-gateway as two commands, moved to free ports by their environment variables."""
 
-    def __init__(self, folder, daemon, gateway, environment=None, key=None, tls=False):
+    def __init__(self, folder, daemon, gateway, environment=None, key=None, tls=False, upstreams=None):
         self.key, self.scheme = key, "https" if tls else "http"
-        self.http, self.grpc, self.admin = free_ports(3)
+        self.http, self.grpc, self.admin, self.pool = free_ports(4)
         daemon_environment = {
             # What has no value here is passed on from whoever starts it.
             **{name: value for name, value in (environment or {}).items() if value is not None},
@@ -116,13 +120,15 @@ class Pair:
             "HANZO_ENGINE_GATEWAY_HOST": "127.0.0.1",
             "HANZO_ENGINE_GATEWAY_PORT": str(self.http),
             "HANZO_ENGINE_GATEWAY_ENGINE": f"{self.scheme}://127.0.0.1:{self.grpc}",
-            "HANZO_ENGINE_GATEWAY_UPSTREAMS": f"{self.scheme}://127.0.0.1:{self.grpc}",
+            "HANZO_ENGINE_GATEWAY_UPSTREAMS": (upstreams or f"{self.scheme}://127.0.0.1:{{grpc}}").format(grpc=self.grpc),
             "HANZO_ENGINE_LOG_LEVEL": "info",
         }
         # One environment for both, as one engine.env is read by both units.
         shared = {**daemon_environment, **gateway_environment}
         self.stack = contextlib.ExitStack()
-        self.daemon = self.stack.enter_context(Program(daemon, shared, folder))
+        # A daemon that speaks HTTP itself has a port of its own for that.
+        itself = {"HANZO_ENGINE_GATEWAY_PORT": str(self.pool)} if "serve" in daemon else {}
+        self.daemon = self.stack.enter_context(Program(daemon, shared | itself, folder))
         self.gateway = self.stack.enter_context(Program(gateway, shared, folder))
 
     def url(self, path, port="http"):
@@ -170,7 +176,8 @@ def metrics_are_as_scanned(pair):
         expect(code == 0, f"/metrics on {port}: promtool says\n{output}")
         live.update(samples(text))
         types.update(re.findall(r"^# TYPE (\S+) (\S+)", text, re.M))
-    strange = {name: kind for name, kind in types.items() if scanned.get(name) != (kind == "histogram")}
+    strange = {name: kind for name, kind in types.items()
+               if not name.startswith("process_") and scanned.get(name) != (kind == "histogram")}
     expect(not strange, f"the scan of the source missed or mistook {strange}")
     used = {f"alert {rule['alert']}": rule["expr"] for rule in monitoring.alerts()}
     used |= dict(monitoring.expressions())
@@ -227,6 +234,13 @@ def chart_starts_the_programs():
             with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
+                if chart.of_kind(objects, "InferencePool"):
+                    status, text = ask(pair.url("/metrics", "pool"))
+                    told = {"num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"}
+                    missing = {name for name in told if f"vllm:{name}{{" not in text}
+                    expect(status == 200 and not missing, f"a pool's pod answers /metrics with {status}, without {missing}")
+                    status, _ = ask(pair.url("/v1/chat/completions", "pool"), CHAT, key)
+                    expect(status == 200, f"a pool's pod answers a chat with {status}")
     return f"{len(chart.cases())} sets of values"
 
 
@@ -271,6 +285,110 @@ def image_starts_and_is_healthy():
             expect(healthy(), "the health check fails on a daemon that answers")
             serve.end()
         expect(not healthy(), "the health check passes where no daemon answers")
+
+
+# Of a trace that is kept: what is asked with it is an exemplar.
+TRACED = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+LOAD_S = 8
+# What the dashboards' windows are here.
+WINDOW = "1m"
+
+
+def load(pair, seconds):
+    """Clients that chat, stream, embed, leave, ask for a model that is not loaded and for more than there is room for."""
+    over = time.monotonic() + seconds
+
+    def client(number):
+        at = 0
+        while time.monotonic() < over:
+            at += 1
+            model = "other" if number == 0 and at == 1 else "hanzo-demo"
+            chat = {**CHAT, "model": model, "max_tokens": 24, "stream": number % 2 == 1}
+            path, body = ("/v1/embeddings", {"model": model, "input": ["a", "b"]}) if number == 2 else ("/v1/chat/completions", chat)
+            connection = http.client.HTTPConnection("127.0.0.1", pair.http, timeout=30)
+            connection.request("POST", path, json.dumps(body), {"content-type": "application/json", **TRACED})
+            answer = connection.getresponse()
+            # One leaves before its answer ends.
+            if not (number == 3 and at % 2):
+                answer.read()
+            connection.close()
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in clients:
+        thread.start()
+    time.sleep(seconds / 2)
+    models = json.loads(must(FOLDER / "hanzo-engine", "ps", "--json", "--engine", f"http://127.0.0.1:{pair.grpc}"))
+    os.kill(next(model["worker_pid"] for model in models if model["name"] == "hanzo-demo"), signal.SIGKILL)
+    for thread in clients:
+        thread.join()
+
+
+@check
+def prometheus_draws_every_panel():
+    """A Prometheus scrapes both programs while they work, and has data for every expression of every dashboard; exemplars too. The
+    card is the one of the daemon's own tests."""
+    if not shutil.which("prometheus"):
+        not_run("a scrape by Prometheus", "not installed")
+        return
+    with scratch() as folder:
+        folder = pathlib.Path(folder)
+        (folder / "lib").mkdir()
+        must("cc", "-shared", "-fPIC", "-o", folder / "lib/libnvidia-ml.so.1", ROOT / "crates/daemon/testdata/nvml.c")
+        environment = {
+            "LD_LIBRARY_PATH": str(folder / "lib"),
+            "HANZO_ENGINE_ENGINE_ISOLATION": "process",
+            "HANZO_ENGINE_ENGINE_SEQUENCES_MAX": "2",
+            "HANZO_ENGINE_ENGINE_QUEUE_REQUESTS_MAX": "2",
+            "HANZO_ENGINE_ENGINE_KEEP_ALIVE": "2s",
+            "HANZO_ENGINE_ENGINE_PREFIX_CACHE_DIR": str(folder / "kv"),
+        }
+        commands = [shlex.split(units.unit(name)["Service"]["ExecStart"][0].replace("/etc/hanzo-engine/", f"{ROOT}/systemd/"))
+                    for name in units.UNITS]
+        [port] = free_ports(1)
+        # A name, so that the gateway looks for several engines.
+        with Pair(folder, *commands, environment, upstreams="dns://localhost:{grpc}") as pair:
+            config = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())
+            config["global"] = {"scrape_interval": "1s"}
+            del config["rule_files"]
+            targets = {"engined": f"127.0.0.1:{pair.admin}", "engine-gateway": f"127.0.0.1:{pair.http}"}
+            for scrape in config["scrape_configs"]:
+                scrape["static_configs"] = [{"targets": [targets[scrape["job_name"]]]}]
+            (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+            command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                       f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage", "--log.level=warn"]
+            with (folder / "prometheus.log").open("w") as log:
+                prometheus = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                pair.serves()
+                must(FOLDER / "hanzo-engine", "cp", "hanzo-demo", "other", "--engine", f"http://127.0.0.1:{pair.grpc}")
+                load(pair, LOAD_S)
+                api = lambda path, **asked: json.loads(
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(asked)}").read())["data"]
+                # The one that was loaded for a request leaves, and that is scraped.
+                for _ in range(100):
+                    left = api("query", query='hanzo_engine_model_evictions_total')["result"]
+                    if left:
+                        break
+                    time.sleep(0.2)
+                down = [target["lastError"] for target in api("targets")["activeTargets"] if target["health"] != "up"]
+                expect(not down, f"Prometheus cannot read what it scrapes: {down}")
+                empty = []
+                drawn = list(monitoring.expressions(WINDOW))
+                for where, expression in drawn:
+                    expression = re.sub(r"\$(instance|model|gpu)\b", ".*", expression)
+                    if not api("query", query=expression)["result"]:
+                        empty.append(f"{where}: {expression}")
+                expect(not empty, "no data for\n" + "\n".join(empty))
+                now = time.time()
+                named = {}
+                for family in ("request_duration_seconds", "time_to_first_token_seconds", "http_request_duration_seconds"):
+                    found = api("query_exemplars", query=f"hanzo_engine_{family}_bucket", start=now - 60, end=now + 1)
+                    named[family] = {exemplar["labels"]["trace_id"] for series in found for exemplar in series["exemplars"]}
+                expect(all(ids == {TRACED["traceparent"][3:35]} for ids in named.values()), f"exemplars: {named}")
+            finally:
+                prometheus.terminate()
+                prometheus.wait(30)
+        return f"{len(drawn)} expressions, Prometheus {must('prometheus', '--version').split()[2]}"
 
 
 @check

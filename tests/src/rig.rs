@@ -56,6 +56,7 @@ impl Rig {
         config.store.dir = Some(models.path().to_path_buf());
         config.engine.threads = Some(2);
         change(&mut config);
+        let traces = config.traces.clone();
         let daemon = Daemon::bind(config).await.expect("free ports");
         let (grpc, admin) = (daemon.grpc_addr(), daemon.admin_addr());
         let (handle, engine, access) = (daemon.handle(), daemon.engine(), daemon.access());
@@ -70,6 +71,9 @@ impl Rig {
             // Of no use where there is no connection.
             engine: if in_one { "http://0.0.0.0:1".to_owned() } else { format!("http://{grpc}") },
             drain_s: 5,
+            traces_endpoint: traces.endpoint,
+            traces_protocol: traces.protocol,
+            traces_ratio: traces.ratio,
             ..hanzo_engine_gateway::Config::default()
         };
         let gateway =
@@ -103,12 +107,22 @@ impl Rig {
 
     /// The same with bytes as they are.
     pub async fn send_raw(&self, path: &str, body: Option<Bytes>) -> (u16, http::HeaderMap, Bytes) {
+        self.send_headed(&format!("http://{}{path}", self.http), body, &[]).await
+    }
+
+    /// The same, to any address, with more headers.
+    pub async fn send_headed(
+        &self,
+        url: &str,
+        body: Option<Bytes>,
+        headers: &[(&str, &str)],
+    ) -> (u16, http::HeaderMap, Bytes) {
         let request = http::Request::builder()
-            .uri(format!("http://{}{path}", self.http))
+            .uri(url)
             .method(if body.is_some() { "POST" } else { "GET" })
-            .header("content-type", "application/json")
-            .body(Full::new(body.unwrap_or_default()))
-            .expect("a sound request");
+            .header("content-type", "application/json");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Full::new(body.unwrap_or_default())).expect("a sound request");
         let answer =
             timeout(PATIENCE, self.client.request(request)).await.expect("in time").expect("an answer");
         let (head, body) = answer.into_parts();

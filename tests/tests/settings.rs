@@ -42,6 +42,12 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "engine_cert": "/etc/hanzo-engine/gateway.pem",
         "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
         "metrics_compat": "vllm",
+        "endpoint": "http://localhost:4317",
+        "protocol": "grpc",
+        "ratio": 0.1,
+        "traces_endpoint": "http://localhost:4317",
+        "traces_protocol": "grpc",
+        "traces_ratio": 0.1,
         "cloud_url": "https://api.openai.com/v1",
         "cloud_api_key": "a-key-of-8-characters-or-more",
         "cloud_models": ["gpt-4o"],
@@ -89,6 +95,7 @@ fn daemon() -> Vec<Section> {
     const CONFIG: &str = include_str!("../../crates/daemon/src/config.rs");
     const SERVER: &str = include_str!("../../crates/daemon/src/config/server.rs");
     const OVERRIDES: &str = include_str!("../../crates/daemon/src/convert/override_config.rs");
+    const TRACES: &str = include_str!("../../crates/telemetry/src/config.rs");
     let all = values(&Daemon::default());
     let section = |header, about, source, name, environment| Section {
         header,
@@ -131,6 +138,7 @@ fn daemon() -> Vec<Section> {
         store,
         engine,
         section("log", "What is logged, to standard error.", CONFIG, "LogConfig", "HANZO_ENGINE_LOG_"),
+        section("traces", "Where traces of requests go.", TRACES, "TracesConfig", "HANZO_ENGINE_TRACES_"),
         model(
             "[models]",
             "What is loaded at the start, one table for each model. The service may not read /home.",

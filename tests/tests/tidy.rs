@@ -48,6 +48,7 @@ fn report(what: &str, faults: Vec<String>) {
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
         ("access", vec!["proto"]),
+        ("telemetry", vec!["access"]),
         ("process", vec![]),
         ("proto", vec![]),
         ("kernels", vec![]),
@@ -59,6 +60,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("sound", vec![]),
         ("runtime", vec!["constraints", "formats", "kernels", "media"]),
         ("store", vec![]),
+        ("voice", vec!["kernels", "runtime"]),
         (
             "daemon",
             vec![
@@ -72,10 +74,12 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "runtime",
                 "sound",
                 "store",
+                "voice",
+                "telemetry",
             ],
         ),
         ("mcp", vec![]),
-        ("gateway", vec!["access", "mcp", "media", "process", "proto"]),
+        ("gateway", vec!["access", "mcp", "media", "process", "proto", "telemetry"]),
         ("cli", vec!["access", "daemon", "gateway", "process", "proto"]),
     ]
     .into_iter()
@@ -141,6 +145,7 @@ const WIRES_MEET: [&str; 55] = [
     "audio/live.rs",
     "audio/reply.rs",
     "audio/request.rs",
+    "audio/speech.rs",
     "llamacpp/answer.rs",
     "llamacpp/ask.rs",
     "llamacpp/embedding.rs",

@@ -10,6 +10,7 @@ mod mcp;
 mod overrides;
 mod quantize;
 mod sampling;
+mod say;
 mod store;
 mod transcribe;
 
@@ -23,6 +24,7 @@ pub(crate) use mcp::McpArgs;
 pub(crate) use overrides::OverrideArgs;
 pub(crate) use quantize::{QuantizeArgs, To as QuantizeTo};
 pub(crate) use sampling::{ConstraintArgs, SamplingArgs};
+pub(crate) use say::{SayArgs, SayFormat};
 pub(crate) use store::{
     CompletionsArgs, CpArgs, DoctorArgs, DuArgs, ExportArgs, GcArgs, ImportArgs, InspectArgs, ListArgs,
     PullArgs, RmArgs, ShowArgs, VerifyArgs,
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Rerank(RerankArgs),
     /// Write down what is said in sound files
     Transcribe(TranscribeArgs),
+    /// Say a text into a sound file, or list a model's voices
+    Say(SayArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
     /// List known models
@@ -269,6 +273,9 @@ pub(crate) struct ServeArgs {
     /// How much is logged, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
+    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces_endpoint: Option<String>,
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

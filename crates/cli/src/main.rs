@@ -28,6 +28,7 @@ mod quantize;
 mod repl;
 mod rerank;
 mod run;
+mod say;
 mod serve;
 mod session;
 mod size;
@@ -64,6 +65,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Embed(args) => wait_for(embed::embed(args)),
         Command::Rerank(args) => wait_for(rerank::rerank(args)),
         Command::Transcribe(args) => wait_for(transcribe::transcribe(args)),
+        Command::Say(args) => wait_for(say::say(args)),
         Command::Pull(args) => wait_for(pull::pull(args)),
         Command::List(args) => wait_for(models::list(args)),
         Command::Show(args) => wait_for(models::show(args)),

@@ -67,7 +67,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     preflight::check_threads(config.engine.threads_wanted(config.models.len()))
         .map_err(|error| CliError::Start(error.to_string()))?;
     hung_up.map_err(|error| CliError::Start(error.to_string()))?;
-    let models = config.models.clone();
+    let (models, compat) = (config.models.clone(), config.server.metrics_compat);
     let http_config = gateway_config(&args, &config)?;
     let scheme = |tls: bool| if tls { "https" } else { "http" };
     let (http_scheme, grpc_scheme) = (scheme(http_config.tls().is_on()), scheme(config.server.tls().is_on()));
@@ -75,6 +75,11 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let (grpc, admin) = (reachable(daemon.grpc_addr()), reachable(daemon.admin_addr()));
     let bound = Gateway::bind_to(http_config, daemon.engine(), daemon.access()).await;
     let gateway = bound.map_err(gateway_error)?;
+    if compat.is_some() {
+        // Inference gateways look for them where vLLM has them: at the port that is asked for texts.
+        let counted = daemon.handle();
+        gateway.tell_also(move || counted.metrics_of_vllm());
+    }
     let (http, mcp) = (reachable(gateway.local_addr()), gateway.mcp_addr().map(reachable));
     let addresses = Addresses { http, grpc, admin, mcp, http_scheme, grpc_scheme };
     let asked_to_end = signal::shutdown().map_err(|error| CliError::Start(error.to_string()))?;
@@ -189,6 +194,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
     set("engine", "on_demand", args.on_demand.map(|when| json!(when)));
     set("engine", "keep_alive", args.keep_alive.map(|time| json!(time)));
+    set("traces", "endpoint", args.traces_endpoint.as_ref().map(|url| json!(url)));
     set("log", "level", args.log_level.map(|level| json!(level.as_str())));
     Config::load(args.config.as_deref(), Serialized::defaults(flags))
 }
@@ -282,6 +288,17 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
         let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
         if let Some(file) = file.as_ref().filter(|_| std::env::var_os(own).is_none()) {
             flags.insert(key.to_owned(), json!(file));
+        }
+    }
+    let traces = [
+        ("traces_endpoint", daemon.traces.endpoint.as_ref().map(|endpoint| json!(endpoint))),
+        ("traces_protocol", daemon.traces.protocol.map(|protocol| json!(protocol))),
+        ("traces_ratio", daemon.traces.ratio.map(|ratio| json!(ratio))),
+    ];
+    for (key, value) in traces {
+        let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
+        if let Some(value) = value.filter(|_| std::env::var_os(own).is_none()) {
+            flags.insert(key.to_owned(), value);
         }
     }
     if !args.cors_origin.is_empty() {

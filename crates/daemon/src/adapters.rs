@@ -10,14 +10,16 @@ use std::{
 };
 
 use hanzo_engine_runtime::{Adapter, LoadError, LoadedAdapter, spec::TransformerSpec};
-use tokio::sync::oneshot;
+use hanzo_engine_store::Found as Stored;
+use tokio::sync::{Notify, broadcast::error::RecvError, oneshot};
 
 use crate::{
     blocking::blocking,
     budget::Reservation,
+    config::OnDemand,
     error::{Error, Failure, FailureReason},
     limits::ADAPTER_NAME_BYTES_MAX,
-    models::{Models, SHUTTING_DOWN},
+    models::{LoadRequest, Models, SHUTTING_DOWN},
     on_demand::Demand,
     registry::{Capability, InUse, key},
     served::Served,
@@ -56,7 +58,11 @@ pub(crate) struct Adapters {
 
 /// Those of a model whichever worker it has.
 #[derive(Default)]
-pub(crate) struct Wanted(Mutex<BTreeMap<String, WantedAdapter>>);
+pub(crate) struct Wanted {
+    by_name: Mutex<BTreeMap<String, WantedAdapter>>,
+    /// One has come, or does not come.
+    changed: Notify,
+}
 
 struct Held {
     view: AdapterView,
@@ -73,7 +79,7 @@ pub(crate) struct AdapterOrder {
 impl Wanted {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, WantedAdapter>> {
         // Entries come and go whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of them, by name.
@@ -84,7 +90,7 @@ impl Wanted {
     /// Those that a model is loaded with.
     pub(crate) fn of(adapters: &[WantedAdapter]) -> Wanted {
         let keyed = adapters.iter().map(|adapter| (key(&adapter.name), adapter.clone()));
-        Wanted(Mutex::new(keyed.collect()))
+        Wanted { by_name: Mutex::new(keyed.collect()), changed: Notify::new() }
     }
 
     /// Whether there are none.
@@ -168,8 +174,9 @@ impl Served {
 }
 
 impl Models {
-    /// The model and the adapter that a request names: `adapter` of the model, where that is said; otherwise what is loaded or
-    /// stored under exactly `asked`, then `model:adapter`, then an adapter's name that only one model has.
+    /// The model and the adapter that a request names: `adapter` of the model, where that is said; otherwise what is loaded under
+    /// exactly `asked`, then `model:adapter` where a model has that adapter or comes with it, then what is stored under `asked`,
+    /// then an adapter's name that only one model has.
     pub(crate) async fn chosen(
         self: &Arc<Self>,
         asked: &str,
@@ -178,9 +185,7 @@ impl Models {
         demand: Demand,
     ) -> Result<Chosen, Error> {
         if !adapter.is_empty() {
-            let served = self.serving(asked, wanted, demand).await?;
-            let adapter = served.adapter(adapter)?;
-            return Ok(Chosen { served, adapter: Some(adapter) });
+            return self.with_adapter(asked, adapter, wanted, demand).await;
         }
         let name = self.loaded_name(asked).await;
         if !self.registry.has(&name) {
@@ -189,16 +194,87 @@ impl Models {
             {
                 let base = self.loaded_name(base).await;
                 // A name that is a part of a loaded one's is asked for only after this.
-                if self.registry.has(&base) {
-                    let served = self.serving(&base, wanted, demand).await?;
-                    let adapter = served.adapter(adapter)?;
-                    return Ok(Chosen { served, adapter: Some(adapter) });
+                let there = self.registry.has(&base);
+                if self.has_adapter(&base, adapter) || (there && !self.knows(asked).await) {
+                    return self.with_adapter(&base, adapter, wanted, demand).await;
                 }
             } else if let Some(chosen) = self.only_adapter(asked) {
                 return Ok(chosen);
+            } else if let Some(base) = self.only_coming_with(asked)
+                && !self.knows(asked).await
+            {
+                return self.with_adapter(&base, asked, wanted, demand).await;
             }
         }
         Ok(Chosen { served: self.serving(asked, wanted, demand).await?, adapter: None })
+    }
+
+    /// A model with one of its adapters. Where models are loaded on demand one that comes with its model is waited for.
+    async fn with_adapter(
+        self: &Arc<Self>,
+        base: &str,
+        adapter: &str,
+        wanted: Capability,
+        demand: Demand,
+    ) -> Result<Chosen, Error> {
+        let coming = async {
+            loop {
+                let served = self.serving(base, wanted, demand).await?;
+                let wanted = served.adapters.wanted.clone();
+                let mut change = std::pin::pin!(wanted.changed.notified());
+                change.as_mut().enable();
+                let mut changes = self.registry.changes();
+                match served.adapter(adapter) {
+                    Ok(adapter) => return Ok(Chosen { served, adapter: Some(adapter) }),
+                    Err(Error::Loading { .. }) if self.section().on_demand != OnDemand::Never => {}
+                    Err(error) => return Err(error),
+                }
+                // Its worker may end meanwhile, and the adapter come with the next one.
+                tokio::select! {
+                    () = change => {}
+                    change = changes.recv() => {
+                        if let Err(RecvError::Closed) = change {
+                            return Err(Error::Stopped { what: SHUTTING_DOWN });
+                        }
+                    }
+                }
+            }
+        };
+        match demand.by {
+            Some(by) => tokio::time::timeout_at(by.into(), coming).await.unwrap_or_else(|_| {
+                let name = format!("{base}:{adapter}");
+                Err(Error::Loading { name, percent: 0, waits: false, retry_after_ms: None })
+            }),
+            None => coming.await,
+        }
+    }
+
+    /// Whether a model has an adapter, or comes with it.
+    fn has_adapter(&self, base: &str, adapter: &str) -> bool {
+        match self.registry.all_serving().into_iter().find(|served| key(&served.name) == key(base)) {
+            Some(served) => served.adapters.get(adapter).is_some() || served.adapters.wanted.has(adapter),
+            None => self.configured(base).is_some_and(|request| comes_with(request, adapter)),
+        }
+    }
+
+    /// The one model of the configuration that is not there, and comes with an adapter of this name.
+    fn only_coming_with(&self, adapter: &str) -> Option<String> {
+        if self.section().on_demand == OnDemand::Never {
+            return None;
+        }
+        let mut found = self.configured.iter().filter(|request| comes_with(request, adapter));
+        let request = found.next().filter(|_| found.next().is_none())?;
+        Some(request.alias.clone().unwrap_or_else(|| request.source.clone()))
+    }
+
+    /// Whether a name is a model's, of the configuration or stored here, by the record alone.
+    async fn knows(&self, asked: &str) -> bool {
+        if self.configured(asked).is_some() {
+            return true;
+        }
+        let asked = asked.to_owned();
+        let found = self.with_store(move |store| store.resolve(&asked)).await;
+        matches!(found, Ok(Stored::Stored(_)))
     }
 
     /// The adapter of a name, where one model alone has one.
@@ -259,6 +335,7 @@ impl Models {
         let handle = loaded.map_err(|error| Error::Adapter(Failure::new(error)))?;
         served.adapters.lock().insert(key(&wanted.name), Held { view: view.clone(), handle });
         served.adapters.wanted.lock().insert(key(&wanted.name), wanted);
+        served.adapters.wanted.changed.notify_waiters();
         tracing::info!(
             model = served.name,
             adapter = view.name,
@@ -313,10 +390,15 @@ impl Models {
             let name = adapter.name.clone();
             if let Err(error) = self.load_adapter(model, adapter).await {
                 wanted.lock().remove(&key(&name));
+                wanted.changed.notify_waiters();
                 tracing::error!(model, adapter = name, %error, "an adapter did not come back with its model");
             }
         }
     }
+}
+
+fn comes_with(request: &LoadRequest, adapter: &str) -> bool {
+    request.adapters.iter().any(|wanted| key(&wanted.name) == key(adapter))
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -5,12 +5,13 @@ use std::{net::SocketAddr, sync::Arc};
 use axum::{
     Json, Router,
     extract::{ConnectInfo, Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::get,
 };
 use hanzo_engine_access::{Access, Presented, Refusal};
+use hanzo_engine_telemetry::{CONTENT_TYPE, is_wanted, process};
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     daemon::DaemonHandle,
     hosts,
     service::Core,
+    stock,
     views::{ModelView, StateView},
 };
 
@@ -25,7 +27,7 @@ use crate::{
 pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
     let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
     let also = config.metrics_compat;
-    let metrics = get(move |State(core)| metrics(core, also));
+    let metrics = get(move |State(core), headers: HeaderMap| metrics(core, headers, also));
     let metrics = match config.private_metrics {
         true => metrics.layer(middleware::from_fn_with_state(handle.access(), keyed)),
         false => metrics,
@@ -54,10 +56,17 @@ async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) 
     (status, Json(json!({"error": refusal.to_string()}))).into_response()
 }
 
-async fn metrics(core: Arc<Core>, also: Option<MetricsCompat>) -> impl IntoResponse {
+/// In OpenMetrics' text format for who reads that, which Prometheus does.
+async fn metrics(core: Arc<Core>, headers: HeaderMap, also: Option<MetricsCompat>) -> impl IntoResponse {
     let ready = !core.drain.is_draining() && core.models.is_ready();
-    let text = core.models.metrics.render(&core.models.registry.views(), ready, also);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    let open = is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let mut families = core.models.metrics.gather(&core.models.registry.views(), ready, also);
+    families.extend(core.cards.families().await);
+    families.extend(stock::families(&core).await);
+    families.extend(process::families());
+    let text = core.models.metrics.text(&families, open);
+    let kind = if open { CONTENT_TYPE } else { "text/plain; version=0.0.4; charset=utf-8" };
+    ([(header::CONTENT_TYPE, kind)], text)
 }
 
 async fn healthz(State(core): State<Arc<Core>>) -> impl IntoResponse {

@@ -131,6 +131,11 @@ impl KeptPlace {
         }
     }
 
+    /// When that was, if it was.
+    pub(crate) fn began(&self) -> Option<Instant> {
+        self.began.get().copied()
+    }
+
     /// The request has been answered.
     pub(crate) fn served(&self, now: Instant) {
         if let Some(&began) = self.began.get() {

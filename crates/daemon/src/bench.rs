@@ -163,7 +163,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     check_fits(&device.decoder_memory(files, None, &config), &files.info)?;
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
-    let sides = Sides { text: text.clone(), embedder, listener: None };
+    let sides = Sides { text: text.clone(), embedder, listener: None, script: None };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
     let engine = Box::new(device.decoder_engine(files, sides, config, &mut told)?);
     let costs = Costs::new(&device.backend(), files, args.kv_type);

@@ -8,6 +8,7 @@ use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
 use crate::{
     adapters::Adapters,
     blocking::blocking,
+    clock::Bell,
     config::EngineSection,
     constraints::Constraints,
     device::{EngineSize, Origin, Sides, WhisperSize},
@@ -93,6 +94,11 @@ impl Opening {
                 let size = WhisperSize { config, tokens: context };
                 Ok((EngineSize::Whisper(size), memory))
             }
+            Network::Voice(files) => {
+                let memory = models.device.voice_memory(files)?;
+                sizing::fits(&self.name, &want, free, memory)?;
+                Ok((EngineSize::Voice { tokens_max: context }, memory))
+            }
         }
     }
 }
@@ -148,14 +154,16 @@ impl Models {
                 tool_format: life.want.tool_format,
                 memory,
                 kept,
+                bell: Bell::default(),
             },
         };
-        let (Sides { text, embedder, listener }, worker, running) = launch.start().await?;
+        let (Sides { text, embedder, listener, script }, worker, running) = launch.start().await?;
         let served = Served {
             name: life.name.clone(),
             text,
             embedder,
             listener,
+            script,
             generates,
             size,
             memory,

@@ -16,6 +16,7 @@ pub use hanzo_engine_kernels::KvType;
 use hanzo_engine_process::settings;
 use hanzo_engine_runtime::ToolFormat;
 pub use hanzo_engine_runtime::{Speculation, encoder::WeightType};
+pub use hanzo_engine_telemetry::{Protocol, TracesConfig, TracesError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub models: Vec<ModelConfig>,
     /// What is logged.
     pub log: LogConfig,
+    /// Where traces of requests go.
+    pub traces: TracesConfig,
 }
 
 /// The record of models on this machine.
@@ -264,6 +267,9 @@ pub enum ConfigError {
         /// What it must be.
         reason: String,
     },
+    /// Traces cannot be sent as it is said.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// A file that is named cannot be used.
     #[error("{key}: {reason}")]
     File {
@@ -276,7 +282,7 @@ pub enum ConfigError {
 
 /// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
 /// `HANZO_ENGINE_` belong to the other programs, which share the environment.
-const ENV_SECTIONS: [&str; 4] = ["server", "store", "engine", "log"];
+const ENV_SECTIONS: [&str; 5] = ["server", "store", "engine", "log", "traces"];
 /// Keys in those sections that belong to the other programs, or are read as they are.
 const ENV_ELSEWHERE: [&str; 2] = ["server.port", "server.api_key"];
 
@@ -324,6 +330,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |key, reason: String| Err(ConfigError::Value { key, reason });
         self.server.check().map_err(|(key, reason)| ConfigError::Value { key, reason })?;
+        self.traces.check()?;
         let engine = &self.engine;
         let within = [
             ("engine.queue_requests_max", engine.queue_requests_max, limits::QUEUE_REQUESTS_LIMIT),

@@ -13,4 +13,3 @@ mod sampling;
 pub(crate) mod speech;
 pub(crate) mod store;
 mod topology;
-pub(crate) mod trace;

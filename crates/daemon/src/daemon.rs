@@ -19,6 +19,8 @@ use hanzo_engine_proto::v1::{
 };
 use hanzo_engine_sound::Limits;
 use hanzo_engine_store::{Store, StoreError};
+use hanzo_engine_telemetry::Traces;
+use prometheus::proto::MetricFamily;
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -37,7 +39,8 @@ use crate::{
     adapters::WantedAdapter,
     admin,
     budget::{self, Budget},
-    config::{EngineSection, Isolation, ModelConfig, ServerConfig, StoreConfig},
+    cards::Cards,
+    config::{EngineSection, Isolation, MetricsCompat, ModelConfig, ServerConfig, StoreConfig},
     convert::{client::Clients, reply},
     device::{Cpu, Device},
     drain::Drain,
@@ -189,6 +192,8 @@ impl Daemon {
             drain: Drain::new(),
             started: Instant::now(),
             clients: Clients::default(),
+            cards: Arc::new(Cards::of_the_driver()),
+            traces: Traces::open(&config.traces, "engined").map_err(ConfigError::from)?,
         });
         let address = |listener: &TcpListener, what| {
             let failed = |error: io::Error| DaemonError::Server { what, reason: error.to_string() };
@@ -303,6 +308,7 @@ impl Daemon {
             let flush = tokio::task::spawn_blocking(move || disk.flush(PREFIX_DISK_FLUSH));
             let _ = timeout(PREFIX_DISK_FLUSH, flush).await;
         }
+        core.traces.close().await;
         tracing::info!("stopped");
         Ok(())
     }
@@ -350,6 +356,14 @@ impl DaemonHandle {
     /// How long running requests may take after the shutdown signal, as the settings say now.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.settings.drain_s())
+    }
+
+    /// What `/metrics` has under vLLM's names where `server.metrics_compat` says so, for another port of this process.
+    pub fn metrics_of_vllm(&self) -> Vec<MetricFamily> {
+        let models = &self.core.models;
+        let families =
+            models.metrics.gather(&models.registry.views(), self.is_ready(), Some(MetricsCompat::Vllm));
+        families.into_iter().filter(|family| family.name().starts_with("vllm:")).collect()
     }
 
     /// Whether some model's worker has work and makes no progress: what a watchdog is for.

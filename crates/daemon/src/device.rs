@@ -2,7 +2,11 @@
 //! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
 //! this file names one.
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hanzo_engine_kernels::{
     Backend, EncoderOps, KernelError,
@@ -11,7 +15,7 @@ use hanzo_engine_kernels::{
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
-    StepReport, TextModel, ToolFormat,
+    StepReport, TextModel, ToolFormat, VoiceFiles,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::{DraftModel, EngineMemory},
@@ -21,9 +25,11 @@ use hanzo_engine_runtime::{
     whisper::{TranscribeJob, Vocabulary, WhisperConfig, WhisperEngine, WhisperFiles},
 };
 
+use hanzo_engine_voice::{Script, Speaker, VoiceEngine};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    clock::{self, Bell},
     limits::PREFIX_DISK_SAVED_AT_ONCE,
     prefix_disk::{Identity, PrefixDisk},
     source::Source,
@@ -35,6 +41,10 @@ pub(crate) trait Steps: Send {
     fn generator(&mut self) -> Option<&mut dyn Generator>;
     /// What writes down speech in it, if it does.
     fn transcriber(&mut self) -> Option<&mut dyn Transcriber> {
+        None
+    }
+    /// What says texts in it, if it does.
+    fn speaker(&mut self) -> Option<&mut VoiceEngine> {
         None
     }
     fn submit_inputs(&mut self, job: &EmbedJob);
@@ -53,6 +63,10 @@ pub(crate) trait Steps: Send {
     }
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
+    /// Rests, where no step can run, until something has come, this thread is woken, or then.
+    fn rest(&mut self, until: Option<Instant>) {
+        clock::rest(until);
+    }
 }
 
 /// An engine that writes down speech.
@@ -234,6 +248,41 @@ impl<B: EncoderOps> Steps for WhisperEngine<B> {
     }
 }
 
+impl Steps for VoiceEngine {
+    fn generator(&mut self) -> Option<&mut dyn Generator> {
+        None
+    }
+
+    fn speaker(&mut self) -> Option<&mut VoiceEngine> {
+        Some(self)
+    }
+
+    /// It has no tasks, so nobody asks.
+    fn submit_inputs(&mut self, _job: &EmbedJob) {}
+
+    fn cancel(&mut self, job: JobId) {
+        VoiceEngine::cancel(self, job);
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        VoiceEngine::set_paused(self, job, paused);
+    }
+
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        VoiceEngine::step(self, events)
+    }
+
+    fn took(&mut self, _time: Duration) {}
+
+    fn has_work(&self) -> bool {
+        VoiceEngine::has_work(self)
+    }
+
+    fn stats(&self) -> EngineStats {
+        VoiceEngine::stats(self)
+    }
+}
+
 /// What an engine needs to know of its model besides the network.
 #[derive(Clone)]
 pub(crate) struct Sides {
@@ -243,6 +292,8 @@ pub(crate) struct Sides {
     pub(crate) embedder: Arc<Embedder>,
     /// Of a model that writes down speech: what is asked of it, in tokens.
     pub(crate) listener: Option<Arc<Vocabulary>>,
+    /// Of a model that speaks: its voices, and texts as it says them.
+    pub(crate) script: Option<Arc<Script>>,
 }
 
 /// Where an engine comes from, for a device that makes it in another process.
@@ -259,6 +310,8 @@ pub(crate) struct Origin {
     pub(crate) memory: EngineMemory,
     /// Where blocks of its cache are kept, and whose they are by its files.
     pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
+    /// What wakes the thread that steps it.
+    pub(crate) bell: Bell,
 }
 
 /// How large an engine is made, of the kind of network it runs.
@@ -267,6 +320,10 @@ pub(crate) enum EngineSize {
     Decoder(EngineConfig),
     Encoder(EncoderConfig),
     Whisper(WhisperSize),
+    Voice {
+        /// Phonemes of a piece.
+        tokens_max: usize,
+    },
 }
 
 /// How large a Whisper model's engine is made.
@@ -284,6 +341,7 @@ impl EngineSize {
             EngineSize::Decoder(config) => config.context_tokens_max,
             EngineSize::Encoder(config) => config.input_tokens_max,
             EngineSize::Whisper(size) => size.tokens,
+            EngineSize::Voice { tokens_max } => *tokens_max,
         }
     }
 
@@ -291,7 +349,7 @@ impl EngineSize {
     pub(crate) fn speculation(&self) -> Speculation {
         match self {
             EngineSize::Decoder(config) => config.speculation,
-            EngineSize::Encoder(_) | EngineSize::Whisper(_) => Speculation::Off,
+            EngineSize::Encoder(_) | EngineSize::Whisper(_) | EngineSize::Voice { .. } => Speculation::Off,
         }
     }
 }
@@ -319,6 +377,12 @@ pub(crate) trait Device: Send + Sync + 'static {
 
     /// What the engine of a model that writes down speech would take, of this size, to the byte.
     fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory;
+
+    /// What a model that speaks would take, about.
+    ///
+    /// # Errors
+    /// That it cannot be run.
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError>;
 
     /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
     /// `progress` is told 0 to 1. The thread that asks is the one that will step it.
@@ -368,6 +432,9 @@ impl Cpu {
     ) -> Result<Engine<CpuBackend>, LoadError> {
         // Before the weights are read, which takes long.
         config.kv_spec(&files.spec).check()?;
+        if let Some(tower) = &files.tower {
+            tower.check_steps(config.step_tokens_max, config.sequences_max)?;
+        }
         let backend = self.backend();
         let decoder = Decoder::load(&backend, files, progress)?;
         let engine = Engine::new(backend, decoder, sides.text, sides.embedder, config)?;
@@ -425,6 +492,10 @@ impl Device for Cpu {
         WhisperEngine::memory(&self.backend(), files, self.encoder_weights, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        hanzo_engine_voice::memory(files, &self.pool, self.tier)
+    }
+
     fn build(
         &self,
         _origin: &Origin,
@@ -453,7 +524,11 @@ impl Device for Cpu {
                 let config = (self.encoder_weights, size.config);
                 Ok(Box::new(WhisperEngine::load(self.backend(), files, listener, config, progress)?))
             }
-            (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_), _) => {
+            (Network::Voice(files), EngineSize::Voice { .. }) => {
+                let speaker = Speaker::load(files, self.pool.clone(), self.tier, progress)?;
+                Ok(Box::new(VoiceEngine::new(speaker)))
+            }
+            (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
                 unreachable!(
                     "a load is sized by a match on the network of these same files, and this is {size:?}"
                 )

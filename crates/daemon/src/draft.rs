@@ -52,6 +52,9 @@ impl Draft {
                 refuse(&draft, "what writes down speech drafts nothing, and nothing drafts for it")
             }
             (Network::Encoder(_), _) => refuse(&draft, "an encoder generates nothing that could be drafted"),
+            (Network::Voice(_), _) | (_, Network::Voice(_)) => {
+                refuse(&draft, "a model that speaks generates nothing that could be drafted")
+            }
             (_, Network::Encoder(_)) => refuse(&draft, "an encoder generates nothing, and cannot draft"),
         }
     }

@@ -197,5 +197,11 @@ fn predict(
             let (_, load) = sizing::choose_whisper(name, &section, &want, free_bytes, memory)?;
             Ok((Memory::new(context, memory(&WhisperConfig { windows: 1 })), Memory::new(context, load)))
         }
+        Network::Voice(files) => {
+            let memory = device.voice_memory(files)?;
+            sizing::fits(name, &want, free_bytes, memory)?;
+            let load = Memory::new(context, memory);
+            Ok((load, load))
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! Models in processes of their own: a device whose engines run elsewhere. The daemon plans a load as if it ran it itself,
-//! starts this program again with one end of a pair of sockets as its standard input (`watch.rs` listens to it), and drives
+//! starts this program again with one end of a pair of sockets as its standard input (`watch.rs` has the other), and drives
 //! the engine behind it (`remote.rs`) as any other; `child.rs` is the loop at the other end, `wire.rs` what they say.
 //! Queues, clients, prompts and metrics stay in the daemon, so a process that ends takes its own requests with it, and the
 //! life of its model (`models.rs`) has it come back.
 
 mod child;
-mod inbox;
 mod limit;
 mod remote;
 mod turns;
@@ -28,7 +27,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Opened,
+    Adapter, EngineConfig, LoadError, ModelFiles, Opened, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -36,12 +35,12 @@ use hanzo_engine_runtime::{
 };
 
 use crate::{
+    clock::Bell,
     config::{EngineSection, LogConfig},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
     limits::{HEAPS_MAX, HEAPS_MIN},
     prefix_disk::PrefixDisk,
 };
-use inbox::Inbox;
 use remote::RemoteEngine;
 use watch::Watch;
 use wire::{Open, Order};
@@ -111,17 +110,17 @@ impl Isolated {
         })
     }
 
-    /// Starts a worker; what it keeps on a disk is counted there.
-    fn launch(&self, generates: bool, disk: Option<Arc<PrefixDisk>>) -> io::Result<RemoteEngine> {
+    /// Starts a worker, for the thread of this bell; what it keeps on a disk is counted there.
+    fn launch(
+        &self,
+        generates: bool,
+        bell: &Bell,
+        disk: Option<Arc<PrefixDisk>>,
+    ) -> io::Result<RemoteEngine> {
         let (ours, theirs) = UnixStream::pair()?;
         let process = (self.start)(theirs)?;
-        let pid = process.as_ref().map(Child::id);
-        let inbox = Arc::new(Inbox::new(thread::current()));
-        let stream = ours.try_clone()?;
-        let silence_max = self.silence_max;
-        let watch = Watch { process, stream, inbox: inbox.clone(), silence_max, disk };
-        let watch = thread::Builder::new().name("worker watch".to_owned()).spawn(move || watch.run())?;
-        Ok(RemoteEngine::new(ours, inbox, watch, pid, generates))
+        let watch = Watch::new(ours, process, bell.clone(), self.silence_max, disk)?;
+        Ok(RemoteEngine::new(watch, generates))
     }
 }
 
@@ -160,6 +159,10 @@ impl Device for Isolated {
         self.here.whisper_memory(files, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.here.voice_memory(files)
+    }
+
     fn build(
         &self,
         origin: &Origin,
@@ -168,16 +171,16 @@ impl Device for Isolated {
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
-        if matches!(size, EngineSize::Whisper(_)) {
+        if matches!(size, EngineSize::Whisper(_) | EngineSize::Voice { .. }) {
             // Sound does not go through a worker's socket.
-            tracing::info!("a model that transcribes runs in this process, whatever engine.isolation says");
+            tracing::info!("a model of speech runs in this process, whatever engine.isolation says");
             return self.here.build(origin, files, sides, size, progress);
         }
         let generates = matches!(size, EngineSize::Decoder(_));
         let mut engine = self
-            .launch(generates, origin.kept.as_ref().map(|(disk, _)| disk.clone()))
+            .launch(generates, &origin.bell, origin.kept.as_ref().map(|(disk, _)| disk.clone()))
             .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
-        let Origin { source, overrides, draft, tool_format, memory, kept } = origin.clone();
+        let Origin { source, overrides, draft, tool_format, memory, kept, bell: _ } = origin.clone();
         let open = Open {
             source,
             overrides,

@@ -9,13 +9,16 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{LoadError, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary};
+use hanzo_engine_runtime::{
+    LoadError, Network, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary,
+};
+use hanzo_engine_voice::Script;
 use tokio::sync::oneshot;
 
 use crate::{
     admission::Admission,
     budget::Reservation,
-    clock,
+    clock::{self, Bell},
     device::{Device, EngineSize, Generator, Origin, Sides, Steps},
     draft::Draft,
     error::{Failure, FailureReason},
@@ -64,16 +67,18 @@ impl Launch {
         let (ready, is_ready) = oneshot::channel();
         let (exit, exited) = oneshot::channel();
         let seen = vitals.clone();
+        let waker = self.origin.bell.waker();
         let body = move || {
+            self.origin.bell.hang_here();
             let end = self.run(received, seen, ready);
             // Whoever launched it may be gone.
             let _ = exit.send(end);
         };
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("model worker".to_owned())
             .spawn(body)
             .map_err(|error| Failure::new(FailureReason::Thread(error)))?;
-        let handle = WorkerHandle::new(work, clock::waker(thread.thread().clone()), vitals);
+        let handle = WorkerHandle::new(work, waker, vitals);
         let sides = is_ready.await.unwrap_or_else(|_| Err(Failure::new(FailureReason::Lost)))?;
         Ok((sides, handle, Running(exited)))
     }
@@ -127,10 +132,15 @@ pub(crate) fn make(
     let embedder = Arc::new(files.embedder(&text.tokenizer, size.context_tokens_max())?);
     files.check_overrides()?;
     let listener = files.whisper().map(|files| Vocabulary::new(files, text.tokenizer.clone()));
-    let sides = Sides { text, embedder, listener: listener.transpose()?.map(Arc::new) };
+    let listener = listener.transpose()?.map(Arc::new);
+    let script = match &files.network {
+        Network::Voice(files) => Some(Arc::new(Script::new(files)?)),
+        Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) => None,
+    };
+    let sides = Sides { text, embedder, listener, script };
     let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
     if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
-        keep_blocks(engine, disk, *identity, (files, size));
+        keep_blocks(engine, (disk, *identity), (files, size), &origin.bell);
     }
     Ok(Made { sides, engine })
 }
@@ -138,18 +148,17 @@ pub(crate) fn make(
 /// Keeps an engine's blocks on disk, among those of engines that would compute the same ones.
 fn keep_blocks(
     engine: &mut dyn Generator,
-    disk: &PrefixDisk,
-    identity: Identity,
+    (disk, identity): (&PrefixDisk, Identity),
     (files, size): (&Opened, EngineSize),
+    bell: &Bell,
 ) {
     let (Some((bytes, form)), Some(files)) = (engine.block_form(), files.decoder()) else { return };
     let kv_type = match size {
         EngineSize::Decoder(config) => config.kv_type.name(),
-        EngineSize::Encoder(_) | EngineSize::Whisper(_) => return,
+        EngineSize::Encoder(_) | EngineSize::Whisper(_) | EngineSize::Voice { .. } => return,
     };
     let identity = identity.run_as(&format!("{form} {bytes} {kv_type} {:?}", files.spec));
-    let waker = clock::waker(thread::current());
-    engine.keep_blocks(Box::new(disk.blocks(identity, bytes, waker)));
+    engine.keep_blocks(Box::new(disk.blocks(identity, bytes, bell.waker())));
 }
 
 fn run_engine(

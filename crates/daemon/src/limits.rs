@@ -82,6 +82,15 @@ pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const EMBED_JOB_INPUTS: usize = 64;
 /// Inputs of one embedding request.
 pub(crate) const EMBED_INPUTS_MAX: usize = 65_536;
+/// Pieces of a text that are said before the client has heard them: a piece is some seconds.
+pub(crate) const SPEECH_PIECES_MAX: usize = 4;
+/// Pieces that a step says of a text.
+pub(crate) const SPEECH_STEP_PIECES: usize = 1;
+/// Bytes of sound in a message.
+pub(crate) const SPEECH_MESSAGE_BYTES: usize = 64 << 10;
+const _: () = assert!(SPEECH_STEP_PIECES < SPEECH_PIECES_MAX);
+/// Times as fast as a model would speak.
+pub(crate) const SPEECH_SPEED: std::ops::RangeInclusive<f32> = 0.25..=4.0;
 /// Such batches of one request that are on their way at once.
 pub(crate) const EMBED_JOBS_MAX: usize = 2;
 /// Bytes of an embedding request's answer, so that it fits a message.
@@ -202,10 +211,10 @@ const _: () = assert!(KV_TOKENS_MIN <= CONTEXT_BESIDE_OTHERS);
 pub(crate) const LOAD_TIMES_MAX: usize = 256;
 /// Bytes of one order to a worker's process, or of one of its messages: a prompt with its images.
 pub(crate) const WORKER_FRAME_BYTES_MAX: usize = 1 << 30;
-/// Messages of a worker's process that wait to be read; it waits itself where there are more.
-pub(crate) const WORKER_MESSAGES_MAX: usize = 256;
 /// How long a worker waits for a message before it looks after its clients again.
 pub(crate) const WORKER_WAIT: Duration = Duration::from_millis(20);
+/// How long a worker's process waits for the next part of an order that has begun to come.
+pub(crate) const WORKER_ORDER_WAIT: Duration = Duration::from_millis(1);
 /// How often a worker's process says that it is there.
 pub(crate) const WORKER_PULSE_EVERY: Duration = Duration::from_millis(250);
 /// Bounds of `engine.worker_silence_ms`.

@@ -115,6 +115,9 @@ struct Flags {
     /// error, warn, info, debug, trace, or a filter
     #[arg(long)]
     log_level: Option<String>,
+    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    traces_endpoint: Option<String>,
 }
 
 impl Flags {
@@ -147,6 +150,7 @@ impl Flags {
         let layer = with(layer, "engine.on_demand", self.on_demand);
         let layer = with(layer, "engine.keep_alive", self.keep_alive);
         let layer = with(layer, "log.level", self.log_level.as_ref());
+        let layer = with(layer, "traces.endpoint", self.traces_endpoint.as_ref());
         with(layer, "models", (!models.is_empty()).then_some(models))
     }
 }

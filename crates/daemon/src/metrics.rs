@@ -2,6 +2,7 @@
 //! Counters and histograms are counted where things happen; gauges are read from the models at each scrape, so
 //! that an idle model costs nothing.
 
+mod maker;
 mod rate;
 mod series;
 mod vllm;
@@ -14,11 +15,13 @@ use std::{
 
 use hanzo_engine_access::Refusal;
 use hanzo_engine_runtime::{EngineStats, FinishReason};
+use hanzo_engine_telemetry::{Exemplars, TraceContext};
 use prometheus::{
-    Encoder as _, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
+    Encoder as _, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Registry, TextEncoder, proto::MetricFamily,
 };
 
+use maker::Maker;
 pub(crate) use rate::Rate;
 use series::{remove, signed};
 
@@ -93,6 +96,7 @@ pub(crate) struct Metrics {
     generation_length: HistogramVec,
     load_duration: HistogramVec,
     load_wait: HistogramVec,
+    traced: [Exemplars; 2], // of request_duration_seconds and of time_to_first_token_seconds
 }
 
 /// One model's counters and histograms, looked up once. They outlive a worker that is restarted, and go when nobody
@@ -125,43 +129,6 @@ pub(crate) struct ModelMetrics {
     pub(crate) generation_length: Histogram,
     /// Tokens drawn, over the last seconds.
     pub(crate) rate: Rate,
-}
-
-/// Makes metrics and registers them.
-struct Maker(Registry);
-
-impl Maker {
-    fn add<C: Collector + Clone + 'static>(&self, metric: prometheus::Result<C>) -> C {
-        // Both fail only on a bad or repeated name, and the names are constants that a test renders.
-        let metric = metric.expect("the names and labels below are valid");
-        self.0.register(Box::new(metric.clone())).expect("the names below are distinct");
-        metric
-    }
-
-    fn opts(name: &str, help: &str) -> Opts {
-        Opts::new(name, help).namespace(NAMESPACE)
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-        self.add(IntCounterVec::new(Self::opts(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-        self.add(IntGaugeVec::new(Self::opts(name, help), labels))
-    }
-
-    fn float(&self, name: &str, help: &str) -> GaugeVec {
-        self.add(GaugeVec::new(Self::opts(name, help), &["model"]))
-    }
-
-    fn single(&self, name: &str, help: &str) -> IntGauge {
-        self.add(IntGauge::with_opts(Self::opts(name, help)))
-    }
-
-    fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> HistogramVec {
-        let opts = HistogramOpts::new(name, help).namespace(NAMESPACE).buckets(bounds.to_vec());
-        self.add(HistogramVec::new(opts, &["model"]))
-    }
 }
 
 impl Metrics {
@@ -334,6 +301,10 @@ impl Metrics {
                 SECONDS,
             ),
             registry: make.0,
+            traced: [
+                Exemplars::new("hanzo_engine_request_duration_seconds", SECONDS),
+                Exemplars::new("hanzo_engine_time_to_first_token_seconds", SECONDS),
+            ],
         };
         metrics.memory_budget.set(signed(memory_budget_bytes));
         Arc::new(metrics)
@@ -397,6 +368,7 @@ impl Metrics {
             return;
         }
         live.remove(model);
+        self.traced.iter().for_each(|traced| traced.forget(model));
         let counters = [
             &self.requests,
             &self.generated_tokens,
@@ -436,10 +408,22 @@ impl Metrics {
     }
 
     /// A request was answered, `seconds` after it arrived. `model` is one that was loaded, or none.
-    pub(crate) fn request(&self, model: Option<&str>, outcome: &str, seconds: f64) {
+    pub(crate) fn request(
+        &self,
+        model: Option<&str>,
+        outcome: &str,
+        seconds: f64,
+        trace: Option<&TraceContext>,
+    ) {
         let model = model.unwrap_or(NO_MODEL);
         self.requests.with_label_values(&[model, outcome]).inc();
         self.duration.with_label_values(&[model]).observe(seconds);
+        self.traced[0].note(model, seconds, trace);
+    }
+
+    /// A request whose first text came so long after its arrival was part of that trace.
+    pub(crate) fn first_token_traced(&self, model: &str, seconds: f64, trace: Option<&TraceContext>) {
+        self.traced[1].note(model, seconds, trace);
     }
 
     /// A sound request was turned away.
@@ -472,8 +456,13 @@ impl Metrics {
         self.load_wait.with_label_values(&[model]).observe(seconds);
     }
 
-    /// All of it in Prometheus' text format, with gauges as `models` say now; under another engine's names too where one is given.
-    pub(crate) fn render(&self, models: &[ModelView], ready: bool, also: Option<MetricsCompat>) -> String {
+    /// All of it, with gauges as `models` say now; under another engine's names too where one is given.
+    pub(crate) fn gather(
+        &self,
+        models: &[ModelView],
+        ready: bool,
+        also: Option<MetricsCompat>,
+    ) -> Vec<MetricFamily> {
         let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         for gauge in [&self.tokens_per_second, &self.kv_utilization] {
             gauge.reset();
@@ -497,12 +486,20 @@ impl Metrics {
         for view in models {
             self.set_gauges(view);
         }
-        let mut text = Vec::new();
         let mut families = self.registry.gather();
         if let Some(MetricsCompat::Vllm) = also {
             families.extend(vllm::families(&families, models));
         }
-        let encoded = TextEncoder::new().encode(&families, &mut text);
+        families
+    }
+
+    /// Families in Prometheus' text format, or in OpenMetrics', which names traces.
+    pub(crate) fn text(&self, families: &[MetricFamily], open: bool) -> String {
+        if open {
+            return hanzo_engine_telemetry::text(families, &self.traced.each_ref());
+        }
+        let mut text = Vec::new();
+        let encoded = TextEncoder::new().encode(families, &mut text);
         encoded.expect("writing to memory does not fail, and every family has a metric");
         String::from_utf8(text).expect("names, labels and help are UTF-8")
     }

@@ -152,7 +152,7 @@ impl Models {
     }
 
     /// How the configuration wants the model of a name loaded.
-    fn configured(&self, asked: &str) -> Option<&LoadRequest> {
+    pub(crate) fn configured(&self, asked: &str) -> Option<&LoadRequest> {
         let named = |request: &&LoadRequest| {
             let own = request.alias.as_ref().unwrap_or(&request.source);
             key(own) == key(asked)

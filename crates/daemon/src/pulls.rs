@@ -6,7 +6,7 @@ use std::{
 };
 
 use hanzo_engine_runtime::Opened;
-use hanzo_engine_store::{Description, Inspect, PullError, Puller, Settings, Store};
+use hanzo_engine_store::{Description, Inspect, PullError, PullTotals, Puller, Settings, Store};
 
 use crate::error::Error;
 
@@ -35,6 +35,11 @@ impl Pulls {
         let made = puller(self.store.clone().ok_or_else(no_store)?)?;
         // Of two that were made at once, the first is everybody's.
         Ok(self.puller.get_or_init(|| made).clone())
+    }
+
+    /// What has become of all pulls of this daemon.
+    pub(crate) fn totals(&self) -> PullTotals {
+        self.puller.get().map(Puller::totals).unwrap_or_default()
     }
 
     /// Ends every pull. What they fetched stays on the disk for the next daemon.

@@ -13,6 +13,8 @@ use hanzo_engine_runtime::{
     whisper::Vocabulary,
 };
 
+use hanzo_engine_voice::Script;
+
 use crate::{
     adapters::Adapters,
     admission::{Full, QueuePlace},
@@ -34,6 +36,8 @@ pub(crate) struct Served {
     pub(crate) embedder: Arc<Embedder>,
     /// Of a model that writes down speech.
     pub(crate) listener: Option<Arc<Vocabulary>>,
+    /// Of a model that speaks.
+    pub(crate) script: Option<Arc<Script>>,
     /// It continues texts.
     pub(crate) generates: bool,
     pub(crate) size: EngineSize,
@@ -97,13 +101,21 @@ impl Served {
         if self.embedder.tasks.contains(&task) { Ok(()) } else { Err(self.cannot(task_words(task))) }
     }
 
+    /// # Errors
+    /// [`Error::CannotDo`], with what it can do.
+    pub(crate) fn must_speak(&self) -> Result<&Arc<Script>, Error> {
+        self.script.as_ref().ok_or_else(|| self.cannot("say texts"))
+    }
+
     /// That it cannot do something.
     pub(crate) fn cannot(&self, wanted: &'static str) -> Error {
         let generates = self.generates.then_some("generate text");
         let transcribes = self.listener.as_ref().map(|_| TRANSCRIBE);
+        let speaks = self.script.is_some().then_some("say texts");
         let can = generates
             .into_iter()
             .chain(transcribes)
+            .chain(speaks)
             .chain(self.embedder.tasks.iter().copied().map(task_words))
             .collect();
         Error::CannotDo { model: self.name.clone(), wanted, can }
@@ -121,13 +133,14 @@ impl Served {
             reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,
             transcribes: self.listener.is_some(),
+            speaks: self.script.is_some(),
             embedder: self.embedder.clone(),
             text: self.text.clone(),
             sequences_max: self.must_generate().map_or(0, |config| config.sequences_max),
             context_tokens_max: self.size.context_tokens_max(),
             kv_type: match &self.size {
                 EngineSize::Decoder(config) => Some(config.kv_type),
-                EngineSize::Encoder(_) | EngineSize::Whisper(_) => None,
+                EngineSize::Encoder(_) | EngineSize::Whisper(_) | EngineSize::Voice { .. } => None,
             },
             memory: self.memory,
             vocabulary_bytes: self.text.vocabulary_bytes(),

@@ -11,6 +11,7 @@ mod infer;
 mod models;
 mod pull;
 mod record;
+mod speak;
 mod speech;
 mod stats;
 mod storage;
@@ -37,11 +38,13 @@ pub(crate) use speech::SpeechService;
 pub(crate) use storage::StoreService;
 
 use futures_util::{Stream, TryStreamExt as _};
-use hanzo_engine_access::{Pass, Refusal, Spend};
+use hanzo_engine_access::{Pass, Spend};
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
+use hanzo_engine_telemetry::Traces;
 use tonic::{Request, Response, Status};
 
 use crate::{
+    cards::Cards,
     convert::{self, client::Clients},
     drain::Drain,
     error::Error,
@@ -58,6 +61,10 @@ pub(crate) struct Core {
     pub(crate) started: Instant,
     /// Who asks, for the scheduler's fairness.
     pub(crate) clients: Clients,
+    /// What the driver says of this machine's cards.
+    pub(crate) cards: Arc<Cards>,
+    /// Where requests' spans are made.
+    pub(crate) traces: Traces,
 }
 
 /// The service.
@@ -75,16 +82,14 @@ fn pass_of<T>(request: &Request<T>) -> Pass {
     request.extensions().get::<Pass>().cloned().unwrap_or_default()
 }
 
-impl EngineService {
-    fn refused(&self, refusal: Refusal) -> Status {
-        self.0.models.metrics.refused(&refusal);
-        refusal.into()
-    }
-
+impl Core {
     /// The pass of a call that asks for that model.
     fn use_model<T>(&self, request: &Request<T>, model: &str) -> Result<Pass, Status> {
         let pass = pass_of(request);
-        pass.use_model(model).map_err(|refusal| self.refused(refusal))?;
+        pass.use_model(model).map_err(|refusal| {
+            self.models.metrics.refused(&refusal);
+            Status::from(refusal)
+        })?;
         Ok(pass)
     }
 }
@@ -138,12 +143,12 @@ impl Engine for EngineService {
         &self,
         request: Request<v1::ListAdaptersRequest>,
     ) -> Reply<v1::ListAdaptersResponse> {
-        self.use_model(&request, &request.get_ref().model)?;
+        self.0.use_model(&request, &request.get_ref().model)?;
         reply(adapters::list(&self.0, &request.into_inner().model).await)
     }
 
     async fn infer(&self, mut request: Request<v1::InferRequest>) -> Reply<Self::InferStream> {
-        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let pass = self.0.use_model(&request, &request.get_ref().model)?;
         let asked = request.get_mut();
         asked.priority = pass.priority(asked.priority);
         let mut spend = Spend::new(pass, asked.choices.max(1) as usize);
@@ -156,21 +161,21 @@ impl Engine for EngineService {
     }
 
     async fn embed(&self, mut request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
-        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
         let answer = embed::embed(&self.0, request).await;
         reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
     }
 
     async fn rerank(&self, mut request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
-        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
         let answer = embed::rerank(&self.0, request).await;
         reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
     }
 
     async fn classify(&self, mut request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
-        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
         let answer = embed::classify(&self.0, request).await;
         reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
@@ -202,7 +207,7 @@ impl Engine for EngineService {
     }
 
     async fn show(&self, mut request: Request<v1::ShowRequest>) -> Reply<v1::ShowResponse> {
-        let pass = self.use_model(&request, &request.get_ref().model)?;
+        let pass = self.0.use_model(&request, &request.get_ref().model)?;
         // A path would tell what files there are.
         request.get_mut().known_only |= !pass.is_admin();
         reply(models::show(&self.0, request.into_inner()).await)
@@ -213,17 +218,17 @@ impl Engine for EngineService {
     }
 
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Reply<v1::TokenizeResponse> {
-        self.use_model(&request, &request.get_ref().model)?;
+        self.0.use_model(&request, &request.get_ref().model)?;
         reply(tokens::tokenize(&self.0, request).await)
     }
 
     async fn detokenize(&self, request: Request<v1::DetokenizeRequest>) -> Reply<v1::DetokenizeResponse> {
-        self.use_model(&request, &request.get_ref().model)?;
+        self.0.use_model(&request, &request.get_ref().model)?;
         reply(tokens::detokenize(&self.0, request).await)
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
-        self.use_model(&request, &request.get_ref().model)?;
+        self.0.use_model(&request, &request.get_ref().model)?;
         let model = self.0.models.loaded_name(&request.into_inner().model).await;
         reply(Ok(Box::pin(watch::watch(&self.0, model)) as Self::WatchStream))
     }

@@ -214,6 +214,39 @@ pub(crate) fn choose_whisper(
     })
 }
 
+/// That a model which speaks has room.
+///
+/// # Errors
+/// [`LoadError::DoesNotFit`], and what was asked of it that it has not.
+pub(crate) fn fits(
+    model: &str,
+    want: &LoadOptions,
+    free_bytes: u64,
+    memory: EngineMemory,
+) -> Result<(), LoadError> {
+    let asked = [("kv_bytes", want.kv_bytes), ("context_tokens_max", want.context_tokens_max.map(u64::from))];
+    if let Some((key, value)) = asked.iter().find_map(|(key, value)| Some((*key, (*value)?))) {
+        return Err(LoadError::Unsupported {
+            file: model.to_owned(),
+            key: key.to_owned(),
+            value: value.to_string(),
+            reason: "a model that speaks has no context; leave it out".into(),
+        });
+    }
+    if memory.total() <= free_bytes {
+        return Ok(());
+    }
+    Err(LoadError::DoesNotFit {
+        model: model.to_owned(),
+        needed_bytes: memory.total(),
+        weights_bytes: memory.weights_bytes,
+        kv_bytes: 0,
+        scratch_bytes: memory.scratch_bytes,
+        free_bytes,
+        hint: "; unload another model or raise the memory budget".to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

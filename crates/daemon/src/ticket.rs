@@ -6,6 +6,7 @@ mod embed;
 mod events;
 mod line;
 mod sound;
+mod speak;
 
 use std::{
     task::Waker,
@@ -17,6 +18,7 @@ use hanzo_engine_runtime::{Event, EventKind, FinishReason, Job};
 pub(crate) use embed::{EmbedTicket, Results, embed_ticket};
 use line::{Events, Line, line};
 pub(crate) use sound::{SoundEvents, SoundTicket, sound_ticket};
+pub(crate) use speak::{SpeakTicket, SpokenPieces, speak_ticket};
 
 use crate::{
     admission::{Admission, QueuePlace},
@@ -36,9 +38,12 @@ pub(crate) struct JobEvent {
 }
 
 impl JobEvent {
-    /// Whether a completion begins with it.
-    pub(crate) fn begins(&self) -> bool {
-        matches!(self.kind, EventKind::Started { .. })
+    /// Tokens of its prompt that were found, where a completion begins with it.
+    pub(crate) fn begins(&self) -> Option<u32> {
+        match self.kind {
+            EventKind::Started { cached_tokens } => Some(cached_tokens),
+            _ => None,
+        }
     }
 
     /// Why a completion ends with it; nothing when none does.
@@ -59,6 +64,8 @@ impl JobEvent {
             | EventKind::Computed(_)
             | EventKind::Failed
             | EventKind::Heard(_)
+            | EventKind::Said(_)
+            | EventKind::Unsayable { .. }
             | EventKind::ConstraintFailed { .. } => 0,
         }
     }
@@ -90,6 +97,8 @@ pub(crate) enum JobEnd {
     NotANumber { error_id: String },
     /// Its constraint became too complex to follow.
     Constraint { reason: String },
+    /// A piece of its text cannot be said.
+    Unsayable { reason: String },
     /// The worker failed before the job's first step.
     NotReached { error_id: String },
 }
@@ -225,6 +234,8 @@ impl Ticket {
             EventKind::Scored(_)
             | EventKind::Failed
             | EventKind::Heard(_)
+            | EventKind::Said(_)
+            | EventKind::Unsayable { .. }
             | EventKind::ConstraintFailed { .. }
             | EventKind::Computed(_) => None,
         }

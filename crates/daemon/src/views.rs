@@ -58,6 +58,7 @@ pub(crate) struct WorkerView {
     pub(crate) generates: bool,
     /// It writes down speech.
     pub(crate) transcribes: bool,
+    pub(crate) speaks: bool,
     pub(crate) embedder: Arc<Embedder>,
     pub(crate) text: Arc<TextModel>,
     /// Answers that run at once; 0 where it writes none.

@@ -23,7 +23,7 @@ use crate::{
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{ClientState, EmbedTicket, JobEnd, SoundTicket, Ticket},
+    ticket::{ClientState, EmbedTicket, JobEnd, SoundTicket, SpeakTicket, Ticket},
     views::ProcessView,
 };
 
@@ -35,6 +35,8 @@ pub(crate) enum Work {
     Embed(EmbedTicket),
     /// Write this down.
     Transcribe(SoundTicket),
+    /// Say this.
+    Speak(SpeakTicket),
     /// Take this adapter.
     Adapter(AdapterOrder),
 }
@@ -83,6 +85,7 @@ impl Work {
             Work::Run(ticket) => ticket.deadline(),
             Work::Embed(ticket) => ticket.deadline(),
             Work::Transcribe(ticket) => ticket.deadline(),
+            Work::Speak(ticket) => ticket.deadline(),
             Work::Adapter(_) => None,
         }
     }
@@ -92,6 +95,7 @@ impl Work {
             Work::Run(ticket) => ticket.client_state(now),
             Work::Embed(ticket) => ticket.client_state(now),
             Work::Transcribe(ticket) => ticket.client_state(now),
+            Work::Speak(ticket) => ticket.client_state(now),
             Work::Adapter(_) => ClientState::Fine,
         }
     }
@@ -102,6 +106,7 @@ impl Work {
         match self {
             Work::Run(ticket) => ticket.must_pause(),
             Work::Transcribe(ticket) => ticket.must_pause(),
+            Work::Speak(ticket) => ticket.must_pause(),
             Work::Embed(_) | Work::Adapter(_) => false,
         }
     }
@@ -111,6 +116,7 @@ impl Work {
             Work::Run(ticket) => ticket.end(end),
             Work::Embed(ticket) => ticket.end(end),
             Work::Transcribe(ticket) => ticket.end(end),
+            Work::Speak(ticket) => ticket.end(end),
             // Who waits for it hears that it was dropped.
             Work::Adapter(_) => {}
         }
@@ -121,6 +127,7 @@ impl Work {
             Work::Run(ticket) => ticket.fail(error_id),
             Work::Embed(ticket) => ticket.fail(error_id),
             Work::Transcribe(ticket) => ticket.fail(error_id),
+            Work::Speak(ticket) => ticket.fail(error_id),
             Work::Adapter(_) => {}
         }
     }
@@ -193,6 +200,11 @@ impl Worker {
         Ok(Turn::Ran)
     }
 
+    /// Waits after [`Turn::Park`].
+    pub(crate) fn rest(&mut self, until: Option<Instant>) {
+        self.engine.rest(until);
+    }
+
     fn take_orders(&mut self, now: Instant) {
         let orders = &self.vitals.orders;
         let (drain, stop) = (orders.drain.load(Relaxed), orders.stop.get().copied());
@@ -216,11 +228,11 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, work: Work) {
+    fn take(&mut self, mut work: Work) {
         if let Phase::Stopped(why) = self.phase {
             return work.end(JobEnd::Stopped(why));
         }
-        let id = match &work {
+        let id = match &mut work {
             Work::Run(ticket) => {
                 let Some(engine) = self.engine.generator() else {
                     return work.end(JobEnd::Stopped("the model's engine generates nothing"));
@@ -238,6 +250,13 @@ impl Worker {
                 };
                 engine.submit_sound(ticket.job.clone());
                 ticket.job.id
+            }
+            Work::Speak(ticket) => {
+                let (Some(engine), Some(job)) = (self.engine.speaker(), ticket.take_job()) else {
+                    return work.end(JobEnd::Stopped("the model's engine says nothing"));
+                };
+                engine.submit(job);
+                ticket.id
             }
             Work::Adapter(_) => return self.take_adapter(work),
         };
@@ -320,6 +339,11 @@ impl Worker {
                     self.end_failed(id, JobEnd::Constraint { reason }, report, ended);
                     continue;
                 }
+                EventKind::Unsayable { ref reason } => {
+                    let reason = reason.clone();
+                    self.end_failed(id, JobEnd::Unsayable { reason }, report, ended);
+                    continue;
+                }
                 _ => {}
             }
             let Entry::Occupied(mut entry) = self.jobs.entry(id) else { continue };
@@ -327,6 +351,7 @@ impl Worker {
                 Work::Run(ticket) => ticket.pass(event, now, &self.metrics, &self.vitals.admission),
                 Work::Embed(ticket) => ticket.take(event, now, &self.metrics),
                 Work::Transcribe(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
+                Work::Speak(ticket) => ticket.pass(event, now, (&self.metrics, &self.vitals.admission)),
                 Work::Adapter(_) => false,
             };
             if over && let Work::Embed(ticket) = entry.remove() {

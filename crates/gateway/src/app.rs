@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hanzo_engine_access::{Access, Refusal};
 use hanzo_engine_mcp::{Servers, ServersConfig};
+use hanzo_engine_telemetry::Traces;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -49,6 +50,8 @@ pub(crate) struct App {
     pub(crate) vectors: Arc<Semaphore>,
     /// Answers that are kept.
     pub(crate) responses: Responses,
+    /// Where requests' spans are made.
+    pub(crate) traces: Traces,
 }
 
 impl App {
@@ -65,9 +68,11 @@ impl App {
             }
             _ => None,
         };
+        let traces = Traces::open(&config.traces(), "engine-gateway")?;
         let cloud = Cloud::of(&CloudSettings::of(&config), metrics.cloud_requests_total.clone())?;
         Ok(App {
             engine,
+            traces,
             cloud,
             mcp_servers,
             access,

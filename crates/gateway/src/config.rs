@@ -12,6 +12,7 @@ use figment::{
 };
 use hanzo_engine_access::{Access, ClientTls, Limits, Secret, Settings, TlsSettings};
 use hanzo_engine_process::settings;
+use hanzo_engine_telemetry::{Protocol, TracesConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -149,8 +150,29 @@ pub struct Config {
     /// What is logged: a level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as
     /// `info,hanzo_engine_gateway=debug`. In the environment it is also `HANZO_ENGINE_LOG_LEVEL`.
     pub log_level: String,
+    /// How the log is written: `pretty` for people, or `json`.
+    pub log_format: LogFormat,
+    /// Where traces of requests are sent by OTLP, such as `http://localhost:4317`; unset: where `OTEL_EXPORTER_OTLP_ENDPOINT`
+    /// says, and nowhere without that.
+    pub traces_endpoint: Option<String>,
+    /// How they are sent: `grpc` or `http/protobuf`; unset: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, else `grpc`.
+    pub traces_protocol: Option<Protocol>,
+    /// Share of requests that are traced, from 0 to 1, of those that are not part of a trace already, which says so for itself;
+    /// unset: as `OTEL_TRACES_SAMPLER` says, else all.
+    pub traces_ratio: Option<f64>,
     /// Seconds after which a generation, or a request for vectors or scores, ends with 504; unset: no limit.
     pub request_timeout_s: Option<u64>,
+}
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Pretty,
+    /// One JSON object a line.
+    Json,
 }
 
 impl Default for Config {
@@ -207,6 +229,10 @@ impl Default for Config {
             mcp_idle_s: 3600,
             drain_s: 30,
             log_level: "info".to_owned(),
+            log_format: LogFormat::Pretty,
+            traces_endpoint: None,
+            traces_protocol: None,
+            traces_ratio: None,
             request_timeout_s: None,
         }
     }
@@ -299,6 +325,9 @@ impl Config {
         if self.request_timeout_s == Some(0) {
             return refuse("request_timeout_s: must be at least 1; leave it out for no limit");
         }
+        self.traces()
+            .check()
+            .map_err(|error| GatewayError::Config(error.to_string().replace("traces.", "traces_")))?;
         self.tls().check().map_err(|error| GatewayError::Config(error.to_string()))?;
         if self.engine_cert.is_some() != self.engine_cert_key.is_some() {
             return refuse("engine_cert: it and engine_cert_key need each other");
@@ -343,6 +372,12 @@ impl Config {
             return refuse(&format!("{name}: must be at least 1"));
         }
         Ok(self)
+    }
+
+    /// Where traces go, and which.
+    pub fn traces(&self) -> TracesConfig {
+        let (endpoint, protocol) = (self.traces_endpoint.clone(), self.traces_protocol);
+        TracesConfig { endpoint, protocol, ratio: self.traces_ratio }
     }
 
     /// Where the keys are from.

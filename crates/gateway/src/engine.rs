@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{Stream, TryStreamExt as _, future::Either};
 use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
 use hanzo_engine_proto::v1;
+use hanzo_engine_telemetry::TraceContext;
 use prometheus::IntCounterVec;
 use tokio::time::Instant;
 use tonic::{Code, Response, Status};
@@ -19,7 +20,6 @@ use crate::{
     limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
     metrics::Metrics,
     record::Record,
-    trace::Trace,
 };
 
 mod operator;
@@ -33,7 +33,7 @@ pub(crate) struct Engine {
     pass: Pass,
     refusals: Option<IntCounterVec>, // by reason
     record: Record,
-    trace: Option<Trace>,
+    trace: Option<TraceContext>,
 }
 
 /// Who is called.

@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use hanzo_engine_access::{AccessError, Refusal, TlsError};
+use hanzo_engine_telemetry::TracesError;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
@@ -27,6 +28,9 @@ pub enum GatewayError {
     /// TLS cannot be spoken.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    /// Traces cannot be sent as it was said.
+    #[error("gateway configuration: {0}")]
+    Traces(#[from] TracesError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
     Bind {

@@ -19,6 +19,7 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
+use prometheus::proto::MetricFamily;
 use tokio::{net::TcpListener, sync::mpsc::Receiver};
 use tokio_util::sync::CancellationToken;
 
@@ -110,6 +111,11 @@ impl Gateway {
         Ok(Gateway { socket, mcp, tls, app })
     }
 
+    /// Has `/metrics` tell more: what an engine in this process counts, for who looks at one port alone.
+    pub fn tell_also(&self, metrics: impl Fn() -> Vec<MetricFamily> + Send + Sync + 'static) {
+        self.app.metrics.tell_also(Box::new(metrics));
+    }
+
     /// Where it listens for MCP alone, where it does.
     pub fn mcp_addr(&self) -> Option<SocketAddr> {
         self.mcp.as_ref().map(|(_, address)| *address)
@@ -180,6 +186,7 @@ impl Gateway {
         if let Some(servers) = &app.mcp_servers {
             servers.close().await;
         }
+        app.traces.close().await;
         Ok(())
     }
 }

@@ -1,15 +1,14 @@
 //! What goes with a call to the engine beside its message: by when it must end, and which trace it is part of.
 
+use hanzo_engine_telemetry::TraceContext;
 use tokio::time::Instant;
 use tonic::Request;
-
-use crate::trace::Trace;
 
 /// The head of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) deadline: Option<Instant>,
-    pub(crate) trace: Option<Trace>,
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Head {
@@ -20,7 +19,7 @@ impl Head {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
         }
         if let Some(trace) = &self.trace {
-            trace.tell(request.metadata_mut());
+            trace.tell(request.metadata_mut().as_mut());
         }
         request
     }

@@ -60,15 +60,15 @@ mod status;
 mod surface;
 mod tei;
 mod tokens;
-mod trace;
 mod track;
 mod unsupported;
 mod until;
 mod vectors;
+mod watched;
 
 pub use audio::subtitles;
 pub use carrier::LocalEngine;
-pub use config::Config;
+pub use config::{Config, LogFormat};
 pub use error::GatewayError;
 pub use fleet::{Resolve, SystemResolver};
 pub use gateway::Gateway;

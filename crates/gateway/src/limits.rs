@@ -193,9 +193,6 @@ pub(crate) const QUIET_LOOKS: u32 = 25;
 /// After the drain's deadline: the time in which the last bytes are written.
 pub(crate) const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes of a request's `traceparent` and of its `tracestate`.
-pub(crate) const TRACE_STATE_BYTES_MAX: usize = 1024;
-
 /// Engines behind one gateway.
 pub(crate) const MEMBERS_MAX: usize = 256;
 /// Entries of `upstreams`.
@@ -238,3 +235,5 @@ const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean")
 
 /// Bytes of a picture; the engine takes no larger ones.
 pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;
+/// Characters of a text that is to be said; OpenAI takes 4096.
+pub(crate) const SPEECH_CHARS_MAX: usize = 16_384;

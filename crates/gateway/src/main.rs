@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser};
-use hanzo_engine_gateway::{Config, Gateway, GatewayError, Reload};
+use hanzo_engine_gateway::{Config, Gateway, GatewayError, LogFormat, Reload};
 use hanzo_engine_process::{
     documents,
     settings::Changed,
@@ -45,20 +45,8 @@ struct Args {
     /// Write manual page and completions below this directory; serve nothing.
     #[arg(long, value_name = "DIR", hide = true)]
     write_documents: Option<PathBuf>,
-    /// How the log is written.
-    #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT", default_value = "pretty")]
-    log_format: LogFormat,
     #[command(flatten)]
     flags: Flags,
-}
-
-/// How lines of the log are written.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum LogFormat {
-    /// For people.
-    Pretty,
-    /// One JSON object a line.
-    Json,
 }
 
 /// The settings that have a flag. Those not given are left to the file and the environment.
@@ -68,6 +56,14 @@ struct Flags {
     #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     log_level: Option<String>,
+    /// How the log is written [default: pretty].
+    #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_format: Option<LogFormat>,
+    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT].
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traces_endpoint: Option<String>,
     /// Address to listen on [default: 127.0.0.1].
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -293,7 +289,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     let (filter, level) = reload::Layer::new(filter(&config.log_level)?);
     let lines =
         tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    let lines = match args.log_format {
+    let lines = match config.log_format {
         LogFormat::Pretty => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };

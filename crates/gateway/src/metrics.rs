@@ -1,28 +1,41 @@
 //! The gateway's own Prometheus metrics: requests by route and status, durations, requests in flight. The
 //! engine's metrics are the daemon's.
 
+use std::{fmt, sync::OnceLock};
+
 use hanzo_engine_access::Refusal;
+use hanzo_engine_telemetry::{Exemplars, TraceContext, process};
 use prometheus::{
     Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    TextEncoder, proto::MetricFamily,
 };
 
 use crate::fleet::FleetMetrics;
 
 /// The registry and its metrics, all under `hanzo_engine_`.
-#[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
     /// By matched route and HTTP status; 499 where the client left before there was one.
     pub(crate) http_requests_total: IntCounterVec,
     /// By matched route, in seconds to the end of the body.
-    pub(crate) http_request_duration_seconds: HistogramVec,
+    http_request_duration_seconds: HistogramVec,
     /// From the request's headers to the end of the answer's body.
     pub(crate) http_requests_in_flight: IntGauge,
     /// By [`Refusal::code`].
     pub(crate) refusals_total: IntCounterVec,
     /// By why they were sent, and by the status of what was answered.
     pub(crate) cloud_requests_total: IntCounterVec,
+    traced: Exemplars, // of http_request_duration_seconds
+    beside: OnceLock<Beside>,
+}
+
+/// Metrics that another part of this process has.
+pub(crate) type Beside = Box<dyn Fn() -> Vec<MetricFamily> + Send + Sync>;
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
 }
 
 impl Metrics {
@@ -32,11 +45,14 @@ impl Metrics {
         // From a health check (under 1 ms) to a long generation.
         let buckets =
             vec![0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+        let traced = Exemplars::new("hanzo_engine_http_request_duration_seconds", &buckets);
         let duration = HistogramOpts::from(opts(
             "http_request_duration_seconds",
             "Time from a request's headers to the end of its answer, by route",
         ));
         let metrics = Metrics {
+            traced,
+            beside: OnceLock::new(),
             registry: Registry::new(),
             http_requests_total: IntCounterVec::new(
                 opts("http_requests_total", "HTTP requests answered, by route and status"),
@@ -81,10 +97,34 @@ impl Metrics {
         fleet.register(&self.registry)
     }
 
+    /// A request to that route took so long, and was part of that trace.
+    pub(crate) fn http_request(&self, route: &str, seconds: f64, trace: Option<&TraceContext>) {
+        self.http_request_duration_seconds.with_label_values(&[route]).observe(seconds);
+        self.traced.note(route, seconds, trace);
+    }
+
+    /// Has more told, of whoever has it.
+    pub(crate) fn tell_also(&self, beside: Beside) {
+        // Told once, before it is served.
+        let _ = self.beside.set(beside);
+    }
+
+    fn gather(&self) -> Vec<MetricFamily> {
+        let mut families = self.registry.gather();
+        families.extend(process::families());
+        families.extend(self.beside.get().map(|beside| beside()).unwrap_or_default());
+        families
+    }
+
+    /// OpenMetrics' text format, which names traces.
+    pub(crate) fn open_metrics(&self) -> String {
+        hanzo_engine_telemetry::text(&self.gather(), &[&self.traced])
+    }
+
     /// The text exposition format.
     pub(crate) fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&self.gather(), &mut text)?;
         Ok(text)
     }
 }

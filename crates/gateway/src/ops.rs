@@ -6,10 +6,11 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use hanzo_engine_proto::v1::{ModelState, StatsResponse};
+use hanzo_engine_telemetry::{CONTENT_TYPE, is_wanted};
 use serde_json::{Value, json};
 
 use crate::{
@@ -28,8 +29,11 @@ pub(crate) async fn version() -> Json<Value> {
     Json(json!({"version": env!("CARGO_PKG_VERSION"), "api": "hanzo.engine.v1"}))
 }
 
-/// `GET /metrics`: Prometheus text.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+/// `GET /metrics`: Prometheus text, or OpenMetrics' for who reads that.
+pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    if is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok())) {
+        return Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.open_metrics()).into_response());
+    }
     let text = app.metrics.text().map_err(|e| ApiError::internal(&format!("metrics: {e}")))?;
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }

@@ -34,6 +34,8 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/messages/count_tokens", post(anthropic::count::handle))
         .route("/v1/audio/transcriptions", post(audio::transcriptions))
         .route("/v1/audio/translations", post(audio::translations))
+        .route("/v1/audio/speech", post(audio::speech::speak))
+        .route("/v1/audio/voices", get(audio::speech::voices))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
         .route("/v1/rerank", post(scores::rerank::handle))

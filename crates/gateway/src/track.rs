@@ -20,6 +20,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
 use hanzo_engine_access::{Pass, Presented, Running, Standing};
+use hanzo_engine_telemetry::TraceContext;
 
 use crate::{
     app::App,
@@ -33,7 +34,7 @@ use crate::{
     record::Record,
     request_id::{self, RequestId, X_REQUEST_ID},
     surface,
-    trace::Trace,
+    watched::Watched,
 };
 
 /// Answers under this path prefix or these paths are about the server itself: they are given while it drains.
@@ -61,7 +62,7 @@ struct Tracked {
     status: Option<StatusCode>, // None: the client left before there was an answer
     key: Option<String>,        // the name of its key
     record: Record,
-    trace: Option<Trace>,
+    watched: Watched,
     done: bool, // the answer's last byte was handed over
     _admitted: Option<Admitted>,
     _work: Option<Work>, // on its connection
@@ -128,6 +129,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     let id = RequestId::of(request.headers()).asked_by(from);
     let page = cors::Allowed::of(&app.config.cors_origins, request.headers());
     app.metrics.http_requests_in_flight.inc();
+    let watched = Watched::arrival(&app.traces, request.method(), &route, operation, request.headers());
     let mut tracked = Tracked {
         id: id.clone(),
         method: request.method().clone(),
@@ -137,7 +139,7 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
         status: None,
         key: None,
         record: Record::default(),
-        trace: Trace::of(request.headers()),
+        watched,
         done: false,
         _admitted: None,
         _work: request.extensions_mut().remove(),
@@ -202,7 +204,7 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
         Some(name) => tracked.id.clone().asked_by(Some(request_id::Client::with_key(name))),
         None => tracked.id.clone(),
     };
-    let (record, trace) = (tracked.record.clone(), tracked.trace.clone());
+    let (record, trace) = (tracked.record.clone(), tracked.watched.trace.clone());
     request.extensions_mut().insert(Asker { id, pass: pass.clone(), record, trace });
     let mut response = next.run(request).await;
     quota::tell(pass.standing(), response.headers_mut());
@@ -216,27 +218,30 @@ impl Drop for Tracked {
         let status = self.status.map_or(499, |status| status.as_u16());
         metrics.http_requests_in_flight.dec();
         metrics.http_requests_total.with_label_values(&[self.route.as_str(), &status.to_string()]).inc();
-        metrics.http_request_duration_seconds.with_label_values(&[self.route.as_str()]).observe(seconds);
-        self.tell(status, seconds);
+        let trace = self.watched.trace.take();
+        metrics.http_request(&self.route, seconds, trace.as_ref());
+        self.tell(status, seconds, trace.as_ref());
     }
 }
 
 impl Tracked {
     /// The line of the log.
-    fn tell(&self, status: u16, seconds: f64) {
+    fn tell(&mut self, status: u16, seconds: f64, trace: Option<&TraceContext>) {
         let (id, method, route) = (self.id.as_str(), &self.method, &self.route);
-        let (key, trace) = (self.key.as_deref(), self.trace.as_ref().map(Trace::id));
+        let (key, trace) = (self.key.as_deref(), trace.map(TraceContext::id));
         if self.operation {
             tracing::debug!(request_id = id, key, %method, route, status, seconds, "request");
-        } else if self.app.config.access_log {
-            let known = self.record.so_far();
+            return;
+        }
+        let known = self.record.so_far();
+        let outcome = match known.error {
+            Some(_) => "broken",
+            None if !self.done => "left",
+            None if status >= 400 => "refused",
+            None => "ok",
+        };
+        if self.app.config.access_log {
             let times = known.times.as_ref();
-            let outcome = match known.error {
-                Some(_) => "broken",
-                None if !self.done => "left",
-                None if status >= 400 => "refused",
-                None => "ok",
-            };
             tracing::info!(
                 request_id = id,
                 trace_id = trace,
@@ -245,7 +250,7 @@ impl Tracked {
                 route,
                 status,
                 outcome,
-                model = known.model,
+                model = known.model.as_deref(),
                 prompt_tokens = known.prompt_tokens,
                 cached_tokens = known.cached_tokens,
                 completion_tokens = known.completion_tokens,
@@ -257,6 +262,7 @@ impl Tracked {
                 "request"
             );
         }
+        self.watched.end((id, route.as_str()), status, outcome, &known);
     }
 }
 

@@ -84,9 +84,16 @@ KERNEL(route, RouteParams, 32) {
     int at = 0x7fffffff;
     for (uint32_t e = lane; e < p.experts; e += 32) at = keys[e] == best && (int)e < at ? (int)e : at;
     at = dev::warp_min(at);
+    float near = 0.0f;
+    for (uint32_t e = lane; p.reach > 0.0f && e < p.experts; e += 32) {
+      const bool far = (best - scores[e]) / fmaxf(fabsf(scores[e]), best) > p.reach;
+      if (keys[e] == keys[e] && !far) near += expf(scores[e] - best);
+    }
+    near = dev::warp_sum(near);
+    __syncwarp();
     if (lane == 0) {
       chosen[i] = at;
-      out[i] = weights[at];
+      out[i] = p.reach > 0.0f ? 1.0f / near : weights[at];
       keys[at] = NAN;
     }
     sum += weights[at];

@@ -145,7 +145,8 @@ struct RouteParams {
   float* weights;    // (rows, used)
   uint32_t experts, used, softmax, normalized;
   float scale;
-  uint32_t by_weight, groups, groups_used, best, unused;
+  uint32_t by_weight, groups, groups_used, best;
+  float reach;  // above 0: experts weigh beside those near them
 };
 
 struct ExpertParams {

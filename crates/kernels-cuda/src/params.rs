@@ -207,7 +207,7 @@ params! {
         groups: u32,
         groups_used: u32,
         best: u32,
-        unused: u32,
+        reach: f32,
     }
     ExpertParams {
         batch: BatchParams,

@@ -214,11 +214,13 @@ fn finish(
             facts.inputs_not_read = opened.info().not_read;
             facts.name = Some(opened.info().name.clone());
             facts.architecture = Some(opened.info().architecture.clone());
-            facts.network = Some(match &opened.network {
-                Network::Decoder(files) => shape("decoder", &files.spec),
-                Network::Encoder(files) => shape("encoder", &files.spec),
-                Network::Whisper(files) => whisper_shape(&files.spec),
-            });
+            facts.network = match &opened.network {
+                Network::Decoder(files) => Some(shape("decoder", &files.spec)),
+                Network::Encoder(files) => Some(shape("encoder", &files.spec)),
+                Network::Whisper(files) => Some(whisper_shape(&files.spec)),
+                // A transformer is the least of it.
+                Network::Voice(_) => None,
+            };
             Some(opened)
         }
         Err(error) => {

@@ -136,6 +136,10 @@ impl Job {
             let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
             return Err(RequestError::invalid("prompt_logprobs", reason));
         }
+        if self.prompt_logprobs.is_some() && self.media.iter().any(|span| span.mutual) {
+            let reason = "must be unset beside pictures of this model, whose rows see each other: a prompt that is scored is cut";
+            return Err(RequestError::invalid("prompt_logprobs", reason));
+        }
         if let Some(token) = self.prediction.iter().find(|&&token| token as usize >= vocab) {
             let reason = format!("token {token} is not below the vocabulary's {vocab}");
             return Err(RequestError::invalid("prediction", reason));
@@ -241,7 +245,8 @@ pub struct StopConditions {
     pub token_ids: Vec<u32>,
     /// Leave the stop string in the text.
     pub include_stop_string: bool,
-    /// The model's own end-of-sequence tokens are ordinary tokens.
+    /// The model's own end-of-sequence tokens are never drawn, so that it goes on; where a constraint says which tokens may come, they
+    /// are ordinary ones.
     pub ignore_eos: bool,
 }
 
@@ -353,6 +358,13 @@ pub enum EventKind {
     Computed(Computed),
     /// A part of a transcription.
     Heard(Box<Transcript>),
+    /// Samples of a text that is said, those of its next piece.
+    Said(Vec<f32>),
+    /// Its next piece cannot be said. No further event names it.
+    Unsayable {
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
     /// of the range the model can run. No further event names it; other completions are not concerned.
     Failed,

@@ -26,6 +26,7 @@ pub mod load;
 pub mod mapped;
 pub mod media;
 mod network;
+pub mod onnx;
 mod opened;
 pub mod output;
 pub mod overflow;
@@ -47,6 +48,7 @@ pub mod text;
 pub mod thinking;
 pub mod tokenizer;
 pub mod vision;
+pub mod voice;
 pub mod whisper;
 mod wire;
 
@@ -60,7 +62,7 @@ pub use job::{
     StopConditions, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
-pub use media::MediaSpan;
+pub use media::{LineEnds, MediaSpan};
 pub use network::{Isq, IsqRule};
 pub use opened::{Network, Opened};
 pub use overflow::ContextShift;
@@ -68,3 +70,4 @@ pub use overrides::Overrides;
 pub use sampler::SamplingParams;
 pub use speculation::Speculation;
 pub use text::TextModel;
+pub use voice::{VoiceFiles, VoiceKind};

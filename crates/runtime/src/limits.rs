@@ -54,6 +54,12 @@ pub const PICKLE_BYTES_MAX: usize = 4 << 20;
 pub const PICKLE_OBJECTS_MAX: usize = 1 << 19;
 /// Values that are ever put into its containers, on its stack or into its memo; a tensor takes some 60.
 pub const PICKLE_VALUES_MAX: usize = 4 << 20;
+/// Voices of a model that speaks.
+pub const VOICES_MAX: usize = 1024;
+/// Bytes of one voice: Kokoro's have 522,240.
+pub const VOICE_FILE_BYTES_MAX: u64 = 16 << 20;
+/// Nodes of an ONNX file's graph: voices have some 5,000.
+pub const ONNX_NODES_MAX: usize = 1 << 18;
 /// Bytes of all tensors of PyTorch's files whose numbers do not lie one after the other: BERT-large takes 1.3 GB.
 pub const GATHERED_BYTES_MAX: usize = 2 << 30;
 /// Bytes of all keys, values and tensors' names of a GGUF file. Gemma 3's have 15 MB.

@@ -18,6 +18,7 @@ use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::vision::Sight;
+use crate::voice::VoiceFiles;
 use crate::whisper::WhisperFiles;
 
 /// An opened model.
@@ -43,6 +44,8 @@ pub enum Network {
     Encoder(EncoderFiles),
     /// Writes down speech.
     Whisper(WhisperFiles),
+    /// Speaks.
+    Voice(VoiceFiles),
 }
 
 impl Opened {
@@ -66,6 +69,12 @@ impl Opened {
     }
 
     fn open_stored(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
+        if let Some(files) = VoiceFiles::open(path)? {
+            let watched = overrides.over_voice(&files.config_file)?;
+            let embedding = EmbeddingSpec::plain(Pooling::Mean, false);
+            let network = Network::Voice(files);
+            return Ok(Opened { network, embedding, context_tokens_default: None, watched });
+        }
         if !path.is_dir() {
             let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
             return Self::of_gguf(&stem, gguf, files, overrides);
@@ -156,6 +165,7 @@ impl Opened {
             Network::Decoder(files) => files.spec.vocab,
             Network::Encoder(files) => files.spec.vocab,
             Network::Whisper(files) => files.spec.vocab,
+            Network::Voice(_) => unreachable!("a GGUF file is a decoder or an encoder"),
         };
         load::check_tokens(name, vocab, opened.text_files())?;
         Ok(opened)
@@ -182,6 +192,14 @@ impl Opened {
                         .into(),
                 });
             }
+            Network::Voice(files) => {
+                return Err(LoadError::Unsupported {
+                    file: files.config_file.clone(),
+                    key: "quantisation at load".to_owned(),
+                    value: name,
+                    reason: "models that speak are run as they are stored".to_owned(),
+                });
+            }
         };
         let types = isq_types(spec, tensors, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
@@ -196,7 +214,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => files.tensors.packed_summary(),
             Network::Encoder(files) => files.tensors.packed_summary(),
-            Network::Whisper(_) => None,
+            Network::Whisper(_) | Network::Voice(_) => None,
         }
     }
 
@@ -212,7 +230,7 @@ impl Opened {
     pub fn decoder(&self) -> Option<&ModelFiles> {
         match &self.network {
             Network::Decoder(files) => Some(files),
-            Network::Encoder(_) | Network::Whisper(_) => None,
+            Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_) => None,
         }
     }
 
@@ -220,7 +238,7 @@ impl Opened {
     pub fn whisper(&self) -> Option<&WhisperFiles> {
         match &self.network {
             Network::Whisper(files) => Some(files),
-            Network::Decoder(_) | Network::Encoder(_) => None,
+            Network::Decoder(_) | Network::Encoder(_) | Network::Voice(_) => None,
         }
     }
 
@@ -229,7 +247,7 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => &files.tensors,
             Network::Encoder(files) => &files.tensors,
-            Network::Whisper(_) => panic!("its tensors have names of their own"),
+            Network::Whisper(_) | Network::Voice(_) => panic!("its tensors have names of their own"),
         }
     }
 
@@ -239,6 +257,7 @@ impl Opened {
             Network::Decoder(files) => &files.info,
             Network::Encoder(files) => &files.info,
             Network::Whisper(files) => &files.info,
+            Network::Voice(files) => &files.info,
         }
     }
 
@@ -248,6 +267,7 @@ impl Opened {
             Network::Decoder(files) => &files.text,
             Network::Encoder(files) => &files.text,
             Network::Whisper(files) => &files.text,
+            Network::Voice(files) => &files.text,
         }
     }
 
@@ -257,6 +277,7 @@ impl Opened {
             Network::Decoder(files) => &mut files.text,
             Network::Encoder(files) => &mut files.text,
             Network::Whisper(files) => &mut files.text,
+            Network::Voice(files) => &mut files.text,
         }
     }
 
@@ -265,11 +286,17 @@ impl Opened {
         matches!(&self.network, Network::Decoder(files) if !self.embedding.stated && !is_reranker(files))
     }
 
+    /// Whether it says texts.
+    pub fn speaks(&self) -> bool {
+        matches!(self.network, Network::Voice(_))
+    }
+
     /// What it can be asked besides generating.
     pub fn tasks(&self) -> Vec<Task> {
         match &self.network {
             Network::Decoder(files) if is_reranker(files) => vec![Task::Rerank],
             Network::Decoder(_) => vec![Task::Embed],
+            Network::Voice(_) => Vec::new(),
             Network::Encoder(files) => match &files.head {
                 Some(Head::Classifier(classifier)) if classifier.labels.len() == 1 => {
                     vec![Task::Rerank, Task::Classify]
@@ -295,6 +322,7 @@ impl Opened {
                 stated.unwrap_or(usize::MAX).min(files.spec.context_tokens_max as usize)
             }
             Network::Whisper(files) => files.spec.tokens,
+            Network::Voice(files) => files.info.context_tokens_max as usize,
         }
     }
 
@@ -308,6 +336,10 @@ impl Opened {
                 ([spec.vocab, spec.hidden], spec.context_tokens_max)
             }
             Network::Whisper(WhisperFiles { spec, .. }) => ([spec.vocab, spec.hidden], spec.tokens as u32),
+            Network::Voice(files) => {
+                let vocab = files.vocab.iter().map(|(_, id)| *id as usize + 2).max().unwrap_or(1);
+                ([vocab, 1], files.info.context_tokens_max)
+            }
         };
         let mut text = TextModel::new(self.text_files(), self.info(), sizes, context)?;
         if let Network::Decoder(ModelFiles { tower: Some(tower), .. }) = &self.network {
@@ -341,8 +373,8 @@ impl Opened {
                     reason: error.to_string(),
                 })?
             }
-            // It may be asked for texts alone, which need nothing around them.
-            _ if self.generates() => 1,
+            // It may be asked for texts alone, which need nothing around them; or it is asked for nothing of the kind.
+            _ if self.generates() || self.speaks() => 1,
             _ => prefix + suffix + 1,
         };
         if embedder.tokens_max < tokens_min {
@@ -372,6 +404,15 @@ impl Opened {
                 let (hidden, vocab) = (files.spec.hidden, files.spec.vocab);
                 Ok(Embedder { tasks, spec, hidden, vocab, tokens_max, classifier, pair })
             }
+            Network::Voice(files) => Ok(Embedder {
+                tasks,
+                spec,
+                hidden: 1,
+                vocab: files.vocab.len(),
+                tokens_max: tokens_max.max(1),
+                classifier: None,
+                pair: None,
+            }),
             Network::Encoder(files) => Ok(Embedder {
                 tasks,
                 spec: with_special(spec, tokenizer, files.spec.vocab),

@@ -268,6 +268,27 @@ impl Overrides {
         Ok(watched)
     }
 
+    /// Over a model of which nothing may be said instead: one that speaks.
+    ///
+    /// # Errors
+    /// `Unsupported` naming what was said. Keys are told when nothing has read them ([`Watched::check`]).
+    pub(crate) fn over_voice(&self, file: &str) -> Result<Watched, LoadError> {
+        let said = [
+            ("chat_template", self.chat_template.is_some()),
+            ("tokenizer", self.tokenizer.is_some()),
+            ("rope_scaling", self.rope != RopeOverrides::default()),
+        ];
+        match said.iter().find(|(_, said)| *said) {
+            None => Ok(Watched::of(file, &self.keys)),
+            Some((key, _)) => Err(LoadError::Unsupported {
+                file: file.to_owned(),
+                key: (*key).to_owned(),
+                value: "something else than the files say".to_owned(),
+                reason: "a model that speaks has none; leave it out".to_owned(),
+            }),
+        }
+    }
+
     /// Puts texts over those of the model's files.
     ///
     /// # Errors

@@ -130,6 +130,31 @@ s|center(20) ~ '|' ~ s|center(5) ~ '|' ~ 'ab'|center(5) ~ '|' ~ 'abc'|center(6)
 s|truncate(8) ~ '|' ~ s|truncate(5, true) ~ '|' ~ s|truncate(5, true, '', 0) ~ '|' ~ 'a b c d e f g h'|truncate(9, leeway=0) ~ '|' ~ s|truncate(8, end='~', leeway=1)
 'one two, three_4 it\\'s'|wordcount
 html|e ~ html|escape ~ html|safe ~ 5|e ~ html|forceescape
+html|safe + html
+html + html|safe
+'<' + ('>'|safe) + '&' + s
+(html|safe) ~ html
+html|safe|e ~ html|safe|forceescape ~ html|e|e
+(html|safe) * 2 + '<'
+(html|safe)[1:3] + '<' ~ (html|safe)[::2] + '<'
+(html|safe)|upper + '<' ~ ((html|safe)|trim + '<')
+(html|safe).replace('<', '<b>') ~ ((html|safe)|replace('<', '<b>') + '<')
+('<%s>'|safe) % html ~ ('<%s %r %d>'|safe) % (html, html, 3) ~ ('<%(a)s>'|safe) % {'a': html}
+'<%s>' % (html|safe) + '<'
+('<{}>'|safe).format(html) ~ ('<{a}>'|safe).format(a=html|safe)
+('<'|safe).join(['a', '<b>', 'c<'|safe, 5])
+['<'|safe, '<']|join('<') + '<'
+(html|safe).split(' ')[0] + '<' ~ ((html|safe).partition('=')|last + '<')
+(html|safe) is string ~ (html|safe) is escaped ~ html is escaped ~ (html|e) is escaped
+(html|safe) == html ~ (html in (html|safe)) ~ (html|safe)|length
+(5|safe) + '<' ~ (nil|safe) + '<'
+(html|safe)|string + '<' ~ (html|safe)|list|first + '<' ~ (html|safe)|first + '<'
+'x\\ny'|safe|indent(2) + '<'
+(html|safe)|tojson + '<' ~ [html|safe]|first + '<' ~ {'a': html|safe}.a + '<'
+(html|safe).center(30, '<')
+(html|safe).center(30, '-') + '<' ~ (html|safe)|truncate(5) + '<' ~ (html|safe)|title + '<' ~ (html|safe)|capitalize + '<'
+(html|safe).startswith('<a') ~ (html|safe).find('>') ~ (html|safe).removeprefix('<') ~ (html|safe).strip('<')
+(html|safe)|default('x') + '<'
 'a b/c?d=\\xe9&'|urlencode ~ '|' ~ {'a b': 'c/d', 'e': 1}|urlencode
 l|first ~ l|last ~ s|first ~ s|last ~ empty|first ~ empty|last ~ u|last
 l|sort ~ ls|sort ~ ls|sort(true) ~ ls|sort(case_sensitive=true) ~ l|sort(reverse=true)

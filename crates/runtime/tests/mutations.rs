@@ -178,7 +178,7 @@ fn run(path: &Path) -> Result<(), String> {
     let job = |inputs: Vec<EmbedInput>| EmbedJob { id: JobId(1), inputs, output, priority: 0, client: None };
     let mut events = Vec::new();
     match &opened.network {
-        Network::Whisper(_) => return Err(refused("it hears no texts")),
+        Network::Whisper(_) | Network::Voice(_) => return Err(refused("it reads no texts")),
         Network::Encoder(files) => {
             let config = EncoderConfig { step_tokens: 128, sequences_max: 4, input_tokens_max: context };
             if EncoderEngine::memory(&backend, files, WeightType::Stored, &config).total() > MEMORY_BYTES_MAX

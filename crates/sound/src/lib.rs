@@ -1,9 +1,11 @@
-//! Sound, from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as the bytes come;
-//! one channel of 16 kHz; and which stretches of it are worth hearing, with the way back to times in the original. What a
-//! model makes of samples is the runtime's.
+//! Sound, in and out. In: from bytes that a stranger sent to the samples that a speech model hears: decoding within bounds, as
+//! the bytes come; one channel of 16 kHz; and which stretches of it are worth hearing, with the way back to times in the
+//! original. Out: samples into files of the usual formats, as they come ([`Encoder`]). What a model makes of samples is the
+//! runtime's.
 
 mod codec;
 mod decode;
+mod encode;
 mod error;
 mod gate;
 mod resample;
@@ -12,6 +14,7 @@ mod source;
 mod tests;
 
 pub use decode::{Hint, Info, Limits, Sound};
+pub use encode::{Encoder, Format};
 pub use error::SoundError;
 pub use gate::{Gate, TimeMap};
 pub use resample::Resampler;

@@ -63,7 +63,7 @@ pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name};
 pub use plan::{Proposal, PullOptions};
 pub use progress::{FileProgress, Phase, Progress};
 pub use publish::Inspect;
-pub use pull::{Pull, PullState, Puller};
+pub use pull::{Pull, PullState, PullTotals, Puller};
 pub use pull_error::PullError;
 pub use reachable::{Reachable, reachable};
 pub use record::{
@@ -73,7 +73,7 @@ pub use reference::{HubReference, OllamaReference, Reference, UrlReference};
 pub use repaired::Repaired;
 pub use schema::PullRecord;
 pub use settings::Settings;
-pub use store::{CorruptRecord, Listing, Removed, Store, default_dir};
+pub use store::{CorruptRecord, Listing, Removed, Sizes, Store, default_dir};
 pub use verify::{Checked, FileCheck, Health};
 
 #[cfg(test)]

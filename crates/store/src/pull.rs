@@ -27,6 +27,25 @@ pub struct Puller {
     jobs: Arc<Mutex<HashMap<String, Job>>>,
     /// Pulls that were begun.
     begun: Arc<AtomicU64>,
+    /// What those that have ended came to; changed with the list of jobs held.
+    ended: Arc<Mutex<PullTotals>>,
+}
+
+/// What has become of a puller's pulls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullTotals {
+    /// Under way.
+    pub running: u64,
+    /// Bytes that came over the network; it never falls.
+    pub bytes_fetched: u64,
+    /// Bytes that those under way still lack, as far as that is known.
+    pub bytes_missing: u64,
+    /// Pulls whose model is there.
+    pub done: u64,
+    /// Pulls that failed.
+    pub failed: u64,
+    /// Pulls that were cancelled.
+    pub cancelled: u64,
 }
 
 struct Job {
@@ -77,8 +96,8 @@ impl Puller {
         let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
         let downloader = Downloader { http: http.clone(), layout: store.layout.clone(), room };
         let means = Means { store, settings, http, downloader, inspect, parts: Mutex::default() };
-        let (jobs, begun) = Default::default();
-        Ok(Self { means: Arc::new(means), jobs, begun })
+        let (jobs, begun, ended) = Default::default();
+        Ok(Self { means: Arc::new(means), jobs, begun, ended })
     }
 
     /// The store it pulls into.
@@ -138,7 +157,13 @@ impl Puller {
             progress: progress.clone(),
             cancel: cancel.clone(),
         };
-        let leave = Leave { jobs: self.jobs.clone(), key, number };
+        let leave = Leave {
+            jobs: self.jobs.clone(),
+            key,
+            number,
+            came_to: PullTotals::default(),
+            ended: self.ended.clone(),
+        };
         tokio::spawn(run(work, progress, sender, cancel, leave));
         Ok(pull)
     }
@@ -192,6 +217,20 @@ impl Puller {
             _ => None,
         };
         self.jobs().values().filter_map(running).collect()
+    }
+
+    /// What has become of all of them by now.
+    pub fn totals(&self) -> PullTotals {
+        let jobs = self.jobs();
+        let mut totals = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        for job in jobs.values() {
+            if let PullState::Running(progress) = &*job.states.borrow() {
+                totals.running += 1;
+                totals.bytes_fetched += progress.bytes_fetched;
+                totals.bytes_missing += progress.bytes_total.saturating_sub(progress.bytes_done);
+            }
+        }
+        totals
     }
 
     /// Ends every pull: a daemon that stops does.
@@ -248,11 +287,19 @@ struct Leave {
     jobs: Arc<Mutex<HashMap<String, Job>>>,
     key: String,
     number: u64,
+    /// What it fetched, and how it ended, where it did.
+    came_to: PullTotals,
+    ended: Arc<Mutex<PullTotals>>,
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.bytes_fetched += self.came_to.bytes_fetched;
+        ended.done += self.came_to.done;
+        ended.failed += self.came_to.failed;
+        ended.cancelled += self.came_to.cancelled;
         if jobs.get(&self.key).is_some_and(|job| job.number == self.number) {
             jobs.remove(&self.key);
         }
@@ -264,7 +311,7 @@ async fn run(
     progress: Arc<PullProgress>,
     states: watch::Sender<PullState>,
     cancel: CancellationToken,
-    leave: Leave,
+    mut leave: Leave,
 ) {
     let (reference, began) = (work.reference.to_string(), Instant::now());
     let result = {
@@ -281,6 +328,12 @@ async fn run(
             }
         }
     };
+    leave.came_to.bytes_fetched = progress.snapshot().bytes_fetched;
+    match &result {
+        Ok(_) => leave.came_to.done = 1,
+        Err(PullError::Cancelled) => leave.came_to.cancelled = 1,
+        Err(_) => leave.came_to.failed = 1,
+    }
     // Off the list before it is said: who pulls again on that word begins anew.
     drop(leave);
     states.send_replace(match result {

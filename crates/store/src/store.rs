@@ -36,6 +36,17 @@ pub struct Listing {
     pub corrupt: Vec<CorruptRecord>,
 }
 
+/// How much a store has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Models.
+    pub models: u64,
+    /// Bytes of their files; what several have counts for each.
+    pub bytes: u64,
+    /// Bytes that are free on its disk.
+    pub free_bytes: u64,
+}
+
 /// A record that cannot be decoded; [`Store::remove`] takes its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
@@ -141,6 +152,17 @@ impl Store {
             }
         }
         Ok(listing)
+    }
+
+    /// How much it has.
+    ///
+    /// # Errors
+    /// [`StoreError::Database`].
+    pub fn sizes(&self) -> Result<Sizes, StoreError> {
+        let models = self.list()?.models;
+        let bytes = models.iter().map(|model| model.size_bytes).sum();
+        let free_bytes = crate::file_system::free_bytes(self.dir()).unwrap_or(0);
+        Ok(Sizes { models: models.len() as u64, bytes, free_bytes })
     }
 
     /// The model that `name` stands for, see [`crate::find_name`]; the user's aliases go first.

@@ -76,6 +76,9 @@ server:
   {{- if .Values.keys.insecure }}
   insecure: true
   {{- end }}
+  {{- if .Values.inferencePool.enabled }}
+  metrics_compat: vllm
+  {{- end }}
   {{- if .Values.tls.engineSecret }}
   tls_cert: /etc/hanzo-engine-tls/tls.crt
   tls_key: /etc/hanzo-engine-tls/tls.key
@@ -88,6 +91,10 @@ engine:
 {{- end }}
 log:
   {{- toYaml .Values.log | nindent 2 }}
+{{- with .Values.traces }}
+traces:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 models:
   {{- toYaml .Values.models | nindent 2 }}
 {{- end -}}
@@ -108,6 +115,9 @@ tls_key: /etc/hanzo-engine-tls/tls.key
 drain_s: {{ int .Values.drainSeconds }}
 {{- if .Values.keys.insecure }}
 insecure: true
+{{- end }}
+{{- range $key, $value := .Values.traces }}
+traces_{{ $key }}: {{ $value | toJson }}
 {{- end }}
 {{- with .Values.gateway }}
 {{ toYaml . }}

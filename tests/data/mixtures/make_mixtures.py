@@ -29,6 +29,8 @@ SMALL = dict(intermediate_size=32, num_key_value_heads=2, rope_parameters=PLAIN)
 MULTIPLIED = dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.2)
 LLAMA4 = dict(num_hidden_layers=4, intermediate_size=32, intermediate_size_mlp=64, num_key_value_heads=2, head_dim=16, num_experts_per_tok=1)
 LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+LONG = dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=16, short_mscale=1.1, long_mscale=1.25, factor=16.0,
+            short_factor=[1.0 + 0.01 * i for i in range(4)], long_factor=[1.0 + 0.3 * i for i in range(4)])
 CASES = {
     "deepseek-v2-lite": (t.DeepseekV2Config, dict(**LATENT, q_lora_rank=None, rope_parameters=MSCALED, topk_method="greedy", routed_scaling_factor=1.0,
                                                   first_k_dense_replace=1, norm_topk_prob=False), "deepseek2"),
@@ -57,6 +59,7 @@ CASES = {
     "hunyuan-moe": (t.HunYuanMoEV1Config, dict(SMALL, num_experts=6, moe_topk=2, head_dim=16, rope_parameters=PLAIN | dict(rope_type="dynamic", alpha=50.0, factor=1.0)), "hunyuan-moe"),
     "afmoe": (t.AfmoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=1,
                                   head_dim=16, sliding_window=8, route_scale=2.5, mup_enabled=True), "afmoe"),
+    "phimoe": (t.PhimoeConfig, dict(SMALL, num_local_experts=6, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True, rms_norm_eps=1e-5, rope_parameters=LONG), "phimoe"),
     "exaone-moe": (t.ExaoneMoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=3, num_shared_experts=1, head_dim=16,
                                            sliding_window=8, layer_types=["sliding_attention", "full_attention"], first_k_dense_replace=1), "exaone-moe"),
     "deepseek": (t.LlamaConfig, dict(SMALL, intermediate_size=96), "deepseek"),
@@ -135,7 +138,9 @@ def drawn(case, seed):
     with torch.no_grad():
         for name, p in list(model.named_parameters()) + [b for b in model.named_buffers() if "e_score" in b[0]]:
             x = torch.randn(p.shape)
-            if "norm" in name: x = 1 + 0.2 * x
+            if "norm" in name: x = 0.2 * x + (0 if name.endswith("bias") else 1)
+            # Scores of which some are near each other, all of them above or below zero.
+            elif case == "phimoe" and name.endswith(".router.weight"): x = 0.5 * x[:1] + 0.04 * x
             elif "e_score" in name: x = 0.2 * x if case != "bailing-moe" else 0 * x
             elif name.endswith((".gate.weight", ".router.weight", ".wg.weight")): x = 0.5 * x
             elif "experts" in name and name.endswith("_bias"): x = 0.5 * x
@@ -219,7 +224,7 @@ def write_gguf(path, architecture, config, weights):
     w.add_head_count_kv(1 if latent and split else get("num_key_value_heads"))
     experts = get("n_routed_experts") or get("num_experts") or get("num_local_experts") or get("moe_num_experts")
     w.add_expert_count(experts); w.add_expert_used_count(get("num_experts_per_tok") or get("moe_k") or get("moe_topk"))
-    if architecture not in ("olmoe", "granitemoe"): w.add_expert_feed_forward_length(get("moe_intermediate_size") or get("intermediate_size"))
+    if architecture not in ("olmoe", "granitemoe", "phimoe"): w.add_expert_feed_forward_length(get("moe_intermediate_size") or get("intermediate_size"))
     shared = get("n_shared_experts") or get("num_shared_experts") or get("moe_num_shared_experts")
     dense = get("first_k_dense_replace") or get("num_dense_layers") or get("moe_layer_start_index") or (get("mlp_layer_types") or []).count("dense")
     rope = get("rope_parameters") or get("rope_scaling")
@@ -232,6 +237,10 @@ def write_gguf(path, architecture, config, weights):
     if dense: w.add_leading_dense_block_count(dense)
     if get("routed_scaling_factor") or architecture in ("deepseek", "bailingmoe"): w.add_expert_weights_scale(get("routed_scaling_factor") or 1.0)
     if get("norm_topk_prob"): w.add_expert_weights_norm(True)
+    if architecture == "phimoe":
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"]); w.add_rope_scaling_attn_factors(rope["long_mscale"])
+        w.add_rope_dimension_count(get("hidden_size") // get("num_attention_heads")); w.add_sliding_window(get("sliding_window") or 0)
+        for name in ("long", "short"): w.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
     if (get("n_group") or 1) > 1 and (split or architecture == "bailingmoe2"): w.add_expert_group_count(get("n_group")); w.add_expert_group_used_count(get("topk_group"))
     if latent:
         nope, turned, value, rank = get("qk_nope_head_dim"), get("qk_rope_head_dim"), get("v_head_dim"), get("kv_lora_rank")
@@ -304,7 +313,7 @@ def write_gguf(path, architecture, config, weights):
             part = {"w1": "gate", "w2": "down", "w3": "up"}.get(part, part)
             stacks.setdefault(f"{block}ffn_{part.removesuffix('_proj')}_exps.weight", {})[int(expert)] = x
         elif rest.startswith("post_attention_layernorm"):
-            add(f"{block}{'post_attention_norm' if architecture in ('gpt-oss', 'glm4moe', 'afmoe') else 'ffn_norm'}.weight", x)
+            add(f"{block}{'post_attention_norm' if architecture in ('gpt-oss', 'glm4moe', 'afmoe') else 'ffn_norm'}.{rest.rsplit('.', 1)[1]}", x)
         elif rest.endswith(("e_score_correction_bias", "expert_bias")):
             add(f"{block}exp_probs_b.bias", x)
         elif rest.startswith("self_attn.kv_b_proj") and split:

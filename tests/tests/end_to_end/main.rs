@@ -6,3 +6,4 @@ mod generation;
 mod golden;
 mod invariance;
 mod serving;
+mod tracing;

@@ -88,7 +88,9 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
         EventKind::Failed
         | EventKind::ConstraintFailed { .. }
         | EventKind::Computed(_)
-        | EventKind::Heard(_) => {
+        | EventKind::Heard(_)
+        | EventKind::Said(_)
+        | EventKind::Unsayable { .. } => {
             E::Finished(v1::Finished { choice, reason: v1::FinishReason::Error.into(), ..Default::default() })
         }
         EventKind::Finished { reason, stop_string, usage } => {
@@ -166,6 +168,7 @@ pub(crate) fn job_end(end: JobEnd) -> Option<Error> {
         JobEnd::Stopped(what) => Some(Error::Stopped { what }),
         JobEnd::NotANumber { error_id } => Some(Error::NotANumber { error_id }),
         JobEnd::Constraint { reason } => Some(Error::field("constraint", reason)),
+        JobEnd::Unsayable { reason } => Some(Error::field("text", reason)),
         JobEnd::WorkerFailed { error_id } => Some(Error::Worker { error_id }),
         JobEnd::NotReached { error_id } => Some(Error::WorkerNotReached { error_id }),
     }
@@ -239,6 +242,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
                 status.capabilities.push(v1::Capability::Tools.into());
             }
         }
+        status.capabilities.extend(worker.speaks.then_some(i32::from(v1::Capability::Speak)));
         if worker.reasons && worker.generates {
             status.capabilities.push(v1::Capability::Reasoning.into());
         }
@@ -389,6 +393,7 @@ pub(crate) fn show(
     };
     let generates = files.is_some_and(Opened::generates);
     let mut own = files.map(can).unwrap_or_default();
+    own.extend(files.filter(|files| files.speaks()).map(|_| i32::from(v1::Capability::Speak)));
     let offered = template.as_deref().filter(|_| generates).and_then(ToolFormat::of_template);
     own.extend(offered.map(|_| i32::from(v1::Capability::Tools)));
     let reasons = template.as_deref().filter(|_| generates).is_some_and(has_reasoning);

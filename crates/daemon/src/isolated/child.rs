@@ -5,14 +5,14 @@ use std::{
     any::Any,
     collections::BTreeMap,
     io,
-    os::unix::net::UnixStream,
+    os::{fd::AsFd as _, unix::net::UnixStream},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, Sender, channel},
     },
-    thread::{self, Thread},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,27 +22,35 @@ use hanzo_engine_runtime::{
     Adapter, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError, StepReport,
     TextModel, spec::TransformerSpec,
 };
+use rustix::event::PollFlags;
 
 use super::{
     limit,
     turns::Turns,
-    wire::{FrameReader, FrameWriter, Message, Open, Order, Refusal, RunOrder, Stepped},
+    wire::{
+        FrameReader, FrameWriter, Impatient, Message, Open, Order, Refusal, RunOrder, Stepped, is_timeout,
+    },
 };
 use crate::{
+    clock::{Bell, Woken},
     constraints::Constraints,
     device::{Cpu, Origin, Steps},
     draft::Draft,
     launch::{Made, make, words},
-    limits::{PREFIX_DISK_FLUSH, WORKER_PULSE_EVERY},
+    limits::{PREFIX_DISK_FLUSH, WORKER_ORDER_WAIT, WORKER_PULSE_EVERY},
     log,
     prefix_disk::{DiskPlace, PrefixDisk},
 };
 
-/// What comes to the engine's thread.
-enum Input {
-    Order(Order),
-    /// The constraint of a job that waits for it.
-    Compiled(JobId, Result<Arc<Grammar>, String>),
+/// The constraint of a job that waits for it.
+type Compiled = (JobId, Result<Arc<Grammar>, String>);
+
+/// What is to be done, in the order in which it was said, read by the engine's own thread between its steps: one that woke
+/// another thread for each order would be later, and take a core from a step.
+struct Orders {
+    stream: UnixStream,
+    frames: FrameReader<Impatient>,
+    at_end: fn(),
 }
 
 /// What all threads of a worker share: the way out.
@@ -66,8 +74,9 @@ struct Child {
     text: Arc<TextModel>,
     spec: Option<TransformerSpec>,
     constraints: Arc<Constraints>,
-    inputs: Receiver<Input>,
-    sender: Sender<Input>,
+    orders: Orders,
+    compiled: (Sender<Compiled>, Receiver<Compiled>),
+    bell: Bell,
     voice: Voice,
     waiting: BTreeMap<JobId, Waiting>,
     adapters: BTreeMap<u32, Arc<LoadedAdapter>>,
@@ -90,26 +99,28 @@ struct Waiting {
 /// # Errors
 /// What the daemon could not be told: it is gone, or says what no daemon does.
 pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
-    let mut reader = FrameReader::new(stream.try_clone()?);
     let beat = Beat { start: Instant::now(), step_ms: AtomicU64::new(0), over: AtomicBool::new(false) };
     let voice =
         Voice { out: Arc::new(Mutex::new(FrameWriter::new(stream.try_clone()?))), beat: Arc::new(beat) };
     let disk: Arc<Mutex<Option<Arc<PrefixDisk>>>> = Arc::default();
     let pulse = {
         let (voice, disk) = (voice.clone(), disk.clone());
-        thread::Builder::new().name("pulse".to_owned()).spawn(move || pulse(&voice, &disk))?
+        thread::Builder::new().name("pulse".to_owned()).spawn(move || pulse(&voice, &disk, at_end))?
     };
-    let open = match reader.next()? {
-        Some(Order::Open(open)) => *open,
-        Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order opens no model")),
-        None => return Ok(()),
+    let mut orders = Orders {
+        stream: stream.try_clone()?,
+        frames: FrameReader::new(Impatient(stream.try_clone()?)),
+        at_end,
     };
-    let (sender, inputs) = channel();
-    let (to_engine, engine_thread) = (sender.clone(), thread::current());
-    thread::Builder::new()
-        .name("orders".to_owned())
-        .spawn(move || listen(&mut reader, &to_engine, &engine_thread, at_end))?;
-    let ran = catch_unwind(AssertUnwindSafe(|| run(open, sender, inputs, &voice, &disk)));
+    let bell = Bell::default();
+    bell.hang_here();
+    bell.with_file()?;
+    let open = match orders.wait() {
+        Order::Open(open) => *open,
+        Order::Quit => return Ok(()),
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the first order opens no model")),
+    };
+    let ran = catch_unwind(AssertUnwindSafe(|| run(open, (orders, bell), &voice, &disk)));
     let why = match ran {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
@@ -125,45 +136,63 @@ pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that this process is there, every so often.
-fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>) {
+/// Says that this process is there, every so often. That nobody is there to hear it is seen whatever the engine is doing.
+fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>, at_end: fn()) {
     while !voice.beat.over.load(Relaxed) {
         let disk = disk.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|disk| disk.counts());
-        voice.say(&Message::Pulse { in_step: voice.beat.in_step(), disk });
+        if !voice.say(&Message::Pulse { in_step: voice.beat.in_step(), disk }) {
+            return at_end();
+        }
         thread::park_timeout(WORKER_PULSE_EVERY);
     }
 }
 
-/// Reads orders, whatever the engine is doing, so that who gives them never waits for it.
-fn listen(reader: &mut FrameReader<UnixStream>, to: &Sender<Input>, engine: &Thread, at_end: fn()) {
-    loop {
-        let order = match reader.next() {
-            Ok(Some(order)) => order,
-            // The daemon is gone, or what it says is of no daemon.
-            Ok(None) | Err(_) => {
-                at_end();
-                Order::Quit
+impl Orders {
+    /// The next one, if one has come. What is of no daemon is as the end of one.
+    fn next(&mut self) -> Option<Order> {
+        loop {
+            match self.frames.next() {
+                Ok(Some(order)) => return Some(order),
+                Err(error) if is_timeout(&error) => {
+                    // A long one comes in parts, as fast as they are read.
+                    if !self.frames.is_amid() || self.rest(&Bell::default(), Some(WORKER_ORDER_WAIT)) != Woken::Ready {
+                        return None;
+                    }
+                }
+                Ok(None) | Err(_) => {
+                    (self.at_end)();
+                    return Some(Order::Quit);
+                }
             }
-        };
-        let last = matches!(order, Order::Quit);
-        let heard = to.send(Input::Order(order));
-        engine.unpark();
-        if last || heard.is_err() {
-            return;
         }
+    }
+
+    /// The next one, once it has come.
+    fn wait(&mut self) -> Order {
+        loop {
+            if let Some(order) = self.next() {
+                return order;
+            }
+            self.rest(&Bell::default(), None);
+        }
+    }
+
+    /// Waits for one, for the bell, or for so long.
+    fn rest(&self, bell: &Bell, time: Option<Duration>) -> Woken {
+        // What cannot be waited for has come: reading it says why.
+        bell.rest_beside((self.stream.as_fd(), PollFlags::IN), time).unwrap_or(Woken::Ready)
     }
 }
 
 fn run(
     open: Open,
-    sender: Sender<Input>,
-    inputs: Receiver<Input>,
+    (orders, bell): (Orders, Bell),
     voice: &Voice,
     disk_seen: &Mutex<Option<Arc<PrefixDisk>>>,
 ) -> Result<(), StepError> {
     // What an embedding program has begun holds.
     let _ = log::init(&open.log);
-    let (made, spec, disk) = match prepare(&open, voice) {
+    let (made, spec, disk) = match prepare(&open, &bell, voice) {
         Ok(made) => made,
         Err(error) => {
             voice.say(&Message::Refused(refusal(&error)));
@@ -177,8 +206,9 @@ fn run(
         text: sides.text,
         spec,
         constraints: Arc::default(),
-        inputs,
-        sender,
+        orders,
+        compiled: channel(),
+        bell,
         voice: voice.clone(),
         waiting: BTreeMap::new(),
         adapters: BTreeMap::new(),
@@ -195,7 +225,7 @@ fn run(
 
 type Prepared = (Made, Option<TransformerSpec>, Option<Arc<PrefixDisk>>);
 
-fn prepare(open: &Open, voice: &Voice) -> Result<Prepared, LoadError> {
+fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadError> {
     let files = open.source.open_with(&open.overrides)?;
     let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
     let device = Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights);
@@ -214,6 +244,7 @@ fn prepare(open: &Open, voice: &Voice) -> Result<Prepared, LoadError> {
         tool_format: open.tool_format,
         memory: open.memory,
         kept: open.kept.as_ref().and_then(DiskPlace::open),
+        bell: bell.clone(),
     };
     let made = make(&device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
     let disk = origin.kept.map(|(disk, _)| disk);
@@ -233,12 +264,14 @@ impl Child {
     fn work(&mut self) -> Result<(), StepError> {
         let mut events = Vec::new();
         loop {
-            while let Ok(input) = self.inputs.try_recv() {
-                match input {
-                    Input::Order(Order::Quit) => return self.leave(),
-                    Input::Order(order) => self.obey(order),
-                    Input::Compiled(id, compiled) => self.compiled(id, compiled),
+            while let Some(order) = self.orders.next() {
+                match order {
+                    Order::Quit => return self.leave(),
+                    order => self.obey(order),
                 }
+            }
+            while let Ok((id, compiled)) = self.compiled.1.try_recv() {
+                self.compiled(id, compiled);
             }
             if let Some(engine) = self.engine.generator() {
                 engine.free_adapters();
@@ -260,8 +293,8 @@ impl Child {
                 self.tell(StepReport::default(), None, Vec::new());
             }
             if !more {
-                // Orders, constraints and blocks that were read wake it.
-                thread::park();
+                // Constraints and blocks that were read ring.
+                self.orders.rest(&self.bell, None);
             }
         }
     }
@@ -326,12 +359,12 @@ impl Child {
     /// Compiles a constraint beside the engine.
     fn compile(&self, id: JobId, spec: Spec, left: Arc<AtomicBool>) -> io::Result<()> {
         let (constraints, text) = (self.constraints.clone(), self.text.clone());
-        let (sender, engine) = (self.sender.clone(), thread::current());
+        let (sender, waker) = (self.compiled.0.clone(), self.bell.waker());
         let body = move || {
             let compiled = constraints.compiled(spec, &text, &|| left.load(Relaxed));
             // The engine may have left.
-            let _ = sender.send(Input::Compiled(id, compiled.map_err(|error| error.to_string())));
-            engine.unpark();
+            let _ = sender.send((id, compiled.map_err(|error| error.to_string())));
+            waker.wake();
         };
         thread::Builder::new().name("constraint of a job".to_owned()).spawn(body).map(drop)
     }
@@ -394,13 +427,16 @@ impl Child {
 }
 
 impl Voice {
-    /// Says it, if anybody is there to hear it: where the daemon is gone, this process soon is too.
-    fn say(&self, message: &Message) {
+    /// Says it; whether anybody is there to hear it: where the daemon is gone, this process soon is too.
+    fn say(&self, message: &Message) -> bool {
         let written = self.out.lock().unwrap_or_else(PoisonError::into_inner).write(message);
-        if let Err(error) = written
-            && error.kind() == io::ErrorKind::InvalidData
-        {
-            tracing::error!(%error, "a worker's message could not be written");
+        match written {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::error!(%error, "a worker's message could not be written");
+                true
+            }
+            Err(_) => false,
         }
     }
 }

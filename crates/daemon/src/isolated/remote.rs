@@ -5,10 +5,8 @@
 use std::{
     any::Any,
     collections::{BTreeMap, VecDeque},
-    os::unix::net::UnixStream,
     sync::Arc,
-    thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hanzo_engine_kernels::KernelError;
@@ -18,8 +16,8 @@ use hanzo_engine_runtime::{
 };
 
 use super::{
-    inbox::{Found, Inbox},
-    wire::{FrameWriter, Message, Order, Refusal, RunOrder, Stepped},
+    watch::{Heard, Watch},
+    wire::{Message, Order, Refusal, RunOrder, Stepped},
 };
 use crate::{
     device::{Generator, Steps},
@@ -28,11 +26,7 @@ use crate::{
 
 /// An engine in another process.
 pub(super) struct RemoteEngine {
-    orders: FrameWriter<UnixStream>,
-    inbox: Arc<Inbox>,
-    /// Reads what it says, and ends it.
-    watch: Option<JoinHandle<()>>,
-    pid: Option<u32>,
+    watch: Watch,
     generates: bool,
     jobs: BTreeMap<JobId, Running>,
     unread: VecDeque<Stepped>, // what came while something else was waited for
@@ -71,19 +65,10 @@ impl Running {
 }
 
 impl RemoteEngine {
-    /// The engine behind a stream that `watch` reads into `inbox`, which is this thread's.
-    pub(super) fn new(
-        stream: UnixStream,
-        inbox: Arc<Inbox>,
-        watch: JoinHandle<()>,
-        pid: Option<u32>,
-        generates: bool,
-    ) -> RemoteEngine {
+    /// The engine of a process.
+    pub(super) fn new(watch: Watch, generates: bool) -> RemoteEngine {
         RemoteEngine {
-            orders: FrameWriter::new(stream),
-            inbox,
-            watch: Some(watch),
-            pid,
+            watch,
             generates,
             jobs: BTreeMap::new(),
             unread: VecDeque::new(),
@@ -98,14 +83,10 @@ impl RemoteEngine {
     /// # Errors
     /// Why it did not.
     pub(super) fn open(&mut self, open: Order, progress: &mut dyn FnMut(f32)) -> Result<(), LoadError> {
-        // One that is gone is told by the inbox; what cannot be said is not gone.
-        if let Err(error) = self.orders.write(&open)
-            && error.kind() == std::io::ErrorKind::InvalidData
-        {
-            return Err(LoadError::Worker(format!("the worker's process cannot be told: {error}")));
-        }
+        let untold = |reason| LoadError::Worker(format!("the worker's process cannot be told: {reason}"));
+        self.watch.say(&open).map_err(untold)?;
         loop {
-            match self.inbox.wait().map_err(LoadError::Worker)? {
+            match self.watch.wait().map_err(LoadError::Worker)? {
                 Message::Progress(fraction) => progress(fraction),
                 Message::Ready => return Ok(()),
                 Message::Refused(refusal) => return Err(refusal.into()),
@@ -116,18 +97,10 @@ impl RemoteEngine {
         }
     }
 
-    /// Says so. That nobody hears it any more is told by the inbox.
-    fn order(&mut self, order: &Order) -> Result<(), String> {
-        match self.orders.write(order) {
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Err(error.to_string()),
-            Ok(()) | Err(_) => Ok(()),
-        }
-    }
-
     /// Takes a job in; one that cannot be said ends.
     fn begin(&mut self, id: JobId, left: usize, order: &Order) {
         let mut running = Running::new(left);
-        if let Err(reason) = self.order(order) {
+        if let Err(reason) = self.watch.say(order) {
             let reason = format!("the request cannot be given to the model's process: {reason}");
             let kind = EventKind::ConstraintFailed { reason };
             running.held.push_back((0, Event { job: id, choice: 0, kind }));
@@ -185,7 +158,7 @@ impl Steps for RemoteEngine {
 
     fn cancel(&mut self, job: JobId) {
         if self.jobs.remove(&job).is_some() {
-            let _ = self.order(&Order::Cancel(job));
+            let _ = self.watch.say(&Order::Cancel(job));
         }
     }
 
@@ -194,7 +167,7 @@ impl Steps for RemoteEngine {
             return;
         };
         running.paused = paused;
-        let _ = self.order(&Order::Pause(job, paused));
+        let _ = self.watch.say(&Order::Pause(job, paused));
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
@@ -206,13 +179,12 @@ impl Steps for RemoteEngine {
             self.take(stepped, events);
             return Ok(self.last.0);
         }
-        match self.inbox.take() {
-            Found::Message(Message::Stepped(stepped)) => self.take(stepped, events),
-            Found::Message(Message::Ended(reason)) | Found::Ended(reason) => return Err(Self::lost(reason)),
+        // A message, new work, a client that reads or leaves: any of them ends the wait.
+        match self.watch.hear(Some(Instant::now() + WORKER_WAIT)) {
+            Heard::Message(Message::Stepped(stepped)) => self.take(stepped, events),
+            Heard::Message(Message::Ended(reason)) | Heard::Ended(reason) => return Err(Self::lost(reason)),
             // Nobody waits for these any more.
-            Found::Message(_) => {}
-            // A message, new work, a client that reads or leaves: any of them wakes this thread.
-            Found::Nothing => thread::park_timeout(WORKER_WAIT),
+            Heard::Message(_) | Heard::Nothing => {}
         }
         Ok(self.last.0)
     }
@@ -225,7 +197,14 @@ impl Steps for RemoteEngine {
     }
 
     fn has_work(&self) -> bool {
-        !self.unread.is_empty() || self.jobs.values().any(|job| !job.paused) || !self.inbox.is_empty()
+        !self.unread.is_empty() || self.jobs.values().any(|job| !job.paused) || self.watch.is_over()
+    }
+
+    fn rest(&mut self, until: Option<Instant>) {
+        // That it is over is seen by the next step.
+        if let Heard::Message(Message::Stepped(stepped)) = self.watch.hear(until) {
+            self.unread.push_back(stepped);
+        }
     }
 
     fn stats(&self) -> EngineStats {
@@ -233,7 +212,7 @@ impl Steps for RemoteEngine {
     }
 
     fn process(&self) -> Option<u32> {
-        self.pid
+        self.watch.pid()
     }
 }
 
@@ -250,18 +229,14 @@ impl Generator for RemoteEngine {
         self.free_adapters();
         let (path, digest) = (adapter.origin.clone(), adapter.digest);
         let order = Order::Adapter { path, digest, bytes: adapter.size_bytes };
-        self.order(&order).map_err(LoadError::Worker)?;
+        self.watch.say(&order).map_err(LoadError::Worker)?;
         let slot = loop {
-            match self.inbox.wait() {
-                Ok(Message::Adapter(Ok(slot))) => break slot,
-                Ok(Message::Adapter(Err(refusal))) => return Err(refusal.into()),
-                Ok(Message::Stepped(stepped)) => self.unread.push_back(stepped),
-                Ok(Message::Ended(reason)) => {
-                    self.inbox.end(reason.clone());
-                    return Err(LoadError::Worker(reason));
-                }
-                Ok(_) => {}
-                Err(reason) => return Err(LoadError::Worker(reason)),
+            match self.watch.wait().map_err(LoadError::Worker)? {
+                Message::Adapter(Ok(slot)) => break slot,
+                Message::Adapter(Err(refusal)) => return Err(refusal.into()),
+                Message::Stepped(stepped) => self.unread.push_back(stepped),
+                Message::Ended(reason) => return Err(LoadError::Worker(reason)),
+                _ => {}
             }
         };
         let handle = Arc::new(LoadedAdapter::elsewhere(slot, digest));
@@ -273,19 +248,8 @@ impl Generator for RemoteEngine {
         let free = |(slot, held): (&u32, &Held)| (Arc::strong_count(&held.handle) == 1).then_some(*slot);
         let slots: Vec<u32> = self.adapters.iter().filter_map(free).collect();
         for slot in slots {
-            let _ = self.order(&Order::DropAdapter(slot));
+            let _ = self.watch.say(&Order::DropAdapter(slot));
             self.adapters.remove(&slot);
-        }
-    }
-}
-
-impl Drop for RemoteEngine {
-    fn drop(&mut self) {
-        let _ = self.order(&Order::Quit);
-        self.inbox.close();
-        if let Some(watch) = self.watch.take() {
-            // It ends within a bounded time, and its panic would be one of a test.
-            let _ = watch.join();
         }
     }
 }

@@ -72,6 +72,7 @@ fn origin(source: Source) -> Origin {
         tool_format: None,
         memory: EngineMemory::default(),
         kept: None,
+        bell: Bell::default(),
     }
 }
 
@@ -83,7 +84,7 @@ fn data(name: &str) -> PathBuf {
 fn sides(files: &Opened) -> Sides {
     let text = Arc::new(files.text_model().unwrap());
     let embedder = Arc::new(files.embedder(&text.tokenizer, 512).unwrap());
-    Sides { text, embedder, listener: None }
+    Sides { text, embedder, listener: None, script: None }
 }
 
 fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides), LoadError> {
@@ -96,7 +97,7 @@ fn build(device: &dyn Device, source: Source) -> Result<(Box<dyn Steps>, Sides),
             sequences_max: 4,
             input_tokens_max: 64,
         }),
-        Network::Whisper(_) => panic!("it runs in no process of its own"),
+        Network::Whisper(_) | Network::Voice(_) => panic!("it runs in no process of its own"),
     };
     let engine = device.build(&origin(source), (&files, None), sides.clone(), size, &mut |_| ())?;
     Ok((engine, sides))
@@ -392,7 +393,7 @@ fn one_that_is_gone_or_silent_is_lost_and_says_how() {
                     Err(error) => panic!("{error}"),
                 }
             } else {
-                thread::park_timeout(PATIENCE);
+                engine.rest(Some(since + PATIENCE));
             }
             assert!(since.elapsed() < PATIENCE);
         }

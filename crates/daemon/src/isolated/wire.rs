@@ -3,6 +3,8 @@
 
 use std::{
     io::{self, Read, Write},
+    ops::Range,
+    os::unix::net::UnixStream,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -13,6 +15,7 @@ use hanzo_engine_runtime::{
     SamplingParams, StepReport, StopConditions, ToolFormat, encoder::WeightType, engine::EngineMemory,
     job::ClientId, sampler::Dry,
 };
+use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -241,7 +244,22 @@ pub(super) struct FrameWriter<W> {
 pub(super) struct FrameReader<R> {
     from: R,
     buffer: Vec<u8>,
-    read: usize, // of the buffer, from the front
+    unread: Range<usize>, // of the buffer: what has come and is of no frame yet that was given
+}
+
+/// A stream that is read as far as it has something, and never waited for.
+pub(super) struct Impatient(pub(super) UnixStream);
+
+impl Impatient {
+    /// How its other direction is written to.
+    pub(super) const SENDING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+}
+
+impl Read for Impatient {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let (read, _) = rustix::net::recv(&self.0, to, RecvFlags::DONTWAIT)?;
+        Ok(read)
+    }
 }
 
 const LENGTH_BYTES: usize = size_of::<u32>();
@@ -277,61 +295,90 @@ impl<W: Write> FrameWriter<W> {
     }
 }
 
+impl FrameWriter<Vec<u8>> {
+    /// Frames that are on their way.
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.to
+    }
+
+    /// All of them have gone.
+    pub(super) fn empty(&mut self) {
+        self.to.clear();
+        self.to.shrink_to(KEPT_BYTES);
+    }
+}
+
 impl<R: Read> FrameReader<R> {
     pub(super) fn new(from: R) -> Self {
-        Self { from, buffer: Vec::new(), read: 0 }
+        Self { from, buffer: Vec::new(), unread: 0..0 }
+    }
+
+    /// Whether a part of a frame has come, and its end has not.
+    pub(super) fn is_amid(&self) -> bool {
+        !self.unread.is_empty()
     }
 
     /// The next frame; none at the end.
     ///
     /// # Errors
-    /// `WouldBlock` or `TimedOut` where the stream has a timeout and nothing came; `InvalidData` of what is no such frame; the
-    /// stream's.
+    /// `WouldBlock` or `TimedOut` where the stream has a timeout and nothing came; `InvalidData` of what is no such frame;
+    /// `UnexpectedEof` where one has no end; the stream's.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let mut wanted = LENGTH_BYTES;
         loop {
-            let held = &self.buffer[self.read..];
-            if let Some((length, content)) = held.split_first_chunk::<LENGTH_BYTES>() {
+            let unread = &self.buffer[self.unread.clone()];
+            if let Some((length, content)) = unread.split_first_chunk::<LENGTH_BYTES>() {
                 let bytes = u32::from_le_bytes(*length) as usize;
                 if bytes > WORKER_FRAME_BYTES_MAX {
                     let reason = format!("a frame of {bytes} bytes");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
                 }
+                wanted = LENGTH_BYTES + bytes;
                 if let Some(content) = content.get(..bytes) {
                     let decoded = postcard::from_bytes(content);
-                    self.read += LENGTH_BYTES + bytes;
+                    self.unread.start += wanted;
                     return decoded
                         .map(Some)
                         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()));
                 }
             }
-            if !self.fill()? {
-                return if self.buffer.len() == self.read {
-                    Ok(None)
-                } else {
-                    Err(io::ErrorKind::UnexpectedEof.into())
-                };
+            if !self.fill(wanted)? {
+                return if self.is_amid() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
             }
         }
     }
 
-    /// Reads some more. False at the end.
-    fn fill(&mut self) -> io::Result<bool> {
-        self.buffer.drain(..self.read);
-        self.read = 0;
-        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
-            self.buffer = Vec::new();
+    /// Reads some more of a frame of so many bytes. False at the end.
+    fn fill(&mut self, wanted: usize) -> io::Result<bool> {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+            if self.buffer.len() > KEPT_BYTES {
+                self.buffer = Vec::new();
+            }
         }
-        let held = self.buffer.len();
-        self.buffer.resize(held + CHUNK_BYTES, 0);
+        if self.buffer.len() - self.unread.end < CHUNK_BYTES {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+            // No more is taken at once than has come twice over: a length alone takes no memory.
+            let room = wanted.min(2 * self.unread.len()).max(self.unread.len()) + CHUNK_BYTES;
+            if room > self.buffer.len() {
+                self.buffer.resize(room, 0);
+            }
+        }
         let read = loop {
-            match self.from.read(&mut self.buffer[held..]) {
+            match self.from.read(&mut self.buffer[self.unread.end..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
+                read => break read?,
             }
         };
-        self.buffer.truncate(held + *read.as_ref().unwrap_or(&0));
-        Ok(read? > 0)
+        self.unread.end += read;
+        Ok(read > 0)
     }
+}
+
+/// Whether nothing came in time.
+pub(super) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 #[cfg(test)]

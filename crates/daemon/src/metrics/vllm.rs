@@ -2,7 +2,8 @@
 //! choose an engine by its queue, its running requests and its KV cache, and many dashboards draw the rest.
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
-use prometheus::proto::{Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use hanzo_engine_telemetry::family::{family, gauge};
+use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use crate::views::ModelView;
 
@@ -65,7 +66,12 @@ fn caches(models: &[ModelView]) -> Option<MetricFamily> {
         ];
         Some(gauge(labels, 1.0))
     });
-    family("vllm:cache_config_info", "Blocks of the KV cache and tokens of one; always 1.", metrics.collect())
+    family(
+        "vllm:cache_config_info",
+        "Blocks of the KV cache and tokens of one; always 1.",
+        MetricType::GAUGE,
+        metrics.collect(),
+    )
 }
 
 /// Which adapters requests may name; the value is a time, the latest of which counts.
@@ -81,30 +87,10 @@ fn adapters(models: &[ModelView]) -> Option<MetricFamily> {
         ];
         Some(gauge(labels, crate::unix_time::now_unix_ms() as f64 / 1e3))
     });
-    family("vllm:lora_requests_info", "Adapters that requests may name; the time of this.", metrics.collect())
-}
-
-fn gauge<const N: usize>(labels: [(&str, String); N], value: f64) -> Metric {
-    let pairs = labels.map(|(name, value)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value);
-        pair
-    });
-    let mut gauge = Gauge::default();
-    gauge.set_value(value);
-    let mut metric = Metric::default();
-    metric.set_label(pairs.to_vec());
-    metric.set_gauge(gauge);
-    metric
-}
-
-/// None of no metric: the text format has no family without one.
-fn family(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFamily> {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(MetricType::GAUGE);
-    family.set_metric(metrics);
-    (!family.get_metric().is_empty()).then_some(family)
+    family(
+        "vllm:lora_requests_info",
+        "Adapters that requests may name; the time of this.",
+        MetricType::GAUGE,
+        metrics.collect(),
+    )
 }

@@ -22,6 +22,8 @@ pub(crate) enum Capability {
     Task(Task),
     /// Speech written down.
     Transcribe,
+    /// A text said.
+    Speak,
     /// What any model does: tokens.
     Any,
 }
@@ -33,6 +35,7 @@ impl Capability {
             Capability::Generate => served.generates,
             Capability::Task(task) => served.embedder.tasks.contains(&task),
             Capability::Transcribe => served.must_transcribe().is_ok(),
+            Capability::Speak => served.script.is_some(),
             Capability::Any => true,
         }
     }
@@ -43,6 +46,7 @@ impl Capability {
             Capability::Generate => "can generate text".to_owned(),
             Capability::Task(task) => format!("can {}", task_words(task)),
             Capability::Transcribe => "can transcribe speech".to_owned(),
+            Capability::Speak => "can say texts".to_owned(),
             Capability::Any => "are loaded".to_owned(),
         }
     }

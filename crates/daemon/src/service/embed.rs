@@ -5,12 +5,17 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_proto::v1;
 use tonic::Request;
 
-use super::{Core, answer_by, batches::Batches, deadline, record::RequestLog, within};
+use super::{
+    Core, answer_by,
+    batches::Batches,
+    deadline,
+    record::{Call, RequestLog},
+    within,
+};
 use crate::{
     convert::{
         embed::{self as convert, ComputedInputs, EmbedCall},
         request,
-        trace::trace_id,
     },
     error::Error,
     limits::EMBED_INPUTS_MAX,
@@ -25,7 +30,7 @@ pub(super) async fn embed(
     request: Request<v1::EmbedRequest>,
 ) -> Result<v1::EmbedResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, packed) = call("embed", core, request, &id, |wire, served| {
+    let (answer, packed) = call(Call::Embed, core, request, &id, |wire, served| {
         let packed = wire.packed;
         Ok((convert::embed(wire, &served.embedder)?, packed))
     })
@@ -39,7 +44,7 @@ pub(super) async fn rerank(
     request: Request<v1::RerankRequest>,
 ) -> Result<v1::RerankResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, top_n) = call("rerank", core, request, &id, |wire, _| {
+    let (answer, top_n) = call(Call::Rerank, core, request, &id, |wire, _| {
         let top_n = wire.top_n as usize;
         Ok((convert::rerank(wire)?, top_n))
     })
@@ -53,7 +58,7 @@ pub(super) async fn classify(
     request: Request<v1::ClassifyRequest>,
 ) -> Result<v1::ClassifyResponse, Error> {
     let id = request.get_ref().request_id.clone();
-    let (answer, labels) = call("classify", core, request, &id, |wire, served| {
+    let (answer, labels) = call(Call::Classify, core, request, &id, |wire, served| {
         let labels = served.embedder.classifier.as_ref().map(|classifier| classifier.labels.clone());
         Ok((convert::classify(wire)?, labels.unwrap_or_default()))
     })
@@ -63,7 +68,7 @@ pub(super) async fn classify(
 
 /// One call: the model, what is asked of it, the answer; counted and logged.
 async fn call<W: convert::ModelRequest, T>(
-    name: &'static str,
+    name: Call,
     core: &Arc<Core>,
     request: Request<W>,
     request_id: &str,
@@ -71,8 +76,7 @@ async fn call<W: convert::ModelRequest, T>(
 ) -> Result<(ComputedInputs, T), Error> {
     let arrived = Instant::now();
     let id = request::request_id(request_id);
-    let mut record = RequestLog::new(name, core.models.metrics.clone(), id, arrived);
-    record.trace_id = trace_id(request.metadata());
+    let mut record = RequestLog::new(name, core, id, arrived, request.metadata());
     let answered = answer(core, request, arrived, read, &mut record).await;
     record.end(answered.as_ref().err());
     answered
@@ -103,7 +107,9 @@ async fn answer<W: convert::ModelRequest, T>(
     // Kept to the end: the queue bounds all requests of this kind, running ones too.
     let place = served.enter()?.keep();
     let batches = Batches::new(&served, &call, (place.clone(), client), arrived, deadline);
-    let answer = within(answer_by(deadline), batches.run(call, record)).await?;
+    let answer = within(answer_by(deadline), batches.run(call, record)).await;
+    record.begun = place.began();
+    let answer = answer?;
     served.metrics.embedded.inc_by(answer.computed.len() as u64);
     place.served(Instant::now());
     Ok((answer, rest))

@@ -13,13 +13,16 @@ use futures_util::Stream;
 use hanzo_engine_proto::v1;
 use tonic::{Request, Status};
 
-use super::{Core, answer_by, deadline, record::RequestLog, within};
+use super::{
+    Core, answer_by, deadline,
+    record::{Call, RequestLog},
+    within,
+};
 use crate::{
     adapters::Chosen,
     convert::{
         reply::{self, EventContext},
         request,
-        trace::trace_id,
     },
     drain::Active,
     error::Error,
@@ -53,8 +56,8 @@ pub(crate) async fn infer(
 ) -> Result<InferStream, Error> {
     let arrived = Instant::now();
     let request_id = request::request_id(&request.get_ref().request_id);
-    let mut record = RequestLog::new("infer", core.models.metrics.clone(), request_id, arrived);
-    record.trace_id = trace_id(request.metadata());
+    let chat = matches!(request.get_ref().prompt, Some(v1::infer_request::Prompt::Chat(_)));
+    let mut record = RequestLog::new(Call::Infer { chat }, core, request_id, arrived, request.metadata());
     match begin(core, request, arrived, &mut record).await {
         Ok(Begun { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
             record,
@@ -108,6 +111,7 @@ async fn begin(
     let waited = served.loaded_at_unix_ms >= asked_at_unix_ms;
     let load = if waited { arrived.elapsed() } else { Duration::ZERO };
     record.model = Some((served.name.clone(), served.metrics.clone()));
+    record.load = load;
     let choices_max = served.must_generate()?.sequences_max;
     let ask = request::infer(wire)?;
     // Those of one request never wait for each other: what is asked for at once runs at once.
@@ -127,6 +131,7 @@ async fn begin(
     built.job.client = client;
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);
     record.prompt_tokens = context.prompt_tokens();
+    record.asks(&built.job);
     let choices = built.job.choices;
     let waker = served.worker.waker().clone();
     let (ticket, events) = ticket(built.job, place, arrived, deadline, EVENTS_MAX, waker);
@@ -157,18 +162,25 @@ impl Stream for InferStream {
         match ready!(this.events.poll_next(context)) {
             Ok(event) => {
                 this.record.completion_tokens += event.completion_tokens();
+                if let Some(cached_tokens) = event.begins() {
+                    this.record.begun.get_or_insert_with(Instant::now);
+                    this.record.cached_tokens = this.record.cached_tokens.max(cached_tokens);
+                }
                 if let Some(reason) = event.finish_reason() {
                     this.unfinished -= 1;
                     this.record.reason = reason;
+                }
+                if let Some(times) = event.timings {
+                    this.record.took(times);
                 }
                 if this.unfinished == 0 {
                     // Now: a client that has its last event may leave before it asks for the stream's end.
                     this.record.end(None);
                 }
-                if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins()) {
+                if let Some(prompt) = this.echo.as_ref().filter(|_| event.begins().is_some()) {
                     this.ready.push_back(reply::echo(event.choice, prompt));
                 }
-                if event.begins() && event.choice == 0 {
+                if event.begins().is_some() && event.choice == 0 {
                     this.ready.extend(reply::first_of_prompt(&this.context));
                 }
                 Poll::Ready(Some(Ok(reply::event(event, &this.context))))

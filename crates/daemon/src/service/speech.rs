@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hanzo_engine_proto::v1::{self, speech_server::Speech};
 use hanzo_engine_sound::Limits;
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Response, Streaming};
 
-use super::{Core, Events, Reply, transcribe};
+use super::{Core, Events, Reply, reply, speak, transcribe};
 
 /// The service.
 pub(crate) struct SpeechService {
@@ -25,14 +25,18 @@ impl Speech for SpeechService {
         request: Request<Streaming<v1::TranscribeRequest>>,
     ) -> Reply<Self::TranscribeStream> {
         let events = transcribe::transcribe(&self.core, request, self.sounds).await?;
-        Ok(tonic::Response::new(Box::pin(events)))
+        Ok(Response::new(Box::pin(events)))
     }
 
-    async fn speak(&self, _: Request<v1::SpeakRequest>) -> Reply<Self::SpeakStream> {
-        Err(Status::unimplemented("this engine has no voices"))
+    async fn speak(&self, mut request: Request<v1::SpeakRequest>) -> Reply<Self::SpeakStream> {
+        let pass = self.core.use_model(&request, &request.get_ref().model)?;
+        request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let events = speak::speak(&self.core, request, pass).await;
+        reply(events.map(|events| Box::pin(events) as Self::SpeakStream))
     }
 
-    async fn voices(&self, _: Request<v1::VoicesRequest>) -> Reply<v1::VoicesResponse> {
-        Err(Status::unimplemented("this engine has no voices"))
+    async fn voices(&self, request: Request<v1::VoicesRequest>) -> Reply<v1::VoicesResponse> {
+        self.core.use_model(&request, &request.get_ref().model)?;
+        reply(speak::voices(&self.core, request).await)
     }
 }

@@ -24,12 +24,14 @@ use tokio::{
 };
 use tonic::{Request, Status, Streaming};
 
-use super::{Core, answer_by, deadline, pass_of, record::RequestLog};
+use super::{
+    Core, answer_by, deadline, pass_of,
+    record::{Call, RequestLog},
+};
 use crate::{
     convert::{
         request,
         speech::{self, Ending, Said, SharedMap, Told},
-        trace::trace_id,
     },
     drain::Active,
     error::Error,
@@ -48,8 +50,7 @@ pub(super) async fn transcribe(
 ) -> Result<impl Stream<Item = Result<v1::TranscribeEvent, Status>> + Send + use<>, Status> {
     let arrived = Instant::now();
     let id = request::request_id("");
-    let mut record = RequestLog::new("transcribe", core.models.metrics.clone(), id, arrived);
-    record.trace_id = trace_id(request.metadata());
+    let mut record = RequestLog::new(Call::Transcribe, core, id, arrived, request.metadata());
     match begin(core, request, limits, arrived, &mut record).await {
         Ok(begun) => Ok(events(Live { record, begun, ready: VecDeque::new(), over: false })),
         Err(Refused::Error(error)) => {
@@ -402,6 +403,7 @@ impl Live {
         };
         (self.record.prompt_tokens, self.record.completion_tokens) =
             (said.prompt_tokens, said.completion_tokens);
+        self.record.begun = *first;
         pass.spend(said.prompt_tokens.saturating_add(said.completion_tokens));
         let last = said.finish(&ending);
         self.record.end(None);

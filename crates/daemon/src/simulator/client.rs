@@ -70,6 +70,7 @@ impl Outcome {
             Outcome::Ended(JobEnd::WorkerFailed { .. }) => "worker failed",
             Outcome::Ended(JobEnd::NotANumber { .. }) => "not a number",
             Outcome::Ended(JobEnd::Constraint { .. }) => "constraint failed",
+            Outcome::Ended(JobEnd::Unsayable { .. }) => "unsayable",
             Outcome::Ended(JobEnd::NotReached { .. }) => "not reached",
         }
     }

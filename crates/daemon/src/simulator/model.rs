@@ -50,7 +50,7 @@ fn model() -> &'static Model {
         let text = Arc::new(opened.text_model().unwrap());
         assert_eq!((text.vocab, &text.eos[..]), (VOCAB as usize, &[END][..]));
         let embedder = Arc::new(opened.embedder(&text.tokenizer, CONTEXT).unwrap());
-        Model { sides: Sides { text, embedder, listener: None }, opened }
+        Model { sides: Sides { text, embedder, listener: None, script: None }, opened }
     })
 }
 

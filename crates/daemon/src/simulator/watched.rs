@@ -148,6 +148,8 @@ impl Watched {
             | EventKind::Delta { .. }
             | EventKind::Failed
             | EventKind::Heard(_)
+            | EventKind::Said(_)
+            | EventKind::Unsayable { .. }
             | EventKind::ConstraintFailed { .. } => {}
         }
     }

@@ -11,7 +11,7 @@ use std::{
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, EncoderConfig, EngineConfig, EngineStats, Event, JobId, LoadError, ModelFiles, Opened,
-    StepError, StepReport,
+    StepError, StepReport, VoiceFiles,
     encoder::EncoderFiles,
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -92,6 +92,10 @@ impl Device for DemoDevice {
         self.cpu.whisper_memory(files, config)
     }
 
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.cpu.voice_memory(files)
+    }
+
     fn build(
         &self,
         origin: &Origin,
@@ -117,6 +121,10 @@ impl Steps for DemoEngine {
 
     fn submit_inputs(&mut self, job: &EmbedJob) {
         self.inner.submit_inputs(job);
+    }
+
+    fn speaker(&mut self) -> Option<&mut hanzo_engine_voice::VoiceEngine> {
+        self.inner.speaker()
     }
 
     fn cancel(&mut self, job: JobId) {

@@ -1,11 +1,12 @@
 //! `POST /v1/audio/transcriptions` and `/v1/audio/translations`, as OpenAI has them: a form with a sound file comes in, and goes
-//! on to the engine as it comes; what is said goes back as JSON, text or subtitles, or as events.
+//! on to the engine as it comes; what is said goes back as JSON, text or subtitles, or as events. The other way is [`speech`].
 
 pub(crate) mod form;
 mod languages;
 mod live;
 mod reply;
 mod request;
+pub(crate) mod speech;
 pub mod subtitles;
 mod work;
 

@@ -1,4 +1,4 @@
-//! Speech of an engine: a file goes in as it comes, what is said comes out.
+//! Speech of an engine: a file goes in as it comes, what is said comes out; a text goes in, its sound comes out.
 
 use std::sync::{
     Arc,
@@ -8,7 +8,8 @@ use std::sync::{
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
 use hanzo_engine_proto::v1::{
-    TranscribeConfig, TranscribeEvent, TranscribeRequest, transcribe_event::Event, transcribe_request::Part,
+    self, TranscribeConfig, TranscribeEvent, TranscribeRequest, speak_event, transcribe_event::Event,
+    transcribe_request::Part,
 };
 use tokio::{
     sync::{Mutex, Notify, mpsc},
@@ -114,5 +115,57 @@ impl Engine {
             })
             .map_err(move |status| of_the_gateway(remote, status))
             .inspect_err(move |status| record.failed(status)))
+    }
+
+    /// Has a text said. Dropping the future or the stream cancels it in the engine.
+    pub(crate) async fn speak(
+        &mut self,
+        mut request: v1::SpeakRequest,
+        deadline: Option<Instant>,
+    ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Status> {
+        self.use_model(&request.model)?;
+        request.priority = self.pass.priority(request.priority);
+        let (model, head) = (request.model.clone(), self.head(deadline));
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.speech.speak(head.over(request)).await }
+        };
+        let events = match &self.link {
+            Link::One(client) => Either::Left(self.said(call(client.clone(), request).await)?),
+            Link::Fleet(fleet) => {
+                let asked = fleet.ask_held(Route::to(&model), request, call).await;
+                let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
+                Either::Right(answer.into_inner().inspect_err(move |status| lease.failed(status)))
+            }
+        };
+        let (remote, pass) = (self.remote, self.pass.clone());
+        let (seen, record) = (self.record.clone(), self.record.clone());
+        Ok(events
+            .inspect_ok(move |event| match &event.event {
+                Some(speak_event::Event::Started(started)) => seen.answered(&started.model, 0),
+                Some(speak_event::Event::Finished(finished)) => {
+                    pass.spend(finished.input_tokens);
+                    seen.generated(finished.input_tokens, 0);
+                }
+                _ => {}
+            })
+            .map_err(move |status| of_the_gateway(remote, status))
+            .inspect_err(move |status| record.failed(status)))
+    }
+
+    /// The voices of a model.
+    pub(crate) async fn voices(
+        &self,
+        model: String,
+        deadline: Option<Instant>,
+    ) -> Result<v1::VoicesResponse, Status> {
+        self.use_model(&model)?;
+        let head = self.head(deadline);
+        let call = |mut client: Client, request| {
+            let head = head.clone();
+            async move { client.speech.voices(head.over(request)).await }
+        };
+        let request = v1::VoicesRequest { model: model.clone() };
+        self.said(self.link.ask(&model, request, call).await)
     }
 }

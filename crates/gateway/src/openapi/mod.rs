@@ -136,8 +136,16 @@ fn document() -> Value {
 
 fn operation(route: &Route) -> Value {
     let name: String = route.path.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let media = if route.answer == "Text" { "text/plain" } else { "application/json" };
-    let mut content = json!({media: {"schema": schema::kind(route.answer)}});
+    let media = match route.answer {
+        "Sound" => "audio/mpeg",
+        "Text" => "text/plain",
+        _ => "application/json",
+    };
+    let answer = match route.answer {
+        "Sound" => json!({"type": "string", "format": "binary"}),
+        answer => schema::kind(answer),
+    };
+    let mut content = json!({media: {"schema": answer}});
     if route.takes_form() {
         content["text/plain"] =
             json!({"schema": {"type": "string", "description": "Of response_format text, srt and vtt."}});

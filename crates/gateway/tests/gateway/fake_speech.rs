@@ -1,4 +1,5 @@
-//! The fake engine's ears: it says two things of every sound, remembers what it was asked, and counts who is being heard.
+//! The fake engine's ears and mouth: it says two things of every sound, says every text in two pieces, remembers what it was
+//! asked, and counts who is being heard or spoken to.
 
 use std::{
     pin::Pin,
@@ -26,6 +27,8 @@ type Asked = (TranscribeConfig, Vec<u8>);
 pub(crate) struct Heard {
     pub(crate) whole: Arc<Mutex<Vec<Asked>>>,
     pub(crate) running: Arc<AtomicUsize>,
+    /// Texts as they came.
+    pub(crate) texts: Arc<Mutex<Vec<v1::SpeakRequest>>>,
 }
 
 impl Heard {
@@ -139,11 +142,69 @@ impl Speech for FakeSpeech {
         Ok(Response::new(Box::pin(ReceiverStream::new(events))))
     }
 
-    async fn speak(&self, _: Request<v1::SpeakRequest>) -> Result<Response<Self::SpeakStream>, Status> {
-        Err(Status::unimplemented("speak"))
+    async fn speak(&self, request: Request<v1::SpeakRequest>) -> Result<Response<Self::SpeakStream>, Status> {
+        use v1::{speak_event::Event, speak_request::Input};
+        let request = request.into_inner();
+        if !request.instructions.is_empty() {
+            return Err(Status::invalid_argument("instructions: this model takes none; leave it out"));
+        }
+        let text = match &request.input {
+            Some(Input::Text(text) | Input::Phonemes(text)) => text.clone(),
+            None => String::new(),
+        };
+        self.0.texts.lock().unwrap().push(request);
+        let heard = self.0.clone();
+        heard.running.fetch_add(1, SeqCst);
+        let running = Running(heard.running.clone());
+        let (to, events) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let _running = running;
+            let say = async |event| to.send(Ok(v1::SpeakEvent { event: Some(event) })).await.is_ok();
+            let started = v1::SpeakStarted {
+                model: "owner/speaks".to_owned(),
+                mime_type: "audio/mpeg".to_owned(),
+                sample_rate: 24_000,
+                ..Default::default()
+            };
+            say(Event::Started(started)).await;
+            if text == "unsayable" {
+                let _ = to.send(Err(Status::invalid_argument("text: a piece is too long"))).await;
+                return;
+            }
+            say(Event::Data(b"one ".to_vec().into())).await;
+            match text.as_str() {
+                "breaks" => {
+                    let _ = to.send(Err(Status::internal("the worker failed"))).await;
+                    return;
+                }
+                "forever" => {
+                    to.closed().await;
+                    return;
+                }
+                _ => {}
+            }
+            say(Event::Data(b"two".to_vec().into())).await;
+            let finished = v1::SpeakFinished {
+                input_tokens: 5,
+                unknown_words: vec!["xyzzy".to_owned()],
+                ..Default::default()
+            };
+            say(Event::Finished(finished)).await;
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(events))))
     }
 
-    async fn voices(&self, _: Request<v1::VoicesRequest>) -> Result<Response<v1::VoicesResponse>, Status> {
-        Err(Status::unimplemented("voices"))
+    async fn voices(
+        &self,
+        request: Request<v1::VoicesRequest>,
+    ) -> Result<Response<v1::VoicesResponse>, Status> {
+        let voice = |name: &str, gender: &str, alias: &str| v1::Voice {
+            name: name.to_owned(),
+            language: "en-us".to_owned(),
+            gender: gender.to_owned(),
+            aliases: vec![alias.to_owned()],
+        };
+        let voices = vec![voice("af_heart", "female", "marin"), voice("am_echo", "male", "echo")];
+        Ok(Response::new(v1::VoicesResponse { voices, model: request.into_inner().model }))
     }
 }

@@ -32,6 +32,7 @@ mod responses_input;
 mod responses_kept;
 mod scores;
 mod shapes;
+mod speech;
 mod surfaces;
 mod tei;
 mod traced;

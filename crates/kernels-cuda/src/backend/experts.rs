@@ -51,14 +51,17 @@ impl<D: Device> CudaBackend<D> {
             weights: shares.address(),
             experts: count as u32,
             used: used as u32,
-            softmax: u32::from(params.scoring == ExpertScoring::Softmax),
+            softmax: u32::from(params.scoring != ExpertScoring::Sigmoid),
             normalized: u32::from(params.normalized),
             scale: params.scale,
             by_weight: u32::from(params.chooses_by_weight(weights.correction.is_some())),
             groups: groups.count as u32,
             groups_used: groups.used as u32,
             best: groups.best as u32,
-            unused: 0,
+            reach: match params.scoring {
+                ExpertScoring::Near { reach } => reach,
+                _ => 0.0,
+            },
         };
         let rows = ops.bucket.rows;
         let room = 4 * (2 * count + groups.count) as u32;

@@ -2,13 +2,20 @@
 
 use super::{Activation, Backend};
 
-/// How a router's scores become weights. Either is of all experts, in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a router's scores become weights, in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertScoring {
     /// `exp(score) / Σ exp(scores)` over all experts (Mixtral, Qwen3-MoE).
     Softmax,
     /// `1 / (1 + exp(-score))`, each expert for itself (DeepSeek-V3).
     Sigmoid,
+    /// Experts are chosen one after the other, and each counts for its part of the softmax over those not chosen before it that
+    /// are near: no further below it than `reach` times the larger of its score and the magnitude of theirs (Phi-3.5-MoE,
+    /// SparseMixer, arxiv.org/abs/2310.00811). Weights are not normalized, and groups are not known.
+    Near {
+        /// Part of a score; above 0.
+        reach: f32,
+    },
 }
 
 /// A mixture of experts: which of them a row goes to, and what each counts for (arxiv.org/abs/2101.03961).
@@ -99,6 +106,9 @@ impl MoeParams {
         let used = self.experts_used;
         assert!(used > 0 && used <= experts, "{used} of {experts} experts");
         assert!(!self.scales_input || used == 1, "an input that is scaled for {used} experts");
+        if let ExpertScoring::Near { reach } = self.scoring {
+            assert!(reach > 0.0 && !self.normalized && self.groups.is_none(), "near experts alone: {self:?}");
+        }
         if let Some(ExpertGroups { count, used: groups, best }) = self.groups {
             assert!(count > 0 && experts.is_multiple_of(count), "{experts} experts in {count} groups");
             assert!((1..=2).contains(&best) && best <= experts / count, "the {best} best of a group");

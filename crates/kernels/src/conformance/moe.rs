@@ -14,7 +14,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::quant::can_quantize;
-use crate::reference::formulas::{dot, expert_keys, route};
+use crate::reference::formulas::{apart, dot, expert_keys, route};
 use crate::{
     Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
     MoeParams, MoeWeights, Rounding,
@@ -127,6 +127,7 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
         (with(None, sigmoid, 3), true, false),
         (with(deepseek3, softmax, 3), false, false),
         (oai, false, true),
+        (MoeParams { normalized: false, ..with(None, ExpertScoring::Near { reach: 0.5 }, 2) }, false, false),
         (MoeParams { gated: false, activation: Activation::Silu, ..oai }, false, true),
         (MoeParams { scales_input: true, normalized: false, ..with(None, sigmoid, 1) }, false, false),
         (
@@ -136,7 +137,7 @@ pub fn check_moe_routing<B: Backend>(make: &impl Fn() -> B) {
         ),
     ];
     for (i, (params, corrected, biased)) in cases.into_iter().enumerate() {
-        let (experts, scaled) = (16, i == 5 || i == 7);
+        let (experts, scaled) = (16, i == 6 || i == 8);
         let other = types[(3 * i + 1) % types.len()];
         for dtype in [plain, other] {
             let mut moe = Moe::random(plain, |_| [dtype; 3], (experts, 256, 256), params, &mut random);
@@ -455,11 +456,26 @@ impl Moe {
             }
             // As far as `CaseErrors` lets each of them be off.
             let apart = |a: usize, b: usize| keys[a] - keys[b] > 8.0 * (sigma(a) + sigma(b));
-            if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b))) {
+            if chosen.iter().all(|&a| others.iter().all(|&b| apart(a, b)))
+                && self.near_is_clear(&scores, &sigmas, &order)
+            {
                 return x;
             }
         }
         panic!("{}: no row of {DRAWS_MAX} chooses its experts clearly", self.name());
+    }
+
+    /// Whether who is near the chosen, and which of them is first, is beyond what both may err.
+    fn near_is_clear(&self, scores: &[f32], sigmas: &[f64], order: &[usize]) -> bool {
+        let ExpertScoring::Near { reach } = self.params.scoring else { return true };
+        let off = |a: usize, b: usize| 8.0 * (sigmas[a] + sigmas[b]);
+        order[..self.params.experts_used].iter().enumerate().all(|(at, &top)| {
+            order[at + 1..].iter().all(|&other| {
+                let size = f64::from(scores[other].abs().max(scores[top]));
+                let margin = (apart(scores[other], scores[top]) - f64::from(reach)).abs() * size;
+                margin > 2.0 * off(top, other) && f64::from(scores[top] - scores[other]) > off(top, other)
+            })
+        })
     }
 
     /// Each output and its σ: those of the chosen experts' outputs times their weights, and what the weights err by. A

@@ -198,6 +198,8 @@ fn faulty_experts_are_caught() {
         InputNotScaled by check_moe_routing: "scales_input: true";
         ExpertScaleIgnored by check_moe_routing: "moe, ";
         RouterReadsInput by check_moe_routing: "moe, ";
+        ReachIgnored by check_moe_routing: "Near { reach: 0.5 }";
+        NearByEach by check_moe_routing: "Near { reach: 0.5 }";
         SharedGateIgnored by check_add_shared: "gate true";
     }
 }
@@ -370,6 +372,8 @@ fn faulty_attention_is_caught() {
         WindowOneLess by check_attention: "window: Some";
         ChunksSlide by check_attention: "chunked: true";
         MemorySeenCausally by check_memory_attention: "memory: true";
+        PicturesSeenCausally by check_mutual_attention: "mutual: Some";
+        PicturesSeenToTheEnd by check_mutual_attention: "mutual: Some";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
         SlopesIgnored by check_attention: "slopes: Some";

@@ -308,10 +308,21 @@ fn choose(
                 }
             }
             // A softmax over scores of which one is infinite is not a number either.
-            let softmax = job.params.scoring == ExpertScoring::Softmax;
+            let softmax = job.params.scoring != ExpertScoring::Sigmoid;
             let top = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             if !ordered || (softmax && !top.is_finite()) {
                 experts.fill(NOWHERE);
+                continue;
+            }
+            if let ExpertScoring::Near { reach } = params.scoring {
+                // SAFETY: as above, of a row of keys; the tier is the backend's, which is available.
+                unsafe {
+                    let keys = std::slice::from_raw_parts_mut(keys.get().add(row * count), count);
+                    dispatch(
+                        tier,
+                        NearWeights { scores, keys, experts, weights, reach, scale: params.scale },
+                    );
+                }
                 continue;
             }
             // SAFETY: the tier is the backend's, which is available.
@@ -393,7 +404,9 @@ impl Kernel for AllWeights<'_> {
             let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {
-                    ExpertScoring::Softmax => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => {
+                        math::exp::<L>(L::sub(scores, top))
+                    }
                     ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
                 }
             };
@@ -402,7 +415,7 @@ impl Kernel for AllWeights<'_> {
                 total = L::add(total, weight_of(scores));
             }
             let total = match params.scoring {
-                ExpertScoring::Softmax => L::splat(L::sum(total)),
+                ExpertScoring::Softmax | ExpertScoring::Near { .. } => L::splat(L::sum(total)),
                 ExpertScoring::Sigmoid => L::splat(1.0),
             };
             for weights in weights.chunks_mut(LANES) {
@@ -434,7 +447,9 @@ impl Kernel for ExpertWeights<'_> {
             let weight_of = |scores: &[f32]| {
                 let scores = L::load(padded(scores).as_ptr());
                 match params.scoring {
-                    ExpertScoring::Softmax => math::exp::<L>(L::sub(scores, top)),
+                    ExpertScoring::Softmax | ExpertScoring::Near { .. } => {
+                        math::exp::<L>(L::sub(scores, top))
+                    }
                     ExpertScoring::Sigmoid => math::sigmoid::<L>(scores),
                 }
             };
@@ -447,7 +462,7 @@ impl Kernel for ExpertWeights<'_> {
             };
             let total = match params.scoring {
                 _ if params.normalized => sum(weights),
-                ExpertScoring::Softmax => sum(scores),
+                ExpertScoring::Softmax | ExpertScoring::Near { .. } => sum(scores),
                 ExpertScoring::Sigmoid => 1.0,
             };
             let total = if total == 0.0 { 1.0 } else { total };
@@ -455,6 +470,42 @@ impl Kernel for ExpertWeights<'_> {
             for weights in weights.chunks_mut(LANES) {
                 let weight = L::mul(L::div(weight_of(weights), total), scale);
                 put::<L>(weights.as_mut_ptr(), weight, weights.len());
+            }
+        }
+    }
+}
+
+/// Weighs each of the chosen, in their order, beside those near it that were not chosen before. `keys` is room for a row.
+struct NearWeights<'a> {
+    scores: &'a [f32],
+    keys: &'a mut [f32],
+    experts: &'a [u32],
+    weights: &'a mut [f32],
+    reach: f32,
+    scale: f32,
+}
+
+impl Kernel for NearWeights<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let NearWeights { scores, keys, experts, weights, reach, scale } = self;
+        for (at, weight) in weights.iter_mut().enumerate() {
+            let top = scores[experts[at] as usize];
+            for (key, &score) in keys.iter_mut().zip(scores) {
+                let far = (top - score) / score.abs().max(top) > reach;
+                *key = if far { f32::NEG_INFINITY } else { score };
+            }
+            experts[..at].iter().for_each(|&before| keys[before as usize] = f32::NEG_INFINITY);
+            // SAFETY: inside `vectorize`; every vector is made whole by `padded`.
+            unsafe {
+                let mut total = L::splat(0.0);
+                for keys in keys.chunks(LANES) {
+                    let below = L::sub(L::load(padded(keys).as_ptr()), L::splat(top));
+                    total = L::add(total, math::exp::<L>(below));
+                }
+                *weight = scale / L::sum(total);
             }
         }
     }

@@ -176,10 +176,28 @@ pub fn expert_weights(scores: &[f32], params: &MoeParams) -> Vec<f64> {
     let largest = f64::from(scores.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let total: f64 = scores.iter().map(|&score| (f64::from(score) - largest).exp()).sum();
     let weight = |&score: &f32| match params.scoring {
-        ExpertScoring::Softmax => (f64::from(score) - largest).exp() / total,
+        ExpertScoring::Softmax | ExpertScoring::Near { .. } => (f64::from(score) - largest).exp() / total,
         ExpertScoring::Sigmoid => 1.0 / (1.0 + (-f64::from(score)).exp()),
     };
     scores.iter().map(weight).collect()
+}
+
+/// How far an expert's score is below another's as a part of the larger of that and its own magnitude, which decides whether
+/// it is near ([`ExpertScoring::Near`]).
+pub fn apart(score: f32, from: f32) -> f64 {
+    (f64::from(from) - f64::from(score)) / f64::from(score.abs().max(from))
+}
+
+/// What experts count for that are chosen in this order, each beside those near it.
+fn near_weights(scores: &[f32], order: &[usize], reach: f32) -> Vec<f64> {
+    let weight = |at: usize| {
+        let top = scores[order[at]];
+        // Where both are zero they are not apart.
+        let far = |expert: usize| apart(scores[expert], top) > f64::from(reach);
+        let near = (0..scores.len()).filter(|expert| !order[..at].contains(expert) && !far(*expert));
+        1.0 / near.map(|expert| (f64::from(scores[expert]) - f64::from(top)).exp()).sum::<f64>()
+    };
+    (0..order.len()).map(weight).collect()
 }
 
 /// What experts are chosen by; -∞ for those whose groups are not. The groups' worths come second.
@@ -218,8 +236,13 @@ pub fn route(scores: &[f32], params: &MoeParams, correction: Option<&[f32]>) -> 
     // A stable sort keeps equal scores in the order of their indices. (0 and -0 are equal.)
     order.sort_by(|&a, &b| keys[b].partial_cmp(&keys[a]).expect("numbers, as asserted above, have an order"));
     order.truncate(params.experts_used);
-    let all = expert_weights(scores, params);
-    let mut weights: Vec<f64> = order.iter().map(|&expert| all[expert]).collect();
+    let mut weights: Vec<f64> = match params.scoring {
+        ExpertScoring::Near { reach } => near_weights(scores, &order, reach),
+        _ => {
+            let all = expert_weights(scores, params);
+            order.iter().map(|&expert| all[expert]).collect()
+        }
+    };
     let total: f64 = weights.iter().sum();
     if params.normalized && total != 0.0 {
         weights.iter_mut().for_each(|weight| *weight /= total);

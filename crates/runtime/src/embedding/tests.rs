@@ -41,7 +41,7 @@ impl Model {
         let embedder = Arc::new(opened.embedder(&text.tokenizer, 4096).unwrap());
         let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::detect().unwrap());
         let engine = match &opened.network {
-            Network::Whisper(_) => panic!("it embeds nothing"),
+            Network::Whisper(_) | Network::Voice(_) => panic!("it embeds nothing"),
             Network::Encoder(files) => {
                 let config = EncoderConfig {
                     step_tokens: 300,

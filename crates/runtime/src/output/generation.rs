@@ -38,7 +38,9 @@ pub struct Generation {
 struct Terms {
     sampling: SamplingParams,
     stop: StopConditions,
-    ends: Vec<u32>, // tokens that end a completion
+    ends: Vec<u32>,  // tokens that end a completion
+    never: Vec<u32>, // tokens that are not drawn at all: the model's ends, where those are to be ignored
+    later: Vec<u32>, // both of these
     vocab: usize,
     speculation: Speculation,
     prediction: Arc<[u32]>,
@@ -54,10 +56,15 @@ impl Generation {
         speculation: Speculation,
     ) -> impl Iterator<Item = Generation> + 'a {
         let own_ends = if job.stop.ignore_eos { &[] } else { text.eos.as_slice() };
+        let ends: Vec<u32> = own_ends.iter().chain(&job.stop.token_ids).copied().collect();
+        let never: &[u32] = if job.stop.ignore_eos { &text.eos } else { &[] };
+        let never: Vec<u32> = never.iter().copied().filter(|token| !ends.contains(token)).collect();
         let terms = Arc::new(Terms {
             sampling: job.sampling.clone(),
             stop: job.stop.clone(),
-            ends: own_ends.iter().chain(&job.stop.token_ids).copied().collect(),
+            later: ends.iter().chain(&never).copied().collect(),
+            ends,
+            never,
             vocab: text.vocab,
             speculation,
             prediction: job.prediction.clone(),
@@ -240,8 +247,11 @@ impl Generation {
         self.before = if draft.is_empty() { None } else { Some(sampler.clone()) };
         for ahead in 0..=draft.len() {
             // Where there is a mask, it is the mask that says when the answer may end.
-            let no_end = masked.is_none() && (ahead < early || reasons);
-            let banned: &[u32] = if no_end { &self.terms.ends } else { &[] };
+            let banned: &[u32] = match masked {
+                Some(_) => &[],
+                None if ahead < early || reasons => &self.terms.later,
+                None => &self.terms.never,
+            };
             sampler.ask(banned, specs);
             draft.get(ahead).iter().for_each(|&&token| sampler.remember(token));
         }

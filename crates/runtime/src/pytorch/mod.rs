@@ -23,6 +23,8 @@ use crate::tensor::Tensor;
 
 /// What begins a file of before 1.6, behind the version of its pickles: a number in a pickle of its own.
 const LEGACY_MAGIC: &[u8] = &[0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, b'.'];
+/// The name of a tensor that is in no dictionary.
+pub const ALONE: &str = "tensor";
 /// Bytes of that version.
 const PROTOCOL_BYTES: usize = 2;
 
@@ -44,26 +46,22 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     let archive = if is_legacy { legacy(file, bytes)? } else { zipped(file, bytes)? };
     let blame = Blame { file };
     let Archive { bytes, pickle, root, places } = archive;
-    let Some(entries) = pickle.dict(root) else {
+    let Some(entries) = named_values(&pickle, root) else {
         return Err(blame.unsupported(
             "data",
             "no dictionary",
             "weights are a dictionary of tensors by their names",
         ));
     };
-    if entries.len() > TENSORS_MAX {
-        let reason = format!("{} entries; at most {TENSORS_MAX} are allowed", entries.len());
-        return Err(blame.corrupt("data", reason));
-    }
+    let entries = entries.map_err(|reason| blame.corrupt("data", reason))?;
     let shared_file: Arc<str> = file.into();
     let (mut tensors, mut names, mut copied) = (Vec::new(), HashSet::new(), 0);
-    for &(name, value) in entries {
-        let (Some(name), Value::Tensor(view)) = (pickle.text(name), value) else { continue };
+    for (name, view) in entries {
         if name.len() > GGUF_NAME_BYTES_MAX {
             let reason = format!("a name of {} bytes; at most {GGUF_NAME_BYTES_MAX} are allowed", name.len());
             return Err(blame.corrupt("data", reason));
         }
-        if !names.insert(name) {
+        if !names.insert(name.clone()) {
             return Err(blame.corrupt(&format!("tensor {name}"), "it is there twice"));
         }
         let view = &pickle.views[view];
@@ -76,20 +74,51 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
             );
         };
         let whole = Numbers { file: bytes, place: place.clone(), storage, dtype };
-        let bytes = blame.numbers(name, view, whole, &mut copied)?;
-        tensors.push(Tensor {
-            file: shared_file.clone(),
-            name: name.to_owned(),
-            dtype,
-            shape: view.shape.clone(),
-            bytes,
-        });
+        let bytes = blame.numbers(&name, view, whole, &mut copied)?;
+        tensors.push(Tensor { file: shared_file.clone(), name, dtype, shape: view.shape.clone(), bytes });
     }
     if tensors.is_empty() {
         let reason = "weights are a dictionary of tensors by their names";
         return Err(blame.unsupported("data", "no tensor in its outermost dictionary", reason));
     }
     Ok(tensors)
+}
+
+/// What the outermost dictionary names. Where that is one of dictionaries, a module each (Kokoro's), names are joined by a full
+/// stop; a tensor by itself (a voice of Kokoro's) is called [`ALONE`].
+fn named_values(pickle: &Pickle<'_>, root: Value) -> Option<Result<Vec<(String, usize)>, String>> {
+    if let Value::Tensor(view) = root {
+        return Some(Ok(vec![(ALONE.to_owned(), view)]));
+    }
+    let (mut named, mut bytes) = (Vec::new(), 0);
+    let mut add = |names: [&str; 2], view| {
+        let name = names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join(".");
+        bytes += name.len();
+        named.push((name, view));
+        match () {
+            () if named.len() > TENSORS_MAX => Err(format!("more than {TENSORS_MAX} tensors")),
+            // Names that one dictionary gives to many may be longer than the file.
+            () if bytes > PICKLE_BYTES_MAX => Err(format!("names of more than {PICKLE_BYTES_MAX} bytes")),
+            () => Ok(()),
+        }
+    };
+    for &(name, value) in pickle.dict(root)? {
+        let Some(name) = pickle.text(name) else { continue };
+        let added = match (value, pickle.dict(value)) {
+            (Value::Tensor(view), _) => add(["", name], view),
+            (_, Some(inner)) => {
+                inner.iter().try_for_each(|&(part, value)| match (pickle.text(part), value) {
+                    (Some(part), Value::Tensor(view)) => add([name, part], view),
+                    _ => Ok(()),
+                })
+            }
+            _ => Ok(()),
+        };
+        if let Err(reason) = added {
+            return Some(Err(reason));
+        }
+    }
+    Some(Ok(named))
 }
 
 /// A file taken apart.

@@ -3,7 +3,9 @@
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind};
 
+use super::dense_gguf::LONG_FACTORS;
 use super::gguf::Keys;
+use super::mixtures::families::PHI_NOISE;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LatentShape, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec,
     Names, NormKind, NormOrder, NormSpec, Part, Projection, QkNorm, RopeSpec, SharedExpert, TransformerSpec,
@@ -93,6 +95,15 @@ const FAMILIES: &[Family] = &[
         scoring: ExpertScoring::Sigmoid,
         normalized: Some(false),
         reads: &["interleave_moe_layer_step"],
+        ..PLAIN
+    },
+    Family {
+        name: "phimoe",
+        ffn: "feed_forward_length",
+        // No key says how far.
+        scoring: ExpertScoring::Near { reach: 2.0 * PHI_NOISE },
+        normalized: Some(false),
+        reads: &["attention.layer_norm_epsilon"],
         ..PLAIN
     },
     Family { name: "afmoe", scoring: ExpertScoring::Sigmoid, ..PLAIN },
@@ -199,11 +210,19 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         },
         residual_scale,
     };
-    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let norm = match keys.architecture {
+        // Files have its epsilon under the name of another norm's.
+        "phimoe" => {
+            let eps = keys.positive("attention.layer_norm_epsilon")?;
+            NormSpec { kind: NormKind::Layer { bias: true }, eps: eps.map_or_else(|| keys.epsilon(), Ok)? }
+        }
+        _ => NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? },
+    };
     // llama.cpp takes it for granted.
     let root = if afmoe { (hidden as f32).sqrt() } else { 1.0 };
     let logits = LogitsSpec {
         scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
+        bias: has(Part::Head.bias()),
         ..LogitsSpec::plain(!has(Part::Head.weight()))
     };
     TransformerSpec {
@@ -247,6 +266,15 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
             let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?.filter(|&of| of > 0);
             let window = window.map(|window| window as u32);
             Ok((1..=layers).map(|layer| window.filter(|_| !layer.is_multiple_of(4))).collect())
+        }
+        // In published files the window is the context.
+        ("phimoe", _) => {
+            let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+            let window = keys.whole("attention.sliding_window", CONTEXT_TOKENS_MAX)?;
+            Ok(vec![
+                window.filter(|window| (1..context).contains(window)).map(|window| window as u32);
+                layers
+            ])
         }
         // The list may have entries for the layers behind the last, too.
         ("exaone-moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
@@ -334,7 +362,13 @@ fn heads(
     let names = Names::of_gguf(keys.architecture);
     let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
     let has_part = |weight: fn(Part) -> Weight, part| has(&names.of("", weight(Part::Layer(0, part))));
-    let factors = gguf.tensors.iter().find(|tensor| tensor.name == super::ROPE_FACTORS);
+    let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
+    let long = original.is_some_and(|original| context > original);
+    let factors = match keys.architecture {
+        "phimoe" => LONG_FACTORS[usize::from(!long)],
+        _ => super::ROPE_FACTORS,
+    };
+    let factors = gguf.tensors.iter().find(|tensor| tensor.name == factors);
     let mut rope = keys.rope(family.rope, shape.head_dim, context, factors)?;
     if keys.architecture == "gpt-oss"
         && let super::RopeScaling::Yarn { truncate, .. } = &mut rope.scaling

@@ -462,7 +462,7 @@ impl Names {
     /// Of the transformers library's class of decoders for a model type.
     pub(crate) fn of_model_type(model_type: &str) -> &'static Names {
         match model_type {
-            "mixtral" => &Names::MIXTRAL,
+            "mixtral" | "phimoe" => &Names::MIXTRAL,
             "minimax_m2" => &Names::MINIMAX_M2,
             "bailing_moe" | "bailing_moe_v2" => &Names::BAILING_MOE,
             "granitemoe" | "granitemoeshared" => &Names::GRANITE_MOE,

@@ -38,7 +38,7 @@ pub(super) fn by_name(name: &str) -> Option<Check> {
         "gt" | "greaterthan" | ">" => |run, value, args| ordered(run, value, args, std::cmp::Ordering::is_gt),
         "ge" | ">=" => |run, value, args| ordered(run, value, args, std::cmp::Ordering::is_ge),
         "in" => |run, value, args| compare::contains(run.meter, &operand(args)?, value),
-        "escaped" => |_, _, _| Ok(false),
+        "escaped" => |_, value, _| Ok(matches!(value, Value::Text(text) if text.is_markup())),
         "false" => |_, value, _| Ok(matches!(value, Value::Bool(false))),
         "true" => |_, value, _| Ok(matches!(value, Value::Bool(true))),
         "filter" => {

@@ -171,10 +171,13 @@ impl<'a> Run<'a> {
         let mut rest = rest.iter().peekable();
         while let Some((operator, right)) = rest.next() {
             let right = self.eval(*right)?;
-            let (Math::Add, Value::Text(a), Value::Text(b)) = (operator, &left, &right) else {
-                self.meter.steps(1)?;
-                left = operators::math(self.meter, *operator, &left, &right)?;
-                continue;
+            let (a, b) = match (operator, &left, &right) {
+                (Math::Add, Value::Text(a), Value::Text(b)) if !a.is_markup() && !b.is_markup() => (a, b),
+                _ => {
+                    self.meter.steps(1)?;
+                    left = operators::math(self.meter, *operator, &left, &right)?;
+                    continue;
+                }
             };
             let mut made = TextBuilder::new(self.meter);
             made.push_text(a)?;
@@ -183,7 +186,7 @@ impl<'a> Run<'a> {
             while let Some((Math::Add, right)) = rest.peek() {
                 rest.next();
                 match self.eval(*right)? {
-                    Value::Text(text) => made.push_text(&text)?,
+                    Value::Text(text) if !text.is_markup() => made.push_text(&text)?,
                     value => {
                         other = Some(value);
                         break;

@@ -5,6 +5,7 @@ use super::{
     eval::CallArgs,
     format, json,
     lexer::is_space,
+    markup,
     meter::{Outcome, fail},
     operators, print,
     run::Run,
@@ -28,7 +29,8 @@ pub(super) fn by_name(name: &str) -> Option<Filter> {
         "count" | "length" => length,
         "d" | "default" => default,
         "dictsort" => sequences::dictsort,
-        "e" | "escape" | "forceescape" => escape,
+        "e" | "escape" => |run, value, args| escape(run, value, args, "escape"),
+        "forceescape" => |run, value, args| escape(run, value, args, "forceescape"),
         "filesizeformat" => filesizeformat,
         "first" => first,
         "float" => float,
@@ -53,7 +55,7 @@ pub(super) fn by_name(name: &str) -> Option<Filter> {
         "replace" => replace,
         "reverse" => reverse,
         "round" => round,
-        "safe" => |_, value, _| Ok(value),
+        "safe" => |run, value, _| Ok(Value::Text(print::to_text(run.meter, &value)?.marked(true))),
         "select" => |run, value, args| sequences::select(run, value, args, true),
         "selectattr" => |run, value, args| sequences::select_by(run, value, args, true),
         "slice" => sequences::slice,
@@ -94,7 +96,7 @@ fn text_filter(run: &mut Run<'_>, value: Value, args: CallArgs, method: &str) ->
         "center" if args.positional.is_empty() => CallArgs::of(vec![Value::Int(80)]),
         _ => args,
     };
-    strings::call(run, &text, method, args)
+    markup::call(run, &text, method, args)
 }
 
 /// An argument that must be a whole number.
@@ -156,21 +158,11 @@ fn default(_: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     Ok(value)
 }
 
-fn escape(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
-    let [] = args.bind("escape", [])?;
+fn escape(run: &mut Run<'_>, value: Value, args: CallArgs, name: &'static str) -> Outcome<Value> {
+    let [] = args.bind(name, [])?;
     let text = print::to_text(run.meter, &value)?;
-    let escaped = text.map(run.meter, |c, push| {
-        let escape = match c {
-            '&' => "&amp;",
-            '<' => "&lt;",
-            '>' => "&gt;",
-            '"' => "&#34;",
-            '\'' => "&#39;",
-            other => return push(other),
-        };
-        escape.chars().try_for_each(push)
-    });
-    Ok(Value::Text(escaped?))
+    let text = if name == "escape" { text } else { text.marked(false) };
+    Ok(Value::Text(text.escaped(run.meter)?))
 }
 
 fn filesizeformat(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
@@ -201,16 +193,24 @@ fn filesizeformat(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Va
 fn first(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let [] = args.bind("first", [])?;
     let first = match &value {
-        Value::Text(_) => operators::at_index(run.meter, &value, 0)?,
+        Value::Text(_) => operators::at_index(run.meter, &value, 0)?.map(plain),
         other => Items::of(run.meter, other)?.get(0),
     };
     Ok(first.unwrap_or_else(|| Value::undefined("No first item, sequence was empty.")))
 }
 
+/// A character as one goes through a string: of no kind.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Text(text) => Value::Text(text.marked(false)),
+        other => other,
+    }
+}
+
 fn last(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let [] = args.bind("last", [])?;
     let last = match &value {
-        Value::Text(_) => operators::at_index(run.meter, &value, -1)?,
+        Value::Text(_) => operators::at_index(run.meter, &value, -1)?.map(plain),
         other => {
             let items = Items::of(run.meter, other)?;
             items.len().checked_sub(1).and_then(|at| items.get(at))
@@ -305,7 +305,7 @@ fn indent(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
         }
         made.push_part(&text, line.content)?;
     }
-    Ok(Value::Text(made.finish()?))
+    Ok(Value::Text(made.finish()?.marked(text.is_markup())))
 }
 
 fn replace(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
@@ -315,7 +315,8 @@ fn replace(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {
     let (old, new) = (print::to_text(run.meter, &old)?, print::to_text(run.meter, &new)?);
     let count = count.filter(|count| !matches!(count, Value::None));
     let count = count.map_or(Ok(-1), |count| whole(&count, "count of replace"))?;
-    strings::replace(run.meter, &text, &old, &new, count).map(Value::Text)
+    let replaced = strings::replace(run.meter, &text, &old, &new, count)?;
+    Ok(Value::Text(replaced.marked(false)))
 }
 
 fn reverse(run: &mut Run<'_>, value: Value, args: CallArgs) -> Outcome<Value> {

@@ -120,6 +120,15 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
                 None => return fail("not enough arguments for format string"),
             },
         };
+        let (kind, value) = match kind {
+            's' if format.is_markup() => ('s', Value::Text(print::to_text(meter, &value)?.escaped(meter)?)),
+            'r' | 'a' if format.is_markup() => {
+                let mut text = TextBuilder::new(meter);
+                print::repr(&value, &mut text)?;
+                ('s', Value::Text(text.finish()?.escaped(meter)?))
+            }
+            kind => (kind, value),
+        };
         percent_value(kind, &value, spec, &mut made)?;
         if format.has_request_in(begin..at) {
             made.claim(written)?;
@@ -130,7 +139,7 @@ pub(super) fn percent(meter: &Meter, format: &Text, values: &[Value], whole: &Va
     if !uses_names && !is_mapping && values_left.next().is_some() {
         return fail("not all arguments converted during string formatting");
     }
-    made.finish()
+    Ok(made.finish()?.marked(format.is_markup()))
 }
 
 fn percent_value(kind: char, value: &Value, mut spec: Spec, made: &mut TextBuilder) -> Outcome<()> {
@@ -386,7 +395,15 @@ pub(super) fn braces(run: &mut Run<'_>, format: &Text, args: CallArgs) -> Outcom
             }
             Some(_) => return fail("an unknown conversion in a format string"),
         };
-        brace_value(&value, spec, &mut made)?;
+        match &value {
+            Value::Text(text) if text.is_markup() && format.is_markup() => made.push_text(text)?,
+            _ if format.is_markup() => {
+                let mut text = TextBuilder::new(meter);
+                brace_value(&value, spec, &mut text)?;
+                made.push_text(&text.finish()?.escaped(meter)?)?;
+            }
+            _ => brace_value(&value, spec, &mut made)?,
+        }
         if format.has_request_in(begin..at) {
             made.claim(written)?;
         }

@@ -4,6 +4,7 @@
 use super::{
     compare,
     eval::CallArgs,
+    markup,
     meter::{Outcome, fail},
     run::Run,
     sequences, strings,
@@ -37,7 +38,7 @@ pub(super) fn exists(value: &Value, name: &str) -> bool {
 pub(super) fn call(run: &mut Run<'_>, value: &Value, method: &str, args: CallArgs) -> Outcome<Value> {
     let meter = run.meter;
     match value {
-        Value::Text(text) => strings::call(run, text, method, args),
+        Value::Text(text) => markup::call(run, text, method, args),
         Value::Dict(_) if DICT_CHANGES.contains(&method) => unchangeable("dict", method),
         Value::Dict(dict) => {
             if method == "get" {

@@ -15,6 +15,13 @@ pub(super) fn math(meter: &Meter, operator: Math, a: &Value, b: &Value) -> Outco
         return integers(operator, *a, *b);
     }
     match (operator, a, b) {
+        (Math::Add, Value::Text(a), Value::Text(b)) if a.is_markup() || b.is_markup() => {
+            let (a, b) = (a.escaped(meter)?, b.escaped(meter)?);
+            let mut made = TextBuilder::new(meter);
+            made.push_text(&a)?;
+            made.push_text(&b)?;
+            return Ok(Value::Text(made.finish()?.marked(true)));
+        }
         (Math::Add, Value::Text(a), Value::Text(b)) => {
             let mut made = TextBuilder::new(meter);
             made.push_text(a)?;
@@ -31,7 +38,7 @@ pub(super) fn math(meter: &Meter, operator: Math, a: &Value, b: &Value) -> Outco
             if let Some(times) = times.as_int() {
                 let mut made = TextBuilder::new(meter);
                 made.push_times(text, usize::try_from(times.max(0)).unwrap_or(usize::MAX))?;
-                return Ok(Value::Text(made.finish()?));
+                return Ok(Value::Text(made.finish()?.marked(text.is_markup())));
             }
         }
         (Math::Mul, Value::List(list), times) | (Math::Mul, times, Value::List(list)) => {
@@ -195,7 +202,7 @@ pub(super) fn slice(meter: &Meter, value: &Value, bounds: [Option<Value>; 3]) ->
                 let (at, c) = chars[at];
                 made.push_part(text, at..at + c.len_utf8())?;
             }
-            Ok(Value::Text(made.finish()?))
+            Ok(Value::Text(made.finish()?.marked(text.is_markup())))
         }
         Value::List(list) if matches!(list.kind, ListKind::List | ListKind::Tuple) => {
             let item = |at: usize| {

@@ -65,7 +65,7 @@ pub(super) fn has(name: &str) -> bool {
     NAMES.contains(&name) || name == "zfill"
 }
 
-/// `text.method(…)`.
+/// `text.method(…)`, whatever kind of string it is.
 #[inline(never)]
 pub(super) fn call(run: &mut Run<'_>, text: &Text, method: &str, args: CallArgs) -> Outcome<Value> {
     let meter = run.meter;

@@ -14,6 +14,7 @@ const HEADER_BYTES: usize = 64;
 pub(super) struct Text {
     text: Arc<str>,
     origin: Origin,
+    is_markup: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -27,12 +28,12 @@ enum Origin {
 impl Text {
     /// The template's own words.
     pub(super) fn template(text: impl Into<Arc<str>>) -> Text {
-        Text { text: text.into(), origin: Origin::Template }
+        Text { text: text.into(), origin: Origin::Template, is_markup: false }
     }
 
     /// The request's words.
     pub(super) fn request(text: impl Into<Arc<str>>) -> Text {
-        Text { text: text.into(), origin: Origin::Request }
+        Text { text: text.into(), origin: Origin::Request, is_markup: false }
     }
 
     /// Words of one or the other.
@@ -60,6 +61,35 @@ impl Text {
     /// Whether any byte came from the request.
     pub(super) fn has_request(&self) -> bool {
         !matches!(self.origin, Origin::Template) && !self.text.is_empty()
+    }
+
+    /// Whether it is what Jinja2 takes for written in HTML: what is added to it is escaped.
+    pub(super) fn is_markup(&self) -> bool {
+        self.is_markup
+    }
+
+    /// The string, taken for written in HTML or not.
+    pub(super) fn marked(self, is_markup: bool) -> Text {
+        Text { is_markup, ..self }
+    }
+
+    /// What it is in HTML.
+    pub(super) fn escaped(&self, meter: &Meter) -> Outcome<Text> {
+        if self.is_markup {
+            return Ok(self.clone());
+        }
+        let escaped = self.map(meter, |c, push| {
+            let escape = match c {
+                '&' => "&amp;",
+                '<' => "&lt;",
+                '>' => "&gt;",
+                '"' => "&#34;",
+                '\'' => "&#39;",
+                other => return push(other),
+            };
+            escape.chars().try_for_each(push)
+        });
+        Ok(escaped?.marked(true))
     }
 
     /// The request's bytes inside of `range`, as ranges of the whole string.
@@ -95,7 +125,7 @@ impl Text {
                 Origin::new(&ranges, range.len())
             }
         };
-        Ok(Text { text, origin })
+        Ok(Text { text, origin, is_markup: self.is_markup })
     }
 
     /// Whether a byte of a part came from the request.
@@ -262,7 +292,7 @@ impl<'m> TextBuilder<'m> {
     pub(super) fn finish(self) -> Outcome<Text> {
         self.meter.bytes(HEADER_BYTES)?;
         let origin = Origin::new(&self.ranges, self.text.len());
-        Ok(Text { text: self.text.into(), origin })
+        Ok(Text { text: self.text.into(), origin, is_markup: false })
     }
 
     /// The characters, and the request's bytes among them.

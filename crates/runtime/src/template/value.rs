@@ -370,7 +370,9 @@ impl Items {
             Value::Text(text) => {
                 meter.values(text.len())?;
                 let chars = text.as_str().char_indices();
-                let char = |(at, c): (usize, char)| text.slice(meter, at..at + c.len_utf8()).map(Value::Text);
+                let char = |(at, c): (usize, char)| -> Outcome<Value> {
+                    Ok(Value::Text(text.slice(meter, at..at + c.len_utf8())?.marked(false)))
+                };
                 Items::Made(chars.map(char).collect::<Outcome<_>>()?)
             }
             other => return fail(format!("'{}' object is not iterable", other.type_name())),

@@ -192,7 +192,7 @@ impl World<'_> {
         let right = match end {
             JobEnd::Done | JobEnd::NotANumber { .. } => true,
             // No request of the simulator has one.
-            JobEnd::Constraint { .. } => false,
+            JobEnd::Constraint { .. } | JobEnd::Unsayable { .. } => false,
             JobEnd::Deadline => client.deadline_us().is_some_and(|deadline| deadline <= now),
             JobEnd::Stopped(LOST) => life.left && !seen,
             JobEnd::Stopped(why) => life.stopped == Some(*why),

@@ -25,6 +25,7 @@ const MIXTURES: &[(&str, bool)] = &[
     ("exaone-moe", true),
     ("hunyuan-moe", true),
     ("afmoe", true),
+    ("phimoe", true),
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),

@@ -1,5 +1,5 @@
 //! Mixtures of experts whose attention is Llama's, or nearly: OLMoE, Granite MoE, ERNIE 4.5 MoE, MiniMax-M2, DeepSeek's first,
-//! Ling, EXAONE MoE, Solar Open and Arcee's Trinity.
+//! Ling, EXAONE MoE, Solar Open, Arcee's Trinity and Phi-3.5-MoE.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, RopeKind};
 use serde_json::Value;
@@ -7,11 +7,13 @@ use serde_json::Value;
 use super::{Base, Read, after_dense, or, rope, routed, routed_by_sigmoid, turned};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_MAX, WIDTH_MAX};
+use crate::spec::dense::rope_settings;
 use crate::spec::dense_own::hunyuan as settle_hunyuan;
 use crate::spec::hf::windows_by_type;
+use crate::spec::rope::long_factors;
 use crate::spec::{
-    AttentionSpec, Config, ExpertsSpec, HeadSpec, LogitsSpec, Mask, MlpSpec, NormOrder, QkNorm, SharedExpert,
-    TransformerSpec,
+    AttentionSpec, Config, ExpertsSpec, HeadSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
+    QkNorm, RopeSpec, SharedExpert, TransformerSpec,
 };
 
 pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
@@ -28,6 +30,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("solar_open", "SolarOpenForCausalLM", solar_open),
     ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan),
     ("afmoe", "AfmoeForCausalLM", afmoe),
+    ("phimoe", "PhimoeForCausalLM", phimoe),
 ];
 
 /// Refuses settings that make another model of a family unless they are what it takes for granted.
@@ -391,6 +394,62 @@ fn exaone_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
         };
         (attention, mlp(layer))
     })
+}
+
+/// How far below another an expert may score and still be near it: twice the noise that the router was trained with.
+pub(in crate::spec) const PHI_NOISE: f32 = 0.01;
+
+fn phimoe(config: &Config) -> Result<TransformerSpec, LoadError> {
+    let base = Base::read(config)?;
+    let heads = base.heads(config)?;
+    let names = ("num_local_experts", "num_experts_per_tok", "intermediate_size");
+    let mut experts = softmax(config, &base, names, false)?;
+    if experts.used != 2 {
+        return Err(config.unsupported(names.1, experts.used, "the family's own class knows 2 alone"));
+    }
+    let noise = config.positive("router_jitter_noise")?.unwrap_or(PHI_NOISE);
+    experts.scoring = ExpertScoring::Near { reach: 2.0 * noise };
+    let biased = config.bool("attention_bias")?.unwrap_or(false);
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.filter(|&window| window < base.context);
+    let settings = rope_settings(config, "")?;
+    let named = match settings.string("rope_type")? {
+        Some(named) => named,
+        None => settings.string("type")?.unwrap_or("default"),
+    };
+    let turned = (RopeKind::Neox, heads.head_dim);
+    let rope = if matches!(named, "longrope" | "su") {
+        let (factors, _) = long_factors(config, &settings, base.context)?;
+        const ORIGINAL: &str = "original_max_position_embeddings";
+        let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
+            None => settings.count(ORIGINAL, CONTEXT_TOKENS_MAX)?,
+            original => original,
+        };
+        let long = original.is_some_and(|original| base.context > original);
+        let key = if long { "long_mscale" } else { "short_mscale" };
+        let magnitude = settings.positive(key)?.ok_or_else(|| settings.missing(key))?;
+        // Read as one that is not stretched, for what remains of it.
+        let mut plain = config.clone();
+        plain.settings.remove("rope_scaling");
+        plain.settings.remove("rope_parameters");
+        let theta = settings.positive("rope_theta")?.unwrap_or(1e6);
+        let (plain, _) = rope(&plain, turned, (theta, base.context))?;
+        RopeSpec { factors: Some(factors), magnitude, ..plain }
+    } else {
+        rope(config, turned, (1e6, base.context))?.0
+    };
+    let spec = base.spec(config, "phimoe", (rope, 1e-5), |_| {
+        let attention = AttentionSpec {
+            mask: Mask::Causal { window: window.map(|window| window as u32) },
+            qkv_bias: biased,
+            output_bias: biased,
+            ..AttentionSpec::causal(heads)
+        };
+        (attention, MlpSpec::Experts(experts))
+    })?;
+    let norm = NormSpec { kind: NormKind::Layer { bias: true }, ..spec.norm };
+    let bias = config.bool("lm_head_bias")?.unwrap_or(false);
+    let head = LogitsSpec { bias, ..LogitsSpec::plain(spec.head.tied()) };
+    Ok(TransformerSpec { norm, head: HeadSpec::Logits(head), ..spec })
 }
 
 fn solar_open(config: &Config) -> Result<TransformerSpec, LoadError> {

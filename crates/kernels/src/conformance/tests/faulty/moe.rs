@@ -83,7 +83,12 @@ impl Faulty {
             Fault::ScoringSwapped => {
                 params.scoring = match params.scoring {
                     ExpertScoring::Softmax => ExpertScoring::Sigmoid,
-                    ExpertScoring::Sigmoid => ExpertScoring::Softmax,
+                    ExpertScoring::Sigmoid | ExpertScoring::Near { .. } => ExpertScoring::Softmax,
+                }
+            }
+            Fault::ReachIgnored => {
+                if let ExpertScoring::Near { reach } = &mut params.scoring {
+                    *reach = f32::MAX;
                 }
             }
             Fault::ExpertGroupsIgnored => params.groups = None,
@@ -98,6 +103,18 @@ impl Faulty {
         }
         let chooses_by = correction.filter(|_| self.fault != Fault::CorrectionIgnored);
         let mut chosen = formulas::route(&scores, &params, chooses_by)?;
+        if self.fault == Fault::NearByEach
+            && let ExpertScoring::Near { .. } = params.scoring
+        {
+            // Those chosen before still count among the near.
+            for at in 1..chosen.len() {
+                let alone = MoeParams { experts_used: 1, ..params };
+                let mut scores = scores.clone();
+                let top = scores[chosen[at].0];
+                chosen[..at].iter().for_each(|&(before, _)| scores[before] = top);
+                chosen[at].1 = formulas::route(&scores, &alone, None)?[0].1;
+            }
+        }
         if let (Fault::CorrectionWeighed, Some(correction)) = (self.fault, correction) {
             chosen.iter_mut().for_each(|(expert, weight)| *weight += f64::from(correction[*expert]));
         }

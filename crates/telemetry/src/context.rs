@@ -1,19 +1,22 @@
-//! W3C Trace Context: the trace that a request is part of, taken from its headers and passed on to the engine as it came.
-//! This gateway adds no span of its own, so the engine's parent is the caller's.
+//! W3C Trace Context: the trace that a request is part of, taken from its headers and passed on. What is none is no error:
+//! the request is as good without.
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, HeaderValue};
-use tonic::metadata::{AsciiMetadataValue, MetadataMap};
-
-use crate::limits::TRACE_STATE_BYTES_MAX;
+use http::{HeaderMap, HeaderValue};
+use opentelemetry::{
+    SpanId, TraceFlags, TraceId,
+    trace::{SpanContext, TraceState},
+};
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
+/// Bytes of a request's `traceparent` and of its `tracestate`.
+const BYTES_MAX: usize = 1024;
 
-/// A trace; cloning it is cheap.
+/// A place in a trace; cloning it is cheap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Trace(Arc<Parts>);
+pub struct TraceContext(Arc<Parts>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
@@ -21,9 +24,9 @@ struct Parts {
     state: Option<String>,
 }
 
-impl Trace {
+impl TraceContext {
     /// The trace of a request; None where it is part of none, or says so wrongly: then it is as if it had said nothing.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Trace> {
+    pub fn of(headers: &HeaderMap) -> Option<TraceContext> {
         let mut parents = headers.get_all(TRACEPARENT).iter();
         let parent = parents.next()?.to_str().ok()?.trim();
         if parents.next().is_some() || !is_parent(parent) {
@@ -31,26 +34,47 @@ impl Trace {
         }
         let states = headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str);
         let state = states.collect::<Result<Vec<&str>, _>>().unwrap_or_default().join(",");
-        let state = (!state.is_empty() && state.len() <= TRACE_STATE_BYTES_MAX).then_some(state);
-        Some(Trace(Arc::new(Parts { parent: parent.to_owned(), state })))
+        let state = (!state.is_empty() && state.len() <= BYTES_MAX).then_some(state);
+        Some(TraceContext(Arc::new(Parts { parent: parent.to_owned(), state })))
     }
 
-    /// 32 hexadecimal digits.
-    pub(crate) fn id(&self) -> &str {
+    /// Of a span of this process.
+    pub(crate) fn of_span(span: &SpanContext) -> TraceContext {
+        let (trace, id, flags) = (span.trace_id(), span.span_id(), span.trace_flags().to_u8() & 1);
+        let state = Some(span.trace_state().header()).filter(|state| !state.is_empty());
+        TraceContext(Arc::new(Parts { parent: format!("00-{trace}-{id}-{flags:02x}"), state }))
+    }
+
+    /// The trace's id: 32 hexadecimal digits.
+    pub fn id(&self) -> &str {
         &self.0.parent[3..35]
     }
 
-    /// Puts it into a call.
-    pub(crate) fn tell(&self, metadata: &mut MetadataMap) {
+    /// Whether who began the trace wants it kept.
+    pub fn is_sampled(&self) -> bool {
+        u8::from_str_radix(&self.0.parent[53..55], 16).is_ok_and(|flags| flags & 1 == 1)
+    }
+
+    /// Puts it into the headers of a call.
+    pub fn tell(&self, headers: &mut HeaderMap) {
         let mut put = |name: &'static str, text: &str| {
-            if let Ok(value) = AsciiMetadataValue::try_from(text) {
-                metadata.insert(name, value);
+            if let Ok(value) = HeaderValue::from_str(text) {
+                headers.insert(name, value);
             }
         };
         put(TRACEPARENT, &self.0.parent);
         if let Some(state) = &self.0.state {
             put(TRACESTATE, state);
         }
+    }
+
+    /// As the parent of a span.
+    pub(crate) fn remote(&self) -> SpanContext {
+        let trace = TraceId::from_hex(self.id()).unwrap_or(TraceId::INVALID);
+        let span = SpanId::from_hex(&self.0.parent[36..52]).unwrap_or(SpanId::INVALID);
+        let flags = if self.is_sampled() { TraceFlags::SAMPLED } else { TraceFlags::default() };
+        let state = self.0.state.as_deref().and_then(|state| state.parse::<TraceState>().ok());
+        SpanContext::new(trace, span, flags, true, state.unwrap_or_default())
     }
 }
 
@@ -74,36 +98,38 @@ fn is_parent(text: &str) -> bool {
         && !zero(span)
         && hex(flags, 2)
         && (version != "00" || parts.next().is_none())
-        && text.len() <= TRACE_STATE_BYTES_MAX
+        && text.len() <= BYTES_MAX
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, HeaderValue};
-    use tonic::metadata::MetadataMap;
+    use http::{HeaderMap, HeaderValue};
 
-    use super::Trace;
+    use super::TraceContext;
 
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    fn of(pairs: &[(&'static str, &str)]) -> Option<Trace> {
+    fn of(pairs: &[(&'static str, &str)]) -> Option<TraceContext> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        Trace::of(&headers)
+        TraceContext::of(&headers)
     }
 
     #[test]
     fn a_trace_is_passed_on_as_it_came() {
         let trace = of(&[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")]).unwrap();
-        assert_eq!(trace.id(), "4bf92f3577b34da6a3ce929d0e0e4736");
-        let mut metadata = MetadataMap::new();
-        trace.tell(&mut metadata);
-        assert_eq!(metadata.get("traceparent").unwrap(), PARENT);
-        assert_eq!(metadata.get("tracestate").unwrap(), "a=1,b=2");
+        assert_eq!((trace.id(), trace.is_sampled()), ("4bf92f3577b34da6a3ce929d0e0e4736", true));
+        let mut headers = HeaderMap::new();
+        trace.tell(&mut headers);
+        assert_eq!(headers["traceparent"], PARENT);
+        assert_eq!(headers["tracestate"], "a=1,b=2");
+        assert!(!of(&[("traceparent", &PARENT.replace("-01", "-00"))]).unwrap().is_sampled());
         // Of a later version what this one knows is read.
         assert!(of(&[("traceparent", &format!("cc{}-what-else", &PARENT[2..]))]).is_some());
+        // Through the library's form and back it is the same.
+        assert_eq!(TraceContext::of_span(&trace.remote()), trace);
     }
 
     #[test]

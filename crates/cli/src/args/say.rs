@@ -1,0 +1,99 @@
+//! What `say` takes.
+
+use super::engine::{EngineArgs, LogLevel, StoreArgs};
+use clap::{Args, ValueEnum};
+use hanzo_engine_proto::v1::SoundFormat;
+use std::path::PathBuf;
+
+/// A format of sound, and what its files are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SayFormat {
+    Wav,
+    Mp3,
+    Opus,
+    Flac,
+    /// 16-bit samples alone
+    Pcm,
+}
+
+impl SayFormat {
+    /// The contract's name of it.
+    pub(crate) fn wire(self) -> SoundFormat {
+        match self {
+            SayFormat::Wav => SoundFormat::Wav,
+            SayFormat::Mp3 => SoundFormat::Mp3,
+            SayFormat::Opus => SoundFormat::Opus,
+            SayFormat::Flac => SoundFormat::Flac,
+            SayFormat::Pcm => SoundFormat::Pcm,
+        }
+    }
+
+    /// That of files with this extension.
+    pub(crate) fn of_extension(extension: &str) -> Option<Self> {
+        match extension.to_ascii_lowercase().as_str() {
+            "wav" => Some(SayFormat::Wav),
+            "mp3" => Some(SayFormat::Mp3),
+            "opus" | "ogg" => Some(SayFormat::Opus),
+            "flac" => Some(SayFormat::Flac),
+            "pcm" | "raw" => Some(SayFormat::Pcm),
+            _ => None,
+        }
+    }
+}
+
+/// `say`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  hanzo-engine say -m ./kokoro \"Hello, world!\" -o hello.mp3
+  hanzo-engine say -m ./kokoro --voice bm_george --speed 1.2 --input chapter.txt -o chapter.opus
+  hanzo-engine say -m ./kokoro --voice af_heart:0.7+af_bella:0.3 \"A blend.\" -o - | aplay
+  hanzo-engine say -m ./kokoro --voices
+
+Sound is written as it is made, sentence by sentence. The file's name says its format unless --format does; to stdout goes wav. Words that no dictionary has are said by their letters, and told.
+
+A running daemon does the work where one answers; else this process loads the model itself.")]
+pub(crate) struct SayArgs {
+    /// Name of a model, or path to its files
+    #[arg(long, short, value_name = "MODEL")]
+    pub(crate) model: String,
+    /// What is to be said
+    #[arg(value_name = "TEXT", required_unless_present_any = ["input", "voices"], conflicts_with = "input")]
+    pub(crate) text: Option<String>,
+    /// Say what is in this file, or - for stdin
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Write the sound here, or - for stdout
+    #[arg(long, short, value_name = "FILE", required_unless_present = "voices")]
+    pub(crate) output: Option<PathBuf>,
+    /// One of the model's voices, OpenAI's name for one, or a blend [default: the model's first]
+    #[arg(long, value_name = "VOICE")]
+    pub(crate) voice: Option<String>,
+    /// Times as fast, 0.25 to 4
+    #[arg(long, value_name = "X")]
+    pub(crate) speed: Option<f32>,
+    /// The file's format [default: as its name says]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<SayFormat>,
+    /// Of the text, such as en-us [default: the voice's]
+    #[arg(long, value_name = "LANGUAGE")]
+    pub(crate) language: Option<String>,
+    /// The text is phonemes, in the model's own signs
+    #[arg(long)]
+    pub(crate) phonemes: bool,
+    /// Of what the model draws; the same says the same
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// List the model's voices
+    #[arg(long, conflicts_with_all = ["text", "input", "output"])]
+    pub(crate) voices: bool,
+    /// Say nothing of how long it took
+    #[arg(long)]
+    pub(crate) quiet: bool,
+    /// How much is logged, on stderr, when this process loads the model itself
+    #[arg(long, value_name = "LEVEL", default_value = "error")]
+    pub(crate) log_level: LogLevel,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+}

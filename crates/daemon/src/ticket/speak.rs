@@ -1,0 +1,103 @@
+//! One text that is said, between its client and its worker: the samples of its pieces lie there. Dropping the client's end is
+//! the cancellation.
+
+use std::{
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use hanzo_engine_runtime::{Event, EventKind, JobId};
+use hanzo_engine_voice::SpeechJob;
+
+use super::{ClientState, Events, JobEnd, Line, line};
+use crate::{
+    admission::{Admission, QueuePlace},
+    limits::{SPEECH_PIECES_MAX, SPEECH_STEP_PIECES},
+    metrics::ModelMetrics,
+};
+
+/// The worker's end.
+pub(crate) struct SpeakTicket {
+    pub(crate) id: JobId,
+    job: Option<SpeechJob>, // until the engine has it
+    phonemes: u32,
+    line: Line<SpokenPiece>,
+}
+
+/// A piece of a text, with what only the worker can measure.
+pub(crate) struct SpokenPiece {
+    pub(crate) samples: Vec<f32>,
+    /// From arrival to now.
+    pub(crate) elapsed: Duration,
+}
+
+/// The client's end.
+pub(crate) type SpokenPieces = Events<SpokenPiece>;
+
+/// The two ends of a text that is said; `worker` is woken when the client reads or leaves.
+pub(crate) fn speak_ticket(
+    job: SpeechJob,
+    place: QueuePlace,
+    times: (Instant, Option<Instant>),
+    worker: Waker,
+) -> (SpeakTicket, SpokenPieces) {
+    let (line, pieces) = line(place, times, SPEECH_PIECES_MAX, worker);
+    let (id, phonemes) = (job.id, job.speech.phonemes);
+    (SpeakTicket { id, job: Some(job), phonemes, line }, pieces)
+}
+
+impl SpeakTicket {
+    /// What is to be said, for the engine; once.
+    pub(crate) fn take_job(&mut self) -> Option<SpeechJob> {
+        self.job.take()
+    }
+
+    /// When it must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.line.deadline()
+    }
+
+    /// Whether its client left, is late or reads again.
+    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
+        self.line.client_state(now)
+    }
+
+    /// Passes on what was said. True when it was the last.
+    pub(crate) fn pass(
+        &mut self,
+        event: Event,
+        now: Instant,
+        (metrics, admission): (&ModelMetrics, &Admission),
+    ) -> bool {
+        match event.kind {
+            EventKind::Started { .. } if self.line.begin(now, metrics) => {
+                metrics.prompt_tokens.inc_by(u64::from(self.phonemes));
+                metrics.prompt_length.observe(f64::from(self.phonemes));
+            }
+            EventKind::Said(samples) => {
+                self.line.send(SpokenPiece { samples, elapsed: self.line.elapsed(now) });
+            }
+            EventKind::Finished { .. } => {
+                self.line.done(now, admission);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Whether it must pause, because its next piece might not fit.
+    pub(crate) fn must_pause(&self) -> bool {
+        self.line.must_pause(SPEECH_STEP_PIECES)
+    }
+
+    /// Ends it early; pieces that lie there are still heard first.
+    pub(crate) fn end(self, end: JobEnd) {
+        self.line.end(end);
+    }
+
+    /// Ends it because its worker failed.
+    pub(crate) fn fail(self, error_id: &str) {
+        self.line.fail(error_id);
+    }
+}

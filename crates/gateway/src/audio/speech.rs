@@ -1,0 +1,266 @@
+//! `POST /v1/audio/speech`, a text said in the shape of OpenAI's, and `GET /v1/audio/voices`. Sound goes out as it comes, sentence by
+//! sentence, as a file or as server-sent events.
+
+use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    Extension, Json,
+    body::Body,
+    extract::{RawQuery, State},
+    http::header,
+    response::{IntoResponse as _, Response},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use hanzo_engine_proto::v1::{
+    Capability, SoundFormat, SpeakEvent, SpeakRequest, Voice, speak_event::Event, speak_request::Input,
+};
+use serde_json::{Value, json};
+use tonic::Status;
+
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::SPEECH_CHARS_MAX,
+    openai::frames::Frames,
+    query,
+    request::{filled, keep_alive, model, priority},
+    select::select,
+    until::Until,
+};
+
+/// What formats are called; `aac` is OpenAI's too, and nothing here writes it.
+const FORMATS: [(&str, SoundFormat); 6] = [
+    ("mp3", SoundFormat::Mp3),
+    ("opus", SoundFormat::Opus),
+    ("flac", SoundFormat::Flac),
+    ("wav", SoundFormat::Wav),
+    ("pcm", SoundFormat::Pcm),
+    ("aac", SoundFormat::Unspecified),
+];
+
+/// What a body asks for.
+struct Asked {
+    /// Without the request's id and its client.
+    request: SpeakRequest,
+    events: bool,
+}
+
+/// Says a text.
+pub(crate) async fn speak(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
+    let received = body::read(&app, incoming).await?;
+    let (Asked { mut request, events }, room) = received.into(|fields, _| read(fields)).await?;
+    request.request_id = asker.id.as_str().to_owned();
+    request.client = asker.id.client();
+    request.model = select(&app, &asker, request.model, &[Capability::Speak]).await?.model;
+    let phonemes = matches!(request.input, Some(Input::Phonemes(_)));
+    let until = Until::of(&app);
+    let mut engine = app.engine(&asker);
+    let said =
+        until.run(engine.speak(request, until.deadline)).await.map_err(|error| named(error, phonemes))?;
+    let mut sound = Sound { events: Box::pin(said), until, phonemes };
+    // What cannot be said is refused before the first byte.
+    let Some(Event::Started(started)) = sound.next().await? else {
+        return Err(ApiError::internal("the engine began with something else than the beginning"));
+    };
+    let first = sound.next().await?;
+    drop(room);
+    let state = Some((first, sound));
+    if events {
+        let silence = Duration::from_secs(app.config.sse_keep_alive_s);
+        let frames = stream::unfold(state, move |state| async move { Some(frame(state?, silence).await) });
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            (header::CACHE_CONTROL, "no-cache"),
+            // nginx would hold the events back otherwise.
+            (header::HeaderName::from_static("x-accel-buffering"), "no"),
+        ];
+        return Ok((headers, Body::from_stream(frames)).into_response());
+    }
+    let bytes = stream::unfold(state, |state| async { bytes(state?).await });
+    Ok(([(header::CONTENT_TYPE, started.mime_type)], Body::from_stream(bytes)).into_response())
+}
+
+/// Sound on its way from the engine. Dropping it ends the engine's work.
+struct Sound {
+    events: Pin<Box<dyn Stream<Item = Result<SpeakEvent, Status>> + Send>>,
+    until: Until,
+    phonemes: bool,
+}
+
+impl Sound {
+    /// What comes next, within the request's time.
+    async fn next(&mut self) -> Result<Option<Event>, ApiError> {
+        loop {
+            let next = self.until.run(async { self.events.next().await.transpose() }).await;
+            match next.map_err(|error| named(error, self.phonemes))? {
+                Some(SpeakEvent { event: None }) => {} // of a kind that this version does not know
+                next => return Ok(next.and_then(|next| next.event)),
+            }
+        }
+    }
+}
+
+/// With the client's names for what the engine calls otherwise.
+fn named(error: ApiError, phonemes: bool) -> ApiError {
+    error.renamed(|field| {
+        Some(match field {
+            "text" | "input" if phonemes => "phonemes".to_owned(),
+            "text" => "input".to_owned(),
+            "format" => "response_format".to_owned(),
+            other => other.to_owned(),
+        })
+    })
+}
+
+/// What was taken already, and what is yet to come.
+type Rest = (Option<Event>, Sound);
+
+/// The file's next bytes. One that ends early says so by ending badly.
+async fn bytes((early, mut sound): Rest) -> Option<(Result<Bytes, io::Error>, Option<Rest>)> {
+    let mut event = Ok(early);
+    loop {
+        match event {
+            Ok(Some(Event::Data(data))) => return Some((Ok(data), Some((None, sound)))),
+            Ok(Some(Event::Finished(_))) => return None,
+            Ok(Some(Event::Started(_)) | None) => {}
+            Err(error) => return Some((Err(broken(&error)), None)),
+        }
+        event = sound.next().await.and_then(|event| event.map(Some).ok_or_else(ended));
+    }
+}
+
+fn ended() -> ApiError {
+    ApiError::internal("the engine's stream ended before the text had")
+}
+
+fn broken(error: &ApiError) -> io::Error {
+    tracing::warn!(status = error.status().as_u16(), "speech failed");
+    io::Error::other(error.json().to_string())
+}
+
+/// OpenAI's next event, and the stream if it goes on; a comment where none has come for so long.
+async fn frame((early, mut sound): Rest, silence: Duration) -> (Result<Bytes, Infallible>, Option<Rest>) {
+    let mut frames = Frames::default();
+    let event = match early {
+        Some(event) => Ok(Some(event)),
+        None => match tokio::time::timeout(silence, sound.next()).await {
+            Ok(event) => event,
+            Err(_) => return (Ok(Bytes::from_static(b": keep-alive\n\n")), Some((None, sound))),
+        },
+    };
+    let event = event.and_then(|event| event.ok_or_else(ended));
+    let mut rest = None;
+    match event {
+        Ok(Event::Data(data)) => {
+            frames.data(&json!({"type": "speech.audio.delta", "audio": BASE64_STANDARD.encode(data)}));
+            rest = Some((None, sound));
+        }
+        Ok(Event::Finished(finished)) => {
+            // Sound is no tokens here: what the model writes are samples.
+            let input = finished.input_tokens;
+            let usage = json!({"input_tokens": input, "output_tokens": 0, "total_tokens": input});
+            let unknown = finished.unknown_words;
+            frames.data(&json!({"type": "speech.audio.done", "usage": usage, "unknown_words": unknown}));
+        }
+        Ok(Event::Started(_)) => rest = Some((None, sound)),
+        Err(error) => {
+            tracing::warn!(status = error.status().as_u16(), "speech failed");
+            frames.data(&error.json());
+        }
+    }
+    (Ok(frames.bytes().into()), rest)
+}
+
+fn read(mut fields: Fields<'_>) -> Result<Asked, ApiError> {
+    let model = model(&mut fields)?;
+    let bounded = |field: Field| {
+        let path = field.path();
+        let text = filled(field)?;
+        match text.chars().count() {
+            count if count > SPEECH_CHARS_MAX => {
+                let problem = format!("has {count} characters; at most {SPEECH_CHARS_MAX} are allowed");
+                Err(ApiError::field(&path, problem))
+            }
+            _ => Ok(text),
+        }
+    };
+    let input = match (fields.take("input"), fields.take("phonemes")) {
+        (Some(_), Some(phonemes)) => return Err(phonemes.error("stands for input; send one of them")),
+        (None, Some(phonemes)) => Input::Phonemes(bounded(phonemes)?),
+        (Some(text), None) => Input::Text(bounded(text)?),
+        (None, None) => return Err(ApiError::field("input", "required")),
+    };
+    let voice = fields.take("voice").map(filled).transpose()?.unwrap_or_default();
+    let speed = fields.take("speed").map(|field| field.number(0.25..=4.0)).transpose()?;
+    let format = fields.take("response_format").map(format_of).transpose()?.unwrap_or(SoundFormat::Mp3);
+    let stream_format =
+        fields.take("stream_format").map(|field| field.word(&["audio", "sse"])).transpose()?;
+    let instructions = fields.take("instructions").map(Field::string).transpose()?.unwrap_or_default();
+    let language = fields.take("language").map(filled).transpose()?.unwrap_or_default();
+    let seed = fields.take("seed").map(|field| field.integer(0..=u64::MAX)).transpose()?;
+    let request = SpeakRequest {
+        model,
+        input: Some(input),
+        voice,
+        speed,
+        format: format.into(),
+        language,
+        seed,
+        instructions,
+        priority: priority(&mut fields)?,
+        keep_alive: keep_alive(&mut fields)?,
+        ..SpeakRequest::default()
+    };
+    fields.finish()?;
+    Ok(Asked { request, events: stream_format == Some("sse") })
+}
+
+fn format_of(field: Field<'_>) -> Result<SoundFormat, ApiError> {
+    let path = field.path();
+    let word = field.word(&FORMATS.map(|(word, _)| word))?;
+    let format = FORMATS.iter().find(|(known, _)| *known == word).map(|(_, format)| *format);
+    format.filter(|format| *format != SoundFormat::Unspecified).ok_or_else(|| {
+        ApiError::unsupported(&path, "aac is written by nothing here; use mp3, opus, flac, wav or pcm")
+    })
+}
+
+/// The voices of a model.
+pub(crate) async fn voices(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, ApiError> {
+    let mut model = String::new();
+    for (name, value) in query::pairs(query.as_deref()) {
+        match name.as_str() {
+            "model" => model = value,
+            _ if app.config.lenient => {}
+            name => return Err(ApiError::field(name, "unknown parameter")),
+        }
+    }
+    let model = select(&app, &asker, model, &[Capability::Speak]).await?.model;
+    let until = Until::of(&app);
+    let engine = app.engine(&asker);
+    let answer = until.run(engine.voices(model, until.deadline)).await?;
+    let voices: Vec<Value> = answer.voices.iter().map(voice).collect();
+    Ok(Json(json!({"object": "list", "model": answer.model, "voices": voices})))
+}
+
+fn voice(voice: &Voice) -> Value {
+    json!({
+        "id": voice.name,
+        "name": voice.name,
+        "language": voice.language,
+        "gender": voice.gender,
+        "aliases": voice.aliases,
+    })
+}

@@ -1,0 +1,87 @@
+//! The span of a request over HTTP: begun with its headers, told of with its last byte. What the engine does for it are spans
+//! of the engine's own, in the same trace.
+
+use axum::http::{HeaderMap, Method};
+use hanzo_engine_telemetry::{KeyValue, Span, TraceContext, Traces};
+
+use crate::record::Recorded;
+
+/// Which trace a request is part of, and its span where one is made.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// What is passed on: of its span, or as it came where it has none.
+    pub(crate) trace: Option<TraceContext>,
+    span: Option<Span>,
+}
+
+impl Watched {
+    /// Of a request that has just arrived. Who asks how the server is has no span.
+    pub(crate) fn arrival(
+        traces: &Traces,
+        method: &Method,
+        route: &str,
+        operation: bool,
+        headers: &HeaderMap,
+    ) -> Watched {
+        let came = TraceContext::of(headers);
+        let span = match operation {
+            true => None,
+            false => traces.arrival(format!("{method} {route}"), came.as_ref()),
+        };
+        let trace = span.as_ref().map(Span::context).or(came);
+        if let Some(mut span) = span {
+            span.say([
+                KeyValue::new("http.request.method", method.to_string()),
+                KeyValue::new("http.route", route.to_owned()),
+            ]);
+            return Watched { trace, span: Some(span) };
+        }
+        Watched { trace, span: None }
+    }
+
+    /// It has ended.
+    pub(crate) fn end(
+        &mut self,
+        (id, route): (&str, &str),
+        status: u16,
+        outcome: &'static str,
+        known: &Recorded,
+    ) {
+        let Some(mut span) = self.span.take().filter(Span::is_kept) else { return };
+        span.say([
+            KeyValue::new("http.response.status_code", i64::from(status)),
+            KeyValue::new("hanzo_engine.request_id", id.to_owned()),
+            KeyValue::new("hanzo_engine.outcome", outcome),
+        ]);
+        span.say(operation(route).map(|name| KeyValue::new("gen_ai.operation.name", name)));
+        if let Some(model) = &known.model {
+            span.say([KeyValue::new("gen_ai.response.model", model.clone())]);
+        }
+        if known.prompt_tokens > 0 {
+            span.say([
+                KeyValue::new("gen_ai.usage.input_tokens", known.prompt_tokens as i64),
+                KeyValue::new("gen_ai.usage.output_tokens", known.completion_tokens as i64),
+            ]);
+        }
+        match known.error {
+            Some(code) => span.fail(format!("{code:?}"), "the answer broke off".to_owned()),
+            None if status >= 500 => span.fail(status.to_string(), "the request failed".to_owned()),
+            None => {}
+        }
+        span.end();
+    }
+}
+
+/// What a route is called by the semantic conventions for generative models; nothing where they have no name for it.
+fn operation(route: &str) -> Option<&'static str> {
+    match route {
+        "/v1/chat/completions" | "/v1/messages" | "/v1/responses" | "/api/chat" => Some("chat"),
+        "/v1/completions" | "/completion" | "/completions" | "/infill" | "/api/generate" => {
+            Some("text_completion")
+        }
+        "/v1/embeddings" | "/embed" | "/embeddings" | "/embedding" | "/api/embed" | "/api/embeddings" => {
+            Some("embeddings")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,237 @@
+//! Sound going out: samples of one channel into a file of some format, as they come.
+
+mod flac;
+#[cfg(feature = "mp3")]
+mod mp3;
+mod opus;
+mod wav;
+
+use self::wav::header;
+
+/// How a file of sound is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// 16-bit PCM behind a header that says that the length is not known.
+    Wav,
+    /// 16-bit little-endian samples alone.
+    Pcm,
+    /// MPEG layer III of a constant rate.
+    Mp3,
+    /// FLAC of 16 bits, whose head says that the length is not known.
+    Flac,
+    /// Opus in Ogg.
+    Opus,
+}
+
+impl Format {
+    /// What HTTP calls it.
+    pub fn mime_type(self) -> &'static str {
+        match self {
+            Format::Wav => "audio/wav",
+            Format::Pcm => "audio/pcm",
+            Format::Mp3 => "audio/mpeg",
+            Format::Flac => "audio/flac",
+            Format::Opus => "audio/ogg",
+        }
+    }
+}
+
+/// Why no file can be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotEncode(String);
+
+/// What writes one file.
+pub struct Encoder(Kind);
+
+enum Kind {
+    /// What stands before the first sample.
+    Samples(Vec<u8>),
+    #[cfg(feature = "mp3")]
+    Mp3(mp3::Mp3),
+    Flac(flac::Flac),
+    Opus(Box<opus::Opus>),
+}
+
+impl Encoder {
+    /// For so many samples a second.
+    ///
+    /// # Errors
+    /// That the format is not in this build, or knows no such rate.
+    pub fn new(format: Format, sample_rate: u32) -> Result<Encoder, CannotEncode> {
+        Ok(Encoder(match format {
+            Format::Wav => Kind::Samples(header(sample_rate)),
+            Format::Pcm => Kind::Samples(Vec::new()),
+            Format::Flac => Kind::Flac(flac::Flac::new(sample_rate)),
+            Format::Opus => Kind::Opus(Box::new(opus::Opus::new(sample_rate)?)),
+            #[cfg(feature = "mp3")]
+            Format::Mp3 => Kind::Mp3(mp3::Mp3::new(sample_rate)?),
+            #[cfg(not(feature = "mp3"))]
+            Format::Mp3 => {
+                return Err(CannotEncode(
+                    "this build makes no mp3; ask for opus, flac, wav or pcm".to_owned(),
+                ));
+            }
+        }))
+    }
+
+    /// The file's next bytes.
+    pub fn push(&mut self, samples: &[f32]) -> Vec<u8> {
+        let whole = samples.iter().map(|&sample| to_i16(sample));
+        match &mut self.0 {
+            Kind::Samples(before) => {
+                let mut bytes = std::mem::take(before);
+                bytes.extend(whole.flat_map(i16::to_le_bytes));
+                bytes
+            }
+            #[cfg(feature = "mp3")]
+            Kind::Mp3(mp3) => mp3.push(whole.collect()),
+            Kind::Flac(flac) => flac.push(whole),
+            Kind::Opus(opus) => opus.push(samples),
+        }
+    }
+
+    /// The file's last bytes.
+    pub fn finish(self) -> Vec<u8> {
+        match self.0 {
+            Kind::Samples(before) => before,
+            #[cfg(feature = "mp3")]
+            Kind::Mp3(mp3) => mp3.finish(),
+            Kind::Flac(flac) => flac.finish(),
+            Kind::Opus(opus) => opus.finish(),
+        }
+    }
+}
+
+fn to_i16(sample: f32) -> i16 {
+    (sample.clamp(-1.0, 1.0) * f32::from(i16::MAX)).round() as i16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+    use crate::{Hint, Limits, Resampler, SPEECH_RATE, Sound};
+
+    /// A tone that grows, with noise in it, and silence at the end: of a bit more than a second.
+    fn sound(rate: u32) -> Vec<f32> {
+        let mut noise = 1_u32;
+        let mut sample = |at: u32| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let time = at as f32 / rate as f32;
+            let tone = (time * 440.0 * std::f32::consts::TAU).sin() * time.min(0.8);
+            tone + (noise >> 16) as f32 / 65_536.0 * 0.01
+        };
+        let loud = rate + rate / 7;
+        (0..loud).map(&mut sample).chain(std::iter::repeat_n(0.0, rate as usize / 5)).collect()
+    }
+
+    /// A file of pieces that come as they like.
+    fn encoded(format: Format, rate: u32, samples: &[f32]) -> Vec<u8> {
+        let mut encoder = Encoder::new(format, rate).unwrap();
+        let (mut bytes, mut rest, mut length) = (Vec::new(), samples, 1);
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(length.min(rest.len()));
+            bytes.extend(encoder.push(piece));
+            (rest, length) = (after, length * 3);
+        }
+        bytes.extend(encoder.finish());
+        bytes
+    }
+
+    /// What is heard of a file, at the rate of speech models.
+    fn heard(bytes: Vec<u8>) -> Vec<f32> {
+        let limits = Limits { bytes_max: 1 << 24, seconds_max: 60.0 };
+        let mut sound = Sound::open(Cursor::new(bytes), &Hint::default(), &limits).unwrap();
+        let mut all = Vec::new();
+        while let Some(chunk) = sound.next_chunk().unwrap() {
+            all.extend(chunk);
+        }
+        all
+    }
+
+    fn at_speech_rate(rate: u32, samples: &[f32]) -> Vec<f32> {
+        let (mut resampler, mut all) = (Resampler::new(rate, SPEECH_RATE), Vec::new());
+        resampler.push(samples, &mut all);
+        resampler.finish(&mut all);
+        all
+    }
+
+    /// How much louder the sound is than what differs, dB.
+    fn snr_db(wanted: &[f32], got: &[f32]) -> f32 {
+        let power = |samples: &mut dyn Iterator<Item = f32>| samples.map(|s| s * s).sum::<f32>();
+        let differs = power(&mut wanted.iter().zip(got).map(|(a, b)| a - b));
+        10.0 * (power(&mut wanted.iter().copied()) / differs.max(1e-12)).log10()
+    }
+
+    #[test]
+    fn a_wav_is_a_header_and_samples() {
+        let mut encoder = Encoder::new(Format::Wav, 24_000).unwrap();
+        let mut bytes = encoder.push(&[0.0, 1.0]);
+        bytes.extend(encoder.push(&[-1.0, 2.0]));
+        bytes.extend(encoder.finish());
+        assert_eq!(&bytes[..4], b"RIFF");
+        assert_eq!(bytes[24..28], 24_000u32.to_le_bytes());
+        let samples: Vec<i16> =
+            bytes[44..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]])).collect();
+        assert_eq!(samples, [0, 32_767, -32_767, 32_767]);
+    }
+
+    #[test]
+    fn what_is_written_without_loss_is_read_as_it_was() {
+        for rate in [24_000, 22_050, 16_000, 96_000] {
+            let samples = sound(rate);
+            let wanted = heard(encoded(Format::Wav, rate, &samples));
+            let flac = encoded(Format::Flac, rate, &samples);
+            assert!(
+                flac.len() < 2 * samples.len() * 7 / 10,
+                "{rate}: {} of {}",
+                flac.len(),
+                2 * samples.len()
+            );
+            assert_eq!(heard(flac), wanted, "{rate}");
+        }
+        // Frames of one sample, of one value, of the wildest ones; none at all.
+        for samples in [vec![0.5], vec![0.25; 9_000], (0..9_000).map(|at| (at * at % 7 - 3) as f32).collect()]
+        {
+            let wanted = heard(encoded(Format::Wav, 24_000, &samples));
+            assert_eq!(heard(encoded(Format::Flac, 24_000, &samples)), wanted);
+        }
+        assert_eq!(encoded(Format::Flac, 24_000, &[]).len(), 42);
+    }
+
+    #[test]
+    fn an_opus_file_is_as_long_as_what_it_was_made_of_and_sounds_like_it() {
+        for rate in [24_000, 22_050, 16_000, 48_000] {
+            let samples = sound(rate);
+            let bytes = encoded(Format::Opus, rate, &samples);
+            assert!(bytes.len() < 14_000, "{rate}: {}", bytes.len());
+            let (wanted, got) = (at_speech_rate(rate, &samples), heard(bytes));
+            assert!(wanted.len().abs_diff(got.len()) <= 1, "{rate}: {} {}", wanted.len(), got.len());
+            let snr = snr_db(&wanted, &got);
+            assert!(snr > 12.0, "{rate}: {snr} dB");
+        }
+        assert_eq!(heard(encoded(Format::Opus, 24_000, &[0.1])).len(), 1);
+    }
+
+    #[cfg(feature = "mp3")]
+    #[test]
+    fn an_mp3_is_as_long_as_what_it_was_made_of_and_sounds_like_it() {
+        let samples = sound(24_000);
+        let bytes = encoded(Format::Mp3, 24_000, &samples);
+        assert_eq!((bytes[0], bytes[1] & 0xe0), (0xff, 0xe0), "a frame's first bits");
+        // 64 kbit a second.
+        assert!((8_000 * 132 / 100..8_000 * 142 / 100).contains(&bytes.len()), "{}", bytes.len());
+        let (wanted, got) = (at_speech_rate(24_000, &samples), heard(bytes));
+        // The encoder and the decoder lay their frames behind each other.
+        let shift = (0..2_000).max_by_key(|&shift| (snr_db(&wanted, &got[shift..]) * 1e3) as i64).unwrap();
+        assert!(snr_db(&wanted, &got[shift..]) > 12.0, "{} dB", snr_db(&wanted, &got[shift..]));
+    }
+
+    #[cfg(feature = "mp3")]
+    #[test]
+    fn a_rate_that_mp3_does_not_know_is_refused() {
+        assert!(Encoder::new(Format::Mp3, 23_999).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! The last traced request of each bucket of a histogram: what a person who sees a slow one wants to look at.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use crate::context::TraceContext;
+
+/// Of one histogram with one label; it takes no more than a trace for each bucket of each series.
+#[derive(Debug)]
+pub struct Exemplars {
+    family: &'static str,                                  // its whole name
+    bounds: Vec<f64>,                                      // as the histogram has them
+    series: Mutex<HashMap<String, Vec<Option<Exemplar>>>>, // by the label's value; one more than bounds
+}
+
+/// One observation, and the trace that it was made of.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Exemplar {
+    pub(crate) trace_id: String,
+    pub(crate) value: f64,
+    pub(crate) unix_s: f64,
+}
+
+impl Exemplars {
+    /// None of that histogram yet.
+    pub fn new(family: &'static str, bounds: &[f64]) -> Exemplars {
+        Exemplars { family, bounds: bounds.to_vec(), series: Mutex::default() }
+    }
+
+    /// The request of a trace was observed. One that nobody keeps is of no use.
+    pub fn note(&self, label: &str, value: f64, trace: Option<&TraceContext>) {
+        let Some(trace) = trace.filter(|trace| trace.is_sampled()) else { return };
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let exemplar = Exemplar { trace_id: trace.id().to_owned(), value, unix_s: unix.as_secs_f64() };
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        if !series.contains_key(label) {
+            series.insert(label.to_owned(), vec![None; self.bounds.len() + 1]);
+        }
+        if let Some(place) = series.get_mut(label).and_then(|buckets| buckets.get_mut(bucket)) {
+            *place = Some(exemplar);
+        }
+    }
+
+    /// The series is no more.
+    pub fn forget(&self, label: &str) {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner).remove(label);
+    }
+
+    /// That of a bucket, by its place.
+    pub(crate) fn of(&self, family: &str, label: &str, bucket: usize) -> Option<Exemplar> {
+        if family != self.family {
+            return None;
+        }
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.get(label)?.get(bucket)?.clone()
+    }
+}

@@ -1,0 +1,145 @@
+//! The engine of models that speak: texts cut into pieces in, samples out, a piece a step. Of those that wait the one goes next
+//! whose client has had the fewest pieces, so that everyone's first sound comes soon and nobody waits for another's chapter.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_runtime::{
+    ClientId, EngineStats, Event, EventKind, FinishReason, JobId, StepError, StepReport, Usage,
+};
+
+use crate::error::SpeakError;
+use crate::noise::Noise;
+use crate::script::Speech;
+use crate::speaker::Speaker;
+
+/// What is to be said.
+pub struct SpeechJob {
+    /// Its name.
+    pub id: JobId,
+    /// Cut into pieces.
+    pub speech: Speech,
+    /// Times as fast as the model would.
+    pub speed: f32,
+    /// Of what is drawn.
+    pub seed: u64,
+    /// Lower runs earlier.
+    pub priority: i32,
+    /// Who asks, if that is known.
+    pub client: Option<ClientId>,
+}
+
+/// One model that speaks.
+pub struct VoiceEngine {
+    speaker: Speaker,
+    jobs: BTreeMap<JobId, Running>,
+    phonemes: u64,
+    steps: u64,
+}
+
+struct Running {
+    job: SpeechJob,
+    noise: Noise,
+    done: usize, // pieces
+    turns: u64,  // pieces of its client's when it was its turn last
+    paused: bool,
+}
+
+impl VoiceEngine {
+    /// With nothing to say.
+    pub fn new(speaker: Speaker) -> VoiceEngine {
+        VoiceEngine { speaker, jobs: BTreeMap::new(), phonemes: 0, steps: 0 }
+    }
+
+    /// Takes a job.
+    pub fn submit(&mut self, job: SpeechJob) {
+        let noise = Noise::new(job.seed);
+        // Who comes later begins where the others are.
+        let least = self.jobs.values().map(|other| other.turns).min().unwrap_or(0);
+        let own = self.jobs.values().filter(|other| job.client.is_some() && other.job.client == job.client);
+        let turns = own.map(|other| other.turns).max().unwrap_or(least);
+        self.jobs.insert(job.id, Running { job, noise, done: 0, turns, paused: false });
+    }
+
+    /// Forgets a job.
+    pub fn cancel(&mut self, job: JobId) {
+        self.jobs.remove(&job);
+    }
+
+    /// Leaves a job alone, or goes on with it.
+    pub fn set_paused(&mut self, job: JobId, paused: bool) {
+        if let Some(running) = self.jobs.get_mut(&job) {
+            running.paused = paused;
+        }
+    }
+
+    /// Whether there is something to say.
+    pub fn has_work(&self) -> bool {
+        self.jobs.values().any(|running| !running.paused)
+    }
+
+    /// Says one piece.
+    ///
+    /// # Errors
+    /// The device's: the engine is of no further use.
+    pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        let Some(id) = self.next() else { return Ok(StepReport::default()) };
+        let Some(running) = self.jobs.get_mut(&id) else { return Ok(StepReport::default()) };
+        let mut tell = |kind| events.push(Event { job: id, choice: 0, kind });
+        if running.done == 0 {
+            tell(EventKind::Started { cached_tokens: 0 });
+        }
+        let mut over = true;
+        if let Some(piece) = running.job.speech.pieces.get(running.done) {
+            self.phonemes += piece.tokens.len() as u64;
+            running.done += 1;
+            over = running.done == running.job.speech.pieces.len();
+            match self.speaker.say(piece, running.job.speed, &mut running.noise) {
+                Ok(samples) => tell(EventKind::Said(samples)),
+                Err(SpeakError::Kernel(error)) => return Err(error.into()),
+                Err(error) => {
+                    tell(match error {
+                        SpeakError::TooLong { .. } => EventKind::Unsayable { reason: error.to_string() },
+                        SpeakError::NotANumber | SpeakError::Kernel(_) => EventKind::Failed,
+                    });
+                    self.jobs.remove(&id);
+                    return Ok(self.stepped());
+                }
+            }
+        }
+        if over {
+            let prompt_tokens = running.job.speech.phonemes;
+            let usage = Usage { prompt_tokens, ..Usage::default() };
+            tell(EventKind::Finished { reason: FinishReason::Stop, stop_string: None, usage });
+            self.jobs.remove(&id);
+        }
+        Ok(self.stepped())
+    }
+
+    fn stepped(&mut self) -> StepReport {
+        self.steps += 1;
+        StepReport { sequences: 1, ..StepReport::default() }
+    }
+
+    /// Whose piece is next: of the highest priority, and of those the one whose client had fewest. It is its client's turn.
+    fn next(&mut self) -> Option<JobId> {
+        let waiting = self.jobs.iter().filter(|(_, running)| !running.paused);
+        let next = waiting.min_by_key(|(id, running)| (running.job.priority, running.turns, **id));
+        let (next, client, turns) = next.map(|(id, running)| (*id, running.job.client, running.turns + 1))?;
+        for (id, other) in &mut self.jobs {
+            if *id == next || client.is_some() && other.job.client == client {
+                other.turns = turns;
+            }
+        }
+        Some(next)
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            waiting: self.jobs.values().filter(|running| running.done == 0).count(),
+            prompt_tokens: self.phonemes,
+            steps: self.steps,
+            ..EngineStats::default()
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What Kokoro's halves share: norms that a style turns, and blocks of convolutions between them.
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::LoadError;
+
+use crate::nn::{
+    Affine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats, leaky_relu,
+    snake,
+};
+use crate::weights::Weights;
+
+/// As PyTorch's norms have it.
+const EPS: f32 = 1e-5;
+
+/// A convolution by its name.
+pub(super) fn conv(
+    compute: &Compute,
+    weights: &Weights,
+    name: &str,
+    expected: [usize; 3],
+    shape: ConvShape,
+) -> Result<Conv, LoadError> {
+    let (sizes, numbers) = weights.shaped(&format!("{name}.weight"), expected)?;
+    let bias = weights.vector_if(&format!("{name}.bias"), sizes[0])?;
+    Ok(Conv::new(compute, name, sizes, &numbers, bias.as_deref(), shape)?)
+}
+
+/// A memory both ways by its name.
+pub(super) fn lstm(compute: &Compute, weights: &Weights, name: &str) -> Result<Lstm, LoadError> {
+    let ([gates, inputs], _) = weights.shaped(&format!("{name}.weight_ih_l0"), [0, 0])?;
+    let direction = |suffix: &str| -> Result<LstmDirection, LoadError> {
+        let named = |part: &str| format!("{name}.{part}_l0{suffix}");
+        let (_, input) = weights.shaped(&named("weight_ih"), [gates, inputs])?;
+        let (_, hidden) = weights.shaped(&named("weight_hh"), [gates, gates / 4])?;
+        let mut bias = weights.vector(&named("bias_ih"), gates)?;
+        let other = weights.vector(&named("bias_hh"), gates)?;
+        bias.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
+        Ok(LstmDirection { input, hidden, bias })
+    };
+    Ok(Lstm::new(compute, name, inputs, [direction("")?, direction("_reverse")?])?)
+}
+
+/// A factor and an addend a channel, which a style is multiplied to.
+pub(super) struct Style {
+    weight: Vec<f32>, // (2 * channels, style)
+    bias: Vec<f32>,
+    channels: usize,
+}
+
+impl Style {
+    pub(super) fn load(
+        weights: &Weights,
+        name: &str,
+        style: usize,
+        channels: usize,
+    ) -> Result<Style, LoadError> {
+        let (_, weight) = weights.shaped(&format!("{name}.fc.weight"), [2 * channels, style])?;
+        let bias = weights.vector(&format!("{name}.fc.bias"), 2 * channels)?;
+        Ok(Style { weight, bias, channels })
+    }
+
+    /// `(1 + factor, addend)`.
+    pub(super) fn of(&self, style: &[f32]) -> Affine {
+        let rows = self.weight.chunks_exact(style.len()).zip(&self.bias);
+        let mut all: Vec<f32> =
+            rows.map(|(row, bias)| row.iter().zip(style).map(|(w, s)| w * s).sum::<f32>() + bias).collect();
+        let shift = all.split_off(self.channels);
+        all.iter_mut().for_each(|factor| *factor += 1.0);
+        Affine { scale: all, shift }
+    }
+}
+
+/// Each channel normed along time, then turned by the style.
+pub(super) struct AdaIn {
+    style: Style,
+    own: Option<(Vec<f32>, Vec<f32>)>,
+}
+
+impl AdaIn {
+    pub(super) fn load(
+        weights: &Weights,
+        name: &str,
+        style: usize,
+        channels: usize,
+    ) -> Result<AdaIn, LoadError> {
+        let weight = weights.vector_if(&format!("{name}.norm.weight"), channels)?;
+        let bias = weights.vector_if(&format!("{name}.norm.bias"), channels)?;
+        Ok(AdaIn { style: Style::load(weights, name, style, channels)?, own: weight.zip(bias) })
+    }
+
+    /// What each channel of `x` is multiplied by, and what is added.
+    pub(super) fn of(&self, compute: &Compute, x: &Signal, style: &[f32]) -> Affine {
+        let (mean, variance) = channel_stats(compute, x);
+        let Affine { mut scale, mut shift } = self.style.of(style);
+        for channel in 0..scale.len() {
+            let mut factor = 1.0 / (variance[channel] + EPS).sqrt();
+            let mut addend = -mean[channel] * factor;
+            if let Some((weight, bias)) = &self.own {
+                factor *= weight[channel];
+                addend = addend * weight[channel] + bias[channel];
+            }
+            shift[channel] += addend * scale[channel];
+            scale[channel] *= factor;
+        }
+        Affine { scale, shift }
+    }
+}
+
+/// Two convolutions between norms of the style, and a way around them (`AdainResBlk1d`).
+pub(super) struct StyleBlock {
+    norms: [AdaIn; 2],
+    convs: [Conv; 2],
+    up: Option<DepthwiseUp>,
+    shortcut: Option<Conv>,
+}
+
+impl StyleBlock {
+    pub(super) fn load(
+        compute: &Compute,
+        weights: &Weights,
+        name: &str,
+        style: usize,
+    ) -> Result<StyleBlock, LoadError> {
+        let first = weights.shape(&format!("{name}.conv1.weight"))?;
+        let (outputs, inputs) = (first.first().copied().unwrap_or(0), first.get(1).copied().unwrap_or(0));
+        let same = ConvShape::same(3, 1);
+        let named = |part: &str| format!("{name}.{part}");
+        let up = match weights.vector_if(&named("pool.bias"), inputs)? {
+            Some(bias) => Some(DepthwiseUp::new(weights.vector(&named("pool.weight"), 3 * inputs)?, bias)),
+            None => None,
+        };
+        let shortcut = match inputs == outputs {
+            true => None,
+            false => {
+                let shape = ConvShape::same(1, 1);
+                Some(conv(compute, weights, &named("conv1x1"), [outputs, inputs, 1], shape)?)
+            }
+        };
+        Ok(StyleBlock {
+            norms: [
+                AdaIn::load(weights, &named("norm1"), style, inputs)?,
+                AdaIn::load(weights, &named("norm2"), style, outputs)?,
+            ],
+            convs: [
+                conv(compute, weights, &named("conv1"), [outputs, inputs, 3], same)?,
+                conv(compute, weights, &named("conv2"), [outputs, outputs, 3], same)?,
+            ],
+            up,
+            shortcut,
+        })
+    }
+
+    pub(super) fn run(
+        &self,
+        compute: &mut Compute,
+        x: &Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
+        let mut y = x.clone();
+        let affine = self.norms[0].of(compute, &y, style);
+        leaky_relu(compute, &mut y, Some(&affine), 0.2);
+        if let Some(up) = &self.up {
+            y = up.run(&y);
+        }
+        let mut y = self.convs[0].run(compute, &y)?;
+        let affine = self.norms[1].of(compute, &y, style);
+        leaky_relu(compute, &mut y, Some(&affine), 0.2);
+        let mut y = self.convs[1].run(compute, &y)?;
+        let around = match &self.up {
+            Some(_) => &x.repeated(&vec![2; x.rows]),
+            None => x,
+        };
+        match &self.shortcut {
+            Some(shortcut) => y.add(&shortcut.run(compute, around)?),
+            None => y.add(around),
+        }
+        y.scale(std::f32::consts::FRAC_1_SQRT_2);
+        Ok(y)
+    }
+}
+
+/// Pairs of convolutions, the first of each spread out, between norms of the style and snakes (`AdaINResBlock1`).
+pub(super) struct SnakeBlock {
+    pairs: Vec<[SnakeConv; 2]>,
+}
+
+struct SnakeConv {
+    norm: AdaIn,
+    alpha: Vec<f32>,
+    inverse: Vec<f32>,
+    conv: Conv,
+}
+
+impl SnakeBlock {
+    pub(super) fn load(
+        compute: &Compute,
+        weights: &Weights,
+        name: &str,
+        (channels, kernel): (usize, usize),
+        dilations: &[usize],
+        style: usize,
+    ) -> Result<SnakeBlock, LoadError> {
+        let one = |index: usize, half: usize, dilation: usize| -> Result<SnakeConv, LoadError> {
+            let named = |part: &str| format!("{name}.{part}{half}.{index}");
+            let alpha = weights.vector(&named("alpha"), channels)?;
+            let inverse = alpha.iter().map(|alpha| 1.0 / alpha).collect();
+            let shape = ConvShape::same(kernel, dilation);
+            Ok(SnakeConv {
+                norm: AdaIn::load(weights, &named("adain"), style, channels)?,
+                alpha,
+                inverse,
+                conv: conv(compute, weights, &named("convs"), [channels, channels, kernel], shape)?,
+            })
+        };
+        let pair = |(index, &dilation)| Ok([one(index, 1, dilation)?, one(index, 2, 1)?]);
+        Ok(SnakeBlock { pairs: dilations.iter().enumerate().map(pair).collect::<Result<_, LoadError>>()? })
+    }
+
+    pub(super) fn run(
+        &self,
+        compute: &mut Compute,
+        mut x: Signal,
+        style: &[f32],
+    ) -> Result<Signal, KernelError> {
+        for pair in &self.pairs {
+            let mut y = x.clone();
+            for half in pair {
+                let affine = half.norm.of(compute, &y, style);
+                snake(compute, &mut y, &affine, &half.alpha, &half.inverse);
+                y = half.conv.run(compute, &y)?;
+            }
+            x.add(&y);
+        }
+        Ok(x)
+    }
+}

@@ -1,0 +1,96 @@
+//! The short-time Fourier transform and back, of few points: a table of cosines and sines. PyTorch's conventions: a periodic
+//! Hann window, frames centred, edges mirrored.
+
+use std::f64::consts::PI;
+
+use super::{Compute, Signal};
+
+/// Transforms of `size` points, `hop` samples apart.
+pub(crate) struct Stft {
+    size: usize,
+    hop: usize,
+    window: Vec<f32>,
+    cosine: Vec<f32>, // (bins, size)
+    sine: Vec<f32>,   // (bins, size)
+}
+
+impl Stft {
+    pub(crate) fn new(size: usize, hop: usize) -> Stft {
+        let turn = |product: usize| 2.0 * PI * (product % size) as f64 / size as f64;
+        let bins = size / 2 + 1;
+        let table = |function: fn(f64) -> f64| -> Vec<f32> {
+            (0..bins).flat_map(|bin| (0..size).map(move |at| function(turn(bin * at)) as f32)).collect()
+        };
+        let window = (0..size).map(|at| (0.5 - 0.5 * turn(at).cos()) as f32).collect();
+        Stft { size, hop, window, cosine: table(f64::cos), sine: table(f64::sin) }
+    }
+
+    fn bins(&self) -> usize {
+        self.size / 2 + 1
+    }
+
+    /// `(frames, 2 * bins)`: magnitudes, then angles; `samples / hop + 1` frames.
+    pub(crate) fn transform(&self, compute: &Compute, samples: &[f32]) -> Signal {
+        let (half, bins, last) = (self.size / 2, self.bins(), samples.len() - 1);
+        assert!(last >= half, "more samples than are mirrored");
+        let mut out = Signal::zeros(samples.len() / self.hop + 1, 2 * bins);
+        compute.rows(&mut out.data, 2 * bins, &|first, piece| {
+            let mut frame = vec![0.0; self.size];
+            for (index, row) in piece.chunks_exact_mut(2 * bins).enumerate() {
+                let start = (first + index) * self.hop;
+                for (at, value) in frame.iter_mut().enumerate() {
+                    let place = (start + at).abs_diff(half);
+                    let place = if place > last { 2 * last - place } else { place };
+                    *value = samples[place] * self.window[at];
+                }
+                for bin in 0..bins {
+                    let sum = |table: &[f32]| -> f32 {
+                        table[bin * self.size..].iter().zip(&frame).map(|(factor, x)| factor * x).sum()
+                    };
+                    let real = sum(&self.cosine);
+                    // A real signal's first and last bins are real.
+                    let imaginary = if bin == 0 || bin == half { 0.0 } else { -sum(&self.sine) };
+                    // Of mirrored frames, the first and the last, it is what rounding leaves, whose sign would turn half round.
+                    let imaginary = if imaginary.abs() < 1e-5 * real.abs() { 0.0 } else { imaginary };
+                    row[bin] = real.hypot(imaginary);
+                    row[bins + bin] = imaginary.atan2(real);
+                }
+            }
+        });
+        out
+    }
+
+    /// `(frames - 1) * hop` samples of `(frames, 2 * bins)`: magnitudes, then angles.
+    pub(crate) fn inverse(&self, compute: &Compute, spectrum: &Signal) -> Vec<f32> {
+        let (half, bins) = (self.size / 2, self.bins());
+        let mut frames = Signal::zeros(spectrum.rows, self.size);
+        compute.rows(&mut frames.data, self.size, &|first, piece| {
+            for (index, frame) in piece.chunks_exact_mut(self.size).enumerate() {
+                let row = spectrum.row(first + index);
+                for bin in 0..bins {
+                    let (magnitude, angle) = (row[bin], row[bins + bin]);
+                    let inner = bin != 0 && bin != half;
+                    let factor = if inner { 2.0 } else { 1.0 } / self.size as f32;
+                    let real = magnitude * angle.cos() * factor;
+                    let imaginary = if inner { magnitude * angle.sin() * factor } else { 0.0 };
+                    let (cosine, sine) = (&self.cosine[bin * self.size..], &self.sine[bin * self.size..]);
+                    for (at, value) in frame.iter_mut().enumerate() {
+                        *value += real * cosine[at] - imaginary * sine[at];
+                    }
+                }
+                frame.iter_mut().zip(&self.window).for_each(|(value, window)| *value *= window);
+            }
+        });
+        let length = (spectrum.rows - 1) * self.hop + self.size;
+        let (mut sum, mut weight) = (vec![0.0_f32; length], vec![0.0_f32; length]);
+        for row in 0..frames.rows {
+            let start = row * self.hop;
+            for (at, &value) in frames.row(row).iter().enumerate() {
+                sum[start + at] += value;
+                weight[start + at] += self.window[at] * self.window[at];
+            }
+        }
+        let inner = half..length - half;
+        sum[inner.clone()].iter().zip(&weight[inner]).map(|(sum, weight)| sum / weight).collect()
+    }
+}

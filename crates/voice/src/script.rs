@@ -1,0 +1,362 @@
+//! A text as a model is to say it: which voice, and pieces of phonemes that fit the model. Made for each request apart, before
+//! its turn.
+
+use hanzo_engine_runtime::tensor::Tensor;
+use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
+
+use crate::kokoro::KokoroConfig;
+use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX, UNKNOWN_WORDS_MAX};
+use crate::text::{Dialect, English, normalize, sentences};
+
+/// Phonemes that a piece has at least, if the text has more: shorter ones sound cut off.
+const PIECE_PHONEMES_MIN: usize = 24;
+
+/// What is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// What is to be said.
+    pub input: Input,
+    /// A voice, one of OpenAI's, or a blend; empty: the first.
+    pub voice: String,
+    /// Of the text; empty: the voice's.
+    pub language: String,
+}
+
+/// A text, or what it sounds like.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// In a language.
+    Text(String),
+    /// In the model's own signs.
+    Phonemes(String),
+}
+
+impl Default for Input {
+    fn default() -> Input {
+        Input::Text(String::new())
+    }
+}
+
+/// A field of the request that cannot be honoured, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// `text`, `phonemes`, `voice`, `language`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// What goes through the network at once.
+#[derive(Clone, Debug, Default)]
+pub struct Piece {
+    /// Phonemes, pads included.
+    pub(crate) tokens: Vec<u32>,
+    /// The voice, where the network has none of its own.
+    pub(crate) style: Vec<f32>,
+}
+
+/// A text ready to be said.
+#[derive(Clone, Debug, Default)]
+pub struct Speech {
+    /// In order.
+    pub pieces: Vec<Piece>,
+    /// All together.
+    pub phonemes: u32,
+    /// Words that letter rules said, each once.
+    pub unknown_words: Vec<String>,
+}
+
+/// A voice as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoiceInfo {
+    /// Its name.
+    pub name: String,
+    /// A code such as `en-us`.
+    pub language: String,
+    /// `female`, `male` or empty.
+    pub gender: &'static str,
+    /// OpenAI's names for it.
+    pub aliases: Vec<&'static str>,
+}
+
+/// What a model's texts and voices are read by.
+pub struct Script {
+    vocab: std::collections::BTreeMap<char, u32>,
+    tokens_max: usize,
+    style: usize, // of both halves
+    voices: Vec<(String, Tensor)>,
+    default: usize,
+    sample_rate: u32,
+}
+
+/// OpenAI's voices, and which of Kokoro's they are.
+const OPENAI: [(&str, &str); 13] = [
+    ("alloy", "af_alloy"),
+    ("ash", "am_michael"),
+    ("ballad", "bm_george"),
+    ("coral", "af_bella"),
+    ("echo", "am_echo"),
+    ("fable", "bm_fable"),
+    ("onyx", "am_onyx"),
+    ("nova", "af_nova"),
+    ("sage", "af_sarah"),
+    ("shimmer", "af_sky"),
+    ("verse", "am_adam"),
+    ("marin", "af_heart"),
+    ("cedar", "am_fenrir"),
+];
+/// The first letter of a Kokoro voice, and its language.
+const LANGUAGES: [(char, &str); 9] = [
+    ('a', "en-us"),
+    ('b', "en-gb"),
+    ('e', "es"),
+    ('f', "fr-fr"),
+    ('h', "hi"),
+    ('i', "it"),
+    ('j', "ja"),
+    ('p', "pt-br"),
+    ('z', "zh"),
+];
+
+fn language_of(voice: &str) -> &'static str {
+    let first = voice.chars().next().unwrap_or_default();
+    LANGUAGES.iter().find(|(letter, _)| *letter == first).map_or("", |(_, language)| language)
+}
+
+fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { field, reason: reason.into() })
+}
+
+impl Script {
+    /// Of a model's files.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the setting.
+    pub fn new(files: &VoiceFiles) -> Result<Script, LoadError> {
+        let config = match files.kind {
+            VoiceKind::Kokoro => KokoroConfig::read(&files.config_file, &files.config)?,
+            VoiceKind::Vits | VoiceKind::Piper => return Err(crate::speaker::unsupported(files)),
+        };
+        let default = files.voices.iter().position(|(name, _)| name == "af_heart").unwrap_or(0);
+        Ok(Script {
+            vocab: config.vocab,
+            tokens_max: config.tokens_max,
+            style: 2 * config.style,
+            voices: files.voices.clone(),
+            default,
+            sample_rate: crate::kokoro::SAMPLE_RATE,
+        })
+    }
+
+    /// Samples of a second.
+    pub fn sample_rate(&self) -> u32 {
+        self.sample_rate
+    }
+
+    /// The voices there are, the default one first.
+    pub fn voices(&self) -> Vec<VoiceInfo> {
+        let info = |(name, _): &(String, Tensor)| VoiceInfo {
+            name: name.clone(),
+            language: language_of(name).to_owned(),
+            gender: match name.chars().nth(1) {
+                Some('f') => "female",
+                Some('m') => "male",
+                _ => "",
+            },
+            aliases: OPENAI.iter().filter(|(_, own)| own == name).map(|(alias, _)| *alias).collect(),
+        };
+        let rest =
+            self.voices.iter().enumerate().filter(|(at, _)| *at != self.default).map(|(_, voice)| voice);
+        self.voices.get(self.default).into_iter().chain(rest).map(info).collect()
+    }
+
+    /// Which voices make one, and how much of each.
+    fn blend(&self, asked: &str) -> Result<Vec<(usize, f32)>, Refused> {
+        if asked.is_empty() {
+            return Ok(vec![(self.default, 1.0)]);
+        }
+        let mut parts = Vec::new();
+        for part in asked.split('+') {
+            let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
+            let name = name.trim();
+            let weight =
+                weight.trim().parse::<f32>().ok().filter(|weight| weight.is_finite() && *weight > 0.0);
+            let Some(weight) = weight else {
+                return refused("voice", "the weight of a voice in a blend must be a number above 0");
+            };
+            parts.push((self.find(name)?, weight));
+        }
+        if parts.len() > BLEND_MAX {
+            return refused("voice", format!("a blend is of at most {BLEND_MAX} voices"));
+        }
+        let all: f32 = parts.iter().map(|(_, weight)| weight).sum();
+        parts.iter_mut().for_each(|(_, weight)| *weight /= all);
+        Ok(parts)
+    }
+
+    fn find(&self, asked: &str) -> Result<usize, Refused> {
+        let own = |name: &str| self.voices.iter().position(|(own, _)| own.eq_ignore_ascii_case(name));
+        let openai = OPENAI.iter().find(|(alias, _)| alias.eq_ignore_ascii_case(asked));
+        match (own(asked), openai) {
+            (Some(place), _) => Ok(place),
+            // One that this model lacks is said by its first voice: programs send OpenAI's names without asking.
+            (None, Some((_, name))) => Ok(own(name).unwrap_or(self.default)),
+            (None, None) => {
+                let names: Vec<&str> = self.voices.iter().map(|(name, _)| name.as_str()).collect();
+                let shown: String = asked.chars().take(40).collect();
+                refused("voice", format!("there is no voice {shown:?}; there are {}", names.join(", ")))
+            }
+        }
+    }
+
+    /// Makes a text ready.
+    ///
+    /// # Errors
+    /// [`Refused`] naming the field.
+    pub fn speech(&self, ask: &Ask) -> Result<Speech, Refused> {
+        let blend = self.blend(&ask.voice)?;
+        let mut unknown_words = Vec::new();
+        let runs = match &ask.input {
+            Input::Text(text) => {
+                check_length("text", text, TEXT_CHARS_MAX)?;
+                let first = language_of(&self.voices[blend[0].0].0);
+                let dialect = dialect(if ask.language.is_empty() { first } else { &ask.language })?;
+                self.runs_of_text(text, dialect, &mut unknown_words)?
+            }
+            Input::Phonemes(phonemes) => {
+                check_length("phonemes", phonemes, PHONEMES_CHARS_MAX)?;
+                if let Some(letter) =
+                    phonemes.chars().find(|letter| !self.vocab.contains_key(letter) && *letter != '\n')
+                {
+                    return refused("phonemes", format!("the model has no sign {letter:?}"));
+                }
+                sentences(phonemes)
+            }
+        };
+        let mut pieces = Vec::new();
+        for run in joined(runs) {
+            let tokens: Vec<u32> =
+                run.chars().filter_map(|letter| self.vocab.get(&letter).copied()).collect();
+            for tokens in self.fitting(&run, tokens) {
+                let style = self.style(&blend, tokens.len());
+                let tokens = [&[0], &tokens[..], &[0]].concat();
+                pieces.push(Piece { tokens, style });
+            }
+        }
+        if pieces.is_empty() {
+            let field = if matches!(ask.input, Input::Text(_)) { "text" } else { "phonemes" };
+            return refused(field, "there is nothing in it that can be said");
+        }
+        let phonemes = pieces.iter().map(|piece| piece.tokens.len() as u32 - 2).sum();
+        Ok(Speech { pieces, phonemes, unknown_words })
+    }
+
+    fn runs_of_text(
+        &self,
+        text: &str,
+        dialect: Dialect,
+        unknown: &mut Vec<String>,
+    ) -> Result<Vec<String>, Refused> {
+        let mut runs = Vec::new();
+        for sentence in sentences(text) {
+            let words = normalize(&sentence);
+            let Some((phonemes, new)) = English::of(dialect).phonemes(&words) else {
+                let shown: String = sentence.chars().take(60).collect();
+                return refused(
+                    "text",
+                    format!("no phonemes were found for {shown:?}; send them as phonemes"),
+                );
+            };
+            for word in new {
+                if unknown.len() < UNKNOWN_WORDS_MAX && !unknown.contains(&word) {
+                    unknown.push(word);
+                }
+            }
+            runs.push(phonemes.trim().to_owned());
+        }
+        Ok(runs)
+    }
+
+    /// Phonemes in pieces that the network takes, cut where one would breathe.
+    fn fitting(&self, run: &str, tokens: Vec<u32>) -> Vec<Vec<u32>> {
+        let most = self.tokens_max - 2;
+        if tokens.is_empty() {
+            return Vec::new();
+        }
+        if tokens.len() <= most {
+            return vec![tokens];
+        }
+        let signs: Vec<char> = run.chars().filter(|letter| self.vocab.contains_key(letter)).collect();
+        let (mut pieces, mut from) = (Vec::new(), 0);
+        while tokens.len() - from > most {
+            let window = &signs[from..from + most];
+            let breath = |signs: &[char]| window.iter().rposition(|letter| signs.contains(letter));
+            let cut = [&['.', '!', '?', '…'][..], &[':', ';'], &[',', '—'], &[' ']]
+                .iter()
+                .find_map(|signs| breath(signs).filter(|&at| at > most / 4))
+                .map_or(most, |at| at + 1);
+            pieces.push(tokens[from..from + cut].to_vec());
+            from += cut;
+        }
+        pieces.push(tokens[from..].to_vec());
+        pieces
+    }
+
+    /// The blended voice for a piece of so many phonemes.
+    fn style(&self, blend: &[(usize, f32)], phonemes: usize) -> Vec<f32> {
+        let mut style = vec![0.0; self.style];
+        for &(voice, weight) in blend {
+            let tensor = &self.voices[voice].1;
+            let row = phonemes.saturating_sub(1).min(tensor.shape[0] - 1);
+            let numbers = row_of(tensor, row, self.style);
+            style.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += weight * number);
+        }
+        style
+    }
+}
+
+/// One row of a voice, of f32.
+fn row_of(tensor: &Tensor, row: usize, width: usize) -> Vec<f32> {
+    let size = tensor.bytes.len() / tensor.shape[0];
+    let bytes = tensor.bytes.slice(row * size..(row + 1) * size);
+    let shape = vec![1, width];
+    let part = bytes.map(|bytes| Tensor { shape, bytes, ..tensor.clone() }.to_f32());
+    // Types and shapes were checked when the model was opened.
+    part.and_then(Result::ok).unwrap_or_default()
+}
+
+fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), Refused> {
+    let count = text.chars().count();
+    match count {
+        0 => refused(field, "must not be empty"),
+        _ if count > most => refused(field, format!("has {count} characters; at most {most} are allowed")),
+        _ => Ok(()),
+    }
+}
+
+fn dialect(language: &str) -> Result<Dialect, Refused> {
+    match language.to_ascii_lowercase().replace('_', "-").as_str() {
+        "en" | "en-us" | "english" => Ok(Dialect::American),
+        "en-gb" | "en-uk" => Ok(Dialect::British),
+        other => {
+            let shown: String = other.chars().take(20).collect();
+            let hint = "texts are read in English alone (en-us, en-gb); send phonemes for other languages";
+            refused("language", format!("{shown:?}: {hint}"))
+        }
+    }
+}
+
+/// Sentences, those that are very short together with the next.
+fn joined(runs: Vec<String>) -> Vec<String> {
+    let mut joined: Vec<String> = Vec::new();
+    for run in runs.into_iter().filter(|run| !run.is_empty()) {
+        match joined.last_mut().filter(|last| last.chars().count() < PIECE_PHONEMES_MIN) {
+            Some(last) => {
+                last.push(' ');
+                last.push_str(&run);
+            }
+            None => joined.push(run),
+        }
+    }
+    joined
+}

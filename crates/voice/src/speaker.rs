@@ -1,0 +1,140 @@
+//! A network with its weights, whichever it is, and what it takes.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::HeadShape;
+use hanzo_engine_kernels::cpu::{ThreadPool, Tier};
+use hanzo_engine_runtime::engine::EngineMemory;
+use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
+
+use crate::error::SpeakError;
+use crate::kokoro::{Kokoro, KokoroConfig};
+use crate::limits::ROOM_BYTES;
+use crate::nn::{Compute, matrix_bytes, scratch_bytes};
+use crate::noise::Noise;
+use crate::script::Piece;
+use crate::weights::Weights;
+
+/// A network and what runs it.
+pub struct Speaker {
+    compute: Compute,
+    network: Box<dyn Says>,
+}
+
+/// What makes sound of a piece of text.
+pub(crate) trait Says: Send {
+    /// Samples of a piece.
+    fn say(
+        &self,
+        compute: &mut Compute,
+        piece: &Piece,
+        speed: f32,
+        noise: &mut Noise,
+    ) -> Result<Vec<f32>, SpeakError>;
+}
+
+impl Says for Kokoro {
+    fn say(
+        &self,
+        compute: &mut Compute,
+        piece: &Piece,
+        speed: f32,
+        noise: &mut Noise,
+    ) -> Result<Vec<f32>, SpeakError> {
+        self.speak(compute, &piece.tokens, &piece.style, speed, noise)
+    }
+}
+
+pub(crate) fn unsupported(files: &VoiceFiles) -> LoadError {
+    LoadError::Unsupported {
+        file: files.config_file.clone(),
+        key: "model".to_owned(),
+        value: files.info.architecture.clone(),
+        reason: "this build says texts by Kokoro's network alone".to_owned(),
+    }
+}
+
+/// Matrices as they will be packed, as far as sizes tell: every tensor that is one, its taps beside each other.
+fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
+    let shape = |shape: &[usize]| match *shape {
+        [rows, cols] => Some((rows, cols)),
+        [outer, inner, taps] if taps == 1 => Some((outer, inner)),
+        [outer, inner, taps] => Some((outer, inner * taps)),
+        _ => None,
+    };
+    files
+        .tensors
+        .iter()
+        .filter_map(|tensor| shape(&tensor.shape))
+        .filter(|&(rows, cols)| rows * cols > 1)
+        .collect()
+}
+
+/// What [`Speaker::load`] takes.
+///
+/// # Errors
+/// [`LoadError`] naming the setting that cannot be run.
+pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
+    if files.kind != VoiceKind::Kokoro {
+        return Err(unsupported(files));
+    }
+    let config = KokoroConfig::read(&files.config_file, &files.config)?;
+    let shapes = shapes(files);
+    let packed: u64 = shapes.iter().map(|&shape| matrix_bytes(pool, tier, shape)).sum();
+    // What is no matrix stays as numbers, and memories are turned over beside.
+    let plain: u64 = files.tensors.iter().map(|tensor| 4 * tensor.elements() as u64).sum::<u64>() / 4;
+    let voices: u64 = files.voices.iter().map(|(_, voice)| voice.bytes.len() as u64).sum();
+    Ok(EngineMemory {
+        weights_bytes: packed + plain + voices,
+        kv_bytes: 0,
+        scratch_bytes: scratch_bytes(pool, tier, &shapes, Kokoro::heads(&config)) + ROOM_BYTES,
+    })
+}
+
+impl Speaker {
+    /// Reads and packs the weights.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the tensor or the setting.
+    pub fn load(
+        files: &VoiceFiles,
+        pool: Arc<ThreadPool>,
+        tier: Tier,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Speaker, LoadError> {
+        if files.kind != VoiceKind::Kokoro {
+            return Err(unsupported(files));
+        }
+        let mut compute = Compute::new(pool, tier);
+        let weights = Weights::new(&files.info.name, &files.tensors);
+        let config = KokoroConfig::read(&files.config_file, &files.config)?;
+        let network = Kokoro::load(&mut compute, &weights, &config, progress)?;
+        let heads: HeadShape = Kokoro::heads(&config);
+        let width = shapes(files).iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
+        compute.reserve(width, heads)?;
+        files.tensors.iter().for_each(|tensor| tensor.bytes.release());
+        Ok(Speaker { compute, network: Box::new(network) })
+    }
+
+    /// What it runs on, for people.
+    pub fn device(&self) -> String {
+        self.compute.device()
+    }
+
+    /// Samples of a piece, between -1 and 1 as a rule.
+    ///
+    /// # Errors
+    /// [`SpeakError`].
+    pub(crate) fn say(
+        &mut self,
+        piece: &Piece,
+        speed: f32,
+        noise: &mut Noise,
+    ) -> Result<Vec<f32>, SpeakError> {
+        let samples = self.network.say(&mut self.compute, piece, speed, noise)?;
+        if samples.iter().any(|sample| !sample.is_finite()) {
+            return Err(SpeakError::NotANumber);
+        }
+        Ok(samples)
+    }
+}
