@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn only_the_models_name_is_another() {
         let body = "\u{feff} {\"messages\": [{\"content\": \"model \\ud800\"}], \"model\" : \"a\", \"n\":1.50, \"x\\\"\": {\"model\": \"a\"}}";
-        let sent = "{\"messages\":[{\"content\":\"model \u{fffd}\"}],\"model\":\"b\\\"c\",\"n\":1.50,\"x\\\"\":{\"model\":\"a\"}}";
+        let sent = "{\"messages\":[{\"content\":\"model \\ufffd\"}],\"model\":\"b\\\"c\",\"n\":1.50,\"x\\\"\":{\"model\":\"a\"}}";
         assert_eq!(renamed(body, "b\"c"), sent);
     }
 }

@@ -57,8 +57,13 @@ pub(crate) async fn handle(
         // What is no model is said in the words of one that is asked for.
         engine.show(request.model.clone()).await.map_err(|status| of_model(status.into(), &from))?;
     }
+    let name = request.name.clone();
     let made = engine.derive(request).await;
     made.map_err(|status| of_model(ApiError::from(status).renamed(|field| Some(called(field))), &from))?;
+    // What is in memory under the name is the one before it: the next request has the new one loaded.
+    if let Some(before) = names::loaded(&app, &asker, &name).await? {
+        engine.unload(v1::UnloadRequest { model: before.name, force: false }, None).await?;
+    }
     if !streamed {
         return Ok(Json(json!({"status": "success"})).into_response());
     }

@@ -63,7 +63,7 @@ impl Store for FakeStore {
                 Err(Status::invalid_argument("params_json.tfs: no such option"))
             }
             _ if request.name == "a-stored" => {
-                Err(Status::already_exists("name: a-stored is another model's"))
+                Err(Status::already_exists("the name a-stored is another model's"))
             }
             _ => {
                 self.derived.lock().unwrap().push(request.clone());

@@ -360,7 +360,7 @@ async fn what_cannot_be_done_is_a_400_that_names_it() {
             "/api/create",
             json!({"model": "a-stored", "from": "owner/ready"}),
             409,
-            "model: a-stored is another",
+            "the name a-stored is another",
         ),
         (
             "/api/create",
