@@ -24,6 +24,9 @@ def engine():
         async def Stats(self, request, context):
             return pb.StatsResponse(ready=True, models=[pb.ModelStats(status=pb.ModelStatus(name="idle", state=pb.MODEL_STATE_READY))])
 
+        async def List(self, request, context):
+            return pb.ListResponse()
+
     async def run():
         server = grpc.aio.server(options=[("grpc.max_concurrent_streams", 1_000_000)])
         pb_grpc.add_EngineServicer_to_server(Idle(), server)
@@ -97,6 +100,7 @@ async def main():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     serving = subprocess.Popen([sys.executable, os.path.abspath(__file__), GATEWAY, "--engine"], stdout=subprocess.PIPE, text=True)
+    gateway = None
     try:
         grpc = int(serving.stdout.readline())
         gateway = subprocess.Popen([GATEWAY, "--port", "0", "--engine", f"http://127.0.0.1:{grpc}", "--no-access-log"], stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
@@ -118,10 +122,10 @@ async def main():
         print(f"{resident_mb(gateway):.1f} MB", flush=True)
         for task in tasks:
             task.cancel()
-        gateway.terminate()
-        gateway.wait(60)
     finally:
-        serving.kill()
+        for process in (gateway, serving):
+            if process:
+                process.kill()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os, re, subprocess, sys
 from engine import Engine, check, run_checks
 from scripted_engine import Gateway
 
-EXAMPLES = int(sys.argv[2]) if len(sys.argv) > 2 else 25
+EXAMPLES = int(sys.argv[2]) if len(sys.argv) > 2 else 30
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 # What loads, unloads and fetches models would change what the others find; MCP has a protocol of its own, and a check.
 LEFT_OUT = ["/v1/models/load", "/v1/models/unload", "/v1/models/pull", "/models/load", "/models/unload", "/api/pull", "/api/delete", "/api/copy", "/mcp"]
