@@ -146,7 +146,10 @@ pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Aske
                     answer.tokens.extend(tokens);
                 }
                 EventKind::Finished { reason, .. } => answer.reason = Some(reason),
-                EventKind::Computed(_) | EventKind::Heard(_) => panic!("nothing was to be embedded or heard"),
+                EventKind::Computed(_)
+                | EventKind::Heard(_)
+                | EventKind::Said(_)
+                | EventKind::Unsayable { .. } => panic!("nothing was to be embedded or heard"),
                 EventKind::Failed => panic!("the demo model computed something that is not a number"),
                 EventKind::ConstraintFailed { reason } => panic!("there was no constraint: {reason}"),
             }

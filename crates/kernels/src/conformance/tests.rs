@@ -198,7 +198,7 @@ fn faulty_experts_are_caught() {
         InputNotScaled by check_moe_routing: "scales_input: true";
         ExpertScaleIgnored by check_moe_routing: "moe, ";
         RouterReadsInput by check_moe_routing: "moe, ";
-        ReachIgnored by check_moe_routing: "Near { reach: 0.5 }";
+        NearnessIgnored by check_moe_routing: "Near { reach: 0.5 }";
         NearByEach by check_moe_routing: "Near { reach: 0.5 }";
         SharedGateIgnored by check_add_shared: "gate true";
     }

@@ -63,7 +63,7 @@ pub(in super::super) enum Fault {
     WeightsNotNormed,
     WeightsAlwaysNormed,
     ScoringSwapped,
-    ReachIgnored,
+    NearnessIgnored,
     NearByEach,
     RoutedScaleIgnored,
     ChosenOfFirstRow,

@@ -86,7 +86,7 @@ impl Faulty {
                     ExpertScoring::Sigmoid | ExpertScoring::Near { .. } => ExpertScoring::Softmax,
                 }
             }
-            Fault::ReachIgnored => {
+            Fault::NearnessIgnored => {
                 if let ExpertScoring::Near { reach } = &mut params.scoring {
                     *reach = f32::MAX;
                 }
