@@ -58,7 +58,7 @@ pub(crate) fn unsupported(files: &VoiceFiles) -> LoadError {
 fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
     let shape = |shape: &[usize]| match *shape {
         [rows, cols] => Some((rows, cols)),
-        [outer, inner, taps] if taps == 1 => Some((outer, inner)),
+        [outer, inner, 1] => Some((outer, inner)),
         [outer, inner, taps] => Some((outer, inner * taps)),
         _ => None,
     };

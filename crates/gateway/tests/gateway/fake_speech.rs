@@ -178,7 +178,7 @@ impl Speech for FakeSpeech {
                     return;
                 }
                 "forever" => {
-                    to.closed().await;
+                    while say(Event::Data(b"one ".to_vec().into())).await {}
                     return;
                 }
                 _ => {}

@@ -75,6 +75,14 @@ impl Live {
     where
         B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
     {
+        Live::tried(address, request).await.expect("an answer begins")
+    }
+
+    /// As [`Live::open`]; one whose connection ends before its head has come is an error.
+    pub(crate) async fn tried<B>(address: SocketAddr, request: Request<B>) -> hyper::Result<Live>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
+    {
         let open = async {
             let stream = TcpStream::connect(address).await.unwrap();
             let body_erased = request.map(Body::new);
@@ -85,7 +93,7 @@ impl Live {
             });
             let mut request = body_erased;
             request.headers_mut().insert("host", "localhost".parse().unwrap());
-            Live { response: sender.send_request(request).await.unwrap(), connection }
+            Ok(Live { response: sender.send_request(request).await?, connection })
         };
         tokio::time::timeout(PATIENCE, open).await.expect("no answer")
     }

@@ -135,7 +135,7 @@ struct Coded {
 fn coded(residual: &[i32], order: usize) -> Coded {
     let samples = residual.len() + order;
     let possible =
-        (0..=PARTS_MAX).take_while(|parts| samples % (1 << parts) == 0 && samples >> parts > order);
+        (0..=PARTS_MAX).take_while(|parts| samples.is_multiple_of(1 << parts) && samples >> parts > order);
     let codings = possible.map(|parts| {
         let (mut bits, mut parameters) = (0, Vec::new());
         for part in self::parts(residual, order, parts) {

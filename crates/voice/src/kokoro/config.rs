@@ -91,10 +91,10 @@ impl KokoroConfig {
         {
             return Err(wrong("/istftnet", "rates, kernels and dilations do not fit each other"));
         }
-        if config.albert_hidden % config.heads != 0 {
+        if !config.albert_hidden.is_multiple_of(config.heads) {
             return Err(wrong("/plbert/num_attention_heads", "does not divide hidden_size"));
         }
-        if config.fft % 2 != 0 || config.hop > config.fft {
+        if !config.fft.is_multiple_of(2) || config.hop > config.fft {
             return Err(wrong(
                 "/istftnet/gen_istft_n_fft",
                 "expected an even number, no smaller than the hop",
