@@ -9,7 +9,6 @@ mod jpeg;
 mod pixels;
 mod processor;
 mod resize;
-mod squares;
 #[cfg(test)]
 mod tests;
 mod tiles;

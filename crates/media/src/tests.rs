@@ -124,7 +124,7 @@ fn settings_that_would_be_lost_are_refused_by_name() {
     };
     assert!(with("do_pad", json!(true)).is_ok());
     for (key, value) in [
-        ("image_processor_type", json!("SiglipImageProcessor")),
+        ("image_processor_type", json!("CLIPImageProcessor")),
         ("crop_size", json!(224)),
         ("resample", json!(0)),
         ("size", json!({ "height": 3, "width": 3 })),

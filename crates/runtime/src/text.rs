@@ -239,11 +239,7 @@ impl TextModel {
         tokens_max: usize,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Prompt, RequestError> {
-        let mut rendered = self.render(chat, interrupted)?;
-        if let Some(sight) = self.sight.as_ref().filter(|_| chat.pictures > 0) {
-            sight.spell(&mut rendered);
-        }
-        let Rendered { text, from_request } = rendered;
+        let Rendered { text, from_request } = self.render(chat, interrupted)?;
         if interrupted() {
             return Err(RequestError::Interrupted);
         }

@@ -258,7 +258,8 @@ pub(super) struct Tries {
     pub(super) last: u8,
 }
 
-/// Best scale s and minimum m of each group, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`.
+/// Best scale s and minimum m of each group, neither negative, for `w ≈ s * q - m`, q from 0 to `steps`. Each try begins at the best
+/// minimum so far, as llama.cpp's do.
 #[inline(always)]
 pub(super) fn affine_scales<const L: usize, const N: usize>(
     weights: &Lanes<L, N>,
@@ -286,12 +287,12 @@ pub(super) fn affine_scales<const L: usize, const N: usize>(
         let (mut sum_q, mut sum_qq, mut sum_wq) = ([0.0f32; L], [0.0f32; L], [0.0f32; L]);
         let mut to_code = [0.0; L];
         for l in 0..L {
-            to_code[l] = (steps + reach) / (high[l] - low[l]);
+            to_code[l] = (steps + reach) / (high[l] - min[l]);
         }
         for n in 0..N {
             for l in 0..L {
                 let (w, i) = (weights[n][l], importance[n][l]);
-                let q = nearest(to_code[l] * (w - low[l])).clamp(0.0, steps);
+                let q = nearest(to_code[l] * (w - min[l])).clamp(0.0, steps);
                 codes[n][l] = q;
                 sum_q[l] += i * q;
                 sum_qq[l] += i * q * q;
@@ -302,11 +303,11 @@ pub(super) fn affine_scales<const L: usize, const N: usize>(
         for l in 0..L {
             let determinant = sum_i[l] * sum_qq[l] - sum_q[l] * sum_q[l];
             let scale = (sum_i[l] * sum_wq[l] - sum_w[l] * sum_q[l]) / determinant;
-            let min = (sum_qq[l] * sum_w[l] - sum_q[l] * sum_wq[l]) / determinant;
-            let positive = min > 0.0;
-            let (scale, min) = if positive { (sum_wq[l] / sum_qq[l], 0.0) } else { (scale, min) };
+            let least = (sum_qq[l] * sum_w[l] - sum_q[l] * sum_wq[l]) / determinant;
+            let positive = least > 0.0;
+            let (scale, least) = if positive { (sum_wq[l] / sum_qq[l], 0.0) } else { (scale, least) };
             fits[l] = (k == 0) | (determinant > 0.0);
-            (try_scale[l], try_min[l]) = if k == 0 { (1.0 / to_code[l], low[l]) } else { (scale, min) };
+            (try_scale[l], try_min[l]) = if k == 0 { (1.0 / to_code[l], low[l]) } else { (scale, least) };
         }
         let mut error = [0.0f32; L];
         for n in 0..N {

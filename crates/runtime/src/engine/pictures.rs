@@ -86,7 +86,7 @@ impl Pictures {
             return Ok(ready.map(|Waiting { job, paused }| Ready { job, paused }));
         };
         if !self.begun {
-            self.tower.begin(span)?;
+            self.tower.begin(&span.pixels, span.grid)?;
             self.begun = true;
         }
         let layers = if alone { self.tower.layers() } else { 1 };

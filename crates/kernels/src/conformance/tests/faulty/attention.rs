@@ -35,19 +35,6 @@ impl Faulty {
             _ => {}
         }
         match self.fault {
-            Fault::PicturesSeenCausally => {
-                let batch = Batch { sees: Vec::new(), ..self.batch.clone() };
-                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
-            }
-            Fault::PicturesSeenToTheEnd => {
-                let mut batch = self.batch.clone();
-                let Batch { sequences, sees, .. } = &mut batch;
-                for span in sequences.iter().take(if sees.is_empty() { 0 } else { usize::MAX }) {
-                    let rows = span.row_first as usize..(span.row_first + span.rows) as usize;
-                    sees[rows].fill(span.context);
-                }
-                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
-            }
             Fault::TablesIgnored => {
                 let mut batch = self.batch.clone();
                 batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);

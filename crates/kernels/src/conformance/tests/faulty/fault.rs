@@ -136,8 +136,6 @@ pub(in super::super) enum Fault {
     WindowOneLess,
     ChunksSlide,
     MemorySeenCausally,
-    PicturesSeenCausally,
-    PicturesSeenToTheEnd,
     SoftcapIgnored,
     SinksIgnored,
     SlopesIgnored,
