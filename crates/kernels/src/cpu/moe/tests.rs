@@ -106,7 +106,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             matrix(&backend, &[DType::Q4_K, DType::Q6_K], WIDTH / 2, HIDDEN, 50 + expert)?,
         );
     }
-    let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| (i as f32 * 0.37).sin() + 0.1).collect();
+    let x: Vec<f32> = (0..ROWS * WIDTH).map(|i| 4.0 * ((i as f32 * 0.37).sin() + 0.1)).collect();
     let mut mix = |x: &[f32]| -> Result<Vec<f32>, KernelError> {
         let rows = x.len() / WIDTH;
         let (mut input, mut out) = (

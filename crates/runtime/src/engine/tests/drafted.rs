@@ -34,7 +34,7 @@ fn whatever_a_model_drafts_the_same_is_said() {
     // Always right where the most likely is drawn, often, and seldom; with layer groups of their own.
     let drafts = [&[None][..], &[Some(40), None], &[Some(3)]].map(|windows| with_windows(windows, false));
     let (mut finished, mut preemptions, mut accepted, mut rejected) = (0, 0, 0, 0);
-    for seed in 0..12 {
+    for seed in 0..15 {
         let mut random = Random(5000 + seed);
         let config = EngineConfig {
             kv_blocks: random.between(6, 40) as usize,
