@@ -235,7 +235,8 @@ fn counter(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFamily>
     family::family(&format!("hanzo_engine_{name}"), help, MetricType::COUNTER, metrics)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::{path::Path, process::Command, sync::Arc};
 
@@ -249,14 +250,14 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/nvml.c");
         let compiled =
             Command::new("cc").args(["-shared", "-fPIC", say, "-o"]).arg(&path).arg(source).status();
-        assert!(compiled.unwrap().success(), "cc");
+        assert!(compiled.is_ok_and(|status| status.success()), "cc");
         Cards::of(vec!["/no/such/library.so".into(), path.into()])
     }
 
     async fn told(cards: Cards) -> (String, Arc<Cards>) {
         let cards = Arc::new(cards);
         let families = cards.families().await;
-        (TextEncoder::new().encode_to_string(&families).unwrap(), cards)
+        (TextEncoder::new().encode_to_string(&families).expect("text can be written"), cards)
     }
 
     #[tokio::test]
