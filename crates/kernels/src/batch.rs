@@ -288,8 +288,14 @@ impl Batch {
             if !self.sees.is_empty() {
                 let own = span.context - span.rows + 1;
                 let sees = &self.sees[span.row_first as usize..][..span.rows as usize];
-                assert!(sees.is_sorted() && sees.iter().all(|&seen| seen <= span.context), "{span:?}: keys that are not there");
-                assert!(sees.iter().zip(own..).all(|(&seen, own)| seen >= own), "{span:?}: a row that does not see itself");
+                assert!(
+                    sees.is_sorted() && sees.iter().all(|&seen| seen <= span.context),
+                    "{span:?}: keys that are not there"
+                );
+                assert!(
+                    sees.iter().zip(own..).all(|(&seen, own)| seen >= own),
+                    "{span:?}: a row that does not see itself"
+                );
             }
             for row in (0..span.rows).filter(|_| cached) {
                 let key = span.context - span.rows + row;
@@ -420,8 +426,14 @@ mod tests {
             assert!(!passes(&Batch { types: vec![0, 0, 1], ..batch(cached) }), "too few types");
             assert!(passes(&Batch { sees: vec![2, 2, 3, 2, 2], ..batch(cached) }));
             assert!(!passes(&Batch { sees: vec![2, 2, 3], ..batch(cached) }), "of too few rows");
-            assert!(!passes(&Batch { sees: vec![2, 2, 3, 3, 3], ..batch(cached) }), "keys that are not there");
-            assert!(!passes(&Batch { sees: vec![1, 1, 3, 1, 2], ..batch(cached) }), "a row that does not see itself");
+            assert!(
+                !passes(&Batch { sees: vec![2, 2, 3, 3, 3], ..batch(cached) }),
+                "keys that are not there"
+            );
+            assert!(
+                !passes(&Batch { sees: vec![1, 1, 3, 1, 2], ..batch(cached) }),
+                "a row that does not see itself"
+            );
             assert!(passes(&Batch { axes: vec![[0; 3]; 5], ..batch(cached) }));
             assert!(!passes(&Batch { axes: vec![[0; 3]; 4], ..batch(cached) }), "too few axes");
             assert!(passes(&Batch { adapters: vec![None, Some(3)], ..batch(cached) }));

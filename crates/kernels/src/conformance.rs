@@ -38,7 +38,8 @@ mod unfold;
 mod weights;
 
 pub use attention::{
-    check_attention, check_attention_invariance, check_attention_long_contexts, check_memory_attention, check_mutual_attention,
+    check_attention, check_attention_invariance, check_attention_long_contexts, check_memory_attention,
+    check_mutual_attention,
 };
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};

@@ -158,7 +158,9 @@ impl Processor {
             }),
             Kind::Qwen => Cut::Whole(read.whole()?),
             Kind::Pixtral => Cut::Whole(read.pixtral()?),
-            Kind::Gemma3 => Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false }),
+            Kind::Gemma3 => {
+                Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false })
+            }
             Kind::Clip | Kind::Llava => Cut::Square(read.cropped(kind == Kind::Llava, mean)?),
             Kind::LlavaNext => Cut::Grids(read.grids(mean)?),
         };
@@ -276,8 +278,15 @@ impl Kind {
                 "size",
                 "temporal_patch_size",
             ],
-            // What is cut out and looked at once more is off in the class and in what is published.
-            Kind::Gemma3 => &["resample", "rescale_factor", "size"],
+            Kind::Gemma3 => &[
+                "do_pan_and_scan",
+                "pan_and_scan_max_num_crops",
+                "pan_and_scan_min_crop_size",
+                "pan_and_scan_min_ratio_to_activate",
+                "resample",
+                "rescale_factor",
+                "size",
+            ],
             Kind::Clip | Kind::Llava => {
                 &["crop_size", "do_center_crop", "resample", "rescale_factor", "size"]
             }

@@ -27,7 +27,12 @@ fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture 
 }
 
 /// What a canvas of a colour has with a picture on it, whose first row and column are those.
-fn on_canvas(picture: &Picture, (height, width): (u32, u32), (top, left): (u32, u32), color: [u8; 3]) -> Picture {
+fn on_canvas(
+    picture: &Picture,
+    (height, width): (u32, u32),
+    (top, left): (u32, u32),
+    color: [u8; 3],
+) -> Picture {
     let mut rgb = color.repeat(height as usize * width as usize);
     let (line, own) = (width as usize * 3, picture.width as usize * 3);
     let lines = rgb.chunks_exact_mut(line).skip(top as usize);
@@ -65,7 +70,8 @@ impl Square {
         let long = (u64::from(side) * long / short) as u32;
         let picture = to(picture, if width <= height { (long, side) } else { (side, long) }, filter);
         let (top, left) = ((picture.height - side) / 2, (picture.width - side) / 2);
-        let lines = picture.rgb.chunks_exact(picture.width as usize * 3).skip(top as usize).take(side as usize);
+        let lines =
+            picture.rgb.chunks_exact(picture.width as usize * 3).skip(top as usize).take(side as usize);
         let rgb = lines.flat_map(|line| &line[left as usize * 3..][..side as usize * 3]).copied().collect();
         Ok(Picture { width: side, height: side, rgb })
     }
@@ -90,7 +96,8 @@ impl Grids {
             whole && (1..=SQUARES_MAX).contains(&((height / side).saturating_mul(width / side)))
         };
         if canvases.is_empty() || canvases.len() > 256 || !canvases.iter().all(fits) {
-            let reason = format!("is no list of canvases, each of 1 to {SQUARES_MAX} squares of {side} pixels");
+            let reason =
+                format!("is no list of canvases, each of 1 to {SQUARES_MAX} squares of {side} pixels");
             return Err(ProcessorError::new("image_grid_pinpoints", reason));
         }
         Ok(Grids { square, canvases })

@@ -94,7 +94,12 @@ impl Tiles {
         };
         let one = (self.side, self.side);
         if !splits {
-            return Ok(Prepared { from: [height, width], frames: vec![frame(to(picture, one))], rows: 0, cols: 0 });
+            return Ok(Prepared {
+                from: [height, width],
+                frames: vec![frame(to(picture, one))],
+                rows: 0,
+                cols: 0,
+            });
         }
         let size = self.in_parts(picture.height, picture.width);
         if size.0 == 0 || size.1 == 0 {

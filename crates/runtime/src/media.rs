@@ -123,11 +123,7 @@ pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch
 
 /// Says what a sequence's rows see, which begin with the batch's `first` and are of such tokens, if some see what is behind them. Rows
 /// of others, that are in the batch before, see what is before them.
-pub fn see(
-    spans: &[MediaSpan],
-    (first, tokens): (usize, &Range<usize>),
-    batch: &mut Batch,
-) {
+pub fn see(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
     let Batch { sees, positions, .. } = batch;
     let within = |span: &&MediaSpan| span.mutual && !span.within(tokens).is_empty();
     if sees.is_empty() && !spans.iter().any(|span| within(&span)) {

@@ -316,7 +316,8 @@ impl Sequence {
             if !within.is_empty() {
                 let row = first + within.start - positions.start;
                 let sources = &mut step.batch.sources[row..row + within.len()];
-                let given = sources.iter_mut().zip(within.clone()).filter(|&(_, token)| !span.is_token(token));
+                let given =
+                    sources.iter_mut().zip(within.clone()).filter(|&(_, token)| !span.is_token(token));
                 given.for_each(|(source, _)| *source = RowSource::Embedding);
                 let (values, elements) = (span.rows.clone(), span.elements(&within));
                 step.given.push(GivenRows { row, values, elements, width: span.width() });

@@ -4,8 +4,8 @@ use super::states::ReferenceStates;
 use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Batch, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads, MatrixShape,
-    MatrixSource, SequenceSpan,
+    AttentionParams, BLOCK_TOKENS, Batch, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads,
+    MatrixShape, MatrixSource, SequenceSpan,
 };
 
 /// What is left of numbers that are stored in this type.

@@ -8,7 +8,7 @@ use hanzo_engine_media::Processor;
 
 use super::layout::Layout;
 use super::spec::{COLORS, Family, Given, TowerSpec};
-use super::{gemma3, idefics3, pixtral, qwen};
+use super::{gemma3, idefics3, llava, pixtral, qwen};
 use crate::error::LoadError;
 use crate::limits::{EXTRA_LOGIT_ROWS, LAYERS_MAX};
 use crate::load::{Found, Tensors, huggingface::read_config};
@@ -79,6 +79,10 @@ impl TowerFiles {
         text: &TransformerSpec,
     ) -> Result<Option<TowerFiles>, LoadError> {
         let Some(settings) = processor_config(directory)? else { return Ok(None) };
+        let is_llava = config.string("model_type")?.is_some_and(|kind| kind.starts_with("llava"));
+        if is_llava && !llava::knows(config)? {
+            return Ok(None);
+        }
         let unsupported = |key: String, reason: String| LoadError::Unsupported {
             file: settings.file.clone(),
             value: settings.get(&key).map(ToString::to_string).unwrap_or_default(),
@@ -173,7 +177,9 @@ impl TowerFiles {
                 let norm = if from_one { "mm_soft_emb_norm" } else { "norm" };
                 let factors = found.take(&format!("multi_modal_projector.{norm}.weight"), &[hidden])?;
                 Some(match from_one {
-                    true => f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect()),
+                    true => {
+                        f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect())
+                    }
                     false => factors,
                 })
             }
@@ -189,11 +195,24 @@ impl TowerFiles {
         // Layers behind the one that is read.
         let behind: Vec<String> = match spec.reads.normed {
             true => Vec::new(),
-            false => (spec.layers.layers.len()..LAYERS_MAX).map(|layer| format!("{}{layer}.", names.layer)).collect(),
+            false => (spec.layers.layers.len()..LAYERS_MAX)
+                .map(|layer| format!("{}{layer}.", names.layer))
+                .collect(),
         };
         found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
         let (patch, patch_bias) = (first, patch_bias);
-        Ok(TowerFiles { spec, processor, tensors, patch, patch_bias, learned, given_norm, line_end, joiner, deep })
+        Ok(TowerFiles {
+            spec,
+            processor,
+            tensors,
+            patch,
+            patch_bias,
+            learned,
+            given_norm,
+            line_end,
+            joiner,
+            deep,
+        })
     }
 
     /// Tensors beside those of the layers.

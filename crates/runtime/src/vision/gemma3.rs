@@ -41,7 +41,12 @@ pub(super) fn spec(config: &Config, frame: usize, text_hidden: usize) -> Result<
         frame: Some(side * vit.patch),
         patches_max: side * side,
         learned: Some(Learned { side, between: false }),
-        reads: Reads { normed: true, mean: true, norm: Some(Given { eps, from_one: true }), ..Reads::default() },
+        reads: Reads {
+            normed: true,
+            mean: true,
+            norm: Some(Given { eps, from_one: true }),
+            ..Reads::default()
+        },
         mutual: true,
         image_token: image_token as u32,
         ..TowerSpec::bare(Family::Gemma3, vit.placed(side * side), text_hidden)

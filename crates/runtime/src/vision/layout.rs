@@ -116,7 +116,11 @@ impl Layout {
         let (patch, line) = (spec.patch, self.size[1] * spec.patch * COLORS);
         let rows = self.places.len() + self.first * self.windows.len();
         let mut numbers = Vec::with_capacity(rows * spec.patch_width());
-        let mut firsts = self.parts(spec).scan(0, |all, patches| Some(std::mem::replace(all, *all + patches)));
+        let mut firsts = self.parts(spec).scan(0, |all, patches| {
+            let first = *all;
+            *all += patches;
+            Some(first)
+        });
         let mut first = firsts.next();
         for (index, &[row, col]) in self.places.iter().enumerate() {
             if first == Some(index) {

@@ -10,6 +10,16 @@ use crate::error::LoadError;
 use crate::limits::{PATCHES_MAX, VOCAB_MAX};
 use crate::spec::Config;
 
+/// Whether a model's tower is one of those: others are seen through by no layer here, and their text is run alone.
+pub(super) fn knows(config: &Config) -> Result<bool, LoadError> {
+    let is_next = config.string("model_type")? == Some("llava_next");
+    let vision = config.object("vision_config")?;
+    let kind = vision.as_ref().map(|vision| vision.string("model_type")).transpose()?.flatten();
+    let several = matches!(config.get("vision_feature_layer"), Some(Value::Array(list)) if list.len() > 1);
+    Ok(!several
+        && matches!((kind, is_next), (None | Some("clip_vision_model"), _) | (Some("pixtral"), false)))
+}
+
 /// The activation in the MLP behind a tower, which must be the usual one, and whether its matrices have biases.
 pub(super) fn mlp(config: &Config, usual_bias: bool) -> Result<bool, LoadError> {
     match config.string("projector_hidden_act")?.unwrap_or("gelu") {

@@ -103,7 +103,9 @@ fn rope(vision: &Config, head_dim: usize) -> Result<crate::spec::RopeSpec, LoadE
     let settings = vision.object("rope_parameters")?;
     let base = match &settings {
         Some(settings) => {
-            if let Some(other) = settings.string("rope_type")?.filter(|kind| !matches!(*kind, "default" | "axial")) {
+            if let Some(other) =
+                settings.string("rope_type")?.filter(|kind| !matches!(*kind, "default" | "axial"))
+            {
                 return Err(settings.unsupported("rope_type", other, "axial is known"));
             }
             settings.positive("rope_theta")?

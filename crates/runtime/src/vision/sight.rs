@@ -59,26 +59,27 @@ impl Sight {
                 return Err(lacks(token, reason));
             }
         }
+        if !tokenizer.is_special(image_token) {
+            let token = format!("image_token_id {image_token}");
+            return Err(lacks(&token, "it is no control token of this tokenizer, and a picture's place"));
+        }
         let spelled = (family == Family::Gemma3).then(|| {
             let [before, behind] = gemma3::MARKS;
             let place = String::from_utf8_lossy(tokenizer.token_bytes(image_token)).into_owned();
             [before.to_owned(), format!("\n\n{before}{place}{behind}\n\n")]
         });
-        let sight = Sight {
+        Ok(Sight {
             processor: files.processor.clone(),
             spec: files.spec.clone(),
             settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
             spelled,
             line_ends: match family {
-                Family::Pixtral => pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default()),
+                Family::Pixtral => {
+                    pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
+                }
                 _ => [image_token; 2],
             },
-        };
-        if !tokenizer.is_special(sight.spec.image_token) {
-            let token = format!("image_token_id {}", sight.spec.image_token);
-            return Err(lacks(&token, "it is no control token of this tokenizer, and a picture's place"));
-        }
-        Ok(sight)
+        })
     }
 
     /// Numbers of a row that a frame becomes.
@@ -91,7 +92,8 @@ impl Sight {
         let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
         let middle = span.whole.iter().zip(span.grid).all(|(&whole, wanted)| {
             let beside = whole.checked_sub(wanted);
-            wanted > 0 && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
+            wanted > 0
+                && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
         });
         let ends = match span.ends {
             LineEnds::Tokens => self.spec.family == Family::Pixtral,
@@ -115,7 +117,12 @@ impl Sight {
     }
 
     /// Rows above each other and beside each other that are wanted of a picture's frame, those of all of it, and what ends its lines.
-    fn shape(&self, from: [u32; 2], (index, frames): (usize, usize), frame: &Frame) -> ([u32; 2], [u32; 2], LineEnds) {
+    fn shape(
+        &self,
+        from: [u32; 2],
+        (index, frames): (usize, usize),
+        frame: &Frame,
+    ) -> ([u32; 2], [u32; 2], LineEnds) {
         let side = self.spec.square() as u32;
         let whole = [frame.height / side, frame.width / side];
         let on_canvas = self.spec.lines && index > 0;

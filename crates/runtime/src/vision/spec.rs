@@ -157,7 +157,9 @@ impl TowerSpec {
             (of, None) if qwen::knows(of) => qwen::spec(config, of, (text_hidden, text_pairs)),
             ("mistral3", None) => pixtral::spec(config, text_hidden),
             ("gemma3", Some(frame)) if squares == 1 => gemma3::spec(config, frame, text_hidden),
-            ("idefics3" | "smolvlm", Some(frame)) if squares == 1 => idefics3::spec(config, frame, text_hidden),
+            ("idefics3" | "smolvlm", Some(frame)) if squares == 1 => {
+                idefics3::spec(config, frame, text_hidden)
+            }
             _ => {
                 let reason = "the image processor beside it is another family's";
                 Err(config.unsupported("model_type", model_type, reason))

@@ -59,11 +59,11 @@ pub struct Tower<B: EncoderOps> {
 
 /// What makes rows of squares of patches.
 struct Joiner<B: EncoderOps> {
-    norm: Option<[B::Vector; 2]>,       // (square)
-    merge: Option<B::Matrix>,           // (hidden, square)
+    norm: Option<[B::Vector; 2]>,               // (square)
+    merge: Option<B::Matrix>,                   // (hidden, square)
     up: Option<(B::Matrix, Option<B::Vector>)>, // (inner, square or hidden), (inner)
-    down: B::Matrix,                    // (text_hidden, inner or square)
-    down_bias: Option<B::Vector>,       // (text_hidden)
+    down: B::Matrix,                            // (text_hidden, inner or square)
+    down_bias: Option<B::Vector>,               // (text_hidden)
 }
 
 /// For the largest frame.

@@ -54,7 +54,8 @@ pub(super) const IDEFICS3: Usual = Usual {
 /// SigLIP's own.
 pub(super) const SIGLIP: Usual = Usual { hidden: 768, heads: 12, patch: 16, ..IDEFICS3 };
 /// CLIP's.
-pub(super) const CLIP: Usual = Usual { hidden: 768, heads: 12, activation: "quick_gelu", eps: 1e-5, ..IDEFICS3 };
+pub(super) const CLIP: Usual =
+    Usual { hidden: 768, heads: 12, activation: "quick_gelu", eps: 1e-5, ..IDEFICS3 };
 
 /// Sides in pixels, and layers over so many patches.
 pub(super) struct Vit {

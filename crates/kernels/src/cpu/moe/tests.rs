@@ -125,7 +125,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
             adapters: Vec::new(),
             sees: Vec::new(),
-        memories: Vec::new(),
+            memories: Vec::new(),
             memory_tables: Vec::new(),
             states: Vec::new(),
             block_tables: (0..count.div_ceil(16)).collect(),

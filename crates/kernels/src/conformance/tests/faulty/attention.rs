@@ -41,10 +41,10 @@ impl Faulty {
             }
             Fault::PicturesSeenToTheEnd => {
                 let mut batch = self.batch.clone();
-                let Batch { sequences, sees, .. } = &mut batch;
-                for span in sequences.iter().filter(|_| !sees.is_empty()) {
+                let spans = if batch.sees.is_empty() { &[][..] } else { &batch.sequences[..] };
+                for span in spans {
                     let rows = span.row_first as usize..(span.row_first + span.rows) as usize;
-                    sees[rows].fill(span.context);
+                    batch.sees[rows].fill(span.context);
                 }
                 self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
             }
