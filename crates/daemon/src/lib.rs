@@ -16,6 +16,7 @@ pub mod bench;
 mod blocking;
 mod bring_up;
 mod budget;
+mod cards;
 mod clock;
 pub mod config;
 mod constraints;

@@ -29,8 +29,9 @@ use super::{
     wire::{FrameReader, FrameWriter, Message, Open, Order, Refusal, RunOrder, Stepped},
 };
 use crate::{
+    cards::{DeviceName, OnCard},
     constraints::Constraints,
-    device::{Cpu, Origin, Steps},
+    device::{Cpu, Device, Origin, Steps},
     draft::Draft,
     launch::{Made, make, words},
     limits::{PREFIX_DISK_FLUSH, WORKER_PULSE_EVERY},
@@ -198,7 +199,10 @@ type Prepared = (Made, Option<TransformerSpec>, Option<Arc<PrefixDisk>>);
 fn prepare(open: &Open, voice: &Voice) -> Result<Prepared, LoadError> {
     let files = open.source.open_with(&open.overrides)?;
     let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
-    let device = Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights);
+    let device: Box<dyn Device> = match open.device {
+        DeviceName::Cpu => Box::new(Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights)),
+        DeviceName::Cuda(ordinal) => Box::new(OnCard::tried(ordinal, open.encoder_weights)),
+    };
     let mut percent = 0;
     let mut progress = |fraction: f32| {
         let now = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
@@ -215,7 +219,7 @@ fn prepare(open: &Open, voice: &Voice) -> Result<Prepared, LoadError> {
         memory: open.memory,
         kept: open.kept.as_ref().and_then(DiskPlace::open),
     };
-    let made = make(&device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
+    let made = make(&*device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
     let disk = origin.kept.map(|(disk, _)| disk);
     Ok((made, files.decoder().map(|files| files.spec.clone()), disk))
 }
@@ -225,7 +229,14 @@ fn refusal(error: &LoadError) -> Refusal {
         LoadError::Kernel(KernelError::OutOfMemory { device, bytes, .. }) => Some((device.clone(), *bytes)),
         _ => None,
     };
-    Refusal { reason: error.to_string(), no_memory }
+    let refused_by = match error {
+        LoadError::Kernel(KernelError::Device { device, reason }) => Some((device.clone(), reason.clone())),
+        LoadError::Kernel(KernelError::UnsupportedType { device, .. }) => {
+            Some((device.clone(), error.to_string()))
+        }
+        _ => None,
+    };
+    Refusal { reason: error.to_string(), no_memory, refused_by }
 }
 
 impl Child {

@@ -16,6 +16,7 @@ use hanzo_engine_runtime::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    cards::DeviceName,
     config::LogConfig,
     device::EngineSize,
     limits::WORKER_FRAME_BYTES_MAX,
@@ -80,6 +81,8 @@ pub(super) struct Refusal {
     pub(super) reason: String,
     /// The device that had not so many bytes, where that is why.
     pub(super) no_memory: Option<(String, usize)>,
+    /// The device that cannot run it, and its words, where that is why.
+    pub(super) refused_by: Option<(String, String)>,
 }
 
 /// What an engine is made of.
@@ -92,6 +95,7 @@ pub(super) struct Open {
     pub(super) size: EngineSize,
     /// What it was planned to take.
     pub(super) memory: EngineMemory,
+    pub(super) device: DeviceName,
     pub(super) threads: Option<usize>,
     pub(super) encoder_weights: WeightType,
     pub(super) kept: Option<DiskPlace>,
