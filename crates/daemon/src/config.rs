@@ -93,8 +93,8 @@ pub struct EngineSection {
     /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
     /// for good.
     pub keep_alive: KeepAlive,
-    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a
-    /// thread.
+    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a process under
+    /// `engined` on Linux, unless memory is fixed, and a thread everywhere else.
     pub isolation: Option<Isolation>,
     /// Milliseconds that a model's process may say nothing, before it is ended and started again.
     pub worker_silence_ms: u64,
@@ -281,6 +281,15 @@ const ENV_SECTIONS: [&str; 4] = ["server", "store", "engine", "log"];
 const ENV_ELSEWHERE: [&str; 2] = ["server.port", "server.api_key"];
 
 impl Config {
+    /// With models in processes of their own, where nothing is said of it and it can be.
+    #[must_use]
+    pub fn isolated(mut self) -> Config {
+        if self.engine.fixed_memory_bytes.is_none() {
+            self.engine.isolation.get_or_insert(Isolation::STRONGEST);
+        }
+        self
+    }
+
     /// Merges the defaults, `file` (TOML, or YAML where its name ends in `.yaml` or `.yml`), the environment, and
     /// `flags` (only what was given; a [`Figment`] of nothing will do), each over the one before.
     ///

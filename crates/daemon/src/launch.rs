@@ -132,7 +132,7 @@ pub(crate) fn make(
     let sides = Sides { text, embedder, listener: listener.transpose()?.map(Arc::new) };
     let mut engine = device.build(origin, (files, draft), sides.clone(), size, progress)?;
     if let (Some((disk, identity)), Some(engine)) = (&origin.kept, engine.generator()) {
-        keep_blocks(engine, (disk, *identity), (files, size), &origin.bell);
+        keep_blocks(engine, (&**disk, *identity), (files, size), &origin.bell);
     }
     Ok(Made { sides, engine })
 }

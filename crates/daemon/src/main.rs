@@ -12,7 +12,7 @@ use std::{
 use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
-    Config, Daemon, DaemonError, DaemonHandle,
+    Config, ConfigError, Daemon, DaemonError, DaemonHandle,
     config::{Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
@@ -97,7 +97,7 @@ struct Flags {
     /// Bytes that they may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
-    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: thread]
+    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process, on Linux and without --fixed-memory]
     #[arg(long)]
     isolation: Option<Isolation>,
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
@@ -118,6 +118,11 @@ struct Flags {
 }
 
 impl Flags {
+    /// All settings. What nobody has said of a model's isolation is as strong as it can be here.
+    fn settings(&self) -> Result<Config, ConfigError> {
+        Ok(Config::load(self.config.as_deref(), self.layer())?.isolated())
+    }
+
     fn layer(&self) -> Figment {
         let models =
             self.model.iter().map(|source| ModelConfig { source: source.clone(), ..Default::default() });
@@ -176,7 +181,7 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(dir) = &flags.write_documents {
         return Ok(documents::write(Flags::command(), dir)?);
     }
-    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    let config = flags.settings()?;
     if flags.print_config {
         std::io::stdout().write_all(config.print().as_bytes())?;
     }
@@ -221,7 +226,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
 
 /// Reads the settings again and takes what can be taken.
 fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<Changed, DaemonError> {
-    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    let config = flags.settings()?;
     log::check(&config.log.level)?;
     let changed = handle.reload(&config)?;
     level.set(&config.log.level)?;

@@ -112,8 +112,12 @@ fn a_kv_type_goes_by_its_name() {
 #[test]
 fn memory_that_is_fixed_is_that_of_one_process() {
     figment::Jail::expect_with(|jail| {
-        assert_eq!(Config::load(None, Figment::new()).unwrap().engine.isolation, None);
+        let unsaid = Config::load(None, Figment::new()).unwrap();
+        assert_eq!(unsaid.engine.isolation, None);
+        assert_eq!(unsaid.isolated().engine.isolation, Some(Isolation::STRONGEST));
         jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");
+        let fixed = Config::load(None, Figment::new()).unwrap().isolated();
+        assert_eq!(fixed.engine.isolation, None);
         jail.set_env("HANZO_ENGINE_ENGINE_ISOLATION", "process");
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
         assert!(error.contains("engine.isolation") && error.contains("thread"), "{error}");

@@ -155,7 +155,9 @@ impl Orders {
                 Ok(Some(order)) => return Some(order),
                 Err(error) if is_timeout(&error) => {
                     // A long one comes in parts, as fast as they are read.
-                    if !self.frames.is_amid() || self.rest(&Bell::default(), Some(WORKER_ORDER_WAIT)) != Woken::Ready {
+                    if !self.frames.is_amid()
+                        || self.rest(&Bell::default(), Some(WORKER_ORDER_WAIT)) != Woken::Ready
+                    {
                         return None;
                     }
                 }

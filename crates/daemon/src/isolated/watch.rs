@@ -67,9 +67,9 @@ impl From<io::Error> for End {
     fn from(error: io::Error) -> End {
         match error.kind() {
             // It may end before it has read all that it was told, and amid a word.
-            io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::UnexpectedEof => End::Left,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+                End::Left
+            }
             _ => End::Must(format!("it cannot be heard: {error}")),
         }
     }
@@ -213,10 +213,9 @@ impl Watch {
 
     /// Sends as much as there is room for; says whether that was all.
     fn send(&mut self) -> io::Result<bool> {
-        while let bytes = self.orders.waiting()
-            && self.sent < bytes.len()
-        {
-            match rustix::net::send(&self.stream, &bytes[self.sent..], Impatient::SENDING) {
+        while self.sent < self.orders.waiting().len() {
+            let bytes = &self.orders.waiting()[self.sent..];
+            match rustix::net::send(&self.stream, bytes, Impatient::SENDING) {
                 Ok(sent) => self.sent += sent,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Ok(false),

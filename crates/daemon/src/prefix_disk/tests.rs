@@ -147,9 +147,11 @@ fn what_was_used_least_recently_goes_first() {
     let there: Vec<u8> = (0..4).filter(|&of| rig.path(of).exists()).collect();
     assert_eq!(there, [0, 2, 3]);
     assert_eq!(rig.disk.shared.counts.bytes.get() as u64, 3 * file);
-    // A smaller bound holds from the start on; one that holds nothing keeps nothing.
+    // A smaller bound holds from the start on, by what was used last before it; one that holds nothing keeps nothing.
+    let rig = rig.again(2 * file, 1);
+    assert_eq!((0..4).filter(|&of| rig.path(of).exists()).collect::<Vec<u8>>(), [0, 3]);
     let rig = rig.again(file, 1);
-    assert_eq!((0..4).filter(|&of| rig.path(of).exists()).count(), 1);
+    assert_eq!((0..4).filter(|&of| rig.path(of).exists()).collect::<Vec<u8>>(), [3]);
     let mut rig = rig.again(file - 1, 1);
     rig.put(5);
     assert!(!rig.path(5).exists() && !rig.blocks.has(&name(5)));
@@ -167,6 +169,34 @@ fn what_was_being_written_at_a_kill_is_not_found() {
     let mut rig = rig.again(1 << 20, 1);
     assert!(!half.exists() && stranger.exists());
     assert!(!rig.blocks.has(&name(2)) && !rig.get(2) && rig.get(1));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_is_its_owners_and_is_replaced_and_never_changed() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let mut rig = Rig::new(1 << 20);
+    let path = rig.path(1);
+    // Opened before there is anything, so it writes what the other has written.
+    let mut other = Rig::at(rig.dir, 1 << 20, 1);
+    rig.dir = tempfile::tempdir().unwrap();
+    let put = |blocks: &mut DiskBlocks, disk: &PrefixDisk| {
+        assert!(blocks.put(name(1), &mut |bytes| {
+            bytes.fill(1);
+            true
+        }));
+        disk.flush(Duration::from_secs(20));
+    };
+    put(&mut rig.blocks, &rig.disk);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    let before = fs::metadata(&path).unwrap().ino();
+    // Whoever reads it now goes on reading all of it.
+    let held = fs::File::open(&path).unwrap();
+    put(&mut other.blocks, &other.disk);
+    assert_ne!(fs::metadata(&path).unwrap().ino(), before);
+    assert_eq!(held.metadata().unwrap().len(), file::bytes_of(BLOCK));
+    assert!(other.get(1));
 }
 
 #[test]
