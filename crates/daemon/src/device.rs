@@ -432,6 +432,9 @@ impl Cpu {
     ) -> Result<Engine<CpuBackend>, LoadError> {
         // Before the weights are read, which takes long.
         config.kv_spec(&files.spec).check()?;
+        if let Some(tower) = &files.tower {
+            tower.check_steps(config.step_tokens_max, config.sequences_max)?;
+        }
         let backend = self.backend();
         let decoder = Decoder::load(&backend, files, progress)?;
         let engine = Engine::new(backend, decoder, sides.text, sides.embedder, config)?;

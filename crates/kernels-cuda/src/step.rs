@@ -172,6 +172,7 @@ impl<D: Device> Steps<D> {
     /// Starts a step of a batch.
     pub(crate) fn begin(&mut self, batch: &Batch, draws: &Draws) -> Result<(), KernelError> {
         assert!(self.open.is_none(), "begin inside a step; call end first");
+        assert!(batch.sees.is_empty(), "rows that see what is behind them are not known here");
         let (Some(limits), Some(memory)) = (&self.limits, &self.memory) else {
             panic!("begin before reserve")
         };

@@ -55,6 +55,11 @@ pub struct Batch {
     pub axes: Vec<[u32; 3]>, // (rows), or none
     /// Token type of each row (which of two texts it is of); empty where all are 0.
     pub types: Vec<u32>, // (rows), or none
+    /// Keys of its sequence up to which each row sees in attention over the cache: those up to its own at least, and where it is
+    /// one of a picture's whose rows see each other, up to the picture's last; empty where each sees up to its own. Ascending
+    /// within a sequence, whose context they do not exceed. Where a window begins is the row's own position's. Not every
+    /// device that runs decoders and encoders knows it.
+    pub sees: Vec<u32>, // (rows), or none
     /// Cache slots each row's keys and values are written to, one for each layer group: `block_id * 16 + offset`. None, and
     /// no block tables, where a step has no cache: an encoder's, every sequence of which is whole.
     pub slots: Vec<u32>, // (rows, groups)
@@ -87,6 +92,7 @@ impl Batch {
         self.positions.reserve(limits.rows);
         self.axes.reserve(limits.rows);
         self.types.reserve(limits.rows);
+        self.sees.reserve(limits.rows);
         self.slots.reserve(limits.rows.saturating_mul(limits.kv_groups));
         self.sequences.reserve(limits.sequences);
         self.adapters.reserve(limits.sequences);
@@ -105,6 +111,7 @@ impl Batch {
             positions,
             axes,
             types,
+            sees,
             slots,
             sequences,
             adapters,
@@ -119,6 +126,7 @@ impl Batch {
         self.positions.clone_from(positions);
         self.axes.clone_from(axes);
         self.types.clone_from(types);
+        self.sees.clone_from(sees);
         self.slots.clone_from(slots);
         self.sequences.clone_from(sequences);
         self.adapters.clone_from(adapters);
@@ -188,12 +196,19 @@ impl Batch {
         self.sequences.push(span);
     }
 
+    /// Keys that a row of a sequence sees up to.
+    pub fn seen_by(&self, span: &SequenceSpan, row: u32) -> u32 {
+        let own = span.context - span.rows + row + 1;
+        self.sees.get((span.row_first + row) as usize).map_or(own, |&seen| seen.max(own))
+    }
+
     /// Forgets the work and keeps the memory; layer groups stay what they are.
     pub fn clear(&mut self) {
         self.sources.clear();
         self.positions.clear();
         self.axes.clear();
         self.types.clear();
+        self.sees.clear();
         self.slots.clear();
         self.sequences.clear();
         self.adapters.clear();
@@ -238,6 +253,7 @@ impl Batch {
         assert_eq!(self.positions.len(), rows, "one position a row");
         assert!(self.types.is_empty() || self.types.len() == rows, "one type a row, or none at all");
         assert!(self.axes.is_empty() || self.axes.len() == rows, "three positions a row, or none at all");
+        assert!(self.sees.is_empty() || self.sees.len() == rows, "a row sees up to one key, or none is said");
         let adapted = self.adapters.len();
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let states = self.states.len();
@@ -269,6 +285,18 @@ impl Batch {
             assert!(span.rows > 0 && span.rows <= span.context, "{span:?}: a context holds its own rows");
             assert!(span.context as usize <= limits.context, "a context longer than reserved");
             assert!(cached || span.context == span.rows, "{span:?}: without a cache a sequence is whole");
+            if !self.sees.is_empty() {
+                let own = span.context - span.rows + 1;
+                let sees = &self.sees[span.row_first as usize..][..span.rows as usize];
+                assert!(
+                    sees.is_sorted() && sees.iter().all(|&seen| seen <= span.context),
+                    "{span:?}: keys that are not there"
+                );
+                assert!(
+                    sees.iter().zip(own..).all(|(&seen, own)| seen >= own),
+                    "{span:?}: a row that does not see itself"
+                );
+            }
             for row in (0..span.rows).filter(|_| cached) {
                 let key = span.context - span.rows + row;
                 for group in 0..groups {
@@ -359,6 +387,7 @@ mod tests {
             positions: vec![0, 1, 2, 0, 1],
             axes: Vec::new(),
             types: Vec::new(),
+            sees: Vec::new(),
             slots: if cached { vec![16, 17, 18, 0, 1] } else { Vec::new() },
             sequences: vec![span(0, 3, 0), span(3, 2, 1)],
             adapters: Vec::new(),
@@ -395,6 +424,16 @@ mod tests {
             assert!(passes(&batch(cached)));
             assert!(passes(&Batch { types: vec![0, 0, 1, 1, 0], ..batch(cached) }));
             assert!(!passes(&Batch { types: vec![0, 0, 1], ..batch(cached) }), "too few types");
+            assert!(passes(&Batch { sees: vec![2, 2, 3, 2, 2], ..batch(cached) }));
+            assert!(!passes(&Batch { sees: vec![2, 2, 3], ..batch(cached) }), "of too few rows");
+            assert!(
+                !passes(&Batch { sees: vec![2, 2, 3, 3, 3], ..batch(cached) }),
+                "keys that are not there"
+            );
+            assert!(
+                !passes(&Batch { sees: vec![1, 1, 3, 1, 2], ..batch(cached) }),
+                "a row that does not see itself"
+            );
             assert!(passes(&Batch { axes: vec![[0; 3]; 5], ..batch(cached) }));
             assert!(!passes(&Batch { axes: vec![[0; 3]; 4], ..batch(cached) }), "too few axes");
             assert!(passes(&Batch { adapters: vec![None, Some(3)], ..batch(cached) }));

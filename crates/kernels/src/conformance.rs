@@ -39,6 +39,7 @@ mod weights;
 
 pub use attention::{
     check_attention, check_attention_invariance, check_attention_long_contexts, check_memory_attention,
+    check_mutual_attention,
 };
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
@@ -73,6 +74,8 @@ pub fn check_all<B: EncoderOps>(make: impl Fn() -> B) {
     check_encoder_ops(&make);
     // What runs both may have models that write what they hear.
     check_memory_attention(&make);
+    // Or that see.
+    check_mutual_attention(&make);
 }
 
 /// Runs the checks of [`Backend`]: what decoders need.

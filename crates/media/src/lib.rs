@@ -9,6 +9,7 @@ mod jpeg;
 mod pixels;
 mod processor;
 mod resize;
+mod squares;
 #[cfg(test)]
 mod tests;
 mod tiles;

@@ -8,8 +8,9 @@ use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
 use crate::pixels::PixelScale;
 use crate::resize::Filter;
+use crate::squares::{Grids, Square};
 use crate::tiles::Tiles;
-use crate::whole::Whole;
+use crate::whole::{Sizes, Whole};
 
 /// What is made of pictures before a tower sees them.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,8 +25,12 @@ pub struct Processor {
 enum Cut {
     /// Squares of one size: Idefics3 and SmolVLM.
     Tiles(Tiles),
-    /// One, of a size near its own: Qwen's models.
+    /// One, of a size near its own: Qwen's models, Pixtral and Mistral 3.
     Whole(Whole),
+    /// One, a square of one size: Gemma 3 and LLaVA 1.5.
+    Square(Square),
+    /// Such a square, and the whole on a canvas of some squares beside each other: LLaVA-NeXT.
+    Grids(Grids),
 }
 
 /// How closely a picture is looked at.
@@ -65,7 +70,9 @@ pub struct Frame {
 /// A picture as a tower sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// Its parts, row by row, and the whole behind them; or the whole alone.
+    /// Rows and columns that it had.
+    pub from: [u32; 2],
+    /// Its parts, row by row, and the whole behind them; or the whole alone; or the whole and what is on a canvas.
     pub frames: Vec<Frame>,
     /// Rows of parts; 0 where it is not in parts.
     pub rows: u32,
@@ -110,25 +117,12 @@ impl Processor {
             let reason = format!("{named} is not known; {} are", known.join(", "));
             return Err(ProcessorError::new("image_processor_type", reason));
         };
-        let is_whole = class == "Qwen2VL";
+        let kind = Kind::of(&class);
         let read = Settings { config };
         let own =
             ["do_image_splitting", "do_normalize", "do_rescale", "do_resize", "image_mean", "image_std"];
-        let more: &[&str] = match is_whole {
-            true => &[
-                "max_pixels",
-                "merge_size",
-                "min_pixels",
-                "patch_size",
-                "resample",
-                "rescale_factor",
-                "size",
-                "temporal_patch_size",
-            ],
-            false => &["max_image_size", "resample", "rescale_factor", "size"],
-        };
         for (key, value) in config {
-            let known = own.iter().chain(more).chain(OTHER_KEYS).any(|known| known == key);
+            let known = own.iter().chain(kind.keys()).chain(OTHER_KEYS).any(|known| known == key);
             if !known && !value.is_null() {
                 return Err(ProcessorError::new(key, "is not known, so what it changes would be lost"));
             }
@@ -137,9 +131,9 @@ impl Processor {
             true => read.number("rescale_factor", 1.0 / 255.0)?,
             false => 1.0,
         };
-        let [mean, deviation] = match is_whole {
-            true => CLIP_COLORS,
-            false => [[0.5; 3]; 2],
+        let [mean, deviation] = match kind {
+            Kind::Tiles | Kind::Gemma3 => [[0.5; 3]; 2],
+            Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Llava | Kind::LlavaNext => CLIP_COLORS,
         };
         let (mean, deviation) = match read.truth("do_normalize", true)? {
             true => (read.colors("image_mean", mean)?, read.colors("image_std", deviation)?),
@@ -148,20 +142,40 @@ impl Processor {
         if deviation.contains(&0.0) {
             return Err(ProcessorError::new("image_std", "0 cannot be divided by"));
         }
-        let scale = PixelScale::new(factor, mean, deviation);
-        if is_whole {
-            let (filter, cut) = (read.filter("resample", Filter::Bicubic)?, Cut::Whole(read.whole()?));
-            return Ok(Processor { scale, filter, cut });
-        }
-        let tiles = Tiles {
-            longest: match read.truth("do_resize", true)? {
-                true => Some(read.longest_edge("size", 4 * 364)?),
-                false => None,
-            },
-            side: read.longest_edge("max_image_size", 364)?,
-            splits: read.truth("do_image_splitting", true)?,
+        let usual = match kind {
+            Kind::Tiles => Filter::Lanczos,
+            Kind::Gemma3 => Filter::Bilinear,
+            Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Llava | Kind::LlavaNext => Filter::Bicubic,
         };
-        Ok(Processor { scale, filter: read.filter("resample", Filter::Lanczos)?, cut: Cut::Tiles(tiles) })
+        let cut = match kind {
+            Kind::Tiles => Cut::Tiles(Tiles {
+                longest: match read.truth("do_resize", true)? {
+                    true => Some(read.longest_edge("size", 4 * 364)?),
+                    false => None,
+                },
+                side: read.longest_edge("max_image_size", 364)?,
+                splits: read.truth("do_image_splitting", true)?,
+            }),
+            Kind::Qwen => Cut::Whole(read.whole()?),
+            Kind::Pixtral => Cut::Whole(read.pixtral()?),
+            Kind::Gemma3 => {
+                Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false })
+            }
+            Kind::Clip | Kind::Llava => Cut::Square(read.cropped(kind == Kind::Llava, mean)?),
+            Kind::LlavaNext => Cut::Grids(read.grids(mean)?),
+        };
+        let filter = read.filter("resample", usual)?;
+        Ok(Processor { scale: PixelScale::new(factor, mean, deviation), filter, cut })
+    }
+
+    /// Has a processor whose frames are whole patches make them whole squares of so many beside and above each other, where
+    /// the model says how many become a row, and not the image processor.
+    #[must_use]
+    pub fn joining(mut self, joined: u32) -> Self {
+        if let Cut::Whole(Whole { joined: own, sizes: Sizes::Longest(_), .. }) = &mut self.cut {
+            *own = joined;
+        }
+        self
     }
 
     /// What a picture becomes.
@@ -169,12 +183,13 @@ impl Processor {
     /// # Errors
     /// [`PictureError::Shape`]; [`PictureError::Bounds`] and [`PictureError::NoBounds`] where the request's bounds are none.
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
+        let bounded = look.pixels_min.is_some() || look.pixels_max.is_some();
         match &self.cut {
-            Cut::Tiles(_) if look.pixels_min.is_some() || look.pixels_max.is_some() => {
-                Err(PictureError::NoBounds)
-            }
-            Cut::Tiles(tiles) => tiles.prepare(picture, self.filter, look.detail),
             Cut::Whole(whole) => whole.prepare(picture, self.filter, look),
+            _ if bounded => Err(PictureError::NoBounds),
+            Cut::Tiles(tiles) => tiles.prepare(picture, self.filter, look.detail),
+            Cut::Square(square) => square.prepare(picture, self.filter),
+            Cut::Grids(grids) => grids.prepare(picture, self.filter, look.detail),
         }
     }
 
@@ -182,23 +197,34 @@ impl Processor {
     pub fn frames_max(&self) -> usize {
         match &self.cut {
             Cut::Tiles(tiles) => tiles.frames_max(),
-            Cut::Whole(_) => 1,
+            Cut::Whole(_) | Cut::Square(_) => 1,
+            Cut::Grids(_) => 2,
         }
     }
 
-    /// Rows and columns of every frame; none where each has a size of its own.
+    /// Rows and columns of every frame, or of the squares that it is of; none where each has a size of its own.
     pub fn frame_side(&self) -> Option<u32> {
         match &self.cut {
             Cut::Tiles(tiles) => Some(tiles.side),
+            Cut::Square(square) => Some(square.side),
+            Cut::Grids(grids) => Some(grids.square.side),
             Cut::Whole(_) => None,
+        }
+    }
+
+    /// The most squares that a frame is of.
+    pub fn squares_max(&self) -> u32 {
+        match &self.cut {
+            Cut::Grids(grids) => grids.squares_max(),
+            _ => 1,
         }
     }
 
     /// Pixels of a patch's side, and patches of the side of a square that becomes one row, where the processor says so.
     pub fn patches(&self) -> Option<(u32, u32)> {
         match &self.cut {
-            Cut::Tiles(_) => None,
             Cut::Whole(whole) => Some((whole.patch, whole.joined)),
+            _ => None,
         }
     }
 
@@ -209,7 +235,68 @@ impl Processor {
 }
 
 /// Classes that are known, without `ImageProcessor`.
-const CLASSES: [&str; 3] = ["Idefics3", "SmolVLM", "Qwen2VL"];
+const CLASSES: [&str; 8] =
+    ["Idefics3", "SmolVLM", "Qwen2VL", "Gemma3", "CLIP", "Llava", "LlavaNext", "Pixtral"];
+
+/// What a class makes of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Tiles,
+    Qwen,
+    Gemma3,
+    Clip,
+    Llava,
+    LlavaNext,
+    Pixtral,
+}
+
+impl Kind {
+    /// Of a class that is known.
+    fn of(class: &str) -> Kind {
+        match class {
+            "Qwen2VL" => Kind::Qwen,
+            "Gemma3" => Kind::Gemma3,
+            "CLIP" => Kind::Clip,
+            "Llava" => Kind::Llava,
+            "LlavaNext" => Kind::LlavaNext,
+            "Pixtral" => Kind::Pixtral,
+            _ => Kind::Tiles,
+        }
+    }
+
+    /// Its own settings.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Kind::Tiles => &["max_image_size", "resample", "rescale_factor", "size"],
+            Kind::Qwen => &[
+                "max_pixels",
+                "merge_size",
+                "min_pixels",
+                "patch_size",
+                "resample",
+                "rescale_factor",
+                "size",
+                "temporal_patch_size",
+            ],
+            Kind::Gemma3 => &[
+                "do_pan_and_scan",
+                "pan_and_scan_max_num_crops",
+                "pan_and_scan_min_crop_size",
+                "pan_and_scan_min_ratio_to_activate",
+                "resample",
+                "rescale_factor",
+                "size",
+            ],
+            Kind::Clip | Kind::Llava => {
+                &["crop_size", "do_center_crop", "resample", "rescale_factor", "size"]
+            }
+            Kind::LlavaNext => {
+                &["crop_size", "do_center_crop", "image_grid_pinpoints", "resample", "rescale_factor", "size"]
+            }
+            Kind::Pixtral => &["patch_size", "resample", "rescale_factor", "size"],
+        }
+    }
+}
 
 /// Mean and deviation of the colours that CLIP was trained with.
 const CLIP_COLORS: [[f32; 3]; 2] =
@@ -296,13 +383,91 @@ impl Settings<'_> {
                     .ok_or_else(|| ProcessorError::new(key, format!("{value} is no whole number above 0"))),
             }
         };
+        let least = pixels("min_pixels", "shortest_edge", 56 * 56)?;
+        let most = pixels("max_pixels", "longest_edge", 28 * 28 * 1280)?;
         Ok(Whole {
             patch,
             joined,
-            pixels_min: pixels("min_pixels", "shortest_edge", 56 * 56)?,
-            pixels_max: pixels("max_pixels", "longest_edge", 28 * 28 * 1280)?,
+            sizes: Sizes::Pixels(least, most),
             resizes: self.truth("do_resize", true)?,
         })
+    }
+
+    /// Pixtral's: a patch's side, and the longest of a picture.
+    fn pixtral(&self) -> Result<Whole, ProcessorError> {
+        const PATCH: &str = "patch_size";
+        let side = |value: &Value| value.as_u64().filter(|side| (1..=SIDE_MAX).contains(side));
+        let patch = match self.set(PATCH) {
+            None => Some(16),
+            Some(Value::Object(sides)) => {
+                let [height, width] = ["height", "width"].map(|key| sides.get(key).and_then(side));
+                height.filter(|_| height == width)
+            }
+            Some(value) => side(value),
+        };
+        let Some(patch) = patch else {
+            return Err(ProcessorError::new(PATCH, format!("is no square of 1 to {SIDE_MAX} pixels")));
+        };
+        Ok(Whole {
+            patch: patch as u32,
+            joined: 1,
+            sizes: Sizes::Longest(self.longest_edge("size", 1024)?),
+            resizes: self.truth("do_resize", true)?,
+        })
+    }
+
+    /// The side of a square that is said by its height and width.
+    fn square(&self, key: &str, usual: u32) -> Result<u32, ProcessorError> {
+        let Some(value) = self.set(key) else { return Ok(usual) };
+        let side = |value: &Value| value.as_u64().filter(|side| (1..=SIDE_MAX).contains(side));
+        let [height, width] = ["height", "width"].map(|key| value.get(key).unwrap_or(value));
+        match (side(height), side(width)) {
+            (Some(height), Some(width)) if height == width => Ok(height as u32),
+            _ => Err(ProcessorError::new(key, format!("{value} is no square of 1 to {SIDE_MAX} pixels"))),
+        }
+    }
+
+    /// CLIP's and LLaVA's: the shorter side made as long as a square's, whose place is in the middle.
+    fn cropped(&self, pads: bool, mean: [f32; 3]) -> Result<Square, ProcessorError> {
+        let side = self.square("crop_size", 224)?;
+        for key in ["do_center_crop", "do_resize"] {
+            if !self.truth(key, true)? {
+                return Err(ProcessorError::new(key, "frames of one size are wanted"));
+            }
+        }
+        let shortest = match self.set("size") {
+            None => 224,
+            Some(value) => match value.get("shortest_edge").or(Some(value).filter(|value| value.is_u64())) {
+                Some(shortest) => shortest.as_u64().unwrap_or(0),
+                None => u64::from(self.square("size", 224)?),
+            },
+        };
+        if shortest != u64::from(side) {
+            let reason = format!("is {shortest} pixels, and squares of {side} are cut out");
+            return Err(ProcessorError::new("size", reason));
+        }
+        let cropped = self.set("size").is_none_or(|size| size.get("height").is_none());
+        let padded = match pads && self.truth("do_pad", false)? {
+            true => Some(mean.map(|mean| (f64::from(mean) * 255.0) as u8)),
+            false => None,
+        };
+        Ok(Square { side, padded, cropped })
+    }
+
+    /// LLaVA-NeXT's: such squares, and sizes of canvases.
+    fn grids(&self, mean: [f32; 3]) -> Result<Grids, ProcessorError> {
+        const KEY: &str = "image_grid_pinpoints";
+        let square = self.cropped(false, mean)?;
+        let usual = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]];
+        let Some(value) = self.set(KEY) else { return Grids::new(square, usual.to_vec()) };
+        let number = |value: &Value| value.as_u64().filter(|&side| side <= SIDE_MAX).map(|side| side as u32);
+        let pair = |value: &Value| {
+            let numbers = value.as_array()?.iter().map(number).collect::<Option<Vec<u32>>>()?;
+            <[u32; 2]>::try_from(numbers).ok()
+        };
+        let pairs = value.as_array().and_then(|list| list.iter().map(pair).collect::<Option<Vec<_>>>());
+        let pairs = pairs.ok_or_else(|| ProcessorError::new(KEY, "is no list of heights and widths"))?;
+        Grids::new(square, pairs)
     }
 
     fn filter(&self, key: &str, usual: Filter) -> Result<Filter, ProcessorError> {

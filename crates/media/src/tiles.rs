@@ -94,7 +94,12 @@ impl Tiles {
         };
         let one = (self.side, self.side);
         if !splits {
-            return Ok(Prepared { frames: vec![frame(to(picture, one))], rows: 0, cols: 0 });
+            return Ok(Prepared {
+                from: [height, width],
+                frames: vec![frame(to(picture, one))],
+                rows: 0,
+                cols: 0,
+            });
         }
         let size = self.in_parts(picture.height, picture.width);
         if size.0 == 0 || size.1 == 0 {
@@ -102,13 +107,13 @@ impl Tiles {
         }
         picture = to(picture, size);
         if size == one {
-            return Ok(Prepared { frames: vec![frame(picture)], rows: 0, cols: 0 });
+            return Ok(Prepared { from: [height, width], frames: vec![frame(picture)], rows: 0, cols: 0 });
         }
         let (rows, cols) = (size.0 / self.side, size.1 / self.side);
         let places = (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col)));
         let mut frames: Vec<Frame> = places.map(|(row, col)| self.part(&picture, row, col)).collect();
         frames.push(frame(to(picture, one)));
-        Ok(Prepared { frames, rows, cols })
+        Ok(Prepared { from: [height, width], frames, rows, cols })
     }
 
     fn part(&self, picture: &Picture, row: u32, col: u32) -> Frame {

@@ -12,18 +12,26 @@ pub(crate) struct Whole {
     pub(crate) patch: u32,
     /// Patches of the side of a square that becomes one row.
     pub(crate) joined: u32,
-    /// Pixels that a picture has at least.
-    pub(crate) pixels_min: u64,
-    /// Pixels that it has at most.
-    pub(crate) pixels_max: u64,
+    /// What sizes there are.
+    pub(crate) sizes: Sizes,
     /// Whether it is resized.
     pub(crate) resizes: bool,
+}
+
+/// What sizes a picture becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// Those with so many pixels at least and at most.
+    Pixels(u64, u64),
+    /// Those whose longer side has so many pixels at most.
+    Longest(u32),
 }
 
 /// How often one side may be as long as the other.
 const ASPECT_MAX: f64 = 200.0;
 /// What a picture that is looked at from afar has at most: OpenAI's `low` is as much.
-const LOW_PIXELS: u64 = 512 * 512;
+const LOW_PIXELS: u64 = (LOW_SIDE as u64).pow(2);
+const LOW_SIDE: u32 = 512;
 
 impl Whole {
     /// Pixels of a square's side.
@@ -32,11 +40,11 @@ impl Whole {
     }
 
     /// Pixels that a picture has at least and at most where it is looked at so.
-    pub(crate) fn bounds(&self, look: Look) -> Result<(u64, u64), PictureError> {
-        let least = look.pixels_min.unwrap_or(self.pixels_min);
+    fn bounds(&self, (own_least, own_most): (u64, u64), look: Look) -> Result<(u64, u64), PictureError> {
+        let least = look.pixels_min.unwrap_or(own_least);
         let most = match look.detail {
-            Detail::Low => self.pixels_max.min(LOW_PIXELS),
-            Detail::Own | Detail::High => self.pixels_max,
+            Detail::Low => own_most.min(LOW_PIXELS),
+            Detail::Own | Detail::High => own_most,
         };
         let most = look.pixels_max.unwrap_or(most);
         let least = if look.pixels_min.is_none() { least.min(most) } else { least };
@@ -72,15 +80,38 @@ impl Whole {
         Ok((height as u32, width as u32))
     }
 
+    /// `(height, width)` with the longer side no longer than that. Truncations are the reference's.
+    fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<(u32, u32), PictureError> {
+        let [height, width] = [picture.height, picture.width].map(f64::from);
+        let ratio = (height / f64::from(longest)).max(width / f64::from(longest));
+        let [height, width] = match ratio > 1.0 {
+            true => [height, width].map(|side| (side / ratio).floor() as u32),
+            false => [picture.height, picture.width],
+        };
+        if height == 0 || width == 0 {
+            return Err(PictureError::Shape { width: picture.width, height: picture.height });
+        }
+        let square = self.square();
+        Ok((height.div_ceil(square) * square, width.div_ceil(square) * square))
+    }
+
     pub(crate) fn prepare(
         &self,
         picture: Picture,
         filter: Filter,
         look: Look,
     ) -> Result<Prepared, PictureError> {
-        let size = match self.resizes {
-            true => self.size(&picture, self.bounds(look)?)?,
-            false => (picture.height, picture.width),
+        let from = [picture.height, picture.width];
+        let size = match self.sizes {
+            Sizes::Longest(_) if look.pixels_min.is_some() || look.pixels_max.is_some() => {
+                return Err(PictureError::NoBounds);
+            }
+            _ if !self.resizes => (picture.height, picture.width),
+            Sizes::Pixels(least, most) => self.size(&picture, self.bounds((least, most), look)?)?,
+            Sizes::Longest(longest) => {
+                let low = if look.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
+                self.size_of_longest(&picture, longest.min(low))?
+            }
         };
         let square = self.square();
         if !size.0.is_multiple_of(square) || !size.1.is_multiple_of(square) {
@@ -90,6 +121,6 @@ impl Whole {
             true => picture,
             false => resize(&picture, size.1, size.0, filter),
         };
-        Ok(Prepared { frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
+        Ok(Prepared { from, frames: vec![Frame { width, height, rgb }], rows: 0, cols: 0 })
     }
 }

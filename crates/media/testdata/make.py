@@ -9,8 +9,14 @@ import random
 
 import numpy as np
 from PIL import Image, ImageOps
+from transformers.image_processing_utils import select_best_resolution
 from transformers.image_transforms import convert_to_rgb
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -187,5 +193,42 @@ def wholes():
     return found
 
 
+SQUARE_CONFIGS = [
+    (Gemma3ImageProcessorPil, {"image_processor_type": "Gemma3ImageProcessorFast", "size": {"height": 56, "width": 56}, "resample": 2, "do_pan_and_scan": None}),
+    (CLIPImageProcessorPil, {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 45}, "crop_size": {"height": 45, "width": 45}, "do_center_crop": True}),
+    (LlavaImageProcessorPil, {"image_processor_type": "LlavaImageProcessor", "size": {"shortest_edge": 40}, "crop_size": {"height": 40, "width": 40}, "do_pad": True}),
+    (LlavaNextImageProcessorPil, {"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32},
+                                  "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96], [32, 32]]}),
+    (PixtralImageProcessorPil, {"image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 100}, "patch_size": {"height": 8, "width": 8}}),
+    (PixtralImageProcessorPil, {"image_processor_type": "PixtralImageProcessorFast", "size": {"longest_edge": 1540}, "patch_size": 14}),
+]
+
+
+def squares():
+    """Of LLaVA-NeXT the second frame is the canvas that its squares are of."""
+    random.seed(8)
+    found = []
+    for cls, config in SQUARE_CONFIGS:
+        sizes = [(64, 64), (100, 7), (7, 100), (33, 32), (45, 45)] + [(random.randint(1, 300), random.randint(1, 300)) for _ in range(16)]
+        own = {key: value for key, value in config.items() if key != "image_processor_type"}
+        for width, height in sizes:
+            if max(width, height) > 60 * min(width, height): continue
+            image = Image.fromarray(texture(width, height))
+            raw = cls(**{**own, "do_rescale": False, "do_normalize": False})([image], return_tensors="np")["pixel_values"][0].astype(np.uint8)
+            made = cls(**own)([image], return_tensors="np")["pixel_values"][0].astype(np.float32)
+            frames = (raw if raw.ndim == 4 else raw[None]).transpose(0, 2, 3, 1)
+            first, rows, cols, shown = made if made.ndim == 3 else made[0], 0, 0, [frames[0]]
+            if cls is LlavaNextImageProcessorPil:
+                best = select_best_resolution((height, width), config["image_grid_pinpoints"])
+                rows, cols = best[0] // 32, best[1] // 32
+                shown.append(frames[1:].reshape(rows, cols, 32, 32, 3).transpose(0, 2, 1, 3, 4).reshape(best[0], best[1], 3))
+            found.append({
+                "config": config, "width": width, "height": height, "detail": "Own", "frames": [len(shown), *frames.shape[1:3]], "canvas": [rows * 32, cols * 32],
+                "rows": rows, "cols": cols, "digest": digest(np.concatenate([frame.reshape(-1) for frame in shown])),
+                "numbers": [[float(n) for n in first[c, 0, :4]] for c in range(3)],
+            })
+    return found
+
+
 (HERE / "golden.json").write_text(json.dumps(
-    {"files": files(), "resizes": resizes(), "processors": processors() + wholes()}, indent=None, separators=(",", ":")) + "\n")
+    {"files": files(), "resizes": resizes(), "processors": processors() + wholes() + squares()}, indent=None, separators=(",", ":")) + "\n")

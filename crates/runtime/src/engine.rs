@@ -77,11 +77,14 @@ impl EngineConfig {
     }
 
     /// What of it a model allows: a state of a sequence stands for its end alone and cannot be taken back, so that where
-    /// layers keep one no prefix is shared and nothing is drafted.
+    /// layers keep one no prefix is shared and nothing is drafted. What is computed in one step has its place beside decodes.
     pub fn within(self, spec: &TransformerSpec) -> Self {
+        let together = spec.together.min(self.step_tokens_max);
+        let prefill_tokens_beside_decodes = self.prefill_tokens_beside_decodes.max(together);
+        let config = Self { prefill_tokens_beside_decodes, ..self };
         match spec.keeps_states() {
-            true => Self { prefix_cache: false, speculation: Speculation::Off, ..self },
-            false => self,
+            true => Self { prefix_cache: false, speculation: Speculation::Off, ..config },
+            false => config,
         }
     }
 

@@ -136,6 +136,10 @@ impl Job {
             let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
             return Err(RequestError::invalid("prompt_logprobs", reason));
         }
+        if self.prompt_logprobs.is_some() && self.media.iter().any(|span| span.mutual) {
+            let reason = "must be unset beside pictures of this model, whose rows see each other: a prompt that is scored is cut";
+            return Err(RequestError::invalid("prompt_logprobs", reason));
+        }
         if let Some(token) = self.prediction.iter().find(|&&token| token as usize >= vocab) {
             let reason = format!("token {token} is not below the vocabulary's {vocab}");
             return Err(RequestError::invalid("prediction", reason));

@@ -62,7 +62,7 @@ pub use job::{
     StopConditions, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
-pub use media::MediaSpan;
+pub use media::{LineEnds, MediaSpan};
 pub use network::{Isq, IsqRule};
 pub use opened::{Network, Opened};
 pub use overflow::ContextShift;

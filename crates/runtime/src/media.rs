@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::RequestError;
 
 /// Tokens of a prompt whose embeddings are given. The tokens themselves are placeholders: a template's, for instance.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MediaSpan {
     /// First of the tokens.
     pub first: usize,
@@ -22,11 +22,43 @@ pub struct MediaSpan {
     pub rows: Arc<[f32]>,
     /// A frame that the model's tower makes the rows of; empty where they are there.
     pub pixels: Arc<[u8]>,
-    /// Tokens above each other and beside each other, where they stand in a picture.
+    /// Tokens above each other and beside each other, where they stand in a picture; those at the ends of lines are not among them.
     pub grid: [u32; 2],
+    /// The same of its frame, of whose middle it is: as many or more.
+    pub whole: [u32; 2],
+    /// What stands at the ends of its lines.
+    pub ends: LineEnds,
+    /// Its rows see each other, those behind them too, and so are computed in one step.
+    pub mutual: bool,
     /// Their positions go by the picture's rows and columns, and what follows them stands behind its longer side (M-RoPE), rather
     /// than behind as many tokens as there are.
     pub in_plane: bool,
+}
+
+/// What a picture's lines end with besides the rows of its frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LineEnds {
+    /// Nothing.
+    #[default]
+    None,
+    /// A row of the tower's, the last line alone.
+    Last,
+    /// Such a row each.
+    Each,
+    /// A token of the vocabulary each, whose row is its own.
+    Tokens,
+}
+
+impl LineEnds {
+    /// Tokens of lines of so many rows each.
+    pub fn tokens(self, [lines, rows]: [usize; 2]) -> usize {
+        let ends = match self {
+            LineEnds::None => 0,
+            LineEnds::Last => 1,
+            LineEnds::Each | LineEnds::Tokens => lines,
+        };
+        lines.saturating_mul(rows).saturating_add(ends)
+    }
 }
 
 /// Positions in time, height and width of a prompt's token, and of those that follow the prompt.
@@ -65,6 +97,12 @@ impl MediaSpan {
         start..own.end.min(tokens.end).max(start)
     }
 
+    /// Whether a token of the span is one of the vocabulary.
+    pub fn is_token(&self, token: usize) -> bool {
+        let line = self.grid[1] as usize + 1;
+        self.ends == LineEnds::Tokens && (token + 1 - self.first).is_multiple_of(line)
+    }
+
     /// Rows of the span, for a range of the prompt's tokens within it.
     pub fn elements(&self, tokens: &Range<usize>) -> Range<usize> {
         let width = self.width();
@@ -81,6 +119,35 @@ pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch
     }
     axes.extend(positions[axes.len()..first].iter().map(|&position| [position; 3]));
     axes.extend(tokens.clone().map(|token| position(spans, token)));
+}
+
+/// Says what a sequence's rows see, which begin with the batch's `first` and are of such tokens, if some see what is behind them. Rows
+/// of others, that are in the batch before, see what is before them.
+pub fn see(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
+    let Batch { sees, positions, .. } = batch;
+    let within = |span: &&MediaSpan| span.mutual && !span.within(tokens).is_empty();
+    if sees.is_empty() && !spans.iter().any(|span| within(&span)) {
+        return;
+    }
+    sees.extend(positions[sees.len()..first].iter().map(|position| position + 1));
+    sees.extend(tokens.clone().map(|token| token as u32 + 1));
+    for span in spans.iter().filter(within) {
+        let rows = span.within(tokens);
+        let end = (span.first + span.tokens) as u32;
+        sees[first + rows.start - tokens.start..first + rows.end - tokens.start].fill(end);
+    }
+}
+
+/// Of so many tokens from `computed` on, those that are computed in one step: no part of what must be computed together.
+pub fn whole_rows(spans: &[MediaSpan], computed: usize, rows: usize) -> usize {
+    let cut = |span: &&MediaSpan| {
+        let end = computed + rows;
+        span.mutual && (span.first + 1..span.first + span.tokens).contains(&end)
+    };
+    match spans.iter().find(cut) {
+        Some(span) => span.first.saturating_sub(computed),
+        None => rows,
+    }
 }
 
 /// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers, or of those where pictures are seen;
@@ -150,9 +217,9 @@ mod tests {
             tokens,
             digest: [digest; 32],
             rows: vec![0.0; 4 * tokens].into(),
-            pixels: Arc::default(),
             grid: [1, tokens as u32],
-            in_plane: false,
+            whole: [1, tokens as u32],
+            ..MediaSpan::default()
         }
     }
 
@@ -207,6 +274,32 @@ mod tests {
         assert_eq!(of(9..12), [[6, 6, 6], [6, 7, 6], [6, 8, 6]]);
         assert_eq!(of(12..14), [[9; 3], [10; 3]]);
         assert_eq!(position(&[span(0, 5, 1)], 7), [7; 3], "in line every token has its place");
+    }
+
+    #[test]
+    fn what_sees_itself_is_not_cut() {
+        let spans = [MediaSpan { mutual: true, ..span(4, 6, 1) }, span(12, 3, 2)];
+        let rows = |computed, rows| whole_rows(&spans, computed, rows);
+        assert_eq!([rows(0, 4), rows(0, 5), rows(0, 9), rows(0, 10)], [4, 4, 4, 10]);
+        assert_eq!([rows(4, 3), rows(4, 6), rows(6, 2), rows(6, 4)], [0, 6, 0, 4], "or is waited for");
+        assert_eq!(rows(11, 2), 2, "others are");
+        let before = Batch { positions: vec![0, 1, 2], ..Batch::default() };
+        let mut batch = before.clone();
+        see(&spans, (3, &(2..12)), &mut batch);
+        assert_eq!(batch.sees, [1, 2, 3, 3, 4, 10, 10, 10, 10, 10, 10, 11, 12]);
+        let mut batch = before;
+        see(&spans, (3, &(10..12)), &mut batch);
+        assert!(batch.sees.is_empty(), "nobody sees what is behind");
+    }
+
+    #[test]
+    fn lines_end_as_their_family_has_it() {
+        let tokens = |ends: LineEnds| ends.tokens([3, 4]);
+        use LineEnds::{Each, Last, None, Tokens};
+        assert_eq!([None, Last, Each, Tokens].map(tokens), [12, 13, 15, 15]);
+        let lines = MediaSpan { grid: [2, 3], ends: Tokens, ..span(5, 8, 1) };
+        let own: Vec<usize> = (5..13).filter(|&token| lines.is_token(token)).collect();
+        assert_eq!(own, [8, 12]);
     }
 
     #[test]

@@ -208,9 +208,12 @@ impl Sequence {
     /// Schedules as many rows of its prompt as there are left, where so many rows of all, and so many with the logits of known
     /// tokens, may be in the step; both are counted down. False where there is no block for a single one.
     pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) -> bool {
-        let mut scheduled = self.grow(self.remaining().min(*rows), pool);
+        let wanted = media::whole_rows(&self.media, self.computed, self.remaining().min(*rows));
+        let room = self.grow(wanted, pool);
+        let mut scheduled = media::whole_rows(&self.media, self.computed, room);
         if scheduled == 0 {
-            return *rows == 0;
+            // One that is computed as a whole waits for the next step.
+            return *rows == 0 || wanted == 0;
         }
         let first = self.computed;
         if let Purpose::Generate(generation) = &mut self.purpose
@@ -312,12 +315,16 @@ impl Sequence {
             let within = span.within(&positions);
             if !within.is_empty() {
                 let row = first + within.start - positions.start;
-                step.batch.sources[row..row + within.len()].fill(RowSource::Embedding);
+                let sources = &mut step.batch.sources[row..row + within.len()];
+                let given =
+                    sources.iter_mut().zip(within.clone()).filter(|&(_, token)| !span.is_token(token));
+                given.for_each(|(source, _)| *source = RowSource::Embedding);
                 let (values, elements) = (span.rows.clone(), span.elements(&within));
                 step.given.push(GivenRows { row, values, elements, width: span.width() });
             }
         }
         media::place(&self.media, (first, &positions), &mut step.batch);
+        media::see(&self.media, (first, &positions), &mut step.batch);
         let ends = rows == self.remaining() + self.draft.len();
         let yields = match &mut self.purpose {
             Purpose::Read(_) => Yields::Hidden { before: self.computed, ends },

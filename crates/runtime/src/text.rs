@@ -239,7 +239,11 @@ impl TextModel {
         tokens_max: usize,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Prompt, RequestError> {
-        let Rendered { text, from_request } = self.render(chat, interrupted)?;
+        let mut rendered = self.render(chat, interrupted)?;
+        if let Some(sight) = self.sight.as_ref().filter(|_| chat.pictures > 0) {
+            sight.spell(&mut rendered);
+        }
+        let Rendered { text, from_request } = rendered;
         if interrupted() {
             return Err(RequestError::Interrupted);
         }

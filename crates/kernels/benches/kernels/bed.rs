@@ -60,6 +60,7 @@ pub(crate) fn batch(rows: usize, context: usize) -> Batch {
         slots: (first..context as u32).collect(),
         sequences: vec![span],
         adapters: Vec::new(),
+        sees: Vec::new(),
         memories: Vec::new(),
         memory_tables: Vec::new(),
         states: Vec::new(),

@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::Rig;
 use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
 use crate::reference::{ReferenceBackend, formulas, visible};
-use crate::{AttentionParams, Backend, HeadShape, KvType, Rounding, SequenceSpan};
+use crate::{AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
 /// Heads, key-value heads, elements of a head.
 const SHAPES: [(usize, usize, usize); 8] =
@@ -57,6 +57,42 @@ pub fn check_memory_attention<B: Backend>(make: &impl Fn() -> B) {
         let setting = Setting { memory: true, ..plain(shape) };
         for &kv_type in kv_types(shape) {
             check_scene(make, shape, kv_type, &setting, &mut random);
+        }
+    }
+}
+
+/// `attention` of rows of which some see each other, as those of a picture do: within the step, through a window, and with the
+/// same bits however a step is cut between pictures.
+///
+/// # Panics
+/// If a number is out of bounds, or a bit differs.
+pub fn check_mutual_attention<B: Backend>(make: &impl Fn() -> B) {
+    let mut random = Random::new(35);
+    let rounding = make().rounding();
+    for (heads, kv_heads, head_dim) in [(6, 3, 64), (4, 1, 80)].into_iter().step_by(every(2)) {
+        let shape = HeadShape { heads, kv_heads, head_dim };
+        let mutual = |mutual| Setting { mutual: Some(mutual), ..plain(shape) };
+        let windowed = Setting { window: Some(20), grouped: true, ..mutual(24) };
+        for setting in [mutual(16), mutual(70), windowed.clone()] {
+            for &kv_type in kv_types(shape) {
+                check_scene(make, shape, kv_type, &setting, &mut random);
+            }
+        }
+        let lengths = [24, 200, 100, 51];
+        for setting in [mutual(24), windowed] {
+            let scene = Scene::new(shape, KvType::F16, rounding, &lengths, setting.window, &mut random);
+            let mut rig = Rig::new(make(), &scene.limits());
+            let expected = scene.play(&mut rig, &setting, &[whole(&lengths, &[0, 1, 2, 3])], 0);
+            let alone: Vec<Vec<Chunk>> = (0..lengths.len()).map(|i| whole(&lengths, &[i])).collect();
+            let by_one = cut(&lengths, &mut || 24);
+            let by_some = cut(&lengths, &mut || 24 * (1 + random.below(3) as u32));
+            for (steps, name) in [(alone, "alone"), (by_one, "one by one"), (by_some, "some by some")] {
+                let found = scene.play(&mut rig, &setting, &steps, 0);
+                for (sequence, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let what = format!("attention, {shape:?}, {setting:?}, sequence {sequence}, {name}");
+                    same_bits(&what, found, expected, shape.q_width());
+                }
+            }
         }
     }
 }
@@ -188,6 +224,7 @@ fn plain(shape: HeadShape) -> Setting {
         window: None,
         chunked: false,
         memory: false,
+        mutual: None,
         sinks: None,
         slopes: None,
         grouped: false,
@@ -289,7 +326,13 @@ fn sigmas(
         memory: setting.memory,
         slopes: None,
     };
-    let keys = if setting.memory { 0..span.context } else { visible(&params, &span, row) };
+    let keys = match setting.memory {
+        true => 0..span.context,
+        false => {
+            let sees = setting.sees(span.context - span.rows + row, span.context);
+            visible(&params, (&Batch::default(), &span), row).start..sees
+        }
+    };
     let position = (span.context - span.rows + row) as usize;
     let element = |position: usize, head: usize| &qkv[position * width + head * head_dim..][..head_dim];
     let mut out = Vec::with_capacity(heads * head_dim);

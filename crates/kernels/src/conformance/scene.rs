@@ -39,8 +39,19 @@ pub(super) struct Setting {
     pub(super) memory: bool,
     pub(super) sinks: Option<Vec<f32>>,
     pub(super) slopes: Option<Vec<f32>>,
+    /// Tokens that see each other are so many, from each multiple of it on; those at a step's end that are fewer see what is
+    /// before them.
+    pub(super) mutual: Option<u32>,
     /// The layer is in a group of its own, which keeps no more than its window and shares memory with another layer.
     pub(super) grouped: bool,
+}
+
+impl Setting {
+    /// Keys that the token at a position sees up to, where its step has the sequence up to `context`.
+    pub(super) fn sees(&self, position: u32, context: u32) -> u32 {
+        let end = self.mutual.map(|mutual| (position / mutual + 1) * mutual);
+        end.filter(|&end| end <= context).unwrap_or(position + 1)
+    }
 }
 
 pub(super) struct Scene {
@@ -212,7 +223,15 @@ impl Scene {
             let other: Vec<f32> = (0..count * OTHER.qkv_width()).map(|i| 1.5 - (i % 7) as f32).collect();
             let mut other = rig.upload(&other, OTHER.qkv_width());
             let mut out = rig.blank(count, q_width);
-            rig.step(&self.grouped_batch(step, &groups), |rig| {
+            let mut batch = self.grouped_batch(step, &groups);
+            if setting.mutual.is_some() {
+                let sees = |chunk: &Chunk| {
+                    let (start, context) = (chunk.start, chunk.start + chunk.rows);
+                    (start..context).map(move |position| setting.sees(position, context))
+                };
+                batch.sees = step.iter().flat_map(sees).collect();
+            }
+            rig.step(&batch, |rig| {
                 for (layer, shape) in shapes.into_iter().enumerate() {
                     let qkv = if layer == LAYER { &mut qkv } else { &mut other };
                     rig.backend.rope_to_cache(qkv, &keep(shape), &mut kv, layer);

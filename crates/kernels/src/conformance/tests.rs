@@ -372,6 +372,8 @@ fn faulty_attention_is_caught() {
         WindowOneLess by check_attention: "window: Some";
         ChunksSlide by check_attention: "chunked: true";
         MemorySeenCausally by check_memory_attention: "memory: true";
+        PicturesSeenCausally by check_mutual_attention: "mutual: Some";
+        PicturesSeenToTheEnd by check_mutual_attention: "mutual: Some";
         SoftcapIgnored by check_attention: "softcap: Some";
         SinksIgnored by check_attention: "sinks: Some";
         SlopesIgnored by check_attention: "slopes: Some";

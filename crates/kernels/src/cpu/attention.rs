@@ -231,6 +231,8 @@ pub(super) struct Vectors {
     pub(super) context: usize,
     /// The keys are a memory's: each row sees all of them.
     pub(super) memory: bool,
+    /// Keys up to which each row of the sequence sees, from its first on; none where it sees up to its own.
+    pub(super) sees: Option<*const u32>,
     pub(super) window: Window,
     /// The sequence's block ids, and which of its blocks the first of them is: those before have left the window.
     pub(super) blocks: *const u32,
@@ -250,8 +252,11 @@ impl Vectors {
         if self.memory {
             return (0, self.context);
         }
-        let end = self.before + (self.first + v) / self.group + 1;
-        (self.window.first(end), end)
+        let row = (self.first + v) / self.group;
+        let end = self.before + row + 1;
+        // SAFETY: there is one for each of the sequence's rows (asserted in `attention`).
+        let seen = self.sees.map_or(end, |sees| unsafe { sees.add(row).read() } as usize);
+        (self.window.first(end), seen)
     }
 
     /// Whether they are all of one row, or so few that they may as well go row by row.
@@ -317,6 +322,8 @@ pub(super) fn attention(
     );
     assert!(!job.memory || batch.memories.len() == batch.sequences.len(), "a memory for each sequence");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
+    assert!(batch.sees.is_empty() || batch.sees.len() == rows, "what each row sees");
+    assert!(batch.sees.is_empty() || job.slopes.is_none(), "what is behind a row is at no distance of it");
     assert!(kv.group < batch.groups(), "a layer of a group that the batch does not have");
     assert!(
         kv.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
@@ -384,6 +391,7 @@ pub(super) fn attention(
             before: (span.context - span.rows) as usize,
             context: job.keys(batch, index),
             memory: job.memory,
+            sees: batch.sees.get(row..).filter(|sees| !sees.is_empty()).map(<[u32]>::as_ptr),
             window: job.window(),
             blocks: blocks.as_ptr(),
             first_block,

@@ -113,6 +113,7 @@ fn product(
         slots: (0..count).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
         adapters: Vec::new(),
+        sees: Vec::new(),
         memories: Vec::new(),
         memory_tables: Vec::new(),
         states: Vec::new(),

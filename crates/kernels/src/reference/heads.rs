@@ -68,10 +68,11 @@ pub(super) fn attention(
     assert!(params.sinks.is_none_or(|sinks| sinks.len() == heads), "one sink a head");
     assert!(params.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
     assert!(!params.memory || params.window.is_none() && params.slopes.is_none(), "a memory has no places");
+    assert!(batch.sees.is_empty() || params.slopes.is_none(), "what is behind a row is at no distance of it");
     for (index, span) in batch.sequences.iter().enumerate() {
         for row in 0..span.rows {
             let memory = params.memory.then(|| batch.memories[index]);
-            let keys = memory.map_or_else(|| visible(params, span, row), |memory| 0..memory.context);
+            let keys = memory.map_or_else(|| visible(params, (batch, span), row), |memory| 0..memory.context);
             let position = span.context - span.rows + row;
             let slot = |key| match &memory {
                 Some(memory) => batch.memory_slot(memory, key),

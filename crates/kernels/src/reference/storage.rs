@@ -4,8 +4,8 @@ use super::states::ReferenceStates;
 use super::{DEVICE, ReferenceKv};
 use crate::quant::{can_dequantize, dequantize_row, quantize_row};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads, MatrixShape,
-    MatrixSource, SequenceSpan,
+    AttentionParams, BLOCK_TOKENS, Batch, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads,
+    MatrixShape, MatrixSource, SequenceSpan,
 };
 
 /// What is left of numbers that are stored in this type.
@@ -103,9 +103,10 @@ impl ReferenceKv {
 }
 
 /// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`, or those of its chunk.
+/// Of those behind itself it sees what the batch says, wherever its window begins.
 pub(crate) fn visible<V>(
     params: &AttentionParams<'_, V>,
-    span: &SequenceSpan,
+    (batch, span): (&Batch, &SequenceSpan),
     row: u32,
 ) -> std::ops::Range<u32> {
     let end = span.context - span.rows + row + 1;
@@ -113,5 +114,5 @@ pub(crate) fn visible<V>(
         true => (end - 1) / window * window,
         false => end.saturating_sub(window),
     };
-    params.window.map_or(0, first)..end
+    params.window.map_or(0, first)..batch.seen_by(span, row)
 }

@@ -173,6 +173,7 @@ fn prompt(rows: u32) -> Batch {
         slots: (0..rows).map(|p| blocks[p as usize / 16] * 16 + p % 16).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
+        sees: Vec::new(),
         memories: Vec::new(),
         memory_tables: Vec::new(),
         states: Vec::new(),

@@ -86,7 +86,7 @@ impl Pictures {
             return Ok(ready.map(|Waiting { job, paused }| Ready { job, paused }));
         };
         if !self.begun {
-            self.tower.begin(&span.pixels, span.grid)?;
+            self.tower.begin(span)?;
             self.begun = true;
         }
         let layers = if alone { self.tower.layers() } else { 1 };

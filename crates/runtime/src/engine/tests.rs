@@ -434,9 +434,8 @@ fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
         tokens: tokens.len(),
         digest: [digest; 32],
         rows: rows.copied().collect(),
-        pixels: Arc::default(),
         grid: [1, tokens.len() as u32],
-        in_plane: false,
+        ..MediaSpan::default()
     }
 }
 

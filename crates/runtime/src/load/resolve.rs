@@ -183,7 +183,7 @@ impl<'a> Found<'a> {
     }
 
     /// Takes a tensor of any shape.
-    pub(super) fn take_any(&mut self, name: &str) -> Option<Tensor> {
+    pub(crate) fn take_any(&mut self, name: &str) -> Option<Tensor> {
         self.by_name.remove(name)
     }
 

@@ -93,6 +93,8 @@ pub struct TransformerSpec {
     pub streams: Option<StreamsSpec>,
     /// Layers, from the first on, after which something is added to the rows of pictures (Qwen3-VL's DeepStack).
     pub deep_layers: usize,
+    /// Rows that are computed in one step at most, because they see each other: a picture's (Gemma 3). 0 where none do.
+    pub together: usize,
     /// What makes numbers for the tokens of the vocabulary.
     pub head: HeadSpec,
     /// Tokens of the longest context or input.
@@ -233,6 +235,7 @@ impl TransformerSpec {
             curved: false,
             streams: None,
             deep_layers: 0,
+            together: 0,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,
         }

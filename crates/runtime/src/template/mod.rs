@@ -82,6 +82,21 @@ pub struct Rendered {
 }
 
 impl Rendered {
+    /// Puts something in the place of what the template, and not the request, has written.
+    pub(crate) fn respell(&mut self, place: &str, spelled: &str) {
+        let mut text = String::with_capacity(self.text.len());
+        let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
+        for range in self.from_request.drain(..) {
+            text.push_str(&self.text[done..range.start].replace(place, spelled));
+            let start = text.len();
+            text.push_str(&self.text[range.clone()]);
+            ranges.push(start..text.len());
+            done = range.end;
+        }
+        text.push_str(&self.text[done..].replace(place, spelled));
+        (self.text, self.from_request) = (text, ranges);
+    }
+
     /// Leaves the first `end` bytes, which must end with a character.
     fn truncate(&mut self, end: usize) {
         self.text.truncate(end);

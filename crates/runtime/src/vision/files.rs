@@ -6,10 +6,11 @@ use std::sync::Arc;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_media::Processor;
 
-use super::layout::{Grid, Layout};
-use super::spec::{COLORS, Family, TowerSpec};
-use super::{idefics3, qwen};
+use super::layout::Layout;
+use super::spec::{COLORS, Family, Given, TowerSpec};
+use super::{gemma3, idefics3, llava, pixtral, qwen};
 use crate::error::LoadError;
+use crate::limits::{EXTRA_LOGIT_ROWS, LAYERS_MAX};
 use crate::load::{Found, Tensors, huggingface::read_config};
 use crate::mapped::ModelBytes;
 use crate::spec::{Config, Names, Part, TransformerSpec};
@@ -26,6 +27,8 @@ pub struct TowerFiles {
     pub(super) patch: Tensor,              // (hidden, 3 * patch * patch)
     pub(super) patch_bias: Option<Tensor>, // (hidden)
     pub(super) learned: Option<Tensor>,    // (side * side, hidden): where numbers lie between its own
+    pub(super) given_norm: Option<Tensor>, // (hidden): factors of what is normed of patches behind the layers
+    pub(super) line_end: Option<Tensor>,   // (text hidden): at the ends of lines
     pub(super) joiner: JoinerFiles,
     pub(super) deep: Vec<JoinerFiles>,
 }
@@ -35,15 +38,19 @@ pub struct TowerFiles {
 pub(super) struct JoinerFiles {
     /// Factors and addends of a norm of squares.
     pub(super) norm: Option<[Tensor; 2]>, // (square) each
+    /// What makes a patch of a square.
+    pub(super) merge: Option<Tensor>, // (hidden, square)
     /// The first matrix of an MLP, and its addends.
-    pub(super) up: Option<[Tensor; 2]>, // (square, square), (square)
-    pub(super) down: Tensor,              // (text hidden, square)
+    pub(super) up: Option<(Tensor, Option<Tensor>)>, // (inner, square or hidden), (inner)
+    pub(super) down: Tensor,              // (text hidden, inner or square)
     pub(super) down_bias: Option<Tensor>, // (text hidden)
 }
 
 impl JoinerFiles {
     pub(super) fn all(&self) -> impl Iterator<Item = &Tensor> {
-        self.norm.iter().flatten().chain(self.up.iter().flatten()).chain([&self.down]).chain(&self.down_bias)
+        let up = self.up.iter().flat_map(|(up, bias)| [up].into_iter().chain(bias));
+        let before = self.norm.iter().flatten().chain(&self.merge);
+        before.chain(up).chain([&self.down]).chain(&self.down_bias)
     }
 }
 
@@ -72,6 +79,10 @@ impl TowerFiles {
         text: &TransformerSpec,
     ) -> Result<Option<TowerFiles>, LoadError> {
         let Some(settings) = processor_config(directory)? else { return Ok(None) };
+        let is_llava = config.string("model_type")?.is_some_and(|kind| kind.starts_with("llava"));
+        if is_llava && !llava::knows(config)? {
+            return Ok(None);
+        }
         let unsupported = |key: String, reason: String| LoadError::Unsupported {
             file: settings.file.clone(),
             value: settings.get(&key).map(ToString::to_string).unwrap_or_default(),
@@ -81,7 +92,9 @@ impl TowerFiles {
         let processor = Processor::from_config(&settings.settings)
             .map_err(|error| unsupported(error.key, error.reason))?;
         let pairs = text.ropes.first().map_or(0, |rope| rope.dim / 2);
-        let spec = TowerSpec::from_config(config, processor.frame_side(), (text.hidden, pairs))?;
+        let frames = (processor.frame_side(), processor.squares_max());
+        let spec = TowerSpec::from_config(config, frames, (text.hidden, pairs))?;
+        let processor = processor.joining(spec.joined as u32);
         if let Some((patch, joined)) = processor.patches()
             && (patch as usize, joined as usize) != (spec.patch, spec.joined)
         {
@@ -92,9 +105,12 @@ impl TowerFiles {
             return Err(unsupported("patch_size".into(), reason));
         }
         for tensor in &mut tensors {
-            if let Some(own) = tensor.name.strip_prefix("model.") {
-                tensor.name = own.to_owned();
-            }
+            let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
+            // SigLIP's and CLIP's classes had one inside once.
+            tensor.name = match own.strip_prefix("vision_tower.vision_model.") {
+                Some(rest) => format!("vision_tower.{rest}"),
+                None => own.to_owned(),
+            };
         }
         TowerFiles::resolve(&directory.display().to_string(), spec, processor, tensors).map(Some)
     }
@@ -107,16 +123,14 @@ impl TowerFiles {
         mut tensors: Vec<Tensor>,
     ) -> Result<TowerFiles, LoadError> {
         let (hidden, patch) = (spec.layers.hidden, spec.patch);
-        let names = match spec.family {
-            Family::Idefics3 => &idefics3::NAMES,
-            Family::Qwen => qwen::names(&spec),
+        let (names, stem) = match spec.family {
+            Family::Idefics3 => (&idefics3::NAMES, "vision_model.embeddings.patch_embedding"),
+            Family::Qwen => (qwen::names(&spec), "visual.patch_embed.proj"),
+            Family::Gemma3 | Family::Llava => (&gemma3::NAMES, "vision_tower.embeddings.patch_embedding"),
+            Family::Pixtral => (&pixtral::NAMES, "vision_tower.patch_conv"),
         };
         tensors.push(no_tokens(names, hidden));
         let mut found = Found::new(name, names, tensors)?;
-        let stem = match spec.family {
-            Family::Idefics3 => "vision_model.embeddings.patch_embedding",
-            Family::Qwen => "visual.patch_embed.proj",
-        };
         let weight = format!("{stem}.weight");
         let first = match spec.twofold {
             true => once(&found.take(&weight, &[hidden, COLORS, 2, patch, patch])?, patch * patch)?,
@@ -129,30 +143,105 @@ impl TowerFiles {
         };
         let mut learned = None;
         if let Some(table) = spec.learned {
-            let shape = [table.side * table.side, hidden];
+            let before = usize::from(spec.first);
+            let shape = [table.side * table.side + before, hidden];
             if table.between {
                 learned = Some(found.take("visual.pos_embed.weight", &shape)?);
             } else {
                 let positions = found.name(Part::PositionEmbedding.weight());
                 let all = found.take(&positions, &shape)?;
-                let side = spec.frame.map_or(0, |frame| frame / spec.square());
-                let layout = Layout::new(&spec, Grid { rows: side, cols: side });
-                found.put_back(in_order(&all, &layout.nearest(table), hidden)?);
+                let nearest = Layout::new(&spec, spec.one_square()).nearest(table);
+                let order = (0..before).chain(nearest.into_iter().map(|place| before + place));
+                let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
+                if spec.first {
+                    // What stands before the patches is as much a matter of its place as where they stand.
+                    let own = found.take("vision_tower.embeddings.class_embedding", &[hidden])?;
+                    places = added(&places, &own)?;
+                }
+                found.put_back(places);
             }
         }
+        if !spec.reads.normed {
+            // Nothing norms what the layers give, and who reads it reads what is before a norm.
+            let norm = found.name(Part::FinalNorm.weight());
+            found.take_any(&norm);
+            found.take_any(&found.name(Part::FinalNorm.bias()));
+            found.put_back(f32s(name, norm, vec![1.0; hidden]));
+            if spec.layers.norm.kind.is_layer() {
+                found.put_back(f32s(name, found.name(Part::FinalNorm.bias()), vec![0.0; hidden]));
+            }
+        }
+        let given_norm = match spec.reads.norm {
+            None => None,
+            Some(Given { from_one, .. }) => {
+                let norm = if from_one { "mm_soft_emb_norm" } else { "norm" };
+                let factors = found.take(&format!("multi_modal_projector.{norm}.weight"), &[hidden])?;
+                Some(match from_one {
+                    true => {
+                        f32s(name, factors.name.clone(), factors.to_f32()?.iter().map(|n| n + 1.0).collect())
+                    }
+                    false => factors,
+                })
+            }
+        };
+        let line_end = match spec.lines {
+            true => Some(found.take("image_newline", &[spec.text_hidden])?),
+            false => None,
+        };
         let joiner = joiner(&mut found, &spec, None)?;
         let deep = (0..spec.deep.len()).map(|index| joiner_of(&mut found, &spec, index));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let tensors = found.resolve(&spec.layers)?;
-        found.left_out(&spec.layers.architecture, &[])?;
-        Ok(TowerFiles { spec, processor, tensors, patch: first, patch_bias, learned, joiner, deep })
+        // Layers behind the one that is read.
+        let behind: Vec<String> = match spec.reads.normed {
+            true => Vec::new(),
+            false => (spec.layers.layers.len()..LAYERS_MAX)
+                .map(|layer| format!("{}{layer}.", names.layer))
+                .collect(),
+        };
+        found.left_out(&spec.layers.architecture, &behind.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let (patch, patch_bias) = (first, patch_bias);
+        Ok(TowerFiles {
+            spec,
+            processor,
+            tensors,
+            patch,
+            patch_bias,
+            learned,
+            given_norm,
+            line_end,
+            joiner,
+            deep,
+        })
     }
 
     /// Tensors beside those of the layers.
     fn beside(&self) -> impl Iterator<Item = &Tensor> {
         let joiners = [&self.joiner].into_iter().chain(&self.deep);
         let first = [&self.patch].into_iter().chain(&self.patch_bias).chain(&self.learned);
+        let first = first.chain(&self.given_norm).chain(&self.line_end);
         first.chain(joiners.flat_map(JoinerFiles::all))
+    }
+
+    /// Refuses steps in which a picture whose rows see each other has no place beside what else runs.
+    ///
+    /// # Errors
+    /// [`LoadError::Unsupported`] naming the setting, and what it must be.
+    pub fn check_steps(&self, step_tokens_max: usize, sequences_max: usize) -> Result<(), LoadError> {
+        let together = if self.spec.mutual { self.spec.one_square().count() } else { 0 };
+        let needed = together + sequences_max + EXTRA_LOGIT_ROWS;
+        if together == 0 || step_tokens_max >= needed {
+            return Ok(());
+        }
+        Err(LoadError::Unsupported {
+            file: self.patch.file.to_string(),
+            key: "engine.step_tokens_max".into(),
+            value: step_tokens_max.to_string(),
+            reason: format!(
+                "a picture's {together} rows see each other, so they are computed in one step, beside {sequences_max} running \
+                 sequences: make it {needed} or more"
+            ),
+        })
     }
 
     /// Numbers in all its weights.
@@ -168,9 +257,36 @@ fn joiner_of(found: &mut Found<'_>, spec: &TowerSpec, index: usize) -> Result<Jo
 /// What makes the rows behind the layers, or those between them.
 fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Result<JoinerFiles, LoadError> {
     let (square, text) = (spec.square_width(), spec.text_hidden);
-    if spec.family == Family::Idefics3 {
-        let down = found.take("connector.modality_projection.proj.weight", &[text, square])?;
-        return Ok(JoinerFiles { norm: None, up: None, down, down_bias: None });
+    let (read, inner) = (spec.read_width(), spec.reads.inner);
+    let plain = |down| JoinerFiles { norm: None, merge: None, up: None, down, down_bias: None };
+    match spec.family {
+        Family::Idefics3 => {
+            return Ok(plain(found.take("connector.modality_projection.proj.weight", &[text, square])?));
+        }
+        Family::Gemma3 => {
+            let name = "multi_modal_projector.mm_input_projection_weight";
+            return Ok(plain(turned(&found.take(name, &[square, text])?)?));
+        }
+        Family::Llava | Family::Pixtral => {
+            const AT: &str = "multi_modal_projector";
+            let merge = match spec.reads.merged {
+                true => {
+                    let name = format!("{AT}.patch_merger.merging_layer.weight");
+                    Some(patches_last(&found.take(&name, &[read, square])?, spec)?)
+                }
+                false => None,
+            };
+            let up = found.take(&format!("{AT}.linear_1.weight"), &[inner, read])?;
+            let down = found.take(&format!("{AT}.linear_2.weight"), &[text, inner])?;
+            let mut bias = |name: &str, rows| match spec.reads.bias {
+                true => Ok::<_, LoadError>(Some(found.take(&format!("{AT}.{name}.bias"), &[rows])?)),
+                false => Ok(None),
+            };
+            let up = Some((up, bias("linear_1", inner)?));
+            let down_bias = bias("linear_2", text)?;
+            return Ok(JoinerFiles { norm: None, merge, up, down, down_bias });
+        }
+        Family::Qwen => {}
     }
     let [norm, up, down] = qwen::joiner(spec, deep).map(|name| format!("visual.{name}"));
     let mut both = |name: &str, shape: &[usize]| -> Result<[Tensor; 2], LoadError> {
@@ -179,9 +295,9 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
     };
     // The norm behind the layers is the network's last.
     let norm = if deep.is_some() { Some(both(&norm, &[square])?) } else { None };
-    let up = Some(both(&up, &[square, square])?);
-    let [down, down_bias] = both(&down, &[text, square])?;
-    Ok(JoinerFiles { norm, up, down, down_bias: Some(down_bias) })
+    let [up, up_bias] = both(&up, &[inner, square])?;
+    let [down, down_bias] = both(&down, &[text, inner])?;
+    Ok(JoinerFiles { norm, merge: None, up: Some((up, Some(up_bias))), down, down_bias: Some(down_bias) })
 }
 
 /// The row of a vocabulary that no patch is of.
@@ -202,6 +318,34 @@ fn in_order(table: &Tensor, order: &[usize], hidden: usize) -> Result<Tensor, Lo
     let rows = order.iter().flat_map(|&row| &values[row * hidden..][..hidden]).copied().collect();
     let taken = f32s(&table.file, table.name.clone(), rows);
     Ok(Tensor { shape: vec![order.len(), hidden], ..taken })
+}
+
+/// Columns as rows.
+fn turned(matrix: &Tensor) -> Result<Tensor, LoadError> {
+    let ([rows, cols], values) = ([matrix.shape[0], matrix.shape[1]], matrix.to_f32()?);
+    let turned = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
+    let turned = f32s(&matrix.file, matrix.name.clone(), turned);
+    Ok(Tensor { shape: vec![cols, rows], ..turned })
+}
+
+/// Columns of a matrix that reads squares: of patches one after the other, where they are of each element one after the other.
+fn patches_last(matrix: &Tensor, spec: &TowerSpec) -> Result<Tensor, LoadError> {
+    let (hidden, patches) = (spec.layers.hidden, spec.square_patches());
+    let values = matrix.to_f32()?;
+    let columns = (0..patches).flat_map(|patch| (0..hidden).map(move |element| element * patches + patch));
+    let columns: Vec<usize> = columns.collect();
+    let rows = values.chunks_exact(hidden * patches);
+    let values = rows.flat_map(|row| columns.iter().map(|&column| row[column])).collect();
+    let ordered = f32s(&matrix.file, matrix.name.clone(), values);
+    Ok(Tensor { shape: matrix.shape.clone(), ..ordered })
+}
+
+/// A table with something added to its first row.
+fn added(table: &Tensor, first: &Tensor) -> Result<Tensor, LoadError> {
+    let mut values = table.to_f32()?;
+    values.iter_mut().zip(first.to_f32()?).for_each(|(value, more)| *value += more);
+    let summed = f32s(&table.file, table.name.clone(), values);
+    Ok(Tensor { shape: table.shape.clone(), ..summed })
 }
 
 /// Of two frames that are the same one is enough: the sum of what each is multiplied with, `pixels` at a time.

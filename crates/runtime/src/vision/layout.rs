@@ -30,8 +30,10 @@ pub(crate) struct Layout {
     places: Vec<[usize; 2]>,
     /// Rows and columns of the frame's patches.
     size: [usize; 2],
-    /// Squares of each window.
+    /// Squares of each window, or of each square of a frame that goes through the layers for itself.
     windows: Vec<usize>,
+    /// Rows of no patch before those of each.
+    first: usize,
 }
 
 impl Layout {
@@ -39,8 +41,13 @@ impl Layout {
     pub(crate) fn new(spec: &TowerSpec, grid: Grid) -> Layout {
         let Grid { rows, cols } = grid;
         let joined = spec.joined;
-        let mut layout = Layout { size: [rows * joined, cols * joined], ..Layout::default() };
-        let side = spec.windows.as_ref().map_or(usize::MAX, |windows| windows.side);
+        let size = [rows * joined, cols * joined];
+        let mut layout = Layout { size, first: usize::from(spec.first), ..Layout::default() };
+        let side = match &spec.windows {
+            Some(windows) => windows.side,
+            None if spec.frame.is_some() => spec.one_square().rows,
+            None => usize::MAX,
+        };
         for top in (0..rows).step_by(side) {
             for left in (0..cols).step_by(side) {
                 let within = |first: usize, all: usize| first..all.min(first.saturating_add(side));
@@ -60,16 +67,38 @@ impl Layout {
 
     /// A step over the patches, which see all others, or those of their window.
     pub(super) fn batch(&self, spec: &TowerSpec, windowed: bool) -> Batch {
-        let patches = self.places.len();
-        let lengths = match windowed {
-            true => self.windows.iter().map(|squares| squares * spec.square_patches()).collect(),
-            false => vec![patches],
+        let apart = windowed || spec.frame.is_some();
+        let lengths = match apart {
+            true => self.parts(spec).map(|patches| self.first + patches).collect(),
+            false => vec![self.places.len()],
         };
         let axes = match spec.layers.ropes.is_empty() {
             true => Vec::new(),
             false => self.places.iter().map(|&[row, col]| [0, row as u32, col as u32]).collect(),
         };
         Batch { axes, ..batch_of(&lengths) }
+    }
+
+    /// Patches of each window, or square of the frame.
+    fn parts(&self, spec: &TowerSpec) -> impl Iterator<Item = usize> {
+        let of_square = spec.square_patches();
+        self.windows.iter().map(move |squares| squares * of_square)
+    }
+
+    /// What layers give of patches, without rows that are of none, `(patches, hidden)`.
+    pub(super) fn of_patches(&self, spec: &TowerSpec, mut numbers: Vec<f32>) -> Vec<f32> {
+        let hidden = spec.layers.hidden;
+        if self.first == 0 {
+            return numbers;
+        }
+        let (mut from, mut to) = (0, 0);
+        for patches in self.parts(spec) {
+            from += self.first * hidden;
+            numbers.copy_within(from..from + patches * hidden, to);
+            (from, to) = (from + patches * hidden, to + patches * hidden);
+        }
+        numbers.truncate(to);
+        numbers
     }
 
     /// A step over the rows.
@@ -85,8 +114,19 @@ impl Layout {
         frame: &[u8],
     ) -> Vec<f32> {
         let (patch, line) = (spec.patch, self.size[1] * spec.patch * COLORS);
-        let mut numbers = Vec::with_capacity(self.places.len() * spec.patch_width());
-        for &[row, col] in &self.places {
+        let rows = self.places.len() + self.first * self.windows.len();
+        let mut numbers = Vec::with_capacity(rows * spec.patch_width());
+        let mut firsts = self.parts(spec).scan(0, |all, patches| {
+            let first = *all;
+            *all += patches;
+            Some(first)
+        });
+        let mut first = firsts.next();
+        for (index, &[row, col]) in self.places.iter().enumerate() {
+            if first == Some(index) {
+                numbers.extend(std::iter::repeat_n(0.0, self.first * spec.patch_width()));
+                first = firsts.next();
+            }
             let (top, left) = (row * patch, col * patch);
             for (color, scale) in scale.iter().enumerate() {
                 for row in top..top + patch {
@@ -140,7 +180,7 @@ impl Layout {
     }
 }
 
-/// Whole sequences of so many rows, whose embeddings are given.
+/// Whole sequences of so many rows, whose embeddings are given; positions are counted in each.
 fn batch_of(lengths: &[usize]) -> Batch {
     let rows: usize = lengths.iter().sum();
     let mut row_first = 0;
@@ -152,7 +192,7 @@ fn batch_of(lengths: &[usize]) -> Batch {
     Batch {
         sequences: sequences.collect(),
         sources: vec![RowSource::Embedding; rows],
-        positions: (0..rows as u32).collect(),
+        positions: lengths.iter().flat_map(|&length| 0..length as u32).collect(),
         ..Batch::default()
     }
 }

@@ -1,17 +1,21 @@
 //! Models that see. A tower is the one network again, over the patches of a picture instead of tokens, with what stands
-//! before and behind it (`tower`); a family is data (`spec`, `idefics3`, `qwen`), and `layout` says in which order patches go
+//! before and behind it (`tower`); a family is data (`spec` and a file for each, `vit` for what some share), and `layout` says in which order patches go
 //! through it. What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
 //! preprocessing are `hanzo-engine-media`'s.
 
 mod files;
+mod gemma3;
 mod idefics3;
 mod layout;
+mod llava;
+mod pixtral;
 mod qwen;
 mod sight;
 mod spec;
 #[cfg(test)]
 mod tests;
 mod tower;
+mod vit;
 
 pub use files::TowerFiles;
 pub use sight::{PICTURE, Sight};

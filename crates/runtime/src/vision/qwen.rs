@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes, RopeKind};
 use serde_json::Value;
 
-use super::spec::{COLORS, Family, Learned, TowerSpec, Windows};
+use super::spec::{COLORS, Family, Learned, Reads, TowerSpec, Windows};
 use crate::error::LoadError;
 use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, VOCAB_MAX, WIDTH_MAX};
 use crate::spec::{
@@ -190,22 +190,19 @@ pub(super) fn spec(
         layers.architecture = "qwen3_vl".to_owned();
     }
     layers.ropes = vec![rope_of_places(head_dim, rope_base(&vision)?)];
+    let square = hidden * joined * joined;
     let tower = TowerSpec {
-        family: Family::Qwen,
-        layers,
         patch,
         twofold: true,
         patch_bias: three,
         joined,
-        frame: None,
-        patches_max: PATCHES_MAX,
         learned,
         windows,
-        curved: true,
+        reads: Reads { normed: true, inner: square, bias: true, ..Reads::default() },
         deep: if three { layers_of("deepstack_visual_indexes", &[8, 16, 24])? } else { Vec::new() },
         axes: Some(text_axes(config, three, text_pairs)?),
-        text_hidden,
         image_token: config.whole("image_token_id", VOCAB_MAX)?.unwrap_or(151_655) as u32,
+        ..TowerSpec::bare(Family::Qwen, layers, text_hidden)
     };
     tower.checked(&vision)
 }

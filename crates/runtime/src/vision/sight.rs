@@ -7,9 +7,10 @@ use hanzo_engine_media::{Frame, Look, Picture, PictureError, Prepared, Processor
 use sha2::{Digest, Sha256};
 
 use super::spec::Family;
-use super::{TowerFiles, TowerSpec};
+use super::{TowerFiles, TowerSpec, gemma3, pixtral};
 use crate::error::{LoadError, RequestError};
-use crate::media::MediaSpan;
+use crate::media::{LineEnds, MediaSpan};
+use crate::template::Rendered;
 use crate::tokenizer::Tokenizer;
 
 /// Stands for a picture in the content of a message. It is no character (Unicode 16.0, 23.7), so no text has it.
@@ -22,6 +23,11 @@ pub struct Sight {
     spec: TowerSpec,
     /// Names what frames' rows depend on besides their pixels.
     settings: [u8; 32],
+    /// What a template writes in a picture's place, and what the processor makes of that before the text becomes tokens, with one
+    /// placeholder for all rows.
+    spelled: Option<[String; 2]>,
+    /// Tokens at the ends of lines but for the last, and of that.
+    line_ends: [u32; 2],
 }
 
 /// Between the parts of a picture.
@@ -34,20 +40,18 @@ impl Sight {
     /// # Errors
     /// [`LoadError::Unsupported`] where the tokenizer does not know what the processor writes.
     pub(crate) fn new(files: &TowerFiles, tokenizer: &Tokenizer, file: &str) -> Result<Sight, LoadError> {
-        let sight = Sight {
-            processor: files.processor.clone(),
-            spec: files.spec.clone(),
-            settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
-        };
-        let marks: &[&str] = match sight.spec.family {
-            Family::Idefics3 => &[FAKE, GLOBAL],
-            Family::Qwen => &[],
-        };
+        let (family, image_token) = (files.spec.family, files.spec.image_token);
         let lacks = |token: &str, reason: &str| LoadError::Unsupported {
             file: file.to_owned(),
             key: "tokenizer".into(),
             value: token.into(),
             reason: reason.into(),
+        };
+        let marks: &[&str] = match family {
+            Family::Idefics3 => &[FAKE, GLOBAL],
+            Family::Gemma3 => &gemma3::MARKS,
+            Family::Pixtral => &pixtral::LINE_ENDS,
+            Family::Qwen | Family::Llava => &[],
         };
         for token in marks {
             if tokenizer.token_id(token).is_none_or(|id| !tokenizer.is_special(id)) {
@@ -55,11 +59,27 @@ impl Sight {
                 return Err(lacks(token, reason));
             }
         }
-        if !tokenizer.is_special(sight.spec.image_token) {
-            let token = format!("image_token_id {}", sight.spec.image_token);
+        if !tokenizer.is_special(image_token) {
+            let token = format!("image_token_id {image_token}");
             return Err(lacks(&token, "it is no control token of this tokenizer, and a picture's place"));
         }
-        Ok(sight)
+        let spelled = (family == Family::Gemma3).then(|| {
+            let [before, behind] = gemma3::MARKS;
+            let place = String::from_utf8_lossy(tokenizer.token_bytes(image_token)).into_owned();
+            [before.to_owned(), format!("\n\n{before}{place}{behind}\n\n")]
+        });
+        Ok(Sight {
+            processor: files.processor.clone(),
+            spec: files.spec.clone(),
+            settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
+            spelled,
+            line_ends: match family {
+                Family::Pixtral => {
+                    pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
+                }
+                _ => [image_token; 2],
+            },
+        })
     }
 
     /// Numbers of a row that a frame becomes.
@@ -69,18 +89,57 @@ impl Sight {
 
     /// Whether a span is a frame of the model's tower.
     pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
-        let sides = span.grid.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
-        let grid = self.spec.grid(sides);
-        grid.is_some_and(|grid| {
-            (grid.count(), self.spec.frame_bytes(grid)) == (span.tokens, span.pixels.len())
-        }) && span.in_plane == self.spec.axes.is_some()
+        let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
+        let middle = span.whole.iter().zip(span.grid).all(|(&whole, wanted)| {
+            let beside = whole.checked_sub(wanted);
+            wanted > 0
+                && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
+        });
+        let ends = match span.ends {
+            LineEnds::Tokens => self.spec.family == Family::Pixtral,
+            LineEnds::None => self.spec.family != Family::Pixtral,
+            LineEnds::Last | LineEnds::Each => self.spec.lines,
+        };
+        let tokens = span.ends.tokens(span.grid.map(|side| side as usize));
+        let grid = self.spec.grid(sides).filter(|_| middle && ends && tokens == span.tokens);
+        grid.is_some_and(|grid| self.spec.frame_bytes(grid) == span.pixels.len())
+            && span.in_plane == self.spec.axes.is_some()
+            && span.mutual == self.spec.mutual
     }
 
-    /// Rows that a picture has in a prompt.
+    /// Rows that a picture has in a prompt, and tokens between them.
     pub fn rows_of(&self, picture: &Prepared) -> usize {
-        let pixels = |frame: &Frame| frame.width as usize * frame.height as usize;
-        let square = self.spec.square() * self.spec.square();
-        picture.frames.iter().map(|frame| pixels(frame) / square).sum()
+        let tokens = |(index, frame)| {
+            let (grid, _, ends) = self.shape(picture.from, (index, picture.frames.len()), frame);
+            ends.tokens(grid.map(|side| side as usize))
+        };
+        picture.frames.iter().enumerate().map(tokens).sum()
+    }
+
+    /// Rows above each other and beside each other that are wanted of a picture's frame, those of all of it, and what ends its lines.
+    fn shape(
+        &self,
+        from: [u32; 2],
+        (index, frames): (usize, usize),
+        frame: &Frame,
+    ) -> ([u32; 2], [u32; 2], LineEnds) {
+        let side = self.spec.square() as u32;
+        let whole = [frame.height / side, frame.width / side];
+        let on_canvas = self.spec.lines && index > 0;
+        let ends = match self.spec.family {
+            Family::Pixtral => LineEnds::Tokens,
+            _ if on_canvas => LineEnds::Each,
+            _ if self.spec.lines && frames == 1 => LineEnds::Last,
+            _ => LineEnds::None,
+        };
+        (if on_canvas { covered(from, whole) } else { whole }, whole, ends)
+    }
+
+    /// What the processor makes of a rendered prompt before it becomes tokens.
+    pub(crate) fn spell(&self, rendered: &mut Rendered) {
+        if let Some([place, spelled]) = &self.spelled {
+            rendered.respell(place, spelled);
+        }
     }
 
     /// What a picture becomes.
@@ -137,9 +196,10 @@ impl Sight {
         tokens: &mut Vec<u32>,
         spans: &mut Vec<MediaSpan>,
     ) -> Result<(), RequestError> {
-        let Prepared { frames, rows, cols } = picture;
+        let Prepared { from, frames, rows, cols } = picture;
         let parts = rows as usize * cols as usize;
         let marks = self.spec.family == Family::Idefics3;
+        let count = frames.len();
         for (index, frame) in frames.into_iter().enumerate() {
             if marks {
                 let before = if index < parts {
@@ -153,8 +213,12 @@ impl Sight {
                 };
                 tokens.extend(tokenizer.encode(&before, false)?);
             }
-            let span = self.span(frame, tokens.len());
-            tokens.extend(std::iter::repeat_n(self.spec.image_token, span.tokens));
+            let span = self.span(from, (index, count), frame, tokens.len());
+            let end = span.first + span.tokens;
+            tokens.extend((span.first..end).map(|token| match span.is_token(token) {
+                true => self.line_ends[usize::from(token + 1 == end)],
+                false => self.spec.image_token,
+            }));
             spans.push(span);
         }
         if marks {
@@ -163,24 +227,28 @@ impl Sight {
         Ok(())
     }
 
-    /// A frame whose rows begin with a prompt's token `first`.
-    fn span(&self, frame: Frame, first: usize) -> MediaSpan {
+    /// A frame of a picture whose rows begin with a prompt's token `first`.
+    fn span(&self, from: [u32; 2], place: (usize, usize), frame: Frame, first: usize) -> MediaSpan {
         let side = self.spec.square() as u32;
-        let grid = [frame.height / side, frame.width / side];
+        let (grid, whole, ends) = self.shape(from, place, &frame);
         let mut hash = Sha256::new().chain_update(self.settings).chain_update(&frame.rgb);
-        for side in grid {
+        for side in [grid, whole].as_flattened() {
             hash.update(side.to_le_bytes());
         }
+        hash.update([ends as u8]);
         // Frames of one size have pixels beyond their last patch where patches do not divide it.
-        let pixels = self.cropped(frame, grid.map(|rows| rows * side));
+        let pixels = self.cropped(frame, whole.map(|rows| rows * side));
         MediaSpan {
             first,
-            tokens: (grid[0] * grid[1]) as usize,
+            tokens: ends.tokens(grid.map(|side| side as usize)),
             digest: hash.finalize().into(),
             rows: Arc::default(),
             pixels: pixels.into(),
             grid,
+            whole,
+            ends,
             in_plane: self.spec.axes.is_some(),
+            mutual: self.spec.mutual,
         }
     }
 
@@ -191,5 +259,20 @@ impl Sight {
         }
         let lines = frame.rgb.chunks_exact(frame.width as usize * 3).take(height as usize);
         lines.flat_map(|line| &line[..width as usize * 3]).copied().collect()
+    }
+}
+
+/// Of rows and columns of a canvas, those in its middle that have something of a picture, whose rows and columns of pixels are
+/// `from`: as the reference counts them (`unpad_image`).
+fn covered(from: [u32; 2], [rows, cols]: [u32; 2]) -> [u32; 2] {
+    let [height, width] = from.map(f64::from);
+    let near = |length: f64| (length * 1e7).round_ties_even() / 1e7;
+    let [all_rows, all_cols] = [rows, cols].map(f64::from);
+    if width / height > all_cols / all_rows {
+        let high = near(height * (all_cols / width)) as u32;
+        [rows - rows.saturating_sub(high) / 2 * 2, cols]
+    } else {
+        let wide = near(width * (all_rows / height)) as u32;
+        [rows, cols - cols.saturating_sub(wide) / 2 * 2]
     }
 }

@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::RopeAxes;
 
 use super::layout::Grid;
-use super::{idefics3, qwen};
+use super::{gemma3, idefics3, llava, pixtral, qwen};
 use crate::error::LoadError;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{AxesSpec, Config, TransformerSpec};
@@ -16,6 +16,12 @@ pub(crate) enum Family {
     Idefics3,
     /// Qwen2-VL, Qwen2.5-VL and Qwen3-VL: nothing but its rows.
     Qwen,
+    /// Gemma 3: its rows between marks and empty lines.
+    Gemma3,
+    /// LLaVA 1.5 and LLaVA-NeXT: nothing but its rows.
+    Llava,
+    /// Pixtral and Mistral 3: lines of rows, with a token at the end of each.
+    Pixtral,
 }
 
 /// What is learned of where patches stand: a table for a square of them.
@@ -36,6 +42,31 @@ pub(crate) struct Windows {
     pub(crate) whole: Vec<usize>,
 }
 
+/// A norm by the root of the mean of squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Given {
+    pub(crate) eps: f32,
+    /// Factors are kept less one.
+    pub(crate) from_one: bool,
+}
+
+/// What becomes a row of what the layers give.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reads {
+    /// What the layers give is normed as what they read is.
+    pub(crate) normed: bool,
+    /// The mean of a square's patches, rather than all of them.
+    pub(crate) mean: bool,
+    /// The norm of each patch or mean.
+    pub(crate) norm: Option<Given>,
+    /// A matrix makes a patch of a square.
+    pub(crate) merged: bool,
+    /// Elements between the two matrices of an MLP; 0 where one makes the row.
+    pub(crate) inner: usize,
+    /// Their products have biases.
+    pub(crate) bias: bool,
+}
+
 /// A tower and what joins it to a text model: patches before the layers, squares of `joined` x `joined` of them become a row
 /// behind.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,14 +82,22 @@ pub struct TowerSpec {
     pub(crate) patch_bias: bool,
     /// Patches of the side of a square that becomes one row.
     pub(crate) joined: usize,
-    /// Pixels of every frame's side; none where each has a size of its own.
+    /// Pixels of every frame's side, or of the squares that it is of; none where each has a size of its own.
     pub(crate) frame: Option<usize>,
+    /// Such squares of a frame at most; each goes through the layers for itself.
+    pub(crate) squares_max: usize,
+    /// A learned row stands before the patches of each, and none behind the layers is made of it.
+    pub(crate) first: bool,
     /// Patches that a frame has at most.
     pub(crate) patches_max: usize,
     pub(crate) learned: Option<Learned>,
     pub(crate) windows: Option<Windows>,
-    /// Squares go through an MLP rather than one matrix.
-    pub(crate) curved: bool,
+    /// What becomes a row.
+    pub(crate) reads: Reads,
+    /// A learned row ends the lines of frames of several squares, and what stands for a frame alone.
+    pub(crate) lines: bool,
+    /// Rows of a picture see each other in the text model.
+    pub(crate) mutual: bool,
     /// Layers after which rows are made besides, which the first layers of the text model add to theirs (DeepStack).
     pub(crate) deep: Vec<usize>,
     /// Which positions of a row turn which pairs in the text model, whose rows lie in a plane then.
@@ -74,22 +113,53 @@ pub(super) const COLORS: usize = 3;
 
 /// Whether a model is of a family whose pictures are read.
 pub(crate) fn knows(model_type: &str) -> bool {
-    matches!(model_type, "idefics3" | "smolvlm") || qwen::knows(model_type)
+    matches!(model_type, "idefics3" | "smolvlm" | "gemma3" | "llava" | "llava_next" | "mistral3")
+        || qwen::knows(model_type)
 }
 
 impl TowerSpec {
-    /// As the whole model's `config.json` says it, where frames have sides of so many pixels or of any, and a row of the text
-    /// model so many elements, of heads of so many.
+    /// Layers over patches of frames of any size, which one matrix each makes rows of.
+    pub(super) fn bare(family: Family, layers: TransformerSpec, text_hidden: usize) -> TowerSpec {
+        TowerSpec {
+            family,
+            layers,
+            patch: 0,
+            twofold: false,
+            patch_bias: false,
+            joined: 1,
+            frame: None,
+            squares_max: 1,
+            first: false,
+            patches_max: PATCHES_MAX,
+            learned: None,
+            windows: None,
+            reads: Reads::default(),
+            lines: false,
+            mutual: false,
+            deep: Vec::new(),
+            axes: None,
+            text_hidden,
+            image_token: 0,
+        }
+    }
+
+    /// As the whole model's `config.json` says it, where frames have sides of so many pixels or of any, or are of several such
+    /// squares, and a row of the text model so many elements, of heads of so many.
     pub(super) fn from_config(
         config: &Config,
-        frame: Option<u32>,
+        (frame, squares): (Option<u32>, u32),
         (text_hidden, text_pairs): (usize, usize),
     ) -> Result<TowerSpec, LoadError> {
         let model_type = config.string("model_type")?.unwrap_or_default().to_owned();
-        let is_qwen = qwen::knows(&model_type);
-        match frame {
-            None if is_qwen => qwen::spec(config, &model_type, (text_hidden, text_pairs)),
-            Some(frame) if !is_qwen => idefics3::spec(config, frame as usize, text_hidden),
+        let side = frame.map(|frame| frame as usize);
+        match (model_type.as_str(), side) {
+            ("llava" | "llava_next", _) => llava::spec(config, (side, squares as usize), text_hidden),
+            (of, None) if qwen::knows(of) => qwen::spec(config, of, (text_hidden, text_pairs)),
+            ("mistral3", None) => pixtral::spec(config, text_hidden),
+            ("gemma3", Some(frame)) if squares == 1 => gemma3::spec(config, frame, text_hidden),
+            ("idefics3" | "smolvlm", Some(frame)) if squares == 1 => {
+                idefics3::spec(config, frame, text_hidden)
+            }
             _ => {
                 let reason = "the image processor beside it is another family's";
                 Err(config.unsupported("model_type", model_type, reason))
@@ -110,7 +180,11 @@ impl TowerSpec {
     /// Where the rows of a frame stand; none where a frame of so many pixels is none of this tower's.
     pub(crate) fn grid(&self, [height, width]: [usize; 2]) -> Option<Grid> {
         let fits = |side: usize| side > 0 && side.is_multiple_of(self.square());
-        let own = self.frame.is_none_or(|frame| [height, width] == [frame; 2]);
+        let squares = |frame: usize| match (height.is_multiple_of(frame), width.is_multiple_of(frame)) {
+            (true, true) => (height / frame).saturating_mul(width / frame),
+            _ => 0,
+        };
+        let own = self.frame.is_none_or(|frame| (1..=self.squares_max).contains(&squares(frame)));
         if !own || !fits(height) || !fits(width) {
             return None;
         }
@@ -131,14 +205,30 @@ impl TowerSpec {
         }
     }
 
+    /// Rows of the layers for so many patches.
+    pub(super) fn layer_rows(&self, patches: usize) -> usize {
+        if self.first { patches + patches.div_ceil(self.one_square().count()) } else { patches }
+    }
+
+    /// Of patches that go through the layers for themselves, those of a whole frame or of a square of it.
+    pub(super) fn one_square(&self) -> Grid {
+        let side = self.frame.map_or(1, |frame| frame / self.square());
+        Grid { rows: side, cols: side }
+    }
+
     /// Numbers of a patch.
     pub(super) fn patch_width(&self) -> usize {
         COLORS * self.patch * self.patch
     }
 
-    /// Numbers of a square of patches.
+    /// Numbers of what is made of a square of patches first: of all of them, or of their mean.
     pub(super) fn square_width(&self) -> usize {
-        self.layers.hidden * self.square_patches()
+        if self.reads.mean { self.layers.hidden } else { self.layers.hidden * self.square_patches() }
+    }
+
+    /// Of what the MLP behind squares reads, or the one matrix.
+    pub(super) fn read_width(&self) -> usize {
+        if self.reads.merged { self.layers.hidden } else { self.square_width() }
     }
 
     /// Numbers of a row that are given, what is added in the text model's first layers behind those of its embedding.
@@ -152,6 +242,7 @@ impl TowerSpec {
             rope.axes = self.axes.map(|axes| AxesSpec { axes, anew: false });
         }
         text.deep_layers = self.deep.len();
+        text.together = if self.mutual { self.patches_max / self.square_patches() } else { 0 };
     }
 
     /// What is checked of every tower: that a square is at least a pixel, and frames have no more patches than are possible.

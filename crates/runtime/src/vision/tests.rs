@@ -1,4 +1,4 @@
-//! Models that see against the transformers library's own classes and processors (make_vision.py and make_qwen.py in
+//! Models that see against the transformers library's own classes and processors (make_vision.py, make_qwen.py and make_llava.py in
 //! tests/data/vision say how its numbers were made): prompts, rows, log probabilities and tokens, in any company.
 
 use std::collections::BTreeMap;
@@ -16,9 +16,20 @@ use super::*;
 use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
-use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
+use crate::{Engine, EngineConfig, LineEnds, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
-const CASES: &[&str] = &["smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
+const CASES: &[&str] = &[
+    "smolvlm",
+    "idefics3",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "gemma3",
+    "llava",
+    "llava_next",
+    "pixtral",
+    "mistral3",
+];
 /// The largest allowed difference of a row's number, as a share of the range of the golden ones.
 const ROWS_TOLERANCE: f32 = 1e-4;
 /// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
@@ -192,12 +203,18 @@ fn prompts_are_the_processors() {
         for talk in talks(case) {
             let (tokens, spans) = prompt(&text, &talk);
             assert_eq!(tokens, talk.tokens, "{case}");
-            let rows: usize = spans.iter().map(|span| span.tokens).sum();
+            let rows: usize = spans.iter().map(|span| seen(span).count()).sum();
             assert_eq!(rows * image.row_width(), talk.rows.len(), "{case}");
             assert!(spans.iter().all(|span| image.fits(span)));
-            let other = MediaSpan { grid: [spans[0].grid[0] + 1, spans[0].grid[1]], ..spans[0].clone() };
+            let [lines, columns] = spans[0].grid;
+            let other = MediaSpan { grid: [lines + 1, columns], ..spans[0].clone() };
+            assert!(!image.fits(&other), "more than there is");
+            let other = MediaSpan { whole: [lines + 1, columns], ..other };
             assert!(!image.fits(&other), "another shape than its pixels have");
             assert!(!image.fits(&MediaSpan { in_plane: !spans[0].in_plane, ..spans[0].clone() }));
+            assert!(!image.fits(&MediaSpan { mutual: !spans[0].mutual, ..spans[0].clone() }));
+            let ends = if spans[0].ends == LineEnds::Tokens { LineEnds::None } else { LineEnds::Tokens };
+            assert!(!image.fits(&MediaSpan { ends, ..spans[0].clone() }));
         }
         let (talk, sight) = (&talks(case)[0], text.sight.as_ref().unwrap());
         let refused = sight.place(&talk.tokens, Vec::new(), &text.tokenizer);
@@ -205,14 +222,20 @@ fn prompts_are_the_processors() {
     }
 }
 
+/// Tokens of a span that are rows of its picture.
+fn seen(span: &MediaSpan) -> impl Iterator<Item = usize> {
+    (0..span.tokens).filter(|token| !span.is_token(span.first + token))
+}
+
 fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
     let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
-        tower.begin(&span.pixels, span.grid).unwrap();
+        tower.begin(span).unwrap();
         loop {
             if let Some(rows) = tower.advance(layers).unwrap() {
-                all.extend(rows);
+                let width = rows.len() / span.tokens;
+                all.extend(seen(span).flat_map(|row| &rows[row * width..][..width]));
                 break;
             }
         }
@@ -282,7 +305,9 @@ fn answers_are_the_librarys_in_any_company() {
         // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
         let needs = |of: usize| (jobs[of].prompt.len() + talks[of].greedy.len()).div_ceil(16);
         let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
-        for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (9, 96), (64, short)] {
+        // Where a picture is computed as a whole it must have its place in a step.
+        let least = if jobs[0].media.iter().any(|span| span.mutual) { 41 } else { 9 };
+        for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (least, 96), (64, short)] {
             let mut engine = engine_of(&model, step_tokens_max, kv_blocks);
             jobs.iter().for_each(|job| engine.submit(job));
             let found = finish(&mut engine);

@@ -8,12 +8,13 @@ use hanzo_engine_kernels::{
 
 use super::files::JoinerFiles;
 use super::layout::{Grid, Layout};
-use super::spec::COLORS;
+use super::spec::{COLORS, Given};
 use super::{TowerFiles, TowerSpec};
 use crate::encoder::{WeightType, turn};
 use crate::engine::EngineMemory;
 use crate::error::LoadError;
 use crate::limits::PICTURE_ROWS_BYTES;
+use crate::media::{LineEnds, MediaSpan};
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
 
@@ -25,12 +26,11 @@ pub trait Towers: Send {
     /// Bytes of rows that are kept for prompts with the same pictures: those of the largest frame at least.
     fn kept_bytes(&self) -> usize;
 
-    /// Begins with a frame, `(height, width, 3)`, that becomes so many rows of the text model above each other and beside each
-    /// other; one that was under way is forgotten.
+    /// Begins with a frame that is to be seen; one that was under way is forgotten.
     ///
     /// # Errors
     /// The device's.
-    fn begin(&mut self, frame: &[u8], grid: [u32; 2]) -> Result<(), KernelError>;
+    fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError>;
 
     /// Goes so many layers further. The frame's rows where that was its end, `(rows, numbers of a row)`.
     ///
@@ -48,6 +48,8 @@ pub struct Tower<B: EncoderOps> {
     patch: B::Matrix,              // (hidden, patch_width)
     patch_bias: Option<B::Vector>, // (hidden)
     learned: Vec<f32>,             // (side * side, hidden), or none
+    given_norm: Vec<f32>,          // (hidden), or none
+    line_end: Vec<f32>,            // (text_hidden), or none
     joiner: Joiner<B>,
     deep: Vec<Joiner<B>>,
     buffers: Buffers<B>,
@@ -57,10 +59,11 @@ pub struct Tower<B: EncoderOps> {
 
 /// What makes rows of squares of patches.
 struct Joiner<B: EncoderOps> {
-    norm: Option<[B::Vector; 2]>,       // (square)
-    up: Option<(B::Matrix, B::Vector)>, // (square, square), (square)
-    down: B::Matrix,                    // (text_hidden, square)
-    down_bias: Option<B::Vector>,       // (text_hidden)
+    norm: Option<[B::Vector; 2]>,               // (square)
+    merge: Option<B::Matrix>,                   // (hidden, square)
+    up: Option<(B::Matrix, Option<B::Vector>)>, // (inner, square or hidden), (inner)
+    down: B::Matrix,                            // (text_hidden, inner or square)
+    down_bias: Option<B::Vector>,               // (text_hidden)
 }
 
 /// For the largest frame.
@@ -68,7 +71,8 @@ struct Buffers<B: EncoderOps> {
     pixels: B::Buffer,         // (patches, patch_width)
     squares: B::Buffer,        // (rows, square)
     normed: Option<B::Buffer>, // (rows, square)
-    inner: Option<B::Buffer>,  // (rows, square)
+    merged: Option<B::Buffer>, // (rows, hidden)
+    inner: Option<B::Buffer>,  // (rows, inner)
     given: B::Buffer,          // (rows, text_hidden)
 }
 
@@ -76,26 +80,36 @@ struct Buffers<B: EncoderOps> {
 #[derive(Default)]
 struct Way {
     layout: Layout,
-    whole: Batch,           // patches that see all others
+    all: Batch,             // patches that see all others
     windowed: Batch,        // patches that see their window, where layers do
     joined: Batch,          // the rows that they become
     done: usize,            // layers
     between: Vec<Vec<f32>>, // rows of layers on the way, (rows, text_hidden) in the tower's order
+    whole: [usize; 2],      // rows above each other and beside each other
+    grid: [usize; 2],       // those of its middle that are wanted
+    ends: LineEnds,         // and what ends their lines
 }
 
-/// Columns of the buffers of rows, in their order.
-fn row_widths(spec: &TowerSpec) -> Vec<usize> {
-    let square = spec.square_width();
-    let more = usize::from(!spec.deep.is_empty()) + usize::from(spec.curved);
-    let mut widths = vec![square; 1 + more];
-    widths.push(spec.text_hidden);
-    widths
+/// Columns of the buffers of rows: what is joined, what of it is normed, merged and inside an MLP, and rows of the text model.
+fn row_widths(spec: &TowerSpec) -> [Option<usize>; 5] {
+    let (square, reads) = (spec.square_width(), spec.reads);
+    [
+        Some(square),
+        (!spec.deep.is_empty()).then_some(square),
+        reads.merged.then_some(spec.layers.hidden),
+        (reads.inner > 0).then_some(reads.inner),
+        Some(spec.text_hidden),
+    ]
 }
 
 fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
-    let sequences = if spec.windows.is_some() { patches / spec.square_patches() } else { 1 };
-    let limits = spec.layers.step_limits(patches, sequences, patches);
-    let width = limits.width.max(spec.patch_width()).max(spec.square_width()).max(spec.text_hidden);
+    let sequences = match spec.windows {
+        Some(_) => patches / spec.square_patches(),
+        None => spec.squares_max,
+    };
+    let rows = spec.layer_rows(patches);
+    let limits = spec.layers.step_limits(rows, sequences, rows);
+    let width = row_widths(spec).into_iter().flatten().fold(limits.width.max(spec.patch_width()), usize::max);
     StepLimits { width, ..limits }
 }
 
@@ -122,8 +136,11 @@ impl<B: EncoderOps> Joiner<B> {
                 Some([factors, addends]) => Some([vector(factors)?, vector(addends)?]),
                 None => None,
             },
+            merge: files.merge.as_ref().map(|merge| pack(backend, merge)).transpose()?,
             up: match &files.up {
-                Some([weight, bias]) => Some((pack(backend, weight)?, vector(bias)?)),
+                Some((weight, bias)) => {
+                    Some((pack(backend, weight)?, bias.as_ref().map(vector).transpose()?))
+                }
                 None => None,
             },
             down: pack(backend, &files.down)?,
@@ -148,10 +165,11 @@ impl<B: EncoderOps> Tower<B> {
                 _ => tensor.bytes.len(),
             })
             .sum();
-        let learned = files.learned.as_ref().map_or(0, |table| table.elements() * size_of::<f32>());
+        let held = files.learned.iter().chain(&files.given_norm).chain(&files.line_end);
+        let learned: usize = held.map(|table| table.elements() * size_of::<f32>()).sum();
         let rows = patches / spec.square_patches();
-        let widths = row_widths(spec);
-        let behind = widths.iter().map(|&cols| backend.buffer_bytes(BufferRole::Operand, rows, cols));
+        let widths = row_widths(spec).into_iter().flatten();
+        let behind = widths.map(|cols| backend.buffer_bytes(BufferRole::Operand, rows, cols));
         let behind = behind.sum::<usize>() + kept_bytes(spec, rows);
         EngineMemory {
             weights_bytes: plan.weights_bytes + (weights + learned) as u64,
@@ -182,17 +200,24 @@ impl<B: EncoderOps> Tower<B> {
         network.prepare(&backend, limits.rows)?;
         backend.reserve(&limits)?;
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
-        let square = |wanted: bool| wanted.then(|| buffer(rows, spec.square_width())).transpose();
+        let [_, normed, merged, inner, _] =
+            row_widths(&spec).map(|cols| cols.map(|cols| buffer(rows, cols)).transpose());
         let buffers = Buffers {
-            pixels: buffer(patches, spec.patch_width())?,
+            pixels: buffer(limits.rows, spec.patch_width())?,
             squares: buffer(rows, spec.square_width())?,
-            normed: square(!spec.deep.is_empty())?,
-            inner: square(spec.curved)?,
+            normed: normed?,
+            merged: merged?,
+            inner: inner?,
             given: buffer(rows, spec.text_hidden)?,
+        };
+        let held = |tensor: &Option<Tensor>| {
+            Ok::<_, LoadError>(tensor.as_ref().map(Tensor::to_f32).transpose()?.unwrap_or_default())
         };
         Ok(Tower {
             scale: files.processor.scale().table(),
-            learned: files.learned.as_ref().map(Tensor::to_f32).transpose()?.unwrap_or_default(),
+            learned: held(&files.learned)?,
+            given_norm: held(&files.given_norm)?,
+            line_end: held(&files.line_end)?,
             kept_bytes: kept_bytes(&spec, rows),
             way: Way::default(),
             patch,
@@ -224,11 +249,19 @@ impl<B: EncoderOps> Tower<B> {
     /// Rows made of what layers have given, those that stand behind them or one between.
     fn join(&mut self, deep: Option<usize>) -> Result<Vec<f32>, KernelError> {
         let rows = self.way.joined.rows();
-        let mut patches = vec![0.0; rows * self.spec.square_width()];
-        let from = if deep.is_some() { &*self.network.residual() } else { self.network.hidden() };
-        self.backend.read_rows(from, 0, &mut patches)?;
+        let mut given = vec![0.0; self.way.all.rows() * self.spec.layers.hidden];
+        let is_residual = deep.is_some() || !self.spec.reads.normed;
+        let from = if is_residual { &*self.network.residual() } else { self.network.hidden() };
+        self.backend.read_rows(from, 0, &mut given)?;
+        let mut patches = self.way.layout.of_patches(&self.spec, given);
+        if self.spec.reads.mean {
+            patches = means(&patches, self.spec.square_patches(), self.spec.layers.hidden);
+        }
+        if let Some(norm) = self.spec.reads.norm {
+            norm_all(&mut patches, &self.given_norm, norm);
+        }
         let joiner = deep.map_or(&self.joiner, |index| &self.deep[index]);
-        let Buffers { squares, normed, inner, given, .. } = &mut self.buffers;
+        let Buffers { squares, normed, merged, inner, given, .. } = &mut self.buffers;
         let backend = &mut self.backend;
         backend.begin(&self.way.joined)?;
         // The patches of a square stand one after the other.
@@ -239,8 +272,12 @@ impl<B: EncoderOps> Tower<B> {
             backend.layer_norm(x, &params, normed);
             x = normed;
         }
+        if let (Some(merge), Some(merged)) = (&joiner.merge, merged) {
+            backend.matmul(merge, None, x, merged);
+            x = merged;
+        }
         if let (Some((up, bias)), Some(inner)) = (&joiner.up, inner) {
-            backend.matmul_activated(up, Some(bias), Activation::GeluErf, x, inner);
+            backend.matmul_activated(up, bias.as_ref(), Activation::GeluErf, x, inner);
             x = inner;
         }
         backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, given);
@@ -250,25 +287,73 @@ impl<B: EncoderOps> Tower<B> {
         Ok(given)
     }
 
-    /// The rows of the frame in their own order, each with what stands between the layers behind it.
+    /// The rows of the frame that are wanted in their own order, each with what stands between the layers behind it, and the ends
+    /// of their lines.
     fn rows(&mut self) -> Result<Vec<f32>, KernelError> {
         let mut parts = vec![self.join(None)?];
         parts.append(&mut self.way.between);
         let (width, hidden) = (self.spec.row_width(), self.spec.text_hidden);
-        let squares = &self.way.layout.squares;
-        let mut rows = vec![0.0; squares.len() * width];
-        for (from, &to) in squares.iter().enumerate() {
+        let Way { layout, whole, grid: [lines, columns], ends, .. } = &self.way;
+        let (lines, columns, ends) = (*lines, *columns, *ends);
+        let (top, left) = ((whole[0] - lines) / 2, (whole[1] - columns) / 2);
+        let line = match ends {
+            LineEnds::None | LineEnds::Last => columns,
+            LineEnds::Each | LineEnds::Tokens => columns + 1,
+        };
+        let mut rows = vec![0.0; ends.tokens([lines, columns]) * width];
+        for (from, &to) in layout.squares.iter().enumerate() {
+            let (row, column) = (to / whole[1], to % whole[1]);
+            if !(top..top + lines).contains(&row) || !(left..left + columns).contains(&column) {
+                continue;
+            }
+            let to = (row - top) * line + column - left;
             for (part, out) in parts.iter().zip(rows[to * width..][..width].chunks_exact_mut(hidden)) {
                 out.copy_from_slice(&part[from * hidden..][..hidden]);
+            }
+        }
+        match ends {
+            // Those of the vocabulary are looked up.
+            LineEnds::None | LineEnds::Tokens => {}
+            LineEnds::Each => {
+                for line in rows.chunks_exact_mut(line * width) {
+                    line[columns * width..][..hidden].copy_from_slice(&self.line_end);
+                }
+            }
+            LineEnds::Last => {
+                let end = rows.len() - width;
+                rows[end..][..hidden].copy_from_slice(&self.line_end);
             }
         }
         Ok(rows)
     }
 }
 
-/// Bytes of rows that are kept, of frames of so many at most.
+/// Bytes of rows that are kept, of frames of so many at most, each of which may end a line.
 fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
-    PICTURE_ROWS_BYTES.max(rows * spec.row_width() * size_of::<f32>())
+    PICTURE_ROWS_BYTES.max(2 * rows * spec.row_width() * size_of::<f32>())
+}
+
+/// The mean of so many rows each.
+fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
+    let mut means = Vec::with_capacity(rows.len() / of);
+    for square in rows.chunks_exact(of * width) {
+        let first = means.len();
+        means.extend_from_slice(&square[..width]);
+        for row in square[width..].chunks_exact(width) {
+            means[first..].iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+        }
+        means[first..].iter_mut().for_each(|sum| *sum /= of as f32);
+    }
+    means
+}
+
+/// Each row divided by the root of the mean of its squares, times factors.
+fn norm_all(rows: &mut [f32], factors: &[f32], norm: Given) {
+    for row in rows.chunks_exact_mut(factors.len()) {
+        let squares: f64 = row.iter().map(|&number| f64::from(number).powi(2)).sum();
+        let scale = (1.0 / (squares / factors.len() as f64 + f64::from(norm.eps)).sqrt()) as f32;
+        row.iter_mut().zip(factors).for_each(|(number, factor)| *number *= scale * factor);
+    }
 }
 
 impl<B: EncoderOps> Towers for Tower<B> {
@@ -280,13 +365,14 @@ impl<B: EncoderOps> Towers for Tower<B> {
         self.kept_bytes
     }
 
-    fn begin(&mut self, frame: &[u8], [rows, cols]: [u32; 2]) -> Result<(), KernelError> {
-        let grid = Grid { rows: rows as usize, cols: cols as usize };
+    fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError> {
+        let [whole, wanted] = [span.whole, span.grid].map(|sides| sides.map(|side| side as usize));
+        let (frame, grid) = (&span.pixels, Grid { rows: whole[0], cols: whole[1] });
         assert_eq!(frame.len(), self.spec.frame_bytes(grid), "a frame with as many pixels as its rows have");
         let layout = Layout::new(&self.spec, grid);
         let patches = layout.patches_of(&self.spec, &self.scale, frame);
         self.way = Way {
-            whole: layout.batch(&self.spec, false),
+            all: layout.batch(&self.spec, false),
             windowed: match self.spec.windows {
                 Some(_) => layout.batch(&self.spec, true),
                 None => Batch::default(),
@@ -294,12 +380,15 @@ impl<B: EncoderOps> Towers for Tower<B> {
             joined: layout.rows_batch(),
             done: 0,
             between: Vec::new(),
+            whole,
+            grid: wanted,
+            ends: span.ends,
             layout,
         };
-        self.backend.begin(&self.way.whole)?;
+        self.backend.begin(&self.way.all)?;
         let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
         let written = written.and(self.place());
-        self.network.embed(&mut self.backend, self.way.whole.rows());
+        self.network.embed(&mut self.backend, self.way.all.rows());
         self.network.begin(&mut self.backend);
         self.backend.end().and(written)
     }
@@ -310,7 +399,7 @@ impl<B: EncoderOps> Towers for Tower<B> {
             let sees_window = |windows: &super::spec::Windows| !windows.whole.contains(&index);
             let batch = match self.spec.windows.as_ref().is_some_and(sees_window) {
                 true => &self.way.windowed,
-                false => &self.way.whole,
+                false => &self.way.all,
             };
             self.backend.begin(batch)?;
             self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {

@@ -48,6 +48,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         slots: (0..rows).collect(),
         sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
         adapters: Vec::new(),
+        sees: Vec::new(),
         memories: Vec::new(),
         memory_tables: Vec::new(),
         states: Vec::new(),

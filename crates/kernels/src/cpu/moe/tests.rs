@@ -124,6 +124,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             slots: (0..count).collect(),
             sequences: vec![SequenceSpan { row_first: 0, rows: count, context: count, table_first: 0 }],
             adapters: Vec::new(),
+            sees: Vec::new(),
             memories: Vec::new(),
             memory_tables: Vec::new(),
             states: Vec::new(),

@@ -35,6 +35,19 @@ impl Faulty {
             _ => {}
         }
         match self.fault {
+            Fault::PicturesSeenCausally => {
+                let batch = Batch { sees: Vec::new(), ..self.batch.clone() };
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
+            Fault::PicturesSeenToTheEnd => {
+                let mut batch = self.batch.clone();
+                let spans = if batch.sees.is_empty() { &[][..] } else { &batch.sequences[..] };
+                for span in spans {
+                    let rows = span.row_first as usize..(span.row_first + span.rows) as usize;
+                    batch.sees[rows].fill(span.context);
+                }
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
             Fault::TablesIgnored => {
                 let mut batch = self.batch.clone();
                 batch.block_tables.iter_mut().enumerate().for_each(|(i, block)| *block = i as u32);

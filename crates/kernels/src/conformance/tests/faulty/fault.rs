@@ -136,6 +136,8 @@ pub(in super::super) enum Fault {
     WindowOneLess,
     ChunksSlide,
     MemorySeenCausally,
+    PicturesSeenCausally,
+    PicturesSeenToTheEnd,
     SoftcapIgnored,
     SinksIgnored,
     SlopesIgnored,

@@ -1,0 +1,155 @@
+//! Pictures as squares of one size: made so as they are, or cut out of the middle (Gemma 3, CLIP and LLaVA); and beside such a
+//! square the picture on a canvas of several, whose size is the best of a list (LLaVA-NeXT, `image_processing_llava_next.py`).
+
+use crate::decode::Picture;
+use crate::error::{PictureError, ProcessorError};
+use crate::processor::{Detail, Frame, Prepared};
+use crate::resize::{Filter, resize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Square {
+    /// Pixels of its side.
+    pub(crate) side: u32,
+    /// A colour that pictures which are no squares are put on first.
+    pub(crate) padded: Option<[u8; 3]>,
+    /// The shorter side becomes the square's, whose place is in the middle; else both do.
+    pub(crate) cropped: bool,
+}
+
+/// How often one side may be as long as the other where the middle is cut out: what is thrown away is resized before.
+const ASPECT_MAX: u64 = 200;
+
+fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
+    match (picture.height, picture.width) == (height, width) {
+        true => picture,
+        false => resize(&picture, width, height, filter),
+    }
+}
+
+/// What a canvas of a colour has with a picture on it, whose first row and column are those.
+fn on_canvas(
+    picture: &Picture,
+    (height, width): (u32, u32),
+    (top, left): (u32, u32),
+    color: [u8; 3],
+) -> Picture {
+    let mut rgb = color.repeat(height as usize * width as usize);
+    let (line, own) = (width as usize * 3, picture.width as usize * 3);
+    let lines = rgb.chunks_exact_mut(line).skip(top as usize);
+    for (to, from) in lines.zip(picture.rgb.chunks_exact(own)) {
+        to[left as usize * 3..][..own].copy_from_slice(from);
+    }
+    Picture { width, height, rgb }
+}
+
+fn frame(Picture { width, height, rgb }: Picture) -> Frame {
+    Frame { width, height, rgb }
+}
+
+impl Square {
+    pub(crate) fn prepare(&self, picture: Picture, filter: Filter) -> Result<Prepared, PictureError> {
+        let from = [picture.height, picture.width];
+        Ok(Prepared { from, frames: vec![frame(self.of(picture, filter)?)], rows: 0, cols: 0 })
+    }
+
+    fn of(&self, mut picture: Picture, filter: Filter) -> Result<Picture, PictureError> {
+        let side = self.side;
+        if let Some(color) = self.padded {
+            let longest = picture.width.max(picture.height);
+            let place = ((longest - picture.height) / 2, (longest - picture.width) / 2);
+            picture = on_canvas(&picture, (longest, longest), place, color);
+        }
+        let Picture { width, height, .. } = picture;
+        if !self.cropped {
+            return Ok(to(picture, (side, side), filter));
+        }
+        let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
+        if long > short * ASPECT_MAX {
+            return Err(PictureError::Shape { width, height });
+        }
+        let long = (u64::from(side) * long / short) as u32;
+        let picture = to(picture, if width <= height { (long, side) } else { (side, long) }, filter);
+        let (top, left) = ((picture.height - side) / 2, (picture.width - side) / 2);
+        let lines =
+            picture.rgb.chunks_exact(picture.width as usize * 3).skip(top as usize).take(side as usize);
+        let rgb = lines.flat_map(|line| &line[left as usize * 3..][..side as usize * 3]).copied().collect();
+        Ok(Picture { width: side, height: side, rgb })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grids {
+    /// The picture as a whole.
+    pub(crate) square: Square,
+    /// Heights and widths of canvases, each a number of squares.
+    canvases: Vec<[u32; 2]>,
+}
+
+/// The most squares of a canvas.
+const SQUARES_MAX: u32 = 64;
+
+impl Grids {
+    pub(crate) fn new(square: Square, canvases: Vec<[u32; 2]>) -> Result<Grids, ProcessorError> {
+        let side = square.side;
+        let fits = |&[height, width]: &[u32; 2]| {
+            let whole = height.is_multiple_of(side) && width.is_multiple_of(side);
+            whole && (1..=SQUARES_MAX).contains(&((height / side).saturating_mul(width / side)))
+        };
+        if canvases.is_empty() || canvases.len() > 256 || !canvases.iter().all(fits) {
+            let reason =
+                format!("is no list of canvases, each of 1 to {SQUARES_MAX} squares of {side} pixels");
+            return Err(ProcessorError::new("image_grid_pinpoints", reason));
+        }
+        Ok(Grids { square, canvases })
+    }
+
+    pub(crate) fn squares_max(&self) -> u32 {
+        let side = self.square.side;
+        self.canvases.iter().map(|[height, width]| height / side * (width / side)).max().unwrap_or(1)
+    }
+
+    /// The canvas on which most of the picture's pixels are seen, and of such the one with least beside them.
+    fn best(&self, height: u32, width: u32) -> [u32; 2] {
+        let own = u64::from(height) * u64::from(width);
+        let (mut best, mut most, mut least) = (self.canvases[0], 0, u64::MAX);
+        for &canvas in &self.canvases {
+            let [rows, cols] = canvas.map(f64::from);
+            let scale = (cols / f64::from(width)).min(rows / f64::from(height));
+            let [wide, high] = [width, height].map(|side| (f64::from(side) * scale) as u64);
+            let seen = (wide * high).min(own);
+            let wasted = u64::from(canvas[0]) * u64::from(canvas[1]) - seen;
+            if seen > most || seen == most && wasted < least {
+                (best, most, least) = (canvas, seen, wasted);
+            }
+        }
+        best
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        picture: Picture,
+        filter: Filter,
+        detail: Detail,
+    ) -> Result<Prepared, PictureError> {
+        let (height, width, side) = (picture.height, picture.width, self.square.side);
+        let canvas = self.best(height, width);
+        let [rows, cols] = canvas.map(f64::from);
+        let (by_width, by_height) = (cols / f64::from(width), rows / f64::from(height));
+        let size = match by_width < by_height {
+            true => (((f64::from(height) * by_width).ceil() as u32).min(canvas[0]), canvas[1]),
+            false => (canvas[0], ((f64::from(width) * by_height).ceil() as u32).min(canvas[1])),
+        };
+        if size.0 == 0 || size.1 == 0 {
+            return Err(PictureError::Shape { width, height });
+        }
+        let mut frames = Vec::with_capacity(2);
+        if detail != Detail::Low {
+            let place = ((canvas[0] - size.0) / 2, (canvas[1] - size.1) / 2);
+            let small = to(picture.clone(), size, filter);
+            frames.push(frame(on_canvas(&small, (canvas[0], canvas[1]), place, [0; 3])));
+        }
+        frames.insert(0, frame(to(picture, (side, side), filter)));
+        let [rows, cols] = if frames.len() > 1 { canvas.map(|pixels| pixels / side) } else { [0; 2] };
+        Ok(Prepared { from: [height, width], frames, rows, cols })
+    }
+}

@@ -1,0 +1,121 @@
+//! SigLIP's and CLIP's layers: what Idefics3, SmolVLM, Gemma 3 and LLaVA have between patches and rows.
+
+use hanzo_engine_kernels::{Activation, HeadShape};
+
+use super::spec::COLORS;
+use crate::error::LoadError;
+use crate::limits::{HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, PATCHES_MAX, WIDTH_MAX};
+use crate::spec::{
+    AttentionSpec, Config, DenseSpec, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder, NormSpec,
+    PositionTable, TransformerSpec,
+};
+
+/// What they call their tensors, behind what the whole model calls the tower.
+pub(super) const NAMES: Names = Names {
+    token_embedding: "no_tokens",
+    position_embedding: "embeddings.position_embedding",
+    embedding_norm: "pre_layrnorm",
+    final_norm: "post_layernorm",
+    layer: "encoder.layers.",
+    query: "self_attn.q_proj",
+    key: "self_attn.k_proj",
+    value: "self_attn.v_proj",
+    attention_output: "self_attn.out_proj",
+    attention_norm: "layer_norm1",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    mlp_norm: "layer_norm2",
+    ..Names::NONE
+};
+
+/// What is taken for granted where `vision_config` does not say it.
+pub(super) struct Usual {
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) layers: usize,
+    pub(super) ffn: usize,
+    pub(super) patch: usize,
+    pub(super) image: usize,
+    pub(super) activation: &'static str,
+    pub(super) eps: f32,
+}
+
+/// Idefics3's and SmolVLM's.
+pub(super) const IDEFICS3: Usual = Usual {
+    hidden: 1152,
+    heads: 16,
+    layers: 12,
+    ffn: 3072,
+    patch: 32,
+    image: 224,
+    activation: "gelu_pytorch_tanh",
+    eps: 1e-6,
+};
+/// SigLIP's own.
+pub(super) const SIGLIP: Usual = Usual { hidden: 768, heads: 12, patch: 16, ..IDEFICS3 };
+/// CLIP's.
+pub(super) const CLIP: Usual =
+    Usual { hidden: 768, heads: 12, activation: "quick_gelu", eps: 1e-5, ..IDEFICS3 };
+
+/// Sides in pixels, and layers over so many patches.
+pub(super) struct Vit {
+    pub(super) patch: usize,
+    pub(super) image: usize,
+    /// Without a place for patches: those are the family's to count.
+    pub(super) layers: TransformerSpec,
+}
+
+/// Reads `vision_config`.
+pub(super) fn read(vision: &Config, usual: &Usual) -> Result<Vit, LoadError> {
+    let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
+    let hidden = whole("hidden_size", WIDTH_MAX, usual.hidden)?;
+    let heads = whole("num_attention_heads", HEADS_MAX, usual.heads)?;
+    if !hidden.is_multiple_of(heads) || hidden / heads > HEAD_DIM_MAX {
+        let reason = format!("hidden states of {hidden} do not split into {heads} heads");
+        return Err(vision.corrupt("num_attention_heads", reason));
+    }
+    if whole("num_channels", WIDTH_MAX, COLORS)? != COLORS {
+        return Err(vision.corrupt("num_channels", "pictures have three colours"));
+    }
+    let patch = whole("patch_size", WIDTH_MAX, usual.patch)?;
+    let image = whole("image_size", WIDTH_MAX, usual.image)?;
+    let activation = match vision.string("hidden_act")?.unwrap_or(usual.activation) {
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Activation::GeluTanh,
+        "gelu" => Activation::GeluErf,
+        "quick_gelu" => Activation::QuickGelu,
+        other => {
+            let reason = "gelu, gelu_pytorch_tanh and quick_gelu are known";
+            return Err(vision.unsupported("hidden_act", other, reason));
+        }
+    };
+    let attention = AttentionSpec {
+        mask: Mask::Whole { reach: None },
+        qkv_bias: true,
+        output_bias: true,
+        rope: None,
+        ..AttentionSpec::causal(HeadShape { heads, kv_heads: heads, head_dim: hidden / heads })
+    };
+    let mlp = DenseSpec {
+        ffn: whole("intermediate_size", WIDTH_MAX / 2, usual.ffn)?,
+        activation,
+        gated: false,
+        up_bias: true,
+        down_bias: true,
+    };
+    let layer = LayerSpec { order: NormOrder::Pre, attention, mlp: MlpSpec::Dense(mlp), residual_scale: 1.0 };
+    let norm = NormSpec {
+        kind: NormKind::Layer { bias: true },
+        eps: vision.positive("layer_norm_eps")?.unwrap_or(usual.eps),
+    };
+    let count = whole("num_hidden_layers", LAYERS_MAX, usual.layers)?;
+    // A tower has no tokens: its vocabulary is one that no row is of.
+    let layers = TransformerSpec::bare("siglip", [1, hidden], vec![layer; count], norm, PATCHES_MAX);
+    Ok(Vit { patch, image, layers })
+}
+
+impl Vit {
+    /// With learned places for the patches of squares of so many, and a row before them where there is one.
+    pub(super) fn placed(self, rows: usize) -> TransformerSpec {
+        TransformerSpec { positions: Some(PositionTable { rows, offset: 0 }), ..self.layers }
+    }
+}
