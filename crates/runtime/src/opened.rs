@@ -75,10 +75,6 @@ impl Opened {
             let network = Network::Voice(files);
             return Ok(Opened { network, embedding, context_tokens_default: None, watched });
         }
-        if !path.is_dir() {
-            let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
-            return Self::of_gguf(&stem, gguf, files, overrides);
-        }
         if let Some((files, watched)) = WhisperFiles::open(path, overrides)? {
             return Ok(Opened {
                 network: Network::Whisper(files),
@@ -86,6 +82,10 @@ impl Opened {
                 context_tokens_default: None,
                 watched,
             });
+        }
+        if !path.is_dir() {
+            let (stem, gguf, files) = ModelFiles::open_gguf(path)?;
+            return Self::of_gguf(&stem, gguf, files, overrides);
         }
         let folder = embedding::network_folder(path)?;
         match huggingface::read_config(&folder, "config.json")? {

@@ -92,7 +92,7 @@ impl Tensor {
     ///
     /// # Panics
     /// Outside of its rows.
-    pub(crate) fn rows(&self, rows: Range<usize>) -> Tensor {
+    pub fn rows(&self, rows: Range<usize>) -> Tensor {
         assert!(rows.start <= rows.end && rows.end <= self.shape[0], "rows inside the tensor");
         // A row of a vector is one number, and of a matrix whole blocks.
         let row_bytes = self.bytes.len() / self.shape[0];

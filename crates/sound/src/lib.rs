@@ -9,6 +9,7 @@ mod encode;
 mod error;
 mod gate;
 mod resample;
+mod silero;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ mod noise;
 mod script;
 mod speaker;
 mod text;
+mod vits;
 mod weights;
 
 pub use engine::{SpeechJob, VoiceEngine};

@@ -5,8 +5,10 @@ use hanzo_engine_runtime::tensor::Tensor;
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 
 use crate::kokoro::KokoroConfig;
-use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX, UNKNOWN_WORDS_MAX};
-use crate::text::{Dialect, English, normalize, sentences};
+use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX};
+use crate::text::{Reader, sentences};
+use crate::vits::VitsConfig;
+use crate::weights::Weights;
 
 /// Phonemes that a piece has at least, if the text has more: shorter ones sound cut off.
 const PIECE_PHONEMES_MIN: usize = 24;
@@ -81,12 +83,12 @@ pub struct VoiceInfo {
 
 /// What a model's texts and voices are read by.
 pub struct Script {
-    vocab: std::collections::BTreeMap<char, u32>,
-    tokens_max: usize,
-    style: usize, // of both halves
-    voices: Vec<(String, Tensor)>,
+    reader: Reader,
+    style: usize, // numbers of a voice; 0: the network has its own
+    voices: Vec<(String, Option<Tensor>)>,
     default: usize,
     sample_rate: u32,
+    kokoro: bool, // names of voices say what they are
 }
 
 /// OpenAI's voices, and which of Kokoro's they are.
@@ -133,19 +135,19 @@ impl Script {
     /// # Errors
     /// [`LoadError`] naming the setting.
     pub fn new(files: &VoiceFiles) -> Result<Script, LoadError> {
-        let config = match files.kind {
-            VoiceKind::Kokoro => KokoroConfig::read(&files.config_file, &files.config)?,
-            VoiceKind::Vits | VoiceKind::Piper => return Err(crate::speaker::unsupported(files)),
-        };
-        let default = files.voices.iter().position(|(name, _)| name == "af_heart").unwrap_or(0);
-        Ok(Script {
-            vocab: config.vocab,
-            tokens_max: config.tokens_max,
-            style: 2 * config.style,
-            voices: files.voices.clone(),
-            default,
-            sample_rate: crate::kokoro::SAMPLE_RATE,
-        })
+        let reader = Reader::of(files)?;
+        if files.kind == VoiceKind::Kokoro {
+            let style = 2 * KokoroConfig::read(&files.config_file, &files.config)?.style;
+            let default = files.voices.iter().position(|(name, _)| name == "af_heart").unwrap_or(0);
+            let voices =
+                files.voices.iter().map(|(name, voice)| (name.clone(), Some(voice.clone()))).collect();
+            let sample_rate = crate::kokoro::SAMPLE_RATE;
+            return Ok(Script { reader, style, voices, default, sample_rate, kokoro: true });
+        }
+        let config = VitsConfig::read(files, &Weights::new(&files.info.name, &files.tensors))?;
+        let voices = speakers(files, config.speaker)?;
+        let sample_rate = config.sample_rate;
+        Ok(Script { reader, style: config.speaker, voices, default: 0, sample_rate, kokoro: false })
     }
 
     /// Samples of a second.
@@ -155,12 +157,12 @@ impl Script {
 
     /// The voices there are, the default one first.
     pub fn voices(&self) -> Vec<VoiceInfo> {
-        let info = |(name, _): &(String, Tensor)| VoiceInfo {
+        let info = |(name, _): &(String, Option<Tensor>)| VoiceInfo {
             name: name.clone(),
-            language: language_of(name).to_owned(),
+            language: self.language_of(name).to_owned(),
             gender: match name.chars().nth(1) {
-                Some('f') => "female",
-                Some('m') => "male",
+                Some('f') if self.kokoro => "female",
+                Some('m') if self.kokoro => "male",
                 _ => "",
             },
             aliases: OPENAI.iter().filter(|(_, own)| own == name).map(|(alias, _)| *alias).collect(),
@@ -168,6 +170,10 @@ impl Script {
         let rest =
             self.voices.iter().enumerate().filter(|(at, _)| *at != self.default).map(|(_, voice)| voice);
         self.voices.get(self.default).into_iter().chain(rest).map(info).collect()
+    }
+
+    fn language_of(&self, voice: &str) -> &str {
+        if self.kokoro { language_of(voice) } else { &self.reader.language }
     }
 
     /// Which voices make one, and how much of each.
@@ -219,74 +225,44 @@ impl Script {
         let runs = match &ask.input {
             Input::Text(text) => {
                 check_length("text", text, TEXT_CHARS_MAX)?;
-                let first = language_of(&self.voices[blend[0].0].0);
-                let dialect = dialect(if ask.language.is_empty() { first } else { &ask.language })?;
-                self.runs_of_text(text, dialect, &mut unknown_words)?
+                let own = if self.kokoro { language_of(&self.voices[blend[0].0].0) } else { "" };
+                let language = if ask.language.is_empty() { own } else { &ask.language };
+                self.reader.runs(text, language, &mut unknown_words)?
             }
             Input::Phonemes(phonemes) => {
                 check_length("phonemes", phonemes, PHONEMES_CHARS_MAX)?;
-                if let Some(letter) =
-                    phonemes.chars().find(|letter| !self.vocab.contains_key(letter) && *letter != '\n')
-                {
+                if let Some(letter) = self.reader.unknown_sign(phonemes) {
                     return refused("phonemes", format!("the model has no sign {letter:?}"));
                 }
                 sentences(phonemes)
             }
         };
-        let mut pieces = Vec::new();
+        let (mut pieces, mut phonemes) = (Vec::new(), 0);
         for run in joined(runs) {
-            let tokens: Vec<u32> =
-                run.chars().filter_map(|letter| self.vocab.get(&letter).copied()).collect();
+            let tokens = self.reader.tokens(&run);
             for tokens in self.fitting(&run, tokens) {
                 let style = self.style(&blend, tokens.len());
-                let tokens = [&[0], &tokens[..], &[0]].concat();
-                pieces.push(Piece { tokens, style });
+                phonemes += tokens.len() as u32;
+                pieces.push(Piece { tokens: self.reader.surrounded(&tokens), style });
             }
         }
         if pieces.is_empty() {
             let field = if matches!(ask.input, Input::Text(_)) { "text" } else { "phonemes" };
             return refused(field, "there is nothing in it that can be said");
         }
-        let phonemes = pieces.iter().map(|piece| piece.tokens.len() as u32 - 2).sum();
         Ok(Speech { pieces, phonemes, unknown_words })
-    }
-
-    fn runs_of_text(
-        &self,
-        text: &str,
-        dialect: Dialect,
-        unknown: &mut Vec<String>,
-    ) -> Result<Vec<String>, Refused> {
-        let mut runs = Vec::new();
-        for sentence in sentences(text) {
-            let words = normalize(&sentence);
-            let Some((phonemes, new)) = English::of(dialect).phonemes(&words) else {
-                let shown: String = sentence.chars().take(60).collect();
-                return refused(
-                    "text",
-                    format!("no phonemes were found for {shown:?}; send them as phonemes"),
-                );
-            };
-            for word in new {
-                if unknown.len() < UNKNOWN_WORDS_MAX && !unknown.contains(&word) {
-                    unknown.push(word);
-                }
-            }
-            runs.push(phonemes.trim().to_owned());
-        }
-        Ok(runs)
     }
 
     /// Phonemes in pieces that the network takes, cut where one would breathe.
     fn fitting(&self, run: &str, tokens: Vec<u32>) -> Vec<Vec<u32>> {
-        let most = self.tokens_max - 2;
+        let most = self.reader.signs_max;
         if tokens.is_empty() {
             return Vec::new();
         }
         if tokens.len() <= most {
             return vec![tokens];
         }
-        let signs: Vec<char> = run.chars().filter(|letter| self.vocab.contains_key(letter)).collect();
+        let signs = self.reader.known(run);
         let (mut pieces, mut from) = (Vec::new(), 0);
         while tokens.len() - from > most {
             let window = &signs[from..from + most];
@@ -306,7 +282,7 @@ impl Script {
     fn style(&self, blend: &[(usize, f32)], phonemes: usize) -> Vec<f32> {
         let mut style = vec![0.0; self.style];
         for &(voice, weight) in blend {
-            let tensor = &self.voices[voice].1;
+            let Some(tensor) = &self.voices[voice].1 else { continue };
             let row = phonemes.saturating_sub(1).min(tensor.shape[0] - 1);
             let numbers = row_of(tensor, row, self.style);
             style.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += weight * number);
@@ -334,16 +310,26 @@ fn check_length(field: &'static str, text: &str, most: usize) -> Result<(), Refu
     }
 }
 
-fn dialect(language: &str) -> Result<Dialect, Refused> {
-    match language.to_ascii_lowercase().replace('_', "-").as_str() {
-        "en" | "en-us" | "english" => Ok(Dialect::American),
-        "en-gb" | "en-uk" => Ok(Dialect::British),
-        other => {
-            let shown: String = other.chars().take(20).collect();
-            let hint = "texts are read in English alone (en-us, en-gb); send phonemes for other languages";
-            refused("language", format!("{shown:?}: {hint}"))
-        }
+/// The voices of a VITS: its speakers, by their names where it has any.
+fn speakers(files: &VoiceFiles, width: usize) -> Result<Vec<(String, Option<Tensor>)>, LoadError> {
+    if width == 0 {
+        let name = files.config["dataset"].as_str().filter(|name| !name.is_empty()).unwrap_or("default");
+        return Ok(vec![(name.to_owned(), None)]);
     }
+    let name = if files.kind == VoiceKind::Piper { "emb_g.weight" } else { "embed_speaker.weight" };
+    let table = files.tensors.iter().find(|tensor| tensor.name == name && tensor.shape.len() == 2);
+    let table = table.filter(|table| table.shape[1] == width && table.shape[0] > 0);
+    let table = table.ok_or_else(|| LoadError::Missing {
+        file: files.info.name.clone(),
+        what: format!("tensor {name}"),
+        hint: "; it has the numbers of the model's speakers".to_owned(),
+    })?;
+    let own = files.config["speaker_id_map"].as_object();
+    let named = |row: usize| {
+        let own = own.and_then(|own| own.iter().find(|(_, id)| id.as_u64() == Some(row as u64)));
+        own.map_or_else(|| row.to_string(), |(name, _)| name.clone())
+    };
+    Ok((0..table.shape[0]).map(|row| (named(row), Some(table.rows(row..row + 1)))).collect())
 }
 
 /// Sentences, those that are very short together with the next.

@@ -13,6 +13,7 @@ use crate::limits::ROOM_BYTES;
 use crate::nn::{Compute, matrix_bytes, scratch_bytes};
 use crate::noise::Noise;
 use crate::script::Piece;
+use crate::vits::{Vits, VitsConfig};
 use crate::weights::Weights;
 
 /// A network and what runs it.
@@ -45,12 +46,26 @@ impl Says for Kokoro {
     }
 }
 
-pub(crate) fn unsupported(files: &VoiceFiles) -> LoadError {
-    LoadError::Unsupported {
-        file: files.config_file.clone(),
-        key: "model".to_owned(),
-        value: files.info.architecture.clone(),
-        reason: "this build says texts by Kokoro's network alone".to_owned(),
+impl Says for Vits {
+    fn say(
+        &self,
+        compute: &mut Compute,
+        piece: &Piece,
+        speed: f32,
+        noise: &mut Noise,
+    ) -> Result<Vec<f32>, SpeakError> {
+        self.speak(compute, &piece.tokens, &piece.style, speed, noise)
+    }
+}
+
+/// The heads that a network's attention has on the device.
+fn heads(files: &VoiceFiles) -> Result<HeadShape, LoadError> {
+    match files.kind {
+        VoiceKind::Kokoro => Ok(Kokoro::heads(&KokoroConfig::read(&files.config_file, &files.config)?)),
+        VoiceKind::Vits | VoiceKind::Piper => {
+            VitsConfig::read(files, &Weights::new(&files.info.name, &files.tensors))?;
+            Ok(Vits::heads())
+        }
     }
 }
 
@@ -75,10 +90,7 @@ fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
 /// # Errors
 /// [`LoadError`] naming the setting that cannot be run.
 pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
-    if files.kind != VoiceKind::Kokoro {
-        return Err(unsupported(files));
-    }
-    let config = KokoroConfig::read(&files.config_file, &files.config)?;
+    let heads = heads(files)?;
     let shapes = shapes(files);
     let packed: u64 = shapes.iter().map(|&shape| matrix_bytes(pool, tier, shape)).sum();
     // What is no matrix stays as numbers, and memories are turned over beside.
@@ -87,7 +99,7 @@ pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<
     Ok(EngineMemory {
         weights_bytes: packed + plain + voices,
         kv_bytes: 0,
-        scratch_bytes: scratch_bytes(pool, tier, &shapes, Kokoro::heads(&config)) + ROOM_BYTES,
+        scratch_bytes: scratch_bytes(pool, tier, &shapes, heads) + ROOM_BYTES,
     })
 }
 
@@ -102,18 +114,23 @@ impl Speaker {
         tier: Tier,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Speaker, LoadError> {
-        if files.kind != VoiceKind::Kokoro {
-            return Err(unsupported(files));
-        }
+        let heads = heads(files)?;
         let mut compute = Compute::new(pool, tier);
         let weights = Weights::new(&files.info.name, &files.tensors);
-        let config = KokoroConfig::read(&files.config_file, &files.config)?;
-        let network = Kokoro::load(&mut compute, &weights, &config, progress)?;
-        let heads: HeadShape = Kokoro::heads(&config);
+        let network: Box<dyn Says> = match files.kind {
+            VoiceKind::Kokoro => {
+                let config = KokoroConfig::read(&files.config_file, &files.config)?;
+                Box::new(Kokoro::load(&mut compute, &weights, &config, progress)?)
+            }
+            VoiceKind::Vits | VoiceKind::Piper => {
+                let config = VitsConfig::read(files, &weights)?;
+                Box::new(Vits::load(&mut compute, files, &weights, &config, progress)?)
+            }
+        };
         let width = shapes(files).iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
         compute.reserve(width, heads)?;
         files.tensors.iter().for_each(|tensor| tensor.bytes.release());
-        Ok(Speaker { compute, network: Box::new(network) })
+        Ok(Speaker { compute, network })
     }
 
     /// What it runs on, for people.

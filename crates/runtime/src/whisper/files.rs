@@ -7,11 +7,12 @@ use std::path::Path;
 use hanzo_engine_kernels::DType;
 use serde_json::Value;
 
-use super::ctranslate2;
 use super::spec::WhisperSpec;
+use super::{ctranslate2, ggml};
+use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::load::{
-    ModelInfo, TextFiles,
+    ModelInfo, TextFiles, TokenizerSource,
     huggingface::{name_of, read_config, text_files},
     size_bytes,
     weights::{self, Weights},
@@ -51,7 +52,8 @@ fn is_whisper(config: &Config) -> bool {
 }
 
 impl WhisperFiles {
-    /// Opens a directory with a Whisper model, of transformers or of CTranslate2; none where it has another.
+    /// Opens a directory with a Whisper model, of transformers, CTranslate2 or whisper.cpp, or the last one's file; none where it
+    /// is another.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -59,6 +61,12 @@ impl WhisperFiles {
         directory: &Path,
         overrides: &Overrides,
     ) -> Result<Option<(WhisperFiles, Watched)>, LoadError> {
+        if let Some(file) = super::ggml_file(directory) {
+            return Self::from_ggml(&file, overrides).map(Some);
+        }
+        if !directory.is_dir() {
+            return Ok(None);
+        }
         let config = read_config(directory, "config.json")?;
         if super::converted(directory).is_some() {
             let name = directory.join("config.json").display().to_string();
@@ -119,6 +127,32 @@ impl WhisperFiles {
         };
         let files = vec![path];
         let info = info_of(directory, "ctranslate2", &spec, size_bytes(&files)?, files);
+        Ok((Self::checked(info, spec, text, guidance, tensors)?, watched))
+    }
+
+    /// Opens a file of whisper.cpp.
+    ///
+    /// # Errors
+    /// As [`WhisperFiles::from_directory`].
+    fn from_ggml(path: &Path, overrides: &Overrides) -> Result<(WhisperFiles, Watched), LoadError> {
+        let ggml::GgmlFile { spec, tokenizer_json, tensors } = ggml::open(path)?;
+        let file = path.display().to_string();
+        let watched = overrides.over_config(&mut Config::new(file.clone(), serde_json::Map::new()))?;
+        let mut text = TextFiles {
+            file,
+            tokenizer: TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config: None },
+            chat_template: None,
+            bos: None,
+            eos: Vec::new(),
+            generation: Default::default(),
+            opening: Opening::default(),
+        };
+        overrides.over_text(&mut text)?;
+        let alignment_heads = ggml::alignment_heads(&spec);
+        let guidance = Guidance { suppressed: None, multilingual: None, alignment_heads };
+        let files = vec![path.to_owned()];
+        let mut info = info_of(path, "ggml", &spec, size_bytes(&files)?, files);
+        info.name = path.file_stem().map_or(info.name, |stem| stem.to_string_lossy().into_owned());
         Ok((Self::checked(info, spec, text, guidance, tensors)?, watched))
     }
 

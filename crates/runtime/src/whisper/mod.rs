@@ -4,6 +4,7 @@
 mod ctranslate2;
 mod engine;
 mod files;
+mod ggml;
 mod hearing;
 mod language;
 mod mel;
@@ -29,6 +30,14 @@ pub use vocabulary::{Asked, Vocabulary};
 /// The weights in a directory that CTranslate2's converter has made of a Whisper model; none in any other.
 pub(crate) fn converted(directory: &std::path::Path) -> Option<std::path::PathBuf> {
     Some(directory.join(ctranslate2::FILE)).filter(|file| ctranslate2::is_whisper(file))
+}
+
+/// The file of whisper.cpp's at this place: itself, or the only one of a directory without settings of another library.
+pub(crate) fn ggml_file(path: &std::path::Path) -> Option<std::path::PathBuf> {
+    if path.is_dir() {
+        return if path.join("config.json").exists() { None } else { ggml::in_directory(path) };
+    }
+    Some(path.to_owned()).filter(|path| ggml::is_ggml(path))
 }
 
 /// Samples of a second: the sound is one channel of f32 between -1 and 1.

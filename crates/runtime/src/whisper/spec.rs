@@ -85,6 +85,27 @@ impl WhisperSpec {
         Ok(spec)
     }
 
+    /// Whether sizes that no settings bounded are within bounds, or the one that is not.
+    pub(super) fn check_sizes(&self) -> Result<(), (&'static str, String)> {
+        let sizes = [
+            ("num_mel_bins", self.mels, MELS_MAX),
+            ("d_model", self.hidden, WIDTH_MAX),
+            ("encoder_layers", self.encoder.layers, LAYERS_MAX),
+            ("encoder_attention_heads", self.encoder.heads, WIDTH_MAX),
+            ("encoder_ffn_dim", self.encoder.ffn, WIDTH_MAX),
+            ("decoder_layers", self.decoder.layers, LAYERS_MAX),
+            ("decoder_attention_heads", self.decoder.heads, WIDTH_MAX),
+            ("decoder_ffn_dim", self.decoder.ffn, WIDTH_MAX),
+            ("max_source_positions", self.rows, FRAMES_MAX),
+            ("max_target_positions", self.tokens, TOKENS_MAX),
+            ("vocab_size", self.vocab, VOCAB_MAX),
+        ];
+        match sizes.into_iter().find(|(_, size, most)| !(1..=*most).contains(size)) {
+            Some((key, size, most)) => Err((key, format!("{size}; 1 to {most} can be run"))),
+            None => Ok(()),
+        }
+    }
+
     /// Whether it can be run, or the setting that is wrong and why.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         for (key, stack) in

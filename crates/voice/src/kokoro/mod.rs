@@ -10,6 +10,8 @@ mod generator;
 mod prosody;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::snr_db;
 
 use hanzo_engine_kernels::{HeadShape, KernelError};
 use hanzo_engine_runtime::LoadError;

@@ -1,0 +1,125 @@
+//! Flows between what is drawn and what the vocoder reads: couplings, each of which changes half of the channels by what a small
+//! WaveNet (arxiv.org/abs/1609.03499) makes of the other half; gone through backwards.
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_runtime::LoadError;
+
+use super::VitsConfig;
+use super::names::{Conditioning, Named};
+use crate::nn::{Compute, Conv, ConvShape, Matrix, Signal};
+
+pub(super) struct Flow {
+    couplings: Vec<Coupling>,
+}
+
+struct Coupling {
+    pre: Matrix,
+    wavenet: WaveNet,
+    post: Matrix,
+}
+
+struct WaveNet {
+    layers: Vec<(Conv, Matrix)>, // gates, and what stays and what is said
+    conditioning: Option<Conditioning>,
+    hidden: usize,
+}
+
+impl Flow {
+    pub(super) fn load(compute: &Compute, named: &Named<'_>, config: &VitsConfig) -> Result<Flow, LoadError> {
+        let half = config.latents / 2;
+        let coupling = |at: usize| -> Result<Coupling, LoadError> {
+            let name = |part: &str| format!("flow.flows.{at}.{part}");
+            Ok(Coupling {
+                pre: named.linear(compute, &name("conv_pre"), [config.hidden, half])?,
+                wavenet: WaveNet::load(compute, named, &name("wavenet"), config)?,
+                post: named.linear(compute, &name("conv_post"), [half, config.hidden])?,
+            })
+        };
+        Ok(Flow { couplings: (0..config.couplings).map(coupling).collect::<Result<_, _>>()? })
+    }
+
+    pub(super) fn run(
+        &self,
+        compute: &mut Compute,
+        mut x: Signal,
+        speaker: &[f32],
+    ) -> Result<Signal, KernelError> {
+        let half = x.cols / 2;
+        for coupling in self.couplings.iter().rev() {
+            // Channels turn round before each.
+            let cols = x.cols;
+            x.data.chunks_exact_mut(cols).for_each(<[f32]>::reverse);
+            let mut first = Signal::zeros(x.rows, half);
+            for row in 0..x.rows {
+                first.row_mut(row).copy_from_slice(&x.row(row)[..half]);
+            }
+            let hidden = compute.linear(&coupling.pre, &first)?;
+            let hidden = coupling.wavenet.run(compute, hidden, speaker)?;
+            let mean = compute.linear(&coupling.post, &hidden)?;
+            for row in 0..x.rows {
+                let second = &mut x.row_mut(row)[half..];
+                second.iter_mut().zip(mean.row(row)).for_each(|(x, mean)| *x -= mean);
+            }
+        }
+        Ok(x)
+    }
+}
+
+impl WaveNet {
+    fn load(
+        compute: &Compute,
+        named: &Named<'_>,
+        name: &str,
+        config: &VitsConfig,
+    ) -> Result<WaveNet, LoadError> {
+        let hidden = config.hidden;
+        let layer = |at: usize| -> Result<(Conv, Matrix), LoadError> {
+            let dilation = config.wavenet_dilation.pow(at as u32);
+            let shape = |kernel| ConvShape::same(kernel, dilation);
+            let gates =
+                named.conv(compute, &format!("{name}.in_layers.{at}"), [2 * hidden, hidden], shape)?;
+            // The last keeps nothing for a next one.
+            let said = if at + 1 < config.wavenet_layers { 2 * hidden } else { hidden };
+            Ok((gates, named.linear(compute, &format!("{name}.res_skip_layers.{at}"), [said, hidden])?))
+        };
+        let channels = 2 * hidden * config.wavenet_layers;
+        Ok(WaveNet {
+            layers: (0..config.wavenet_layers).map(layer).collect::<Result<_, _>>()?,
+            conditioning: Conditioning::load(named, &format!("{name}.cond_layer"), channels, config.speaker)?,
+            hidden,
+        })
+    }
+
+    fn run(&self, compute: &mut Compute, mut x: Signal, speaker: &[f32]) -> Result<Signal, KernelError> {
+        let hidden = self.hidden;
+        let added = self.conditioning.as_ref().filter(|_| !speaker.is_empty()).map(|own| own.of(speaker));
+        let mut out = Signal::zeros(x.rows, hidden);
+        for (at, (gates, said)) in self.layers.iter().enumerate() {
+            let gates = gates.run(compute, &x)?;
+            let added = added.as_ref().map(|added| &added[at * 2 * hidden..][..2 * hidden]);
+            let mut acts = Signal::zeros(x.rows, hidden);
+            compute.rows(&mut acts.data, hidden, &|first, piece| {
+                for (index, row) in piece.chunks_exact_mut(hidden).enumerate() {
+                    let gates = gates.row(first + index);
+                    for (channel, act) in row.iter_mut().enumerate() {
+                        let add = |at: usize| added.map_or(0.0, |added| added[at]);
+                        let value = (gates[channel] + add(channel)).tanh();
+                        let gate = gates[hidden + channel] + add(hidden + channel);
+                        *act = value / (1.0 + (-gate).exp());
+                    }
+                }
+            });
+            let said = compute.linear(said, &acts)?;
+            for row in 0..x.rows {
+                let part = said.row(row);
+                let last = said.cols == hidden;
+                if !last {
+                    x.row_mut(row).iter_mut().zip(part).for_each(|(x, part)| *x += part);
+                }
+                let part = if last { part } else { &part[hidden..] };
+                out.row_mut(row).iter_mut().zip(part).for_each(|(out, part)| *out += part);
+            }
+        }
+        Ok(out)
+    }
+}
