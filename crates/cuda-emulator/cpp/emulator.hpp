@@ -122,6 +122,8 @@ inline void __syncwarp() {
       [](const void* p) { kernel_##name(*static_cast<const Params*>(p)); });            \
   static void kernel_##name(const Params& p)
 
+#define WIDE_KERNEL(name, Params, threads, blocks) KERNEL(name, Params, threads)
+
 namespace dev {
 
 inline float warp_sum(float value) {
@@ -135,6 +137,20 @@ inline int warp_max(int value) {
 }
 inline int warp_min(int value) {
   return emulator::butterfly(emulator::Meeting::MinOf, value, [](int a, int b) { return a < b ? a : b; });
+}
+// Loads that a card refuses at other places than multiples of so many bytes.
+template <class Word>
+inline Word load(const uint8_t* from) {
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(Word) != 0) emulator::fail("a load of several bytes at a place that is no multiple of them");
+  Word word;
+  __builtin_memcpy(&word, from, sizeof word);
+  return word;
+}
+inline uint32_t load2(const uint8_t* from) { return load<uint16_t>(from); }
+inline uint32_t load4(const uint8_t* from) { return load<uint32_t>(from); }
+inline void load16(const uint8_t* from, uint32_t to[4]) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
+  __builtin_memcpy(to, from, 16);
 }
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }

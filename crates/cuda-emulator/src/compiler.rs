@@ -15,10 +15,14 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 2] = [
+const EMULATOR: [(&str, &str); 3] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
+    ("driver.cpp", include_str!("../cpp/driver.cpp")),
 ];
+
+/// What is made of them: a program whose libraries are looked for in its folder finds it instead of the driver's.
+const LIBRARY: &str = "libcuda.so.1";
 
 /// The code is for this machine alone. Products are added by `fmaf` or not at all, as the kernels say and a card would.
 const FLAGS: [&str; 10] = [
@@ -61,15 +65,19 @@ impl Sources {
         self
     }
 
-    /// The library's path. Tests that ask for the same one wait for the first.
-    pub(crate) fn compile(&self) -> PathBuf {
+    /// The library's path: the kernels, and a driver whose launches run them (`cpp/driver.cpp`). Tests that ask for the same one
+    /// wait for the first.
+    ///
+    /// # Panics
+    /// Where it cannot be compiled, with what the compiler says.
+    pub fn compile(&self) -> PathBuf {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
         let mut hasher = DefaultHasher::new();
         (&self.files, &self.flags, FLAGS, &compiler).hash(&mut hasher);
         let folder = target().join("cuda-emulator").join(format!("{:016x}", hasher.finish()));
-        let library = folder.join("kernels.so");
+        let library = folder.join(LIBRARY);
         if !library.exists() {
             // Two processes may do this at once: each in a folder of its own, and the last to be renamed stays.
             let own = folder.with_extension(std::process::id().to_string());
@@ -79,7 +87,7 @@ impl Sources {
             }
             self.run(&compiler, &own);
             fs::create_dir_all(&folder).expect("a folder below the target folder");
-            fs::rename(own.join("kernels.so"), &library).expect("the library's name is free or its own");
+            fs::rename(own.join(LIBRARY), &library).expect("the library's name is free or its own");
             fs::remove_dir_all(&own).expect("the folder was made above");
         }
         library
@@ -89,7 +97,7 @@ impl Sources {
         let output = Command::new(compiler)
             .args(FLAGS)
             .args(&self.flags)
-            .args(["-x", "c++", "kernels.cu", "emulator.cpp", "-o", "kernels.so"])
+            .args(["-x", "c++", "kernels.cu", "emulator.cpp", "driver.cpp", "-o", LIBRARY])
             .current_dir(folder)
             .output()
             .unwrap_or_else(|error| {

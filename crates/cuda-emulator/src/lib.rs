@@ -1,6 +1,8 @@
 //! A device for tests: the kernels' CUDA C++ sources, compiled for this processor and run by fibers (`cpp/emulator.hpp`
 //! says what is emulated and what is not).
 //!
+//! The same library answers the driver's calls (`cpp/driver.cpp`), so that what speaks to a driver is tested too.
+//!
 //! The sources are compiled when a test asks for the device, by the system's C++ compiler, and kept in the target folder
 //! under a name that is made of what they are: `cargo build` needs no compiler but Rust's. Where there is none, a test
 //! fails and says so.

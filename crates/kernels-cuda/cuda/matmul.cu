@@ -6,8 +6,8 @@
 
 #define ROWS 8
 
-// Adds w[row] · x[r] to sums[r] for `count` rows, each at x + at[r].
-__device__ __forceinline__ void dots(const Stack& stack, uint32_t row, const float* x, const size_t at[ROWS], uint32_t count, float sums[ROWS]) {
+// Adds w[row] · x[at[r]] to sums[r] for `count` rows.
+__device__ __forceinline__ void dots(const Stack& stack, uint32_t row, const float* x, const uint32_t at[ROWS], uint32_t stride, uint32_t count, float sums[ROWS]) {
   const Part& part = part_of(stack, row);
   const uint8_t* bytes = row_of(part, row);
   const uint32_t groups = (stack.cols + 31) / 32;
@@ -17,7 +17,7 @@ __device__ __forceinline__ void dots(const Stack& stack, uint32_t row, const flo
     load32(part.type, bytes, group, there, w);
 #pragma unroll
     for (uint32_t r = 0; r < ROWS; r++) {
-      if (r < count) sums[r] = dot32(w, x + at[r] + 32 * group, there, 1.0f, sums[r]);
+      if (r < count) sums[r] = dot32(w, x + (size_t)at[r] * stride + 32 * group, there, 1.0f, sums[r]);
     }
   }
 #pragma unroll
@@ -27,23 +27,23 @@ __device__ __forceinline__ void dots(const Stack& stack, uint32_t row, const flo
 }
 
 // (outputs / WARPS, rows / ROWS)
-KERNEL(matmul, MatmulParams, THREADS) {
+WIDE_KERNEL(matmul, MatmulParams, THREADS, 3) {
   const uint32_t output = blockIdx.x * WARPS + threadIdx.x / 32, first = blockIdx.y * ROWS;
   const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
   if (output >= p.weights.rows || first >= rows) return;
   const uint32_t count = rows - first < ROWS ? rows - first : ROWS;
-  size_t at[ROWS];
+  uint32_t at[ROWS];
   bool wanted[ROWS], any = false;
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++) {
     const uint32_t row = r < count ? first + r : first;
-    at[r] = (size_t)(p.logits ? p.batch.logit_rows[row] : row) * p.x_stride;
+    at[r] = p.logits ? p.batch.logit_rows[row] : row;
     wanted[r] = r < count && (p.adapter == NONE || p.batch.adapters[row] == p.adapter);
     any |= wanted[r];
   }
   if (!any) return;
   float sums[ROWS] = {};
-  dots(p.weights, output, p.x, at, count, sums);
+  dots(p.weights, output, p.x, at, p.x_stride, count, sums);
   const float bias = p.bias ? p.bias[output] : 0.0f;
 #pragma unroll
   for (uint32_t r = 0; r < ROWS; r++) {

@@ -24,13 +24,41 @@ TABLE(int8_t, FP4_VALUES, 16) = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6,
 #define MXFP4 39
 #define NVFP4 40
 
-__device__ __forceinline__ uint32_t word16(const uint8_t* at) { return at[0] | at[1] << 8; }
-__device__ __forceinline__ uint32_t word32(const uint8_t* at) { return word16(at) | word16(at + 2) << 16; }
-__device__ __forceinline__ float half_at(const uint8_t* at) { return dev::from_half((uint16_t)word16(at)); }
-// Code i of 32 in 16 bytes.
-__device__ __forceinline__ int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
-// Two-bit code i of a block of 256: each half has 32 bytes of four planes.
-__device__ __forceinline__ int two_bits(const uint8_t* codes, int i) { return codes[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3; }
+// Bytes of a row, in words: loaded 16, 4 or 2 at a time, as their place allows. Which byte is asked for is known when this is
+// compiled.
+template <int COUNT>
+struct Bytes {
+  uint32_t words[(COUNT + 3) / 4];
+
+  template <int ALIGNMENT>
+  __device__ __forceinline__ static Bytes at(const uint8_t* from) {
+    Bytes loaded;
+    if (ALIGNMENT == 16) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 16; i++) dev::load16(from + 16 * i, loaded.words + 4 * i);
+    } else if (ALIGNMENT == 4) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 4; i++) loaded.words[i] = dev::load4(from + 4 * i);
+    } else if (ALIGNMENT == 2) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 4; i++) loaded.words[i] = dev::load2(from + 4 * i) | dev::load2(from + 4 * i + 2) << 16;
+      if (COUNT % 4 == 2) loaded.words[COUNT / 4] = dev::load2(from + COUNT - 2);
+    } else {
+#pragma unroll
+      for (int i = 0; i < (COUNT + 3) / 4; i++) loaded.words[i] = 0;
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) loaded.words[i / 4] |= (uint32_t)from[i] << (8 * (i % 4));
+    }
+    return loaded;
+  }
+  __device__ __forceinline__ int byte(int i) const { return words[i / 4] >> (8 * (i % 4)) & 255; }
+  __device__ __forceinline__ uint16_t pair(int i) const { return (uint16_t)(words[i / 2] >> (16 * (i % 2))); }
+  __device__ __forceinline__ float half(int i) const { return dev::from_half(pair(i)); }
+  // Code i of 32 in 16 bytes from one on.
+  __device__ __forceinline__ int nibble(int first, int i) const { return byte(first + i % 16) >> (i < 16 ? 0 : 4) & 15; }
+};
+
+__device__ __forceinline__ float half_at(const uint8_t* at) { return dev::from_half((uint16_t)dev::load2(at)); }
 // Six bits each of scale and minimum of group j of 8, in 12 bytes.
 __device__ __forceinline__ void scale_min(const uint8_t* scales, int j, int* scale, int* min) {
   if (j < 4) {
@@ -51,62 +79,83 @@ __device__ __forceinline__ float ue4m3(uint8_t byte) {
 __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32_t group, uint32_t count, float w[32]) {
   switch (type) {
     case F32:
+      if (count == 32 && (size_t)row % 16 == 0) {
+        const auto all = Bytes<128>::at<16>(row + 128 * (size_t)group);
+#pragma unroll
+        for (int i = 0; i < 32; i++) w[i] = dev::from_bits(all.words[i]);
+        return;
+      }
 #pragma unroll
       for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? reinterpret_cast<const float*>(row)[32 * group + i] : 0.0f;
       return;
     case F16:
+      if (count == 32 && (size_t)row % 16 == 0) {
+        const auto all = Bytes<64>::at<16>(row + 64 * (size_t)group);
+#pragma unroll
+        for (int i = 0; i < 32; i++) w[i] = all.half(i);
+        return;
+      }
 #pragma unroll
       for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? dev::from_half(reinterpret_cast<const uint16_t*>(row)[32 * group + i]) : 0.0f;
       return;
     case BF16:
+      if (count == 32 && (size_t)row % 16 == 0) {
+        const auto all = Bytes<64>::at<16>(row + 64 * (size_t)group);
+#pragma unroll
+        for (int i = 0; i < 32; i++) w[i] = dev::from_bits(i % 2 == 0 ? all.words[i / 2] << 16 : all.words[i / 2] & 0xffff0000u);
+        return;
+      }
 #pragma unroll
       for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? dev::from_bits((uint32_t) reinterpret_cast<const uint16_t*>(row)[32 * group + i] << 16) : 0.0f;
       return;
     case Q4_0: {
-      const uint8_t* block = row + 18 * group;
-      const float d = half_at(block);
+      const auto block = Bytes<18>::at<2>(row + 18 * (size_t)group);
+      const float d = block.half(0);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)(nibble(block + 2, i) - 8);
+      for (int i = 0; i < 32; i++) w[i] = d * (float)(block.nibble(2, i) - 8);
       return;
     }
     case Q4_1: {
-      const uint8_t* block = row + 20 * group;
-      const float d = half_at(block), m = half_at(block + 2);
+      const auto block = Bytes<20>::at<4>(row + 20 * (size_t)group);
+      const float d = block.half(0), m = block.half(1);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)nibble(block + 4, i), m);
+      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)block.nibble(4, i), m);
       return;
     }
     case Q5_0: {
-      const uint8_t* block = row + 22 * group;
-      const float d = half_at(block);
-      const uint32_t fifth = word32(block + 2);
+      const auto block = Bytes<22>::at<2>(row + 22 * (size_t)group);
+      const float d = block.half(0);
+      const uint32_t fifth = block.pair(1) | (uint32_t)block.pair(2) << 16;
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)((int)(nibble(block + 6, i) | (fifth >> i & 1) << 4) - 16);
+      for (int i = 0; i < 32; i++) w[i] = d * (float)((int)(block.nibble(6, i) | (fifth >> i & 1) << 4) - 16);
       return;
     }
     case Q5_1: {
-      const uint8_t* block = row + 24 * group;
-      const float d = half_at(block), m = half_at(block + 2);
-      const uint32_t fifth = word32(block + 4);
+      const auto block = Bytes<24>::at<4>(row + 24 * (size_t)group);
+      const float d = block.half(0), m = block.half(1);
+      const uint32_t fifth = block.words[1];
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(nibble(block + 8, i) | (fifth >> i & 1) << 4), m);
+      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(block.nibble(8, i) | (fifth >> i & 1) << 4), m);
       return;
     }
     case Q8_0: {
-      const uint8_t* block = row + 34 * group;
-      const float d = half_at(block);
+      const auto block = Bytes<34>::at<2>(row + 34 * (size_t)group);
+      const float d = block.half(0);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)(int8_t)block[2 + i];
+      for (int i = 0; i < 32; i++) w[i] = d * (float)(int8_t)block.byte(2 + i);
       return;
     }
     case Q2_K: {
       const uint8_t* block = row + 84 * (size_t)(group / 8);
       const int at = group % 8 * 32;
+      // Two-bit codes: each half of a block has 32 bytes of four planes.
+      const auto codes = Bytes<32>::at<4>(block + 16 + at / 128 * 32);
       const float d = half_at(block + 80), dmin = half_at(block + 82);
+      const int shift = 2 * (at / 32 % 4);
 #pragma unroll
       for (int i = 0; i < 32; i++) {
-        const uint8_t levels = block[(at + i) / 16];
-        w[i] = fmaf(d * (float)(levels & 15), (float)two_bits(block + 16, at + i), -(dmin * (float)(levels >> 4)));
+        const uint8_t levels = block[at / 16 + i / 16];
+        w[i] = fmaf(d * (float)(levels & 15), (float)(codes.byte(i) >> shift & 3), -(dmin * (float)(levels >> 4)));
       }
       return;
     }
@@ -114,82 +163,87 @@ __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32
       const uint8_t* block = row + 110 * (size_t)(group / 8);
       const uint8_t* scales = block + 96;
       const int at = group % 8 * 32;
+      const auto codes = Bytes<32>::at<2>(block + 32 + at / 128 * 32), highs = Bytes<32>::at<2>(block);
       const float d = half_at(block + 108);
+      const int shift = 2 * (at / 32 % 4);
 #pragma unroll
       for (int i = 0; i < 32; i++) {
-        const int j = (at + i) / 16;
+        const int j = at / 16 + i / 16;
         const int scale = (int)((scales[j % 8] >> (4 * (j / 8)) & 15) | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
-        const int high = block[i] >> (at / 32) & 1;
-        w[i] = d * (float)scale * (float)((two_bits(block + 32, at + i) | high << 2) - 4);
+        const int high = highs.byte(i) >> (at / 32) & 1;
+        w[i] = d * (float)scale * (float)(((codes.byte(i) >> shift & 3) | high << 2) - 4);
       }
       return;
     }
     case Q4_K: {
       const uint8_t* block = row + 144 * (size_t)(group / 8);
       const int j = group % 8;
+      const auto codes = Bytes<32>::at<16>(block + 16 + j / 2 * 32);
       int scale, min;
       scale_min(block + 4, j, &scale, &min);
       const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
+      const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(block[16 + j / 2 * 32 + i] >> (4 * (j % 2)) & 15), -m);
+      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> shift & 15), -m);
       return;
     }
     case Q5_K: {
       const uint8_t* block = row + 176 * (size_t)(group / 8);
       const int j = group % 8;
+      const auto codes = Bytes<32>::at<16>(block + 48 + j / 2 * 32), highs = Bytes<32>::at<16>(block + 16);
       int scale, min;
       scale_min(block + 4, j, &scale, &min);
       const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
+      const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) {
-        const int low = block[48 + j / 2 * 32 + i] >> (4 * (j % 2)) & 15;
-        w[i] = fmaf(d, (float)(low | (block[16 + i] >> j & 1) << 4), -m);
-      }
+      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4), -m);
       return;
     }
     case Q6_K: {
       const uint8_t* block = row + 210 * (size_t)(group / 8);
       const int at = group % 8 * 32;
+      const auto lows = Bytes<32>::at<2>(block + at / 128 * 64 + at % 64), highs = Bytes<32>::at<2>(block + 128 + at / 128 * 32);
       const float d = half_at(block + 208);
+      const int low_shift = 4 * (at / 64 % 2), high_shift = 2 * (at / 32 % 4);
 #pragma unroll
       for (int i = 0; i < 32; i++) {
-        const int k = at + i;
-        const int low = block[k / 128 * 64 + k % 64] >> (4 * (k / 64 % 2)) & 15;
-        w[i] = d * (float)(int8_t)block[192 + k / 16] * (float)((low | two_bits(block + 128, k) << 4) - 32);
+        const int code = (lows.byte(i) >> low_shift & 15) | (highs.byte(i) >> high_shift & 3) << 4;
+        w[i] = d * (float)(int8_t)block[192 + at / 16 + i / 16] * (float)(code - 32);
       }
       return;
     }
     case IQ4_NL: {
-      const uint8_t* block = row + 18 * group;
-      const float d = half_at(block);
+      const auto block = Bytes<18>::at<2>(row + 18 * (size_t)group);
+      const float d = block.half(0);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[nibble(block + 2, i)];
+      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[block.nibble(2, i)];
       return;
     }
     case IQ4_XS: {
       const uint8_t* block = row + 136 * (size_t)(group / 8);
       const int j = group % 8;
-      const int scale = (int)((block[4 + j / 2] >> (4 * (j % 2)) & 15) | (word16(block + 2) >> (2 * j) & 3) << 4) - 32;
+      const auto codes = Bytes<16>::at<4>(block + 8 + 16 * j);
+      const int scale = (int)((block[4 + j / 2] >> (4 * (j % 2)) & 15) | (dev::load2(block + 2) >> (2 * j) & 3) << 4) - 32;
       const float d = half_at(block) * (float)scale;
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[nibble(block + 8 + 16 * j, i)];
+      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[codes.nibble(0, i)];
       return;
     }
     case MXFP4: {
-      const uint8_t* block = row + 17 * group;
-      const uint32_t exponent = block[0];
+      const auto block = Bytes<17>::at<1>(row + 17 * (size_t)group);
+      const uint32_t exponent = block.byte(0);
       const float d = dev::from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)FP4_VALUES[nibble(block + 1, i)];
+      for (int i = 0; i < 32; i++) w[i] = d * (float)FP4_VALUES[block.nibble(1, i)];
       return;
     }
     case NVFP4: {
       const uint8_t* block = row + 36 * (size_t)(group / 2);
+      const auto codes = Bytes<16>::at<4>(block + 4 + 16 * (group % 2));
 #pragma unroll
       for (int i = 0; i < 32; i++) {
-        const int run = group % 2 * 2 + i / 16, code = i % 16;
-        const uint8_t byte = block[4 + 8 * run + code % 8];
-        w[i] = 0.5f * ue4m3(block[run]) * (float)FP4_VALUES[code < 8 ? byte & 15 : byte >> 4];
+        const int code = codes.byte(i / 16 * 8 + i % 8) >> (i % 16 < 8 ? 0 : 4) & 15;
+        w[i] = 0.5f * ue4m3(block[group % 2 * 2 + i / 16]) * (float)FP4_VALUES[code];
       }
       return;
     }
@@ -197,7 +251,7 @@ __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32
       // Affine: a thousand, ten times the bits of a code, and 5, 6 or 7 for groups of 32, 64 and 128.
       const uint32_t bits = (type - 1000) / 10, chunks = 1u << (type % 10 - 5);
       const uint8_t* block = row + (8 + 4 * bits * chunks) * (size_t)(group / chunks);
-      const float scale = dev::from_bits(word32(block)), bias = dev::from_bits(word32(block + 4));
+      const float scale = dev::from_bits(dev::load4(block)), bias = dev::from_bits(dev::load4(block + 4));
       const uint8_t* codes = block + 8 + 4 * bits * (group % chunks);
 #pragma unroll
       for (uint32_t i = 0; i < 32; i++) {
@@ -224,6 +278,16 @@ __device__ __forceinline__ const uint8_t* row_of(const Part& part, uint32_t row)
 
 // sum + w · (factor * x), of `there` numbers, in their order.
 __device__ __forceinline__ float dot32(const float w[32], const float* x, uint32_t there, float factor, float sum) {
+  if (there == 32 && (size_t)x % 16 == 0) {
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      uint32_t words[4];
+      dev::load16(reinterpret_cast<const uint8_t*>(x + 4 * i), words);
+#pragma unroll
+      for (uint32_t j = 0; j < 4; j++) sum = fmaf(w[4 * i + j], factor * dev::from_bits(words[j]), sum);
+    }
+    return sum;
+  }
 #pragma unroll
   for (uint32_t i = 0; i < 32; i++) sum = fmaf(w[i], i < there ? factor * x[i] : 0.0f, sum);
   return sum;

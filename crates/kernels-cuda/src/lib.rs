@@ -2,22 +2,29 @@
 //! run them.
 //!
 //! Start with [`device`]: the one seam between what is computed and what computes it. [`CudaBackend`] packs, plans and
-//! launches in terms of it alone, so that everything but the driver's calls and its compiler is proven where there is no
-//! card: `crates/cuda-emulator` is a device that runs the same sources on the processor.
+//! launches in terms of it alone. [`driver`] is a card; `crates/cuda-emulator` is a device that runs the same sources on the
+//! processor, and a driver of such devices, so that everything but the real driver and its compiler is proven where there
+//! is no card.
 //!
 //! Absent on purpose: cuBLAS, the CUDA runtime and its run-time compiler.
 
 mod backend;
+mod check;
 pub mod device;
+pub mod driver;
 mod kv;
+mod paper;
 pub mod params;
 pub mod plan;
 mod step;
 mod weights;
 
 pub use backend::{CudaBackend, CudaBuffer, CudaVector};
+pub use check::check;
 pub use device::{Device, DeviceError};
+pub use driver::{Card, CardInfo, Driver};
 pub use kv::CudaKv;
+pub use paper::Paper;
 pub use params::Address;
 pub use plan::{Grid, Kernel, Launch, Plan};
 pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};

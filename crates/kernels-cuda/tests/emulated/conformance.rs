@@ -1,46 +1,35 @@
 //! Every op beside the reference: each check, type and kind of case, with the fewer shapes and batches that the suite has for
 //! emulators.
 
-use std::process::Command;
-
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::conformance::{self, EXTENT_VARIABLE};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
-/// Runs checks in this process where its environment says how far they go, which the suite reads once; else the test of that
-/// name again, in a process that is told to be brief.
+use crate::again::in_a_process;
+use crate::driver::card;
+
+/// Runs checks where the environment says how far they go, which the suite reads once: here, or in a process that is told to be
+/// brief.
 fn briefly(test: &str, check: impl FnOnce()) {
-    if std::env::var_os(EXTENT_VARIABLE).is_some() {
-        return check();
+    match std::env::var_os(EXTENT_VARIABLE) {
+        Some(_) => check(),
+        None => in_a_process(test, &[(EXTENT_VARIABLE, "brief")]),
     }
-    let program = std::env::current_exe().expect("a program knows its path");
-    let run = Command::new(program)
-        .args(["--exact", test, "--nocapture"])
-        .env(EXTENT_VARIABLE, "brief")
-        .output()
-        .expect("this program starts");
-    let said = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    // One that is not there would end well too.
-    assert!(
-        run.status.success() && said.contains("1 passed"),
-        "{test} has ended with {}:\n{said}",
-        run.status
-    );
 }
 
 #[test]
 fn decoder_ops_conform() {
     briefly("conformance::decoder_ops_conform", || {
-        let device = Emulated::new();
-        conformance::check_decoder_ops(&|| CudaBackend::new(device.clone()));
+        let card = card();
+        conformance::check_decoder_ops(&|| CudaBackend::new(card.clone()));
     });
 }
 
 #[test]
 fn encoder_ops_conform() {
     briefly("conformance::encoder_ops_conform", || {
-        let device = Emulated::new();
-        conformance::check_encoder_ops(&|| CudaBackend::new(device.clone()));
+        let card = card();
+        conformance::check_encoder_ops(&|| CudaBackend::new(card.clone()));
     });
 }
 

@@ -1,8 +1,7 @@
-//! The demo model through the whole engine: scheduler, cache, sampler and all.
+//! The demo model through the whole engine, scheduler, cache, sampler and all, and the driver.
 
 use std::sync::Arc;
 
-use hanzo_engine_cuda_emulator::Emulated;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::{Backend, KvType};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -11,6 +10,8 @@ use hanzo_engine_runtime::{
     Engine, EngineConfig, Event, EventKind, Job, JobId, Opened, SamplingParams, Speculation, StopConditions,
 };
 use serde_json::Value;
+
+use crate::driver::card;
 
 const DEMO: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 /// What transformers makes of the same model in float32.
@@ -75,10 +76,10 @@ fn the_demo_model_says_what_it_says_on_the_cpu() {
     assert_eq!(prompts.len(), 12);
     let pool = Arc::new(ThreadPool::new(2));
     let tier = Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none");
-    let device = Emulated::new();
+    let card = card();
     for kv_type in [KvType::F16, KvType::Q8_0] {
         let on_cpu = continuations(CpuBackend::new(pool.clone(), tier), kv_type, &prompts);
-        let found = continuations(CudaBackend::new(device.clone()), kv_type, &prompts);
+        let found = continuations(CudaBackend::new(card.clone()), kv_type, &prompts);
         for (at, row) in rows.iter().enumerate() {
             assert_eq!(found[at].len(), TOKENS);
             // The end, which is never drawn here, and past it nothing was recorded; where a choice is that close, rounding decides.

@@ -1,7 +1,11 @@
 //! The backend on the emulated device: op by op beside the reference, the demo model through the whole engine, recorded plans,
-//! and faults planted in the kernels, which must be seen.
+//! and faults planted in the kernels, which must be seen. What is compared with something else goes through the driver's calls,
+//! which the emulator answers.
 
+mod again;
 mod conformance;
+mod driver;
 mod engine;
+mod module;
 mod mutants;
 mod replay;

@@ -7,10 +7,12 @@ use hanzo_engine_kernels::{
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
+use crate::driver::card;
+
 const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 32 };
 const BLOCKS: usize = 12;
 
-fn limits() -> StepLimits {
+pub(crate) fn limits() -> StepLimits {
     StepLimits {
         rows: 8,
         sequences: 4,
@@ -77,7 +79,7 @@ impl<D: Device> Bench<D> {
 }
 
 /// Sequences of these contexts, the last token of each, in blocks from this one on.
-fn decodes(contexts: &[usize], block_first: u32) -> Batch {
+pub(crate) fn decodes(contexts: &[usize], block_first: u32) -> Batch {
     let mut batch = Batch::default();
     for (index, &context) in contexts.iter().enumerate() {
         batch.sources.push(RowSource::Token(index as u32));
@@ -87,7 +89,7 @@ fn decodes(contexts: &[usize], block_first: u32) -> Batch {
 }
 
 /// Steps of one bucket whose batches have other rows, contexts and blocks: the first is launched, the others are replayed.
-pub(crate) fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
+fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
     let mut recording = Bench::new(CudaBackend::new(make()));
     let mut batches = Vec::new();
     for step in 0..10 {
@@ -109,4 +111,10 @@ pub(crate) fn replay_equals_launches<D: Device>(make: impl Fn() -> D) {
 #[test]
 fn replay_gives_the_bits_of_launches() {
     replay_equals_launches(Emulated::new);
+}
+
+/// As graphs that the driver has captured.
+#[test]
+fn graphs_of_the_driver_give_the_bits_of_launches() {
+    replay_equals_launches(card);
 }

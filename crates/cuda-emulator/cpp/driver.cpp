@@ -1,0 +1,356 @@
+// The CUDA driver's calls that the engine makes, answered by the emulator: what a program that loads libcuda finds instead
+// of it. It holds the engine to what a card's driver would: calls in a context, modules that are PTX with those entries and
+// parameters of that size, memory that was allocated, nothing but launches while a stream is captured; and after a failed
+// launch, the same error for ever. The environment says what else it is:
+//   HANZO_ENGINE_EMULATED_FAILS    a call that fails, or `all`; with `@N` behind it, from the Nth time on; with `!` behind that, as
+//                                  a launch that failed does, after which nothing works
+//   HANZO_ENGINE_EMULATED_MEMORY   bytes of a card's memory (8 GiB without)
+//   HANZO_ENGINE_EMULATED_CARDS    how many cards there are (1 without)
+//   HANZO_ENGINE_EMULATED_COUNTS   a file that is told at the end how often each call was made
+//   CUDA_VISIBLE_DEVICES           as the driver has it: empty, there is none
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+
+extern "C" const void* emulator_kernel(const char* name, size_t* bytes, unsigned* threads);
+extern "C" const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed);
+
+namespace {
+
+enum Result {
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  INVALID_PTX = 218,
+  NOT_FOUND = 500,
+  LAUNCH_FAILED = 719,
+  CAPTURE_UNSUPPORTED = 900,
+  UNKNOWN = 999,
+};
+
+struct Node {
+  const void* kernel;
+  unsigned grid[3], threads, shared;
+  std::vector<uint64_t> params;
+};
+struct Graph {
+  std::vector<Node> nodes;
+};
+struct Stream {
+  Graph* captured = nullptr;
+};
+struct Module {
+  std::string ptx;
+};
+struct Function {
+  const void* kernel;
+  size_t bytes;
+  unsigned threads_max;
+};
+
+std::mutex mutex;
+std::atomic<bool> initialized;
+std::atomic<int> sticky;
+char contexts[8];
+thread_local void* current;
+std::map<uint64_t, size_t> memory;
+size_t memory_used;
+std::map<std::string, uint64_t> counts;
+
+void write_counts() {
+  const char* path = getenv("HANZO_ENGINE_EMULATED_COUNTS");
+  FILE* file = path ? fopen(path, "w") : nullptr;
+  if (!file) return;
+  std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& [call, count] : counts) fprintf(file, "%s %llu\n", call.c_str(), (unsigned long long)count);
+  fclose(file);
+}
+
+// Counts a call; what it fails with, if it is one that fails.
+int fails(const char* call) {
+  std::lock_guard<std::mutex> lock(mutex);
+  const uint64_t times = ++counts[call];
+  const char* which = getenv("HANZO_ENGINE_EMULATED_FAILS");
+  if (!which) return SUCCESS;
+  const std::string name(which, strcspn(which, "@!"));
+  const char* from = strchr(which, '@');
+  if ((name != "all" && name != call) || times < (from ? strtoull(from + 1, nullptr, 10) : 1)) return SUCCESS;
+  if (!strchr(which, '!')) return UNKNOWN;
+  sticky = LAUNCH_FAILED;
+  return LAUNCH_FAILED;
+}
+
+int cards() {
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible && (!*visible || *visible == '-')) return 0;
+  const char* count = getenv("HANZO_ENGINE_EMULATED_CARDS");
+  return count ? atoi(count) : 1;
+}
+
+size_t memory_total() {
+  const char* bytes = getenv("HANZO_ENGINE_EMULATED_MEMORY");
+  return bytes ? strtoull(bytes, nullptr, 10) : size_t(8) << 30;
+}
+
+bool allocated(uint64_t address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto next = memory.upper_bound(address);
+  if (next == memory.begin()) return false;
+  --next;
+  return address + bytes <= next->first + next->second;
+}
+
+// Where memory of so many bytes lies in a mapping that ends with a page nobody may touch.
+struct Place {
+  size_t mapped, first;
+};
+Place place(size_t bytes) {
+  const size_t page = sysconf(_SC_PAGESIZE), aligned = (bytes + 15) / 16 * 16, pages = (aligned + page - 1) / page * page;
+  return {pages + page, pages - aligned};
+}
+
+int run(const Node& node) {
+  const char* failure = emulator_launch(node.kernel, node.params.data(), node.grid, node.threads, node.shared, 0);
+  if (!failure) return SUCCESS;
+  fprintf(stderr, "emulated launch: %s\n", failure);
+  sticky = LAUNCH_FAILED;
+  return LAUNCH_FAILED;
+}
+
+// Bytes of an entry's parameters, as PTX declares them; 0 without such an entry.
+size_t params_of(const std::string& ptx, const char* name) {
+  const size_t entry = ptx.find(std::string(".entry ") + name + "(");
+  if (entry == std::string::npos) return 0;
+  const size_t open = ptx.find(std::string(name) + "_param_0[", entry);
+  return open == std::string::npos ? 0 : strtoull(ptx.c_str() + ptx.find('[', open) + 1, nullptr, 10);
+}
+
+}  // namespace
+
+#define CALL(name) \
+  if (int failed = fails(name)) return failed
+#define IN_CONTEXT(name)            \
+  CALL(name);                       \
+  if (int failed = sticky) return failed; \
+  if (!current) return INVALID_CONTEXT
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int cuInit(unsigned flags) {
+  CALL("cuInit");
+  if (!initialized.exchange(true)) atexit(write_counts);
+  if (flags != 0) return INVALID_VALUE;
+  return cards() == 0 ? NO_DEVICE : SUCCESS;
+}
+int cuDriverGetVersion(int* version) {
+  CALL("cuDriverGetVersion");
+  *version = 13000;
+  return SUCCESS;
+}
+int cuDeviceGetCount(int* count) {
+  CALL("cuDeviceGetCount");
+  *count = cards();
+  return initialized ? SUCCESS : NOT_INITIALIZED;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  CALL("cuDeviceGet");
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < cards() ? SUCCESS : INVALID_DEVICE;
+}
+int cuDeviceGetName(char* name, int length, int) {
+  CALL("cuDeviceGetName");
+  snprintf(name, length, "Emulated Card");
+  return SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+  CALL("cuDeviceTotalMem_v2");
+  *bytes = memory_total();
+  return SUCCESS;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  CALL("cuDeviceGetAttribute");
+  *value = attribute == 75 ? 8 : 0;  // compute capability 8.0
+  return SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  CALL("cuDevicePrimaryCtxRetain");
+  if (device < 0 || device >= 8) return INVALID_DEVICE;
+  *context = contexts + device;
+  return SUCCESS;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+int cuCtxSetCurrent(void* context) {
+  CALL("cuCtxSetCurrent");
+  if (context < contexts || context >= contexts + 8) return INVALID_CONTEXT;
+  current = context;
+  return SUCCESS;
+}
+int cuModuleLoadDataEx(Module** module, const void* image, unsigned count, int* options, void** values) {
+  IN_CONTEXT("cuModuleLoadDataEx");
+  // Where its words go, and in how many bytes.
+  if (count != 2 || options[0] != 5 || options[1] != 6) return INVALID_VALUE;
+  std::string ptx = static_cast<const char*>(image);
+  if (ptx.find(".version ") == std::string::npos) {
+    snprintf(static_cast<char*>(values[0]), reinterpret_cast<size_t>(values[1]), "emulated: there is no .version");
+    return INVALID_PTX;
+  }
+  *module = new Module{ptx};
+  return SUCCESS;
+}
+int cuModuleUnload(Module* module) {
+  delete module;
+  return SUCCESS;
+}
+int cuModuleGetFunction(Function** function, Module* module, const char* name) {
+  IN_CONTEXT("cuModuleGetFunction");
+  Function found{};
+  found.kernel = emulator_kernel(name, &found.bytes, &found.threads_max);
+  // The module's kernel, the emulated one and the engine's must agree on what they are given.
+  if (!found.kernel || params_of(module->ptx, name) != found.bytes) return NOT_FOUND;
+  *function = new Function(found);  // the module's, which lives as long as the process does
+  return SUCCESS;
+}
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  IN_CONTEXT("cuMemAlloc_v2");
+  if (bytes == 0) return INVALID_VALUE;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (memory_used + bytes > memory_total()) return OUT_OF_MEMORY;
+  const Place at = place(bytes);
+  char* mapped = static_cast<char*>(mmap(nullptr, at.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (mapped == MAP_FAILED) return OUT_OF_MEMORY;
+  const size_t page = sysconf(_SC_PAGESIZE);
+  mprotect(mapped + at.mapped - page, page, PROT_NONE);
+  // A cache of gigabytes is not filled: what is never written is zeros there.
+  if (bytes <= size_t(64) << 20) memset(mapped + at.first, 0xff, bytes);
+  *address = reinterpret_cast<uint64_t>(mapped + at.first);
+  memory[*address] = bytes;
+  memory_used += bytes;
+  return SUCCESS;
+}
+int cuMemFree_v2(uint64_t address) {
+  IN_CONTEXT("cuMemFree_v2");
+  std::lock_guard<std::mutex> lock(mutex);
+  auto found = memory.find(address);
+  if (found == memory.end()) return INVALID_VALUE;
+  const Place at = place(found->second);
+  munmap(reinterpret_cast<char*>(address) - at.first, at.mapped);
+  memory_used -= found->second;
+  memory.erase(found);
+  return SUCCESS;
+}
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  IN_CONTEXT("cuMemGetInfo_v2");
+  std::lock_guard<std::mutex> lock(mutex);
+  *total = memory_total();
+  *free = *total - memory_used;
+  return SUCCESS;
+}
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, Stream* stream) {
+  IN_CONTEXT("cuMemsetD8Async");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  if (!allocated(to, bytes)) return INVALID_VALUE;
+  memset(reinterpret_cast<void*>(to), value, bytes);
+  return SUCCESS;
+}
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
+  IN_CONTEXT("cuMemcpyHtoDAsync_v2");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  if (!allocated(to, bytes)) return INVALID_VALUE;
+  memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return SUCCESS;
+}
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
+  IN_CONTEXT("cuMemcpyDtoHAsync_v2");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  if (!allocated(from, bytes)) return INVALID_VALUE;
+  memcpy(to, reinterpret_cast<void*>(from), bytes);
+  return SUCCESS;
+}
+int cuStreamCreate(Stream** stream, unsigned) {
+  IN_CONTEXT("cuStreamCreate");
+  *stream = new Stream;
+  return SUCCESS;
+}
+int cuStreamDestroy_v2(Stream* stream) {
+  delete stream;
+  return SUCCESS;
+}
+int cuStreamSynchronize(Stream* stream) {
+  IN_CONTEXT("cuStreamSynchronize");
+  return stream->captured ? CAPTURE_UNSUPPORTED : SUCCESS;
+}
+int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared, Stream* stream, void** params, void** extra) {
+  IN_CONTEXT("cuLaunchKernel");
+  // A buffer of parameters and its size.
+  if (params || threads_y != 1 || threads_z != 1 || extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) || extra[4]) return INVALID_VALUE;
+  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads > function->threads_max || shared > 48 << 10) return INVALID_VALUE;
+  const size_t bytes = *static_cast<size_t*>(extra[3]);
+  if (bytes != function->bytes) return INVALID_VALUE;
+  Node node{function->kernel, {x, y, z}, threads, shared, std::vector<uint64_t>((bytes + 7) / 8)};
+  memcpy(node.params.data(), extra[1], bytes);
+  if (!stream->captured) return run(node);
+  stream->captured->nodes.push_back(node);
+  return SUCCESS;
+}
+int cuStreamBeginCapture_v2(Stream* stream, int mode) {
+  IN_CONTEXT("cuStreamBeginCapture_v2");
+  if (stream->captured || mode != 1) return INVALID_VALUE;
+  stream->captured = new Graph;
+  return SUCCESS;
+}
+int cuStreamEndCapture(Stream* stream, Graph** graph) {
+  IN_CONTEXT("cuStreamEndCapture");
+  if (!stream->captured) return INVALID_VALUE;
+  *graph = stream->captured;
+  stream->captured = nullptr;
+  return SUCCESS;
+}
+int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long flags) {
+  IN_CONTEXT("cuGraphInstantiateWithFlags");
+  *exec = new Graph(*graph);
+  return flags == 0 ? SUCCESS : INVALID_VALUE;
+}
+int cuGraphLaunch(Graph* exec, Stream* stream) {
+  IN_CONTEXT("cuGraphLaunch");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  for (const Node& node : exec->nodes) {
+    if (int result = run(node)) return result;
+  }
+  return SUCCESS;
+}
+int cuGraphExecDestroy(Graph* exec) {
+  delete exec;
+  return SUCCESS;
+}
+int cuGraphDestroy(Graph* graph) {
+  delete graph;
+  return SUCCESS;
+}
+int cuGetErrorString(int result, const char** words) {
+  switch (result) {
+    case OUT_OF_MEMORY: *words = "out of memory"; break;
+    case NO_DEVICE: *words = "no CUDA-capable device is detected"; break;
+    case INVALID_PTX: *words = "a PTX JIT compilation failed"; break;
+    case LAUNCH_FAILED: *words = "unspecified launch failure"; break;
+    case UNKNOWN: *words = "unknown error"; break;
+    default: *words = "invalid argument";
+  }
+  return SUCCESS;
+}
+}
+#pragma GCC visibility pop

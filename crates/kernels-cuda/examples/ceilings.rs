@@ -1,0 +1,98 @@
+//! What a card can do at most, measured through the same driver as a model's steps: bytes copied in its memory, the gap between two
+//! kernels of a recorded step, bytes that come up from the host. One line of JSON.
+//! usage: ceilings [CARD [MEGABYTES]]     of card 0, with 256 MiB
+
+use std::time::Instant;
+
+use hanzo_engine_kernels::{
+    Backend, Batch, BufferRole, HeadShape, KernelError, RowOp, RowSource, StepLimits,
+};
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
+
+const COLS: usize = 4096;
+/// Kernels of the step that is recorded, each of one row.
+const KERNELS: usize = 256;
+const REPEATS: usize = 20;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |otherwise: usize| arguments.next().map_or(Ok(otherwise), |text| text.parse());
+    let (ordinal, megabytes): (usize, usize) = (number(0)?, number(256)?);
+    let card = Driver::default().open(ordinal)?;
+    check(&card)?;
+    let rows = (megabytes << 20) / (4 * COLS);
+    let (copied, uploaded) = copies(&card, rows.max(1))?;
+    let gap = gap(&card)?;
+    println!(
+        "{{\"card\": \"{}\", \"copy_bytes_per_s\": {copied:.0}, \"upload_bytes_per_s\": {uploaded:.0}, \"gap_s\": {gap:.3e}}}",
+        card.info()
+    );
+    Ok(())
+}
+
+fn backend(card: &Card, rows: usize) -> Result<CudaBackend<Card>, KernelError> {
+    let mut backend = CudaBackend::new(card.clone());
+    backend.reserve(&StepLimits {
+        rows,
+        sequences: 1,
+        logit_rows: 1,
+        context: rows,
+        width: 1,
+        vocab: 1,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 32 },
+        experts: 0,
+        experts_used: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    })?;
+    Ok(backend)
+}
+
+fn batch(rows: usize) -> Batch {
+    let mut batch = Batch::default();
+    batch.sources.extend((0..rows as u32).map(RowSource::Token));
+    batch.push_sequence(rows, rows, |_, _| 0);
+    batch
+}
+
+/// The least of some times of a thing.
+fn best(mut thing: impl FnMut() -> Result<(), KernelError>) -> Result<f64, KernelError> {
+    let mut least = f64::INFINITY;
+    for _ in 0..REPEATS {
+        let began = Instant::now();
+        thing()?;
+        least = least.min(began.elapsed().as_secs_f64());
+    }
+    Ok(least)
+}
+
+/// Bytes read and written in a second by a kernel that does nothing else, and bytes from the host.
+fn copies(card: &Card, rows: usize) -> Result<(f64, f64), KernelError> {
+    let (mut backend, batch) = (backend(card, rows)?, batch(rows));
+    let x = backend.buffer(BufferRole::Residual, rows, COLS)?;
+    let mut out = backend.buffer(BufferRole::Residual, rows, COLS)?;
+    let bytes = (4 * rows * COLS) as f64;
+    let copy = best(|| {
+        backend.begin(&batch)?;
+        backend.row_op(&RowOp::Take { x: &x, first: 0 }, &mut out);
+        backend.end()
+    })?;
+    let numbers = vec![1.0; rows * COLS];
+    let upload = best(|| {
+        backend.write_rows(&mut out, 0, &numbers)?;
+        backend.end()
+    })?;
+    Ok((2.0 * bytes / copy, bytes / upload))
+}
+
+/// Seconds from one kernel of a recorded step to the next, each with next to nothing to do.
+fn gap(card: &Card) -> Result<f64, KernelError> {
+    let (mut backend, batch) = (backend(card, 1)?, batch(1));
+    let mut out = backend.buffer(BufferRole::Residual, 1, 32)?;
+    let step = best(|| {
+        backend.begin(&batch)?;
+        (0..KERNELS).for_each(|_| backend.row_op(&RowOp::Scale(1.0), &mut out));
+        backend.end()
+    })?;
+    Ok(step / KERNELS as f64)
+}

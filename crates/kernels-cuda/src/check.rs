@@ -1,0 +1,124 @@
+//! What a card is asked before it is trusted: a step whose numbers are known. A driver that compiles the kernels wrongly, or a card
+//! that computes wrongly, is found out before a model is loaded on it.
+
+use hanzo_engine_kernels::{
+    AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
+    MatrixShape, MatrixSource, QkvParams, RowSource, StepLimits,
+};
+
+use crate::backend::CudaBackend;
+use crate::device::Device;
+
+const SHAPE: HeadShape = HeadShape { heads: 2, kv_heads: 1, head_dim: 32 };
+const ROWS: usize = 3;
+const EPS: f32 = 1e-6;
+/// How far a number may be from the same in other arithmetic, for numbers about 1.
+const FAR_MAX: f32 = 1e-3;
+
+/// Numbers from a seed, between -1 and 1.
+fn numbers(seed: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| ((seed * 7919 + i * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+/// Of three tokens that follow each other: their norms, products with a matrix, and attention among them, beside the same computed
+/// here.
+///
+/// # Errors
+/// The device's own, or that its numbers are others.
+pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
+    let width = SHAPE.qkv_width();
+    let mut backend = CudaBackend::new(device.clone());
+    let limits = StepLimits {
+        rows: ROWS,
+        sequences: 1,
+        logit_rows: 1,
+        context: 16,
+        width,
+        vocab: 1,
+        heads: SHAPE,
+        experts: 0,
+        experts_used: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    };
+    backend.reserve(&limits)?;
+    let (given, weights, matrix) = (numbers(1, ROWS * width), numbers(2, width), numbers(3, width * width));
+    let stored: Vec<u8> = matrix.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let shape = MatrixShape { rows: width, cols: width, dtype: DType::F32 };
+    let source = MatrixSource { name: "known numbers", shape, bytes: &stored };
+    let (weight, packed) = (backend.vector(&weights)?, backend.pack(&[source])?);
+    let layers = vec![KvLayout::Heads { kv_heads: SHAPE.kv_heads, head_dim: SHAPE.head_dim, window: None }];
+    let spec = KvSpec { layers, blocks: 1, kv_type: KvType::F16, ..KvSpec::default() };
+    let mut kv = backend.kv(&spec)?;
+    let mut x = backend.buffer(BufferRole::Operand, ROWS, width)?;
+    let mut normed = backend.buffer(BufferRole::Operand, ROWS, width)?;
+    let mut qkv = backend.buffer(BufferRole::Operand, ROWS, width)?;
+    let mut out = backend.buffer(BufferRole::Operand, ROWS, SHAPE.q_width())?;
+    backend.write_rows(&mut x, 0, &given)?;
+    let mut batch = Batch::default();
+    batch.sources.extend((0..ROWS as u32).map(RowSource::Token));
+    batch.push_sequence(ROWS, ROWS, |_, _| 0);
+    let scale = 1.0 / (SHAPE.head_dim as f32).sqrt();
+    let attention = AttentionParams {
+        shape: SHAPE,
+        scale,
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+        slopes: None,
+        queries_alone: false,
+        memory: false,
+    };
+    let mut found = vec![0.0; ROWS * SHAPE.q_width()];
+    // The second step's kernels are recorded, and the third is the record.
+    for _ in 0..3 {
+        backend.begin(&batch)?;
+        backend.rms_norm(&x, &weight, EPS, &mut normed);
+        backend.matmul(&packed, None, &normed, &mut qkv);
+        backend.rope_to_cache(&mut qkv, &QkvParams::plain(SHAPE), &mut kv, 0);
+        backend.attention(&qkv, &attention, &kv, 0, &mut out);
+        backend.end()?;
+        backend.read_rows(&out, 0, &mut found)?;
+        let expected = expected(&given, &weights, &matrix, scale);
+        // One that is no number is far from all.
+        let is_near = |(found, expected): &(&f32, &f32)| (*found - *expected).abs() <= FAR_MAX;
+        let far = found.iter().zip(&expected).find(|pair| !is_near(pair));
+        if let Some((found, expected)) = far {
+            let reason = format!(
+                "it computes {found} where {expected} is right: its driver, or the card, is at fault"
+            );
+            return Err(KernelError::Device { device: device.name(), reason });
+        }
+    }
+    Ok(())
+}
+
+/// The same, number by number.
+fn expected(given: &[f32], weights: &[f32], matrix: &[f32], scale: f32) -> Vec<f32> {
+    let (width, dim, q_width) = (SHAPE.qkv_width(), SHAPE.head_dim, SHAPE.q_width());
+    let mut qkv = Vec::new();
+    for row in given.chunks(width) {
+        let mean = row.iter().map(|x| x * x).sum::<f32>() / width as f32;
+        let factor = 1.0 / (mean + EPS).sqrt();
+        let normed: Vec<f32> = row.iter().zip(weights).map(|(x, w)| x * factor * w).collect();
+        qkv.extend(matrix.chunks(width).map(|of| of.iter().zip(&normed).map(|(w, x)| w * x).sum::<f32>()));
+    }
+    let mut out = Vec::new();
+    for row in 0..ROWS {
+        for head in 0..SHAPE.heads {
+            let part = |row: usize, first: usize| &qkv[row * width + first..][..dim];
+            let query = part(row, head * dim);
+            let dot = |key: &[f32]| scale * query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>();
+            let scores: Vec<f32> = (0..=row).map(|key| dot(part(key, q_width))).collect();
+            let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let shares: Vec<f32> = scores.iter().map(|score| (score - largest).exp()).collect();
+            let total: f32 = shares.iter().sum();
+            out.extend((0..dim).map(|i| {
+                let value = |(key, share): (usize, &f32)| share / total * part(key, q_width + dim)[i];
+                shares.iter().enumerate().map(value).sum::<f32>()
+            }));
+        }
+    }
+    out
+}

@@ -1,0 +1,442 @@
+//! Cards, through the driver's own interface (docs.nvidia.com/cuda/cuda-driver-api), which is loaded when it is asked for: a
+//! program starts where there is none, and hears why. Of CUDA nothing else is needed.
+//!
+//! One context, one stream and one module a card; work is done in the order in which it was asked for.
+
+mod api;
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+use crate::device::{Device, DeviceError};
+use crate::params::Address;
+use crate::plan::{Kernel, Launch, Plan};
+use api::{Api, OUT_OF_MEMORY};
+
+/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that.
+pub const PTX: &str = include_str!("../ptx/kernels.ptx");
+
+/// The names under which a system has the driver's library.
+const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
+    &["nvcuda.dll"]
+} else if cfg!(target_os = "linux") {
+    &["libcuda.so.1", "libcuda.so"]
+} else {
+    &[]
+};
+
+/// Compute capability from which the kernels run, and the driver's version.
+const CAPABILITY_MIN: (i32, i32) = (8, 0);
+const VERSION_MIN: i32 = 12_000;
+/// Attributes of a device.
+const CAPABILITY_MAJOR: i32 = 75;
+const CAPABILITY_MINOR: i32 = 76;
+/// A stream that waits for no other.
+const STREAM_NON_BLOCKING: u32 = 1;
+/// Captures what this thread launches, and minds no other.
+const CAPTURE_THREAD_LOCAL: i32 = 1;
+/// What the entries of a launch's `extra` are.
+const PARAMS: *mut c_void = 1 as *mut c_void;
+const PARAMS_BYTES: *mut c_void = 2 as *mut c_void;
+/// Where the driver's compiler says what it does not like, and in how many bytes.
+const COMPILER_WORDS: i32 = 5;
+const COMPILER_WORDS_BYTES: i32 = 6;
+const COMPILER_WORDS_MAX: usize = 4 << 10;
+
+/// Where cards are looked for: the system's driver, or a library that a test brings.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    libraries: Vec<PathBuf>,
+}
+
+/// What a driver says of a card before it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardInfo {
+    /// Its number, from 0, among those that this process may see.
+    pub ordinal: usize,
+    /// Such as `NVIDIA H200`.
+    pub model: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// The version of CUDA that the driver is for, such as (13, 0).
+    pub driver: (i32, i32),
+}
+
+impl fmt::Display for CardInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.driver;
+        write!(f, "cuda:{}: {}, driver {major}.{minor}", self.ordinal, self.model)
+    }
+}
+
+/// A card.
+#[derive(Clone, Debug)]
+pub struct Card {
+    inner: Arc<Inner>,
+}
+
+/// Launches of a card, recorded.
+#[derive(Debug)]
+pub struct CardGraph {
+    exec: *mut c_void,
+    card: Arc<Inner>,
+}
+
+// SAFETY: a graph may be launched from any thread, by one at a time.
+unsafe impl Send for CardGraph {}
+
+#[derive(Debug)]
+struct Inner {
+    api: Api,
+    info: CardInfo,
+    device: i32,
+    context: *mut c_void,
+    module: *mut c_void,
+    stream: *mut c_void,
+    functions: Vec<*mut c_void>, // by `Kernel`
+}
+
+// SAFETY: the driver may be called from any thread once its context is current there, which every call here sees to.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Default for Driver {
+    /// The system's.
+    fn default() -> Driver {
+        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect() }
+    }
+}
+
+impl Driver {
+    /// This library instead of the system's.
+    pub fn at(library: &Path) -> Driver {
+        Driver { libraries: vec![library.to_owned()] }
+    }
+
+    /// The cards that this process may use, by number.
+    ///
+    /// # Errors
+    /// Why there are none: no driver, one that fails, or no card that it shows.
+    pub fn cards(&self) -> Result<Vec<CardInfo>, DeviceError> {
+        let (api, count) = self.start()?;
+        (0..count).map(|ordinal| describe(&api, ordinal).map(|(info, _)| info)).collect()
+    }
+
+    /// A card by its number, with the kernels loaded.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open(&self, ordinal: usize) -> Result<Card, DeviceError> {
+        let (api, count) = self.start()?;
+        if ordinal >= count {
+            let last = count - 1;
+            return Err(DeviceError::Failed(format!(
+                "there is no cuda:{ordinal}: the last card is cuda:{last}"
+            )));
+        }
+        let (info, device) = describe(&api, ordinal)?;
+        info.suits()?;
+        let none = ptr::null_mut();
+        let mut inner =
+            Inner { api, info, device, context: none, module: none, stream: none, functions: Vec::new() };
+        inner.start()?;
+        Ok(Card { inner: Arc::new(inner) })
+    }
+
+    /// The driver's functions, and how many cards it shows, at least one.
+    fn start(&self) -> Result<(Api, usize), DeviceError> {
+        let api = Api::load(self.libraries.iter().map(PathBuf::as_path))?;
+        let mut count = 0;
+        // SAFETY: no flags; and where a number goes.
+        unsafe {
+            api.check("cuInit", (api.cuInit)(0))?;
+            api.check("cuDeviceGetCount", (api.cuDeviceGetCount)(&mut count))?;
+        }
+        match usize::try_from(count) {
+            Ok(count @ 1..) => Ok((api, count)),
+            _ => Err(DeviceError::Failed("the CUDA driver shows no card".to_owned())),
+        }
+    }
+}
+
+/// A card that is there, and the driver's number for it.
+fn describe(api: &Api, ordinal: usize) -> Result<(CardInfo, i32), DeviceError> {
+    let (mut device, mut version, mut bytes, mut capability) = (0, 0, 0, (0, 0));
+    let mut name: [c_char; 128] = [0; 128];
+    // SAFETY: each call is given where its answer goes, the name's room with its length.
+    unsafe {
+        api.check("cuDeviceGet", (api.cuDeviceGet)(&mut device, ordinal as i32))?;
+        api.check("cuDriverGetVersion", (api.cuDriverGetVersion)(&mut version))?;
+        api.check(
+            "cuDeviceGetName",
+            (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, device),
+        )?;
+        api.check("cuDeviceTotalMem", (api.cuDeviceTotalMem_v2)(&mut bytes, device))?;
+        let attribute = |value: &mut i32, of| {
+            api.check("cuDeviceGetAttribute", (api.cuDeviceGetAttribute)(value, of, device))
+        };
+        attribute(&mut capability.0, CAPABILITY_MAJOR)?;
+        attribute(&mut capability.1, CAPABILITY_MINOR)?;
+    }
+    // SAFETY: the last byte of the room was not given away, so there is a zero.
+    let model = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let driver = (version / 1000, version % 1000 / 10);
+    Ok((CardInfo { ordinal, model, capability, memory_bytes: bytes as u64, driver }, device))
+}
+
+impl CardInfo {
+    /// Whether the kernels run there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn suits(&self) -> Result<(), DeviceError> {
+        let ((major, minor), (least, _)) = (self.capability, CAPABILITY_MIN);
+        if self.capability < CAPABILITY_MIN {
+            return Err(DeviceError::Failed(format!(
+                "{self}: its compute capability is {major}.{minor}, and the kernels are for {least}.0 and above"
+            )));
+        }
+        if 1000 * self.driver.0 + 10 * self.driver.1 < VERSION_MIN {
+            return Err(DeviceError::Failed(format!("{self}: a driver for CUDA 12.0 or newer is needed")));
+        }
+        Ok(())
+    }
+}
+
+impl Card {
+    /// What the driver says of it.
+    pub fn info(&self) -> &CardInfo {
+        &self.inner.info
+    }
+
+    /// Bytes of its memory that nobody has.
+    ///
+    /// # Errors
+    /// That the card fails.
+    pub fn free_bytes(&self) -> Result<u64, DeviceError> {
+        self.inner.enter()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: where two numbers go.
+        let result = unsafe { (self.inner.api.cuMemGetInfo_v2)(&mut free, &mut total) };
+        self.inner.api.check("cuMemGetInfo", result).map(|()| free as u64)
+    }
+}
+
+impl Inner {
+    /// Makes the context, the stream and the module; what was made before a failure is given back by `drop`.
+    fn start(&mut self) -> Result<(), DeviceError> {
+        // SAFETY: where the context goes.
+        let retained = unsafe { (self.api.cuDevicePrimaryCtxRetain)(&mut self.context, self.device) };
+        self.api.check("cuDevicePrimaryCtxRetain", retained)?;
+        self.enter()?;
+        // SAFETY: where the stream goes.
+        let made = unsafe { (self.api.cuStreamCreate)(&mut self.stream, STREAM_NON_BLOCKING) };
+        self.api.check("cuStreamCreate", made)?;
+        self.load()?;
+        for kernel in Kernel::ALL {
+            let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
+            let mut function = ptr::null_mut();
+            // SAFETY: where the function goes, the module that was loaded, and a name that ends with a zero.
+            let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, self.module, symbol.as_ptr()) };
+            self.api.check(kernel.symbol(), got)?;
+            self.functions.push(function);
+        }
+        Ok(())
+    }
+
+    /// Has the driver compile the kernels.
+    fn load(&mut self) -> Result<(), DeviceError> {
+        let ptx = CString::new(PTX).expect("PTX is text without a zero");
+        let mut words = vec![0u8; COMPILER_WORDS_MAX];
+        let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
+        // The second value is the number itself, in a pointer's clothes.
+        let mut values = [words.as_mut_ptr().cast(), ptr::without_provenance_mut(COMPILER_WORDS_MAX - 1)];
+        // SAFETY: where the module goes, an image that ends with a zero, and two options, of which the first is room of as many
+        // bytes as the second says.
+        let loaded = unsafe {
+            (self.api.cuModuleLoadDataEx)(
+                &mut self.module,
+                ptx.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        self.api.check("cuModuleLoadDataEx, which compiles the kernels", loaded).map_err(|error| {
+            let words = CStr::from_bytes_until_nul(&words).map_or_else(|_| "".into(), CStr::to_string_lossy);
+            let words: Vec<&str> = words.split_whitespace().collect();
+            DeviceError::Failed(format!("{error} {}", words.join(" ")).trim_end().to_owned())
+        })
+    }
+
+    /// Makes this card's context the calling thread's.
+    fn enter(&self) -> Result<(), DeviceError> {
+        self.api.works()?;
+        // SAFETY: the context was retained, and is until the last handle is dropped.
+        self.api.check("cuCtxSetCurrent", unsafe { (self.api.cuCtxSetCurrent)(self.context) })
+    }
+
+    /// # Safety
+    /// As [`Device::launch`]; the context is current.
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        let [x, y, z] = launch.grid.blocks;
+        let mut bytes = launch.params.len();
+        let mut extra = [
+            PARAMS,
+            launch.params.as_ptr().cast_mut().cast(),
+            PARAMS_BYTES,
+            ptr::from_mut(&mut bytes).cast(),
+            ptr::null_mut(),
+        ];
+        // SAFETY: the function is the kernel's, whose parameters are as large as `Plan::push` asserts; they are copied before
+        // this returns. What they name is the caller's promise.
+        let result = unsafe {
+            (self.api.cuLaunchKernel)(
+                self.functions[launch.kernel as usize],
+                x,
+                y,
+                z,
+                launch.grid.threads,
+                1,
+                1,
+                launch.grid.shared_bytes,
+                self.stream,
+                ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        };
+        self.api.check(launch.kernel.symbol(), result)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A context that has failed is the driver's to clear, when the process ends.
+        if self.context.is_null() || self.enter().is_err() {
+            return;
+        }
+        // SAFETY: each was made by `start`, and nobody is left who uses it. A failure leaves nothing to be done.
+        unsafe {
+            if !self.stream.is_null() {
+                (self.api.cuStreamDestroy_v2)(self.stream);
+            }
+            if !self.module.is_null() {
+                (self.api.cuModuleUnload)(self.module);
+            }
+            (self.api.cuDevicePrimaryCtxRelease_v2)(self.device);
+        }
+    }
+}
+
+impl Drop for CardGraph {
+    fn drop(&mut self) {
+        if self.card.enter().is_ok() {
+            // SAFETY: made by `record`, and nobody else has it.
+            unsafe { (self.card.api.cuGraphExecDestroy)(self.exec) };
+        }
+    }
+}
+
+// SAFETY: memory is the driver's, which gives nobody what another holds; the stream keeps the order of all that is asked for,
+// and `download` waits for it.
+unsafe impl Device for Card {
+    type Graph = CardGraph;
+
+    fn name(&self) -> String {
+        self.inner.info.to_string()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        self.inner.enter()?;
+        let mut address = 0;
+        // SAFETY: where the address goes.
+        match unsafe { (self.inner.api.cuMemAlloc_v2)(&mut address, bytes) } {
+            OUT_OF_MEMORY => Err(DeviceError::OutOfMemory),
+            result => self.inner.api.check("cuMemAlloc", result).map(|()| Address(address)),
+        }
+    }
+
+    unsafe fn free(&self, address: Address, _bytes: usize) {
+        // A card that fails here fails the next step too, which can say so.
+        if self.inner.enter().is_ok() {
+            // SAFETY: the caller's promise; the driver waits for what was launched.
+            let _ = unsafe { (self.inner.api.cuMemFree_v2)(address.0) };
+        }
+    }
+
+    unsafe fn zero(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { (self.inner.api.cuMemsetD8Async)(address.0, 0, bytes, self.inner.stream) };
+        self.inner.api.check("cuMemsetD8Async", result)
+    }
+
+    unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise. The host's memory is not page-locked: the driver has copied it when this returns.
+        let result = unsafe {
+            (self.inner.api.cuMemcpyHtoDAsync_v2)(to.0, from.as_ptr().cast(), from.len(), self.inner.stream)
+        };
+        self.inner.api.check("cuMemcpyHtoDAsync", result)
+    }
+
+    unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise; the copy is waited for before `to` is given back.
+        let result = unsafe {
+            (self.inner.api.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from.0, to.len(), self.inner.stream)
+        };
+        let waited = self.wait();
+        self.inner.api.check("cuMemcpyDtoHAsync", result).and(waited)
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.launch(launch) }
+    }
+
+    fn record(&self, plan: &Plan) -> Result<CardGraph, DeviceError> {
+        let (card, api) = (&self.inner, &self.inner.api);
+        card.enter()?;
+        let (mut graph, mut exec) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the stream is this card's, and each call is given where its answer goes. What is launched meanwhile is
+        // recorded and not run. The capture is ended whatever came of it.
+        unsafe {
+            api.check(
+                "cuStreamBeginCapture",
+                (api.cuStreamBeginCapture_v2)(card.stream, CAPTURE_THREAD_LOCAL),
+            )?;
+            let launched = plan.iter().try_for_each(|launch| card.launch(&launch));
+            let ended = api.check("cuStreamEndCapture", (api.cuStreamEndCapture)(card.stream, &mut graph));
+            let made = launched.and(ended).and_then(|()| {
+                api.check("cuGraphInstantiate", (api.cuGraphInstantiateWithFlags)(&mut exec, graph, 0))
+            });
+            if !graph.is_null() {
+                (api.cuGraphDestroy)(graph);
+            }
+            made?;
+        }
+        Ok(CardGraph { exec, card: card.clone() })
+    }
+
+    unsafe fn replay(&self, graph: &CardGraph) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the graph is this card's; what it names is the caller's promise.
+        let result = unsafe { (self.inner.api.cuGraphLaunch)(graph.exec, self.inner.stream) };
+        self.inner.api.check("cuGraphLaunch", result)
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the stream is this card's.
+        let result = unsafe { (self.inner.api.cuStreamSynchronize)(self.inner.stream) };
+        self.inner.api.check("cuStreamSynchronize", result)
+    }
+}

@@ -1,0 +1,65 @@
+//! A device on paper: what a model would take on a card is counted without one.
+
+use crate::device::{Device, DeviceError};
+use crate::params::Address;
+use crate::plan::{Launch, Plan};
+
+/// A device of which only the name is there.
+#[derive(Clone, Debug)]
+pub struct Paper {
+    name: String,
+}
+
+impl Paper {
+    /// In the name of a device.
+    pub fn of(name: String) -> Paper {
+        Paper { name }
+    }
+
+    fn refuse<T>() -> Result<T, DeviceError> {
+        Err(DeviceError::Failed("nothing is computed on paper".to_owned()))
+    }
+}
+
+// SAFETY: it gives no memory and runs nothing.
+unsafe impl Device for Paper {
+    type Graph = ();
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn allocate(&self, _bytes: usize) -> Result<Address, DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn free(&self, _address: Address, _bytes: usize) {}
+
+    unsafe fn zero(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn upload(&self, _to: Address, _from: &[u8]) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn download(&self, _from: Address, _to: &mut [u8]) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn launch(&self, _launch: &Launch<'_>) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    fn record(&self, _plan: &Plan) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn replay(&self, (): &()) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    fn wait(&self) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+}

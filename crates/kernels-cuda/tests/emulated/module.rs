@@ -1,0 +1,58 @@
+//! The module that drivers are given: of these sources, with every kernel, and within what cards have.
+
+use std::fmt::Write as _;
+
+use hanzo_engine_kernels_cuda::{Kernel, SOURCES, driver::PTX};
+use sha2::{Digest as _, Sha256};
+
+const MAKE: &str = include_str!("../../ptx/make");
+const RESOURCES: &str = include_str!("../../ptx/resources.txt");
+
+#[test]
+fn the_module_is_of_these_sources() {
+    let mut hasher = Sha256::new();
+    // In the order of `cat cuda/*.cu cuda/*.cuh`.
+    for ending in [".cu", ".cuh"] {
+        let mut files: Vec<_> = SOURCES.iter().filter(|(name, _)| name.ends_with(ending)).collect();
+        files.sort();
+        files.iter().for_each(|(_, text)| hasher.update(text));
+    }
+    hasher.update(MAKE);
+    let digest = hasher.finalize().iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    let first = PTX.lines().next().unwrap_or_default();
+    assert_eq!(
+        first,
+        format!("// made by ptx/make of sources {digest}"),
+        "cuda/ or ptx/make was changed: run crates/kernels-cuda/ptx/make, which says what it needs"
+    );
+}
+
+#[test]
+fn the_module_has_every_kernel() {
+    for kernel in Kernel::ALL {
+        let (symbol, bytes) = (kernel.symbol(), kernel.params_bytes());
+        let entry = format!(".visible .entry {symbol}(\n.param .align 8 .b8 {symbol}_param_0[{bytes}]\n)");
+        assert!(PTX.contains(&entry), "the module lacks {entry}");
+    }
+    assert_eq!(PTX.matches(".visible .entry ").count(), Kernel::ALL.len());
+}
+
+/// The committed table has every kernel for each architecture, and nothing spilled.
+#[test]
+fn no_kernel_spills() {
+    for arch in ["sm_80", "sm_90a", "sm_120a"] {
+        for kernel in Kernel::ALL {
+            let row = |line: &&str| {
+                let mut words = line.split_whitespace();
+                words.next() == Some(arch) && words.next() == Some(kernel.symbol())
+            };
+            let line = RESOURCES.lines().find(row);
+            let line = line.unwrap_or_else(|| panic!("resources.txt has no {} on {arch}", kernel.symbol()));
+            assert!(line.contains(" 0 bytes spilled"), "{line}");
+        }
+    }
+    assert_eq!(RESOURCES.lines().count(), 3 * Kernel::ALL.len());
+}
