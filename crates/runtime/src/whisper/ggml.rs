@@ -118,7 +118,7 @@ pub(super) fn read(file: &str, bytes: &ModelBytes) -> Result<GgmlFile, LoadError
             hint: "; a whole model has it".into(),
         })
     };
-    let stack = |side, layers, heads| Ok(Stack { layers, heads, ffn: inner(side)? });
+    let stack = |side, layers, heads| inner(side).map(|ffn| Stack { layers, heads, ffn });
     let spec = WhisperSpec {
         mels,
         hidden,
