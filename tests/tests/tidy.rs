@@ -68,6 +68,7 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "constraints",
                 "formats",
                 "kernels",
+                "kernels-cuda",
                 "media",
                 "process",
                 "proto",

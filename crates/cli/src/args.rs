@@ -258,6 +258,9 @@ pub(crate) struct ServeArgs {
     /// Space it may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) prefix_cache_bytes: Option<u64>,
+    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names in order such as cuda:0,cpu [default: auto]
+    #[arg(long, alias = "devices", value_name = "NAMES")]
+    pub(crate) device: Option<hanzo_engine_daemon::config::Devices>,
     /// What runs a model: a thread of this program, or a process of its own, whose end is nobody else's [default: thread]
     #[arg(long, value_name = "WHAT")]
     pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,
@@ -435,6 +438,9 @@ pub(crate) struct BenchArgs {
     /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// What computes: cpu, or a card such as cuda:0
+    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    pub(crate) device: hanzo_engine_daemon::config::DeviceName,
     /// How keys and values are stored
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvTypeName,

@@ -190,6 +190,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "speculation", args.speculation.map(|speculation| json!(speculation.name())));
     set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
     set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
+    set("engine", "devices", args.device.as_ref().map(|devices| json!(devices)));
     set("engine", "isolation", args.isolation.map(|isolation| json!(isolation)));
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
     set("engine", "on_demand", args.on_demand.map(|when| json!(when)));

@@ -85,6 +85,19 @@ impl Surroundings {
             let cards = if machine.gpus.is_empty() { "no card".to_owned() } else { machine.gpus.join(", ") };
             lines.push(format!("NVIDIA driver {driver}: {cards}"));
         }
+        for card in &machine.cards {
+            let memory = match card.memory_free_bytes {
+                Some(free) => format!("{}, {} free", show_bytes(card.memory_bytes), show_bytes(free)),
+                None => show_bytes(card.memory_bytes),
+            };
+            lines.push(format!("{}: {memory}", card.name));
+            if let Some(fault) = &card.fault {
+                lines.push(format!("- no model can be loaded on it: {fault}"));
+            }
+        }
+        if let Some(why) = &machine.cards_missing {
+            lines.push(format!("no card: {why}"));
+        }
         for Port { port, what, state } in self.ports.iter().filter(|port| port.state != "free") {
             lines.push(format!("- port {port} ({what}) is {state}: an engine that runs, or another program"));
         }

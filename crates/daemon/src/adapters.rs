@@ -312,11 +312,11 @@ impl Models {
             let loaded_from = view.path.display().to_string();
             return Err(Error::AdapterTaken { name: view.name, model: served.name.clone(), loaded_from });
         }
-        let (bytes, buffer_bytes) = self.device.adapter_memory(&spec, &adapter, rows);
+        let (bytes, buffer_bytes) = self.places[served.place].device.adapter_memory(&spec, &adapter, rows);
         if buffers.is_none() {
-            *buffers = Some(self.reserve(&served.name, &wanted.name, buffer_bytes)?);
+            *buffers = Some(self.reserve(&served, &wanted.name, buffer_bytes)?);
         }
-        let kept = self.reserve(&served.name, &wanted.name, bytes)?;
+        let kept = self.reserve(&served, &wanted.name, bytes)?;
         let view = AdapterView {
             name: wanted.name.clone(),
             path,
@@ -346,8 +346,9 @@ impl Models {
         Ok((served.name.clone(), view))
     }
 
-    fn reserve(&self, model: &str, adapter: &str, bytes: u64) -> Result<Reservation, Error> {
-        let reserved = self.budget.reserve(|free_bytes| match bytes <= free_bytes {
+    fn reserve(&self, served: &Served, adapter: &str, bytes: u64) -> Result<Reservation, Error> {
+        let model = &served.name;
+        let reserved = self.places[served.place].budget.reserve(|free_bytes| match bytes <= free_bytes {
             true => Ok((bytes, ())),
             false => Err(LoadError::DoesNotFit {
                 model: format!("adapter {model}:{adapter}"),

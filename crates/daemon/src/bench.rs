@@ -12,6 +12,7 @@ mod tests;
 use std::{path::PathBuf, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvType};
+use hanzo_engine_kernels_cuda::Driver;
 use hanzo_engine_runtime::{
     EngineConfig, LoadError, ModelFiles, ModelInfo, RequestError, Speculation, StepError,
     engine::EngineMemory,
@@ -21,9 +22,10 @@ use serde::Serialize;
 
 use crate::{
     budget,
-    config::EngineSection,
-    device::{Cpu, Device, Sides},
+    config::{DeviceName, EngineSection},
+    device::{Cpu, Device, Generator, Sides},
     error::Error,
+    places::OnCard,
     source::resolve,
 };
 use case::{Case, Kind};
@@ -50,6 +52,8 @@ pub struct Args {
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
+    /// What computes.
+    pub device: DeviceName,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Measure this machine too, and each row as a share of it.
@@ -158,31 +162,49 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         value: opened.info().architecture.clone(),
         reason: "a benchmark generates tokens, and this model does not".into(),
     })?;
-    let device = Cpu::new(args.threads).map_err(LoadError::from)?;
+    let cpu = Cpu::new(args.threads).map_err(LoadError::from)?;
+    let card = match args.device {
+        DeviceName::Cpu => None,
+        DeviceName::Cuda(_) if args.limits => {
+            return Err(BenchError::Args("--limits measures processors; leave it out".to_owned()));
+        }
+        DeviceName::Cuda(ordinal) => {
+            let tried = OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
+            Some(tried.map_err(LoadError::from)?)
+        }
+    };
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;
-    check_fits(&device.decoder_memory(files, None, &config), &files.info)?;
+    let (memory, free_bytes) = match &card {
+        Some(found) => (found.card.decoder_memory(files, None, &config), Some(found.budget_bytes)),
+        None => (cpu.decoder_memory(files, None, &config), budget::default_bytes()),
+    };
+    check_fits(&memory, &files.info, free_bytes)?;
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
     let sides = Sides { text: text.clone(), embedder, listener: None, script: None };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
-    let engine = Box::new(device.decoder_engine(files, sides, config, &mut told)?);
-    let costs = Costs::new(&device.backend(), files, args.kv_type);
+    let engine: Box<dyn Generator> = match &card {
+        Some(found) => Box::new(found.card.decoder_engine(files, sides, config, &mut told)?),
+        None => Box::new(cpu.decoder_engine(files, sides, config, &mut told)?),
+    };
+    let costs = Costs::new(&cpu.backend(), files, args.kv_type);
     drop(opened);
     let mut stopwatch = Stopwatch::new(engine, text, config.context_tokens_max);
-    let mut limits = measured_limits(args, &device, &mut progress)?;
+    let mut limits = measured_limits(args, &cpu, &mut progress)?;
     let mut rows = cases
         .iter()
         .map(|case| row(*case, args.reps, &mut stopwatch, &mut progress))
         .collect::<Result<Vec<_>, _>>()?;
     // Again after the tests: a machine that was busy for a second then was not slow for all of them.
-    if let (Some(before), Some(after)) = (limits, measured_limits(args, &device, &mut progress)?) {
+    if let (Some(before), Some(after)) = (limits, measured_limits(args, &cpu, &mut progress)?) {
         let best = before.max(after);
         for (case, row) in cases.iter().zip(&mut rows) {
             row.shares = Some(costs.shares(case, row.tokens_per_s, &best));
         }
         limits = Some(best);
     }
-    Ok(Report { device: device.describe(), limits, rows })
+    let device = card.map_or_else(|| cpu.describe(), |found| found.card.describe());
+    Ok(Report { device, limits, rows })
 }
 
 /// An engine with room for the largest of the tests.
@@ -223,8 +245,8 @@ fn config(
 }
 
 /// Refuses what would not fit the memory that is free, where the system says how much that is.
-fn check_fits(memory: &EngineMemory, info: &ModelInfo) -> Result<(), LoadError> {
-    let Some(free_bytes) = budget::default_bytes().filter(|&free| memory.total() > free) else {
+fn check_fits(memory: &EngineMemory, info: &ModelInfo, free_bytes: Option<u64>) -> Result<(), LoadError> {
+    let Some(free_bytes) = free_bytes.filter(|&free| memory.total() > free) else {
         return Ok(());
     };
     Err(LoadError::DoesNotFit {

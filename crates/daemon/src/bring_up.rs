@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
+use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
 
 use crate::{
@@ -13,10 +14,11 @@ use crate::{
     constraints::Constraints,
     device::{EngineSize, Origin, Sides, WhisperSize},
     draft::Draft,
-    error::Failure,
+    error::{Failure, FailureReason},
     frame_room::FrameRoom,
     launch::{Launch, Running},
     models::{Life, Models},
+    places::{Place, falls_back},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
     prompt_builder::PromptBuilder,
     registry::Progress,
@@ -36,10 +38,14 @@ pub(crate) struct Opening {
     files: Opened,
     draft: Option<Draft>,
     kept: Option<(Arc<PrefixDisk>, Identity)>,
+    /// Which of the places it goes to.
+    pub(crate) place: usize,
 }
 
 impl Opening {
-    fn of(models: &Models, life: OpenWish) -> Result<Opening, Arc<Failure>> {
+    /// For the first place, from this one on, that computes such a network and is large enough for it; the last is as good as
+    /// any for what fits nowhere.
+    fn of(models: &Models, life: OpenWish, place_first: usize) -> Result<Opening, Arc<Failure>> {
         let OpenWish { name, source, want, draft } = life;
         let files = source.open_with(&want.overrides).map_err(Failure::new)?;
         if want.overrides.isq.is_some() || !want.overrides.topology.is_empty() {
@@ -56,7 +62,31 @@ impl Opening {
         }
         let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
         let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
-        Ok(Opening { name, want, files, draft, kept })
+        let mut opening = Opening { name, want, files, draft, kept, place: place_first };
+        for place in place_first..models.places.len() {
+            opening.place = place;
+            let Place { device, budget } = &models.places[place];
+            let is_last = place + 1 == models.places.len();
+            if !device.computes(&opening.files.network) {
+                let device = device.describe();
+                if is_last {
+                    let reason = "it computes no networks for speech".to_owned();
+                    return Err(Failure::new(LoadError::Kernel(KernelError::Device { device, reason })));
+                }
+                tracing::info!(
+                    model = opening.name,
+                    "not on {device}, which computes no networks for speech"
+                );
+                continue;
+            }
+            match opening.choose(models, budget.total_bytes()) {
+                Err(error @ LoadError::DoesNotFit { .. }) if !is_last => {
+                    tracing::info!(model = opening.name, "not on {}: {error}", device.describe());
+                }
+                _ => break,
+            }
+        }
+        Ok(opening)
     }
 
     /// How large it would be with so many bytes free.
@@ -75,7 +105,7 @@ impl Opening {
                 let room = files.spec.kv_room(section.step_tokens_max);
                 let memory = |config: &_| {
                     let draft = self.draft.as_ref().map(Draft::files);
-                    let memory = models.device.decoder_memory(files, draft, config);
+                    let memory = models.places[self.place].device.decoder_memory(files, draft, config);
                     DiskBlocks::planned(self.kept.is_some(), memory, config)
                 };
                 let (config, memory) =
@@ -83,19 +113,19 @@ impl Opening {
                 Ok((EngineSize::Decoder(config), memory))
             }
             Network::Encoder(files) => {
-                let memory = |config: &_| models.device.encoder_memory(files, config);
+                let memory = |config: &_| models.places[self.place].device.encoder_memory(files, config);
                 let (config, memory) =
                     sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
                 Ok((EngineSize::Encoder(config), memory))
             }
             Network::Whisper(files) => {
-                let memory = |config: &_| models.device.whisper_memory(files, config);
+                let memory = |config: &_| models.places[self.place].device.whisper_memory(files, config);
                 let (config, memory) = sizing::choose_whisper(&self.name, section, &want, free, memory)?;
                 let size = WhisperSize { config, tokens: context };
                 Ok((EngineSize::Whisper(size), memory))
             }
             Network::Voice(files) => {
-                let memory = models.device.voice_memory(files)?;
+                let memory = models.places[self.place].device.voice_memory(files)?;
                 sizing::fits(&self.name, &want, free, memory)?;
                 Ok((EngineSize::Voice { tokens_max: context }, memory))
             }
@@ -112,12 +142,39 @@ struct OpenWish {
 }
 
 impl Models {
-    /// Reads the headers, sizes and reserves, then lets a new thread make the engine.
+    /// Brings a model up in the first place that can take it; where a card does not, in the next one.
     pub(crate) async fn bring_up(
         self: &Arc<Self>,
         life: &Life,
         progress: Arc<Progress>,
     ) -> Result<(Arc<Served>, Running), Arc<Failure>> {
+        let mut place_first = 0;
+        loop {
+            let (place, failure) = match self.bring_up_from(place_first, life, progress.clone()).await {
+                Ok(up) => return Ok(up),
+                Err((Some(place), failure)) if place + 1 < self.places.len() => (place, failure),
+                Err((_, failure)) => return Err(failure),
+            };
+            match &failure.reason {
+                FailureReason::Load(error) if falls_back(error) => {
+                    let device = self.places[place].device.describe();
+                    tracing::warn!(model = life.name, "not on {device}, so on the next device: {error}");
+                    self.registry.set(&life.name, life.number, |entry| entry.reserved_bytes = 0);
+                    place_first = place + 1;
+                }
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    /// Reads the headers, sizes and reserves, then lets a new thread make the engine. A failure is told with the place where
+    /// the model was to go, once that is known.
+    async fn bring_up_from(
+        self: &Arc<Self>,
+        place_first: usize,
+        life: &Life,
+        progress: Arc<Progress>,
+    ) -> Result<(Arc<Served>, Running), (Option<usize>, Arc<Failure>)> {
         let wish = OpenWish {
             name: life.name.clone(),
             source: life.source.clone(),
@@ -125,10 +182,13 @@ impl Models {
             draft: life.draft.clone(),
         };
         let models = self.clone();
-        let opening = blocking(move || Opening::of(&models, wish)).await?;
+        let opened = blocking(move || Opening::of(&models, wish, place_first)).await;
+        let opening = opened.map_err(|failure| (None, failure))?;
+        let place = opening.place;
         let info = opening.files.info().clone();
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
-        let (opening, reservation, (size, memory)) = self.make_room(life, opening, &progress).await?;
+        let made = self.make_room(life, opening, &progress).await;
+        let (opening, reservation, (size, memory)) = made.map_err(|failure| (Some(place), failure))?;
         let Opening { files, draft, kept, .. } = opening;
         let generates = files.generates();
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
@@ -139,7 +199,7 @@ impl Models {
             }
         };
         let launch = Launch {
-            device: self.device.clone(),
+            device: self.places[place].device.clone(),
             files,
             draft,
             size,
@@ -157,7 +217,8 @@ impl Models {
                 bell: Bell::default(),
             },
         };
-        let (Sides { text, embedder, listener, script }, worker, running) = launch.start().await?;
+        let started = launch.start().await.map_err(|failure| (Some(place), failure))?;
+        let (Sides { text, embedder, listener, script }, worker, running) = started;
         let served = Served {
             name: life.name.clone(),
             text,
@@ -167,7 +228,8 @@ impl Models {
             generates,
             size,
             memory,
-            device: self.device.describe(),
+            device: self.places[place].device.describe(),
+            place,
             worker,
             prompts: PromptBuilder::new(self.section().context_shift),
             constraints: Constraints::default(),

@@ -96,6 +96,9 @@ pub struct EngineSection {
     /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
     /// for good.
     pub keep_alive: KeepAlive,
+    /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
+    /// they are tried, such as `cuda:0,cpu`. A card's own memory is the budget of what is on it.
+    pub devices: Devices,
     /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a
     /// thread.
     pub isolation: Option<Isolation>,
@@ -163,6 +166,7 @@ pub enum OnDemand {
 }
 
 pub use crate::convert::override_config::OverrideConfig;
+pub use crate::places::{DeviceName, Devices};
 pub use server::{MetricsCompat, ServerConfig, parse_host};
 
 impl std::str::FromStr for OnDemand {
@@ -218,6 +222,7 @@ impl Default for EngineSection {
             on_demand: OnDemand::Always,
             keep_alive: KeepAlive::default(),
             speculation: Speculation::default(),
+            devices: Devices::Auto,
             isolation: None,
             worker_silence_ms: 2_000,
             worker_margin_bytes: None,
@@ -404,6 +409,13 @@ impl Config {
                 "memory that is fixed is that of one process; set thread, or leave fixed_memory_bytes out";
             return refuse("engine.isolation", reason.to_owned());
         }
+        if let (Some(_), Devices::These(names)) = (engine.fixed_memory_bytes, &engine.devices)
+            && names.iter().any(|name| *name != DeviceName::Cpu)
+        {
+            let reason = "memory that is fixed is this process's, and a card's driver takes of it what it wants; leave \
+                          fixed_memory_bytes out, or set cpu";
+            return refuse("engine.devices", reason.to_owned());
+        }
         let (least, most) = (limits::WORKER_SILENCE_MS_MIN, limits::WORKER_SILENCE_MS_MAX);
         if !(least..=most).contains(&engine.worker_silence_ms) {
             let reason = format!("must be {least} to {most}, not {}", engine.worker_silence_ms);
@@ -443,7 +455,11 @@ fn environment() -> Result<Figment, String> {
     let is_set = std::env::var_os("HANZO_MODELS_DIR").is_some_and(|dir| !dir.is_empty());
     let directory = Env::raw().only(if is_set { &["HANZO_MODELS_DIR"] } else { &[] });
     let directory = directory.map(|_| "store.dir".into());
-    let layer = Figment::from(directory).merge(sections);
+    // The same for what models are loaded on, by the name that other programs have for it.
+    let is_set = std::env::var_os("HANZO_ENGINE_DEVICES").is_some_and(|devices| !devices.is_empty());
+    let devices = Env::raw().only(if is_set { &["HANZO_ENGINE_DEVICES"] } else { &[] });
+    let devices = devices.map(|_| "engine.devices".into());
+    let layer = Figment::from(directory).merge(devices).merge(sections);
     // As it is: a key may look like a number, and no error may repeat it.
     Ok(match server::api_key_of_env()? {
         // Of the same profile as what goes over it.

@@ -14,6 +14,7 @@ use std::{
 
 use hanzo_engine_access::{Access, AccessError, ServerTls, TlsError};
 use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels_cuda::Driver;
 use hanzo_engine_proto::v1::{
     self, engine_server::EngineServer, speech_server::SpeechServer, store_server::StoreServer,
 };
@@ -21,7 +22,11 @@ use hanzo_engine_sound::Limits;
 use hanzo_engine_store::{Store, StoreError};
 use hanzo_engine_telemetry::Traces;
 use prometheus::proto::MetricFamily;
-use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tokio::{
+    net::TcpListener,
+    task::{JoinSet, spawn_blocking},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Status,
@@ -52,6 +57,7 @@ use crate::{
     metrics::Metrics,
     models::{LoadRequest, Models},
     on_demand::{LoadTimes, Waiters},
+    places::{self, Found, Place},
     ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
@@ -99,6 +105,9 @@ pub enum DaemonError {
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] KernelError),
+    /// Cards could not be looked for.
+    #[error("cannot look for cards: {0}; set engine.devices to cpu")]
+    Cards(String),
     /// A server ended by itself.
     #[error("the {what} server ended: {reason}")]
     Server {
@@ -130,6 +139,12 @@ pub struct DaemonHandle {
     admin_addr: SocketAddr,
 }
 
+/// A device that computes in this machine's memory, and what models may take of it.
+fn host_place(engine: &EngineSection, device: Arc<dyn Device>) -> Result<Place, DaemonError> {
+    let bytes = engine.models_bytes().or_else(budget::default_bytes).ok_or(DaemonError::NoMemoryBudget)?;
+    Ok(Place { device, budget: Budget::new(bytes) })
+}
+
 struct CloseOnDrop(Arc<Models>);
 
 impl Drop for CloseOnDrop {
@@ -146,38 +161,60 @@ impl Daemon {
     pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
         config.check()?;
         let engine = &config.engine;
-        let device: Arc<dyn Device> = match engine.isolation {
-            #[cfg(target_os = "linux")]
-            Some(Isolation::Process) => Arc::new(Isolated::new(engine, &config.log)?),
-            _ => Arc::new(Cpu::new(engine.threads)?.with_encoder_weights(engine.encoder_weights)),
-        };
-        Self::bind_on(config, device).await
+        // A driver may take seconds to start, and longer to compile kernels that it has not seen before.
+        let section = engine.clone();
+        let chosen = spawn_blocking(move || places::choose(&section, &Driver::default())).await;
+        let (found, cpu) = chosen.map_err(|error| DaemonError::Cards(error.to_string()))??;
+        let mut places = Vec::new();
+        for Found { card, ordinal, budget_bytes } in found {
+            let device: Arc<dyn Device> = match engine.isolation {
+                #[cfg(target_os = "linux")]
+                Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card, ordinal)),
+                _ => {
+                    let _ = ordinal;
+                    Arc::new(card)
+                }
+            };
+            places.push(Place { device, budget: Budget::new(budget_bytes) });
+        }
+        if cpu {
+            let device: Arc<dyn Device> = match engine.isolation {
+                #[cfg(target_os = "linux")]
+                Some(Isolation::Process) => Arc::new(Isolated::new(engine, &config.log)?),
+                _ => Arc::new(Cpu::new(engine.threads)?.with_encoder_weights(engine.encoder_weights)),
+            };
+            places.push(host_place(engine, device)?);
+        }
+        Self::bind_in(config, places).await
     }
 
     /// As [`Daemon::bind`], on another device.
+    #[cfg(test)]
     pub(crate) async fn bind_on(config: Config, device: Arc<dyn Device>) -> Result<Daemon, DaemonError> {
         config.check()?;
+        let place = host_place(&config.engine, device)?;
+        Self::bind_in(config, vec![place]).await
+    }
+
+    async fn bind_in(config: Config, places: Vec<Place>) -> Result<Daemon, DaemonError> {
         let access = Arc::new(Access::open(config.server.access())?);
         let tls = ServerTls::open(config.server.tls(), &[b"h2"])?;
         let listening = &config.server;
         let grpc = bind(listening, listening.grpc_port, "gRPC", "server.grpc_port").await?;
         let admin = bind(listening, listening.admin_port, "the admin port", "server.admin_port").await?;
         let (store, store_missing) = open_store(config.store.clone()).await?;
-        let budget_bytes =
-            config.engine.models_bytes().or_else(budget::default_bytes).ok_or(DaemonError::NoMemoryBudget)?;
         let prefix_disk = open_prefix_disk(&config.engine).await?;
-        let metrics = Metrics::new(budget_bytes);
+        let metrics = Metrics::new(places.iter().map(|place| place.budget.total_bytes()).sum());
         if let Some(disk) = &prefix_disk {
             metrics.add(|registry| disk.register(registry));
         }
         let configured = configured(&config.models);
         let models = Arc::new(Models {
             registry: Registry::new(),
-            budget: Budget::new(budget_bytes),
+            places,
             metrics,
             store: store.clone(),
             store_missing: store_missing.clone(),
-            device,
             section: RwLock::new(config.engine.clone()),
             prefix_disk,
             starting: AtomicUsize::new(configured.iter().filter(|model| model.at_start).count()),

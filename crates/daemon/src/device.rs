@@ -1,6 +1,6 @@
 //! The one seam between the daemon and what computes: a [`Device`] says what a model would take and makes its
-//! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device`; nothing above
-//! this file names one.
+//! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device` ([`crate::places`] has those
+//! of cards, and which there are); nothing above names one.
 
 use std::{
     any::Any,
@@ -359,6 +359,11 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// For people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
+    /// Whether it computes networks of this kind.
+    fn computes(&self, _network: &Network) -> bool {
+        true
+    }
+
     /// What a decoder's engine of this size would take, to the byte, and the model that drafts for it.
     fn decoder_memory(
         &self,
@@ -430,16 +435,7 @@ impl Cpu {
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Engine<CpuBackend>, LoadError> {
-        // Before the weights are read, which takes long.
-        config.kv_spec(&files.spec).check()?;
-        if let Some(tower) = &files.tower {
-            tower.check_steps(config.step_tokens_max, config.sequences_max)?;
-        }
-        let backend = self.backend();
-        let decoder = Decoder::load(&backend, files, progress)?;
-        let engine = Engine::new(backend, decoder, sides.text, sides.embedder, config)?;
-        let Some(tower) = &files.tower else { return Ok(engine) };
-        Ok(engine.with_tower(Box::new(Tower::load(self.backend(), tower, config.context_tokens_max)?)))
+        decoder_engine(&|| self.backend(), files, sides, config, progress)
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -466,13 +462,7 @@ impl Device for Cpu {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        let backend = self.backend();
-        let drafting = |draft| DraftModel::memory(&backend, draft, &files.spec, config);
-        let seeing = files.tower.as_ref();
-        let seeing = seeing.map(|tower| Tower::memory(&backend, tower, config.context_tokens_max));
-        Engine::memory(&backend, files, config)
-            + draft.map(drafting).unwrap_or_default()
-            + seeing.unwrap_or_default()
+        decoder_memory(&self.backend(), files, draft, config)
     }
 
     fn adapter_memory(
@@ -499,40 +489,93 @@ impl Device for Cpu {
     fn build(
         &self,
         _origin: &Origin,
-        (files, draft): (&Opened, Option<&ModelFiles>),
+        files: (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
-        match (&files.network, size) {
-            (Network::Decoder(files), EngineSize::Decoder(config)) => {
-                let engine = self.decoder_engine(files, sides, config, progress)?;
-                let Some(draft) = draft else { return Ok(Box::new(engine)) };
-                config.kv_spec(&draft.spec).check()?;
-                let backend = self.backend();
-                let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
-                let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
-                Ok(Box::new(engine.with_draft_model(model)))
-            }
-            (Network::Encoder(files), EngineSize::Encoder(config)) => {
-                let backend = self.backend();
-                let encoder = Encoder::load(&backend, files, self.encoder_weights, progress)?;
-                Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
-            }
-            (Network::Whisper(files), EngineSize::Whisper(size)) => {
-                let listener = sides.listener.expect("sides are made of these same files");
-                let config = (self.encoder_weights, size.config);
-                Ok(Box::new(WhisperEngine::load(self.backend(), files, listener, config, progress)?))
-            }
-            (Network::Voice(files), EngineSize::Voice { .. }) => {
-                let speaker = Speaker::load(files, self.pool.clone(), self.tier, progress)?;
-                Ok(Box::new(VoiceEngine::new(speaker)))
-            }
-            (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
-                unreachable!(
-                    "a load is sized by a match on the network of these same files, and this is {size:?}"
-                )
-            }
+        if let Network::Voice(voice) = &files.0.network {
+            let speaker = Speaker::load(voice, self.pool.clone(), self.tier, progress)?;
+            return Ok(Box::new(VoiceEngine::new(speaker)));
+        }
+        build(&|| self.backend(), self.encoder_weights, files, sides, size, progress)
+    }
+}
+
+/// [`Device::decoder_memory`] of any backend.
+pub(crate) fn decoder_memory<B: EncoderOps>(
+    backend: &B,
+    files: &ModelFiles,
+    draft: Option<&ModelFiles>,
+    config: &EngineConfig,
+) -> EngineMemory {
+    let drafting = |draft| DraftModel::memory(backend, draft, &files.spec, config);
+    let seeing = files.tower.as_ref();
+    let seeing = seeing.map(|tower| Tower::memory(backend, tower, config.context_tokens_max));
+    Engine::memory(backend, files, config)
+        + draft.map(drafting).unwrap_or_default()
+        + seeing.unwrap_or_default()
+}
+
+/// Makes a decoder's engine on any backend, of which each network has one of its own.
+///
+/// # Errors
+/// As [`Device::build`].
+pub(crate) fn decoder_engine<B: EncoderOps>(
+    backend: &dyn Fn() -> B,
+    files: &ModelFiles,
+    sides: Sides,
+    config: EngineConfig,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Engine<B>, LoadError> {
+    // Before the weights are read, which takes long.
+    config.kv_spec(&files.spec).check()?;
+    if let Some(tower) = &files.tower {
+        tower.check_steps(config.step_tokens_max, config.sequences_max)?;
+    }
+    let own = backend();
+    let decoder = Decoder::load(&own, files, progress)?;
+    let engine = Engine::new(own, decoder, sides.text, sides.embedder, config)?;
+    let Some(tower) = &files.tower else { return Ok(engine) };
+    Ok(engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?)))
+}
+
+/// [`Device::build`] of any backend, of which each network has one of its own.
+///
+/// # Errors
+/// As [`Device::build`].
+pub(crate) fn build<B: EncoderOps>(
+    backend: &dyn Fn() -> B,
+    encoder_weights: WeightType,
+    (files, draft): (&Opened, Option<&ModelFiles>),
+    sides: Sides,
+    size: EngineSize,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Steps>, LoadError> {
+    match (&files.network, size) {
+        (Network::Decoder(files), EngineSize::Decoder(config)) => {
+            let engine = decoder_engine(backend, files, sides, config, progress)?;
+            let Some(draft) = draft else { return Ok(Box::new(engine)) };
+            config.kv_spec(&draft.spec).check()?;
+            let backend = backend();
+            let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
+            let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
+            Ok(Box::new(engine.with_draft_model(model)))
+        }
+        (Network::Encoder(files), EngineSize::Encoder(config)) => {
+            let backend = backend();
+            let encoder = Encoder::load(&backend, files, encoder_weights, progress)?;
+            Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
+        }
+        (Network::Whisper(files), EngineSize::Whisper(size)) => {
+            let listener = sides.listener.expect("sides are made of these same files");
+            let config = (encoder_weights, size.config);
+            Ok(Box::new(WhisperEngine::load(backend(), files, listener, config, progress)?))
+        }
+        (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
+            unreachable!(
+                "a load is sized by a match on the network of these same files, and this is {size:?}"
+            )
         }
     }
 }

@@ -27,7 +27,7 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineConfig, LoadError, ModelFiles, Opened, VoiceFiles,
+    Adapter, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::{EncoderFiles, WeightType},
     engine::EngineMemory,
     spec::TransformerSpec,
@@ -39,6 +39,7 @@ use crate::{
     config::{EngineSection, LogConfig},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
     limits::{HEAPS_MAX, HEAPS_MIN},
+    places::{DeviceName, OnCard},
     prefix_disk::PrefixDisk,
 };
 use remote::RemoteEngine;
@@ -53,10 +54,11 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Starts the other end of a stream; the process, where it is one.
 type Start = dyn Fn(UnixStream) -> io::Result<Option<Child>> + Send + Sync;
 
-/// The processor, with each engine in a process of its own.
+/// A device, with each engine in a process of its own.
 pub(crate) struct Isolated {
     /// What plans.
-    here: Cpu,
+    here: Box<dyn Device>,
+    name: DeviceName,
     threads: Option<usize>,
     encoder_weights: WeightType,
     log: LogConfig,
@@ -97,9 +99,27 @@ impl Isolated {
         Self::starting(section, log, Box::new(|stream| start_process(stream).map(Some)))
     }
 
+    /// A card, with each engine in a process of its own.
+    pub(crate) fn on_card(section: &EngineSection, log: &LogConfig, card: OnCard, ordinal: usize) -> Self {
+        let start = Box::new(|stream| start_process(stream).map(Some));
+        Self::of(section, log, Box::new(card), DeviceName::Cuda(ordinal), start)
+    }
+
     fn starting(section: &EngineSection, log: &LogConfig, start: Box<Start>) -> Result<Self, KernelError> {
-        Ok(Self {
-            here: Cpu::new(section.threads)?.with_encoder_weights(section.encoder_weights),
+        let here = Cpu::new(section.threads)?.with_encoder_weights(section.encoder_weights);
+        Ok(Self::of(section, log, Box::new(here), DeviceName::Cpu, start))
+    }
+
+    fn of(
+        section: &EngineSection,
+        log: &LogConfig,
+        here: Box<dyn Device>,
+        name: DeviceName,
+        start: Box<Start>,
+    ) -> Self {
+        Self {
+            here,
+            name,
             threads: section.threads,
             encoder_weights: section.encoder_weights,
             log: log.clone(),
@@ -107,7 +127,7 @@ impl Isolated {
             margin_bytes: section.worker_margin_bytes,
             turns: TurnFiles::new(),
             start,
-        })
+        }
     }
 
     /// Starts a worker, for the thread of this bell; what it keeps on a disk is counted there.
@@ -127,6 +147,10 @@ impl Isolated {
 impl Device for Isolated {
     fn describe(&self) -> String {
         self.here.describe()
+    }
+
+    fn computes(&self, network: &Network) -> bool {
+        self.here.computes(network)
     }
 
     fn decoder_memory(
@@ -188,6 +212,7 @@ impl Device for Isolated {
             tool_format,
             size,
             memory,
+            device: self.name,
             threads: self.threads,
             encoder_weights: self.encoder_weights,
             kept: kept.map(|(disk, model)| disk.place(model)),

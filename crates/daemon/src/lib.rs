@@ -44,6 +44,7 @@ pub mod machine;
 mod metrics;
 mod models;
 mod on_demand;
+mod places;
 mod ports;
 mod prefix_disk;
 pub mod preflight;

@@ -170,6 +170,9 @@ pub(crate) const ADMIN_HEADERS_BYTES_MAX: usize = 16 << 10;
 
 /// Share of the memory available at the start that models may take, unless configured: numerator and denominator.
 pub(crate) const MEMORY_BUDGET_SHARE: (u64, u64) = (4, 5);
+/// Share of a card's memory that is free at the start that models may take: the driver's allocator keeps some, and programs beside
+/// may want some.
+pub(crate) const CARD_MEMORY_SHARE: (u64, u64) = (9, 10);
 /// Of a fixed amount of memory, what is put by for all but models: the program, threads, tokenizers, requests on their way and
 /// what the heap leaves between.
 pub(crate) const FIXED_MEMORY_BESIDE: u64 = 128 << 20;

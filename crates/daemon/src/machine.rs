@@ -7,6 +7,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::cpu::Tier;
+use hanzo_engine_kernels_cuda::{CardInfo, Driver, check};
 use serde::Serialize;
 
 use crate::budget;
@@ -50,8 +51,41 @@ pub struct Machine {
     pub nvidia_driver: Option<String>,
     /// NVIDIA's cards, by name.
     pub gpus: Vec<String>,
+    /// What the driver says of each, tried as an engine would.
+    pub cards: Vec<CardState>,
+    /// Why there is none to be tried.
+    pub cards_missing: Option<String>,
     /// What would make it faster or safer, a sentence each.
     pub advice: Vec<String>,
+}
+
+/// A card, and whether models can be loaded on it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CardState {
+    /// Such as "cuda:0: NVIDIA H200, driver 13.0".
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Bytes of it that nobody has, where it works.
+    pub memory_free_bytes: Option<u64>,
+    /// Why it cannot be used.
+    pub fault: Option<String>,
+}
+
+impl CardState {
+    /// Opens a card and has it compute something known.
+    fn of(driver: &Driver, info: &CardInfo) -> CardState {
+        let tried = driver.open(info.ordinal).map_err(|error| error.to_string()).and_then(|card| {
+            check(&card).map_err(|error| error.to_string())?;
+            card.free_bytes().map_err(|error| error.to_string())
+        });
+        CardState {
+            name: info.to_string(),
+            memory_bytes: info.memory_bytes,
+            memory_free_bytes: tried.as_ref().ok().copied(),
+            fault: tried.err(),
+        }
+    }
 }
 
 impl Machine {
@@ -60,6 +94,14 @@ impl Machine {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut machine = read(Path::new("/"), threads);
         machine.memory_available_bytes = budget::available_bytes();
+        let driver = Driver::default();
+        match driver.cards() {
+            Ok(cards) => machine.cards = cards.iter().map(|card| CardState::of(&driver, card)).collect(),
+            Err(error) => machine.cards_missing = Some(error.to_string()),
+        }
+        if let Some(why) = machine.cards_missing.as_ref().filter(|_| !machine.gpus.is_empty()) {
+            machine.advice.push(format!("there is an NVIDIA card, and no model can be loaded on it: {why}"));
+        }
         machine.tiers_missing =
             FASTER.iter().rev().take_while(|tier| !tier.is_available()).map(|tier| tier.name()).collect();
         match Tier::detect() {
@@ -97,6 +139,8 @@ fn read(root: &Path, threads: usize) -> Machine {
         huge_pages: text("sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
         governor: word("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         nvidia_driver: driver.as_deref().and_then(driver_version),
+        cards: Vec::new(),
+        cards_missing: None,
         gpus: cards(&root.join("proc/driver/nvidia/gpus")),
         advice: Vec::new(),
     };
@@ -129,9 +173,6 @@ fn advice(machine: &Machine) -> Vec<String> {
         advice.push(
             "less than 4 GiB of memory: models up to about a billion weights, at 4 bits, fit".to_owned(),
         );
-    }
-    if !machine.gpus.is_empty() || machine.nvidia_driver.is_some() {
-        advice.push("there is an NVIDIA driver, and this build computes on the processor alone".to_owned());
     }
     advice
 }
@@ -231,10 +272,10 @@ mod tests {
             (Some("580.65.06"), &["NVIDIA H200".to_owned()][..])
         );
         let said = machine.advice.join("\n");
-        for part in ["engine.threads = 2", "huge pages are off", "powersave", "4 GiB", "NVIDIA"] {
+        for part in ["engine.threads = 2", "huge pages are off", "powersave", "4 GiB"] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        assert_eq!(machine.advice.len(), 5);
+        assert_eq!(machine.advice.len(), 4);
     }
 
     #[test]
@@ -257,5 +298,6 @@ mod tests {
         let machine = Machine::of_this_process();
         assert!(machine.threads > 0 && !machine.tier.is_empty() && !machine.processor.is_empty());
         assert!(!machine.tiers_missing.contains(&machine.tier.as_str()));
+        assert_ne!(machine.cards.is_empty(), machine.cards_missing.is_none(), "cards, or why there are none");
     }
 }

@@ -13,7 +13,7 @@ use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, Daemon, DaemonError, DaemonHandle,
-    config::{Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
+    config::{Devices, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -97,6 +97,9 @@ struct Flags {
     /// Bytes that they may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
+    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu [default: auto]
+    #[arg(long, alias = "devices")]
+    device: Option<Devices>,
     /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: thread]
     #[arg(long)]
     isolation: Option<Isolation>,
@@ -145,6 +148,7 @@ impl Flags {
         let layer = with(layer, "engine.fixed_memory_bytes", self.fixed_memory);
         let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
+        let layer = with(layer, "engine.devices", self.device.as_ref());
         let layer = with(layer, "engine.isolation", self.isolation);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "engine.on_demand", self.on_demand);

@@ -17,9 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     adapters::{Wanted, WantedAdapter},
     blocking::blocking,
-    budget::Budget,
     config::{EngineSection, OnDemand},
-    device::Device,
     draft,
     error::{Error, Failure, FailureReason},
     keep_alive::KeepAlive,
@@ -27,6 +25,7 @@ use crate::{
     limits::REQUEST_COMES_WITHIN,
     metrics::{Metrics, ModelMetrics},
     on_demand::{LoadTimes, Waiters},
+    places::Place,
     prefix_disk::PrefixDisk,
     registry::{Begun, Capability, Entry, InUse, OnConflict, Progress, Registry, State, key},
     restarts::Restarts,
@@ -44,12 +43,12 @@ const UNLOADED: &str = "the model was unloaded";
 /// Loads and unloads.
 pub(crate) struct Models {
     pub(crate) registry: Registry,
-    pub(crate) budget: Arc<Budget>,
+    /// What models are loaded on, the first that can take one before the others; never none.
+    pub(crate) places: Vec<Place>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Option<Store>,
     /// Why there is no store.
     pub(crate) store_missing: String,
-    pub(crate) device: Arc<dyn Device>,
     /// How models are run that are loaded from now on.
     pub(crate) section: RwLock<EngineSection>,
     /// Where blocks of KV caches are kept.

@@ -61,8 +61,10 @@ pub(crate) struct Entry {
     pub(crate) stop: CancellationToken,
     /// Who uses it.
     pub(crate) usage: Arc<Usage>,
-    /// Of the memory budget, while it has any.
+    /// Of the memory budget of its place, while it has any.
     pub(crate) reserved_bytes: u64,
+    /// Which of the places it is loaded on.
+    pub(crate) place: usize,
 }
 
 /// All models.
@@ -290,6 +292,7 @@ impl Registry {
             stop,
             usage: usage.clone(),
             reserved_bytes: 0,
+            place: 0,
         };
         self.tell(entry.view());
         let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };
@@ -297,10 +300,14 @@ impl Registry {
         Ok(Some(begun))
     }
 
-    /// What may make room for a life's load: the other models of which some part of the budget is, but those that are pinned.
-    pub(crate) fn holders(&self, life: u64) -> Vec<Holder> {
+    /// What may make room for a life's load in a place, or in any: the other models of which some part of its budget is, but
+    /// those that are pinned.
+    pub(crate) fn holders(&self, life: u64, place: Option<usize>) -> Vec<Holder> {
         let entries = self.lock();
-        let others = entries.values().filter(|entry| entry.life != life && entry.reserved_bytes > 0);
+        let others = entries.values().filter(|entry| {
+            let is_there = place.is_none_or(|place| entry.place == place);
+            entry.life != life && entry.reserved_bytes > 0 && is_there
+        });
         let holder = |entry: &Entry| {
             let standing = match (&entry.state, entry.usage.standing()) {
                 (_, Standing::Stays) => return None,

@@ -53,7 +53,7 @@ enum Found {
 }
 
 impl Models {
-    /// Reserves what a life's load takes, when others have made room where they must.
+    /// Reserves what a life's load takes of its place, when others have made room where they must.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`] where it would not even with all of them gone.
@@ -79,7 +79,7 @@ impl Models {
             let mut changes = self.registry.changes();
             let mut idle = pin!(self.registry.idle.notified());
             idle.as_mut().enable();
-            let holders = self.registry.holders(life.number);
+            let holders = self.registry.holders(life.number, Some(opening.place));
             let is_idle = |holder: &&Holder| matches!(holder.standing, Standing::Idle(_));
             let idle_bytes = holders.iter().filter(is_idle).map(|holder| holder.bytes).sum();
             let all_bytes = holders.iter().map(|holder| holder.bytes).sum();
@@ -93,8 +93,10 @@ impl Models {
             if let Found::Room(reservation, size) = found {
                 drop(room);
                 progress.set_waits(false);
-                let bytes = size.1.total();
-                self.registry.set(&life.name, life.number, |entry| entry.reserved_bytes = bytes);
+                let (bytes, place) = (size.1.total(), opening.place);
+                self.registry.set(&life.name, life.number, |entry| {
+                    (entry.reserved_bytes, entry.place) = (bytes, place);
+                });
                 return Ok((opening, reservation, size));
             }
             let now = Instant::now();
@@ -157,7 +159,7 @@ impl Models {
 
     /// Whether a place is about to be free: a model leaves already, or one that is idle does from now on.
     fn gives_place(&self) -> bool {
-        let holders = self.registry.holders(NO_LIFE);
+        let holders = self.registry.holders(NO_LIFE, None);
         if holders.iter().any(|holder| holder.standing == Standing::Leaves) {
             return true;
         }
@@ -180,7 +182,7 @@ impl Models {
             size.0.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
         };
         // None: it fits, and is short.
-        let reserved = self.budget.reserve(|free| match opening.choose(self, free) {
+        let reserved = self.places[opening.place].budget.reserve(|free| match opening.choose(self, free) {
             Ok(size) if idle_bytes == 0 || enough(&size, free) => Ok((size.1.total(), size)),
             Ok(_) => Err((free, None)),
             Err(error) => Err((free, Some(error))),

@@ -43,6 +43,8 @@ pub(crate) struct Served {
     pub(crate) size: EngineSize,
     pub(crate) memory: EngineMemory,
     pub(crate) device: String,
+    /// Which of the places it is loaded on.
+    pub(crate) place: usize,
     pub(crate) worker: WorkerHandle,
     pub(crate) prompts: PromptBuilder,
     pub(crate) constraints: Constraints,

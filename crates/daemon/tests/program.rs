@@ -1,9 +1,12 @@
-//! `engined` as a process: what it says where the machine lacks something, and what signals do.
+//! `engined` as a process: what it says where the machine lacks something, what signals do, and cards, which the emulator's driver
+//! stands for.
 
 #![cfg(unix)]
 
 use std::{
+    ffi::OsStr,
     io::{BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::mpsc,
     thread,
@@ -11,7 +14,8 @@ use std::{
 };
 
 use hanzo_engine_proto::v1::{
-    InferRequest, StopConditions, engine_client::EngineClient, infer_event::Event, infer_request::Prompt,
+    InferRequest, SamplingParams, StatsRequest, StopConditions, engine_client::EngineClient,
+    infer_event::Event, infer_request::Prompt,
 };
 
 /// What never takes this long has hung.
@@ -23,6 +27,8 @@ struct Engined {
     log: mpsc::Receiver<String>,
     grpc: String,
     dir: tempfile::TempDir,
+    /// What it said until the model was ready.
+    before_ready: Vec<String>,
 }
 
 impl Engined {
@@ -31,26 +37,40 @@ impl Engined {
     }
 
     fn start_with(environment: &[(&str, &std::ffi::OsStr)]) -> Engined {
+        Engined::start_as(&[], environment)
+    }
+
+    fn start_as(arguments: &[&str], environment: &[(&str, &std::ffi::OsStr)]) -> Engined {
         let dir = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(dir.path().join("engine.toml"), "[log]\nlevel = \"info\"\n").expect("it is written");
         let mut process = engined(&dir)
             .args(["--grpc-port", "0", "--admin-port", "0", "--model", "hanzo-demo", "--threads", "2"])
+            .args(arguments)
             .envs(environment.iter().copied())
             .spawn()
             .expect("engined starts");
         let log = lines(process.stderr.take().expect("it is piped"));
-        let mut engined = Engined { process, log, grpc: String::new(), dir };
-        let listening = engined.wait_for("listening");
+        let mut engined = Engined { process, log, grpc: String::new(), dir, before_ready: Vec::new() };
+        let mut heard = Vec::new();
+        let listening = engined.hear("listening", &mut heard);
         let after = listening.split("grpc=").nth(1).expect("the address");
         engined.grpc = format!("http://{}", after.split_whitespace().next().expect("an address"));
-        engined.wait_for("model ready");
+        engined.hear("model ready", &mut heard);
+        engined.before_ready = heard;
         engined
     }
 
     /// The next line of the log with these words.
     fn wait_for(&self, words: &str) -> String {
+        self.hear(words, &mut Vec::new())
+    }
+
+    /// The same, with all lines up to it.
+    fn hear(&self, words: &str, heard: &mut Vec<String>) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("never said: {words}"));
+            let line = self.log.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|_| panic!("never said: {words}\n{}", heard.join("\n")));
+            heard.push(line.clone());
             if line.contains(words) {
                 return line;
             }
@@ -245,4 +265,137 @@ fn a_system_without_threads_is_said_in_one_line() {
     assert_eq!(process.wait().expect("it ends").code(), Some(1), "{said}");
     assert!(said.starts_with("engined: the system gives this process 0 of the "), "{said}");
     assert!(said.contains("ulimit -u") && !said.contains("panicked"), "{said}");
+}
+
+/// The greedy continuation of a text, or why it broke off.
+async fn said(engined: &Engined, tokens: u32) -> Result<String, tonic::Status> {
+    let mut client = EngineClient::connect(engined.grpc.clone()).await.expect("it listens");
+    let request = InferRequest {
+        prompt: Some(Prompt::Text("Once upon a time".into())),
+        sampling: Some(SamplingParams { temperature: Some(0.0), ..Default::default() }),
+        stop: Some(StopConditions { max_tokens: Some(tokens), ignore_eos: true, ..Default::default() }),
+        ..Default::default()
+    };
+    let mut stream = client.infer(request).await?.into_inner();
+    let mut text = String::new();
+    while let Some(event) = stream.message().await? {
+        if let Some(Event::Delta(delta)) = event.event {
+            text += &delta.text;
+        }
+    }
+    Ok(text)
+}
+
+/// The emulator's driver where the system's would be found, with this in its environment.
+fn with_driver<'a>(
+    folder: &'a Path,
+    variables: &[(&'static str, &'static str)],
+) -> Vec<(&'static str, &'a OsStr)> {
+    let mut environment = vec![("LD_LIBRARY_PATH", folder.as_os_str())];
+    environment.extend(variables.iter().map(|&(name, value)| (name, OsStr::new(value))));
+    environment
+}
+
+fn driver_folder() -> PathBuf {
+    let library = hanzo_engine_cuda_emulator::Sources::default().compile();
+    library.parent().expect("a file is in a folder").to_owned()
+}
+
+/// Whatever a driver lacks, models are served on the processor, and one line says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_card_that_works_the_processor_serves() {
+    let folder = driver_folder();
+    // What the system would find in place of a driver, were there one.
+    let broken = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(broken.path().join("libcuda.so.1"), "").expect("written");
+    std::fs::write(broken.path().join("libcuda.so"), "").expect("written");
+    let has_driver = !hanzo_engine_kernels_cuda::Driver::default()
+        .cards()
+        .is_err_and(|error| error.to_string().starts_with("no CUDA driver"));
+    let nothing = if has_driver { with_driver(broken.path(), &[]) } else { Vec::new() };
+    let cases = [
+        (nothing, "models run on the processor: no CUDA driver: libcuda.so.1: "),
+        (
+            with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "all")]),
+            "models run on the processor: cuInit: unknown error (CUDA error 999)",
+        ),
+        (
+            with_driver(&folder, &[("CUDA_VISIBLE_DEVICES", "")]),
+            "models run on the processor: cuInit: no CUDA-capable device is detected (CUDA error 100)",
+        ),
+        (
+            with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuModuleLoadDataEx")]),
+            "cuda:0 is not used: cuda:0: cuModuleLoadDataEx, which compiles the kernels: unknown error",
+        ),
+        (
+            with_driver(&folder, &[("HANZO_ENGINE_EMULATED_MEMORY", "300000")]),
+            "not on cuda:0: Emulated Card, driver 13.0: ",
+        ),
+        (with_driver(&folder, &[("HANZO_ENGINE_DEVICES", "cpu")]), "model ready"),
+    ];
+    for (environment, why) in cases {
+        let mut engined = Engined::start_with(&environment);
+        let log = std::mem::take(&mut engined.before_ready);
+        let lines = log.iter().filter(|line| line.contains(why)).count();
+        assert_eq!(lines, 1, "{why}: {log:#?}");
+        assert!(
+            log.last().is_some_and(|line| line.contains("device=\"cpu: ") || line.contains("device=cpu: ")),
+            "{log:#?}"
+        );
+        assert!(!said(&engined, 4).await.expect("it is served").is_empty());
+    }
+    // Nothing else was asked for.
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(dir.path().join("engine.toml"), "").expect("written");
+    let output = engined(&dir)
+        .args(["--grpc-port", "0", "--admin-port", "0", "--device", "cuda:0"])
+        .envs(with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "all")]))
+        .output()
+        .expect("engined starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("engined: cuda:0: cuInit: unknown error"), "{error}");
+}
+
+/// A card says the same as the processor, and what it takes is of its own memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_is_found_and_used() {
+    let folder = driver_folder();
+    let on_card = Engined::start_with(&with_driver(&folder, &[]));
+    let on_processor = Engined::start_as(&["--device", "cpu"], &[]);
+    let text = said(&on_card, 24).await.expect("it is served");
+    assert_eq!(text, said(&on_processor, 24).await.expect("it is served"));
+    let mut client = EngineClient::connect(on_card.grpc.clone()).await.expect("it listens");
+    let stats = client.stats(StatsRequest::default()).await.expect("it answers").into_inner();
+    let status = stats.models[0].status.as_ref().expect("a status");
+    assert_eq!(status.device, "cuda:0: Emulated Card, driver 13.0");
+    assert_eq!(
+        stats.memory_used_bytes,
+        status.weights_bytes + status.kv_bytes + status.scratch_bytes,
+        "{status:?}"
+    );
+}
+
+/// A card that fails for good ends the worker, and the error says so. In this process there is no more of it, so the model comes
+/// back on the processor; a process of its own comes back on the card.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_card_that_fails_ends_its_worker() {
+    let folder = driver_folder();
+    let environment = with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuStreamSynchronize@60!")]);
+    for (isolation, device) in [("thread", "cpu: "), ("process", "cuda:0: ")] {
+        if isolation == "process" && !cfg!(target_os = "linux") {
+            continue;
+        }
+        let engined = Engined::start_as(&["--isolation", isolation], &environment);
+        let error = said(&engined, 200).await.expect_err("it fails in the middle");
+        assert!(!error.message().is_empty());
+        let failed = engined.wait_for("model failed");
+        assert!(
+            failed.contains("unspecified launch failure (CUDA error 719)")
+                && failed.contains("this process cannot use the card any more"),
+            "{failed}"
+        );
+        let ready = engined.wait_for("model ready");
+        assert!(ready.contains(device), "{isolation}: {ready}");
+        assert!(!said(&engined, 4).await.expect("it is served again").is_empty());
+    }
 }

@@ -39,8 +39,8 @@ const STREAM_NON_BLOCKING: u32 = 1;
 /// Captures what this thread launches, and minds no other.
 const CAPTURE_THREAD_LOCAL: i32 = 1;
 /// What the entries of a launch's `extra` are.
-const PARAMS: *mut c_void = 1 as *mut c_void;
-const PARAMS_BYTES: *mut c_void = 2 as *mut c_void;
+const PARAMS: *mut c_void = ptr::without_provenance_mut(1);
+const PARAMS_BYTES: *mut c_void = ptr::without_provenance_mut(2);
 /// Where the driver's compiler says what it does not like, and in how many bytes.
 const COMPILER_WORDS: i32 = 5;
 const COMPILER_WORDS_BYTES: i32 = 6;

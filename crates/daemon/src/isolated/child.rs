@@ -34,11 +34,12 @@ use super::{
 use crate::{
     clock::{Bell, Woken},
     constraints::Constraints,
-    device::{Cpu, Origin, Steps},
+    device::{Cpu, Device, Origin, Steps},
     draft::Draft,
     launch::{Made, make, words},
     limits::{PREFIX_DISK_FLUSH, WORKER_ORDER_WAIT, WORKER_PULSE_EVERY},
     log,
+    places::{DeviceName, OnCard},
     prefix_disk::{DiskPlace, PrefixDisk},
 };
 
@@ -230,7 +231,10 @@ type Prepared = (Made, Option<TransformerSpec>, Option<Arc<PrefixDisk>>);
 fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadError> {
     let files = open.source.open_with(&open.overrides)?;
     let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
-    let device = Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights);
+    let device: Box<dyn Device> = match open.device {
+        DeviceName::Cpu => Box::new(Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights)),
+        DeviceName::Cuda(ordinal) => Box::new(OnCard::tried(ordinal, open.encoder_weights)),
+    };
     let mut percent = 0;
     let mut progress = |fraction: f32| {
         let now = (fraction.clamp(0.0, 1.0) * 100.0) as u32;
@@ -248,7 +252,7 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         kept: open.kept.as_ref().and_then(DiskPlace::open),
         bell: bell.clone(),
     };
-    let made = make(&device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
+    let made = make(&*device, &origin, (&files, draft.as_ref()), open.size, &mut progress)?;
     let disk = origin.kept.map(|(disk, _)| disk);
     Ok((made, files.decoder().map(|files| files.spec.clone()), disk))
 }
@@ -258,7 +262,14 @@ fn refusal(error: &LoadError) -> Refusal {
         LoadError::Kernel(KernelError::OutOfMemory { device, bytes, .. }) => Some((device.clone(), *bytes)),
         _ => None,
     };
-    Refusal { reason: error.to_string(), no_memory }
+    let refused_by = match error {
+        LoadError::Kernel(KernelError::Device { device, reason }) => Some((device.clone(), reason.clone())),
+        LoadError::Kernel(KernelError::UnsupportedType { device, .. }) => {
+            Some((device.clone(), error.to_string()))
+        }
+        _ => None,
+    };
+    Refusal { reason: error.to_string(), no_memory, refused_by }
 }
 
 impl Child {

@@ -256,6 +256,9 @@ impl Generator for RemoteEngine {
 
 impl From<Refusal> for LoadError {
     fn from(refusal: Refusal) -> LoadError {
+        if let Some((device, reason)) = refusal.refused_by {
+            return LoadError::Kernel(KernelError::Device { device, reason });
+        }
         match refusal.no_memory {
             Some((device, bytes)) => LoadError::Kernel(KernelError::OutOfMemory {
                 device,

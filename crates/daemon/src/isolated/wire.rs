@@ -22,6 +22,7 @@ use crate::{
     config::LogConfig,
     device::EngineSize,
     limits::WORKER_FRAME_BYTES_MAX,
+    places::DeviceName,
     prefix_disk::{DiskCounts, DiskPlace},
     source::Source,
 };
@@ -83,6 +84,8 @@ pub(super) struct Refusal {
     pub(super) reason: String,
     /// The device that had not so many bytes, where that is why.
     pub(super) no_memory: Option<(String, usize)>,
+    /// The device that cannot run it, and its words, where that is why.
+    pub(super) refused_by: Option<(String, String)>,
 }
 
 /// What an engine is made of.
@@ -95,6 +98,7 @@ pub(super) struct Open {
     pub(super) size: EngineSize,
     /// What it was planned to take.
     pub(super) memory: EngineMemory,
+    pub(super) device: DeviceName,
     pub(super) threads: Option<usize>,
     pub(super) encoder_weights: WeightType,
     pub(super) kept: Option<DiskPlace>,

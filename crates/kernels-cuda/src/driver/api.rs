@@ -115,9 +115,12 @@ impl Api {
         let mut words = std::ptr::null();
         // SAFETY: where the words go, which are the driver's and stay.
         let known = unsafe { (self.cuGetErrorString)(status, &mut words) } == 0 && !words.is_null();
-        // SAFETY: as above; they end with a zero.
-        let words =
-            if known { unsafe { CStr::from_ptr(words) }.to_string_lossy() } else { "no words for it".into() };
+        let words = if known {
+            // SAFETY: as above; they end with a zero.
+            unsafe { CStr::from_ptr(words) }.to_string_lossy()
+        } else {
+            "no words for it".into()
+        };
         let mut reason = format!("{call}: {words} (CUDA error {status})");
         if STICKY.contains(&status) {
             let _ = self.ended.set(reason.clone());

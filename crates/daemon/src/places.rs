@@ -1,0 +1,333 @@
+//! Which devices models are loaded on: cards where they are, and the processor. Each has a budget of its own.
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
+use hanzo_engine_runtime::{
+    Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
+    VoiceFiles,
+    encoder::{EncoderFiles, WeightType},
+    engine::EngineMemory,
+    spec::TransformerSpec,
+    whisper::{WhisperConfig, WhisperEngine, WhisperFiles},
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::{
+    budget::Budget,
+    config::{EngineSection, Isolation},
+    device::{Device, EngineSize, Origin, Sides, Steps, build, decoder_engine, decoder_memory},
+    limits::CARD_MEMORY_SHARE,
+};
+
+/// A device that models are loaded on, and what they may take of its memory.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) budget: Arc<Budget>,
+}
+
+/// One device, as settings name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeviceName {
+    /// The processor.
+    Cpu,
+    /// A card by its number among those that the driver shows.
+    Cuda(usize),
+}
+
+/// The devices that models may be loaded on, the first that can take one before the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// Every card that works, then the processor.
+    #[default]
+    Auto,
+    /// These.
+    These(Vec<DeviceName>),
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceName::Cpu => f.write_str("cpu"),
+            DeviceName::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Devices::Auto => f.write_str("auto"),
+            Devices::These(names) => {
+                let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("cuda:").and_then(|number| number.parse().ok())) {
+            ("cpu", _) => Ok(DeviceName::Cpu),
+            ("cuda", _) => Ok(DeviceName::Cuda(0)),
+            (_, Some(ordinal)) => Ok(DeviceName::Cuda(ordinal)),
+            _ => Err(format!("{text:?} is no device; there are cpu and cuda:0, cuda:1, …")),
+        }
+    }
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim() == "auto" {
+            return Ok(Devices::Auto);
+        }
+        let mut names = Vec::new();
+        for word in text.split(',').map(str::trim) {
+            let name = word.parse::<DeviceName>()?;
+            if names.contains(&name) {
+                return Err(format!("{name} is named twice"));
+            }
+            names.push(name);
+        }
+        Ok(Devices::These(names))
+    }
+}
+
+impl Serialize for Devices {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Devices {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A card that was found to work, and the bytes of it that models may take.
+pub(crate) struct Found {
+    pub(crate) card: OnCard,
+    pub(crate) ordinal: usize,
+    pub(crate) budget_bytes: u64,
+}
+
+/// The cards that settings ask for, each tried, in order; and whether the processor is asked for. A card that does not work is
+/// left out and named in the log where others are asked for; so is why there is none, on one line.
+///
+/// # Errors
+/// Why no device that was asked for can be used.
+pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<(Vec<Found>, bool), KernelError> {
+    let (wanted, cpu) = match &section.devices {
+        Devices::Auto if section.fixed_memory_bytes.is_some() => return Ok((Vec::new(), true)),
+        Devices::Auto => match driver.cards() {
+            Ok(cards) => (cards.iter().map(|card| card.ordinal).collect(), true),
+            Err(error) => {
+                tracing::info!("models run on the processor: {error}");
+                return Ok((Vec::new(), true));
+            }
+        },
+        Devices::These(names) => {
+            let ordinal = |name: &DeviceName| match name {
+                DeviceName::Cuda(ordinal) => Some(*ordinal),
+                DeviceName::Cpu => None,
+            };
+            (names.iter().filter_map(ordinal).collect::<Vec<_>>(), names.contains(&DeviceName::Cpu))
+        }
+    };
+    let mut found = Vec::new();
+    let mut last = None;
+    for ordinal in wanted {
+        match OnCard::open(driver, ordinal, section) {
+            Ok(card) => found.push(card),
+            Err(error) => {
+                tracing::warn!("cuda:{ordinal} is not used: {error}");
+                last = Some(error);
+            }
+        }
+    }
+    match last {
+        Some(error) if found.is_empty() && !cpu => Err(error),
+        Some(_) if found.is_empty() => {
+            tracing::warn!("models run on the processor: no card works");
+            Ok((found, cpu))
+        }
+        _ => Ok((found, cpu)),
+    }
+}
+
+/// A card, with the engines of all models on it in one context of this process; it is opened when the first is made.
+pub(crate) struct OnCard {
+    driver: Driver,
+    ordinal: usize,
+    name: String,
+    encoder_weights: WeightType,
+    card: Mutex<Option<Card>>,
+}
+
+/// What a card's failure is in the contract.
+fn failed(ordinal: usize, error: &DeviceError) -> KernelError {
+    KernelError::Device { device: format!("cuda:{ordinal}"), reason: error.to_string() }
+}
+
+impl OnCard {
+    /// Tries a card.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(crate) fn open(
+        driver: &Driver,
+        ordinal: usize,
+        section: &EngineSection,
+    ) -> Result<Found, KernelError> {
+        let card = driver.open(ordinal).map_err(|error| failed(ordinal, &error))?;
+        check(&card)?;
+        let free = card.free_bytes().map_err(|error| failed(ordinal, &error))?;
+        let (numerator, denominator) = CARD_MEMORY_SHARE;
+        let budget_bytes = free / denominator * numerator;
+        let name = card.info().to_string();
+        tracing::info!(memory_budget_bytes = budget_bytes, "models run on {name}");
+        // Under process isolation engines are others', and a context in this process would be memory for nothing.
+        let keeps = section.isolation != Some(Isolation::Process);
+        let card = Mutex::new(keeps.then_some(card));
+        let encoder_weights = section.encoder_weights;
+        let card = OnCard { driver: driver.clone(), ordinal, name, encoder_weights, card };
+        Ok(Found { card, ordinal, budget_bytes })
+    }
+
+    /// One that was tried by another process, and is opened when an engine is made.
+    pub(crate) fn tried(ordinal: usize, encoder_weights: WeightType) -> OnCard {
+        let name = DeviceName::Cuda(ordinal).to_string();
+        OnCard { driver: Driver::default(), ordinal, name, encoder_weights, card: Mutex::default() }
+    }
+
+    /// Makes a decoder's engine.
+    ///
+    /// # Errors
+    /// As [`Device::build`].
+    pub(crate) fn decoder_engine(
+        &self,
+        files: &ModelFiles,
+        sides: Sides,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Engine<CudaBackend<Card>>, LoadError> {
+        let card = self.card()?;
+        decoder_engine(&|| CudaBackend::new(card.clone()), files, sides, config, progress)
+    }
+
+    fn card(&self) -> Result<Card, KernelError> {
+        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(card) = &*card {
+            return Ok(card.clone());
+        }
+        let opened = self.driver.open(self.ordinal).map_err(|error| failed(self.ordinal, &error))?;
+        Ok(card.insert(opened).clone())
+    }
+
+    /// What counts bytes as the card's backend does.
+    fn paper(&self) -> CudaBackend<Paper> {
+        CudaBackend::new(Paper::of(self.name.clone()))
+    }
+}
+
+impl Device for OnCard {
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    /// What writes down speech reads a memory beside its cache, which the card's kernels do not; what speaks is computed outside of
+    /// the contract of kernels.
+    fn computes(&self, network: &Network) -> bool {
+        !matches!(network, Network::Whisper(_) | Network::Voice(_))
+    }
+
+    fn decoder_memory(
+        &self,
+        files: &ModelFiles,
+        draft: Option<&ModelFiles>,
+        config: &EngineConfig,
+    ) -> EngineMemory {
+        decoder_memory(&self.paper(), files, draft, config)
+    }
+
+    fn adapter_memory(
+        &self,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        step_tokens_max: usize,
+    ) -> (u64, u64) {
+        Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max)
+    }
+
+    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
+        EncoderEngine::memory(&self.paper(), files, self.encoder_weights, config)
+    }
+
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
+        WhisperEngine::memory(&self.paper(), files, self.encoder_weights, config)
+    }
+
+    fn voice_memory(&self, _files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        let reason = "it computes no networks for speech".to_owned();
+        Err(LoadError::Kernel(KernelError::Device { device: self.name.clone(), reason }))
+    }
+
+    fn build(
+        &self,
+        _origin: &Origin,
+        files: (&Opened, Option<&ModelFiles>),
+        sides: Sides,
+        size: EngineSize,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError> {
+        let card = self.card()?;
+        build(&|| CudaBackend::new(card.clone()), self.encoder_weights, files, sides, size, progress)
+    }
+}
+
+/// Whether a model that could not be loaded on a card may do on the next device: the card fails, or computes no such numbers.
+pub(crate) fn falls_back(error: &LoadError) -> bool {
+    matches!(error, LoadError::Kernel(KernelError::Device { .. } | KernelError::UnsupportedType { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named() {
+        let of = |text: &str| text.parse::<Devices>().map(|devices| devices.to_string());
+        assert_eq!("auto".parse(), Ok(Devices::Auto));
+        assert_eq!(of("cuda:1, cpu"), Ok("cuda:1,cpu".to_owned()));
+        assert_eq!(of("cuda"), Ok("cuda:0".to_owned()));
+        assert_eq!(of("cuda:0,cuda"), Err("cuda:0 is named twice".to_owned()));
+        for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu,auto", "cpu,"] {
+            let error = of(wrong).expect_err(wrong);
+            assert!(error.contains("is no device; there are cpu and cuda:0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_a_card_lacks_falls_back_and_what_a_file_lacks_does_not() {
+        let device = "cuda:0".to_owned();
+        let dtype = hanzo_engine_kernels::DType::F32;
+        let unsupported =
+            KernelError::UnsupportedType { tensor: "a".to_owned(), dtype, device: device.clone() };
+        assert!(falls_back(&unsupported.into()));
+        assert!(falls_back(&KernelError::Device { device, reason: "lost".to_owned() }.into()));
+        let bad = KernelError::BadShape { tensor: "a".to_owned(), reason: "odd".to_owned() };
+        assert!(!falls_back(&bad.into()));
+    }
+}
