@@ -12,7 +12,7 @@ use std::{
 use hanzo_engine_runtime::{
     LoadError, Network, Opened, StepError, engine::check_vocabulary, whisper::Vocabulary,
 };
-use hanzo_engine_voice::Script;
+use hanzo_engine_voice::{EspeakNg, Script};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -134,7 +134,7 @@ pub(crate) fn make(
     let listener = files.whisper().map(|files| Vocabulary::new(files, text.tokenizer.clone()));
     let listener = listener.transpose()?.map(Arc::new);
     let script = match &files.network {
-        Network::Voice(files) => Some(Arc::new(Script::new(files)?)),
+        Network::Voice(files) => Some(Arc::new(Script::new(files, EspeakNg::installed())?)),
         Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) => None,
     };
     let sides = Sides { text, embedder, listener, script };

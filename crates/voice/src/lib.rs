@@ -20,3 +20,4 @@ pub use engine::{SpeechJob, VoiceEngine};
 pub use error::SpeakError;
 pub use script::{Ask, Input, Piece, Refused, Script, Speech, VoiceInfo};
 pub use speaker::{Speaker, memory};
+pub use text::EspeakNg;

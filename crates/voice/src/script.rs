@@ -6,7 +6,7 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 
 use crate::kokoro::KokoroConfig;
 use crate::limits::{BLEND_MAX, PHONEMES_CHARS_MAX, TEXT_CHARS_MAX};
-use crate::text::{Reader, sentences};
+use crate::text::{EspeakNg, Reader, sentences};
 use crate::vits::VitsConfig;
 use crate::weights::Weights;
 
@@ -130,12 +130,12 @@ fn refused<T>(field: &'static str, reason: impl Into<String>) -> Result<T, Refus
 }
 
 impl Script {
-    /// Of a model's files.
+    /// Of a model's files; what the program itself cannot read is for `espeak`.
     ///
     /// # Errors
     /// [`LoadError`] naming the setting.
-    pub fn new(files: &VoiceFiles) -> Result<Script, LoadError> {
-        let reader = Reader::of(files)?;
+    pub fn new(files: &VoiceFiles, espeak: Option<EspeakNg>) -> Result<Script, LoadError> {
+        let reader = Reader::of(files, espeak)?;
         if files.kind == VoiceKind::Kokoro {
             let style = 2 * KokoroConfig::read(&files.config_file, &files.config)?.style;
             let default = files.voices.iter().position(|(name, _)| name == "af_heart").unwrap_or(0);

@@ -124,7 +124,7 @@ def piper(network, path):
         if name.endswith("log_scale"):
             tensors.append(("/dp/flows.0/Exp_output_0", torch.exp(-value)))
             continue
-        if any(part in name for part in ["q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"]):
+        if any(part in name for part in [".q_proj.weight", ".k_proj.weight", ".v_proj.weight", ".out_proj.weight"]):
             value = value.unsqueeze(-1)
         tensors.append((original(name), value))
     initializers, nodes = [], []

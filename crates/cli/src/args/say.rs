@@ -48,8 +48,9 @@ impl SayFormat {
   hanzo-engine say -m ./kokoro --voice bm_george --speed 1.2 --input chapter.txt -o chapter.opus
   hanzo-engine say -m ./kokoro --voice af_heart:0.7+af_bella:0.3 \"A blend.\" -o - | aplay
   hanzo-engine say -m ./kokoro --voices
+  hanzo-engine say -m ./en_US-lessac-medium.onnx --speed 0.9 \"A voice of Piper's.\" -o piper.flac
 
-Sound is written as it is made, sentence by sentence. The file's name says its format unless --format does; to stdout goes wav. Words that no dictionary has are said by their letters, and told.
+Sound is written as it is made, sentence by sentence. The file's name says its format unless --format does; to stdout goes wav. Words that no dictionary has are said as espeak-ng says them where it is installed, else by their letters, and told.
 
 A running daemon does the work where one answers; else this process loads the model itself.")]
 pub(crate) struct SayArgs {

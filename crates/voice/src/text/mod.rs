@@ -2,14 +2,15 @@
 
 mod english;
 mod espeak;
+mod ipa;
 mod letters;
 mod normalize;
 mod numbers;
 mod reader;
 mod sentences;
 
-pub(crate) use english::{Dialect, English};
-pub(crate) use espeak::espeak;
-pub(crate) use normalize::normalize;
+use english::{Dialect, English};
+pub use espeak::EspeakNg;
+use normalize::normalize;
 pub(crate) use reader::Reader;
 pub(crate) use sentences::sentences;

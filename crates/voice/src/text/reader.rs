@@ -1,10 +1,11 @@
 //! How a model reads: which signs it knows, how a text becomes those, and what stands between and around them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
+use unicode_normalization::UnicodeNormalization as _;
 
-use super::{Dialect, English, espeak, normalize, sentences};
+use super::{Dialect, English, EspeakNg, ipa, normalize, sentences};
 use crate::kokoro::KokoroConfig;
 use crate::limits::UNKNOWN_WORDS_MAX;
 use crate::script::Refused;
@@ -16,6 +17,7 @@ pub(crate) struct Reader {
     pub(crate) signs_max: usize,
     around: Around,
     says: Says,
+    espeak: Option<EspeakNg>,
     /// The language of all texts, where the voice does not say it; empty: not known.
     pub(crate) language: String,
 }
@@ -36,7 +38,7 @@ enum Around {
 enum Says {
     /// By misaki's dictionaries, in its own signs.
     Misaki,
-    /// By the same, in those of the International Phonetic Alphabet as espeak-ng writes them.
+    /// By espeak-ng, in the letters of the International Phonetic Alphabet; where it is not there, English by misaki.
     Ipa,
     /// By its letters.
     Letters { lower: bool },
@@ -45,16 +47,17 @@ enum Says {
 }
 
 impl Reader {
-    /// Of a model's files.
+    /// Of a model's files; what dictionaries do not have is for `espeak`.
     ///
     /// # Errors
     /// [`LoadError`] naming the setting.
-    pub(crate) fn of(files: &VoiceFiles) -> Result<Reader, LoadError> {
-        match files.kind {
-            VoiceKind::Kokoro => kokoro(files),
-            VoiceKind::Vits => vits(files),
-            VoiceKind::Piper => piper(files),
-        }
+    pub(crate) fn of(files: &VoiceFiles, espeak: Option<EspeakNg>) -> Result<Reader, LoadError> {
+        let reader = match files.kind {
+            VoiceKind::Kokoro => kokoro(files)?,
+            VoiceKind::Vits => vits(files)?,
+            VoiceKind::Piper => piper(files)?,
+        };
+        Ok(Reader { espeak, ..reader })
     }
 
     /// The first letter that is no sign of the model's.
@@ -91,7 +94,8 @@ impl Reader {
         }
     }
 
-    /// Sentences of a text in the model's signs, in `language`; words that no dictionary has go to `unknown`.
+    /// Sentences of a text in the model's signs, in `language`; words that were said by their letters, because nothing else knows
+    /// them, go to `unknown`.
     ///
     /// # Errors
     /// [`Refused`] naming the field.
@@ -101,49 +105,164 @@ impl Reader {
         language: &str,
         unknown: &mut Vec<String>,
     ) -> Result<Vec<String>, Refused> {
-        let refused = |field, reason: String| Err(Refused { field, reason });
         match &self.says {
-            Says::Nothing(reason) => refused("text", reason.clone()),
+            Says::Nothing(reason) => Err(Refused { field: "text", reason: reason.clone() }),
             Says::Letters { lower } => {
-                if !language.is_empty() && !same_language(language, &self.language) {
-                    let own = &self.language;
-                    return refused(
-                        "language",
-                        format!("{:?}: the model speaks {own:?} alone", short(language, 20)),
-                    );
-                }
+                self.must_speak(language)?;
                 let english = same_language("en", &self.language);
                 let cased = |text: String| if *lower { text.to_lowercase() } else { text };
                 let word = |sentence: String| cased(if english { normalize(&sentence) } else { sentence });
                 Ok(sentences(text).into_iter().map(word).collect())
             }
-            Says::Misaki | Says::Ipa => {
-                let dialect = dialect(if language.is_empty() { &self.language } else { language })?;
-                let mut runs = Vec::new();
-                for sentence in sentences(text) {
-                    let words = normalize(&sentence);
-                    let Some((phonemes, new)) = English::of(dialect).phonemes(&words) else {
-                        let shown = short(&sentence, 60);
-                        return refused(
-                            "text",
-                            format!("no phonemes were found for {shown:?}; send them as phonemes"),
-                        );
-                    };
-                    for word in new {
-                        if unknown.len() < UNKNOWN_WORDS_MAX && !unknown.contains(&word) {
-                            unknown.push(word);
-                        }
-                    }
-                    let phonemes = phonemes.trim();
-                    runs.push(match self.says {
-                        Says::Ipa => espeak(phonemes),
-                        _ => phonemes.to_owned(),
-                    });
+            Says::Ipa => {
+                self.must_speak(language)?;
+                let voice = if language.is_empty() { &self.language } else { language };
+                if let Some(runs) = self.by_espeak(text, voice, ipa::plain) {
+                    // Letters and their marks apart, as Piper has them.
+                    return Ok(runs.into_iter().map(|run| run.nfd().collect()).collect());
                 }
-                Ok(runs)
+                let Some(dialect) = dialect(voice) else {
+                    let own = &self.language;
+                    let hint = "install espeak-ng on the engine's machine, or send phonemes as espeak-ng --ipa writes them";
+                    let reason = format!(
+                        "it is to be read as {own:?}, of which the program itself knows nothing: {hint}"
+                    );
+                    return Err(Refused { field: "text", reason });
+                };
+                let runs = self.english(text, dialect, unknown)?;
+                Ok(runs.iter().map(|run| ipa::of_misaki(run)).collect())
+            }
+            Says::Misaki => {
+                let language = if language.is_empty() { &self.language } else { language };
+                if let Some(dialect) = dialect(language) {
+                    return self.english(text, dialect, unknown);
+                }
+                let others =
+                    ESPEAKS.iter().find(|(code, _)| code.eq_ignore_ascii_case(&language.replace('_', "-")));
+                let runs = others.and_then(|(_, voice)| self.by_espeak(text, voice, ipa::to_kokoro));
+                runs.ok_or_else(|| {
+                    let hint = "English is read (en-us, en-gb), and where espeak-ng is installed on the engine's machine es, fr, hi, it \
+                                and pt-br; send phonemes for other languages";
+                    Refused { field: "language", reason: format!("{:?}: {hint}", short(language, 20)) }
+                })
             }
         }
     }
+
+    /// Whether the model's texts are of this language, which may be left out.
+    fn must_speak(&self, language: &str) -> Result<(), Refused> {
+        if language.is_empty() || same_language(language, &self.language) {
+            return Ok(());
+        }
+        let own = &self.language;
+        let reason = format!("{:?}: the model speaks {own:?} alone", short(language, 20));
+        Err(Refused { field: "language", reason })
+    }
+
+    /// Sentences in misaki's signs. Words that its dictionaries lack are espeak-ng's, where it is there.
+    fn english(
+        &self,
+        text: &str,
+        dialect: Dialect,
+        unknown: &mut Vec<String>,
+    ) -> Result<Vec<String>, Refused> {
+        let read = |sentence: &str, known: &HashMap<String, String>| {
+            let said = English::of(dialect).phonemes(sentence, known);
+            let said = said.map(|(phonemes, new)| (phonemes.trim().to_owned(), new));
+            said.ok_or_else(|| {
+                let shown = short(sentence, 60);
+                let reason = format!("no phonemes were found for {shown:?}; send them as phonemes");
+                Refused { field: "text", reason }
+            })
+        };
+        let sentences: Vec<String> = sentences(text).iter().map(|sentence| normalize(sentence)).collect();
+        let mut known = HashMap::new();
+        let mut runs = Vec::with_capacity(sentences.len());
+        for sentence in &sentences {
+            runs.push(read(sentence, &known)?);
+        }
+        if let Some(espeak) = &self.espeak {
+            let words = once(runs.iter().flat_map(|(_, new)| new));
+            if let Some(said) = espeak.phonemes(dialect.code(), &words) {
+                let british = dialect == Dialect::British;
+                known =
+                    words.into_iter().zip(said.iter().map(|word| ipa::to_misaki(word, british))).collect();
+                for (sentence, run) in sentences.iter().zip(&mut runs).filter(|(_, run)| !run.1.is_empty()) {
+                    *run = read(sentence, &known)?;
+                }
+            }
+        }
+        unknown.extend(once(runs.iter().flat_map(|(_, new)| new)));
+        Ok(runs.into_iter().map(|(run, _)| run).collect())
+    }
+
+    /// Sentences by espeak-ng, in the letters that `to` makes of its own. `None` where it is not there, or fails.
+    fn by_espeak(&self, text: &str, voice: &str, to: impl Fn(&str) -> String) -> Option<Vec<String>> {
+        let espeak = self.espeak.as_ref()?;
+        let english = same_language("en", voice);
+        let sentence = |sentence: String| clauses(&if english { normalize(&sentence) } else { sentence });
+        let sentences: Vec<Vec<(String, String)>> = sentences(text).into_iter().map(sentence).collect();
+        let said = |clause: &(String, String)| clause.0.chars().any(char::is_alphanumeric);
+        let parts: Vec<String> = sentences
+            .iter()
+            .flatten()
+            .filter(|clause| said(clause))
+            .map(|(words, _)| words.clone())
+            .collect();
+        let mut phonemes = espeak.phonemes(voice, &parts)?.into_iter();
+        let mut clause = |clause: &(String, String)| {
+            let words = if said(clause) { phonemes.next().map(|said| to(&said)) } else { None };
+            words.unwrap_or_default() + &clause.1
+        };
+        let run =
+            |sentence: &Vec<(String, String)>| sentence.iter().map(&mut clause).collect::<Vec<_>>().join(" ");
+        Some(sentences.iter().map(run).collect())
+    }
+}
+
+/// Languages that Kokoro's voices say by espeak-ng's phonemes, and its names of them (misaki, `espeak.py`).
+const ESPEAKS: [(&str, &str); 7] = [
+    ("es", "es"),
+    ("fr", "fr-fr"),
+    ("fr-fr", "fr-fr"),
+    ("hi", "hi"),
+    ("it", "it"),
+    ("pt", "pt-br"),
+    ("pt-br", "pt-br"),
+];
+
+/// A sentence's parts that are said in one breath, each with the signs that end it.
+fn clauses(sentence: &str) -> Vec<(String, String)> {
+    const SIGNS: [char; 17] =
+        [',', '.', ';', ':', '!', '?', '…', '—', '–', '。', '！', '？', '，', '؟', '،', '।', '、'];
+    let mut clauses: Vec<(String, String)> = vec![Default::default()];
+    for word in sentence.split_whitespace() {
+        let bare = word.trim_end_matches(|sign| SIGNS.contains(&sign) || "\"'»”’)]".contains(sign));
+        // An apostrophe alone belongs to the word.
+        let bare = if word[bare.len()..].contains(SIGNS) { bare } else { word };
+        let Some((words, signs)) = clauses.last_mut() else { break };
+        if !words.is_empty() && !bare.is_empty() {
+            words.push(' ');
+        }
+        words.push_str(bare);
+        signs.extend(word[bare.len()..].chars().filter(|sign| SIGNS.contains(sign)));
+        if !signs.is_empty() {
+            clauses.push(Default::default());
+        }
+    }
+    clauses.retain(|(words, signs)| !words.is_empty() || !signs.is_empty());
+    clauses
+}
+
+/// Words without those that were there before, as many as are told.
+fn once<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for word in words {
+        if found.len() < UNKNOWN_WORDS_MAX && !found.contains(word) {
+            found.push(word.clone());
+        }
+    }
+    found
 }
 
 fn short(text: &str, most: usize) -> String {
@@ -160,14 +279,12 @@ fn same_language(a: &str, b: &str) -> bool {
     first(a) == first(b)
 }
 
-fn dialect(language: &str) -> Result<Dialect, Refused> {
+/// English, if it is that.
+fn dialect(language: &str) -> Option<Dialect> {
     match language.to_ascii_lowercase().replace('_', "-").as_str() {
-        "en" | "en-us" | "english" => Ok(Dialect::American),
-        "en-gb" | "en-uk" | "en-gb-x-rp" => Ok(Dialect::British),
-        other => {
-            let hint = "texts are read in English alone (en-us, en-gb); send phonemes for other languages";
-            Err(Refused { field: "language", reason: format!("{:?}: {hint}", short(other, 20)) })
-        }
+        "en" | "en-us" | "eng" | "english" => Some(Dialect::American),
+        "en-gb" | "en-uk" | "en-gb-x-rp" => Some(Dialect::British),
+        _ => None,
     }
 }
 
@@ -178,6 +295,7 @@ fn kokoro(files: &VoiceFiles) -> Result<Reader, LoadError> {
         signs_max: config.tokens_max - 2,
         around: Around::Ends(0),
         says: Says::Misaki,
+        espeak: None,
         language: String::new(),
     })
 }
@@ -211,7 +329,14 @@ fn vits(files: &VoiceFiles) -> Result<Reader, LoadError> {
     let language = settings["language"].as_str().unwrap_or_default().to_owned();
     let language =
         if matches!(says, Says::Ipa) && language.is_empty() { "en-us".to_owned() } else { language };
-    Ok(Reader { signs, signs_max: files.info.context_tokens_max as usize, around, says, language })
+    Ok(Reader {
+        signs,
+        signs_max: files.info.context_tokens_max as usize,
+        around,
+        says,
+        espeak: None,
+        language,
+    })
 }
 
 fn piper(files: &VoiceFiles) -> Result<Reader, LoadError> {
@@ -230,10 +355,104 @@ fn piper(files: &VoiceFiles) -> Result<Reader, LoadError> {
     let language = language.unwrap_or_default().to_owned();
     let says = match text("/phoneme_type") {
         "text" => Says::Letters { lower: false },
-        _ if same_language("en", &language) => Says::Ipa,
-        _ => Says::Nothing(format!(
-            "this voice speaks {language:?}, and texts are read in English alone: send phonemes, as espeak-ng --ipa writes them"
-        )),
+        _ => Says::Ipa,
     };
-    Ok(Reader { signs, signs_max: files.info.context_tokens_max as usize, around, says, language })
+    Ok(Reader {
+        signs,
+        signs_max: files.info.context_tokens_max as usize,
+        around,
+        says,
+        espeak: None,
+        language,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::espeak::tests::{alone, stand_in};
+
+    /// A reader of these texts; its signs are numbered in order, blank, beginning and end first.
+    fn reader(says: Says, language: &str, espeak: Option<EspeakNg>) -> Reader {
+        let signs = "_^$ abcdefghijklmnopqrstuvwxyzˈ,.!?\u{327}".chars().zip(0..).collect();
+        let around = Around::Piper { start: 1, blank: 0, end: 2 };
+        Reader { signs, signs_max: 512, around, says, espeak, language: language.to_owned() }
+    }
+
+    fn runs(reader: &Reader, text: &str, language: &str) -> (Result<Vec<String>, Refused>, Vec<String>) {
+        let mut unknown = Vec::new();
+        (reader.runs(text, language, &mut unknown), unknown)
+    }
+
+    #[test]
+    fn sentences_come_apart_where_one_breathes() {
+        let apart = |text: &str| {
+            let clauses = clauses(text).into_iter().map(|(words, signs)| format!("{words}|{signs}"));
+            clauses.collect::<Vec<_>>()
+        };
+        assert_eq!(apart("Um 10:30, sagte er; \"gut!\""), ["Um 10:30|,", "sagte er|;", "\"gut|!"]);
+        assert_eq!(apart("the dogs' 3.5 …"), ["the dogs' 3.5|…"]);
+        assert!(apart("  ").is_empty());
+    }
+
+    #[test]
+    fn other_languages_are_espeak_ngs() {
+        let (_alone, folder) = (alone(), tempfile::tempdir().unwrap());
+        let german = r#"[ "$7" = de ] && tr 'GTç' 'gtç'"#;
+        let piper = reader(Says::Ipa, "de", Some(stand_in(folder.path(), german)));
+        let (said, unknown) = runs(&piper, "Guten Tag, façade! Wie geht es?", "");
+        assert_eq!(
+            said.unwrap(),
+            ["guten tag, fac\u{327}ade!", "Wie geht es?"],
+            "marks have signs of their own"
+        );
+        assert!(unknown.is_empty());
+        assert_eq!(piper.surrounded(&piper.tokens("a,")), [1, 0, 4, 0, 31, 0, 2]);
+        // It speaks one language, and without the program none that the program itself does not know.
+        let refused = runs(&piper, "Bonjour", "fr").0.unwrap_err();
+        assert_eq!(
+            (refused.field, refused.reason.contains("\"de\" alone")),
+            ("language", true),
+            "{refused:?}"
+        );
+        let alone = runs(&reader(Says::Ipa, "de", None), "Guten Tag", "").0.unwrap_err();
+        assert_eq!((alone.field, alone.reason.contains("install espeak-ng")), ("text", true), "{alone:?}");
+        // Kokoro's Spanish voices likewise, in its own signs.
+        let spanish = r#"[ "$7" = es ] && sed -e 's/ocho/ˈot^ʃo/'"#;
+        let kokoro = reader(Says::Misaki, "", Some(stand_in(folder.path(), spanish)));
+        assert_eq!(runs(&kokoro, "ocho.", "es").0.unwrap(), ["ˈoʧo."]);
+        assert_eq!(runs(&kokoro, "ocho.", "xx").0.unwrap_err().field, "language");
+        assert_eq!(runs(&reader(Says::Misaki, "", None), "ocho.", "es").0.unwrap_err().field, "language");
+    }
+
+    #[test]
+    fn words_that_nobody_knows_are_told() {
+        let (_alone, folder) = (alone(), tempfile::tempdir().unwrap());
+        let text = "The blorf sees the zwitching blorf.";
+        let (by_letters, unknown) = runs(&reader(Says::Misaki, "", None), text, "en-us");
+        let by_letters = by_letters.unwrap().remove(0);
+        assert_eq!(unknown, ["blorf", "zwitching"]);
+        assert_eq!(by_letters.matches("blˈɔɹf").count(), 2, "{by_letters}");
+        // It knows words, one line each; of what it does not say anything of, nothing changes.
+        let knows = r#"[ "$7" = en-us ] && sed -e 's/blorf/blˈoː^ɹf/' -e 's/zwitching/zwˈɪt^ʃɪŋ/'"#;
+        let known = reader(Says::Misaki, "", Some(stand_in(folder.path(), knows)));
+        let (said, unknown) = runs(&known, text, "en-us");
+        assert_eq!((said.unwrap().remove(0), unknown), (by_letters.clone(), Vec::<String>::new()));
+        let fails = reader(Says::Misaki, "", Some(stand_in(folder.path(), "exit 1")));
+        let (said, unknown) = runs(&fails, text, "en-us");
+        assert_eq!((said.unwrap().remove(0), unknown.len()), (by_letters, 2));
+        // A voice of other letters has them of misaki where the program is not there.
+        let (said, unknown) = runs(&reader(Says::Ipa, "en-us", None), "See the blorf.", "");
+        let said = said.unwrap().remove(0);
+        assert!(said.starts_with("sˈiː") && said.contains("blˈɔːɹf"), "{said}");
+        assert_eq!(unknown, ["blorf"]);
+    }
+
+    #[test]
+    fn a_letter_reader_reads_letters() {
+        let by_letters = reader(Says::Letters { lower: true }, "eng", None);
+        assert_eq!(runs(&by_letters, "Dr. No has 2.", "en").0.unwrap(), ["doctor no has two."]);
+        let german = reader(Says::Letters { lower: true }, "deu", None);
+        assert_eq!(runs(&german, "Hat 2.", "").0.unwrap(), ["hat 2."]);
+    }
 }
