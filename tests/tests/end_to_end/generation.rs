@@ -4,7 +4,10 @@ use std::path::Path;
 
 use hanzo_engine_daemon::{DEMO_GGUF, DEMO_MODEL};
 use hanzo_engine_proto::v1::{Capability, LoadRequest};
-use hanzo_engine_tests::{demo, rig::Rig};
+use hanzo_engine_tests::{
+    demo,
+    rig::{Rig, streamed_text},
+};
 use serde_json::{Value, json};
 
 const SUM: &str = "What is 17 + 25?";
@@ -66,6 +69,49 @@ async fn reasoning_is_as_long_as_it_may_be_and_an_answer_follows() {
         more["chat_template_kwargs"] = json!({});
         assert_eq!(parts(&rig.chat(SUM, more).await.2).2, 0);
     }
+    rig.ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_stops_at_its_end_unless_that_is_ignored() {
+    let rig = Rig::start().await;
+    const QUESTION: &str = "What is the capital of France?";
+    // As `data/golden.json` has it: eight tokens, the last of which is the end.
+    const UNTIL_END: u64 = 8;
+    let ask = async |more: Value| {
+        let mut body = json!({"temperature": 0, "max_tokens": 40});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (status, _, answer) = rig.chat(QUESTION, body.clone()).await;
+        assert_eq!(status, 200, "{more}: {answer}");
+        let choice = &answer["choices"][0];
+        let text = choice["message"]["content"].as_str().expect("a text").to_owned();
+        let reason = choice["finish_reason"].as_str().expect("a reason").to_owned();
+        let (events, done) = rig.chat_stream(QUESTION, body).await;
+        let last = events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).last();
+        assert!(done && last == Some(&reason), "{more}: {last:?}, not {reason}");
+        assert_eq!(streamed_text(&events, 0), text, "{more}");
+        (text, reason, answer["usage"]["completion_tokens"].as_u64().expect("a count"))
+    };
+    let (whole, reason, tokens) = ask(json!({})).await;
+    assert_eq!((reason.as_str(), tokens), ("stop", UNTIL_END), "{whole}");
+    assert!(whole.contains("Paris") && !whole.contains("<|"), "{whole}");
+    // With room for all but the end, which is what the last place was for.
+    let (text, reason, tokens) = ask(json!({"max_tokens": UNTIL_END - 1})).await;
+    assert_eq!((text.as_str(), reason.as_str(), tokens), (whole.as_str(), "length", UNTIL_END - 1));
+    // It goes on where the end is ignored, from the same text, and however much the end is wished for.
+    for more in
+        [json!({}), json!({"logit_bias": {"4089": 100}}), json!({"temperature": 2, "seed": 3, "top_k": 2})]
+    {
+        let mut body = json!({"ignore_eos": true});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let (text, reason, tokens) = ask(body).await;
+        assert_eq!((reason.as_str(), tokens), ("length", 40), "{more}: {text}");
+        assert!(text.starts_with(&whole) || more.get("temperature").is_some(), "{more}: {text}");
+        assert!(!text.contains("<|im_end|>"), "{more}: {text}");
+    }
+    // Wished for so much it comes at once where it is not ignored.
+    let (text, reason, tokens) = ask(json!({"logit_bias": {"4089": 100}})).await;
+    assert_eq!((text.as_str(), reason.as_str(), tokens), ("", "stop", 1));
     rig.ended().await;
 }
 

@@ -1,6 +1,7 @@
 //! The demo model against values computed by an independent implementation (transformers, float32): prompts,
 //! token ids, greedy continuations, and the share of the held-out tasks it solves.
 
+use hanzo_engine_runtime::FinishReason;
 use hanzo_engine_tests::demo::{self, Asked};
 use serde_json::Value;
 
@@ -20,7 +21,7 @@ const MARGIN_MIN: f64 = 0.05;
 fn prompts_and_greedy_continuations_are_the_reference_s() {
     let golden: Value = serde_json::from_str(&data("golden.json")).expect("JSON");
     let mut engine = demo::engine();
-    let mut compared = 0;
+    let (mut compared, mut stopped) = (0, 0);
     for row in golden["prompts"].as_array().expect("prompts") {
         let chat =
             demo::chat(&row["messages"], &row["tools"], row["enable_thinking"].as_bool().expect("a bool"));
@@ -36,12 +37,28 @@ fn prompts_and_greedy_continuations_are_the_reference_s() {
         let until = row["ids_until_eos"].as_u64().expect("a count") as usize;
         let sure = until - usize::from(until < 64);
         let want = ids(&row["greedy_ids"]);
-        let answer =
-            demo::run(&mut engine, [Asked::greedy(prompt.tokens).tokens(64).past_the_end()]).remove(0);
-        assert_eq!(answer.tokens[..sure], want[..sure], "{}", prompt.text);
+        let asked = Asked::greedy(prompt.tokens).tokens(64);
+        let answers = demo::run(&mut engine, [asked.clone().past_the_end(), asked]);
+        let [past, answer] = &answers[..] else { panic!("{} answers", answers.len()) };
+        assert_eq!(past.tokens[..sure], want[..sure], "{}", prompt.text);
+        // Where the end is not ignored, it is drawn where the reference draws it, and nothing after it.
+        assert_eq!(answer.tokens[..], want[..until], "{}", prompt.text);
+        let eos = &engine.text().eos;
+        let ends = |tokens: &[u32]| tokens.iter().filter(|token| eos.contains(token)).count();
+        if until < 64 {
+            assert_eq!(answer.reason, Some(FinishReason::Stop), "{}", prompt.text);
+            assert!(answer.tokens.last().is_some_and(|last| eos.contains(last)), "{:?}", answer.tokens);
+            assert_eq!(ends(&answer.tokens), 1, "{:?}", answer.tokens);
+            stopped += 1;
+        } else {
+            assert_eq!(answer.reason, Some(FinishReason::Length), "{}", prompt.text);
+        }
+        // Where it is, it is never drawn, however likely, and the answer is as long as it may be.
+        assert_eq!((past.tokens.len(), ends(&past.tokens)), (64, 0), "{:?}", past.tokens);
+        assert_eq!(past.reason, Some(FinishReason::Length), "{}", prompt.text);
         compared += 1;
     }
-    assert!(compared > 10, "{compared} prompts compared");
+    assert!(compared > 10 && stopped > 8, "{compared} prompts compared, {stopped} of which stop");
 }
 
 #[test]
