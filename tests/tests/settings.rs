@@ -74,6 +74,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "tokenizer": "/var/lib/hanzo-engine/tokenizer",
         "override_kv": ["general.name=str:Mine"],
         "rope_scaling": "yarn",
+        "mmproj": "/var/lib/hanzo-engine/mmproj.gguf",
         "rope_scale": 4.0,
         "rope_freq_base": 1000000.0,
         "yarn_orig_ctx": 32768,

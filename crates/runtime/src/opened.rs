@@ -12,7 +12,7 @@ use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
 use crate::mapped::ModelBytes;
 use crate::network::isq_types;
-use crate::overrides::{Overrides, Watched};
+use crate::overrides::{Mmproj, Overrides, Watched};
 use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
@@ -64,6 +64,16 @@ impl Opened {
     /// As [`Opened::open`].
     pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
         let mut opened = Self::open_stored(path, overrides)?;
+        if let Mmproj::File(tower) = &overrides.mmproj
+            && (path.is_dir() || opened.decoder().is_none())
+        {
+            return Err(LoadError::Unsupported {
+                file: path.display().to_string(),
+                key: "mmproj".into(),
+                value: tower.display().to_string(),
+                reason: "it goes with the GGUF file of a model that generates; a folder says itself what sees for it".into(),
+            });
+        }
         opened.quantise(overrides)?;
         Ok(opened)
     }
@@ -154,7 +164,8 @@ impl Opened {
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Encoder(files), stated, Pooling::Mean)
         } else {
-            let files = load::gguf::assemble(name, gguf, files)?;
+            let mut files = load::gguf::assemble(name, gguf, files)?;
+            files.find_tower(&overrides.mmproj, &metadata)?;
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Decoder(files), stated, Pooling::Last)
         };

@@ -26,6 +26,8 @@ pub struct Overrides {
     pub chat_template: Option<String>,
     /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
     pub tokenizer: Option<PathBuf>,
+    /// Where what sees for a GGUF file's model is.
+    pub mmproj: Mmproj,
     /// How the rotary embedding is stretched.
     pub rope: RopeOverrides,
     /// Settings by key.
@@ -34,6 +36,18 @@ pub struct Overrides {
     pub isq: Option<Isq>,
     /// What some of them are instead; of the rules that match one the last counts.
     pub topology: Vec<IsqRule>,
+}
+
+/// Where the tower of a GGUF file's model is, in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mmproj {
+    /// In the model's folder, where one fits.
+    #[default]
+    Beside,
+    /// Nowhere: its text is run alone.
+    None,
+    /// There.
+    File(PathBuf),
 }
 
 /// The stretch of a rotary embedding; what is unset stays the file's.
@@ -197,6 +211,11 @@ impl Overrides {
         let mut names = Vec::new();
         names.extend(self.chat_template.as_ref().map(|text| format!("chat_template ({} bytes)", text.len())));
         names.extend(self.tokenizer.as_ref().map(|path| format!("tokenizer={}", path.display())));
+        names.extend(match &self.mmproj {
+            Mmproj::Beside => None,
+            Mmproj::None => Some("mmproj=none".to_owned()),
+            Mmproj::File(path) => Some(format!("mmproj={}", path.display())),
+        });
         names.extend(self.rope.scaling.map(|scaling| format!("rope_scaling={}", scaling.name())));
         let number = |(name, number): (&str, Option<f32>)| number.map(|number| format!("{name}={number}"));
         names.extend(self.rope.numbers().into_iter().filter_map(number));

@@ -16,6 +16,10 @@ pub(crate) struct OverrideArgs {
     /// Tokenizer: a directory, one of its files such as tokenizer.json, or a GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) tokenizer: Option<String>,
+    /// What sees for a GGUF file's model: a projector's file (mmproj), or none for its text alone; one beside the model that fits
+    /// it is found
+    #[arg(long, value_name = "FILE")]
+    pub(crate) mmproj: Option<String>,
     /// Setting, int, float, bool or str: a key of GGUF metadata, or of config.json; may be given several times
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     pub(crate) override_kv: Vec<String>,
@@ -66,9 +70,15 @@ impl OverrideArgs {
         };
         let tokenizer = self.tokenizer.as_deref().map(connect::absolute).transpose();
         let tokenizer = tokenizer.map_err(|error| CliError::Usage(format!("--tokenizer: {error}")))?;
+        let mmproj = match self.mmproj.as_deref() {
+            None | Some("none") => Ok(self.mmproj.clone()),
+            Some(path) => connect::absolute(path).map(Some),
+        };
+        let mmproj = mmproj.map_err(|error| CliError::Usage(format!("--mmproj: {error}")))?;
         let config = OverrideConfig {
             chat_template: self.chat_template.clone(),
             tokenizer: tokenizer.map(PathBuf::from),
+            mmproj: mmproj.map(PathBuf::from),
             override_kv: self.override_kv.clone(),
             rope_scaling: self.rope_scaling.clone(),
             rope_scale: scale,
@@ -112,6 +122,7 @@ mod tests {
                 "--chat-template: /no/such",
             ),
             (OverrideArgs { tokenizer: Some("/no/such".into()), ..plain.clone() }, "--tokenizer: /no/such"),
+            (OverrideArgs { mmproj: Some("/no/such.gguf".into()), ..plain.clone() }, "--mmproj: /no/such"),
             (OverrideArgs { override_kv: vec!["x".into()], ..plain.clone() }, "--override-kv: "),
             (OverrideArgs { rope_scaling: Some("ntk".into()), ..plain.clone() }, "--rope-scaling: "),
             (
@@ -127,6 +138,8 @@ mod tests {
             let reason = refused(args);
             assert!(reason.starts_with(flag), "{flag}: {reason}");
         }
+        let blind = OverrideArgs { mmproj: Some("none".into()), ..plain.clone() };
+        assert_eq!(blind.config().unwrap().mmproj, Some("none".into()));
         let halved = OverrideArgs { rope_freq_scale: Some(0.25), ..plain.clone() };
         assert_eq!(halved.config().unwrap().rope_scale, Some(4.0));
         assert!(plain.config().unwrap().is_empty());

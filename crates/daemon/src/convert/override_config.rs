@@ -18,6 +18,8 @@ pub struct OverrideConfig {
     pub chat_template: Option<PathBuf>,
     /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
     pub tokenizer: Option<PathBuf>,
+    /// What sees for a GGUF file's model: a projector's file (mmproj), or `none`; one beside the model that fits it is found.
+    pub mmproj: Option<PathBuf>,
     /// Settings, each as `KEY=TYPE:VALUE` with `int`, `float`, `bool` or `str`.
     pub override_kv: Vec<String>,
     /// How the rotary embedding is stretched: `none`, `linear` or `yarn`.
@@ -64,6 +66,9 @@ impl OverrideConfig {
         }
         if self.yarn_orig_ctx == Some(0) {
             return Err("overrides: yarn_orig_ctx: must be at least 1".to_owned());
+        }
+        if self.mmproj.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            return Err("overrides: mmproj: must be a file or none".to_owned());
         }
         if self.isq.as_deref() == Some("") {
             return Err("overrides: isq: must be bits or the name of a type".to_owned());
@@ -114,6 +119,7 @@ impl OverrideConfig {
             yarn_beta_slow: self.yarn_beta_slow.unwrap_or(0.0),
             isq: self.isq.clone().unwrap_or_default(),
             topology,
+            mmproj: self.mmproj.as_ref().map_or_else(String::new, |path| path.display().to_string()),
         }
     }
 

@@ -6,7 +6,7 @@ use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
     Overrides,
     limits::TEMPLATE_FILE_BYTES_MAX,
-    overrides::{KeyOverride, RopeOverrides},
+    overrides::{KeyOverride, Mmproj, RopeOverrides},
 };
 
 use crate::{convert::topology, error::Error};
@@ -29,6 +29,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         yarn_beta_slow,
         isq,
         topology,
+        mmproj,
     } = wire;
     if chat_template.len() as u64 > TEMPLATE_FILE_BYTES_MAX {
         let reason =
@@ -48,6 +49,11 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         |text: &String| text.parse::<KeyOverride>().map_err(|reason| Error::field("overrides.kv", reason));
     let overrides = Overrides {
         chat_template: (!chat_template.is_empty()).then_some(chat_template),
+        mmproj: match mmproj.as_str() {
+            "" => Mmproj::Beside,
+            "none" => Mmproj::None,
+            path => Mmproj::File(PathBuf::from(path)),
+        },
         tokenizer: (!tokenizer.is_empty()).then(|| PathBuf::from(tokenizer)),
         rope: RopeOverrides {
             scaling,

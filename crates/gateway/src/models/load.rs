@@ -87,7 +87,7 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadRequest, ApiError> {
 
 /// What goes over a model's files; not what names other files.
 fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
-    for name in ["tokenizer", "topology"] {
+    for name in ["mmproj", "tokenizer", "topology"] {
         if let Some(field) = fields.take(name) {
             let problem = "not supported here; use `hanzo-engine load`, the configuration or gRPC";
             return Err(ApiError::unsupported(&field.path(), problem));
@@ -123,6 +123,7 @@ fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
         // Bits, or the name of a type.
         isq: fields.take("isq").map(bits_or_type).transpose()?.unwrap_or_default(),
         topology: Vec::new(),
+        mmproj: String::new(),
     };
     fields.finish()?;
     Ok(overrides)

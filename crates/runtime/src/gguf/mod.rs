@@ -31,7 +31,7 @@ use reader::Reader;
 const ALIGNMENT_DEFAULT: u64 = 32;
 
 /// A parsed GGUF file, or all parts of a split one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Gguf {
     /// 2 or 3.
     pub version: u32,

@@ -12,8 +12,10 @@ use super::{
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::{Gguf, Metadata};
+use crate::overrides::Mmproj;
 use crate::spec::{self, LayerPart, Names, Part, TransformerSpec};
 use crate::tensor::Tensor;
+use crate::vision::{TowerFiles, mmproj};
 
 /// Names of `general.file_type`, by number; gaps were withdrawn from the format.
 const FILE_TYPES: &[(u32, &str)] = &[
@@ -101,6 +103,25 @@ pub(crate) fn assemble(
         files,
     };
     Ok(ModelFiles { info, spec, text, tensors, tower: None, score })
+}
+
+impl ModelFiles {
+    /// Has a GGUF file's model see by a tower in a file of its own, where there is one.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming that file and what is wrong with it, or that it is another model's.
+    pub(crate) fn find_tower(&mut self, wanted: &Mmproj, metadata: &Metadata) -> Result<(), LoadError> {
+        let Some((path, gguf)) = mmproj::find(wanted, &self.info.files, &self.spec)? else { return Ok(()) };
+        let tower = TowerFiles::of_mmproj(gguf, metadata, &self.spec)?;
+        tower.spec.fit(&mut self.spec);
+        let info = &mut self.info;
+        info.parameters += tower.parameters();
+        info.size_bytes += size_bytes(std::slice::from_ref(&path))?;
+        info.not_read = &[];
+        info.files.push(path);
+        self.tower = Some(tower);
+        Ok(())
+    }
 }
 
 /// The numbers of xIELU, which are in the metadata, as the tensors that other files have of them.

@@ -83,6 +83,27 @@ impl TowerFiles {
         if is_llava && !llava::knows(config)? {
             return Ok(None);
         }
+        for tensor in &mut tensors {
+            let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
+            // SigLIP's and CLIP's classes had one inside once.
+            tensor.name = match own.strip_prefix("vision_tower.vision_model.") {
+                Some(rest) => format!("vision_tower.{rest}"),
+                None => own.to_owned(),
+            };
+        }
+        let name = directory.display().to_string();
+        TowerFiles::of_settings(&name, config, &settings, tensors, text).map(Some)
+    }
+
+    /// Of what the whole model's `config.json` and the image processor's settings say, and tensors by the names that transformers'
+    /// classes give them. `name` is for errors.
+    pub(super) fn of_settings(
+        name: &str,
+        config: &Config,
+        settings: &Config,
+        tensors: Vec<Tensor>,
+        text: &TransformerSpec,
+    ) -> Result<TowerFiles, LoadError> {
         let unsupported = |key: String, reason: String| LoadError::Unsupported {
             file: settings.file.clone(),
             value: settings.get(&key).map(ToString::to_string).unwrap_or_default(),
@@ -104,19 +125,11 @@ impl TowerFiles {
             );
             return Err(unsupported("patch_size".into(), reason));
         }
-        for tensor in &mut tensors {
-            let own = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name);
-            // SigLIP's and CLIP's classes had one inside once.
-            tensor.name = match own.strip_prefix("vision_tower.vision_model.") {
-                Some(rest) => format!("vision_tower.{rest}"),
-                None => own.to_owned(),
-            };
-        }
-        TowerFiles::resolve(&directory.display().to_string(), spec, processor, tensors).map(Some)
+        TowerFiles::resolve(name, spec, processor, tensors)
     }
 
     /// Of tensors by the names that transformers' classes give them.
-    pub(super) fn resolve(
+    fn resolve(
         name: &str,
         spec: TowerSpec,
         processor: Processor,
@@ -216,7 +229,7 @@ impl TowerFiles {
     }
 
     /// Tensors beside those of the layers.
-    fn beside(&self) -> impl Iterator<Item = &Tensor> {
+    pub(super) fn beside(&self) -> impl Iterator<Item = &Tensor> {
         let joiners = [&self.joiner].into_iter().chain(&self.deep);
         let first = [&self.patch].into_iter().chain(&self.patch_bias).chain(&self.learned);
         let first = first.chain(&self.given_norm).chain(&self.line_end);

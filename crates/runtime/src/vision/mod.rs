@@ -1,6 +1,7 @@
 //! Models that see. A tower is the one network again, over the patches of a picture instead of tokens, with what stands
 //! before and behind it (`tower`); a family is data (`spec` and a file for each, `vit` for what some share), and `layout` says in which order patches go
-//! through it. What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
+//! through it. `mmproj` reads llama.cpp's files.
+//! What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
 //! preprocessing are `hanzo-engine-media`'s.
 
 mod files;
@@ -8,6 +9,7 @@ mod gemma3;
 mod idefics3;
 mod layout;
 mod llava;
+pub(crate) mod mmproj;
 mod pixtral;
 mod qwen;
 mod sight;

@@ -22,6 +22,8 @@ const NAMES: Names = Names {
     key: "attn.key",
     value: "attn.value",
     qkv: Some("attn.qkv"),
+    // In llama.cpp's files of the first two they are apart.
+    qkv_or_apart: true,
     attention_output: "attn.proj",
     attention_norm: "norm1",
     gate: "mlp.gate_proj",
@@ -58,7 +60,12 @@ pub(super) fn knows(model_type: &str) -> bool {
 
 /// What its tensors are called.
 pub(super) fn names(spec: &TowerSpec) -> &'static Names {
-    match spec.layers.architecture.as_str() {
+    names_of(&spec.layers.architecture)
+}
+
+/// What a model type's are.
+pub(super) fn names_of(model_type: &str) -> &'static Names {
+    match model_type {
         "qwen2_vl" => &NAMES,
         "qwen2_5_vl" => &NAMES_2_5,
         _ => &NAMES_3,

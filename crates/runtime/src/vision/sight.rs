@@ -214,6 +214,10 @@ impl Sight {
                 tokens.extend(tokenizer.encode(&before, false)?);
             }
             let span = self.span(from, (index, count), frame, tokens.len());
+            // Of a picture that is so narrow that no row of a canvas is its own, the canvas is left out.
+            if span.tokens == 0 {
+                continue;
+            }
             let end = span.first + span.tokens;
             tokens.extend((span.first..end).map(|token| match span.is_token(token) {
                 true => self.line_ends[usize::from(token + 1 == end)],

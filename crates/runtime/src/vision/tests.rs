@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
@@ -16,6 +16,7 @@ use super::*;
 use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
+use crate::overrides::{Mmproj, Overrides};
 use crate::{Engine, EngineConfig, LineEnds, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
 const CASES: &[&str] = &[
@@ -97,7 +98,11 @@ fn talks(case: &str) -> Vec<Talk> {
 }
 
 fn open(case: &str) -> (Opened, Arc<TextModel>) {
-    let opened = Opened::open(&folder(case)).unwrap();
+    open_at(&folder(case))
+}
+
+fn open_at(path: &Path) -> (Opened, Arc<TextModel>) {
+    let opened = Opened::open(path).unwrap();
     let text = Arc::new(opened.text_model().unwrap());
     (opened, text)
 }
@@ -147,6 +152,7 @@ fn engine_of(
     kv_blocks: usize,
 ) -> Engine<CpuBackend> {
     let tier = Tier::detect().unwrap();
+    let room = opened.decoder().unwrap().spec.kv_room(step_tokens_max);
     let config = EngineConfig {
         kv_blocks,
         kv_type: KvType::F16,
@@ -154,7 +160,7 @@ fn engine_of(
         step_tokens_max,
         prefill_tokens_beside_decodes: step_tokens_max / 2,
         sequences_max: 8,
-        context_tokens_max: if kv_blocks < 96 { 16 * kv_blocks } else { 512 },
+        context_tokens_max: (1..=512).rev().find(|&tokens| room.blocks_of(tokens) <= kv_blocks).unwrap(),
         prefix_cache: true,
         speculation: Speculation::Ngram,
     };
@@ -303,7 +309,8 @@ fn answers_are_the_librarys_in_any_company() {
             alone.push(found);
         }
         // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
-        let needs = |of: usize| (jobs[of].prompt.len() + talks[of].greedy.len()).div_ceil(16);
+        let room = model.0.decoder().unwrap().spec.kv_room(64);
+        let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + talks[of].greedy.len());
         let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
         // Where a picture is computed as a whole it must have its place in a step.
         let least = if jobs[0].media.iter().any(|span| span.mutual) { 41 } else { 9 };
@@ -391,4 +398,119 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
     let opened = Opened::open(directory.path()).unwrap();
     assert_eq!(opened.info().not_read, ["images"]);
     assert!(opened.text_model().unwrap().sight.is_none());
+}
+
+/// Those that llama.cpp's files are beside (make_mmproj.py).
+const OF_FILES: [&str; 8] =
+    ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "pixtral", "mistral3"];
+
+fn numbers(files: &TowerFiles) -> Vec<(Vec<usize>, Vec<f32>)> {
+    let all = files.tensors.all().chain(files.beside());
+    all.map(|tensor| (tensor.shape.clone(), tensor.to_f32().unwrap())).collect()
+}
+
+#[test]
+fn a_tower_in_a_file_of_its_own_is_the_models_and_answers_as_it() {
+    for case in OF_FILES {
+        let model = open_at(&folder(case).join("text.gguf"));
+        let (own, _) = open(case);
+        let (own, found) = (files(&own), files(&model.0));
+        assert_eq!(found.spec, own.spec, "{case}");
+        // Its file does not say that pictures are cut.
+        let whole = case != "llava";
+        assert_eq!(found.processor == own.processor, whole, "{case}: {:?}", found.processor);
+        for (at, (found, own)) in numbers(found).into_iter().zip(numbers(own)).enumerate() {
+            assert_eq!(found.0, own.0, "{case}: tensor {at}");
+            // What the converter keeps in half precision loses of numbers near 0.
+            let differs = found.1.iter().zip(&own.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(differs < 1e-6, "{case}: tensor {at} {:?} differs by {differs}", own.0);
+        }
+        let info = model.0.info();
+        assert!(info.files.len() == 2 && info.not_read.is_empty(), "{info:?}");
+        let mut engine = engine(&model, 64);
+        for (id, talk) in talks(case).iter().enumerate().take(if whole { 3 } else { 1 }) {
+            assert_eq!(prompt(&model.1, talk).0, talk.tokens, "{case}");
+            engine.submit(&job(id as u64, &model.1, talk));
+            let found = finish(&mut engine).remove(&JobId(id as u64)).unwrap();
+            // A GGUF file has ends besides, which are not drawn.
+            let ends = &model.1.eos;
+            let before = talk.greedy.iter().position(|token| ends.contains(token)).unwrap_or(32);
+            assert!(before > 5, "{case} {id}: {before}");
+            assert_eq!(found.tokens[..before], talk.greedy[..before], "{case} {id}");
+        }
+    }
+}
+
+#[test]
+fn the_tower_of_another_model_is_refused_by_name() {
+    let file = |case: &str, name: &str| folder(case).join(name);
+    let with = |case: &str, tower: PathBuf| {
+        let overrides = Overrides { mmproj: Mmproj::File(tower), ..Overrides::default() };
+        Opened::open_with(&file(case, "text.gguf"), &overrides).map(drop).unwrap_err().to_string()
+    };
+    for (case, tower, named) in [
+        (
+            "gemma3",
+            file("smolvlm", "mmproj.gguf"),
+            ["smolvlm/mmproj.gguf", "idefics3", "the text model is gemma3"],
+        ),
+        ("qwen3_vl", file("qwen2_5_vl", "mmproj.gguf"), ["qwen2.5vl_merger", "qwen3vl", "another model's"]),
+        ("smolvlm", file("gemma3", "mmproj.gguf"), ["gemma3", "the text model is llama", "another model's"]),
+        ("smolvlm", file("pixtral", "mmproj.gguf"), ["smolvlm/text.gguf", "token [IMG]", "mmproj = none"]),
+        ("smolvlm", file("smolvlm", "text.gguf"), ["text.gguf", "general.architecture", "projector"]),
+        ("smolvlm", file("smolvlm", "no.gguf"), ["no.gguf", "", ""]),
+    ] {
+        let refused = with(case, tower);
+        assert!(named.iter().all(|part| refused.contains(part)), "{refused}");
+    }
+    // As wide as the text's rows it must be.
+    let (mut gguf, _) = crate::gguf::open(&file("smolvlm", "mmproj.gguf")).unwrap();
+    let (text, _) = crate::gguf::open(&file("smolvlm", "text.gguf")).unwrap();
+    let spec = crate::spec::from_gguf(&text).unwrap();
+    let wider = crate::spec::TransformerSpec { hidden: 128, ..spec.clone() };
+    let refused = TowerFiles::of_mmproj(gguf.clone(), &text.metadata, &wider).unwrap_err().to_string();
+    assert!(refused.contains("64 elements") && refused.contains("128"), "{refused}");
+    // What nothing reads could change it.
+    let mut metadata = (*gguf.metadata).clone();
+    metadata.set("clip.vision.swiglu_clamp", crate::gguf::Value::U32(1));
+    gguf.metadata = Arc::new(metadata);
+    let refused = TowerFiles::of_mmproj(gguf, &text.metadata, &spec).unwrap_err().to_string();
+    assert!(refused.contains("clip.vision.swiglu_clamp"), "{refused}");
+    // A folder says itself what sees for it.
+    let overrides =
+        Overrides { mmproj: Mmproj::File(file("smolvlm", "mmproj.gguf")), ..Overrides::default() };
+    let refused = Opened::open_with(&folder("smolvlm"), &overrides).unwrap_err().to_string();
+    assert!(refused.contains("mmproj") && refused.contains("folder"), "{refused}");
+}
+
+#[test]
+fn of_towers_beside_a_model_its_own_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = |case: &str, name: &str, to: &str| {
+        let to = directory.path().join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(folder(case).join(name), &to).unwrap();
+        to
+    };
+    let sees = |path: &Path, mmproj: Mmproj| {
+        let opened = Opened::open_with(path, &Overrides { mmproj, ..Overrides::default() }).unwrap();
+        let found = opened.info().files.get(1).cloned();
+        assert_eq!(opened.text_model().unwrap().sight.is_some(), found.is_some());
+        found
+    };
+    let text = copy("smolvlm", "text.gguf", "m-Q8_0.gguf");
+    assert_eq!(sees(&text, Mmproj::Beside), None);
+    copy("gemma3", "mmproj.gguf", "mmproj-other-f16.gguf");
+    assert_eq!(sees(&text, Mmproj::Beside), None, "that of another family");
+    let last = copy("smolvlm", "mmproj.gguf", "mmproj-m-F32.gguf");
+    assert_eq!(sees(&text, Mmproj::Beside), Some(last.clone()));
+    let best = copy("smolvlm", "mmproj.gguf", "m.mmproj-F16.gguf");
+    assert_eq!(sees(&text, Mmproj::Beside), Some(best.clone()));
+    assert_eq!(sees(&text, Mmproj::File(last.clone())), Some(last));
+    assert_eq!(sees(&text, Mmproj::None), None);
+    // Beside the folder of a quantisation.
+    let below = copy("smolvlm", "text.gguf", "Q8_0/m-Q8_0.gguf");
+    assert_eq!(sees(&below, Mmproj::Beside), Some(best));
+    let below = copy("smolvlm", "text.gguf", "other/m-Q8_0.gguf");
+    assert_eq!(sees(&below, Mmproj::Beside), None);
 }

@@ -114,8 +114,10 @@ pub(super) fn read(vision: &Config, usual: &Usual) -> Result<Vit, LoadError> {
 }
 
 impl Vit {
-    /// With learned places for the patches of squares of so many, and a row before them where there is one.
+    /// With learned places for the patches of squares of so many, and a row before them where there is one. What goes through the
+    /// layers at once is such a square.
     pub(super) fn placed(self, rows: usize) -> TransformerSpec {
-        TransformerSpec { positions: Some(PositionTable { rows, offset: 0 }), ..self.layers }
+        let positions = Some(PositionTable { rows, offset: 0 });
+        TransformerSpec { positions, context_tokens_max: rows as u32, ..self.layers }
     }
 }

@@ -1,0 +1,558 @@
+//! A tower in a file of llama.cpp's (mmproj), beside a text model in GGUF. What its keys and tensors say is put in the words of the
+//! model's own files, which are read as those are; what a processor does that the file does not say is the family's own.
+
+mod tensors;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::files::TowerFiles;
+use super::{gemma3, idefics3, pixtral, qwen};
+use crate::error::LoadError;
+use crate::gguf::{self, Gguf, Metadata};
+use crate::limits::WIDTH_MAX;
+use crate::overrides::Mmproj;
+use crate::spec::{Config, Names, TransformerSpec};
+use crate::tensor::Tensor;
+
+/// What a file says it is, in `clip.projector_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Projector {
+    Mlp,
+    Qwen2,
+    Qwen25,
+    Qwen3,
+    Gemma3,
+    Idefics3,
+    Pixtral,
+}
+
+use Projector::{Gemma3, Idefics3, Mlp, Pixtral, Qwen2, Qwen3, Qwen25};
+
+/// Those that are known, by name.
+const PROJECTORS: [(&str, Projector); 7] = [
+    ("mlp", Mlp),
+    ("qwen2vl_merger", Qwen2),
+    ("qwen2.5vl_merger", Qwen25),
+    ("qwen3vl_merger", Qwen3),
+    ("gemma3", Gemma3),
+    ("idefics3", Idefics3),
+    ("pixtral", Pixtral),
+];
+
+/// Architectures of text models that take rows of one projector alone, because positions or what rows see are its.
+const OWN: [(&str, &[Projector]); 4] =
+    [("qwen2vl", &[Qwen2, Qwen25]), ("qwen3vl", &[Qwen3]), ("qwen3vlmoe", &[Qwen3]), ("gemma3", &[Gemma3])];
+
+/// Towers beside a model that are looked at.
+const BESIDE_MAX: usize = 64;
+
+/// Keys below `clip.vision.` that are read, or say in other words what is.
+const READ: &[&str] = &[
+    "attention.head_count",
+    "attention.layer_norm_epsilon",
+    "block_count",
+    "embedding_length",
+    "feature_layer",
+    "feed_forward_length",
+    "image_aspect_ratio",
+    "image_crop_resolution",
+    "image_grid_pinpoints",
+    "image_max_pixels",
+    "image_mean",
+    "image_min_pixels",
+    "image_size",
+    "image_split_resolution",
+    "image_std",
+    "is_deepstack_layers",
+    "mm_patch_merge_type",
+    "mm_projector_type",
+    "n_wa_pattern",
+    "patch_size",
+    "preproc_image_size",
+    "projection_dim",
+    "projector.scale_factor",
+    "projector_type",
+    "spatial_merge_size",
+    "window_size",
+];
+
+impl Projector {
+    fn of(metadata: &Metadata) -> Result<Projector, LoadError> {
+        const KEY: &str = "clip.projector_type";
+        let unsupported = |key: &str, value: &str, reason: String| LoadError::Unsupported {
+            file: metadata.file().to_owned(),
+            key: key.into(),
+            value: value.into(),
+            reason,
+        };
+        match metadata.string("general.architecture")? {
+            Some("clip") => {}
+            other => {
+                let reason = "a projector (mmproj) is wanted, whose architecture is clip".to_owned();
+                return Err(unsupported("general.architecture", other.unwrap_or("none"), reason));
+            }
+        }
+        if metadata.bool("clip.has_vision_encoder")? != Some(true) {
+            let reason = "it has no tower that sees".to_owned();
+            return Err(unsupported("clip.has_vision_encoder", "false", reason));
+        }
+        let named = match metadata.string(KEY)? {
+            Some(named) => Some(named),
+            None => metadata.string("clip.vision.projector_type")?,
+        };
+        let named = named.ok_or_else(|| metadata.missing(KEY))?;
+        let known = PROJECTORS.iter().find(|(name, _)| *name == named);
+        known.map(|(_, projector)| *projector).ok_or_else(|| {
+            let all: Vec<&str> = PROJECTORS.iter().map(|(name, _)| *name).collect();
+            unsupported(KEY, named, format!("{} are known", all.join(", ")))
+        })
+    }
+
+    /// As `config.json` names the whole model.
+    fn model_type(self, tower: &Tower<'_>) -> &'static str {
+        match self {
+            Mlp if tower.has("clip.vision.image_grid_pinpoints") => "llava_next",
+            Mlp => "llava",
+            Qwen2 => "qwen2_vl",
+            Qwen25 => "qwen2_5_vl",
+            Qwen3 => "qwen3_vl",
+            Gemma3 => "gemma3",
+            Idefics3 => "idefics3",
+            Pixtral if tower.tensor("mm.patch_merger.weight").is_some() => "mistral3",
+            Pixtral => "llava",
+        }
+    }
+
+    /// What the model's own files call tensors of its layers.
+    fn names(self) -> &'static Names {
+        match self {
+            Mlp | Gemma3 => &gemma3::NAMES,
+            Qwen2 => qwen::names_of("qwen2_vl"),
+            Qwen25 => qwen::names_of("qwen2_5_vl"),
+            Qwen3 => qwen::names_of("qwen3_vl"),
+            Idefics3 => &idefics3::NAMES,
+            Pixtral => &pixtral::NAMES,
+        }
+    }
+
+    /// What stands in a picture's place in prompts.
+    fn place(self) -> &'static str {
+        match self {
+            Mlp | Idefics3 => "<image>",
+            Qwen2 | Qwen25 | Qwen3 => "<|image_pad|>",
+            Gemma3 => "<image_soft_token>",
+            Pixtral => "[IMG]",
+        }
+    }
+
+    /// The matrix that makes a row of the text model, and which of its sides that row is.
+    fn last(self) -> (&'static str, usize) {
+        match self {
+            Mlp | Qwen2 | Qwen25 | Qwen3 | Pixtral => ("mm.2.weight", 0),
+            Gemma3 => ("mm.input_projection.weight", 1),
+            Idefics3 => ("mm.model.fc.weight", 0),
+        }
+    }
+}
+
+/// How towers are stored, as files' names say it, the best first.
+const STORED: [&str; 4] = ["-f16", "bf16", "q8_0", "f32"];
+
+/// The tower of a GGUF file's model, whose files these are: the one that is named, or of those beside it the first that fits it.
+///
+/// # Errors
+/// [`LoadError`] of a file that cannot be read.
+pub(crate) fn find(
+    wanted: &Mmproj,
+    files: &[PathBuf],
+    text: &TransformerSpec,
+) -> Result<Option<(PathBuf, Gguf)>, LoadError> {
+    let file = match wanted {
+        Mmproj::None => return Ok(None),
+        Mmproj::File(path) => return Ok(Some((path.clone(), gguf::open(path)?.0))),
+        Mmproj::Beside => files.first(),
+    };
+    let folder = file.and_then(|file| file.parent());
+    // Repositories have folders for the parts of a quantisation, which are called so.
+    let above = file.zip(folder).and_then(|(file, folder)| {
+        let (file, of) = (file.file_stem()?.to_str()?, folder.file_name()?.to_str()?);
+        file.to_ascii_lowercase().contains(&of.to_ascii_lowercase()).then_some(folder.parent()?)
+    });
+    for path in [folder, above].into_iter().flatten().flat_map(beside) {
+        let (gguf, _) = gguf::open(&path)?;
+        if fits(&gguf, text) {
+            return Ok(Some((path, gguf)));
+        }
+    }
+    Ok(None)
+}
+
+/// Files of a folder that are called as towers are.
+fn beside(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
+    else {
+        return Vec::new();
+    };
+    let named = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let name = entry.file_name().to_str()?.to_ascii_lowercase();
+        let is_one = name.ends_with(".gguf") && name.contains("mmproj");
+        let stored = STORED.iter().position(|stored| name.contains(stored)).unwrap_or(STORED.len());
+        is_one.then(|| (stored, entry.path()))
+    });
+    let mut named: Vec<(usize, PathBuf)> = named.collect();
+    named.sort();
+    named.truncate(BESIDE_MAX);
+    named.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Whether a file is of a model with these rows: known, of its family, and as wide.
+fn fits(gguf: &Gguf, text: &TransformerSpec) -> bool {
+    let Ok(projector) = Projector::of(&gguf.metadata) else { return false };
+    Tower { gguf, projector }.belongs(text).is_ok()
+}
+
+/// What a file has.
+struct Tower<'a> {
+    gguf: &'a Gguf,
+    projector: Projector,
+}
+
+impl TowerFiles {
+    /// Opens a file of a tower for a text model, of whose own file `words` are.
+    ///
+    /// # Errors
+    /// [`LoadError`] naming the file and the key or tensor in it; `Unsupported` where it is another model's.
+    pub(crate) fn of_mmproj(
+        gguf: Gguf,
+        words: &Metadata,
+        text: &TransformerSpec,
+    ) -> Result<TowerFiles, LoadError> {
+        let projector = Projector::of(&gguf.metadata)?;
+        let tower = Tower { gguf: &gguf, projector };
+        tower.belongs(text)?;
+        tower.check_keys()?;
+        let config = Config::new(gguf.metadata.file(), tower.config(words, text)?);
+        let settings = Config::new(gguf.metadata.file(), tower.processor()?);
+        let tensors = tower.tensors()?;
+        TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, text)
+    }
+}
+
+impl Tower<'_> {
+    fn metadata(&self) -> &Metadata {
+        &self.gguf.metadata
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.metadata().get(key).is_some()
+    }
+
+    fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.gguf.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    fn needed(&self, name: &str) -> Result<&Tensor, LoadError> {
+        self.tensor(name).ok_or_else(|| LoadError::Missing {
+            file: self.metadata().file().to_owned(),
+            what: format!("tensor {name}"),
+            hint: String::new(),
+        })
+    }
+
+    /// Rows of a matrix that must be there.
+    fn rows(&self, name: &str) -> Result<usize, LoadError> {
+        let first = self.needed(name)?.shape.first().copied();
+        first.ok_or_else(|| self.metadata().corrupt(name, "it is no matrix"))
+    }
+
+    /// Of `clip.vision.`, what must be there.
+    fn count(&self, key: &str) -> Result<u32, LoadError> {
+        let key = format!("clip.vision.{key}");
+        match self.metadata().u32(&key)? {
+            Some(count) if (1..=WIDTH_MAX as u32).contains(&count) => Ok(count),
+            Some(count) => {
+                Err(self.metadata().corrupt(&key, format!("{count} is not between 1 and {WIDTH_MAX}")))
+            }
+            None => Err(self.metadata().missing(&key)),
+        }
+    }
+
+    /// That it is of the model whose rows these are.
+    fn belongs(&self, text: &TransformerSpec) -> Result<(), LoadError> {
+        let named = PROJECTORS.iter().find(|(_, projector)| *projector == self.projector);
+        let another = |reason: String| LoadError::Unsupported {
+            file: self.metadata().file().to_owned(),
+            key: "mmproj".into(),
+            value: named.map_or("", |(name, _)| name).to_owned(),
+            reason: format!("{reason}; it is another model's"),
+        };
+        let own = OWN.iter().find(|(architecture, _)| *architecture == text.architecture);
+        let of_others = || OWN.iter().any(|(_, projectors)| projectors.contains(&self.projector));
+        let fits = own.map_or_else(|| !of_others(), |(_, projectors)| projectors.contains(&self.projector));
+        if !fits {
+            return Err(another(format!("the text model is {}", text.architecture)));
+        }
+        let (last, side) = self.projector.last();
+        match self.needed(last)?.shape.get(side) {
+            Some(&width) if width == text.hidden => Ok(()),
+            Some(width) => Err(another(format!(
+                "its rows have {width} elements, and those of the text model {}",
+                text.hidden
+            ))),
+            None => Err(self.metadata().corrupt(last, "it is no matrix")),
+        }
+    }
+
+    /// A setting that nothing reads could change the tower.
+    fn check_keys(&self) -> Result<(), LoadError> {
+        for (key, value) in self.metadata().iter() {
+            let Some(own) = key.strip_prefix("clip.vision.") else { continue };
+            if !READ.contains(&own) {
+                return Err(LoadError::Unsupported {
+                    file: self.metadata().file().to_owned(),
+                    key: key.to_owned(),
+                    value: value.type_name().into(),
+                    reason: "it is not known, so what it changes would be lost".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it calls the two matrices of MLPs by each other's names, as files of CLIP and SigLIP once did.
+    fn swaps_mlp(&self, hidden: usize) -> bool {
+        if matches!(self.projector, Qwen3 | Pixtral) {
+            return false;
+        }
+        let shape = |name: &str| self.tensor(name).map(|tensor| tensor.shape.as_slice());
+        let (up, down) = (shape("v.blk.0.ffn_up.weight"), shape("v.blk.0.ffn_down.weight"));
+        matches!((up, down), (Some(&[given, inner]), Some(&[wide, read])) if given == hidden && read == hidden && wide == inner && wide != hidden)
+    }
+
+    /// The layers between which rows are made besides, ascending.
+    fn deep(&self) -> BTreeSet<usize> {
+        let layer =
+            |tensor: &Tensor| tensor.name.strip_prefix("v.deepstack.")?.split('.').next()?.parse().ok();
+        self.gguf.tensors.iter().filter_map(layer).collect()
+    }
+
+    /// The activation in its MLPs, in the words of `config.json`.
+    fn activation(&self) -> Result<&'static str, LoadError> {
+        let says = |key| Ok::<_, LoadError>(self.metadata().bool(key)? == Some(true));
+        Ok(match (says("clip.use_gelu")?, says("clip.use_silu")?) {
+            (true, true) => {
+                return Err(self.metadata().corrupt("clip.use_silu", "clip.use_gelu is true as well"));
+            }
+            // One name for two: which, the family says.
+            (true, false) if matches!(self.projector, Mlp | Pixtral) => "gelu",
+            (true, false) => "gelu_pytorch_tanh",
+            (false, true) => "silu",
+            (false, false) => "quick_gelu",
+        })
+    }
+
+    /// What `config.json` would say.
+    fn config(&self, words: &Metadata, text: &TransformerSpec) -> Result<Map<String, Value>, LoadError> {
+        let metadata = self.metadata();
+        let (hidden, layers) = (self.count("embedding_length")?, self.count("block_count")?);
+        let (heads, patch) = (self.count("attention.head_count")?, self.count("patch_size")?);
+        let image = self.count("image_size")?;
+        let mut eps = metadata.f32("clip.vision.attention.layer_norm_epsilon")?;
+        let up = match self.swaps_mlp(hidden as usize) {
+            true => "v.blk.0.ffn_down.weight",
+            false => "v.blk.0.ffn_up.weight",
+        };
+        let ffn = self.rows(up)?;
+        let joined = metadata.u32("clip.vision.spatial_merge_size")?.unwrap_or(2);
+        let activation = self.activation()?;
+        let place = self.place(words)?;
+        let mut vision = json!({
+            "hidden_size": hidden,
+            "num_attention_heads": heads,
+            "num_hidden_layers": layers,
+            "intermediate_size": ffn,
+            "patch_size": patch,
+            "image_size": image,
+            "hidden_act": activation,
+        });
+        let mut whole = json!({"model_type": self.projector.model_type(self), "image_token_id": place});
+        match self.projector {
+            Mlp => {
+                let count = match metadata.integers("clip.vision.feature_layer")? {
+                    None => i64::from(layers),
+                    Some(list) if list.len() == 1 => list[0],
+                    Some(list) => {
+                        let reason = format!("{} layers, and rows are of one", list.len());
+                        return Err(metadata.corrupt("clip.vision.feature_layer", reason));
+                    }
+                };
+                whole["vision_feature_layer"] = count.into();
+                whole["multimodal_projector_bias"] = self.tensor("mm.2.bias").is_some().into();
+            }
+            Pixtral => {
+                // Its class has one of its own; the key is for that of what reads squares, which is the text's.
+                whole["multimodal_projector_bias"] = self.tensor("mm.2.bias").is_some().into();
+                whole["spatial_merge_size"] = joined.into();
+                whole["vision_feature_layer"] = (-1).into();
+                vision["model_type"] = "pixtral".into();
+                if let Some(eps) =
+                    words.f32(&format!("{}.attention.layer_norm_rms_epsilon", text.architecture))?
+                {
+                    whole["text_config"] = json!({"rms_norm_eps": eps});
+                }
+                if let Some(base) = metadata.f32("rope.freq_base")? {
+                    vision["rope_theta"] = base.into();
+                }
+                eps = None;
+            }
+            Gemma3 => {
+                let joined = metadata.u32("clip.vision.projector.scale_factor")?.unwrap_or(4);
+                let side = (image / patch).checked_div(joined).unwrap_or(0) as usize;
+                whole["mm_tokens_per_image"] = (side * side).into();
+            }
+            Idefics3 => {
+                whole["scale_factor"] =
+                    metadata.u32("clip.vision.projector.scale_factor")?.unwrap_or(2).into();
+            }
+            Qwen2 | Qwen25 | Qwen3 => {
+                // What the file gives is the text's; the class's own is fixed.
+                eps = None;
+                vision["num_heads"] = heads.into();
+                vision["depth"] = layers.into();
+                vision["spatial_merge_size"] = joined.into();
+                vision["out_hidden_size"] = text.hidden.into();
+                whole["rope_scaling"] = json!({"mrope_section": self.sections(words, text)?});
+            }
+        }
+        match self.projector {
+            Qwen2 => {
+                if !ffn.is_multiple_of(hidden as usize) {
+                    return Err(metadata.corrupt(up, format!("{ffn} is no multiple of {hidden}")));
+                }
+                vision["embed_dim"] = hidden.into();
+                vision["hidden_size"] = text.hidden.into();
+                vision["mlp_ratio"] = (ffn / hidden as usize).into();
+            }
+            Qwen25 => {
+                let every = self.count("n_wa_pattern")?;
+                let whole: Vec<u32> = (0..layers).filter(|layer| (layer + 1) % every == 0).collect();
+                vision["fullatt_block_indexes"] = whole.into();
+                vision["window_size"] = metadata.u32("clip.vision.window_size")?.unwrap_or(112).into();
+            }
+            Qwen3 => {
+                let positions = self.rows("v.position_embd.weight")?;
+                vision["num_position_embeddings"] = positions.into();
+                vision["deepstack_visual_indexes"] = self.deep().into_iter().collect::<Vec<_>>().into();
+            }
+            _ => {}
+        }
+        if let Some(eps) = eps {
+            vision["layer_norm_eps"] = eps.into();
+        }
+        whole["vision_config"] = vision;
+        Ok(object(whole))
+    }
+
+    /// How the text's heads are shared out between time, height and width.
+    fn sections(&self, words: &Metadata, text: &TransformerSpec) -> Result<Vec<i64>, LoadError> {
+        let key = format!("{}.rope.dimension_sections", text.architecture);
+        let mut sections = words.integers(&key)?.ok_or_else(|| words.missing(&key))?;
+        sections.truncate(3);
+        Ok(sections)
+    }
+
+    /// The token in a picture's place.
+    fn place(&self, words: &Metadata) -> Result<usize, LoadError> {
+        const KEY: &str = "tokenizer.ggml.tokens";
+        let place = self.projector.place();
+        let at = words.strings(KEY)?.and_then(|tokens| tokens.iter().position(|token| token == place));
+        at.ok_or_else(|| LoadError::Missing {
+            file: words.file().to_owned(),
+            what: format!("token {place}"),
+            hint: format!(
+                ", which stands in a picture's place in prompts for {}; without a tower (mmproj = none) it runs as text",
+                self.metadata().file()
+            ),
+        })
+    }
+
+    /// What `preprocessor_config.json` would say.
+    fn processor(&self) -> Result<Map<String, Value>, LoadError> {
+        const MERGE: &str = "clip.vision.mm_patch_merge_type";
+        let metadata = self.metadata();
+        let (image, patch) = (self.count("image_size")?, self.count("patch_size")?);
+        let number = |key: &str| metadata.u32(&format!("clip.vision.{key}"));
+        let mut settings = match self.projector {
+            Mlp => {
+                let square = json!({"height": image, "width": image});
+                match metadata.integers("clip.vision.image_grid_pinpoints")? {
+                    Some(_) if metadata.string(MERGE)? != Some("spatial_unpad") => {
+                        let reason = "with squares of a canvas spatial_unpad is known";
+                        return Err(metadata.corrupt(MERGE, reason));
+                    }
+                    Some(sides) => json!({
+                        "image_processor_type": "LlavaNextImageProcessor",
+                        "crop_size": square,
+                        "size": {"shortest_edge": image},
+                        "image_grid_pinpoints": sides.chunks(2).collect::<Vec<_>>(),
+                    }),
+                    None => {
+                        let pads = metadata.string("clip.vision.image_aspect_ratio")? != Some("square");
+                        json!({
+                            "image_processor_type": "LlavaImageProcessor",
+                            "do_pad": pads,
+                            "crop_size": square,
+                            "size": {"shortest_edge": image},
+                        })
+                    }
+                }
+            }
+            Qwen2 | Qwen25 | Qwen3 => {
+                // Of the files that were published with the models.
+                let usual = match self.projector {
+                    Qwen3 => [65_536, 16_777_216],
+                    _ => [3_136, 12_845_056],
+                };
+                json!({
+                    "image_processor_type": "Qwen2VLImageProcessor",
+                    "patch_size": patch,
+                    "merge_size": number("spatial_merge_size")?.unwrap_or(2),
+                    "min_pixels": number("image_min_pixels")?.unwrap_or(usual[0]),
+                    "max_pixels": number("image_max_pixels")?.unwrap_or(usual[1]),
+                })
+            }
+            Gemma3 => json!({
+                "image_processor_type": "Gemma3ImageProcessor",
+                "size": {"height": image, "width": image},
+            }),
+            Idefics3 => json!({
+                "image_processor_type": "Idefics3ImageProcessor",
+                "max_image_size": {"longest_edge": image},
+                "size": {"longest_edge": number("preproc_image_size")?.unwrap_or(image.saturating_mul(4))},
+            }),
+            Pixtral => json!({
+                "image_processor_type": "PixtralImageProcessor",
+                "patch_size": patch,
+                "size": {"longest_edge": number("preproc_image_size")?.unwrap_or(image)},
+            }),
+        };
+        for name in ["image_mean", "image_std"] {
+            let key = format!("clip.vision.{name}");
+            let colors = metadata.floats(&key)?.ok_or_else(|| metadata.missing(&key))?;
+            settings[name] = colors.into();
+        }
+        Ok(object(settings))
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(settings) => settings,
+        _ => unreachable!("it was made as an object"),
+    }
+}
