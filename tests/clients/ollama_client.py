@@ -216,9 +216,10 @@ def a_model_is_pulled_named_used_and_removed(client, _):
     client.delete("small")
     # It keeps what it was made of.
     assert client.chat("brief", FRANCE).eval_count == 5
-    # One that is deleted while it is loaded stays loaded.
-    client.generate("brief", keep_alive=0)
+    # One that is deleted while it is loaded leaves memory.
+    assert "brief:latest" in [model.model for model in client.ps().models]
     client.delete("brief")
+    assert "brief:latest" not in [model.model for model in client.ps().models]
     listed = [model.model for model in client.list().models]
     assert listed == [f"{MODEL}:latest"], listed
     for gone in [lambda: client.delete("small"), lambda: client.show("small"), lambda: ask(client, model="small"), lambda: client.pull(name.replace("small", "none"))]:

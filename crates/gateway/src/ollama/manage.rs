@@ -152,7 +152,7 @@ impl Told {
     }
 }
 
-/// `DELETE /api/delete`. One that is loaded stays loaded.
+/// `DELETE /api/delete`. One that is loaded leaves memory too, once its requests have ended; another name goes alone.
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -173,8 +173,25 @@ pub(crate) async fn remove(
         None => names::known(&app, &asker, called.clone()).await?,
     };
     let removed = engine.remove(model).await;
-    removed.map_err(|status| of_model(status.into(), &called))?;
+    let removed = removed.map_err(|status| of_model(status.into(), &called))?;
+    if let (Some(stored), true) = (removed.model, removed.alias_of.is_empty()) {
+        unload(&app, &asker, &stored.name).await?;
+    }
     Ok(StatusCode::OK)
+}
+
+/// Removes a model of exactly this name from memory, if it is there.
+async fn unload(app: &App, asker: &Asker, name: &str) -> Result<(), ApiError> {
+    let (until, mut engine) = (Until::of(app), app.engine(asker));
+    let stats = engine.stats().await?;
+    let mut loaded = stats.models.into_iter().filter_map(|model| model.status).map(|status| status.name);
+    let Some(model) = loaded.find(|loaded| loaded.eq_ignore_ascii_case(name)) else { return Ok(()) };
+    let request = v1::UnloadRequest { model, force: false };
+    match until.run(engine.unload(request, until.deadline)).await {
+        // It has left meanwhile.
+        Err(error) if error.status() == StatusCode::NOT_FOUND => Ok(()),
+        unloaded => unloaded.map(drop),
+    }
 }
 
 /// `POST /api/copy`: another name for the same model.

@@ -586,11 +586,12 @@ impl Engine for Service {
         request: Request<v1::RemoveRequest>,
     ) -> Result<Response<v1::RemoveResponse>, Status> {
         let v1::RemoveRequest { model } = request.into_inner();
-        if model != "a-stored" && model != "x/other" {
+        let alias_of = if model == "another-name" { "owner/ready" } else { "" }.to_owned();
+        if !["a-stored", "x/other", "owner/ready", "another-name"].contains(&model.as_str()) {
             return Err(Status::not_found(format!("model: there is no {model}; stored: a-stored")));
         }
         let model = Some(v1::StoredModel { name: model, ..Default::default() });
-        Ok(Response::new(v1::RemoveResponse { model, freed_bytes: 77, alias_of: String::new() }))
+        Ok(Response::new(v1::RemoveResponse { model, freed_bytes: 77, alias_of }))
     }
 
     async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {

@@ -514,7 +514,12 @@ async fn models_are_pulled_named_and_removed() {
         *request.method_mut() = hyper::Method::DELETE;
         send(server.address, request)
     };
+    // What is not in memory needs not leave it, nor does the model of another name that goes.
     assert_eq!(delete("a-stored:latest").await.status, 200);
+    assert_eq!(delete("another-name").await.status, 200);
+    assert_eq!(server.fake.unloads(), [""; 0]);
+    assert_eq!(delete("owner/ready").await.status, 200);
+    assert_eq!(server.fake.unloads(), ["owner/ready"]);
     let none = delete("nobody").await;
     assert_eq!(none.status, 404);
     assert!(none.json()["error"].as_str().unwrap().starts_with("model 'nobody' not found"), "{}", none.text);
