@@ -86,6 +86,10 @@ CASES = {
     "xverse": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN), "xverse"),
     "exaone": (t.LlamaConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)), "exaone"),
     "minicpm": (t.GraniteConfig, dict(**OF_HIDDEN, **BOTH, rope_parameters=PLAIN, embedding_multiplier=6.0, residual_multiplier=1.4 / 2 ** 0.5, attention_multiplier=0.25, logits_scaling=2.0, tie_word_embeddings=True), "minicpm"),
+    # Its GGUF files have no keys for factors, and values are as long as hidden_size says; factors of short texts up to the original length, which is the context.
+    "minicpm3": (t.MiniCPM3Config, dict(head_dim=None, num_key_value_heads=2, kv_lora_rank=48, q_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, tie_word_embeddings=False,
+                                        rope_parameters=dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=256, factor=1.0,
+                                                             short_factor=[1.0 + 0.2 * i for i in range(8)], long_factor=[1.0 + 0.5 * i for i in range(8)])), "minicpm3"),
 }
 
 
@@ -112,6 +116,7 @@ def drawn(case, seed):
             from_one = "gemma" in config.model_type or config.model_type == "nemotron"
             if "norm" in name or "ln_" in name: x = 0.2 * x + (0 if from_one or name.endswith("bias") else 1)
             elif name.endswith("bias"): x = 0.2 * x
+            elif case == "minicpm3" and "embed" in name: x = 0.03 * x
             elif "embed" in name or "wte" in name or "wpe" in name: x = 0.16 * x
             elif case == "baichuan-alibi": x = 0.15 * x
             else: x = (0.15 if "qkv" in name else 0.22) * x
@@ -212,6 +217,7 @@ def write_gguf(path, architecture, config, weights):
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if architecture == "minicpm3": head_dim = config.qk_head_dim
     rope = {} if absolute else config.rope_parameters.get("full_attention", config.rope_parameters)
     g = gguf.GGUFWriter(path, architecture)
     g.add_type("model"); g.add_name(f"tiny-{path.parent.name}"); g.add_license("apache-2.0"); g.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
@@ -223,8 +229,9 @@ def write_gguf(path, architecture, config, weights):
     g.add_feed_forward_length(2 * ffn if architecture == "qwen" else ffn)
     if not absolute:
         theta = rope["rope_theta"] * rope.get("alpha", 1.0) ** (head_dim / (head_dim - 2))
-        g.add_key_length(head_dim); g.add_value_length(head_dim); g.add_rope_freq_base(theta); g.add_vocab_size(VOCAB)
-        g.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+        g.add_key_length(head_dim); g.add_rope_freq_base(theta); g.add_vocab_size(VOCAB)
+        g.add_rope_dimension_count(config.qk_rope_head_dim if architecture == "minicpm3" else int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+        if architecture != "minicpm3": g.add_value_length(head_dim)
     rms = getattr(config, "rms_norm_eps", None)
     if rms is not None: g.add_layer_norm_rms_eps(rms)
     else: g.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or getattr(config, "layer_norm_epsilon", None) or getattr(config, "norm_epsilon", None) or getattr(config, "norm_eps", 1e-5))
@@ -243,6 +250,9 @@ def write_gguf(path, architecture, config, weights):
     if architecture == "granite":
         g.add_attention_scale(config.attention_multiplier); g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
     if architecture == "minicpm": g.add_embedding_scale(config.embedding_multiplier); g.add_residual_scale(config.residual_multiplier); g.add_logit_scale(config.logits_scaling)
+    if architecture == "minicpm3":
+        g.add_q_lora_rank(config.q_lora_rank); g.add_kv_lora_rank(config.kv_lora_rank)
+        for name in ("long", "short"): g.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], dtype=np.float32))
     if architecture == "gptneox": g.add_parallel_residual(config.use_parallel_residual)
     if architecture == "falcon": g.add_tensor_data_layout("jploski")
     if architecture in ("exaone", "apertus"):

@@ -1,17 +1,21 @@
 """Makes the tiny mixtures of experts in this folder, and what they compute.
 
     pip install torch transformers safetensors numpy gguf
-    python make_mixtures.py           # all, or: python make_mixtures.py deepseek-v3
+    git clone https://github.com/ggml-org/llama.cpp
+    LLAMA_CPP=llama.cpp python make_mixtures.py           # all, or: python make_mixtures.py deepseek-v3
 
 Each folder has a random model of the transformers library's own class as the library saves it, in bfloat16, the same as
-llama.cpp's converter names and cuts it (`model.gguf`), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
+llama.cpp's converter names and cuts it (`model.gguf`; of `CONVERTED` by that itself), and `golden.safetensors`: a `prompt`, the 32 `greedy` tokens after it, and
 the `logits` of both that the library computes in float32. The tokenizer is tests/data/tiny/llama3's.
 
 Of DeepSeek's first mixture and Ling the library has no class. They are made of its own modules, put together (`BUILT`), and named as
 their makers' files are (`RENAMED`).
 """
-import json, re, shutil, sys
+import json, os, re, shutil, sys
 from pathlib import Path
+
+LLAMA_CPP = os.environ.get("LLAMA_CPP")
+if LLAMA_CPP: sys.path[:0] = [LLAMA_CPP, LLAMA_CPP + "/gguf-py"]
 
 import gguf, numpy as np, torch, transformers as t
 from safetensors.torch import load_file, save_file
@@ -28,6 +32,7 @@ MSCALED = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_positi
 SMALL = dict(intermediate_size=32, num_key_value_heads=2, rope_parameters=PLAIN)
 MULTIPLIED = dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5, attention_multiplier=0.2)
 LLAMA4 = dict(num_hidden_layers=4, intermediate_size=32, intermediate_size_mlp=64, num_key_value_heads=2, head_dim=16, num_experts_per_tok=1)
+COHERE = dict(SMALL, rms_norm_eps=None, num_experts=6, num_experts_per_tok=2, num_shared_experts=2, head_dim=16, sliding_window=8, logit_scale=0.4, rope_theta=1e4)
 LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 LONG = dict(rope_type="longrope", rope_theta=1e4, original_max_position_embeddings=16, short_mscale=1.1, long_mscale=1.25, factor=16.0,
             short_factor=[1.0 + 0.01 * i for i in range(4)], long_factor=[1.0 + 0.3 * i for i in range(4)])
@@ -60,6 +65,10 @@ CASES = {
     "afmoe": (t.AfmoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, num_shared_experts=1, num_dense_layers=1,
                                   head_dim=16, sliding_window=8, route_scale=2.5, mup_enabled=True), "afmoe"),
     "phimoe": (t.PhimoeConfig, dict(SMALL, num_local_experts=6, num_experts_per_tok=2, attention_bias=True, lm_head_bias=True, rms_norm_eps=1e-5, rope_parameters=LONG), "phimoe"),
+    "cohere2-moe": (t.Cohere2MoeConfig, dict(COHERE, layer_norm_eps=1e-5, num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"], mlp_layer_types=["dense", "sparse", "sparse"],
+                                             expert_selection_fn="sigmoid", prefix_dense_intermediate_size=48), "cohere2moe"),
+    "cohere2-moe-sum": (t.Cohere2MoeConfig, dict(COHERE, rms_norm_eps=1e-5, layer_types=["sliding_attention", "full_attention"], mlp_layer_types=["dense", "sparse"],
+                                                 prefix_dense_sliding_window_pattern=4, shared_expert_combination_strategy="sum", attention_bias=True), None),
     "exaone-moe": (t.ExaoneMoeConfig, dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=3, num_shared_experts=1, head_dim=16,
                                            sliding_window=8, layer_types=["sliding_attention", "full_attention"], first_k_dense_replace=1), "exaone-moe"),
     "deepseek": (t.LlamaConfig, dict(SMALL, intermediate_size=96), "deepseek"),
@@ -165,7 +174,7 @@ def drawn(case, seed):
     return model, prompt, text, logits, (moved < 4e-4 * float(logits.max() - logits.min()), float((top[:, 0] - top[:, 1]).min()))
 
 
-SEEDS = {"ernie4_5-moe": 64, "deepseek-v2": 64}
+SEEDS = {"ernie4_5-moe": 64, "deepseek-v2": 64, "cohere2-moe": 6, "cohere2-moe-sum": 6}
 
 
 def make(case):
@@ -186,11 +195,23 @@ def make(case):
         shutil.copy(HERE.parent / "tiny/llama3" / file, folder / file)
     tokens = lambda x: x.flatten().to(torch.int32).contiguous()
     save_file({"prompt": tokens(prompt), "greedy": tokens(text[:, 21:]), "logits": logits.contiguous()}, folder / "golden.safetensors")
-    if architecture:
+    if case in CONVERTED: convert(folder)
+    elif architecture:
         config = json.loads((folder / "config.json").read_text()) | RENAMED.get(case, [{}])[0]
         write_gguf(folder / "model.gguf", architecture, config, folder / "model.safetensors")
     if case in RENAMED: rename(case, folder)
     print(f"{case}: {sum(file.stat().st_size for file in folder.iterdir())} bytes")
+
+
+CONVERTED = ["cohere2-moe"]
+
+
+def convert(folder):
+    from conversion import ModelBase, get_model_architecture, get_model_class, ModelType
+    ModelBase.load_hparams = staticmethod(lambda folder, *_, **__: json.loads((folder / "config.json").read_text()))
+    kind = get_model_class(get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT))
+    made = type("Made", (kind,), {"set_vocab": lambda self: None, "model_arch": kind.model_arch, "no_mtp": True})
+    made(folder, gguf.LlamaFileType.MOSTLY_BF16, folder / "model.gguf", eager=True).write()
 
 
 NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}

@@ -30,6 +30,10 @@ NEMOTRON = dict(head_dim=8, intermediate_size=64, ssm_state_size=16, mamba_num_h
                 topk_group=1)
 LFM2 = dict(conv_L_cache=3, layer_types=["conv", "full_attention", "conv", "conv"], norm_eps=1e-5, tie_word_embeddings=True, head_dim=8,
             rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+# With factors of few digits, so that products of them and weights are halves.
+FALCON = MAMBA | dict(mamba_n_heads=6, mamba_d_ssm=48, mamba_n_groups=2, num_hidden_layers=2, intermediate_size=64, rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+                      embedding_multiplier=3.0, lm_head_multiplier=0.4, key_multiplier=0.75, attention_in_multiplier=1.25, attention_out_multiplier=0.5, ssm_in_multiplier=2.0,
+                      ssm_out_multiplier=0.625, ssm_multipliers=[0.75, 1.25, 0.875, 1.5, 0.625], mlp_multipliers=[0.75, 1.25])
 CASES = {
     "qwen3-next": (t.Qwen3NextConfig, DELTA | ROUTED),
     "qwen3_5": (t.Qwen3_5TextConfig, DELTA | dict(linear_num_value_heads=6, layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention"])),
@@ -39,6 +43,10 @@ CASES = {
     "bamba": (t.BambaConfig, MAMBA | dict(intermediate_size=64, attn_layer_indices=[1], rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5})),
     "nemotron-h": (t.NemotronHConfig, NEMOTRON | dict(layers_block_type=["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"])),
     "nemotron-h-moe": (t.NemotronHConfig, NEMOTRON | dict(layers_block_type=["linear_attention", "moe", "full_attention", "moe", "linear_attention"])),
+    "mamba2": (t.Mamba2Config, dict(num_hidden_layers=2, num_heads=8, head_dim=8, state_size=16, n_groups=2, conv_kernel=4, chunk_size=16, layer_norm_epsilon=1e-5, num_attention_heads=None, num_key_value_heads=None,
+                                    max_position_embeddings=None, rms_norm_eps=None)),
+    "falcon-h1": (t.FalconH1Config, FALCON | dict(mamba_rms_norm=False)),
+    "falcon-h1-norm": (t.FalconH1Config, FALCON | dict(mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_conv_bias=False)),
     "lfm2": (t.Lfm2Config, LFM2 | dict(intermediate_size=96, block_multiple_of=32)),
     "lfm2-moe": (t.Lfm2MoeConfig, LFM2 | dict(intermediate_size=64, num_dense_layers=1, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)),
 }
@@ -51,7 +59,7 @@ def drawn(case, seed):
     """A model, a prompt, both and the likeliest tokens after it, their logits, and how clear its choices are."""
     kind, settings = CASES[case]
     torch.manual_seed(seed)
-    settings = SIZES | settings
+    settings = {key: value for key, value in (SIZES | settings).items() if value is not None}
     if "layers_block_type" in settings: settings.pop("num_hidden_layers")
     model = t.AutoModelForCausalLM.from_config(kind(**settings)).float().eval()
     with torch.no_grad():
@@ -73,7 +81,7 @@ def drawn(case, seed):
         text, step = prompt, model(prompt, use_cache=True)
         for _ in range(32):
             text = torch.cat([text, step.logits[:, -1:].argmax(-1)], 1)
-            step = model(text[:, -1:], past_key_values=step.past_key_values, position_ids=torch.tensor([[text.shape[1] - 1]]), use_cache=True)
+            step = model(text[:, -1:], cache=step.cache, position_ids=torch.tensor([[text.shape[1] - 1]]), use_cache=True)
         logits = model(text[:, :-1], use_cache=False).logits[0]
         top = logits[20:].topk(2).values
         # How far keys and values in halves, as a cache keeps them, move it.
@@ -92,7 +100,8 @@ def convert(folder):
     hparams = ModelBase.load_hparams(folder, False)
     kind = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     made = type("Made", (kind,), {"set_vocab": lambda self: None, "model_arch": kind.model_arch, "no_mtp": True})
-    made(folder, gguf.LlamaFileType.MOSTLY_BF16, folder / "model.gguf", eager=True).write()
+    # What it multiplies Falcon-H1's weights with is not rounded.
+    made(folder, gguf.LlamaFileType.ALL_F32 if folder.name.startswith("falcon") else gguf.LlamaFileType.MOSTLY_BF16, folder / "model.gguf", eager=True).write()
 
 
 def make(case):

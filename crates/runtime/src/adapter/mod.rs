@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::error::LoadError;
 use crate::limits::{ADAPTER_BYTES_MAX, ADAPTER_RANK_MAX};
 use crate::mapped::ModelBytes;
-use crate::spec::{LayerPart, MlpSpec, Part, Projection, TransformerSpec, Weight};
+use crate::spec::{LayerPart, MlpSpec, NormOrder, Part, Projection, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// An adapter, opened and checked against the model it is for.
@@ -250,6 +250,9 @@ fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static s
     let Part::Layer(layer, part) = weight.part else {
         return Err("embeddings and heads take no adapters here: train it on the layers' projections alone");
     };
+    if spec.layers.iter().any(|layer| layer.order == NormOrder::Beside) {
+        return Err("models whose attention stands beside a state take no adapters here");
+    }
     let layer = &spec.layers[layer];
     match part {
         LayerPart::Query | LayerPart::Key | LayerPart::Value | LayerPart::AttentionOutput => {

@@ -1,12 +1,25 @@
 //! Files that number what attends, or keeps a state, and MLPs as layers of their own (Nemotron-H): their tensors, under the names that
-//! those of layers with both would have.
+//! those of layers with both would have. And files that give one number to a state and the attention beside it (Falcon-H1), which are two
+//! layers here.
 
 use super::resolve::Found;
-use crate::spec::TransformerSpec;
+use crate::spec::{NormOrder, TransformerSpec};
 
 /// Gives all tensors of layers the numbers of the layers that they are halves of.
 pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
     let (names, prefix) = (found.names(), found.prefix());
+    let start = format!("{prefix}{}", names.layer);
+    let own_norm = format!("{}.weight", names.attention_norm);
+    if spec.layers.iter().any(|layer| layer.order == NormOrder::Beside) {
+        return found.rename(|name| {
+            let (number, rest) = name.strip_prefix(&start)?.split_once('.')?;
+            let number: usize = number.parse().ok().filter(|number| *number < spec.layers.len())?;
+            // The converter forgets what its own name ends in.
+            let bare = rest == names.mlp_norm;
+            let rest = if bare { format!("{rest}.weight") } else { rest.to_owned() };
+            Some(names.in_layer(prefix, 2 * number + usize::from(!is_state(&rest, &own_norm)), &rest))
+        });
+    }
     if !names.halves_apart {
         return;
     }
@@ -16,8 +29,6 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
         [Some((layer, false)), mlp].into_iter().flatten()
     });
     let halves: Vec<(usize, bool)> = halves.collect();
-    let start = format!("{prefix}{}", names.layer);
-    let own_norm = format!("{}.weight", names.attention_norm);
     found.rename(|name| {
         let (number, rest) = name.strip_prefix(&start)?.split_once('.')?;
         let (layer, is_mlp) = placed(&halves, spec.layers.len(), number.parse().ok()?);
@@ -25,6 +36,11 @@ pub(super) fn join(found: &mut Found<'_>, spec: &TransformerSpec) {
             if is_mlp && rest == own_norm { format!("{}.weight", names.mlp_norm) } else { rest.to_owned() };
         Some(names.in_layer(prefix, layer, &rest))
     });
+}
+
+/// Whether a tensor of a layer is of its state, or the norm of what that and attention read.
+fn is_state(rest: &str, norm: &str) -> bool {
+    rest.starts_with("mamba.") || rest.starts_with("ssm_") || rest == norm
 }
 
 /// The layer of a number in the file, and whether it is its MLP. Those behind the last, which predict several tokens at once, stay

@@ -225,7 +225,10 @@ impl<'a> Found<'a> {
                 _ => String::new(),
             };
             let tensor = self.take_if_there(&name, &shape)?;
-            by_weight.insert(weight, tensor.ok_or_else(|| self.missing(&name, &shape, hint))?);
+            let tensor = tensor.ok_or_else(|| self.missing(&name, &shape, hint))?;
+            let factors = spec.row_factors_of(weight);
+            let tensor = if factors.is_empty() { tensor } else { turned::scaled(tensor, &factors)? };
+            by_weight.insert(weight, tensor);
         }
         let tied_twin = match spec.head.tied() {
             true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,

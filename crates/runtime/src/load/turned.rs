@@ -1,11 +1,12 @@
 //! Matrices that files have otherwise than the network reads them, and that are made of those when they are read: with their inputs
-//! outermost (GPT-2), and with rows that are yet to be divided by their lengths (Baichuan 2).
+//! outermost (GPT-2), and with rows that are yet to be divided by their lengths (Baichuan 2), or multiplied (Falcon-H1).
 
 use hanzo_engine_kernels::{DType, quant};
 
 use super::resolve::Found;
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
+use crate::spec::RowFactor;
 use crate::tensor::Tensor;
 
 /// Rows that are made side by side: a line of the cache for each stays at hand.
@@ -74,6 +75,35 @@ pub(super) fn unit_rows(
     let bytes = ModelBytes::of_rows(rows, cols * DType::F16.block_bytes(), vec![whole.bytes.clone()], make);
     found.put_back(Tensor { bytes, dtype: DType::F16, ..whole });
     Ok(())
+}
+
+/// A matrix with its rows multiplied by factors. Halves take the place of floats of two bytes: what has 8 digits loses little by 11.
+pub(super) fn scaled(matrix: Tensor, factors: &[RowFactor]) -> Result<Tensor, LoadError> {
+    let stored = matrix.dtype;
+    let [rows, cols] = matrix.shape[..] else {
+        return Err(matrix.unsupported_type("what rows are multiplied with is known of matrices alone"));
+    };
+    if !matches!(stored, DType::F32 | DType::F16 | DType::BF16) {
+        return Err(matrix.unsupported_type(
+            "rows of this family's matrices are yet to be multiplied, which wants floats",
+        ));
+    }
+    let made = if stored == DType::F32 { DType::F32 } else { DType::F16 };
+    let [stored_bytes, made_bytes] = [stored, made].map(|dtype| cols * dtype.block_bytes());
+    let (source, factors) = (matrix.bytes.clone(), factors.to_vec());
+    let make = move |range: std::ops::Range<usize>, out: &mut [u8]| {
+        let bytes = source.read();
+        let mut values = vec![0.0f32; cols];
+        for (row, out) in range.zip(out.chunks_exact_mut(made_bytes)) {
+            quant::dequantize_row(stored, &bytes[row * stored_bytes..][..stored_bytes], &mut values);
+            for of in factors.iter().filter(|of| of.rows.contains(&row)) {
+                values.iter_mut().for_each(|value| *value *= of.factor);
+            }
+            quant::quantize_row(made, &values, out);
+        }
+    };
+    let bytes = ModelBytes::of_rows(rows, made_bytes, vec![matrix.bytes.clone()], make);
+    Ok(Tensor { bytes, dtype: made, ..matrix })
 }
 
 /// Whether some of a quantised matrix's rows have length 1, but for what quantising takes from them.

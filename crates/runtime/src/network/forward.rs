@@ -90,7 +90,7 @@ impl<B: Backend> Attention<'_, B> {
         Some(LatentParams {
             shape: shape.heads_in_cache(),
             norm: &latent.norm.weight,
-            norm_eps: self.norm.eps,
+            norm_eps: self.spec.latent_eps.unwrap_or(self.norm.eps),
             rope: Rope { kind: rope.kind, inv_freq, magnitude: rope.magnitude, axes: axes_of(rope) },
         })
     }
@@ -329,7 +329,7 @@ impl<B: Backend> Network<B> {
         }
         match (&layer.latent, latent) {
             (Some(weights), Some(buffers)) => {
-                weights.queries(backend, x, norm.eps, buffers);
+                weights.queries(backend, x, spec.attention.latent_eps.unwrap_or(norm.eps), buffers);
                 let LatentBuffers { absorbed, mixed, .. } = buffers;
                 attend(backend, &attention, Rows { own: qkv, queries: Some(absorbed) }, mixed);
                 backend.heads_matmul(&weights.value_up, mixed, attended);
@@ -480,6 +480,9 @@ impl<B: Backend> Layer<B> {
         if let (Mlp::Experts { shared: Some(beside), .. }, Some(shared)) = (&self.mlp, shared) {
             beside.mlp.run(backend, x, &mut inner[beside.inner], shared);
             backend.add_shared(beside.gate.as_ref(), x, shared, out);
+            if beside.averaged {
+                backend.row_op(&RowOp::Scale(0.5), out);
+            }
         }
         backend.all_reduce(out);
     }

@@ -111,7 +111,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             }
             NormOrder::Parallel | NormOrder::Branch => None,
             NormOrder::Pre if layer.mlp.is_none() => None,
-            NormOrder::Pre | NormOrder::PreMlp | NormOrder::Sandwich => Some(LayerPart::MlpNorm),
+            NormOrder::Pre | NormOrder::PreMlp | NormOrder::Beside | NormOrder::Sandwich => {
+                Some(LayerPart::MlpNorm)
+            }
         };
         let last = match self.spec.layers.get(index + 1) {
             _ if layer.order.on_sum() => Some(of_layer(LayerPart::MlpNorm)),
@@ -251,6 +253,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 true => Some(self.vector(Part::Layer(index, LayerPart::SharedRouter).weight())?),
                 false => None,
             },
+            averaged: experts.averaged,
             inner: inner_widths(self.spec)
                 .binary_search(&shared.ffn)
                 .expect("every layer's width is among them"),

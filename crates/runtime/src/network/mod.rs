@@ -114,6 +114,7 @@ pub(crate) struct Latent<B: Backend> {
 pub(crate) struct Shared<B: Backend> {
     pub(crate) mlp: Box<Mlp<B>>,
     pub(crate) gate: Option<B::Vector>, // (hidden)
+    averaged: bool,                     // what it and the experts give is halved
     inner: usize,                       // which of the buffers inside MLPs it uses
 }
 

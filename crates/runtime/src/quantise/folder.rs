@@ -166,6 +166,7 @@ fn weights(files: &ModelFiles, file: &str) -> Result<Vec<(Tensor, bool)>, LoadEr
     }
     if names.qkv.is_some()
         || names.gate_up.is_some()
+        || !spec.row_factors.is_empty()
         || spec.layers.iter().any(|layer| own_experts(&layer.mlp))
     {
         return refused(

@@ -495,14 +495,19 @@ pub(super) fn set_logits(spec: &mut TransformerSpec, scale: f32, softcap: Option
     spec.head = HeadSpec::Logits(LogitsSpec { scale, softcap, ..LogitsSpec::plain(spec.head.tied()) });
 }
 
+/// A setting that is nothing where it is null, and the usual where it is not there.
+pub(super) fn unless_null(config: &Config, key: &str, usual: Option<f32>) -> Result<Option<f32>, LoadError> {
+    match config.settings.get(key) {
+        Some(Value::Null) => Ok(None),
+        _ => Ok(config.positive(key)?.or(usual)),
+    }
+}
+
 fn gemma2(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
     (GEMMA.own)(config, spec)?;
-    let cap = |key, usual| match config.get(key) {
-        Some(Value::Null) => Ok(None),
-        _ => Ok::<_, LoadError>(config.positive(key)?.or(Some(usual))),
-    };
-    set_logits(spec, 1.0, cap("final_logit_softcapping", 30.0)?);
-    let (softcap, scale) = (cap("attn_logit_softcapping", 50.0)?, query_scale(config)?);
+    set_logits(spec, 1.0, unless_null(config, "final_logit_softcapping", Some(30.0))?);
+    let softcap = unless_null(config, "attn_logit_softcapping", Some(50.0))?;
+    let scale = query_scale(config)?;
     for layer in &mut spec.layers {
         (layer.attention.softcap, layer.attention.scale) = (softcap, scale);
     }

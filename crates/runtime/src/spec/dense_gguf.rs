@@ -3,12 +3,12 @@
 
 use hanzo_engine_kernels::{Activation, QueryScale, RopeKind};
 
-use super::dense_own::NORMED_HEAD;
+use super::dense_own::{MiniCpmFactors, NORMED_HEAD, set_latent};
 use super::gguf::Keys;
 use super::rope::yarn_magnitude;
 use super::{
-    Alibi, AttentionSpec, DenseSpec, Distance, HeadSpec, LayerPart, LayerSpec, LogitsSpec, Mask, MlpSpec,
-    Names, NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec,
+    Alibi, AttentionSpec, DenseSpec, Distance, HeadSpec, LatentShape, LayerPart, LayerSpec, LogitsSpec, Mask,
+    MlpSpec, Names, NormKind, NormOrder, NormSpec, Part, PositionTable, QkNorm, RopeScaling, RopeSpec,
     TransformerSpec, Weight,
 };
 use crate::error::LoadError;
@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
 
 /// Keys that are read here beside those that any decoder has.
-pub(super) const READ: &[&str] = &[
+const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
     "attention.max_alibi_bias",
     "attention.scale",
@@ -201,6 +201,7 @@ const FAMILIES: &[Family] = &[
         required: &["embedding_scale", "logit_scale", "residual_scale"],
         ..PLAIN
     },
+    Family { name: MINICPM3, ..PLAIN },
     Family { name: "ernie4_5", rope: RopeKind::Interleaved, ..PLAIN },
     Family { name: "apertus", qk_norm: QkNorm::Heads, gated: false, ..PLAIN },
     Family {
@@ -212,6 +213,15 @@ const FAMILIES: &[Family] = &[
         ..PLAIN
     },
 ];
+
+/// MiniCPM with latent attention.
+const MINICPM3: &str = "minicpm3";
+const MINICPM3_READ: &[&str] = &["attention.kv_lora_rank", "attention.q_lora_rank"];
+
+/// Whether an architecture's file may have a key, beside those that any decoder's may.
+pub(super) fn reads(architecture: &str, key: &str) -> bool {
+    READ.contains(&key) || architecture == MINICPM3 && MINICPM3_READ.contains(&key)
+}
 
 /// The names of architectures that are read here.
 pub(super) fn known() -> impl Iterator<Item = &'static str> {
@@ -227,6 +237,28 @@ pub(super) fn knows(architecture: &str) -> bool {
 pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec, LoadError> {
     let family = FAMILIES.iter().find(|family| family.name == keys.architecture);
     family.unwrap_or(&PLAIN).read(gguf, keys)
+}
+
+/// What heads are made of, and factors, which the format has no keys for. Values are as long as hidden states say.
+fn minicpm3(keys: &Keys<'_>, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    let whole = spec.heads();
+    let rope_dim = spec.ropes[0].dim;
+    let Some(nope_dim) = whole.head_dim.checked_sub(rope_dim).filter(|&left| left > 0) else {
+        let reason = format!("{rope_dim} of it are turned, and none is left");
+        return Err(keys.unsupported("attention.key_length", whole.head_dim, &reason));
+    };
+    let shape = LatentShape {
+        heads: whole.heads,
+        query_rank: keys.count("attention.q_lora_rank", WIDTH_MAX)?,
+        rank: keys.required("attention.kv_lora_rank", WIDTH_MAX)?,
+        nope_dim,
+        rope_dim,
+        value_dim: spec.hidden / whole.heads,
+        split_up: false,
+    };
+    set_latent(spec, shape);
+    MiniCpmFactors::THIRD.set(spec);
+    Ok(())
 }
 
 impl Family {
@@ -355,7 +387,7 @@ impl Family {
         };
         let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
         let root = if self.embeds_by_root { (hidden as f32).sqrt() } else { 1.0 };
-        TransformerSpec {
+        let mut spec = TransformerSpec {
             ropes,
             positions,
             distance,
@@ -376,8 +408,11 @@ impl Family {
                 NormSpec { kind: self.norm, eps },
                 context,
             )
+        };
+        if self.name == MINICPM3 {
+            minicpm3(keys, &mut spec)?;
         }
-        .checked(keys.metadata.file())
+        spec.checked(keys.metadata.file())
     }
 
     fn check_settings(&self, keys: &Keys<'_>) -> Result<(), LoadError> {

@@ -4,9 +4,11 @@
 use hanzo_engine_kernels::RopeKind;
 use serde_json::Value;
 
-use super::dense::{Family, GLM, LLAMA, Said, XIELU, rope_settings, set_logits};
+use super::dense::{Family, GLM, LLAMA, Said, XIELU, rope_settings, set_logits, unless_null};
 use super::dense_absolute::gpt2;
-use super::{Alibi, Config, Distance, HeadSpec, NormKind, NormOrder, QkNorm, TransformerSpec};
+use super::{
+    Alibi, Config, Distance, HeadSpec, LatentShape, NormKind, NormOrder, Projection, QkNorm, TransformerSpec,
+};
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX, HEADS_MAX, WIDTH_MAX};
 
@@ -231,6 +233,22 @@ pub(super) const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     Family { model_type: "minicpm", class: "MiniCPMForCausalLM", tied: true, own: minicpm, ..LLAMA },
+    Family {
+        model_type: "minicpm3",
+        class: "MiniCPM3ForCausalLM",
+        eps: ("rms_norm_eps", 1e-5),
+        qkv_bias: Said::Always(false),
+        output_bias: Said::Always(false),
+        tied: true,
+        settle: |config| {
+            // Of a head only what is turned counts for the rotary embedding.
+            config.set("head_dim", config.required("qk_rope_head_dim", HEAD_DIM_MAX)?.into());
+            Ok(())
+        },
+        own: minicpm3,
+        refused: &["attention_bias", "mlp_bias"],
+        ..LLAMA
+    },
 ];
 
 /// Layers turn nothing; scores get less with distance.
@@ -380,13 +398,75 @@ fn baichuan_own(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadE
 pub(super) const NORMED_HEAD: usize = 125_696;
 
 fn minicpm(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
-    spec.embedding_scale = config.positive("scale_emb")?.unwrap_or(1.0);
-    let base = config.positive("dim_model_base")?;
-    set_logits(spec, base.map_or(1.0, |base| base / spec.hidden as f32), None);
-    let depth = config.positive("scale_depth")?.unwrap_or(1.0);
-    let residual = depth / (spec.layers.len() as f32).sqrt();
-    spec.layers.iter_mut().for_each(|layer| layer.residual_scale = residual);
+    MiniCpmFactors {
+        embedding: config.positive("scale_emb")?.unwrap_or(1.0),
+        base: config.positive("dim_model_base")?,
+        depth: Some(config.positive("scale_depth")?.unwrap_or(1.0)),
+    }
+    .set(spec);
     Ok(())
+}
+
+/// What MiniCPM multiplies.
+pub(super) struct MiniCpmFactors {
+    /// Embeddings.
+    pub(super) embedding: f32,
+    /// Logits, with it over the size of hidden states.
+    pub(super) base: Option<f32>,
+    /// What halves add, with it over the root of their number of layers.
+    pub(super) depth: Option<f32>,
+}
+
+impl MiniCpmFactors {
+    /// Those of MiniCPM 3, which GGUF files do not say.
+    pub(super) const THIRD: MiniCpmFactors =
+        MiniCpmFactors { embedding: 12.0, base: Some(256.0), depth: Some(1.4) };
+
+    pub(super) fn set(&self, spec: &mut TransformerSpec) {
+        spec.embedding_scale = self.embedding;
+        set_logits(spec, self.base.map_or(1.0, |base| base / spec.hidden as f32), None);
+        let residual = self.depth.map_or(1.0, |depth| depth / (spec.layers.len() as f32).sqrt());
+        spec.layers.iter_mut().for_each(|layer| layer.residual_scale = residual);
+    }
+}
+
+/// What its class adds in norms of latents whatever the others add.
+pub(super) const MINICPM3_LATENT_EPS: f32 = 1e-6;
+
+/// MiniCPM with latent attention, which turns halves of a head.
+fn minicpm3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
+    let third = MiniCpmFactors::THIRD;
+    MiniCpmFactors {
+        embedding: config.positive("scale_emb")?.unwrap_or(third.embedding),
+        base: unless_null(config, "dim_model_base", third.base)?,
+        depth: unless_null(config, "scale_depth", third.depth)?,
+    }
+    .set(spec);
+    let heads = config.required("num_attention_heads", HEADS_MAX)?;
+    let shape = LatentShape {
+        heads,
+        // As published it is there; null says that there is none.
+        query_rank: config.count("q_lora_rank", WIDTH_MAX)?,
+        rank: config.required("kv_lora_rank", WIDTH_MAX)?,
+        nope_dim: config.required("qk_nope_head_dim", HEAD_DIM_MAX)?,
+        rope_dim: config.required("qk_rope_head_dim", HEAD_DIM_MAX)?,
+        value_dim: match config.count("v_head_dim", HEAD_DIM_MAX)? {
+            Some(length) => length,
+            None => spec.hidden / heads,
+        },
+        split_up: false,
+    };
+    set_latent(spec, shape);
+    Ok(())
+}
+
+/// All layers attend to latents.
+pub(super) fn set_latent(spec: &mut TransformerSpec, shape: LatentShape) {
+    for layer in &mut spec.layers {
+        layer.attention.projection = Projection::Latent(shape);
+        layer.attention.scale = 1.0 / (shape.query_dim() as f32).sqrt();
+        layer.attention.latent_eps = Some(MINICPM3_LATENT_EPS);
+    }
 }
 
 /// What its files call dynamic is a base that no length changes.

@@ -153,7 +153,7 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     }
     if dense_gguf::knows(architecture) {
         let keys = Keys { metadata, architecture };
-        keys.refuse_unknown(|name| dense_gguf::READ.contains(&name))?;
+        keys.refuse_unknown(|name| dense_gguf::reads(architecture, name))?;
         return dense_gguf::from_gguf(gguf, &keys);
     }
     if states_gguf::knows(architecture) {

@@ -1,9 +1,12 @@
 //! Decoders of GGUF files most of whose layers keep a state beside few that attend, as llama.cpp's converter writes them: Granite 4
-//! LFM2, and Nemotron-H (`nemotron_gguf`).
+//! LFM2, and Nemotron-H (`nemotron_gguf`); Mamba 2, whose layers all do, and
+//! Falcon-H1, where both stand side by side.
 
 use hanzo_engine_kernels::{Activation, ExpertScoring, HeadShape, RopeKind, StateRule, StateShape};
 
 use super::gguf::Keys;
+use super::mixtures::falcon_h1::with_states;
+use super::mixtures::mamba::of_states;
 use super::{
     AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, NormKind,
     NormOrder, NormSpec, Part, QkNorm, SharedExpert, StateSpec, TransformerSpec, Weight, nemotron_gguf,
@@ -12,7 +15,8 @@ use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::limits::{CONTEXT_TOKENS_MAX, EXPERTS_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX, WIDTH_MAX};
 
-const FAMILIES: &[&str] = &["granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"];
+const FAMILIES: &[&str] =
+    &["granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "mamba2", "falcon-h1"];
 
 const KV_HEADS: &str = "attention.head_count_kv";
 
@@ -68,6 +72,19 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     }
     let count = keys.required("block_count", LAYERS_MAX)?;
     let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+    if keys.architecture == "mamba2" {
+        let (biased, tied) = (
+            has(Part::Layer(0, LayerPart::StateConvolution).bias()).is_some(),
+            has(Part::Head.weight()).is_none(),
+        );
+        let eps = keys.epsilon()?;
+        let state = StateSpec { decay_as_log: false, ..StateSpec::ssd(mamba(keys)?, biased, eps) };
+        return of_states("mamba2", [vocab, hidden], (count, state), (eps, tied), context)
+            .checked(keys.metadata.file());
+    }
+    if keys.architecture == "falcon-h1" {
+        return falcon_h1(keys, [vocab, hidden], &|weight| has(weight).is_some());
+    }
     let (heads, recurs) = heads(keys, hidden, count)?;
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
     let granite = keys.architecture == "granitehybrid";
@@ -120,6 +137,36 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         embedding_scale: keys.positive("embedding_scale")?.unwrap_or(1.0),
         head: HeadSpec::Logits(logits),
         ..TransformerSpec::bare(keys.architecture, [vocab, hidden], layers, norm, context)
+    }
+    .checked(keys.metadata.file())
+}
+
+/// States beside attention in every layer. What the model multiplies is in its weights.
+fn falcon_h1(
+    keys: &Keys<'_>,
+    sizes: [usize; 2],
+    has: &impl Fn(Weight) -> bool,
+) -> Result<TransformerSpec, LoadError> {
+    let of_first = |part| Part::Layer(0, part);
+    let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
+    let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
+    let biased = has(of_first(LayerPart::StateConvolution).bias());
+    let mut state = StateSpec { decay_as_log: false, ..StateSpec::ssd(mamba(keys)?, biased, norm.eps) };
+    if !has(of_first(LayerPart::StateNorm).weight()) {
+        state.norm_part = 0;
+    }
+    let heads = keys.heads(sizes[1])?;
+    let layer = LayerSpec {
+        order: NormOrder::Pre,
+        attention: AttentionSpec::causal(heads),
+        mlp: MlpSpec::gated(keys.required("feed_forward_length", WIDTH_MAX)?, Activation::Silu),
+        residual_scale: 1.0,
+    };
+    let layers = with_states(vec![layer; keys.required("block_count", LAYERS_MAX)?], state);
+    TransformerSpec {
+        ropes: vec![keys.rope(RopeKind::Neox, heads.head_dim, context, None)?],
+        head: HeadSpec::plain(!has(Part::Head.weight())),
+        ..TransformerSpec::bare(keys.architecture, sizes, layers, norm, context)
     }
     .checked(keys.metadata.file())
 }

@@ -71,6 +71,9 @@ pub enum NormOrder {
     Pre,
     /// As `Pre`, with none before attention, whose input is normed already (ModernBERT's first layer).
     PreMlp,
+    /// As `Pre`, and attention reads what the layer before read, which adds what it gives and has no MLP: both stand side by
+    /// side (Falcon-H1).
+    Beside,
     /// Before each half and on what it adds, and one after the last layer (Gemma 3).
     Sandwich,
     /// On what each half adds alone, and one after the last layer (OLMo 2).
@@ -99,7 +102,7 @@ impl NormOrder {
 
     /// There is a norm before attention, or after it where norms stand on the sum.
     pub(crate) fn has_attention_norm(self) -> bool {
-        !matches!(self, NormOrder::PreMlp | NormOrder::Branch)
+        !matches!(self, NormOrder::PreMlp | NormOrder::Beside | NormOrder::Branch)
     }
 
     /// There is a norm before the MLP, or after it where norms stand on the sum.
@@ -111,6 +114,8 @@ impl NormOrder {
     pub(crate) fn first_norm(self) -> Option<LayerPart> {
         match self {
             _ if self.attention_reads_sum() => None,
+            // What is normed stays where it is.
+            NormOrder::Beside => None,
             NormOrder::ParallelApart => Some(LayerPart::MlpNorm),
             _ => Some(LayerPart::AttentionNorm),
         }
@@ -163,6 +168,8 @@ pub struct AttentionSpec {
     pub values_are_keys: bool,
     /// The layer before this one whose keys and values it attends to, having none of its own (Gemma 3n).
     pub shares: Option<usize>,
+    /// Added to the mean of the squares of latents and of what their queries are made of, where it is not what the other norms add.
+    pub latent_eps: Option<f32>,
 }
 
 /// How queries, keys and values are made of hidden states.
@@ -319,6 +326,7 @@ impl AttentionSpec {
             values_normed: false,
             values_are_keys: false,
             shares: None,
+            latent_eps: None,
         }
     }
 
@@ -435,6 +443,8 @@ pub struct ExpertsSpec {
     pub expert_bias: bool,
     /// An MLP that every token goes to besides.
     pub shared: Option<SharedExpert>,
+    /// What experts and that MLP give is halved (Cohere 2 MoE).
+    pub averaged: bool,
     /// The experts' sum has a bias.
     pub bias: bool,
     /// Files store each expert's second matrix as (ffn, hidden).
@@ -533,6 +543,7 @@ impl ExpertsSpec {
             router_bias: false,
             expert_bias: false,
             shared: None,
+            averaged: false,
             bias: false,
             down_transposed: false,
             apart: false,

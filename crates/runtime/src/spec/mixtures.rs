@@ -3,8 +3,10 @@
 //! is nearly Llama's are in `families`, and Llama 4 is in `llama4`.
 
 pub(super) mod families;
+pub(super) mod falcon_h1;
 mod hybrids;
 mod llama4;
+pub(super) mod mamba;
 pub(super) mod nemotron;
 mod recurrent;
 
@@ -39,14 +41,20 @@ const FAMILIES: &[(&str, &str, Read)] = &[
 ];
 
 /// Model types whose layers keep a state of their own beside keys and values, or instead of them.
-const RECURRENT: &[&str] = &["mamba", "mamba2", "jamba", "falcon_h1"];
+const RECURRENT: &[&str] = &["mamba", "jamba"];
 
 /// Settings that make another model of any of these unless they are absent, null, false, zero or empty.
 const REFUSED: &[&str] =
     &["is_encoder_decoder", "mlp_bias", "quantization_config", "vision_config", "index_topk"];
 
 fn all() -> impl Iterator<Item = &'static (&'static str, &'static str, Read)> {
-    FAMILIES.iter().chain(families::FAMILIES).chain(recurrent::FAMILIES).chain(hybrids::FAMILIES)
+    FAMILIES
+        .iter()
+        .chain(families::FAMILIES)
+        .chain(recurrent::FAMILIES)
+        .chain(hybrids::FAMILIES)
+        .chain(mamba::FAMILIES)
+        .chain(falcon_h1::FAMILIES)
 }
 
 /// The names of model types that are read here.
@@ -83,7 +91,7 @@ pub(crate) fn predicts_more(architecture: &str) -> bool {
 /// Reads one of these families; nothing of another.
 pub(super) fn from_config(config: &Config, model_type: &str) -> Option<Result<TransformerSpec, LoadError>> {
     if RECURRENT.contains(&model_type) {
-        let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba, Nemotron-H and LFM2, not of this family";
+        let reason = "this build runs the states of Qwen3-Next, Qwen3.5, Granite 4, Bamba, Nemotron-H, Mamba 2, Falcon-H1 and LFM2, not of this family";
         return Some(Err(config.unsupported("model_type", model_type, reason)));
     }
     let &(_, class, read) = all().find(|&&(name, ..)| name == model_type)?;

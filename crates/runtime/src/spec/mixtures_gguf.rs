@@ -108,6 +108,13 @@ const FAMILIES: &[Family] = &[
     },
     Family { name: "afmoe", scoring: ExpertScoring::Sigmoid, ..PLAIN },
     Family {
+        name: "cohere2moe",
+        rope: RopeKind::Interleaved,
+        scoring: ExpertScoring::Sigmoid,
+        reads: &["attention.layer_norm_epsilon", "attention.sliding_window_pattern", "logit_scale"],
+        ..PLAIN
+    },
+    Family {
         name: "exaone-moe",
         scoring: ExpertScoring::Sigmoid,
         reads: &["attention.sliding_window_pattern"],
@@ -183,9 +190,10 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let windows = windows(keys, count)?;
     // Where some layers see a window, EXAONE's turn queries and keys in those alone, and Llama 4's all but each fourth.
     let chunks = llama4 && windows.iter().any(Option::is_some);
-    let afmoe = keys.architecture == "afmoe";
+    let (afmoe, cohere) = (keys.architecture == "afmoe", keys.architecture == "cohere2moe");
     let turns = |layer: usize| match keys.architecture {
         "exaone-moe" => windows[layer].is_some(),
+        "cohere2moe" => windows[layer].is_some() || !sparse(layer),
         "afmoe" => windows[layer].is_some() || windows.iter().all(Option::is_none),
         _ => !chunks || !(layer + 1).is_multiple_of(4),
     };
@@ -194,7 +202,11 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
     let grows = QueryScale { factor: 0.1, every: LLAMA4_CHUNK, offset: 1 };
     let residual_scale = keys.positive("residual_scale")?.unwrap_or(1.0);
     let layer = |index: usize| LayerSpec {
-        order: if afmoe { NormOrder::Sandwich } else { NormOrder::Pre },
+        order: match () {
+            () if afmoe => NormOrder::Sandwich,
+            () if cohere => NormOrder::Parallel,
+            () => NormOrder::Pre,
+        },
         attention: AttentionSpec {
             output_gate: afmoe,
             mask: Mask::Causal { window: windows[index] },
@@ -216,12 +228,18 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
             let eps = keys.positive("attention.layer_norm_epsilon")?;
             NormSpec { kind: NormKind::Layer { bias: true }, eps: eps.map_or_else(|| keys.epsilon(), Ok)? }
         }
+        "cohere2moe" if keys.positive("attention.layer_norm_rms_epsilon")?.is_none() => {
+            const NAME: &str = "attention.layer_norm_epsilon";
+            let eps = keys.positive(NAME)?.ok_or_else(|| keys.metadata.missing(&keys.key(NAME)))?;
+            NormSpec { kind: NormKind::Layer { bias: false }, eps }
+        }
         _ => NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? },
     };
     // llama.cpp takes it for granted.
     let root = if afmoe { (hidden as f32).sqrt() } else { 1.0 };
+    let scale = keys.positive("logit_scale")?.unwrap_or(1.0);
     let logits = LogitsSpec {
-        scale: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
+        scale: if cohere { scale } else { 1.0 / scale },
         bias: has(Part::Head.bias()),
         ..LogitsSpec::plain(!has(Part::Head.weight()))
     };
@@ -277,14 +295,14 @@ fn windows(keys: &Keys<'_>, layers: usize) -> Result<Vec<Option<u32>>, LoadError
             ])
         }
         // The list may have entries for the layers behind the last, too.
-        ("exaone-moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
+        ("exaone-moe" | "cohere2moe", Some(Value::Array(Array::Bool(of)))) if of.len() >= layers => {
             let window = window()?;
             Ok(of[..layers].iter().map(|&sees| sees.then_some(window)).collect())
         }
-        ("exaone-moe", Some(_)) => {
+        ("exaone-moe" | "cohere2moe", Some(_)) => {
             Err(keys.unsupported(PATTERN, "another list", "a truth value for each layer is known"))
         }
-        ("exaone-moe", None) => {
+        ("exaone-moe" | "cohere2moe", None) => {
             let window = window()?;
             Ok((1..=layers).map(|layer| (!layer.is_multiple_of(4)).then_some(window)).collect())
         }
@@ -343,6 +361,8 @@ fn experts(
         scales_input: family.name == "llama4",
         groups: groups.map(|count| ExpertGroups { count, used, best }),
         shared,
+        // As llama.cpp has it, and its converter writes no other.
+        averaged: family.name == "cohere2moe" && shared.is_some(),
         ..ExpertsSpec::softmax(
             keys.required("expert_count", EXPERTS_MAX)?,
             keys.required("expert_used_count", EXPERTS_MAX)?,

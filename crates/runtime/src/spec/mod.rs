@@ -31,6 +31,8 @@ mod states_gguf;
 mod tests;
 mod weights;
 
+use std::ops::Range;
+
 pub use config::Config;
 pub(crate) use dense_gguf::LONG_FACTORS;
 pub(crate) use distance::learned_table;
@@ -93,6 +95,8 @@ pub struct TransformerSpec {
     pub streams: Option<StreamsSpec>,
     /// Layers, from the first on, after which something is added to the rows of pictures (Qwen3-VL's DeepStack).
     pub deep_layers: usize,
+    /// Factors on rows of layers' matrices that those of files are yet to be multiplied with (Falcon-H1).
+    pub row_factors: Vec<RowFactor>,
     /// Rows that are computed in one step at most, because they see each other: a picture's (Gemma 3). 0 where none do.
     pub together: usize,
     /// What makes numbers for the tokens of the vocabulary.
@@ -108,6 +112,17 @@ pub struct PositionTable {
     pub rows: usize,
     /// The row of a sequence's first token.
     pub offset: u32,
+}
+
+/// A factor on some rows of a part of every layer that has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowFactor {
+    /// The matrix.
+    pub part: LayerPart,
+    /// Which rows of it; those that it has no more are none.
+    pub rows: Range<usize>,
+    /// What they are multiplied with.
+    pub factor: f32,
 }
 
 /// A convolution along the tokens of the first layer's input, through a non-linearity and added to what that layer gives,
@@ -235,10 +250,19 @@ impl TransformerSpec {
             curved: false,
             streams: None,
             deep_layers: 0,
+            row_factors: Vec::new(),
             together: 0,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,
         }
+    }
+
+    /// What rows of a matrix are yet to be multiplied with.
+    pub(crate) fn row_factors_of(&self, weight: Weight) -> Vec<RowFactor> {
+        let of = |factor: &&RowFactor| {
+            !weight.bias && matches!(weight.part, Part::Layer(_, part) if part == factor.part)
+        };
+        self.row_factors.iter().filter(of).cloned().collect()
     }
 
     /// Changes each layer, which it gets with its number.
@@ -259,9 +283,13 @@ impl TransformerSpec {
             layer.residual_scale == scale && of_sum_alone && layer.attention.qk_norm == QkNorm::None
         };
         if scale > 0.0 && self.layers.iter().all(folds) && !self.embedding_norm {
+            let of_latents = self.norm.eps;
             self.embedding_scale /= scale;
             self.norm.eps /= scale * scale;
-            self.layers.iter_mut().for_each(|layer| layer.residual_scale = 1.0);
+            for layer in &mut self.layers {
+                layer.residual_scale = 1.0;
+                layer.attention.latent_eps.get_or_insert(of_latents);
+            }
         }
         self
     }

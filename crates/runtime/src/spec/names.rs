@@ -272,7 +272,7 @@ impl Names {
         match architecture {
             "gpt-oss" => &Names::GGUF_GPT_OSS,
             "qwen3next" | "qwen35" | "qwen35moe" => &Names::GGUF_STATES,
-            "granitehybrid" => &Names::GGUF_MAMBA,
+            "granitehybrid" | "mamba2" | "falcon-h1" => &Names::GGUF_MAMBA,
             "nemotron_h" | "nemotron_h_moe" => &Names::GGUF_NEMOTRON_H,
             "lfm2" | "lfm2moe" => &Names::GGUF_LFM2,
             "glm4moe" | "seed_oss" => &Names::GGUF_POST_ATTENTION,

@@ -22,6 +22,8 @@ impl Names {
             "apertus" => &Names::APERTUS,
             "afmoe" => &Names::AFMOE,
             "stablelm" => &Names::STABLELM,
+            "mamba2" => &Names::MAMBA2,
+            "falcon_h1" => &Names::BAMBA,
             "bloom" => &Names::BLOOM,
             "mpt" => &Names::MPT,
             _ => &Names::HUGGING_FACE,

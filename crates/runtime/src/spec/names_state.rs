@@ -192,7 +192,7 @@ impl Names {
     pub(crate) const GGUF_AFMOE: Names =
         Names { state: StateNames { query_gate: "attn_gate.", ..StateNames::NONE }, ..Names::GGUF };
 
-    /// The transformers library's Bamba class.
+    /// The transformers library's Bamba and FalconH1 classes.
     pub(crate) const BAMBA: Names = Names {
         final_norm: "final_layernorm",
         state: StateNames::MAMBA,
@@ -230,7 +230,10 @@ impl Names {
         ..Names::HUGGING_FACE
     };
 
-    /// GGUF files of the same.
+    /// The transformers library's Mamba2 class.
+    pub(crate) const MAMBA2: Names = Names { halves_apart: false, ..Names::NEMOTRON_H };
+
+    /// GGUF files of Nemotron-H.
     pub(crate) const GGUF_NEMOTRON_H: Names = Names { halves_apart: true, ..Names::GGUF_MAMBA };
 
     /// The transformers library's Lfm2 and Lfm2Moe classes.
@@ -260,7 +263,7 @@ impl Names {
     pub(crate) const GGUF_LFM2: Names =
         Names { final_norm: "token_embd_norm", state: StateNames::GGUF_LFM2, ..Names::GGUF };
 
-    /// GGUF files of Granite 4 and Bamba.
+    /// GGUF files of Granite 4, Bamba and Mamba 2.
     pub(crate) const GGUF_MAMBA: Names = Names { state: StateNames::GGUF_MAMBA, ..Names::GGUF };
 
     /// GGUF files of Qwen3-Next and Qwen3.5: the second norm stands before the MLP.

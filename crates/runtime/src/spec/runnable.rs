@@ -162,10 +162,23 @@ impl TransformerSpec {
             let keeps = layer.attention.projection.state().is_some();
             self.layers.iter().find(|of| of.attention.projection.state().is_some() == keeps).unwrap_or(first)
         };
-        of_network.or_else(|| {
-            let mut layers = self.layers.iter().enumerate();
-            layers.find_map(|(index, layer)| refused(index, layer, (first, like(layer))))
-        })
+        of_network
+            .or_else(|| {
+                let mut layers = self.layers.iter().enumerate();
+                layers.find_map(|(index, layer)| refused(index, layer, (first, like(layer))))
+            })
+            .or_else(|| {
+                // What stands beside a layer is one before it without an MLP, with norms as it has them.
+                let stands = |at: usize| {
+                    let before = at.checked_sub(1).map(|before| &self.layers[before]);
+                    before.is_some_and(|before| before.order == NormOrder::Pre && before.mlp.is_none())
+                };
+                let beside = |&at: &usize| self.layers[at].order == NormOrder::Beside && !stands(at);
+                let found = (0..self.layers.len()).find(beside);
+                found.map(|at| {
+                    ("norms", format!("Beside in layer {at}, and nothing before it to stand beside"))
+                })
+            })
     }
 
     fn not_in_a_decoder(&self) -> Option<(&'static str, String)> {

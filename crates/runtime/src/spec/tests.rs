@@ -1,6 +1,7 @@
 //! Settings of published models, and settings that must be refused.
 
 mod described;
+mod multiplied;
 
 use hanzo_engine_kernels::{HeadShape, RopeKind};
 use serde_json::{Value, json};

@@ -59,6 +59,7 @@ const DENSE: &[(&str, bool)] = &[
     ("xverse", true),
     ("exaone", true),
     ("minicpm", true),
+    ("minicpm3", true),
 ];
 
 fn golden(case: &str) -> Golden {

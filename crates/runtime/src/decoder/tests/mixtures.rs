@@ -26,6 +26,8 @@ const MIXTURES: &[(&str, bool)] = &[
     ("hunyuan-moe", true),
     ("afmoe", true),
     ("phimoe", true),
+    ("cohere2-moe", true),
+    ("cohere2-moe-sum", false),
     ("deepseek", true),
     ("bailing-moe", true),
     ("bailing-moe-v2", true),

@@ -13,6 +13,9 @@ const STATES: &[&str] = &[
     "bamba",
     "nemotron-h",
     "nemotron-h-moe",
+    "mamba2",
+    "falcon-h1",
+    "falcon-h1-norm",
     "lfm2",
     "lfm2-moe",
 ];

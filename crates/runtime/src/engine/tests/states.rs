@@ -2,8 +2,11 @@
 
 use super::*;
 
-fn opened() -> Opened {
-    Opened::open(&crate::decoder::tests::data("states").join("qwen3-next")).unwrap()
+/// Of states beside layers that attend, alone, and beside attention of every layer.
+const MODELS: [&str; 3] = ["qwen3-next", "mamba2", "falcon-h1"];
+
+fn opened(model: &str) -> Opened {
+    Opened::open(&crate::decoder::tests::data("states").join(model)).unwrap()
 }
 
 fn prompt(number: u32) -> Vec<u32> {
@@ -12,7 +15,11 @@ fn prompt(number: u32) -> Vec<u32> {
 
 #[test]
 fn sequences_with_states_say_what_they_would_alone() {
-    let opened = opened();
+    MODELS.into_iter().for_each(say_what_they_would_alone);
+}
+
+fn say_what_they_would_alone(model: &str) {
+    let opened = opened(model);
     let base = EngineConfig { context_tokens_max: 128, ..config() };
     let alone: Vec<Vec<u32>> = (0..6)
         .map(|number| {
@@ -40,10 +47,10 @@ fn sequences_with_states_say_what_they_would_alone() {
             }
         }
         for (number, kinds) in said.iter().enumerate() {
-            assert_eq!(tokens_said(kinds), alone[number], "sequence {number}, {config:?}");
+            assert_eq!(tokens_said(kinds), alone[number], "{model}: sequence {number}, {config:?}");
         }
         let stats = engine.stats();
-        assert_eq!(stats.preemptions > 0, preempts, "{stats:?}");
+        assert_eq!(stats.preemptions > 0, preempts, "{model}: {stats:?}");
         // Prompts begin alike, and repeat themselves.
         assert_eq!((stats.prefix_hit_tokens, stats.draft_tokens, stats.blocks_cached), (0, 0, 0));
     }

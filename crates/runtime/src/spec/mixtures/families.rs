@@ -1,5 +1,5 @@
 //! Mixtures of experts whose attention is Llama's, or nearly: OLMoE, Granite MoE, ERNIE 4.5 MoE, MiniMax-M2, DeepSeek's first,
-//! Ling, EXAONE MoE, Solar Open, Arcee's Trinity and Phi-3.5-MoE.
+//! Ling, EXAONE MoE, Solar Open, Arcee's Trinity, Phi-3.5-MoE and Cohere 2 MoE.
 
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, RopeKind};
 use serde_json::Value;
@@ -31,6 +31,7 @@ pub(super) const FAMILIES: &[(&str, &str, Read)] = &[
     ("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", hunyuan),
     ("afmoe", "AfmoeForCausalLM", afmoe),
     ("phimoe", "PhimoeForCausalLM", phimoe),
+    ("cohere2_moe", "Cohere2MoeForCausalLM", cohere2_moe),
 ];
 
 /// Refuses settings that make another model of a family unless they are what it takes for granted.
@@ -462,4 +463,75 @@ fn solar_open(config: &Config) -> Result<TransformerSpec, LoadError> {
     base.spec(config, "solar_open", (rope, 1e-5), |_| {
         (AttentionSpec { qkv_bias, ..AttentionSpec::causal(heads) }, MlpSpec::Experts(experts))
     })
+}
+
+/// Experts beside attention, after dense layers; layers that see all turn nothing but where they are dense.
+fn cohere2_moe(config: &Config) -> Result<TransformerSpec, LoadError> {
+    const SHARED: &str = "shared_expert_combination_strategy";
+    let base = Base { tied: true, ..Base::read(config)? };
+    let heads = base.heads(config)?;
+    let mut experts =
+        softmax(config, &base, ("num_experts", "num_experts_per_tok", "intermediate_size"), true)?;
+    match config.string("expert_selection_fn")?.unwrap_or("softmax") {
+        "softmax" => {}
+        "sigmoid" => {
+            experts.scoring = ExpertScoring::Sigmoid;
+            experts.normalized = config.bool("norm_topk_prob")?.unwrap_or(true);
+        }
+        other => {
+            return Err(config.unsupported("expert_selection_fn", other, "softmax and sigmoid are known"));
+        }
+    }
+    experts.shared = shared_of(config, "num_shared_experts", experts.ffn)?;
+    experts.averaged = match config.string(SHARED)?.unwrap_or("average") {
+        "average" => experts.shared.is_some(),
+        "sum" => false,
+        other => return Err(config.unsupported(SHARED, other, "average and sum are known")),
+    };
+    let dense_ffn = config.count("prefix_dense_intermediate_size", WIDTH_MAX)?.unwrap_or(experts.ffn);
+    let mlp = after_dense(config, &base, 0, experts)?;
+    let is_dense = |layer: usize| mlp(layer).dense().is_some();
+    let each = config.count("prefix_dense_sliding_window_pattern", LAYERS_MAX)?.unwrap_or(1);
+    let window = config.count("sliding_window", CONTEXT_TOKENS_MAX)?.unwrap_or(4096) as u32;
+    let windows: Vec<Option<u32>> = match config.get("layer_types") {
+        Some(types) => windows_by_type(config, types, Some(window), base.layers)?,
+        None => {
+            let other = config.count("sliding_window_pattern", LAYERS_MAX)?.unwrap_or(4);
+            let dense = or(config, "first_k_dense_replace", LAYERS_MAX, 0)?;
+            let sees_all = |layer: usize| match layer.checked_sub(dense) {
+                None => (layer + 1).is_multiple_of(each),
+                Some(layer) => (layer + 1).is_multiple_of(other),
+            };
+            (0..base.layers).map(|layer| (!sees_all(layer)).then_some(window)).collect()
+        }
+    };
+    let biased = config.bool("attention_bias")?.unwrap_or(false);
+    let (rope, _) = rope(config, (RopeKind::Interleaved, heads.head_dim), (1e4, base.context))?;
+    let spec = base.spec(config, "cohere2_moe", (rope, 1e-5), |layer| {
+        let turns = windows[layer].is_some() || is_dense(layer) && each == 1;
+        let attention = AttentionSpec {
+            mask: Mask::Causal { window: windows[layer] },
+            qkv_bias: biased,
+            output_bias: biased,
+            rope: turns.then_some(0),
+            ..AttentionSpec::causal(heads)
+        };
+        let mlp = match is_dense(layer) {
+            true => MlpSpec::gated(dense_ffn, base.activation),
+            false => mlp(layer),
+        };
+        (attention, mlp)
+    })?;
+    // Root mean square norms where their epsilon is said.
+    let norm = match config.positive("rms_norm_eps")? {
+        Some(_) => spec.norm,
+        None => NormSpec {
+            kind: NormKind::Layer { bias: false },
+            eps: config.positive("layer_norm_eps")?.unwrap_or(1e-5),
+        },
+    };
+    let scale = config.positive("logit_scale")?.unwrap_or(0.0625);
+    let head = HeadSpec::Logits(LogitsSpec { scale, ..LogitsSpec::plain(spec.head.tied()) });
+    let spec = spec.with_layers(|_, layer| layer.order = NormOrder::Parallel);
+    Ok(TransformerSpec { norm, head, ..spec })
 }

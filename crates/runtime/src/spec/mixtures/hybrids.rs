@@ -30,21 +30,30 @@ pub(super) fn refuse_true(config: &Config, keys: &[&str]) -> Result<(), LoadErro
     Ok(())
 }
 
-/// The state of Mamba 2's layers, by the names that settings have beside attention's.
-fn mamba(config: &Config, base: &Base, eps: f32) -> Result<StateSpec, LoadError> {
-    refuse_true(config, &["attention_bias", "mamba_proj_bias"])?;
-    if base.activation != Activation::Silu {
-        let name = config.string("hidden_act")?.unwrap_or_default();
-        return Err(config.unsupported("hidden_act", name, "convolutions through silu are known"));
-    }
+/// Refuses bounds of how far a token moves a state.
+pub(super) fn refuse_steps(config: &Config) -> Result<(), LoadError> {
     // The end, which is infinite, is no number in JSON.
     if let Some(limits) = config.get("time_step_limit").filter(|limits| !limits.is_null())
         && (limits.get(0).and_then(Value::as_f64) != Some(0.0) || limits.get(1).is_none_or(Value::is_number))
     {
         return Err(config.unsupported("time_step_limit", limits, "from 0 on without an end is known"));
     }
+    Ok(())
+}
+
+/// The state of Mamba 2's layers, by the names that settings have beside attention's.
+pub(super) fn mamba(config: &Config, base: &Base, eps: f32) -> Result<StateSpec, LoadError> {
+    refuse_true(config, &["attention_bias", "mamba_proj_bias"])?;
+    if base.activation != Activation::Silu {
+        let name = config.string("hidden_act")?.unwrap_or_default();
+        return Err(config.unsupported("hidden_act", name, "convolutions through silu are known"));
+    }
+    refuse_steps(config)?;
     let value_heads = config.required("mamba_n_heads", HEADS_MAX)?;
-    let inner = config.count("mamba_expand", WIDTH_MAX)?.unwrap_or(2).saturating_mul(base.hidden);
+    let inner = match config.count("mamba_d_ssm", WIDTH_MAX)? {
+        Some(inner) => inner,
+        None => config.count("mamba_expand", WIDTH_MAX)?.unwrap_or(2).saturating_mul(base.hidden),
+    };
     let value_dim = match config.get("mamba_d_head") {
         None => inner / value_heads,
         Some(Value::String(auto)) if auto == "auto" => inner / value_heads,
