@@ -32,6 +32,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
     let examples = json!({
         "allowed_hosts": ["engine.example.com"],
         "cors_origins": ["https://chat.example.com"],
+        "media_hosts": ["pictures.example.com"],
         "api_key": "a-key-of-8-characters-or-more",
         "engine_api_key": "a-key-of-8-characters-or-more",
         "api_keys_file": "/etc/hanzo-engine/keys.json",

@@ -305,6 +305,9 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if !args.cors_origin.is_empty() {
         flags.insert("cors_origins".to_owned(), json!(args.cors_origin));
     }
+    if !args.media_hosts.is_empty() {
+        flags.insert("media_hosts".to_owned(), json!(args.media_hosts));
+    }
     for (key, set) in
         [("insecure", daemon.server.insecure), ("private_metrics", daemon.server.private_metrics)]
     {

@@ -18,6 +18,7 @@ use crate::{
     error::{ApiError, GatewayError},
     hosts::Hosts,
     limits::BODIES_READ_MAX,
+    media_hosts::MediaHosts,
     metrics::Metrics,
     reload::Settings,
     responses::store::Responses,
@@ -42,6 +43,8 @@ pub(crate) struct App {
     pub(crate) answers: Answers,
     /// The hosts that are answered to.
     pub(crate) hosts: Hosts,
+    /// The hosts that pictures are fetched from.
+    pub(crate) media_hosts: MediaHosts,
     /// The MCP servers whose tools models may call.
     pub(crate) mcp_servers: Option<Arc<Servers>>,
     /// Another server that answers in this one's place.
@@ -83,6 +86,7 @@ impl App {
             bodies_read: Arc::new(Semaphore::new(BODIES_READ_MAX)),
             answers: Answers::new(config.answers_bytes_max),
             hosts: Hosts::of(&config),
+            media_hosts: MediaHosts::of(&config)?,
             vectors: Arc::new(Semaphore::new(config.embeddings_bytes_max)),
             responses: Responses::open(&config)?,
             config: Settings::new(config),

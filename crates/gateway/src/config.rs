@@ -21,6 +21,7 @@ use crate::{
     error::GatewayError,
     fleet::{Target, one_or_list},
     limits::{ADDRESS_SHARE, SECONDS_MAX, UPSTREAMS_MAX},
+    media_hosts,
     reload::values,
 };
 
@@ -55,6 +56,9 @@ pub struct Config {
     pub tls_client_ca: Option<PathBuf>,
     /// Origins whose pages may ask, such as `https://chat.example.com`; `*`: any.
     pub cors_origins: Vec<String>,
+    /// Hosts, such as `pictures.example.com` or that with `:PORT`, that pictures named by a URL are fetched from, where each address
+    /// of theirs is public; unless some are given, nothing is fetched.
+    pub media_hosts: Vec<String>,
     /// Listen on other addresses than the loopback's although no key is wanted.
     pub insecure: bool,
     /// Want a key for `/metrics`, `/health` and `/version` too, which tell of models and load.
@@ -187,6 +191,7 @@ impl Default for Config {
             tls_key: None,
             tls_client_ca: None,
             cors_origins: Vec::new(),
+            media_hosts: Vec::new(),
             insecure: false,
             private_metrics: false,
             access_log: true,
@@ -342,6 +347,7 @@ impl Config {
         }
         cloud::check(&CloudSettings::of(&self)).map_err(GatewayError::Config)?;
         cors::check(&self.cors_origins).map_err(GatewayError::Config)?;
+        media_hosts::check(&self.media_hosts).map_err(GatewayError::Config)?;
         let seconds = [
             ("headers_timeout_s", self.headers_timeout_s),
             ("idle_timeout_s", self.idle_timeout_s),
@@ -498,6 +504,7 @@ mod tests {
             (json!({"upstreams": 7}), "upstreams"),
             (json!({"engine": "https://engine:1", "engine_cert": "cert.pem"}), "engine_cert_key"),
             (json!({"cors_origins": ["chat.example.com"]}), "cors_origins"),
+            (json!({"media_hosts": ["*"]}), "media_hosts"),
             (json!({"headers_timeout_s": 0}), "headers_timeout_s"),
             (json!({"idle_timeout_s": 0}), "idle_timeout_s"),
             (json!({"engine_api_key": 12_345_678}), "engine_api_key"),

@@ -235,5 +235,17 @@ const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean")
 
 /// Bytes of a picture; the engine takes no larger ones.
 pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;
+/// Bytes of the URL of one.
+pub(crate) const URL_BYTES_MAX: usize = 8 << 10;
+/// Hosts of `media_hosts`.
+pub(crate) const MEDIA_HOSTS_MAX: usize = 256;
+/// How often such a host may lead to another address.
+pub(crate) const MEDIA_REDIRECTS_MAX: usize = 3;
+/// Pictures that are fetched at the same time.
+pub(crate) const MEDIA_FETCHES_MAX: usize = 8;
+/// How long such a host may take to be reached.
+pub(crate) const MEDIA_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one picture may take.
+pub(crate) const MEDIA_TIMEOUT: Duration = Duration::from_secs(20);
 /// Characters of a text that is to be said; OpenAI takes 4096.
 pub(crate) const SPEECH_CHARS_MAX: usize = 16_384;

@@ -100,6 +100,11 @@ struct Flags {
     #[arg(long, value_name = "ORIGIN")]
     #[serde(rename = "cors_origins", skip_serializing_if = "Vec::is_empty")]
     cors_origin: Vec<String>,
+    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures from that requests name by a URL; repeatable
+    /// [default: none].
+    #[arg(long = "media-hosts", value_name = "HOST")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    media_hosts: Vec<String>,
     /// Listen on other addresses than the loopback's without a key: only where the network is private.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]

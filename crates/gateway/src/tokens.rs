@@ -24,9 +24,10 @@ use crate::{
 pub(crate) async fn count(
     app: &App,
     asker: &Asker,
-    (model, chat): (String, v1::Chat),
+    (model, mut chat): (String, v1::Chat),
     mut sent: SentFields,
 ) -> Result<usize, ApiError> {
+    app.media_hosts.fetch_chat(&mut chat, app.config.body_bytes_max).await?;
     sent.know_messages_as_one();
     let input = Some(Input::Chat(chat));
     let request = v1::TokenizeRequest { model, input, ..v1::TokenizeRequest::default() };
@@ -42,7 +43,10 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Tokenized>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| tokenize_request(fields));
-    let (((request, shown), sent), _room) = received.into(read).await?;
+    let (((mut request, shown), sent), _room) = received.into(read).await?;
+    if let Some(Input::Chat(chat)) = &mut request.input {
+        app.media_hosts.fetch_chat(chat, app.config.body_bytes_max).await?;
+    }
     let answer = app.engine(&asker).tokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     Ok(Json(shown.answer(answer)))

@@ -347,8 +347,8 @@ mod tests {
         let user = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
         for (body, start) in [
             (
-                user(json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}})),
-                "messages[0].content[0].source.type: only base64 is supported",
+                user(json!({"type": "image", "source": {"type": "file", "file_id": "f"}})),
+                "messages[0].content[0].source.type: only base64 and url are supported",
             ),
             (
                 user(json!({"type": "image", "source": {"type": "base64", "data": "A*"}})),

@@ -46,6 +46,7 @@ async fn tokenized(
     let id = asker.id.clone();
     let read = SentFields::beside(move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id));
     let ((mut plan, sent), _room) = received.into(read).await?;
+    app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
     // A chat is one request.
     let request = plan.requests.pop().unwrap_or_default();
     let input = match request.prompt {

@@ -74,7 +74,8 @@ pub(crate) struct Generation {
 
 impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
-    pub(crate) async fn start(app: &App, asker: &Asker, plan: Plan) -> Result<Generation, ApiError> {
+    pub(crate) async fn start(app: &App, asker: &Asker, mut plan: Plan) -> Result<Generation, ApiError> {
+        app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
         let until = Until::of(app);
         let deadline = until.deadline;
         let engine = app.engine(asker);
