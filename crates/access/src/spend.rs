@@ -26,7 +26,7 @@ impl Spend {
             Some(Event::Finished(finished)) => {
                 self.finished(finished.choice, finished.usage.unwrap_or_default().completion_tokens);
             }
-            Some(Event::PromptLogprobs(_)) | None => {}
+            Some(Event::PromptLogprobs(_) | Event::Loading(_)) | None => {}
         }
     }
 

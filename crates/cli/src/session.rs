@@ -105,7 +105,7 @@ impl<'a> Session<'a> {
                 }
                 Some(Some(Event::Finished(finished))) => break finished,
                 // What nobody has asked for, or an event of a later version of the contract.
-                Some(Some(Event::PromptLogprobs(_)) | None) => {}
+                Some(Some(Event::PromptLogprobs(_) | Event::Loading(_)) | None) => {}
                 None => {
                     screen.end()?;
                     return Err(CliError::CutOff);

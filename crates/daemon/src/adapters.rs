@@ -182,7 +182,7 @@ impl Models {
         asked: &str,
         adapter: &str,
         wanted: Capability,
-        demand: Demand,
+        demand: Demand<'_>,
     ) -> Result<Chosen, Error> {
         if !adapter.is_empty() {
             return self.with_adapter(asked, adapter, wanted, demand).await;
@@ -215,7 +215,7 @@ impl Models {
         base: &str,
         adapter: &str,
         wanted: Capability,
-        demand: Demand,
+        demand: Demand<'_>,
     ) -> Result<Chosen, Error> {
         let coming = async {
             loop {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast::error::RecvError, watch};
 
 use crate::{
     config::OnDemand,
@@ -20,12 +20,25 @@ use crate::{
 };
 
 /// How a request wants its model.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Demand {
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Demand<'a> {
     /// When it must be answered.
     pub(crate) by: Option<Instant>,
     /// How long the model is to stay after it, where requests may say so.
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// Who hears how far its load is.
+    pub(crate) told: Option<&'a watch::Sender<Option<Coming>>>,
+}
+
+/// How far the load of a model is that a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Coming {
+    pub(crate) model: String,
+    pub(crate) percent: u32,
+    /// For room.
+    pub(crate) waits: bool,
+    /// Likely.
+    pub(crate) left_ms: Option<u64>,
 }
 
 /// Requests that wait, by the name of the model they wait for.
@@ -97,7 +110,7 @@ impl LoadTimes {
 
 /// What is known of the model a request waits for.
 #[derive(Clone, Copy)]
-enum Coming<'a> {
+enum Found<'a> {
     /// It is loading, leaving or has failed under this name.
     Known(&'a str),
     /// It is not loaded.
@@ -124,7 +137,7 @@ impl Models {
         self: &Arc<Self>,
         asked: &str,
         wanted: Capability,
-        demand: Demand,
+        demand: Demand<'_>,
     ) -> Result<InUse, Error> {
         let error = match self.loaded(asked, wanted).await {
             Ok(found) => {
@@ -138,14 +151,14 @@ impl Models {
         };
         match error {
             Error::Loading { name, .. } | Error::Unloading { name } => {
-                self.bring(Coming::Known(&name), &name, demand).await
+                self.bring(Found::Known(&name), &name, demand).await
             }
             Error::Failed { name, retry_after_ms: None, .. } => {
-                self.bring(Coming::Known(&name), asked, demand).await
+                self.bring(Found::Known(&name), asked, demand).await
             }
-            Error::OnlyStored { .. } => self.bring(Coming::Stored, asked, demand).await,
+            Error::OnlyStored { .. } => self.bring(Found::Stored, asked, demand).await,
             Error::NotLoaded { .. } if self.configured(asked).is_some() => {
-                self.bring(Coming::Stored, asked, demand).await
+                self.bring(Found::Stored, asked, demand).await
             }
             other => Err(other),
         }
@@ -175,22 +188,22 @@ impl Models {
     /// Waits for a model, and has it loaded where it is not.
     async fn bring(
         self: &Arc<Self>,
-        coming: Coming<'_>,
+        found: Found<'_>,
         asked: &str,
-        demand: Demand,
+        demand: Demand<'_>,
     ) -> Result<InUse, Error> {
         let began = Instant::now();
         let capacity = self.section().queue_requests_max;
-        let mut name = match coming {
-            Coming::Known(name) => name.to_owned(),
-            Coming::Stored => self.wish_of(asked, asked, None).await?.name,
+        let mut name = match found {
+            Found::Known(name) => name.to_owned(),
+            Found::Stored => self.wish_of(asked, asked, None).await?.name,
         };
         let Some(_waiting) = self.waiters.enter(&name, capacity) else {
             let retry_after_ms = self.retry_after_ms(&name, None).unwrap_or_default();
             return Err(Error::QueueFull { model: name, capacity, retry_after_ms });
         };
         let mut seen = Seen::Nothing;
-        let brought = self.waited_for((&mut name, coming), asked, demand.keep_alive, &mut seen);
+        let brought = self.waited_for((&mut name, found), asked, demand, &mut seen);
         let brought = match demand.by {
             Some(by) => tokio::time::timeout_at(by.into(), brought).await.ok(),
             None => Some(brought.await),
@@ -214,26 +227,32 @@ impl Models {
 
     async fn waited_for(
         self: &Arc<Self>,
-        (name, coming): (&mut String, Coming<'_>),
+        (name, found): (&mut String, Found<'_>),
         asked: &str,
-        keep_alive: Option<KeepAlive>,
+        demand: Demand<'_>,
         seen: &mut Seen,
     ) -> Result<InUse, Error> {
         // What has the name may be another model: a load tells.
-        let (mut begin, mut tried) = (matches!(coming, Coming::Stored), false);
+        let (mut begin, mut tried) = (matches!(found, Found::Stored), false);
         loop {
             let mut changes = self.registry.changes();
             let look = if begin { Look::Absent } else { self.registry.look(name) };
             match look {
                 Look::Ready(found) => return Ok(found),
-                Look::Loading(_using, progress) => *seen = Seen::Loading { _using, progress },
+                Look::Loading(_using, progress) => {
+                    if let Some(told) = demand.told {
+                        // Whoever asked may be gone.
+                        let _ = told.send(Some(self.coming(name, &progress)));
+                    }
+                    *seen = Seen::Loading { _using, progress };
+                }
                 Look::Draining => *seen = Seen::Nothing,
                 Look::Restarts(error) => return Err(error),
                 Look::Failed(failure, at) if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
                     return Err(Error::Load(failure));
                 }
                 Look::Failed(..) | Look::Absent => {
-                    let wish = self.wish_of(name, asked, keep_alive).await?;
+                    let wish = self.wish_of(name, asked, demand.keep_alive).await?;
                     name.clone_from(&wish.name);
                     match self.begin_in_place(&wish).await {
                         Ok(_) => tried = true,
@@ -248,6 +267,15 @@ impl Models {
             if let Err(RecvError::Closed) = changes.recv().await {
                 return Err(Error::Stopped { what: SHUTTING_DOWN });
             }
+        }
+    }
+
+    fn coming(&self, name: &str, progress: &Progress) -> Coming {
+        Coming {
+            model: name.to_owned(),
+            percent: progress.percent(),
+            waits: progress.waits(),
+            left_ms: self.retry_after_ms(name, Some(progress)),
         }
     }
 

@@ -108,7 +108,7 @@ impl Generated {
                     self.record.lock().took(timings);
                 }
             }
-            Some(Event::Started(_) | Event::PromptLogprobs(_)) | None => {}
+            Some(Event::Started(_) | Event::PromptLogprobs(_) | Event::Loading(_)) | None => {}
         }
     }
 

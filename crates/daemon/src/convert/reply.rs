@@ -15,6 +15,7 @@ use super::sampling;
 use crate::{
     adapters::AdapterView,
     error::{Error, random_u64},
+    on_demand::Coming,
     served::Served,
     ticket::{JobEnd, JobEvent, Timings},
     unix_time::unix_ms_of,
@@ -148,6 +149,13 @@ fn tool_call(call: CallDelta, choice: u32, context: &EventContext) -> v1::ToolCa
 pub(crate) fn echo(choice: u32, prompt: &str) -> v1::InferEvent {
     let delta = v1::Delta { choice, text: prompt.to_owned(), ..Default::default() };
     v1::InferEvent { event: Some(v1::infer_event::Event::Delta(delta)) }
+}
+
+/// How far a model is.
+pub(crate) fn loading(coming: Coming) -> v1::InferEvent {
+    let Coming { model, percent, waits, left_ms } = coming;
+    let loading = v1::Loading { model, percent, waits, left_ms };
+    v1::InferEvent { event: Some(v1::infer_event::Event::Loading(loading)) }
 }
 
 /// The first token of a prompt that is scored.

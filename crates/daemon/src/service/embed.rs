@@ -94,7 +94,7 @@ async fn answer<W: convert::ModelRequest, T>(
     let client = core.clients.of(&request, request.get_ref().client())?;
     let wire = request.into_inner();
     let keep_alive = request::keep_alive(wire.keep_alive())?;
-    let demand = Demand { by: answer_by(deadline), keep_alive };
+    let demand = Demand { by: answer_by(deadline), keep_alive, told: None };
     let served = core.models.serving(wire.model(), Capability::Task(wire.task()), demand).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     served.must_do(wire.task())?;

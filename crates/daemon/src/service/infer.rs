@@ -9,8 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::Stream;
+use futures_util::{
+    Stream,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
 use hanzo_engine_proto::v1;
+use tokio::sync::watch;
 use tonic::{Request, Status};
 
 use super::{
@@ -28,7 +33,7 @@ use crate::{
     error::Error,
     frame_room::Held,
     limits::EVENTS_MAX,
-    on_demand::Demand,
+    on_demand::{Coming, Demand},
     prompt::build,
     registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
@@ -49,16 +54,89 @@ pub(crate) struct InferStream {
     _served: InUse,
 }
 
+/// Answers a request: where it wants to hear how its model's load goes, from then on, otherwise once it is queued.
+pub(crate) async fn infer(core: &Arc<Core>, request: Request<v1::InferRequest>) -> Result<Answer, Error> {
+    if !request.get_ref().load_progress {
+        return Ok(Answer::Queued(Box::new(queued(core, request, None).await?)));
+    }
+    let (told, hears) = watch::channel(None);
+    let core = core.clone();
+    let queued = async move { queued(&core, request, Some(&told)).await };
+    Ok(Answer::Waits { queued: Box::pin(queued), news: Box::pin(stream::unfold(hears, news)) })
+}
+
+/// The next that is told, and where the one after it comes from.
+async fn news(
+    mut hears: watch::Receiver<Option<Coming>>,
+) -> Option<(Coming, watch::Receiver<Option<Coming>>)> {
+    loop {
+        hears.changed().await.ok()?;
+        let coming = hears.borrow_and_update().clone();
+        if let Some(coming) = coming {
+            return Some((coming, hears));
+        }
+    }
+}
+
+/// The stream of a request whose model may be on its way.
+pub(crate) enum Answer {
+    Waits {
+        queued: BoxFuture<'static, Result<InferStream, Error>>,
+        news: BoxStream<'static, Coming>,
+    },
+    Queued(Box<InferStream>),
+    /// It has ended before it was queued: why, until that is said.
+    Refused(Option<Error>),
+}
+
+impl Answer {
+    fn ended(end: Result<InferStream, Error>) -> Self {
+        match end {
+            Ok(stream) => Self::Queued(Box::new(stream)),
+            Err(error) => Self::Refused(Some(error)),
+        }
+    }
+}
+
+impl Stream for Answer {
+    type Item = Result<v1::InferEvent, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            match this {
+                Answer::Queued(stream) => return Pin::new(&mut **stream).poll_next(context),
+                Answer::Refused(error) => {
+                    return Poll::Ready(error.take().map(|error| Err(error.into())));
+                }
+                Answer::Waits { queued, news } => {
+                    let ended = queued.as_mut().poll(context);
+                    // What was told before the end is heard before it.
+                    if let Poll::Ready(Some(coming)) = news.as_mut().poll_next(context) {
+                        if let Poll::Ready(ended) = ended {
+                            *this = Answer::ended(ended);
+                        }
+                        return Poll::Ready(Some(Ok(reply::loading(coming))));
+                    }
+                    // Where nobody tells any more, what was waited for has ended.
+                    *this = Answer::ended(ready!(ended));
+                }
+            }
+        }
+    }
+}
+
 /// Queues a request. The answer is its stream, which says the rest.
-pub(crate) async fn infer(
+async fn queued(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
+    told: Option<&watch::Sender<Option<Coming>>>,
 ) -> Result<InferStream, Error> {
     let arrived = Instant::now();
     let request_id = request::request_id(&request.get_ref().request_id);
     let chat = matches!(request.get_ref().prompt, Some(v1::infer_request::Prompt::Chat(_)));
     let mut record = RequestLog::new(Call::Infer { chat }, core, request_id, arrived, request.metadata());
-    match begin(core, request, arrived, &mut record).await {
+    match begin(core, request, (arrived, told), &mut record).await {
         Ok(Begun { events, context, echo, choices, active, frames, served }) => Ok(InferStream {
             record,
             events,
@@ -91,7 +169,7 @@ struct Begun {
 async fn begin(
     core: &Arc<Core>,
     request: Request<v1::InferRequest>,
-    arrived: Instant,
+    (arrived, told): (Instant, Option<&watch::Sender<Option<Coming>>>),
     record: &mut RequestLog,
 ) -> Result<Begun, Error> {
     let active = core.drain.enter()?;
@@ -102,8 +180,8 @@ async fn begin(
         Some(v1::infer_request::Prompt::Chat(_)) => Capability::Chat,
         _ => Capability::Generate,
     };
-    let demand =
-        Demand { by: answer_by(deadline), keep_alive: request::keep_alive(wire.keep_alive.as_deref())? };
+    let keep_alive = request::keep_alive(wire.keep_alive.as_deref())?;
+    let demand = Demand { by: answer_by(deadline), keep_alive, told };
     let asked_at_unix_ms = now_unix_ms();
     let chosen = core.models.chosen(&wire.model, &wire.adapter, wanted, demand).await?;
     let answers = chosen.name();

@@ -41,7 +41,7 @@ pub(super) async fn voices(
 ) -> Result<v1::VoicesResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let demand = Demand { by, keep_alive: None };
+    let demand = Demand { by, ..Demand::default() };
     let served = core.models.serving(&request.into_inner().model, Capability::Speak, demand).await?;
     let voice = |voice: VoiceInfo| v1::Voice {
         name: voice.name,
@@ -108,7 +108,7 @@ async fn begin(
         Some(speak_request::Input::Phonemes(phonemes)) => Input::Phonemes(phonemes),
         None => return Err(Error::field("input", "a text or phonemes are wanted")),
     };
-    let demand = Demand { by, keep_alive: request::keep_alive(wire.keep_alive.as_deref())? };
+    let demand = Demand { by, keep_alive: request::keep_alive(wire.keep_alive.as_deref())?, told: None };
     let served = core.models.serving(&wire.model, Capability::Speak, demand).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let script: Arc<Script> = served.must_speak()?.clone();

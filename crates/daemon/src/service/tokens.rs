@@ -27,7 +27,7 @@ pub(super) async fn tokenize(
         Some(v1::tokenize_request::Input::Chat(_)) => Capability::Chat,
         Some(v1::tokenize_request::Input::Text(_)) | None => Capability::Any,
     };
-    let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive }).await?.served;
+    let served = core.models.chosen(&model, "", wanted, Demand { by, keep_alive, told: None }).await?.served;
     // It waits like any request: in the model's queue, which is bounded.
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
@@ -68,7 +68,7 @@ pub(super) async fn detokenize(
     let by = answer_by(deadline(&request, Instant::now())?);
     let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
     let served =
-        core.models.chosen(&model, "", Capability::Any, Demand { by, keep_alive: None }).await?.served;
+        core.models.chosen(&model, "", Capability::Any, Demand { by, ..Demand::default() }).await?.served;
     let vocab = served.text.vocab;
     if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
         return Err(Error::field("ids", format!("token {id} is not in the vocabulary of {vocab} tokens")));

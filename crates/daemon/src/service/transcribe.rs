@@ -162,7 +162,7 @@ async fn begin(
     let from = Request::from_parts(metadata, extensions, ());
     let client = core.clients.of(&from, &config.client)?;
     let (options, hint) = speech::options(&config)?;
-    let demand = Demand { by, keep_alive: request::keep_alive(config.keep_alive.as_deref())? };
+    let demand = Demand { by, keep_alive: request::keep_alive(config.keep_alive.as_deref())?, told: None };
     let served = core.models.serving(&config.model, Capability::Transcribe, demand).await?;
     record.model = Some((served.name.clone(), served.metrics.clone()));
     let language = options.language.clone();

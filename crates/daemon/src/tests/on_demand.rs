@@ -1,7 +1,11 @@
 //! Models that come when they are asked for, and leave when nobody uses them or another needs the room.
 
 use super::*;
-use crate::{config::OnDemand, limits::MODELS_MAX, source::resolve};
+use crate::{
+    config::{ModelConfig, OnDemand},
+    limits::MODELS_MAX,
+    source::resolve,
+};
 use v1::ModelState as S;
 
 /// A daemon that loads models on demand, with copies of the demo model in its store. `models`: how many fit at once, and
@@ -35,6 +39,13 @@ fn ask(model: &str, tokens: u32) -> v1::InferRequest {
 
 fn keeping(model: &str, keep_alive: &str) -> v1::InferRequest {
     v1::InferRequest { keep_alive: Some(keep_alive.to_owned()), ..ask(model, 2) }
+}
+
+impl Rig {
+    async fn unload(&self, model: &str) {
+        let request = v1::UnloadRequest { model: model.into(), force: false };
+        in_time(self.client().unload(request)).await.unwrap();
+    }
 }
 
 /// Names and states, in order of name.
@@ -287,5 +298,78 @@ async fn a_model_of_the_configuration_may_wait_until_it_is_asked_for() {
         assert_eq!((model.name.as_str(), model.context_tokens_max), ("mine", 64));
         rig.until("it has left", async |rig| rig.handle.models().is_empty()).await;
     }
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_tells_how_its_load_goes_where_it_is_asked_to() {
+    let rig = start(2, &["a"]).await;
+    let told = v1::InferRequest { load_progress: true, ..ask("a", 3) };
+    let events = rig.events(told.clone()).await;
+    let loading = |event: &Event| match event {
+        Event::Loading(loading) => Some((loading.model.clone(), loading.percent)),
+        _ => None,
+    };
+    let news: Vec<(String, u32)> = events.iter().map_while(loading).collect();
+    assert!(!news.is_empty() && news.iter().all(|(model, _)| model == "a"), "{news:?}");
+    assert!(
+        news.is_sorted_by_key(|(_, percent)| *percent) && news.iter().all(|(_, percent)| *percent <= 100)
+    );
+    let rest = &events[news.len()..];
+    assert!(matches!(&rest[0], Event::Started(started) if started.model == "a"), "{rest:?}");
+    assert_eq!(tokens(rest, 0).len(), 3);
+    // One that is there needs no load, and who has not asked hears nothing.
+    assert!(rig.events(told).await.iter().all(|event| loading(event).is_none()));
+    rig.unload("a").await;
+    assert!(rig.events(ask("a", 1)).await.iter().all(|event| loading(event).is_none()));
+    // What is wrong ends the stream.
+    let unknown = v1::InferRequest { load_progress: true, ..ask("nobody", 3) };
+    let error = collect(rig.infer(unknown).await.unwrap()).await.unwrap_err();
+    assert_eq!(error.code(), Code::NotFound, "{error:?}");
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_brings_its_model_with_its_adapter() {
+    let data = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name);
+        path.display().to_string()
+    };
+    let rig = Rig::start_with(|config| {
+        config.engine.kv_bytes = None;
+        config.engine.on_demand = OnDemand::Always;
+        config.models.push(ModelConfig {
+            source: data("tiny/qwen3"),
+            alias: Some("tiny:q".to_owned()),
+            at_start: false,
+            adapters: ["all", "layer"]
+                .map(|name| (name.to_owned(), data(&format!("adapters/qwen3-{name}"))))
+                .into(),
+            ..ModelConfig::default()
+        });
+    })
+    .await;
+    let of = |model: &str| {
+        let ids = (0..40).map(|i| 3 + i * 7 % 150).collect();
+        v1::InferRequest {
+            model: model.into(),
+            prompt: Some(v1::infer_request::Prompt::Tokens(v1::TokenIds { ids })),
+            ..endless(12)
+        }
+    };
+    let first = rig.events(of("tiny:q:layer")).await;
+    assert_eq!(started(&first).model, "tiny:q:layer");
+    let [plain, all] = [rig.events(of("tiny:q")).await, rig.events(of("tiny:q:all")).await];
+    assert_ne!(tokens(&plain, 0), tokens(&first, 0));
+    assert_ne!(tokens(&all, 0), tokens(&first, 0));
+    // Named alone, and of a model that is named beside it.
+    rig.unload("tiny:q").await;
+    assert_eq!(tokens(&rig.events(of("layer")).await, 0), tokens(&first, 0));
+    rig.unload("tiny:q").await;
+    let beside = v1::InferRequest { adapter: "all".into(), ..of("tiny:q") };
+    assert_eq!(tokens(&rig.events(beside).await, 0), tokens(&all, 0));
+    rig.unload("tiny:q").await;
+    let unknown = rig.infer(of("tiny:q:other")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
     rig.stopped().await;
 }

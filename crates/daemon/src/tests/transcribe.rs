@@ -26,7 +26,7 @@ async fn rig() -> Rig {
 }
 
 async fn ear(rig: &Rig) -> InUse {
-    let demand = Demand { by: None, keep_alive: None };
+    let demand = Demand::default();
     rig.handle.core().models.serving("", Capability::Transcribe, demand).await.unwrap()
 }
 

@@ -254,6 +254,9 @@ impl Generation {
             infer_event::Event::PromptLogprobs(scored) => {
                 Ok(Some(Event::Scored { index: prompt * self.choices, scored }))
             }
+            infer_event::Event::Loading(_) => {
+                Err(ApiError::internal("the engine told how a load goes, which was not asked for"))
+            }
             infer_event::Event::Finished(finished) if self.is_cut(prompt, finished.choice) => Ok(None),
             infer_event::Event::Finished(finished) => {
                 let index = self.running(prompt, finished.choice)?;
