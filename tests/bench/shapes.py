@@ -102,22 +102,43 @@ def gemma3_1b(path, layers, _):
     file.done()
 
 
-def qwen3_06b(path, layers, _):
-    hidden, ffn, heads, kv, head = 1024, 3072, 16, 8, 128
-    file = File(path, "qwen3", layers or 28, T.F16)
+def qwen3(path, layers, widths, kind=T.F16, tied=True):
+    hidden, ffn, heads, kv, head = widths
+    file = File(path, "qwen3", layers, kind)
     w = file.writer
     w.add_context_length(40960), w.add_embedding_length(hidden), w.add_feed_forward_length(ffn), w.add_head_count(heads)
     w.add_head_count_kv(kv), w.add_key_length(head), w.add_value_length(head), w.add_rope_freq_base(1e6), w.add_layer_norm_rms_eps(1e-6)
     file.vocabulary(151936)
     file.matrix("token_embd.weight", 151936, hidden), file.numbers("output_norm.weight", hidden, value=1)
+    if not tied:
+        file.matrix("output.weight", 151936, hidden, kind=T.Q6_K if kind == T.Q4_K else kind)
     for layer in range(file.layers):
         p = f"blk.{layer}."
+        # As a Q4_K_M file has them: half of these are of more bits.
+        finer = T.Q6_K if kind == T.Q4_K and layer % 2 == 0 else kind
         file.numbers(p + "attn_norm.weight", hidden, value=1), file.numbers(p + "ffn_norm.weight", hidden, value=1)
         file.numbers(p + "attn_q_norm.weight", head, value=1), file.numbers(p + "attn_k_norm.weight", head, value=1)
         file.matrix(p + "attn_q.weight", heads * head, hidden), file.matrix(p + "attn_k.weight", kv * head, hidden)
-        file.matrix(p + "attn_v.weight", kv * head, hidden), file.matrix(p + "attn_output.weight", hidden, heads * head)
-        file.matrix(p + "ffn_gate.weight", ffn, hidden), file.matrix(p + "ffn_up.weight", ffn, hidden), file.matrix(p + "ffn_down.weight", hidden, ffn)
+        file.matrix(p + "attn_v.weight", kv * head, hidden, kind=finer), file.matrix(p + "attn_output.weight", hidden, heads * head)
+        file.matrix(p + "ffn_gate.weight", ffn, hidden), file.matrix(p + "ffn_up.weight", ffn, hidden)
+        file.matrix(p + "ffn_down.weight", hidden, ffn, kind=finer)
     file.done()
+
+
+def qwen3_06b(path, layers, _):
+    qwen3(path, layers or 28, (1024, 3072, 16, 8, 128))
+
+
+def qwen3_4b(path, layers, _):
+    qwen3(path, layers or 36, (2560, 9728, 32, 8, 128))
+
+
+def qwen3_8b(path, layers, _):
+    qwen3(path, layers or 36, (4096, 12288, 32, 8, 128), tied=False)
+
+
+def qwen3_8b_q4_k_m(path, layers, _):
+    qwen3(path, layers or 36, (4096, 12288, 32, 8, 128), T.Q4_K, tied=False)
 
 
 def qwen3_30b_a3b(path, layers, experts):
@@ -202,7 +223,7 @@ def gpt_oss_20b(path, layers, experts):
     file.done()
 
 
-SHAPES = {"gemma-3-1b": gemma3_1b, "qwen3-0.6b": qwen3_06b, "qwen3-30b-a3b": qwen3_30b_a3b, "deepseek-v2-lite": deepseek_v2_lite, "gpt-oss-20b": gpt_oss_20b}
+SHAPES = {"gemma-3-1b": gemma3_1b, "qwen3-0.6b": qwen3_06b, "qwen3-4b": qwen3_4b, "qwen3-8b": qwen3_8b, "qwen3-8b-q4_k_m": qwen3_8b_q4_k_m, "qwen3-30b-a3b": qwen3_30b_a3b, "deepseek-v2-lite": deepseek_v2_lite, "gpt-oss-20b": gpt_oss_20b}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="writes a GGUF file of a known model's shape with random weights")

@@ -64,5 +64,41 @@ __device__ __forceinline__ uint16_t to_half(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
   return half;
 }
+// c += a · b on the tensor cores: (16, 8) by (8, 8), of numbers with 11 significant bits; further bits are cut off.
+__device__ __forceinline__ void mma(float c[4], const float a[4], const float b[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+        "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+// The first 11 significant bits, and the rest: none of what is infinite.
+__device__ __forceinline__ float upper(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+__device__ __forceinline__ float lower(float value) {
+  const float rest = value - upper(value);
+  return rest == rest ? rest : 0.0f;
+}
+
+// sums += x · wᵀ over 32 columns, of 16 rows and 8 outputs, by a warp. Lane l brings columns 8 * (l % 4) to that + 7 of rows l / 4
+// and l / 4 + 8 and of output l / 4; it has the sums of those rows with outputs 2 * (l % 4) and that + 1. Numbers are two of 11 bits each,
+// of which the product of both rests is left out; `is_short` weights have no rest.
+__device__ __forceinline__ void multiply(const float above[8], const float below[8], const float w[8], bool is_short, float sums[4]) {
+  float c[4] = {};
+  __syncwarp();
+#pragma unroll
+  for (int s = 0; s < 8; s += 2) {
+    const float a[4] = {above[s], below[s], above[s + 1], below[s + 1]};
+    const float a_upper[4] = {upper(a[0]), upper(a[1]), upper(a[2]), upper(a[3])};
+    const float a_lower[4] = {lower(a[0]), lower(a[1]), lower(a[2]), lower(a[3])};
+    const float b_upper[2] = {upper(w[s]), upper(w[s + 1])};
+    mma(c, a_upper, b_upper);
+    mma(c, a_lower, b_upper);
+    if (!is_short) {
+      const float b_lower[2] = {lower(w[s]), lower(w[s + 1])};
+      mma(c, a_upper, b_lower);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) sums[i] += c[i];
+}
 
 }  // namespace dev

@@ -54,8 +54,6 @@ struct Bytes {
   __device__ __forceinline__ int byte(int i) const { return words[i / 4] >> (8 * (i % 4)) & 255; }
   __device__ __forceinline__ uint16_t pair(int i) const { return (uint16_t)(words[i / 2] >> (16 * (i % 2))); }
   __device__ __forceinline__ float half(int i) const { return dev::from_half(pair(i)); }
-  // Code i of 32 in 16 bytes from one on.
-  __device__ __forceinline__ int nibble(int first, int i) const { return byte(first + i % 16) >> (i < 16 ? 0 : 4) & 15; }
 };
 
 __device__ __forceinline__ float half_at(const uint8_t* at) { return dev::from_half((uint16_t)dev::load2(at)); }
@@ -75,176 +73,185 @@ __device__ __forceinline__ float ue4m3(uint8_t byte) {
   return byte == 0x7f ? 0.0f : dev::from_bits((uint32_t)(byte & 0x7f) << 20) * dev::from_bits((120u + 127u) << 23);
 }
 
-// Numbers 32 * group to 32 * group + 31 of a row; `count` of them are there, the others become 0.
-__device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32_t group, uint32_t count, float w[32]) {
+// Numbers 8 * quarter to 8 * quarter + 7 of 32, of group `group` of a row; `count` of the 32 are there, the others become 0. `even`
+// rows begin at multiples of 16 bytes.
+__device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
+  const uint32_t first = 8 * quarter;
+  // Where codes are nibbles, the second half of 32 is the upper ones of the same 16 bytes.
+  const uint32_t nibbles = 8 * (quarter % 2), half = quarter / 2, upper = 4 * half;
   switch (type) {
     case F32:
-      if (count == 32 && (size_t)row % 16 == 0) {
-        const auto all = Bytes<128>::at<16>(row + 128 * (size_t)group);
+      if (count == 32 && even) {
+        const auto all = Bytes<32>::at<16>(row + 128 * (size_t)group + 4 * first);
 #pragma unroll
-        for (int i = 0; i < 32; i++) w[i] = dev::from_bits(all.words[i]);
+        for (int i = 0; i < 8; i++) w[i] = dev::from_bits(all.words[i]);
         return;
       }
 #pragma unroll
-      for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? reinterpret_cast<const float*>(row)[32 * group + i] : 0.0f;
+      for (uint32_t i = 0; i < 8; i++) w[i] = first + i < count ? reinterpret_cast<const float*>(row)[32 * group + first + i] : 0.0f;
       return;
     case F16:
-      if (count == 32 && (size_t)row % 16 == 0) {
-        const auto all = Bytes<64>::at<16>(row + 64 * (size_t)group);
+      if (count == 32 && even) {
+        const auto all = Bytes<16>::at<16>(row + 64 * (size_t)group + 2 * first);
 #pragma unroll
-        for (int i = 0; i < 32; i++) w[i] = all.half(i);
+        for (int i = 0; i < 8; i++) w[i] = all.half(i);
         return;
       }
 #pragma unroll
-      for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? dev::from_half(reinterpret_cast<const uint16_t*>(row)[32 * group + i]) : 0.0f;
+      for (uint32_t i = 0; i < 8; i++) w[i] = first + i < count ? dev::from_half(reinterpret_cast<const uint16_t*>(row)[32 * group + first + i]) : 0.0f;
       return;
     case BF16:
-      if (count == 32 && (size_t)row % 16 == 0) {
-        const auto all = Bytes<64>::at<16>(row + 64 * (size_t)group);
+      if (count == 32 && even) {
+        const auto all = Bytes<16>::at<16>(row + 64 * (size_t)group + 2 * first);
 #pragma unroll
-        for (int i = 0; i < 32; i++) w[i] = dev::from_bits(i % 2 == 0 ? all.words[i / 2] << 16 : all.words[i / 2] & 0xffff0000u);
+        for (int i = 0; i < 8; i++) w[i] = dev::from_bits(i % 2 == 0 ? all.words[i / 2] << 16 : all.words[i / 2] & 0xffff0000u);
         return;
       }
 #pragma unroll
-      for (uint32_t i = 0; i < 32; i++) w[i] = i < count ? dev::from_bits((uint32_t) reinterpret_cast<const uint16_t*>(row)[32 * group + i] << 16) : 0.0f;
+      for (uint32_t i = 0; i < 8; i++) w[i] = first + i < count ? dev::from_bits((uint32_t) reinterpret_cast<const uint16_t*>(row)[32 * group + first + i] << 16) : 0.0f;
       return;
     case Q4_0: {
-      const auto block = Bytes<18>::at<2>(row + 18 * (size_t)group);
-      const float d = block.half(0);
+      const uint8_t* block = row + 18 * (size_t)group;
+      const auto codes = Bytes<8>::at<2>(block + 2 + nibbles);
+      const float d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)(block.nibble(2, i) - 8);
+      for (int i = 0; i < 8; i++) w[i] = d * (float)((codes.byte(i) >> upper & 15) - 8);
       return;
     }
     case Q4_1: {
-      const auto block = Bytes<20>::at<4>(row + 20 * (size_t)group);
-      const float d = block.half(0), m = block.half(1);
+      const uint8_t* block = row + 20 * (size_t)group;
+      const auto codes = Bytes<8>::at<4>(block + 4 + nibbles);
+      const float d = half_at(block), m = half_at(block + 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)block.nibble(4, i), m);
+      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> upper & 15), m);
       return;
     }
     case Q5_0: {
-      const auto block = Bytes<22>::at<2>(row + 22 * (size_t)group);
-      const float d = block.half(0);
-      const uint32_t fifth = block.pair(1) | (uint32_t)block.pair(2) << 16;
+      const uint8_t* block = row + 22 * (size_t)group;
+      const auto codes = Bytes<8>::at<2>(block + 6 + nibbles);
+      const float d = half_at(block);
+      const uint32_t fifth = dev::load2(block + 2 + 2 * half) >> nibbles;
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)((int)(block.nibble(6, i) | (fifth >> i & 1) << 4) - 16);
+      for (int i = 0; i < 8; i++) w[i] = d * (float)((int)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4) - 16);
       return;
     }
     case Q5_1: {
-      const auto block = Bytes<24>::at<4>(row + 24 * (size_t)group);
-      const float d = block.half(0), m = block.half(1);
-      const uint32_t fifth = block.words[1];
+      const uint8_t* block = row + 24 * (size_t)group;
+      const auto codes = Bytes<8>::at<4>(block + 8 + nibbles);
+      const float d = half_at(block), m = half_at(block + 2);
+      const uint32_t fifth = dev::load2(block + 4 + 2 * half) >> nibbles;
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(block.nibble(8, i) | (fifth >> i & 1) << 4), m);
+      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4), m);
       return;
     }
     case Q8_0: {
-      const auto block = Bytes<34>::at<2>(row + 34 * (size_t)group);
-      const float d = block.half(0);
+      const uint8_t* block = row + 34 * (size_t)group;
+      const auto codes = Bytes<8>::at<2>(block + 2 + first);
+      const float d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)(int8_t)block.byte(2 + i);
+      for (int i = 0; i < 8; i++) w[i] = d * (float)(int8_t)codes.byte(i);
       return;
     }
     case Q2_K: {
       const uint8_t* block = row + 84 * (size_t)(group / 8);
       const int at = group % 8 * 32;
       // Two-bit codes: each half of a block has 32 bytes of four planes.
-      const auto codes = Bytes<32>::at<4>(block + 16 + at / 128 * 32);
+      const auto codes = Bytes<8>::at<4>(block + 16 + at / 128 * 32 + first);
       const float d = half_at(block + 80), dmin = half_at(block + 82);
       const int shift = 2 * (at / 32 % 4);
+      const uint8_t levels = block[at / 16 + half];
+      const float scale = d * (float)(levels & 15), min = dmin * (float)(levels >> 4);
 #pragma unroll
-      for (int i = 0; i < 32; i++) {
-        const uint8_t levels = block[at / 16 + i / 16];
-        w[i] = fmaf(d * (float)(levels & 15), (float)(codes.byte(i) >> shift & 3), -(dmin * (float)(levels >> 4)));
-      }
+      for (int i = 0; i < 8; i++) w[i] = fmaf(scale, (float)(codes.byte(i) >> shift & 3), -min);
       return;
     }
     case Q3_K: {
       const uint8_t* block = row + 110 * (size_t)(group / 8);
       const uint8_t* scales = block + 96;
       const int at = group % 8 * 32;
-      const auto codes = Bytes<32>::at<2>(block + 32 + at / 128 * 32), highs = Bytes<32>::at<2>(block);
-      const float d = half_at(block + 108);
-      const int shift = 2 * (at / 32 % 4);
+      const auto codes = Bytes<8>::at<2>(block + 32 + at / 128 * 32 + first), highs = Bytes<8>::at<2>(block + first);
+      const int shift = 2 * (at / 32 % 4), j = at / 16 + half;
+      const int scale = (int)((scales[j % 8] >> (4 * (j / 8)) & 15) | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
+      const float d = half_at(block + 108) * (float)scale;
 #pragma unroll
-      for (int i = 0; i < 32; i++) {
-        const int j = at / 16 + i / 16;
-        const int scale = (int)((scales[j % 8] >> (4 * (j / 8)) & 15) | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
+      for (int i = 0; i < 8; i++) {
         const int high = highs.byte(i) >> (at / 32) & 1;
-        w[i] = d * (float)scale * (float)(((codes.byte(i) >> shift & 3) | high << 2) - 4);
+        w[i] = d * (float)(((codes.byte(i) >> shift & 3) | high << 2) - 4);
       }
       return;
     }
     case Q4_K: {
       const uint8_t* block = row + 144 * (size_t)(group / 8);
       const int j = group % 8;
-      const auto codes = Bytes<32>::at<16>(block + 16 + j / 2 * 32);
+      const auto codes = Bytes<8>::at<4>(block + 16 + j / 2 * 32 + first);
       int scale, min;
       scale_min(block + 4, j, &scale, &min);
       const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
       const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> shift & 15), -m);
+      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> shift & 15), -m);
       return;
     }
     case Q5_K: {
       const uint8_t* block = row + 176 * (size_t)(group / 8);
       const int j = group % 8;
-      const auto codes = Bytes<32>::at<16>(block + 48 + j / 2 * 32), highs = Bytes<32>::at<16>(block + 16);
+      const auto codes = Bytes<8>::at<4>(block + 48 + j / 2 * 32 + first), highs = Bytes<8>::at<4>(block + 16 + first);
       int scale, min;
       scale_min(block + 4, j, &scale, &min);
       const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
       const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4), -m);
+      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4), -m);
       return;
     }
     case Q6_K: {
       const uint8_t* block = row + 210 * (size_t)(group / 8);
       const int at = group % 8 * 32;
-      const auto lows = Bytes<32>::at<2>(block + at / 128 * 64 + at % 64), highs = Bytes<32>::at<2>(block + 128 + at / 128 * 32);
-      const float d = half_at(block + 208);
+      const auto lows = Bytes<8>::at<2>(block + at / 128 * 64 + at % 64 + first), highs = Bytes<8>::at<2>(block + 128 + at / 128 * 32 + first);
+      const float d = half_at(block + 208) * (float)(int8_t)block[192 + at / 16 + half];
       const int low_shift = 4 * (at / 64 % 2), high_shift = 2 * (at / 32 % 4);
 #pragma unroll
-      for (int i = 0; i < 32; i++) {
+      for (int i = 0; i < 8; i++) {
         const int code = (lows.byte(i) >> low_shift & 15) | (highs.byte(i) >> high_shift & 3) << 4;
-        w[i] = d * (float)(int8_t)block[192 + at / 16 + i / 16] * (float)(code - 32);
+        w[i] = d * (float)(code - 32);
       }
       return;
     }
     case IQ4_NL: {
-      const auto block = Bytes<18>::at<2>(row + 18 * (size_t)group);
-      const float d = block.half(0);
+      const uint8_t* block = row + 18 * (size_t)group;
+      const auto codes = Bytes<8>::at<2>(block + 2 + nibbles);
+      const float d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[block.nibble(2, i)];
+      for (int i = 0; i < 8; i++) w[i] = d * (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case IQ4_XS: {
       const uint8_t* block = row + 136 * (size_t)(group / 8);
       const int j = group % 8;
-      const auto codes = Bytes<16>::at<4>(block + 8 + 16 * j);
+      const auto codes = Bytes<8>::at<4>(block + 8 + 16 * j + nibbles);
       const int scale = (int)((block[4 + j / 2] >> (4 * (j % 2)) & 15) | (dev::load2(block + 2) >> (2 * j) & 3) << 4) - 32;
       const float d = half_at(block) * (float)scale;
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)IQ4_VALUES[codes.nibble(0, i)];
+      for (int i = 0; i < 8; i++) w[i] = d * (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case MXFP4: {
-      const auto block = Bytes<17>::at<1>(row + 17 * (size_t)group);
-      const uint32_t exponent = block.byte(0);
+      const uint8_t* block = row + 17 * (size_t)group;
+      const auto codes = Bytes<8>::at<1>(block + 1 + nibbles);
+      const uint32_t exponent = block[0];
       const float d = dev::from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 #pragma unroll
-      for (int i = 0; i < 32; i++) w[i] = d * (float)FP4_VALUES[block.nibble(1, i)];
+      for (int i = 0; i < 8; i++) w[i] = d * (float)FP4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case NVFP4: {
       const uint8_t* block = row + 36 * (size_t)(group / 2);
-      const auto codes = Bytes<16>::at<4>(block + 4 + 16 * (group % 2));
+      // Each 16 numbers have 8 bytes: their first 8 the lower nibbles, the others the upper ones.
+      const auto codes = Bytes<8>::at<4>(block + 4 + 16 * (group % 2) + 8 * half);
+      const float d = 0.5f * ue4m3(block[group % 2 * 2 + half]);
+      const int shift = 4 * (quarter % 2);
 #pragma unroll
-      for (int i = 0; i < 32; i++) {
-        const int code = codes.byte(i / 16 * 8 + i % 8) >> (i % 16 < 8 ? 0 : 4) & 15;
-        w[i] = 0.5f * ue4m3(block[group % 2 * 2 + i / 16]) * (float)FP4_VALUES[code];
-      }
+      for (int i = 0; i < 8; i++) w[i] = d * (float)FP4_VALUES[codes.byte(i) >> shift & 15];
       return;
     }
     default: {
@@ -252,9 +259,10 @@ __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32
       const uint32_t bits = (type - 1000) / 10, chunks = 1u << (type % 10 - 5);
       const uint8_t* block = row + (8 + 4 * bits * chunks) * (size_t)(group / chunks);
       const float scale = dev::from_bits(dev::load4(block)), bias = dev::from_bits(dev::load4(block + 4));
-      const uint8_t* codes = block + 8 + 4 * bits * (group % chunks);
+      // Eight codes are as many bytes as one has bits.
+      const uint8_t* codes = block + 8 + 4 * bits * (group % chunks) + quarter * bits;
 #pragma unroll
-      for (uint32_t i = 0; i < 32; i++) {
+      for (uint32_t i = 0; i < 8; i++) {
         const uint32_t bit = i * bits, shift = bit % 8;
         // A code reaches into the next byte only where its bits do.
         uint32_t code = codes[bit / 8] >> shift;
@@ -264,6 +272,15 @@ __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32
     }
   }
 }
+
+// Numbers 32 * group to 32 * group + 31 of a row.
+__device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32_t group, uint32_t count, float w[32]) {
+#pragma unroll
+  for (uint32_t quarter = 0; quarter < 4; quarter++) load8(type, row, (size_t)row % 16 == 0, group, quarter, count, w + 8 * quarter);
+}
+
+// Whether numbers of a type have 11 significant bits at most, as the tensor cores' own do.
+__device__ __forceinline__ bool is_short(uint32_t type) { return type == F16 || type == BF16; }
 
 // The part of a stack that has a row.
 __device__ __forceinline__ const Part& part_of(const Stack& stack, uint32_t row) {

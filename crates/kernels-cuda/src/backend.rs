@@ -22,8 +22,13 @@ use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
 use crate::step::{Ops, Steps, address_of, batch_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 
-/// Rows that a warp of `matmul` multiplies with its output's weights.
-const MATMUL_ROWS: u32 = 8;
+/// Outputs of a tile of the kernels of products.
+const TILE_OUTPUTS: u32 = 8;
+/// Rows up to which the kernel for a few rows is taken, and rows of its blocks.
+const MATMUL_ROWS: u32 = 16;
+/// Likewise for tens of rows: the largest bucket, and rows of a block, which those for many have too.
+const BATCH_ROWS_MAX: u32 = 64;
+const BATCH_ROWS: u32 = 64;
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
 
@@ -146,10 +151,20 @@ impl<D: Device> CudaBackend<D> {
             scale: product.adds.unwrap_or(1.0),
             unused: 0,
         };
-        let blocks = [weight.stack.rows.div_ceil(WARPS), rows.div_ceil(MATMUL_ROWS), 1];
+        let outputs = weight.stack.rows;
+        // A lane has four sums of each tile, which the warps of a block bring together.
+        let room = |tiles: u32| 4 * 4 * tiles * THREADS;
+        let (kernel, outputs_of, rows_of, shared_bytes) = match rows {
+            0..=MATMUL_ROWS => (Kernel::Matmul, TILE_OUTPUTS, MATMUL_ROWS, room(1)),
+            0..=BATCH_ROWS_MAX => {
+                (Kernel::MatmulBatch, TILE_OUTPUTS, BATCH_ROWS, room(BATCH_ROWS / MATMUL_ROWS))
+            }
+            _ => (Kernel::MatmulWide, 2 * TILE_OUTPUTS * WARPS, BATCH_ROWS, 0),
+        };
+        let blocks = [outputs.div_ceil(outputs_of), rows.div_ceil(rows_of), 1];
         let mut holds = vec![&weight.memory, product.x.0, product.out.0];
         holds.extend(product.bias.map(|bias| &bias.memory));
-        ops.push(Kernel::Matmul, Grid { blocks, threads: THREADS, shared_bytes: 0 }, &params, &holds);
+        ops.push(kernel, Grid { blocks, threads: THREADS, shared_bytes }, &params, &holds);
     }
 }
 

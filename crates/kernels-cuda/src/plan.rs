@@ -41,6 +41,10 @@ kernels! {
     Unfold = "kernel_unfold", UnfoldParams;
     /// Products with a matrix.
     Matmul = "kernel_matmul", MatmulParams;
+    /// The same for tens of rows.
+    MatmulBatch = "kernel_matmul_batch", MatmulParams;
+    /// The same for more.
+    MatmulWide = "kernel_matmul_wide", MatmulParams;
     /// Rows of a table.
     Embed = "kernel_embed", EmbedParams;
     /// Activation of one half times the other.

@@ -150,7 +150,7 @@ impl<D: Device> CudaBackend<D> {
         };
         let mut holds = vec![&qkv.memory, &out.memory, &kv.memory];
         holds.extend(of_heads.into_iter().flatten().map(|of| &of.memory));
-        let grid = attention_grid(ops.bucket.rows, heads, (head_dim, head_dim));
+        let grid = paged_grid(ops.bucket.rows, heads, (head_dim, head_dim));
         ops.push(Kernel::Attention, grid, &paged, &holds);
     }
 
@@ -282,9 +282,16 @@ impl<D: Device> CudaBackend<D> {
             softcap: 0.0,
             unused: 0,
         };
-        let grid = attention_grid(ops.bucket.rows, heads, (width, rank));
+        let grid = paged_grid(ops.bucket.rows, heads, (width, rank));
         ops.push(Kernel::Attention, grid, &paged, &[&queries.memory, &out.memory, &kv.memory]);
     }
+}
+
+/// A block for each head of each row, with room for its query and for what each warp has: sums, the weights and slots of a block
+/// of keys, and its state.
+fn paged_grid(rows: u32, heads: usize, (head_dim, value_dim): (usize, usize)) -> Grid {
+    let shared_bytes = 4 * (head_dim as u32 + WARPS * (value_dim as u32 + 2 * WARP + 2));
+    Grid { blocks: [rows, heads as u32, 1], threads: THREADS, shared_bytes }
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.

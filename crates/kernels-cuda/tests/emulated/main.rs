@@ -8,4 +8,5 @@ mod driver;
 mod engine;
 mod module;
 mod mutants;
+mod products;
 mod replay;

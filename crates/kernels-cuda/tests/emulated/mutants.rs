@@ -60,18 +60,30 @@ fn a_barrier_that_not_all_reach() {
 
 #[test]
 fn an_index_off_by_one_in_the_tail() {
-    let own = "const uint32_t groups = (stack.cols + 31) / 32;\n  float w[32];\n  for";
-    let instead = "const uint32_t groups = stack.cols / 32;\n  float w[32];\n  for";
+    let own = "const uint32_t groups = (p.weights.cols + 31) / 32;";
+    let instead = "const uint32_t groups = p.weights.cols / 32;";
     must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn an_index_of_a_fragment() {
+    let own = "const uint32_t output = output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i % 2;";
+    let instead = "const uint32_t output = output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i / 2;";
+    must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_missing_barrier_before_segments_are_added_up() {
+    let own = "[i];\n    __syncthreads();";
+    must_fail("matmul.cu", own, "[i];", "matmul of F32", |make| conformance::check_matmul(&make));
 }
 
 #[test]
 fn keys_cut_where_the_row_begins_to_see() {
     // Blocks of keys from the window's first key on: sums in another order for each row, in chunks or whole all the same, but
     // wrong where a block is not whole.
-    let own = "for (uint32_t block = first / 32 * 32; block < end; block += 32) {\n    const uint32_t key";
-    let instead =
-        "for (uint32_t block = first / 32 * 32 + 1; block < end; block += 32) {\n    const uint32_t key";
+    let own = "% WARPS) % WARPS) * 32; block < end;";
+    let instead = "% WARPS) % WARPS) * 32 + 1; block < end;";
     must_fail("attention.cu", own, instead, "latent attention", |make| {
         conformance::check_latent_attention(&make)
     });

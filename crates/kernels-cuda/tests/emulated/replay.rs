@@ -29,7 +29,7 @@ pub(crate) fn limits() -> StepLimits {
 }
 
 /// Numbers from a seed, between -1 and 1.
-fn numbers(seed: usize, count: usize) -> Vec<f32> {
+pub(crate) fn numbers(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 7919 + i * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 

@@ -1,0 +1,78 @@
+//! Products with matrices: which of the kernels computes them is nobody's business but theirs.
+
+use hanzo_engine_kernels::{
+    Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
+};
+use hanzo_engine_kernels_cuda::{Card, CudaBackend};
+
+use crate::driver::card;
+use crate::replay::{limits, numbers};
+
+/// Rows of the largest batch: more than one tile of the kernel for many.
+const ROWS: usize = 150;
+/// Outputs that end within a tile, and columns that no number of segments divides.
+const OUTPUTS: usize = 43;
+const COLS: usize = 32 * 7;
+
+fn products(card: &Card, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
+    let rows = x.len() / COLS;
+    let mut backend = CudaBackend::new(card.clone());
+    backend.reserve(&StepLimits { rows: ROWS, context: ROWS, ..limits() }).expect("memory");
+    let sources = matrices.iter().map(|(dtype, bytes)| MatrixSource {
+        name: "numbers",
+        shape: MatrixShape { rows: OUTPUTS, cols: COLS, dtype: *dtype },
+        bytes,
+    });
+    let outputs = OUTPUTS * matrices.len();
+    let matrix = backend.pack(&sources.collect::<Vec<_>>()).expect("memory");
+    let mut from = backend.buffer(BufferRole::Operand, rows, COLS).expect("memory");
+    let mut to = backend.buffer(BufferRole::Operand, rows, outputs).expect("memory");
+    backend.write_rows(&mut from, 0, x).expect("a copy");
+    let mut batch = Batch::default();
+    batch.sources.extend((0..rows as u32).map(RowSource::Token));
+    batch.push_sequence(rows, rows, |_, at| at as u32);
+    backend.begin(&batch).expect("a step");
+    backend.matmul(&matrix, None, &from, &mut to);
+    backend.end().expect("a step");
+    let mut out = vec![0.0; rows * outputs];
+    backend.read_rows(&to, 0, &mut out).expect("a copy");
+    out
+}
+
+/// The kernel for a few rows, the one for tens, and the one for many give a row the same bits, and the right ones but for rounding.
+#[test]
+fn kernels_of_products_agree_to_the_bit() {
+    let (card, x) = (card(), numbers(1, ROWS * COLS));
+    let weights = numbers(2, OUTPUTS * COLS);
+    let stored = |bytes: &dyn Fn(f32) -> Vec<u8>| weights.iter().flat_map(|&value| bytes(value)).collect();
+    let halves = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes().to_vec();
+    let matrices: [(DType, Vec<u8>); 2] =
+        [(DType::F32, stored(&|value| value.to_le_bytes().to_vec())), (DType::BF16, stored(&halves))];
+    for matrices in [&matrices[..1], &matrices[1..], &matrices[..]] {
+        let outputs = OUTPUTS * matrices.len();
+        let all = products(&card, matrices, &x);
+        for (row, found) in all.chunks(outputs).enumerate() {
+            let (x, output) = (&x[row * COLS..][..COLS], row % OUTPUTS);
+            let right: f64 = match matrices[0].0 {
+                DType::F32 => {
+                    weights[output * COLS..].iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
+                }
+                _ => weights[output * COLS..]
+                    .iter()
+                    .zip(x)
+                    .map(|(&w, &x)| f64::from(f32::from_bits(w.to_bits() & 0xffff_0000)) * f64::from(x))
+                    .sum(),
+            };
+            assert!(
+                (f64::from(found[output]) - right).abs() < 2e-5,
+                "row {row}: {} for {right}",
+                found[output]
+            );
+        }
+        for rows in [1, 9, 16, 17, 64] {
+            let few = products(&card, matrices, &x[..rows * COLS]);
+            let same = few.iter().zip(&all).all(|(few, all)| few.to_bits() == all.to_bits());
+            assert!(same, "{rows} rows of {} matrices differ from the same of {ROWS}", matrices.len());
+        }
+    }
+}
