@@ -14,8 +14,8 @@ use std::{
 };
 
 use hanzo_engine_proto::v1::{
-    InferRequest, SamplingParams, StatsRequest, StopConditions, engine_client::EngineClient,
-    infer_event::Event, infer_request::Prompt,
+    InferRequest, Sampling, StatsRequest, StopConditions, engine_client::EngineClient, infer_event::Event,
+    infer_request::Prompt,
 };
 
 /// What never takes this long has hung.
@@ -272,7 +272,7 @@ async fn said(engined: &Engined, tokens: u32) -> Result<String, tonic::Status> {
     let mut client = EngineClient::connect(engined.grpc.clone()).await.expect("it listens");
     let request = InferRequest {
         prompt: Some(Prompt::Text("Once upon a time".into())),
-        sampling: Some(SamplingParams { temperature: Some(0.0), ..Default::default() }),
+        sampling: Some(Sampling { temperature: Some(0.0), ..Default::default() }),
         stop: Some(StopConditions { max_tokens: Some(tokens), ignore_eos: true, ..Default::default() }),
         ..Default::default()
     };

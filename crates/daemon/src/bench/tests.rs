@@ -142,8 +142,8 @@ fn what_cannot_be_measured_says_why() {
 fn what_does_not_fit_the_memory_is_refused_with_the_numbers() {
     let files = resolve(crate::DEMO_MODEL, None).unwrap().source.open().unwrap();
     let fits = EngineMemory { weights_bytes: 1, kv_bytes: 2, scratch_bytes: 3 };
-    assert!(check_fits(&fits, files.info()).is_ok());
+    assert!(check_fits(&fits, files.info(), Some(6)).is_ok());
     let too_much = EngineMemory { kv_bytes: 1 << 60, ..fits };
-    let error = check_fits(&too_much, files.info()).unwrap_err().to_string();
+    let error = check_fits(&too_much, files.info(), Some(6)).unwrap_err().to_string();
     assert!(error.contains(&(1_u64 << 60).to_string()) && error.contains("smaller batch"), "{error}");
 }
