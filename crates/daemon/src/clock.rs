@@ -34,6 +34,12 @@ pub(crate) fn run(worker: &mut Worker) -> Result<(), StepError> {
     }
 }
 
+/// Nanoseconds since the first call: what an engine, which knows no clock, tells a stretch of a step by.
+pub(crate) fn nanoseconds() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Rests until this thread is woken, or until then.
 pub(crate) fn rest(until: Option<Instant>) {
     match until {

@@ -150,7 +150,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        Engine::step(self, events)
+        Engine::step_by(self, clock::nanoseconds, events)
     }
 
     fn took(&mut self, time: Duration) {

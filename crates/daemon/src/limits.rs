@@ -50,7 +50,7 @@ pub(crate) const OVERFLOW_TOKENS_MIN: usize = 65_536;
 /// Bytes of a salt of what is cached.
 pub(crate) const CACHE_SALT_BYTES_MAX: usize = 1_024;
 /// KV blocks on disk: what is known of them in memory takes some 200 bytes each.
-pub(crate) const PREFIX_DISK_FILES_MAX: usize = 1 << 18;
+pub(crate) const PREFIX_DISK_FILES_MAX: usize = if cfg!(test) { 200 } else { 1 << 18 };
 /// Orders before each of the disk's threads, of all models.
 pub(crate) const PREFIX_DISK_ORDERS_MAX: usize = 1024;
 /// Bytes of one model's blocks on their way from the disk.
@@ -212,6 +212,8 @@ pub(crate) const CONTEXT_BESIDE_OTHERS: usize = 8_192;
 const _: () = assert!(KV_TOKENS_MIN <= CONTEXT_BESIDE_OTHERS);
 /// Models of which it is remembered how long their loads took.
 pub(crate) const LOAD_TIMES_MAX: usize = 256;
+/// Models of which metrics tell how long requests have waited for them, loaded or not.
+pub(crate) const LOAD_WAITS_MAX: usize = 2 * MODELS_MAX;
 /// Bytes of one order to a worker's process, or of one of its messages: a prompt with its images.
 pub(crate) const WORKER_FRAME_BYTES_MAX: usize = 1 << 30;
 /// How long a worker waits for a message before it looks after its clients again.

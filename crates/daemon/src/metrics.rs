@@ -2,10 +2,12 @@
 //! Counters and histograms are counted where things happen; gauges are read from the models at each scrape, so
 //! that an idle model costs nothing.
 
+mod bounds;
 mod maker;
 mod rate;
 mod series;
 mod vllm;
+mod waits;
 
 use std::{
     collections::HashMap,
@@ -21,30 +23,17 @@ use prometheus::{
     Registry, TextEncoder, proto::MetricFamily,
 };
 
+use bounds::{DECISION_SECONDS, INPUTS, SECONDS, TOKEN_SECONDS, TOKENS};
 use maker::Maker;
 pub(crate) use rate::Rate;
 use series::{remove, signed};
+use waits::LoadWaits;
 
 use crate::{config::MetricsCompat, views::ModelView};
 
 const NAMESPACE: &str = "hanzo_engine";
 /// The model label of requests that name no model that is loaded: names a client makes up are not kept.
 const NO_MODEL: &str = "";
-/// Upper bounds of histograms of waiting and whole requests, in seconds.
-const SECONDS: &[f64] =
-    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0];
-/// Upper bounds of histograms of one token, in seconds.
-const TOKEN_SECONDS: &[f64] =
-    &[0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5];
-/// Upper bounds of histograms of lengths, in tokens.
-const TOKENS: &[f64] = &[
-    1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0,
-    131072.0,
-];
-
-/// Upper bounds of histograms of batches, in inputs.
-const INPUTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
-
 /// Every metric of one daemon.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -95,7 +84,8 @@ pub(crate) struct Metrics {
     embedded: IntCounterVec,
     generation_length: HistogramVec,
     load_duration: HistogramVec,
-    load_wait: HistogramVec,
+    load_wait: LoadWaits,
+    schedule: HistogramVec,
     traced: [Exemplars; 2], // of request_duration_seconds and of time_to_first_token_seconds
 }
 
@@ -127,6 +117,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) embed_batch_size: Histogram,
     pub(crate) embedded: IntCounter,
     pub(crate) generation_length: Histogram,
+    schedule: Histogram,
     /// Tokens drawn, over the last seconds.
     pub(crate) rate: Rate,
 }
@@ -295,10 +286,15 @@ impl Metrics {
                 "Seconds a model took from the call to ready.",
                 SECONDS,
             ),
-            load_wait: make.histogram(
+            load_wait: LoadWaits::new(make.histogram(
                 "model_load_wait_seconds",
                 "Seconds a request waited until its model was loaded, or in vain.",
                 SECONDS,
+            )),
+            schedule: make.histogram(
+                "schedule_seconds",
+                "Seconds it took to decide what a step computes.",
+                DECISION_SECONDS,
             ),
             registry: make.0,
             traced: [
@@ -355,6 +351,7 @@ impl Metrics {
             embed_batch_size: observed(&self.embed_batch_size),
             embedded: self.embedded.with_label_values(&[model]),
             generation_length: observed(&self.generation_length),
+            schedule: observed(&self.schedule),
             rate: Rate::default(),
         })
     }
@@ -400,6 +397,7 @@ impl Metrics {
             &self.embed_batch_size,
             &self.generation_length,
             &self.load_duration,
+            &self.schedule,
         ];
         for histogram in histograms {
             // It may have none.
@@ -450,10 +448,10 @@ impl Metrics {
         self.evictions.with_label_values(&[reason]).inc();
     }
 
-    /// A request waited so long for a model that is known here. What is counted outlives the model, which comes and goes: its
-    /// name is one of the store's.
+    /// A request waited so long for a model that is known here.
     pub(crate) fn load_waited(&self, model: &str, seconds: f64) {
-        self.load_wait.with_label_values(&[model]).observe(seconds);
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        self.load_wait.note(model, seconds, |name| live.contains_key(name));
     }
 
     /// All of it, with gauges as `models` say now; under another engine's names too where one is given.
@@ -566,6 +564,13 @@ impl ModelMetrics {
         match reason {
             FinishReason::Stop | FinishReason::ToolCalls => self.finished_stop.inc(),
             FinishReason::Length => self.finished_length.inc(),
+        }
+    }
+
+    /// A step was decided on in so many nanoseconds; 0 where nothing was.
+    pub(crate) fn scheduled(&self, nanoseconds: u64) {
+        if nanoseconds > 0 {
+            self.schedule.observe(nanoseconds as f64 / 1e9);
         }
     }
 

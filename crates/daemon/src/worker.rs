@@ -194,6 +194,7 @@ impl Worker {
         let ended = now();
         self.engine.took(ended.saturating_duration_since(began));
         let began = self.engine.step_time().and_then(|time| ended.checked_sub(time)).unwrap_or(began);
+        self.metrics.scheduled(report.schedule_ns);
         // First: a client that has read its last event finds its blocks free.
         self.publish(report, ended);
         self.pass_on(report, began, ended);

@@ -268,6 +268,16 @@ impl<B: Backend> Engine<B> {
     /// is nothing to do. Where the device computes on its own, the events are those of the step before. After an error the
     /// engine is of no further use.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        self.step_by(|| 0, events)
+    }
+
+    /// As [`Engine::step`], by its caller's clock, in nanoseconds: the report says what it took to decide on the step. Nothing
+    /// else is done by it.
+    pub fn step_by(
+        &mut self,
+        clock: impl Fn() -> u64,
+        events: &mut Vec<Event>,
+    ) -> Result<StepReport, StepError> {
         self.waited = None;
         let reads =
             |flight: &Flight| flight.parts.iter().any(|part| matches!(part.yields, Yields::Hidden { .. }));
@@ -277,7 +287,11 @@ impl<B: Backend> Engine<B> {
         self.take_fetched()?;
         self.see()?;
         let drafting = self.draft()?;
-        let report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
+        let began = clock();
+        let mut report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
+        if report.sequences > 0 {
+            report.schedule_ns = clock().saturating_sub(began);
+        }
         self.save_evicted();
         let flight = if report.sequences > 0 { Some(self.launch(drafting)?) } else { None };
         self.settle(events)?;

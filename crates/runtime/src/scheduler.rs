@@ -52,6 +52,8 @@ pub struct StepReport {
     pub decode_tokens: usize,
     /// Sequences in the batch.
     pub sequences: usize,
+    /// What it took to decide on it, in nanoseconds; 0 where nobody measured.
+    pub schedule_ns: u64,
 }
 
 /// Counts since the start.

@@ -6,9 +6,11 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::kv::BlockStore as _;
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_runtime::{EngineConfig, Speculation, engine::EngineMemory, kv::BlockStore as _};
 
 use super::*;
+use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
 
 const BLOCK: usize = 4096;
 
@@ -45,6 +47,10 @@ impl Rig {
 
     fn at(dir: tempfile::TempDir, bytes_max: u64, model: u8) -> Rig {
         let disk = PrefixDisk::open(&dir.path().join("kv"), bytes_max).unwrap();
+        Rig::of(dir, disk, model)
+    }
+
+    fn of(dir: tempfile::TempDir, disk: Arc<PrefixDisk>, model: u8) -> Rig {
         let (ring, rings) = channel();
         let blocks = disk.blocks(identity(model), BLOCK, Arc::new(Bell(Mutex::new(ring))).into());
         Rig { dir, disk, blocks, rings }
@@ -67,11 +73,15 @@ impl Rig {
     }
 
     fn get(&mut self, of: u8) -> bool {
-        assert!(self.blocks.ask(name(of)));
+        self.get_as(name(of), of)
+    }
+
+    fn get_as(&mut self, name: BlockName, of: u8) -> bool {
+        assert!(self.blocks.ask(name));
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(KeptBlock { name: answered, bytes, found }) = self.blocks.answer() {
-                assert_eq!(answered, name(of));
+                assert_eq!(answered, name);
                 assert!(!found || bytes.iter().all(|&byte| byte == of), "another block's content");
                 self.blocks.recycle(bytes);
                 return found;
@@ -93,8 +103,12 @@ impl Rig {
 #[test]
 fn what_was_written_is_found_after_a_restart() {
     let mut rig = Rig::new(1 << 20);
+    let file = file::bytes_of(BLOCK);
     for of in 0..5 {
-        assert!(rig.put(of));
+        // Written once, however often it is kept.
+        assert!(rig.put(of) && rig.put(of));
+        let counts = rig.disk.counts();
+        assert_eq!((counts.bytes, counts.written_bytes), ((u64::from(of) + 1) * file, counts.bytes));
         assert!(rig.blocks.has(&name(of)) && rig.get(of), "{of}");
     }
     assert!(!rig.get(9));
@@ -109,7 +123,7 @@ fn what_was_written_is_found_after_a_restart() {
 #[test]
 fn a_file_that_is_damaged_is_dropped() {
     let mut rig = Rig::new(1 << 20);
-    (0..7).for_each(|of| assert!(rig.put(of)));
+    (0..8).for_each(|of| assert!(rig.put(of)));
     let good = fs::read(rig.path(0)).unwrap();
     let spoil = |of: u8, change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = fs::read(rig.path(of)).unwrap();
@@ -123,18 +137,80 @@ fn a_file_that_is_damaged_is_dropped() {
     spoil(5, &|bytes| bytes.push(0));
     // Another block under this name, whole in itself.
     spoil(6, &|bytes| bytes.clone_from(&good));
-    for of in 1..7 {
+    spoil(7, &|bytes| {
+        let first_of_content = bytes.len() - BLOCK;
+        bytes[first_of_content] ^= 1;
+    });
+    for of in 1..8 {
         assert!(!rig.get(of), "{of}");
         assert!(!rig.blocks.has(&name(of)) && !rig.path(of).exists(), "{of}");
     }
-    assert_eq!(rig.damaged(), 6);
+    assert_eq!(rig.damaged(), 7);
     assert!(rig.get(0));
     // One that went by another's hand is no damage.
     fs::remove_file(rig.path(0)).unwrap();
-    assert!(!rig.get(0));
-    assert_eq!(rig.damaged(), 6);
+    assert!(!rig.get(0) && !rig.blocks.has(&name(0)));
+    assert_eq!(rig.damaged(), 7);
     // It can be kept again.
     assert!(rig.put(1) && rig.get(1));
+}
+
+#[test]
+fn a_block_of_another_model_or_group_is_not_taken_for_it() {
+    let mut rig = Rig::new(1 << 20);
+    assert!(rig.put(1));
+    let other_group = BlockName { group: name(1).group + 1, ..name(1) };
+    let of_other_model = rig.disk.shared.path(&Key { model: identity(2), name: name(1) });
+    fs::copy(rig.path(1), rig.disk.shared.path(&Key { model: identity(1), name: other_group })).unwrap();
+    private_dir(of_other_model.parent().unwrap()).unwrap();
+    fs::copy(rig.path(1), &of_other_model).unwrap();
+    let mut rig = rig.again(1 << 20, 1);
+    assert!(rig.blocks.has(&other_group) && !rig.get_as(other_group, 1) && rig.get(1));
+    let mut rig = rig.again(1 << 20, 2);
+    assert!(rig.blocks.has(&name(1)) && !rig.get(1));
+    assert_eq!(rig.damaged(), 1);
+}
+
+#[test]
+fn as_many_files_are_kept_as_may_be() {
+    let mut rig = Rig::new(64 << 20);
+    let all = 0..PREFIX_DISK_FILES_MAX as u8 + 3;
+    all.clone().for_each(|of| assert!(rig.put(of)));
+    let there = |rig: &Rig| all.clone().filter(|&of| rig.path(of).exists()).collect::<Vec<u8>>();
+    assert_eq!(there(&rig), (3..all.end).collect::<Vec<u8>>());
+    // Neither does a start take up more, nor leave what it does not take up.
+    fs::copy(rig.path(5), rig.path(1)).unwrap();
+    let rig = rig.again(64 << 20, 1);
+    // One goes at the start and leaves room for the next.
+    assert!(there(&rig).len() < PREFIX_DISK_FILES_MAX);
+    assert_eq!(all.clone().filter(|&of| rig.blocks.has(&name(of))).count(), there(&rig).len());
+}
+
+#[test]
+fn several_processes_keep_within_one_bound() {
+    let file = file::bytes_of(BLOCK);
+    // A part of the bound is one file.
+    let files_max = PREFIX_DISK_LOOKS;
+    let dir = tempfile::tempdir().unwrap();
+    let kv = dir.path().join("kv");
+    let open = || PrefixDisk::open_shared(&kv, files_max * file).unwrap();
+    let mut one = Rig::of(dir, open(), 1);
+    let mut other = Rig::of(tempfile::tempdir().unwrap(), open(), 1);
+    for of in 0..40 {
+        assert!(one.put(of) && other.put(100 + of));
+    }
+    // Each may be over it by the parts that are written before it looks again.
+    let there = (0..=255).filter(|&of| one.path(of).exists()).count() as u64;
+    assert!((files_max - 2..=files_max + 4).contains(&there), "{there} files");
+    // What another writes now is its own; what nobody has written to for long is of one that ended.
+    let half = one.path(7).with_extension("123.tmp");
+    fs::write(&half, [0; 100]).unwrap();
+    drop(open());
+    assert!(half.exists());
+    let then = SystemTime::now() - 2 * PREFIX_DISK_UNFINISHED;
+    fs::File::options().write(true).open(&half).unwrap().set_modified(then).unwrap();
+    drop(open());
+    assert!(!half.exists());
 }
 
 #[test]
@@ -147,9 +223,18 @@ fn what_was_used_least_recently_goes_first() {
     let there: Vec<u8> = (0..4).filter(|&of| rig.path(of).exists()).collect();
     assert_eq!(there, [0, 2, 3]);
     assert_eq!(rig.disk.shared.counts.bytes.get() as u64, 3 * file);
-    // A smaller bound holds from the start on; one that holds nothing keeps nothing.
+    // A smaller bound holds from the start on, by what was used last before it, which reading is; one that holds nothing keeps
+    // nothing.
+    for (of, hours) in [(0, 3), (2, 2), (3, 1)] {
+        let then = SystemTime::now() - Duration::from_secs(3600 * hours);
+        fs::File::options().write(true).open(rig.path(of)).unwrap().set_modified(then).unwrap();
+    }
+    assert!(rig.get(0));
+    let there = |rig: &Rig| (0..4).filter(|&of| rig.path(of).exists()).collect::<Vec<u8>>();
+    let rig = rig.again(2 * file, 1);
+    assert_eq!(there(&rig), [0, 3]);
     let rig = rig.again(file, 1);
-    assert_eq!((0..4).filter(|&of| rig.path(of).exists()).count(), 1);
+    assert_eq!(there(&rig), [0]);
     let mut rig = rig.again(file - 1, 1);
     rig.put(5);
     assert!(!rig.path(5).exists() && !rig.blocks.has(&name(5)));
@@ -164,9 +249,39 @@ fn what_was_being_written_at_a_kill_is_not_found() {
     fs::write(&half, [0; 100]).unwrap();
     let stranger = rig.path(1).with_file_name("notes.txt");
     fs::write(&stranger, "mine").unwrap();
+    fs::create_dir(rig.path(3)).unwrap();
     let mut rig = rig.again(1 << 20, 1);
     assert!(!half.exists() && stranger.exists());
+    assert!(!rig.blocks.has(&name(3)), "a folder is no block");
     assert!(!rig.blocks.has(&name(2)) && !rig.get(2) && rig.get(1));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_is_its_owners_and_is_replaced_and_never_changed() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let mut rig = Rig::new(1 << 20);
+    let path = rig.path(1);
+    // Opened before there is anything, so it writes what the other has written.
+    let mut other = Rig::at(rig.dir, 1 << 20, 1);
+    rig.dir = tempfile::tempdir().unwrap();
+    let put = |blocks: &mut DiskBlocks, disk: &PrefixDisk| {
+        assert!(blocks.put(name(1), &mut |bytes| {
+            bytes.fill(1);
+            true
+        }));
+        disk.flush(Duration::from_secs(20));
+    };
+    put(&mut rig.blocks, &rig.disk);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    let before = fs::metadata(&path).unwrap().ino();
+    // Whoever reads it now goes on reading all of it.
+    let held = fs::File::open(&path).unwrap();
+    put(&mut other.blocks, &other.disk);
+    assert_ne!(fs::metadata(&path).unwrap().ino(), before);
+    assert_eq!(held.metadata().unwrap().len(), file::bytes_of(BLOCK));
+    assert!(other.get(1));
 }
 
 #[test]
@@ -182,6 +297,13 @@ fn a_disk_that_refuses_costs_nothing_else() {
     assert_eq!(rig.disk.shared.counts.dropped_blocks.get(), 100);
     fs::remove_file(&dir).unwrap();
     assert!(rig.put(1) && rig.get(1));
+    // What cannot get its name leaves nothing behind.
+    fs::create_dir(rig.path(2)).unwrap();
+    rig.put(2);
+    assert!(!rig.blocks.has(&name(2)));
+    assert_eq!(rig.disk.shared.counts.dropped_blocks.get(), 101);
+    let unfinished = |entry: fs::DirEntry| file::is_unfinished(entry.file_name().to_str().unwrap());
+    assert!(!fs::read_dir(&dir).unwrap().any(|entry| unfinished(entry.unwrap())));
 }
 
 #[test]
@@ -196,19 +318,92 @@ fn nothing_waits_where_there_is_no_room() {
 }
 
 #[test]
+fn buffers_come_back() {
+    let mut rig = Rig::new(1 << 20);
+    // More than there are: of what could not be copied, and of what was read.
+    (0..100).for_each(|_| assert!(!rig.blocks.put(name(1), &mut |_| false)));
+    assert!(rig.put(1));
+    (0..100).for_each(|_| assert!(rig.get(1)));
+    assert_eq!(rig.disk.counts().dropped_blocks, 0);
+}
+
+#[test]
+fn buffers_are_planned_with_the_model() {
+    let config = EngineConfig {
+        kv_blocks: 8,
+        kv_type: KvType::F16,
+        kv_resident: false,
+        step_tokens_max: 1,
+        prefill_tokens_beside_decodes: 1,
+        sequences_max: 1,
+        context_tokens_max: 16,
+        prefix_cache: true,
+        speculation: Speculation::Off,
+    };
+    let of =
+        |block_bytes: u64| EngineMemory { weights_bytes: 5, kv_bytes: 8 * block_bytes, scratch_bytes: 7 };
+    let beside = |kept, block_bytes| {
+        let planned = DiskBlocks::planned(kept, of(block_bytes), &config);
+        assert_eq!((planned.weights_bytes, planned.kv_bytes), (5, 8 * block_bytes));
+        planned.scratch_bytes - 7
+    };
+    assert_eq!(beside(false, 1 << 20), 0);
+    assert_eq!(beside(true, 1 << 20), (PREFIX_DISK_READ_BYTES + PREFIX_DISK_WRITE_BYTES) as u64);
+    // One of a size there is at least.
+    assert_eq!(beside(true, 100 << 20), 200 << 20);
+}
+
+#[test]
+fn what_another_process_counts_is_added() {
+    let rig = Rig::new(1 << 20);
+    let first =
+        DiskCounts { bytes: 9, written_bytes: 8, read_blocks: 7, damaged_blocks: 6, dropped_blocks: 5 };
+    let then =
+        DiskCounts { bytes: 3, written_bytes: 18, read_blocks: 27, damaged_blocks: 36, dropped_blocks: 45 };
+    rig.disk.count(None, first);
+    assert_eq!(rig.disk.counts(), first);
+    rig.disk.count(Some(first), then);
+    assert_eq!(rig.disk.counts(), then);
+    // Another process of the same model begins at nothing.
+    rig.disk.count(None, first);
+    let both =
+        DiskCounts { bytes: 9, written_bytes: 26, read_blocks: 34, damaged_blocks: 42, dropped_blocks: 50 };
+    assert_eq!(rig.disk.counts(), both);
+}
+
+#[test]
 fn files_that_differ_are_other_models() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("model.gguf");
-    let of = |content: &[u8]| {
+    let write = |name: &str, content: &[u8], seconds: u64| {
+        let path = dir.path().join(name);
         fs::write(&path, content).unwrap();
-        Identity::of(&Source::Path(path.clone())).unwrap()
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+        path
     };
-    let (zeros, one) = (vec![0; 3 << 20], [vec![0; (3 << 20) - 1], vec![1]].concat());
-    let first = of(&zeros);
-    assert_ne!(first, of(&one));
-    let second = Identity::of(&Source::Path(path.clone())).unwrap();
-    assert_eq!(second, Identity::of(&Source::Path(path.clone())).unwrap());
-    assert_ne!(second, second.run_as("q8_0"));
-    assert_eq!(Identity::parse(&second.to_string()), Some(second));
+    let of = |path: &Path| Identity::of(&Source::Path(path.to_owned())).unwrap();
+    let zeros = vec![0; 3 << 20];
+    let but = |at: usize| {
+        let mut content = zeros.clone();
+        content[at] = 1;
+        content
+    };
+    let first = of(&write("model.gguf", &zeros, 1));
+    assert_eq!(first, of(&write("model.gguf", &zeros, 1)));
+    // Its time, its beginning, what follows, and how it is run.
+    assert_ne!(first, of(&write("model.gguf", &zeros, 2)));
+    assert_ne!(first, of(&write("model.gguf", &but(0), 1)));
+    assert_ne!(first, of(&write("model.gguf", &but((3 << 20) - 1), 1)));
+    assert_ne!(first, first.run_as("q8_0"));
+    assert_ne!(first.run_as("f16"), first.run_as("q8_0"));
+    // Its other parts, and no other file.
+    let path = write("m-00001-of-00002.gguf", b"one", 1);
+    write("m-00002-of-00002.gguf", b"two", 1);
+    let parts = of(&path);
+    write("n-00002-of-00002.gguf", b"another", 1);
+    assert_eq!(of(&path), parts);
+    write("m-00002-of-00002.gguf", b"2", 1);
+    assert_ne!(of(&path), parts);
+    assert_eq!(Identity::parse(&first.to_string()), Some(first));
     assert_eq!(Identity::parse("x"), None);
 }

@@ -230,10 +230,20 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         format!("request_prompt_tokens_count{model} 1"),
         format!("request_generation_tokens_sum{model} 40"),
         format!("model_load_duration_seconds_count{model} 1"),
+        format!("schedule_seconds_count{model} "),
     ];
     for line in lines {
         assert!(text.contains(&format!("\nhanzo_engine_{line}")), "{line} is not in\n{text}");
     }
+    // Each step was decided on, and that took some time.
+    let value = |of: &str| {
+        let named = format!("hanzo_engine_{of}{model} ");
+        text.lines().find_map(|line| line.strip_prefix(&*named)).unwrap().parse::<f64>().unwrap()
+    };
+    let steps = rig.stats("").await.steps;
+    assert_eq!(value("schedule_seconds_count"), steps as f64);
+    let sum = value("schedule_seconds_sum");
+    assert!(sum > 0.0 && sum < value("request_duration_seconds_sum"), "{sum}");
     assert!(!text.contains("made-up"), "names that clients make up are not kept");
     rig.stopped().await;
 }

@@ -208,7 +208,8 @@ impl<B: EncoderOps> EncoderEngine<B> {
             put(&mut self.batch, &waiting.input, self.encoder.spec().type_vocab > 0);
             self.step.push(waiting);
         }
-        StepReport { prefill_tokens: self.batch.rows(), decode_tokens: 0, sequences: self.step.len() }
+        let (prefill_tokens, sequences) = (self.batch.rows(), self.step.len());
+        StepReport { prefill_tokens, sequences, ..StepReport::default() }
     }
 
     /// Reads what the step has computed.

@@ -188,6 +188,7 @@ impl<B: EncoderOps> WhisperEngine<B> {
             prefill_tokens: prefill,
             decode_tokens: decode,
             sequences: sequences + usize::from(listened),
+            ..StepReport::default()
         })
     }
 
