@@ -4,6 +4,7 @@
 //! Queues, clients, prompts and metrics stay in the daemon, so a process that ends takes its own requests with it, and the
 //! life of its model (`models.rs`) has it come back.
 
+mod cgroup;
 mod child;
 mod limit;
 mod remote;
@@ -20,7 +21,6 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -35,13 +35,12 @@ use hanzo_engine_runtime::{
 };
 
 use crate::{
-    clock::Bell,
     config::{EngineSection, LogConfig},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
     limits::{HEAPS_MAX, HEAPS_MIN},
     places::{DeviceName, OnCard},
-    prefix_disk::PrefixDisk,
 };
+use cgroup::Delegated;
 use remote::RemoteEngine;
 use watch::Watch;
 use wire::{Open, Order};
@@ -65,6 +64,7 @@ pub(crate) struct Isolated {
     silence_max: Duration,
     margin_bytes: Option<u64>,
     turns: Option<TurnFiles>,
+    groups: Option<Delegated>,
     start: Box<Start>,
 }
 
@@ -96,13 +96,15 @@ impl Isolated {
     /// # Errors
     /// Those of [`Cpu::new`].
     pub(crate) fn new(section: &EngineSection, log: &LogConfig) -> Result<Self, KernelError> {
-        Self::starting(section, log, Box::new(|stream| start_process(stream).map(Some)))
+        let start = Box::new(|stream| start_process(stream).map(Some));
+        Ok(Self { groups: Delegated::find(), ..Self::starting(section, log, start)? })
     }
 
     /// A card, with each engine in a process of its own.
     pub(crate) fn on_card(section: &EngineSection, log: &LogConfig, card: OnCard, ordinal: usize) -> Self {
         let start = Box::new(|stream| start_process(stream).map(Some));
-        Self::of(section, log, Box::new(card), DeviceName::Cuda(ordinal), start)
+        let of_card = Self::of(section, log, Box::new(card), DeviceName::Cuda(ordinal), start);
+        Self { groups: Delegated::find(), ..of_card }
     }
 
     fn starting(section: &EngineSection, log: &LogConfig, start: Box<Start>) -> Result<Self, KernelError> {
@@ -126,21 +128,24 @@ impl Isolated {
             silence_max: Duration::from_millis(section.worker_silence_ms),
             margin_bytes: section.worker_margin_bytes,
             turns: TurnFiles::new(),
+            groups: None,
             start,
         }
     }
 
-    /// Starts a worker, for the thread of this bell; what it keeps on a disk is counted there.
-    fn launch(
-        &self,
-        generates: bool,
-        bell: &Bell,
-        disk: Option<Arc<PrefixDisk>>,
-    ) -> io::Result<RemoteEngine> {
+    /// Starts a worker; what it keeps on a disk is counted here.
+    fn launch(&self, generates: bool, origin: &Origin) -> io::Result<RemoteEngine> {
         let (ours, theirs) = UnixStream::pair()?;
         let process = (self.start)(theirs)?;
-        let watch = Watch::new(ours, process, bell.clone(), self.silence_max, disk)?;
-        Ok(RemoteEngine::new(watch, generates))
+        let bytes_max = self.margin_bytes.map(|margin| origin.memory.total().saturating_add(margin));
+        // Before it is told what to open: so what it opens is in it.
+        let group = match (&self.groups, &process) {
+            (Some(groups), Some(process)) => groups.group(process.id(), bytes_max),
+            _ => None,
+        };
+        let disk = origin.kept.as_ref().map(|(disk, _)| disk.clone());
+        let watch = Watch::new(ours, process, origin.bell.clone(), self.silence_max, disk)?;
+        Ok(RemoteEngine::new(watch, group, generates))
     }
 }
 
@@ -202,7 +207,7 @@ impl Device for Isolated {
         }
         let generates = matches!(size, EngineSize::Decoder(_));
         let mut engine = self
-            .launch(generates, &origin.bell, origin.kept.as_ref().map(|(disk, _)| disk.clone()))
+            .launch(generates, origin)
             .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
         let Origin { source, overrides, draft, tool_format, memory, kept, bell: _ } = origin.clone();
         let open = Open {

@@ -16,6 +16,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{
+    cgroup::Group,
     watch::{Heard, Watch},
     wire::{Message, Order, Refusal, RunOrder, Stepped},
 };
@@ -27,6 +28,8 @@ use crate::{
 /// An engine in another process.
 pub(super) struct RemoteEngine {
     watch: Watch,
+    /// Gone after its process.
+    group: Option<Group>,
     generates: bool,
     jobs: BTreeMap<JobId, Running>,
     unread: VecDeque<Stepped>, // what came while something else was waited for
@@ -66,9 +69,10 @@ impl Running {
 
 impl RemoteEngine {
     /// The engine of a process.
-    pub(super) fn new(watch: Watch, generates: bool) -> RemoteEngine {
+    pub(super) fn new(watch: Watch, group: Option<Group>, generates: bool) -> RemoteEngine {
         RemoteEngine {
             watch,
+            group,
             generates,
             jobs: BTreeMap::new(),
             unread: VecDeque::new(),
@@ -171,7 +175,8 @@ impl Steps for RemoteEngine {
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        self.last.2 = None;
+        // What was told of the last step is of that one alone.
+        (self.last.0.schedule_ns, self.last.2) = (0, None);
         if self.release(events) {
             return Ok(self.last.0);
         }
@@ -228,6 +233,9 @@ impl Generator for RemoteEngine {
     ) -> Result<Arc<LoadedAdapter>, LoadError> {
         self.free_adapters();
         let (path, digest) = (adapter.origin.clone(), adapter.digest);
+        if let Some(group) = &mut self.group {
+            group.raise(adapter.size_bytes.saturating_mul(2));
+        }
         let order = Order::Adapter { path, digest, bytes: adapter.size_bytes };
         self.watch.say(&order).map_err(LoadError::Worker)?;
         let slot = loop {

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Instant,
 };
 
@@ -15,7 +16,7 @@ use hanzo_engine_runtime::{
 };
 
 use super::{wire::Message, *};
-use crate::source::Source;
+use crate::{clock::Bell, source::Source};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
