@@ -11,7 +11,8 @@ import argparse, collections, http.client, json, os, re, resource, signal, stati
 from pathlib import Path
 
 WAYS = ["kill", "stop", "abort", "memory"]
-HANGS_S, COMES_BACK_S = 10, 30
+# A worker that fails again and again comes back after pauses that grow to half a minute.
+HANGS_S, COMES_BACK_S = 10, 90
 PROMPT = "Tell me a story. " * 8
 
 
