@@ -43,6 +43,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "engine_cert": "/etc/hanzo-engine/gateway.pem",
         "engine_cert_key": "/etc/hanzo-engine/gateway-key.pem",
         "metrics_compat": "vllm",
+        "voice_activity": "/var/lib/hanzo-engine/silero_vad_16k.safetensors",
         "endpoint": "http://localhost:4317",
         "protocol": "grpc",
         "ratio": 0.1,

@@ -65,6 +65,7 @@ use crate::{
     reload::Settings,
     service::{Both, Core, EngineService, Envelope, Guarded, SpeechService, StoreService},
     sizing::LoadOptions,
+    voice_activity::VoiceActivity,
 };
 
 /// Why the daemon cannot start, or had to stop.
@@ -231,6 +232,7 @@ impl Daemon {
             clients: Clients::default(),
             cards: Arc::new(Cards::of_the_driver()),
             traces: Traces::open(&config.traces, "engined").map_err(ConfigError::from)?,
+            voice_activity: VoiceActivity::open(config.server.voice_activity.as_deref())?,
         });
         let address = |listener: &TcpListener, what| {
             let failed = |error: io::Error| DaemonError::Server { what, reason: error.to_string() };

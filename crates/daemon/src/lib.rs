@@ -68,6 +68,7 @@ mod transcribe;
 mod unix_time;
 mod usage;
 mod views;
+mod voice_activity;
 mod worker;
 
 pub use config::{Config, ConfigError};

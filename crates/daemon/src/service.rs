@@ -51,6 +51,7 @@ use crate::{
     limits::DEADLINE_MARGIN,
     models::Models,
     pulls::Pulls,
+    voice_activity::VoiceActivity,
 };
 
 /// What every call can reach.
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) cards: Arc<Cards>,
     /// Where requests' spans are made.
     pub(crate) traces: Traces,
+    /// What tells where somebody speaks.
+    pub(crate) voice_activity: VoiceActivity,
 }
 
 /// The service.

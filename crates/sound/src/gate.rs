@@ -1,18 +1,24 @@
 //! Which stretches of a sound are worth a model's time, and the way back: long pauses are left out before the model hears
 //! them, because it invents text in silence and pays for it as for speech. The gate is made to be safe. Only stretches of
 //! over two seconds go of which no hundredth of a second rises above the sound's own floor, or above what can be heard at
-//! all, and some of each pause stays on both sides. A sound in which nothing does is left out as a whole.
+//! all, and some of each pause stays on both sides. A sound in which nothing does is left out as a whole. Where a network says how
+//! likely it is that somebody speaks, it decides instead, and music, machines and noise go too.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::SPEECH_RATE;
+use crate::silero::{CHUNK, Silero, SileroWeights};
 
-/// Samples of a frame: 10 ms.
+/// Samples of a frame whose energy is looked at: 10 ms.
 const FRAME: usize = SPEECH_RATE as usize / 100;
-/// Frames that stay of a pause before and behind it: 0.4 s.
-const PAD: usize = 40;
-/// Frames that a pause must have beyond that to be left out: 2 s.
-const CUT_MIN: usize = 200;
+/// Samples that stay of a pause before and behind it, in whole frames: 0.4 s.
+const PAD: usize = SPEECH_RATE as usize * 2 / 5;
+/// Samples that a pause must have beyond that to be left out: 2 s.
+const CUT_MIN: usize = SPEECH_RATE as usize * 2;
+/// How likely speech is where it begins, and down to where it goes on (as the network's own makers have it, `utils_vad.py`).
+const SPEAKS: f32 = 0.5;
+const SPEAKS_ON: f32 = 0.35;
 /// Below this nothing is speech, whatever is around it: dBFS.
 const SILENT_DB: f32 = -65.0;
 /// What speech rises above the floor, dB.
@@ -33,11 +39,7 @@ const RUMBLE_POLE: f32 = 0.97;
 pub struct Gate {
     /// Samples of a frame that is not whole.
     part: Vec<f32>,
-    /// Of the filter: its last input and output.
-    last: (f32, f32),
-    /// Levels of the last frames, and how many have each.
-    recent: VecDeque<u8>,
-    counts: [u16; LEVELS],
+    hears: Hears,
     /// Frames of a pause that may yet be heard: the newest.
     held: VecDeque<f32>,
     /// Of this pause, samples that are already left out.
@@ -47,6 +49,21 @@ pub struct Gate {
     /// Something was heard.
     heard: bool,
     map: TimeMap,
+}
+
+/// What tells frames that are worth hearing.
+enum Hears {
+    Loudness(Loudness),
+    Network { network: Silero, speaks: bool },
+}
+
+/// Levels above the sound's own floor.
+struct Loudness {
+    /// Of the filter: its last input and output.
+    last: (f32, f32),
+    /// Levels of the last frames, and how many have each.
+    recent: VecDeque<u8>,
+    counts: [u16; LEVELS],
 }
 
 /// From times in what was passed on to times in the sound.
@@ -65,17 +82,26 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Of a sound that has not begun.
+    /// Of a sound that has not begun, by its energy.
     pub fn new() -> Gate {
+        let recent = VecDeque::with_capacity(FLOOR_FRAMES);
+        Self::with(Hears::Loudness(Loudness { last: (0.0, 0.0), recent, counts: [0; LEVELS] }))
+    }
+
+    /// Of a sound that has not begun, by what a network makes of it.
+    pub fn by_network(weights: &Arc<SileroWeights>) -> Gate {
+        Self::with(Hears::Network { network: Silero::new(weights.clone()), speaks: false })
+    }
+
+    fn with(hears: Hears) -> Gate {
+        let frame = hears.frame();
         Gate {
-            part: Vec::with_capacity(FRAME),
-            last: (0.0, 0.0),
-            recent: VecDeque::with_capacity(FLOOR_FRAMES),
-            counts: [0; LEVELS],
+            part: Vec::with_capacity(frame),
+            hears,
             held: VecDeque::new(),
             dropped: 0,
             // What comes before the first word is a pause of which nothing need be passed on at its start.
-            passed: PAD,
+            passed: PAD.div_ceil(frame),
             heard: false,
             map: TimeMap::default(),
         }
@@ -83,11 +109,12 @@ impl Gate {
 
     /// Takes samples of 16 kHz, and appends to `out` those that are worth hearing.
     pub fn push(&mut self, mut samples: &[f32], out: &mut Vec<f32>) {
+        let size = self.hears.frame();
         while !samples.is_empty() {
-            let (now, later) = samples.split_at(samples.len().min(FRAME - self.part.len()));
+            let (now, later) = samples.split_at(samples.len().min(size - self.part.len()));
             self.part.extend_from_slice(now);
             samples = later;
-            if self.part.len() == FRAME {
+            if self.part.len() == size {
                 let frame = std::mem::take(&mut self.part);
                 self.frame(&frame, out);
                 self.part = frame;
@@ -98,6 +125,18 @@ impl Gate {
 
     /// The sound has ended: appends what is left of it.
     pub fn finish(&mut self, out: &mut Vec<f32>) {
+        // A network wants whole frames: what is no whole one may be where somebody begins to speak.
+        if self.dropped > 0 || !self.heard {
+            let rest = std::mem::take(&mut self.part);
+            let mut whole = rest.clone();
+            whole.resize(self.hears.frame(), 0.0);
+            let is_heard = matches!(self.hears, Hears::Network { .. })
+                && !rest.is_empty()
+                && self.hears.is_heard(&whole);
+            if is_heard {
+                self.speech(&rest, out);
+            }
+        }
         if self.heard && self.dropped == 0 {
             let held: Vec<f32> = self.held.drain(..).collect();
             self.pass(&held, out);
@@ -114,35 +153,66 @@ impl Gate {
     }
 
     fn frame(&mut self, frame: &[f32], out: &mut Vec<f32>) {
-        if self.is_heard(frame) {
-            self.heard = true;
-            if self.dropped > 0 {
-                self.map.cuts.push((self.map.passed, self.dropped));
-                self.dropped = 0;
-            }
-            let held: Vec<f32> = self.held.drain(..).collect();
-            self.pass(&held, out);
-            self.pass(frame, out);
-            self.passed = 0;
-        } else if self.passed < PAD {
+        let pad = PAD.div_ceil(frame.len());
+        if self.hears.is_heard(frame) {
+            self.speech(frame, out);
+        } else if self.passed < pad {
             self.passed += 1;
             self.pass(frame, out);
         } else {
             self.held.extend(frame);
-            let most = if self.dropped > 0 || !self.heard { PAD } else { PAD + CUT_MIN } * FRAME;
+            let pad = pad * frame.len();
+            let most = if self.dropped > 0 || !self.heard { pad } else { pad + CUT_MIN };
             if self.held.len() > most {
-                let leaves = self.held.len() - PAD * FRAME;
+                let leaves = self.held.len() - pad;
                 self.held.drain(..leaves);
                 self.dropped += leaves as u64;
             }
         }
     }
 
+    /// Passes on a frame that is worth hearing, and what is held before it.
+    fn speech(&mut self, frame: &[f32], out: &mut Vec<f32>) {
+        self.heard = true;
+        if self.dropped > 0 {
+            self.map.cuts.push((self.map.passed, self.dropped));
+            self.dropped = 0;
+        }
+        let held: Vec<f32> = self.held.drain(..).collect();
+        self.pass(&held, out);
+        self.pass(frame, out);
+        self.passed = 0;
+    }
+
     fn pass(&mut self, samples: &[f32], out: &mut Vec<f32>) {
         self.map.passed += samples.len() as u64;
         out.extend_from_slice(samples);
     }
+}
 
+impl Hears {
+    /// Samples of a frame.
+    fn frame(&self) -> usize {
+        match self {
+            Hears::Loudness(_) => FRAME,
+            Hears::Network { .. } => CHUNK,
+        }
+    }
+
+    fn is_heard(&mut self, frame: &[f32]) -> bool {
+        match self {
+            Hears::Loudness(loudness) => loudness.is_heard(frame),
+            Hears::Network { network, speaks } => {
+                let chance = network.chance(frame);
+                // What is not a number is heard: better said twice than lost.
+                *speaks = !(chance < if *speaks { SPEAKS_ON } else { SPEAKS });
+                *speaks
+            }
+        }
+    }
+}
+
+impl Loudness {
     fn is_heard(&mut self, frame: &[f32]) -> bool {
         let mut energy = 0.0;
         for &sample in frame {
@@ -247,7 +317,11 @@ mod tests {
 
     /// What is passed on of a sound that comes in pieces of `piece` samples.
     fn gated(sound: &[f32], piece: usize) -> (Vec<f32>, TimeMap) {
-        let (mut gate, mut out) = (Gate::new(), Vec::new());
+        gated_by(Gate::new(), sound, piece)
+    }
+
+    fn gated_by(mut gate: Gate, sound: &[f32], piece: usize) -> (Vec<f32>, TimeMap) {
+        let mut out = Vec::new();
         for samples in sound.chunks(piece) {
             gate.push(samples, &mut out);
         }
@@ -318,6 +392,46 @@ mod tests {
         // A machine, or music: it is not for a gate to say that nobody speaks.
         let machine = noise(30.0, -30.0, 4);
         assert!(gated(&machine, 4096).0.len() > 29 * RATE);
+    }
+
+    #[test]
+    fn a_network_decides_where_there_is_one() {
+        let weights = Arc::new(crate::silero::tests::of_low_tones());
+        let tone = |seconds: usize, hertz: f32| {
+            let sample = move |n: usize| 0.3 * (std::f32::consts::TAU * hertz * n as f32 / RATE as f32).sin();
+            (0..seconds * RATE).map(sample)
+        };
+        // What hums high is loud, and nobody who speaks.
+        let mut sound: Vec<f32> = tone(7, 6000.0).collect();
+        let first = sound.len();
+        sound.extend(tone(2, 400.0).chain(tone(1, 6000.0)).chain(tone(2, 400.0)).chain(tone(9, 6000.0)));
+        let last = sound.len();
+        sound.extend(tone(1, 400.0).take(CHUNK + 100));
+        assert!(gated(&sound, 4096).0.len() > sound.len() - RATE / 2, "by its energy all of it is heard");
+        let (out, map) = gated_by(Gate::by_network(&weights), &sound, 777);
+        assert_eq!(map.cuts.len(), 2, "{map:?}");
+        let mut found = vec![false; sound.len()];
+        for (n, sample) in out.iter().enumerate() {
+            let back = (map.start(n as f64 / RATE as f64) * RATE as f64).round() as usize;
+            assert_eq!(sound[back], *sample, "sample {n} is not {back}");
+            found[back] = true;
+        }
+        assert!(
+            found[first..first + 5 * RATE].iter().all(|found| *found),
+            "speech was cut, or a short pause in it"
+        );
+        assert!(found[last..].iter().all(|found| *found), "a word at the very end was cut");
+        assert!(out.len() < 9 * RATE, "{} s are left", out.len() as f64 / RATE as f64);
+        for piece in [1, 511, 513, usize::MAX] {
+            assert_eq!(
+                gated_by(Gate::by_network(&weights), &sound, piece),
+                (out.clone(), map.clone()),
+                "in pieces of {piece}"
+            );
+        }
+        // It begins with a click.
+        let hum: Vec<f32> = tone(9, 6000.0).take(280 * CHUNK).collect();
+        assert!(gated_by(Gate::by_network(&weights), &hum, 4096).0.len() < RATE);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub use encode::{Encoder, Format};
 pub use error::SoundError;
 pub use gate::{Gate, TimeMap};
 pub use resample::Resampler;
+pub use silero::SileroWeights;
 
 /// Samples per second that speech models hear.
 pub const SPEECH_RATE: u32 = 16_000;

@@ -1,5 +1,6 @@
-//! Silero's network (github.com/snakers4/silero-vad, version 5 and 6, 16 kHz): how likely it is that somebody speaks in each 32 ms.
-//! A spectrum by a convolution, four small convolutions, a cell that remembers, and a sum. Weights are its safetensors'.
+//! Silero's network (github.com/snakers4/silero-vad, versions 5 and 6, 16 kHz): how likely it is that somebody speaks in each 32 ms.
+//! A spectrum by a convolution, four small convolutions, a cell that remembers, and a sum. Its makers publish the weights as
+//! `silero_vad_16k.safetensors`; reading files is who opens them's.
 
 use std::sync::Arc;
 
@@ -14,12 +15,14 @@ const STEP: usize = 128;
 const BINS: usize = WINDOW / 2 + 1;
 /// Spectra of a chunk.
 const SPECTRA: usize = (BEFORE + CHUNK + MIRRORED - WINDOW) / STEP + 1;
+/// Numbers of a layer at most.
+const WIDTH_MAX: usize = 1024;
 /// How far each convolution steps; each sees three neighbours.
 const STRIDES: [usize; 4] = [1, 2, 2, 1];
 const TAPS: usize = 3;
 
 /// What a file has of a tensor.
-pub type Found = (Vec<usize>, Vec<f32>);
+type Found = (Vec<usize>, Vec<f32>);
 
 /// The network's numbers, for all sounds.
 #[derive(Debug)]
@@ -54,8 +57,8 @@ impl SileroWeights {
             let (shape, data) = find(name).ok_or_else(|| format!("tensor {name} is missing"))?;
             let fits = shape.len() == expected.len()
                 && shape.iter().zip(expected).all(|(&is, &must)| must == 0 || is == must)
-                && shape.iter().product::<usize>() == data.len()
-                && !data.is_empty();
+                && shape.iter().all(|side| (1..=4 * WIDTH_MAX).contains(side))
+                && shape.iter().product::<usize>() == data.len();
             if !fits {
                 return Err(format!("tensor {name}: expected {expected:?} (0: any), file has {shape:?}"));
             }
@@ -100,8 +103,8 @@ impl Silero {
         Silero { before: [0.0; BEFORE], hidden: nothing.clone(), cell: nothing, weights }
     }
 
-    /// How likely it is that somebody speaks in the next chunk.
-    pub(crate) fn chance(&mut self, chunk: &[f32; CHUNK]) -> f32 {
+    /// How likely it is that somebody speaks in the next chunk, of [`CHUNK`] samples.
+    pub(crate) fn chance(&mut self, chunk: &[f32]) -> f32 {
         let weights = Arc::clone(&self.weights);
         let mut sound = [0.0; BEFORE + CHUNK + MIRRORED];
         sound[..BEFORE].copy_from_slice(&self.before);
@@ -187,4 +190,129 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Of `testdata/make_silero.py`: widths of the convolutions, and numbers that are remembered.
+    const WIDTHS: [usize; 4] = [6, 5, 4, 6];
+    const HIDDEN: usize = 7;
+    const SAMPLES: usize = 30_000;
+
+    /// The spectrum by its formula: a Hann window's cosines and sines.
+    fn basis() -> Vec<f32> {
+        let part = |at: usize| {
+            let (row, n) = (at / WINDOW, (at % WINDOW) as f64);
+            let turn = std::f64::consts::TAU / WINDOW as f64;
+            let window = 0.5 - 0.5 * (turn * n).cos();
+            let angle = turn * (row % BINS) as f64 * n;
+            (window * if row < BINS { angle.cos() } else { -angle.sin() }) as f32
+        };
+        (0..2 * BINS * WINDOW).map(part).collect()
+    }
+
+    fn named(numbers: impl Fn(&str, usize) -> Vec<f32>) -> Vec<(String, Found)> {
+        let mut shapes: Vec<(String, Vec<usize>)> =
+            vec![("stft_conv.weight".into(), vec![2 * BINS, 1, WINDOW])];
+        let mut inputs = BINS;
+        for (at, width) in WIDTHS.into_iter().enumerate() {
+            shapes.push((format!("conv{}.weight", at + 1), vec![width, inputs, TAPS]));
+            shapes.push((format!("conv{}.bias", at + 1), vec![width]));
+            inputs = width;
+        }
+        for (name, shape) in [
+            ("lstm_cell.weight_ih", vec![4 * HIDDEN, inputs]),
+            ("lstm_cell.weight_hh", vec![4 * HIDDEN, HIDDEN]),
+            ("lstm_cell.bias_ih", vec![4 * HIDDEN]),
+            ("lstm_cell.bias_hh", vec![4 * HIDDEN]),
+            ("final_conv.weight", vec![1, HIDDEN, 1]),
+            ("final_conv.bias", vec![1]),
+        ] {
+            shapes.push((name.to_owned(), shape));
+        }
+        shapes
+            .into_iter()
+            .map(|(name, shape)| {
+                let data =
+                    if name.starts_with("stft") { basis() } else { numbers(&name, shape.iter().product()) };
+                (name, (shape, data))
+            })
+            .collect()
+    }
+
+    fn weights(tensors: &[(String, Found)]) -> Result<SileroWeights, String> {
+        SileroWeights::new(|name| tensors.iter().find(|(own, _)| own == name).map(|(_, found)| found.clone()))
+    }
+
+    /// A network that hears tones of up to 2 kHz alone.
+    pub(crate) fn of_low_tones() -> SileroWeights {
+        let low = |at: usize, count: usize| if at < count { 0.05 } else { 0.0 };
+        let tensors = named(|name, size| {
+            let mut numbers = vec![0.0; size];
+            match name {
+                // The first channel sums the lower bins up, and goes on as it is.
+                "conv1.weight" => (0..BINS).for_each(|bin| numbers[bin * TAPS + 1] = low(bin, BINS / 4)),
+                "conv2.weight" | "conv3.weight" | "conv4.weight" => numbers[1] = 1.0,
+                // It is written down at once, and what was there is forgotten.
+                "lstm_cell.weight_ih" => numbers[2 * HIDDEN * WIDTHS[3]] = 10.0,
+                "lstm_cell.bias_ih" => {
+                    numbers[..HIDDEN].fill(9.0);
+                    numbers[HIDDEN..2 * HIDDEN].fill(-9.0);
+                    numbers[3 * HIDDEN..].fill(9.0);
+                }
+                "final_conv.weight" => numbers[0] = 20.0,
+                "final_conv.bias" => numbers[0] = -8.0,
+                _ => {}
+            }
+            numbers
+        });
+        weights(&tensors).unwrap()
+    }
+
+    /// As `sound` in make_silero.py.
+    fn sound() -> Vec<f32> {
+        let sample = |at: usize| {
+            let n = at as f64;
+            let voice = 0.3 * (0.05 * n + 3.0 * (0.0007 * n).sin()).sin() * (0.5 + 0.5 * (0.001 * n).sin());
+            let noise = ((at * at * 7919) % 1000) as f64 / 1000.0 - 0.5;
+            (voice + 0.05 * noise) as f32
+        };
+        (0..SAMPLES).map(sample).collect()
+    }
+
+    #[test]
+    fn chances_are_those_of_its_makers_network() {
+        let file = include_bytes!("../testdata/silero.bin");
+        let all: Vec<f32> = file.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        let at = std::cell::Cell::new(0);
+        let tensors = named(|_, size| {
+            at.set(at.get() + size);
+            all[at.get() - size..at.get()].to_vec()
+        });
+        let right = &all[at.get()..];
+        assert_eq!(right.len(), SAMPLES.div_ceil(CHUNK));
+        let mut network = Silero::new(Arc::new(weights(&tensors).unwrap()));
+        let mut samples = sound();
+        samples.resize(right.len() * CHUNK, 0.0);
+        for (at, (chunk, right)) in samples.chunks_exact(CHUNK).zip(right).enumerate() {
+            let chance = network.chance(chunk);
+            assert!((chance - right).abs() < 2e-5, "chunk {at}: {chance} is not {right}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_network_is_refused_by_name() {
+        let whole = named(|_, size| vec![0.0; size]);
+        assert!(weights(&whole).is_ok());
+        for at in 0..whole.len() {
+            let mut without = whole.clone();
+            let (name, _) = without.remove(at);
+            assert_eq!(weights(&without).unwrap_err(), format!("tensor {name} is missing"));
+            let mut other = whole.clone();
+            other[at].1.0[0] += 1;
+            assert!(weights(&other).unwrap_err().contains("tensor "), "{name}");
+        }
+    }
 }

@@ -52,6 +52,9 @@ pub struct ServerConfig {
     pub sound_bytes_max: u64,
     /// Seconds of sound in one.
     pub sound_s_max: u64,
+    /// Weights of Silero's network (its makers' `silero_vad_16k.safetensors`), which then tells where somebody speaks in a sound; without
+    /// them its energy does.
+    pub voice_activity: Option<PathBuf>,
     /// Connections of gRPC held at once; more wait in the listener's backlog. One address has at most a quarter of them.
     pub connections_max: usize,
 }
@@ -94,6 +97,7 @@ impl Default for ServerConfig {
             message_bytes_max: 4 << 20,
             sound_bytes_max: 25 << 20,
             sound_s_max: 4 * 3600,
+            voice_activity: None,
             connections_max: 1024,
         }
     }

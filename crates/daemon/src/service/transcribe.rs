@@ -176,12 +176,12 @@ async fn begin(
     let upload = Upload(tokio::spawn(upload(messages, bytes)).abort_handle());
     let map = SharedMap::default();
     let (done, decoded) = oneshot::channel();
-    let gated = config.voice_activity.unwrap_or(true);
+    let gate = config.voice_activity.unwrap_or(true).then(|| core.voice_activity.gate());
     let of_thread = map.clone();
     tokio::task::spawn_blocking(move || {
         let incoming = Incoming { messages: Mutex::new(incoming), piece: Bytes::new() };
         // Nobody waits for it any more: the client has left.
-        let _ = done.send(decode(incoming, &hint, &limits, gated, &samples, &of_thread));
+        let _ = done.send(decode(incoming, &hint, &limits, gate, &samples, &of_thread));
     });
     let said = Said::new(record.request_id.clone(), served.name.clone(), map, config.logprobs);
     Ok(Begun {
@@ -276,7 +276,7 @@ fn decode(
     incoming: Incoming,
     hint: &Hint,
     limits: &Limits,
-    gated: bool,
+    mut gate: Option<Gate>,
     samples: &mpsc::Sender<Vec<f32>>,
     map: &SharedMap,
 ) -> Result<Decoded, Error> {
@@ -288,7 +288,6 @@ fn decode(
         error => error.into(),
     };
     let mut sound = Sound::open(incoming, hint, limits).map_err(own)?;
-    let mut gate = gated.then(Gate::new);
     let mut given = false;
     let mut give = |chunk: Vec<f32>| {
         given |= !chunk.is_empty();
