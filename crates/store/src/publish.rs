@@ -181,9 +181,13 @@ impl Store {
     }
 }
 
-/// What the runtime opens: the first GGUF file of the model itself, or the folder.
+/// What the runtime opens: the first GGUF file of the model itself, Piper's or whisper.cpp's file, or the folder.
 fn entry_file(files: &[ArrivedFile]) -> Option<&str> {
-    let is_gguf = |name: &str| name.to_ascii_lowercase().ends_with(".gguf");
+    let is_gguf = |name: &str| {
+        let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        let piper = file.ends_with(".onnx") && files.iter().any(|file| file.name == format!("{name}.json"));
+        file.ends_with(".gguf") || piper || file.starts_with("ggml-") && file.ends_with(".bin")
+    };
     let mut weights: Vec<&str> = files
         .iter()
         .filter(|file| file.role == Role::Model && is_gguf(&file.name))

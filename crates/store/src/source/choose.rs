@@ -1,9 +1,10 @@
 //! Which files of a repository make a model: of GGUF files one quantisation, of safetensors, or of PyTorch's
-//! files where there are none, all of them with tokenizer and configuration.
+//! files where there are none, all of them with tokenizer and configuration; of whisper.cpp's files and of Piper's voices one.
 
 use crate::PullError;
 use crate::digest::Digest;
 use crate::limits::GLOBS_MAX;
+use crate::record::Role;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeMap, HashSet};
 
@@ -30,9 +31,9 @@ pub(crate) struct Wish<'a> {
 pub(crate) struct Chosen {
     /// Indices of the listing, weights first.
     pub(crate) files: Vec<usize>,
-    /// `gguf`, `safetensors` or `pytorch`.
+    /// `gguf`, `safetensors`, `pytorch`, `ggml` (whisper.cpp's) or `onnx` (Piper's).
     pub(crate) format: &'static str,
-    /// The GGUF files' quantisation, or a file's name where that says none.
+    /// The GGUF files' quantisation, or a file's name where that says none; of whisper.cpp's files and Piper's the name.
     pub(crate) choice: Option<String>,
     /// The quantisation, in upper case.
     pub(crate) quantization: Option<String>,
@@ -120,6 +121,9 @@ const QUANTIZATIONS: &[&str] = &[
     "FP32",
 ];
 
+/// Where Kokoro keeps its voices.
+pub(crate) const VOICES: &str = "voices";
+
 /// Taken when nobody says which, in this order.
 const DEFAULTS: &[&str] = &["Q4_K_M", "Q8_0"];
 
@@ -136,11 +140,16 @@ pub(crate) fn choose(
     } else {
         let ggufs: Vec<usize> = (0..listing.len()).filter(|at| is_gguf_weights(&listing[*at].name)).collect();
         let has_safetensors = listing.iter().any(|file| is_root(&file.name, ".safetensors"));
+        let single: Vec<usize> =
+            (0..listing.len()).filter(|at| is_single(listing, &listing[*at].name)).collect();
         let named = wish.choice.filter(|choice| listing.iter().any(|file| file.name == **choice));
         match (named, wish.choice) {
             (Some(name), _) => one_file(what, listing, name)?,
             (None, choice) if !wish.mlx && !ggufs.is_empty() && (choice.is_some() || !has_safetensors) => {
                 gguf(what, listing, &ggufs, choice)?
+            }
+            (None, choice) if !single.is_empty() && (choice.is_some() || !has_safetensors) => {
+                one_of(what, listing, &single, choice)?
             }
             (None, Some(choice)) => {
                 let candidates = ggufs.iter().map(|at| listing[*at].name.clone()).collect();
@@ -150,6 +159,9 @@ pub(crate) fn choose(
             (None, None) => safetensors(listing, folders),
         }
     };
+    if wish.include.0.is_none() {
+        chosen.files.extend(projector(listing, &chosen.files));
+    }
     chosen.files.retain(|at| !wish.exclude.matches(&listing[*at].name));
     chosen.files.sort_by_key(|at| (!is_weights(&listing[*at].name), listing[*at].name.clone()));
     let Some(first) = chosen.files.first().filter(|at| is_weights(&listing[**at].name)) else {
@@ -159,7 +171,9 @@ pub(crate) fn choose(
     let name = &listing[*first].name;
     chosen.format = match () {
         () if is_gguf(name) => "gguf",
-        () if name.to_ascii_lowercase().ends_with(".bin") => "pytorch",
+        () if is_ggml(name) => "ggml",
+        () if is_onnx(name) => "onnx",
+        () if [".bin", ".pth"].iter().any(|end| name.to_ascii_lowercase().ends_with(end)) => "pytorch",
         () => "safetensors",
     };
     if chosen.format == "gguf" && chosen.quantization.is_none() {
@@ -184,8 +198,15 @@ fn choice_error(what: &str, why: impl Into<String>, mut candidates: Vec<String>)
 /// A file by its name, and if it is part of a split one, the others.
 fn one_file(what: &str, listing: &[Listed], name: &str) -> Result<Chosen, PullError> {
     let (stem, _) = without_part(name);
-    let files: Vec<usize> =
-        (0..listing.len()).filter(|at| without_part(&listing[*at].name).0 == stem).collect();
+    let settings = is_onnx(name).then(|| format!("{name}.json"));
+    if settings.as_ref().is_some_and(|settings| !listing.iter().any(|file| file.name == *settings)) {
+        return Err(PullError::refused(
+            what,
+            format!("a voice of Piper's has its settings beside it, in {name}.json"),
+        ));
+    }
+    let is_part = |file: &Listed| without_part(&file.name).0 == stem || settings.as_ref() == Some(&file.name);
+    let files: Vec<usize> = (0..listing.len()).filter(|at| is_part(&listing[*at])).collect();
     check_parts(what, listing, &files)?;
     let quantization = quantization_of(name).map(|(label, _)| label);
     Ok(Chosen { files, format: "", choice: Some(name.to_owned()), quantization })
@@ -238,9 +259,55 @@ fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -
     Ok(Chosen { files, format: "", choice: Some(choice), quantization: label })
 }
 
+/// One of files that are whole models: the one that is called so, or the only one.
+fn one_of(
+    what: &str,
+    listing: &[Listed],
+    single: &[usize],
+    choice: Option<&str>,
+) -> Result<Chosen, PullError> {
+    let names = || single.iter().map(|at| listing[*at].name.as_str());
+    let found: Vec<&str> = match choice {
+        Some(choice) => names().filter(|name| short_name(name).eq_ignore_ascii_case(choice)).collect(),
+        None => names().collect(),
+    };
+    match (&found[..], choice) {
+        ([name], _) => one_file(what, listing, name),
+        ([], Some(choice)) => {
+            let short = names().map(|name| short_name(name).to_owned()).collect();
+            Err(choice_error(what, format!("it has no file {choice:?}"), short))
+        }
+        _ => {
+            Err(choice_error(what, "say which of its models", found.into_iter().map(str::to_owned).collect()))
+        }
+    }
+}
+
+/// Whether a file is a model by itself: whisper.cpp's (but not an encoder's for other hardware), or Piper's with its settings.
+fn is_single(listing: &[Listed], name: &str) -> bool {
+    is_ggml(name) || is_onnx(name) && listing.iter().any(|file| file.name.strip_suffix(".json") == Some(name))
+}
+
+fn is_ggml(name: &str) -> bool {
+    let file = in_folder(name).1.to_ascii_lowercase();
+    file.starts_with("ggml-") && file.ends_with(".bin")
+}
+
+fn is_onnx(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".onnx")
+}
+
+/// What people call such a file: `base.en-q5_1`, `en_US-lessac-medium`.
+pub(crate) fn short_name(name: &str) -> &str {
+    let file = in_folder(name).1;
+    let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
+    stem.strip_prefix("ggml-").filter(|_| is_ggml(name)).unwrap_or(stem)
+}
+
 /// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
 fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     // PyTorch's weights are of use where no others are beside them.
+    let speaks = is_kokoro(listing);
     let own = |file: &&Listed| {
         let file = in_folder(&file.name).1.to_ascii_lowercase();
         file.starts_with("model") && file.ends_with(".safetensors")
@@ -249,6 +316,9 @@ fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     let wanted = |name: &str| {
         let (folder, file) = in_folder(name);
         let has_safetensors = with_own.contains(folder);
+        if speaks && (is_root(name, ".pth") || folder == VOICES && file.ends_with(".pt")) {
+            return true;
+        }
         if !folder.is_empty() {
             return folders.iter().any(|known| known == folder) && is_side_file(file, has_safetensors);
         }
@@ -258,6 +328,12 @@ fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     };
     let files = (0..listing.len()).filter(|at| wanted(&listing[*at].name)).collect();
     Chosen { files, format: "safetensors", choice: None, quantization: None }
+}
+
+/// Whether it is Kokoro's: weights of PyTorch in the root, and voices below.
+fn is_kokoro(listing: &[Listed]) -> bool {
+    let has = |wanted: &dyn Fn(&str) -> bool| listing.iter().any(|file| wanted(&file.name));
+    has(&|name| is_root(name, ".pth")) && has(&|name| in_folder(name).0 == VOICES)
 }
 
 /// A file's folder, and its name there.
@@ -286,12 +362,40 @@ pub(crate) fn is_gguf(name: &str) -> bool {
 /// A projector is no model by itself, and an importance matrix is none at all.
 fn is_gguf_weights(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-    is_gguf(name) && !file.starts_with("mmproj") && !file.contains("-mmproj") && !file.contains("imatrix")
+    is_gguf(name) && !file.contains("mmproj") && !file.contains("imatrix")
+}
+
+/// What sees for a GGUF file's model.
+fn is_projector(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    is_gguf(name) && file.contains("mmproj")
+}
+
+/// How projectors are stored, as their names say it, the best first.
+const PROJECTORS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
+
+/// The projector of a chosen GGUF file's model: in its folder, or else in the root.
+fn projector(listing: &[Listed], chosen: &[usize]) -> Option<usize> {
+    let model = chosen.iter().find(|at| is_gguf_weights(&listing[**at].name))?;
+    let folder = in_folder(&listing[*model].name).0;
+    let all = (0..listing.len()).filter(|at| is_projector(&listing[*at].name));
+    let known = all.filter(|at| ["", folder].contains(&in_folder(&listing[*at].name).0));
+    known.min_by_key(|at| {
+        let name = &listing[*at].name;
+        let stored =
+            quantization_of(name).and_then(|(label, _)| PROJECTORS.iter().position(|of| *of == label));
+        (in_folder(name).0 != folder, stored.unwrap_or(PROJECTORS.len()), name.clone())
+    })
+}
+
+/// What a file is to its model, by its name.
+pub(crate) fn role_of(name: &str) -> Role {
+    if is_projector(name) { Role::Projector } else { Role::Model }
 }
 
 fn is_weights(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    is_gguf_weights(name) || lower.ends_with(".safetensors") || lower.ends_with(".bin")
+    is_gguf_weights(name) || [".safetensors", ".bin", ".onnx", ".pth"].iter().any(|end| lower.ends_with(end))
 }
 
 /// A name without `-00001-of-00003`, and how many parts there are.
@@ -372,6 +476,30 @@ mod tests {
     }
 
     #[test]
+    fn of_models_in_one_file_the_one_that_is_meant() {
+        let names =
+            ["README.md", "ggml-base.en.bin", "ggml-base.en-q5_1.bin", "ggml-tiny-encoder.mlmodelc.zip"];
+        assert_eq!(chosen(&names, Some("base.en-q5_1"), &[]).unwrap(), ["ggml-base.en-q5_1.bin"]);
+        assert_eq!(chosen(&names, Some("ggml-base.en.bin"), &[]).unwrap(), ["ggml-base.en.bin"]);
+        let Err(PullError::Choice { candidates, .. }) = chosen(&names, Some("huge"), &[]) else { panic!() };
+        assert_eq!(candidates, ["base.en", "base.en-q5_1"]);
+        assert!(matches!(chosen(&names, None, &[]), Err(PullError::Choice { .. })));
+        assert_eq!(chosen(&names[..2], None, &[]).unwrap(), ["ggml-base.en.bin"]);
+        let whisper = ["config.json", "ggml-model.bin", "model.safetensors", "tokenizer.json"];
+        assert!(!chosen(&whisper, None, &[]).unwrap().contains(&"ggml-model.bin".to_owned()));
+        let piper =
+            ["en/a-low.onnx", "en/a-low.onnx.json", "en/b-low.onnx", "en/b-low.onnx.json", "other.onnx"];
+        assert_eq!(chosen(&piper, Some("a-low"), &[]).unwrap(), ["en/a-low.onnx", "en/a-low.onnx.json"]);
+        assert!(matches!(chosen(&piper, None, &[]), Err(PullError::Choice { .. })));
+        assert!(matches!(chosen(&piper, Some("other.onnx"), &[]), Err(PullError::Refused { .. })));
+        let kokoro = ["config.json", "kokoro-v1_0.pth", "voices/af_heart.pt", "samples/a.wav", "other/x.pt"];
+        assert_eq!(
+            chosen(&kokoro, None, &[]).unwrap(),
+            ["kokoro-v1_0.pth", "config.json", "voices/af_heart.pt"]
+        );
+    }
+
+    #[test]
     fn of_gguf_one_quantization_whole() {
         let names = [
             "README.md",
@@ -383,12 +511,19 @@ mod tests {
             "m-UD-Q2_K_XL.gguf",
             "m-BF16.gguf",
         ];
-        assert_eq!(chosen(&names, None, &[]).unwrap(), ["m-Q4_K_M.gguf"]);
-        let parts = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"];
+        // What sees for it comes with it.
+        let tower = "mmproj-m-F16.gguf";
+        assert_eq!(chosen(&names, None, &[]).unwrap(), ["m-Q4_K_M.gguf", tower]);
+        let parts = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf", tower];
         assert_eq!(chosen(&names, Some("q8_0"), &[]).unwrap(), parts);
         assert_eq!(chosen(&names, Some(parts[1]), &[]).unwrap(), parts);
-        assert_eq!(chosen(&names, Some("UD-Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
-        assert_eq!(chosen(&names, Some("Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf"]);
+        assert_eq!(chosen(&names, Some("UD-Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf", tower]);
+        assert_eq!(chosen(&names, Some("Q2_K_XL"), &[]).unwrap(), ["m-UD-Q2_K_XL.gguf", tower]);
+        let several =
+            ["m-Q8_0.gguf", "mmproj-BF16.gguf", "mmproj-F16.gguf", "x/mmproj-F16.gguf", "mmproj-F32.gguf"];
+        assert_eq!(chosen(&several, None, &[]).unwrap(), ["m-Q8_0.gguf", "mmproj-F16.gguf"]);
+        let without = chosen_with(&several, None, &[], &[], &["*mmproj*"]);
+        assert_eq!(without.unwrap(), ["m-Q8_0.gguf"]);
         let error = chosen(&names, Some("Q5_K_M"), &[]).unwrap_err().to_string();
         assert!(
             error.contains("Q5_K_M") && error.contains("Q4_K_S") && error.contains("UD-Q2_K_XL"),

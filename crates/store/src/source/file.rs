@@ -5,8 +5,8 @@ use crate::download::disk;
 use crate::limits::FILES_MAX;
 use crate::name::derive_name;
 use crate::plan::{Origin, Plan, PlanFile};
-use crate::record::{Description, Role};
-use crate::source::choose::{Globs, Listed, Wish, choose};
+use crate::record::Description;
+use crate::source::choose::{Globs, Listed, VOICES, Wish, choose, role_of};
 use crate::source::hub::parse_modules;
 use std::fs;
 use std::path::Path;
@@ -29,12 +29,18 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
         crate::file_name::check_file_name(below).map_err(|why| PullError::refused(below, why))?;
         list(&folder.join(below), &format!("{below}/"), &mut listing)?;
     }
+    // Of Kokoro's voices, which no list names.
+    let voices = folder.join(VOICES);
+    if is_dir && voices.is_dir() && listing.iter().any(|file| file.name.ends_with(".pth")) {
+        list(&voices, &format!("{VOICES}/"), &mut listing)?;
+    }
     let asked = if is_dir { None } else { path.file_name().and_then(|name| name.to_str()) };
     let wish = Wish { choice: asked, mlx: false, include, exclude };
     let chosen = choose(&shown, &listing, &folders, &wish)?;
     let files = chosen.files.iter().map(|at| {
         let Listed { name, size_bytes, digest } = listing[*at].clone();
-        PlanFile { origin: Origin::Copy(folder.join(&name)), name, role: Role::Model, size_bytes, digest }
+        let role = role_of(&name);
+        PlanFile { origin: Origin::Copy(folder.join(&name)), name, role, size_bytes, digest }
     });
     Ok(Plan {
         name: derive_name(&path),

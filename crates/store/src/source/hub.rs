@@ -6,10 +6,10 @@ use crate::digest::Digest;
 use crate::http::{Auth, Get, Http, shown};
 use crate::limits::{LISTED_FILES_MAX, MANIFEST_BYTES_MAX};
 use crate::plan::{Origin, Plan, PlanFile};
-use crate::record::{Description, Role};
+use crate::record::Description;
 use crate::reference::{HubReference, Reference};
 use crate::settings::Settings;
-use crate::source::choose::{Chosen, Globs, Listed, Wish, choose};
+use crate::source::choose::{Chosen, Globs, Listed, Wish, choose, role_of, short_name};
 use crate::source::here::HubCache;
 use reqwest::header::HeaderMap;
 use reqwest::{StatusCode, Url};
@@ -100,7 +100,8 @@ pub(crate) async fn plan(
     let chosen = choose(&repository.id, &repository.listing, &folders, &wish)?;
     let files = chosen.files.iter().map(|at| {
         let Listed { name, size_bytes, digest } = repository.listing[*at].clone();
-        PlanFile { origin: origin(&name), name, role: Role::Model, size_bytes, digest }
+        let role = role_of(&name);
+        PlanFile { origin: origin(&name), name, role, size_bytes, digest }
     });
     let files = files.collect();
     let kept =
@@ -287,6 +288,9 @@ fn cached(cache: Option<PathBuf>, wanted: &HubReference) -> Result<Repository, P
 fn name_of(id: &str, reference: &HubReference, chosen: &Chosen) -> String {
     let revision = reference.revision.as_deref().map(|revision| format!("-{}", revision.replace('/', "-")));
     let revision = revision.unwrap_or_default();
+    if let ("ggml" | "onnx", Some(file)) = (chosen.format, &chosen.choice) {
+        return format!("{id}{revision}:{}", short_name(file));
+    }
     if chosen.format != "gguf" {
         return format!("{id}{revision}");
     }
