@@ -15,10 +15,10 @@ use tokio::{
     sync::{Mutex, Notify, mpsc},
     time::Instant,
 };
-use tonic::Status;
+use tonic::{Response, Status, Streaming};
 
 use super::{Engine, Link, of_the_gateway};
-use crate::{carrier::Client, fleet::Route, limits::SOUND_MESSAGE_BYTES};
+use crate::{carrier::Client, fleet::Route, limits::SOUND_MESSAGE_BYTES, record::Record};
 
 /// A file on its way to an engine, to be given to another one where that one does not take it: its bytes go once one has.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl Engine {
         config.priority = self.pass.priority(config.priority);
         let (model, head) = (config.model.clone(), self.head(deadline));
         let file = File { config, bytes: Arc::new(Mutex::new(bytes)) };
-        let call = |mut client: Client, file: File| {
+        let call = move |mut client: Client, file: File| {
             let head = head.clone();
             async move {
                 let taken = Taken::default();
@@ -92,29 +92,17 @@ impl Engine {
                 answer
             }
         };
-        let events = match &self.link {
-            Link::One(client) => Either::Left(self.said(call(client.clone(), file).await)?),
-            Link::Fleet(fleet) => {
-                let asked = fleet.ask_held(Route::to(&model), file, call).await;
-                let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
-                // Held for as long as the answer comes.
-                Either::Right(answer.into_inner().inspect_err(move |status| lease.failed(status)))
+        let pass = self.pass.clone();
+        self.held(&model, file, call, move |event: &TranscribeEvent, record: &Record| match &event.event {
+            Some(Event::Started(started)) => record.answered(&started.model, 0),
+            Some(Event::Finished(finished)) => {
+                let (prompt, completion) = (finished.prompt_tokens, finished.completion_tokens);
+                pass.spend(prompt.saturating_add(completion));
+                record.generated(prompt, completion);
             }
-        };
-        let (remote, pass) = (self.remote, self.pass.clone());
-        let (seen, record) = (self.record.clone(), self.record.clone());
-        Ok(events
-            .inspect_ok(move |event| match &event.event {
-                Some(Event::Started(started)) => seen.answered(&started.model, 0),
-                Some(Event::Finished(finished)) => {
-                    let (prompt, completion) = (finished.prompt_tokens, finished.completion_tokens);
-                    pass.spend(prompt.saturating_add(completion));
-                    seen.generated(prompt, completion);
-                }
-                _ => {}
-            })
-            .map_err(move |status| of_the_gateway(remote, status))
-            .inspect_err(move |status| record.failed(status)))
+            _ => {}
+        })
+        .await
     }
 
     /// Has a text said. Dropping the future or the stream cancels it in the engine.
@@ -126,31 +114,53 @@ impl Engine {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let (model, head) = (request.model.clone(), self.head(deadline));
-        let call = |mut client: Client, request| {
+        let call = move |mut client: Client, request| {
             let head = head.clone();
             async move { client.speech.speak(head.over(request)).await }
         };
+        let pass = self.pass.clone();
+        self.held(&model, request, call, move |event: &v1::SpeakEvent, record: &Record| match &event.event {
+            Some(speak_event::Event::Started(started)) => record.answered(&started.model, 0),
+            Some(speak_event::Event::Finished(finished)) => {
+                pass.spend(finished.input_tokens);
+                record.generated(finished.input_tokens, 0);
+            }
+            _ => {}
+        })
+        .await
+    }
+
+    /// An answer that comes for a while, from the one engine or from a daemon that has the model, which is held meanwhile; `seen` has
+    /// every event on its way.
+    async fn held<R, T, C, F, S>(
+        &self,
+        model: &str,
+        request: R,
+        call: C,
+        seen: S,
+    ) -> Result<impl Stream<Item = Result<T, Status>> + Send + use<R, T, C, F, S>, Status>
+    where
+        R: Clone,
+        C: Fn(Client, R) -> F,
+        S: Fn(&T, &Record) + Send,
+        T: Send + 'static,
+        F: Future<Output = Result<Response<Streaming<T>>, Status>>,
+    {
         let events = match &self.link {
             Link::One(client) => Either::Left(self.said(call(client.clone(), request).await)?),
             Link::Fleet(fleet) => {
-                let asked = fleet.ask_held(Route::to(&model), request, call).await;
+                let asked = fleet.ask_held(Route::to(model), request, call).await;
                 let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
+                // Held for as long as the answer comes.
                 Either::Right(answer.into_inner().inspect_err(move |status| lease.failed(status)))
             }
         };
-        let (remote, pass) = (self.remote, self.pass.clone());
-        let (seen, record) = (self.record.clone(), self.record.clone());
+        let (remote, record) = (self.remote, self.record.clone());
+        let failed = record.clone();
         Ok(events
-            .inspect_ok(move |event| match &event.event {
-                Some(speak_event::Event::Started(started)) => seen.answered(&started.model, 0),
-                Some(speak_event::Event::Finished(finished)) => {
-                    pass.spend(finished.input_tokens);
-                    seen.generated(finished.input_tokens, 0);
-                }
-                _ => {}
-            })
+            .inspect_ok(move |event| seen(event, &record))
             .map_err(move |status| of_the_gateway(remote, status))
-            .inspect_err(move |status| record.failed(status)))
+            .inspect_err(move |status| failed.failed(status)))
     }
 
     /// The voices of a model.
