@@ -99,11 +99,16 @@ async fn of_gguf_the_quantization_asked_for() {
     let record = pull("org/m-gguf", PullOptions::default()).await.unwrap();
     assert_eq!((record.name.as_str(), record.reference.as_str()), ("Org/M:Q4_K_M", "hf://Org/M-GGUF:Q4_K_M"));
     assert!(
-        record.path.ends_with("m-Q4_K_M.gguf") && record.format == "gguf" && record.quantization == "Q4_K_M"
+        record.path.ends_with("m-Q4_K_M.gguf")
+            && record.files.len() == 2
+            && record.format == "gguf"
+            && record.quantization == "Q4_K_M"
     );
     let options = PullOptions { quantization: Some("Q8_0".into()), ..PullOptions::default() };
     let split = pull("org/m-gguf", options).await.unwrap();
-    assert_eq!((split.name.as_str(), split.files.len()), ("Org/M:Q8_0", 2));
+    assert_eq!((split.name.as_str(), split.files.len()), ("Org/M:Q8_0", 3));
+    // What sees for it lies beside it.
+    assert!(split.path.with_file_name("mmproj-F16.gguf").is_file());
     assert!(split.path.ends_with("m-Q8_0-00001-of-00002.gguf"));
     // By every name it is the same model.
     for name in ["m:q8_0", "org/m:Q8_0", "Org/M-GGUF:Q8_0", "hf://org/m-gguf:q8_0"] {
