@@ -77,7 +77,7 @@ fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, Ap
                 ..v1::Message::default()
             };
             let system = (!system.is_empty()).then(|| message("system", vec![part(system)]));
-            let asks = message("user", std::iter::once(part(prompt)).chain(pictures).collect());
+            let asks = message("user", pictures.into_iter().chain([part(prompt)]).collect());
             let messages = system.into_iter().chain([asks]).collect();
             Prompt::Chat(v1::Chat { messages, template_kwargs_json, ..v1::Chat::default() })
         }

@@ -54,10 +54,9 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
     let role = role
         .ok_or_else(|| field.error(format!("expected one of {}, got {}", ROLES.join(", "), quote(&word))))?;
     let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
-    let mut content = vec![part(text(&mut fields, "content")?.unwrap_or_default())];
-    if let Some(field) = fields.take("images") {
-        content.extend(images(field)?);
-    }
+    // As Ollama has them: pictures first.
+    let mut content = fields.take("images").map(images).transpose()?.unwrap_or_default();
+    content.push(part(text(&mut fields, "content")?.unwrap_or_default()));
     let reasoning_content = text(&mut fields, "thinking")?.unwrap_or_default();
     let mut tool_calls = Vec::new();
     if let Some(field) = fields.take("tool_calls") {
@@ -140,15 +139,14 @@ fn tool_call(mut fields: Fields, calls: &mut Calls) -> Result<v1::ToolCall, ApiE
     Ok(v1::ToolCall { id: id.unwrap_or_else(|| calls.id()), name: name.string()?, arguments_json })
 }
 
-/// The client's word for a picture that the engine names as a part of a message, whose first part is its text.
+/// The client's word for a picture that the engine names as a part of a message, whose text stands behind its pictures.
 pub(super) fn picture(param: &str) -> Option<String> {
     let Some((message, part)) = param.split_once(".content[") else { return Some(param.to_owned()) };
     let part: usize = part.trim_end_matches(']').parse().ok()?;
-    Some(match part.checked_sub(1) {
+    Some(match message.starts_with("prompt") {
         // A prompt is a message of its own.
-        Some(image) if message.starts_with("prompt") => format!("images[{image}]"),
-        Some(image) => format!("{message}.images[{image}]"),
-        None => format!("{message}.content"),
+        true => format!("images[{part}]"),
+        false => format!("{message}.images[{part}]"),
     })
 }
 
@@ -193,7 +191,7 @@ mod tests {
         ]));
         let expected = [
             "system[]: ()s",
-            "user[]: ()q<image/png 4>",
+            "user[]: ()<image/png 4>q",
             r#"assistant[]: (t) call00001=f{"a":1} call00002=g{"a":1} own=h{}"#,
             "tool[call00002]: ()2",
             "tool[own]: ()3",
@@ -222,8 +220,8 @@ mod tests {
             let error = check(messages.clone()).unwrap_err();
             assert!(error.starts_with(start), "{messages}: {error}");
         }
-        assert_eq!(picture("messages[2].content[1]").as_deref(), Some("messages[2].images[0]"));
-        assert_eq!(picture("prompt[0].content[2]").as_deref(), Some("images[1]"));
+        assert_eq!(picture("messages[2].content[0]").as_deref(), Some("messages[2].images[0]"));
+        assert_eq!(picture("prompt[0].content[1]").as_deref(), Some("images[1]"));
         assert_eq!(picture("temperature").as_deref(), Some("temperature"));
     }
 }

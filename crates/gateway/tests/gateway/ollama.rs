@@ -296,7 +296,7 @@ async fn what_cannot_be_done_is_a_400_that_names_it() {
         let media = |chat: &v1::Chat| chat.messages.iter().any(|m| m.content.len() > 1);
         match &request.prompt {
             Some(Prompt::Chat(chat)) if media(chat) => Err(Status::invalid_argument(
-                "chat.messages[0].content[1]: media is not in this build; send text",
+                "chat.messages[0].content[0]: media is not in this build; send text",
             )),
             _ if request.sampling.as_ref().unwrap().min_p == Some(0.5) => {
                 Err(Status::invalid_argument("sampling.min_p: not today"))
