@@ -1,4 +1,5 @@
-//! Every fuzz target on its corpus, and on inputs made from it: the same ones each time.
+//! Every fuzz target on its corpus, and on inputs made from it: the same ones each time, and so many times as many of them as
+//! `HANZO_ENGINE_MUTATIONS` says.
 
 use std::{fs, panic, thread, time::Instant};
 
@@ -28,7 +29,9 @@ fn run(name: &str) {
         read(&|| format!("{} fails", path.display()), input);
     }
     let mut mutator = Mutator::new(&inputs, 15);
-    for number in 0..target.mutations {
+    let times =
+        std::env::var("HANZO_ENGINE_MUTATIONS").ok().map_or(1, |times| times.parse().expect("a number"));
+    for number in 0..times * target.mutations {
         read(&|| format!("mutation {number} fails"), &mutator.input());
     }
     finish();

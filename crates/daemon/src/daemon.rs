@@ -57,7 +57,7 @@ use crate::{
     metrics::Metrics,
     models::{LoadRequest, Models},
     on_demand::{LoadTimes, Waiters},
-    places::{self, Found, Place},
+    places::{self, Chosen, Found, Place},
     ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
@@ -126,6 +126,8 @@ pub struct Daemon {
     grpc: TcpListener,
     tls: Option<Arc<ServerTls>>,
     admin: TcpListener,
+    /// Why models run on the processor, where cards were looked for.
+    no_cards: Option<String>,
     // Workers end with the daemon, served or not.
     _close: CloseOnDrop,
 }
@@ -165,9 +167,10 @@ impl Daemon {
         // A driver may take seconds to start, and longer to compile kernels that it has not seen before.
         let section = engine.clone();
         let chosen = spawn_blocking(move || places::choose(&section, &Driver::default())).await;
-        let (found, cpu) = chosen.map_err(|error| DaemonError::Cards(error.to_string()))??;
+        let Chosen { cards, cpu, no_cards } =
+            chosen.map_err(|error| DaemonError::Cards(error.to_string()))??;
         let mut places = Vec::new();
-        for Found { card, ordinal, budget_bytes } in found {
+        for Found { card, ordinal, budget_bytes } in cards {
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
                 Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card, ordinal)),
@@ -186,7 +189,7 @@ impl Daemon {
             };
             places.push(host_place(engine, device)?);
         }
-        Self::bind_in(config, places).await
+        Ok(Daemon { no_cards, ..Self::bind_in(config, places).await? })
     }
 
     /// As [`Daemon::bind`], on another device.
@@ -241,7 +244,7 @@ impl Daemon {
         let (grpc_addr, admin_addr) = (address(&grpc, "gRPC")?, address(&admin, "admin")?);
         let settings = Settings::new(config.clone(), tls.clone());
         let handle = DaemonHandle { core, access, settings, grpc_addr, admin_addr };
-        Ok(Daemon { config, handle, grpc, tls, admin, _close: CloseOnDrop(models) })
+        Ok(Daemon { config, handle, grpc, tls, admin, no_cards: None, _close: CloseOnDrop(models) })
     }
 
     /// What was mended of the store as it was opened, on one line, if anything was.
@@ -304,7 +307,10 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError::Server`] when a server ends by itself.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), DaemonError> {
-        let Daemon { config, handle, grpc, tls, admin, _close } = self;
+        let Daemon { config, handle, grpc, tls, admin, no_cards, _close } = self;
+        if let Some(why) = no_cards {
+            tracing::info!("models run on the processor: {why}");
+        }
         let DaemonHandle { core, .. } = &handle;
         let (models, drain) = (&core.models, &core.drain);
         let closing = CancellationToken::new();

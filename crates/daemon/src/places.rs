@@ -123,20 +123,28 @@ pub(crate) struct Found {
     pub(crate) budget_bytes: u64,
 }
 
+/// What was chosen.
+pub(crate) struct Chosen {
+    /// The cards, in the order in which they are tried.
+    pub(crate) cards: Vec<Found>,
+    /// Whether the processor comes after them.
+    pub(crate) cpu: bool,
+    /// Why there are no cards, for one line of the log, where some were looked for.
+    pub(crate) no_cards: Option<String>,
+}
+
 /// The cards that settings ask for, each tried, in order; and whether the processor is asked for. A card that does not work is
-/// left out and named in the log where others are asked for; so is why there is none, on one line.
+/// left out and named in the log where others are asked for.
 ///
 /// # Errors
 /// Why no device that was asked for can be used.
-pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<(Vec<Found>, bool), KernelError> {
+pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<Chosen, KernelError> {
+    let none = |no_cards| Chosen { cards: Vec::new(), cpu: true, no_cards };
     let (wanted, cpu) = match &section.devices {
-        Devices::Auto if section.fixed_memory_bytes.is_some() => return Ok((Vec::new(), true)),
+        Devices::Auto if section.fixed_memory_bytes.is_some() => return Ok(none(None)),
         Devices::Auto => match driver.cards() {
             Ok(cards) => (cards.iter().map(|card| card.ordinal).collect(), true),
-            Err(error) => {
-                tracing::info!("models run on the processor: {error}");
-                return Ok((Vec::new(), true));
-            }
+            Err(error) => return Ok(none(Some(error.to_string()))),
         },
         Devices::These(names) => {
             let ordinal = |name: &DeviceName| match name {
@@ -146,11 +154,11 @@ pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<(Vec<Fo
             (names.iter().filter_map(ordinal).collect::<Vec<_>>(), names.contains(&DeviceName::Cpu))
         }
     };
-    let mut found = Vec::new();
+    let mut cards = Vec::new();
     let mut last = None;
     for ordinal in wanted {
         match OnCard::open(driver, ordinal, section) {
-            Ok(card) => found.push(card),
+            Ok(card) => cards.push(card),
             Err(error) => {
                 tracing::warn!("cuda:{ordinal} is not used: {error}");
                 last = Some(error);
@@ -158,12 +166,9 @@ pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<(Vec<Fo
         }
     }
     match last {
-        Some(error) if found.is_empty() && !cpu => Err(error),
-        Some(_) if found.is_empty() => {
-            tracing::warn!("models run on the processor: no card works");
-            Ok((found, cpu))
-        }
-        _ => Ok((found, cpu)),
+        Some(error) if cards.is_empty() && !cpu => Err(error),
+        Some(_) if cards.is_empty() => Ok(none(Some("no card works".to_owned()))),
+        _ => Ok(Chosen { cards, cpu, no_cards: None }),
     }
 }
 

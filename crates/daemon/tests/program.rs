@@ -14,8 +14,8 @@ use std::{
 };
 
 use hanzo_engine_proto::v1::{
-    InferRequest, Sampling, StatsRequest, StopConditions, engine_client::EngineClient, infer_event::Event,
-    infer_request::Prompt,
+    InferRequest, Sampling, StatsRequest, StopConditions, TokenIds, engine_client::EngineClient,
+    infer_event::Event, infer_request::Prompt,
 };
 
 /// What never takes this long has hung.
@@ -127,7 +127,7 @@ async fn a_hangup_reads_the_level_again_and_a_quit_lets_streams_finish() {
     let mut engined = Engined::start();
     let mut client = EngineClient::connect(engined.grpc.clone()).await.expect("it listens");
     let request = InferRequest {
-        prompt: Some(Prompt::Text("Once upon a time".into())),
+        prompt: Some(Prompt::Tokens(TokenIds { ids: counting() })),
         stop: Some(StopConditions { max_tokens: Some(2000), ignore_eos: true, ..Default::default() }),
         ..Default::default()
     };
@@ -267,11 +267,24 @@ fn a_system_without_threads_is_said_in_one_line() {
     assert!(said.contains("ulimit -u") && !said.contains("panicked"), "{said}");
 }
 
-/// The greedy continuation of a text, or why it broke off.
+/// A prompt whose answer is long, and sure: no choice in it is close (tests/data/golden.json).
+fn counting() -> Vec<u32> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/golden.json");
+    let golden: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(path).expect("it is there")).expect("JSON");
+    let prompts = golden["prompts"].as_array().expect("prompts");
+    let prompt = prompts
+        .iter()
+        .find(|prompt| prompt["prompt"].as_str().is_some_and(|text| text.contains("Count from 1 to 40.")))
+        .expect("it is one of them");
+    serde_json::from_value(prompt["prompt_ids"].clone()).expect("numbers")
+}
+
+/// The greedy answer, or why it broke off.
 async fn said(engined: &Engined, tokens: u32) -> Result<String, tonic::Status> {
     let mut client = EngineClient::connect(engined.grpc.clone()).await.expect("it listens");
     let request = InferRequest {
-        prompt: Some(Prompt::Text("Once upon a time".into())),
+        prompt: Some(Prompt::Tokens(TokenIds { ids: counting() })),
         sampling: Some(Sampling { temperature: Some(0.0), ..Default::default() }),
         stop: Some(StopConditions { max_tokens: Some(tokens), ignore_eos: true, ..Default::default() }),
         ..Default::default()
@@ -325,7 +338,7 @@ async fn without_a_card_that_works_the_processor_serves() {
         ),
         (
             with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuModuleLoadDataEx")]),
-            "cuda:0 is not used: cuda:0: cuModuleLoadDataEx, which compiles the kernels: unknown error",
+            "cuda:0 is not used: cuda:0 failed: cuModuleLoadDataEx, which compiles the kernels: unknown error",
         ),
         (
             with_driver(&folder, &[("HANZO_ENGINE_EMULATED_MEMORY", "300000")]),
@@ -353,7 +366,10 @@ async fn without_a_card_that_works_the_processor_serves() {
         .output()
         .expect("engined starts");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("engined: cuda:0: cuInit: unknown error"), "{error}");
+    assert!(
+        !output.status.success() && error.contains("engined: cuda:0 failed: cuInit: unknown error"),
+        "{error}"
+    );
 }
 
 /// A card says the same as the processor, and what it takes is of its own memory.

@@ -71,34 +71,76 @@ __device__ __forceinline__ void mma(float c[4], const float a[4], const float b[
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
         "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
-// The first 11 significant bits, and the rest: none of what is infinite.
-__device__ __forceinline__ float upper(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
+// The nearest number of 11 significant bits, and the nearest such of the rest, which leaves 2^-24 of it at most: nothing of what
+// is infinite.
+__device__ __forceinline__ float upper(float value) {
+  uint32_t word;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
+  return __uint_as_float(word);
+}
 __device__ __forceinline__ float lower(float value) {
   const float rest = value - upper(value);
-  return rest == rest ? rest : 0.0f;
+  return rest == rest ? upper(rest) : 0.0f;
 }
 
-// sums += x · wᵀ over 32 columns, of 16 rows and 8 outputs, by a warp. Lane l brings columns 8 * (l % 4) to that + 7 of rows l / 4
-// and l / 4 + 8 and of output l / 4; it has the sums of those rows with outputs 2 * (l % 4) and that + 1. Numbers are two of 11 bits each,
-// of which the product of both rests is left out; `is_short` weights have no rest.
-__device__ __forceinline__ void multiply(const float above[8], const float below[8], const float w[8], bool is_short, float sums[4]) {
-  float c[4] = {};
-  __syncwarp();
+// Eight columns of 16 rows, for each of four steps: the numbers' first bits, and the rest.
+struct Fragment {
+  float upper[4][4], lower[4][4];
+};
+// Lane l brings columns 8 * (l % 4) to that + 7 of rows l / 4 and l / 4 + 8.
+template <bool BELOW>
+__device__ __forceinline__ Fragment fragment(const float above[8], const float below[8]) {
+  Fragment x;
 #pragma unroll
-  for (int s = 0; s < 8; s += 2) {
-    const float a[4] = {above[s], below[s], above[s + 1], below[s + 1]};
-    const float a_upper[4] = {upper(a[0]), upper(a[1]), upper(a[2]), upper(a[3])};
-    const float a_lower[4] = {lower(a[0]), lower(a[1]), lower(a[2]), lower(a[3])};
-    const float b_upper[2] = {upper(w[s]), upper(w[s + 1])};
-    mma(c, a_upper, b_upper);
-    mma(c, a_lower, b_upper);
-    if (!is_short) {
-      const float b_lower[2] = {lower(w[s]), lower(w[s + 1])};
-      mma(c, a_upper, b_lower);
+  for (int s = 0; s < 4; s++) {
+    const float of[4] = {above[2 * s], BELOW ? below[2 * s] : 0.0f, above[2 * s + 1], BELOW ? below[2 * s + 1] : 0.0f};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      x.upper[s][i] = BELOW || i % 2 == 0 ? upper(of[i]) : 0.0f;
+      x.lower[s][i] = BELOW || i % 2 == 0 ? lower(of[i]) : 0.0f;
     }
   }
+  return x;
+}
+
+// Of a tile in shared memory, FRAGMENT_BYTES for each.
+#define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
+__device__ __forceinline__ void put(const Fragment& x, unsigned char* room) {
+  const float* numbers = &x.upper[0][0];
 #pragma unroll
-  for (int i = 0; i < 4; i++) sums[i] += c[i];
+  for (int i = 0; i < 8; i++) reinterpret_cast<float4*>(room)[32 * i + threadIdx.x % 32] = make_float4(numbers[4 * i], numbers[4 * i + 1], numbers[4 * i + 2], numbers[4 * i + 3]);
+}
+__device__ __forceinline__ Fragment fragment_at(const unsigned char* room) {
+  Fragment x;
+  float* numbers = &x.upper[0][0];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    const float4 four = reinterpret_cast<const float4*>(room)[32 * i + threadIdx.x % 32];
+    numbers[4 * i] = four.x;
+    numbers[4 * i + 1] = four.y;
+    numbers[4 * i + 2] = four.z;
+    numbers[4 * i + 3] = four.w;
+  }
+  return x;
+}
+
+// sums += x · wᵀ over 32 columns, of 16 rows and 8 outputs, by a warp. Lane l brings columns 8 * (l % 4) to that + 7 of output l / 4 too; it
+// has the sums of rows l / 4 and l / 4 + 8 with outputs 2 * (l % 4) and that + 1. The product of both rests is left out; `is_short` weights
+// have none. What the cores cut off of a sum is cut off of eight columns', smallest products first, and no further.
+__device__ __forceinline__ void multiply(const Fragment& x, const float w[8], bool is_short, float sums[4]) {
+  float c[4][4] = {};
+#pragma unroll
+  for (int s = 0; s < 4; s++) {
+    const float w_upper[2] = {is_short ? w[2 * s] : upper(w[2 * s]), is_short ? w[2 * s + 1] : upper(w[2 * s + 1])};
+    mma(c[s], x.lower[s], w_upper);
+    if (!is_short) {
+      const float w_lower[2] = {upper(w[2 * s] - w_upper[0]), upper(w[2 * s + 1] - w_upper[1])};
+      mma(c[s], x.upper[s], w_lower);
+    }
+    mma(c[s], x.upper[s], w_upper);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) sums[i] += (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]);
 }
 
 }  // namespace dev

@@ -2,12 +2,19 @@
 //
 // Columns are cut into as many segments as a block has warps, by the matrix's shape alone. Within one, groups of 32 columns are multiplied
 // on the tensor cores and added up in order; segments are added up in order. So a row's numbers are the same to the bit whichever of
-// the kernels below computes them, and whatever shares its batch: one for a few rows, in which each warp of a block has a segment;
+// the kernels below computes them, and whatever shares its batch: some for a few rows, in which each warp of a block has a segment;
 // one for more rows, likewise; and one for many, in which each warp has outputs of its own and reads weights once for 64 rows.
 #include "weights.cuh"
 
 #define TILE_ROWS 16
 #define TILE_OUTPUTS 8
+#ifndef FEW_AHEAD
+#define FEW_AHEAD 4
+#define FEW_BLOCKS 3
+#define TALL_AHEAD 2
+#define TALL_BLOCKS 2
+#define MANY_OUTPUTS 2
+#endif
 // Any type, looked at for every group.
 #define ANY 0xfffffffeu
 
@@ -39,6 +46,8 @@ struct Factors {
   uint32_t types[OUTPUTS];
   const float* x[2 * TILES];  // null: not there
   uint32_t cols;
+  uint32_t wanted;            // which of the rows, by bits
+  uint32_t type;              // of all of the warp's outputs, or NONE
   bool even;                  // rows of x and weights begin at multiples of 16 bytes
 };
 
@@ -49,7 +58,7 @@ struct Sums {
 };
 
 // Adds the products of groups `from` to `to` - 1 to sums, the weights of AHEAD groups loaded before they are used.
-template <uint32_t TYPE, int AHEAD, int TILES, int OUTPUTS>
+template <uint32_t TYPE, bool BELOW, int AHEAD, int TILES, int OUTPUTS>
 __device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factors, uint32_t from, uint32_t to, bool is_short, Sums<TILES, OUTPUTS>& sums) {
   const uint32_t quarter = threadIdx.x % 4;
   for (uint32_t group = from; group + AHEAD <= to; group += AHEAD) {
@@ -71,59 +80,57 @@ __device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factor
       for (int tile = 0; tile < TILES; tile++) {
         float above[8], below[8];
         load_x(factors.x[2 * tile], column, factors.cols, factors.even, above);
-        load_x(factors.x[2 * tile + 1], column, factors.cols, factors.even, below);
+        if (BELOW) load_x(factors.x[2 * tile + 1], column, factors.cols, factors.even, below);
+        const dev::Fragment x = dev::fragment<BELOW>(above, below);
 #pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) dev::multiply(above, below, w[ahead][o], TYPE == F16 || TYPE == BF16 || (TYPE == ANY && is_short), sums.of[o][tile]);
+        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[ahead][o], TYPE == F16 || TYPE == BF16 || (TYPE == ANY && is_short), sums.of[o][tile]);
       }
     }
   }
 }
 
 // As above, with a loop of its own for types that many models have where loads are what is waited for.
-template <int AHEAD, int TILES, int OUTPUTS>
+template <bool BELOW, int AHEAD, int TILES, int OUTPUTS>
 __device__ __forceinline__ void add_segment(const Factors<TILES, OUTPUTS>& factors, uint32_t type, uint32_t from, uint32_t to, Sums<TILES, OUTPUTS>& sums) {
   const uint32_t whole = factors.cols / 32 < to ? factors.cols / 32 : to;
   uint32_t done = from;
   if (AHEAD > 1 && factors.even && whole > from) {
     const uint32_t ahead = from + (whole - from) / AHEAD * AHEAD;
     switch (type) {
-      case F16: add_groups<F16, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
-      case BF16: add_groups<BF16, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
-      case Q4_0: add_groups<Q4_0, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q8_0: add_groups<Q8_0, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q4_K: add_groups<Q4_K, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q6_K: add_groups<Q6_K, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
+      case F16: add_groups<F16, BELOW, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
+      case BF16: add_groups<BF16, BELOW, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
+      case Q4_0: add_groups<Q4_0, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
+      case Q8_0: add_groups<Q8_0, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
+      case Q4_K: add_groups<Q4_K, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
+      case Q6_K: add_groups<Q6_K, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
     }
   }
-  add_groups<ANY, 1>(factors, done, to, is_short(type), sums);
+  add_groups<ANY, BELOW, 1>(factors, done, to, is_short(type), sums);
 }
 
-// SPLIT: a warp of a block has a segment of the columns, and the block OUTPUTS tiles of outputs; else a warp has all segments.
-template <int AHEAD, int TILES, int OUTPUTS, bool SPLIT>
-__device__ __forceinline__ void multiply_rows(const MatmulParams& p, float* room) {
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
-  const uint32_t first = blockIdx.y * TILES * TILE_ROWS;
-  const uint32_t output_first = (SPLIT ? blockIdx.x : blockIdx.x * WARPS + warp) * OUTPUTS * TILE_OUTPUTS;
-  if (first >= rows || (!SPLIT && output_first >= p.weights.rows)) return;
-
-  Factors<TILES, OUTPUTS> factors;
+// Which rows and outputs a lane has; false where nothing of the block's rows is wanted.
+template <int TILES, int OUTPUTS>
+__device__ __forceinline__ bool find_factors(const MatmulParams& p, uint32_t first, uint32_t output_first, Factors<TILES, OUTPUTS>& factors) {
+  const uint32_t lane = threadIdx.x % 32, rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
+  if (first >= rows) return false;
   factors.cols = p.weights.cols;
-  factors.even = (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0;
-  bool wanted[2 * TILES], any = p.adapter == NONE;
+  factors.wanted = 0;
+  bool any = p.adapter == NONE;
 #pragma unroll
   for (uint32_t i = 0; i < 2 * TILES; i++) {
     const uint32_t at = first + 8 * i + lane / 4;
     const uint32_t row = at >= rows ? 0 : p.logits ? p.batch.logit_rows[at] : at;
-    wanted[i] = at < rows && (p.adapter == NONE || p.batch.adapters[row] == p.adapter);
-    factors.x[i] = wanted[i] ? p.x + (size_t)row * p.x_stride : nullptr;
+    const bool wanted = at < rows && (p.adapter == NONE || p.batch.adapters[row] == p.adapter);
+    factors.x[i] = wanted ? p.x + (size_t)row * p.x_stride : nullptr;
+    factors.wanted |= (uint32_t)wanted << i;
   }
-  // All of a warp, and all warps of a block, look at the same rows.
+  // All warps of a block look at the same rows.
   for (uint32_t at = first; !any && at < rows && at < first + TILES * TILE_ROWS; at++) any = p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter;
-  if (!any) return;
+  if (!any) return false;
   const uint32_t last = p.weights.rows - 1;
 #pragma unroll
   for (uint32_t o = 0; o < OUTPUTS; o++) {
+    // Those that are not there are the last one again, and nobody's.
     const uint32_t output = output_first + o * TILE_OUTPUTS + lane / 4;
     const Part& part = part_of(p.weights, output < last ? output : last);
     factors.weights[o] = row_of(part, output < last ? output : last);
@@ -133,36 +140,15 @@ __device__ __forceinline__ void multiply_rows(const MatmulParams& p, float* room
   const uint32_t output_last = output_first + OUTPUTS * TILE_OUTPUTS - 1;
   const Part& part = part_of(p.weights, output_first < last ? output_first : last);
   const bool is_one = &part == &part_of(p.weights, output_last < last ? output_last : last);
-  factors.even = factors.even && is_one && (size_t)part.bytes % 16 == 0 && (part.type > F16 && part.type != BF16 || part.row_bytes % 16 == 0);
-  const uint32_t type = is_one ? part.type : NONE;
+  const bool is_even = (size_t)part.bytes % 16 == 0 && ((part.type > F16 && part.type != BF16) || part.row_bytes % 16 == 0);
+  factors.even = is_one && is_even && (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0;
+  factors.type = is_one ? part.type : NONE;
+  return true;
+}
 
-  const uint32_t groups = (p.weights.cols + 31) / 32;
-  float totals[OUTPUTS][TILES][4] = {};
-#pragma unroll 1
-  for (uint32_t segment = SPLIT ? warp : 0; segment < (SPLIT ? warp + 1 : WARPS); segment++) {
-    Sums<TILES, OUTPUTS> sums = {};
-    add_segment<AHEAD>(factors, type, groups * segment / WARPS, groups * (segment + 1) / WARPS, sums);
-#pragma unroll
-    for (int o = 0; o < OUTPUTS; o++)
-#pragma unroll
-      for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) totals[o][tile][i] = SPLIT ? sums.of[o][tile][i] : totals[o][tile][i] + sums.of[o][tile][i];
-  }
-  if (SPLIT) {
-    // (warps, numbers of a lane, lanes)
-#pragma unroll
-    for (int i = 0; i < OUTPUTS * TILES * 4; i++) room[(warp * OUTPUTS * TILES * 4 + i) * 32 + lane] = (&totals[0][0][0])[i];
-    __syncthreads();
-    if (warp > 0) return;
-#pragma unroll
-    for (int i = 0; i < OUTPUTS * TILES * 4; i++) {
-      float total = 0.0f;
-#pragma unroll
-      for (int other = 0; other < WARPS; other++) total += room[(other * OUTPUTS * TILES * 4 + i) * 32 + lane];
-      (&totals[0][0][0])[i] = total;
-    }
-  }
+template <int TILES, int OUTPUTS>
+__device__ __forceinline__ void write_totals(const MatmulParams& p, uint32_t first, uint32_t output_first, const Factors<TILES, OUTPUTS>& factors, const Sums<TILES, OUTPUTS>& totals) {
+  const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (uint32_t o = 0; o < OUTPUTS; o++) {
 #pragma unroll
@@ -170,29 +156,120 @@ __device__ __forceinline__ void multiply_rows(const MatmulParams& p, float* room
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         const uint32_t output = output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i % 2;
-        if (!wanted[2 * tile + i / 2] || output > last) continue;
+        if ((factors.wanted >> (2 * tile + i / 2) & 1) == 0 || output >= p.weights.rows) continue;
         float* out = p.out + (size_t)(first + TILE_ROWS * tile + 8 * (i / 2) + lane / 4) * p.out_stride + output;
-        const float total = totals[o][tile][i];
+        const float total = totals.of[o][tile][i];
         *out = p.adds ? fmaf(p.scale, total, *out) : activate(p.activation, total + (p.bias ? p.bias[output] : 0.0f));
       }
     }
   }
 }
 
+// Where a segment begins, in groups.
+__device__ __forceinline__ uint32_t segment_first(const MatmulParams& p, uint32_t segment) { return (p.weights.cols + 31) / 32 * segment / WARPS; }
+
+// A warp of a block has a segment of the columns, and the block OUTPUTS tiles of outputs. Without BELOW there are eight rows at
+// most, and none in the lower half of a tile.
+template <bool BELOW, int AHEAD, int TILES, int OUTPUTS>
+__device__ __forceinline__ void multiply_split(const MatmulParams& p, float* room) {
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t first = blockIdx.y * TILES * TILE_ROWS, output_first = blockIdx.x * OUTPUTS * TILE_OUTPUTS;
+  Factors<TILES, OUTPUTS> factors;
+  if (!find_factors(p, first, output_first, factors)) return;
+  Sums<TILES, OUTPUTS> totals = {};
+  add_segment<BELOW, AHEAD>(factors, factors.type, segment_first(p, warp), segment_first(p, warp + 1), totals);
+  // (warps, numbers of a lane, lanes)
+  float* numbers = &totals.of[0][0][0];
+#pragma unroll
+  for (int i = 0; i < OUTPUTS * TILES * 4; i++) room[(warp * OUTPUTS * TILES * 4 + i) * 32 + lane] = numbers[i];
+  __syncthreads();
+  if (warp > 0) return;
+#pragma unroll
+  for (int i = 0; i < OUTPUTS * TILES * 4; i++) {
+    float total = 0.0f;
+#pragma unroll
+    for (int other = 0; other < WARPS; other++) total += room[(other * OUTPUTS * TILES * 4 + i) * 32 + lane];
+    numbers[i] = total;
+  }
+  write_totals(p, first, output_first, factors, totals);
+}
+
+// A warp has outputs of its own and all segments; each of the four makes fragments of a tile of rows for all. Shared: the fragments of two
+// groups, so that one barrier a group is enough.
+template <int OUTPUTS>
+__device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned char* room) {
+  const uint32_t warp = threadIdx.x / 32, quarter = threadIdx.x % 4;
+  const uint32_t first = blockIdx.y * WARPS * TILE_ROWS, output_first = (blockIdx.x * WARPS + warp) * OUTPUTS * TILE_OUTPUTS;
+  Factors<WARPS, OUTPUTS> factors;
+  if (!find_factors(p, first, output_first, factors)) return;
+  const bool short_weights = is_short(factors.type);
+  const float *own_above = nullptr, *own_below = nullptr;
+#pragma unroll
+  for (int tile = 0; tile < WARPS; tile++) {
+    if (tile == (int)warp) {
+      own_above = factors.x[2 * tile];
+      own_below = factors.x[2 * tile + 1];
+    }
+  }
+  Sums<WARPS, OUTPUTS> totals = {};
+  uint32_t page = 0;
+#pragma unroll 1
+  for (uint32_t segment = 0; segment < WARPS; segment++) {
+    Sums<WARPS, OUTPUTS> sums = {};
+#pragma unroll 1
+    for (uint32_t group = segment_first(p, segment); group < segment_first(p, segment + 1); group++) {
+      const uint32_t left = factors.cols - 32 * group, there = left < 32 ? left : 32, column = 32 * group + 8 * quarter;
+      float w[OUTPUTS][8], above[8], below[8];
+#pragma unroll
+      for (int o = 0; o < OUTPUTS; o++) load8(factors.types[o], factors.weights[o], factors.even, group, quarter, there, w[o]);
+      load_x(own_above, column, factors.cols, factors.even, above);
+      load_x(own_below, column, factors.cols, factors.even, below);
+      unsigned char* fragments = room + page * WARPS * FRAGMENT_BYTES;
+      dev::put(dev::fragment<true>(above, below), fragments + warp * FRAGMENT_BYTES);
+      __syncthreads();
+#pragma unroll
+      for (int tile = 0; tile < WARPS; tile++) {
+        const dev::Fragment x = dev::fragment_at(fragments + tile * FRAGMENT_BYTES);
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[o], short_weights, sums.of[o][tile]);
+      }
+      page ^= 1;
+    }
+#pragma unroll
+    for (int i = 0; i < OUTPUTS * WARPS * 4; i++) (&totals.of[0][0][0])[i] += (&sums.of[0][0][0])[i];
+  }
+  write_totals(p, first, output_first, factors, totals);
+}
+
+// (outputs / 8, 1), of eight rows at most
+WIDE_KERNEL(matmul_few, MatmulParams, THREADS, FEW_BLOCKS) {
+  SHARED(float, room);
+  multiply_split<false, FEW_AHEAD, 1, 1>(p, room);
+}
+
+// (outputs / 32, 1), likewise, of matrices with outputs enough for all of a card
+WIDE_KERNEL(matmul_tall, MatmulParams, THREADS, TALL_BLOCKS) {
+  SHARED(float, room);
+  multiply_split<false, TALL_AHEAD, 1, 4>(p, room);
+}
+
 // (outputs / 8, rows / 16)
 WIDE_KERNEL(matmul, MatmulParams, THREADS, 4) {
   SHARED(float, room);
-  multiply_rows<4, 1, 1, true>(p, room);
+  multiply_split<true, 4, 1, 1>(p, room);
 }
 
 // (outputs / 8, rows / 64)
-WIDE_KERNEL(matmul_batch, MatmulParams, THREADS, 3) {
+WIDE_KERNEL(matmul_batch, MatmulParams, THREADS, 2) {
   SHARED(float, room);
-  multiply_rows<1, 4, 1, true>(p, room);
+  multiply_split<true, 1, 4, 1>(p, room);
 }
 
 // (outputs / 16 / WARPS, rows / 64)
-WIDE_KERNEL(matmul_wide, MatmulParams, THREADS, 2) { multiply_rows<1, 4, 2, false>(p, nullptr); }
+WIDE_KERNEL(matmul_wide, MatmulParams, THREADS, 2) {
+  SHARED(unsigned char, room);
+  multiply_many<MANY_OUTPUTS>(p, room);
+}
 
 #define IDS_TOKENS 0
 #define IDS_POSITIONS 1

@@ -57,15 +57,15 @@ struct Bytes {
 };
 
 __device__ __forceinline__ float half_at(const uint8_t* at) { return dev::from_half((uint16_t)dev::load2(at)); }
-// Six bits each of scale and minimum of group j of 8, in 12 bytes.
-__device__ __forceinline__ void scale_min(const uint8_t* scales, int j, int* scale, int* min) {
-  if (j < 4) {
-    *scale = scales[j] & 63;
-    *min = scales[j + 4] & 63;
-  } else {
-    *scale = (scales[j + 4] & 15) | (scales[j - 4] >> 6) << 4;
-    *min = (scales[j + 4] >> 4) | (scales[j] >> 6) << 4;
-  }
+// Scale and minimum of group j of 8 of a block of Q4_K or Q5_K: six bits each behind two halves, all in its first 16 bytes.
+__device__ __forceinline__ void scale_min(const uint8_t* block, int j, float* scale, float* min) {
+  uint32_t head[4];
+  dev::load16(block, head);
+  const int shift = 8 * (j % 4);
+  const uint32_t a = head[1] >> shift & 255, b = head[2] >> shift & 255, c = head[3] >> shift & 255;
+  const uint32_t of = j < 4 ? a & 63 : (c & 15) | (a >> 6) << 4, less = j < 4 ? b & 63 : c >> 4 | (b >> 6) << 4;
+  *scale = dev::from_half((uint16_t)head[0]) * (float)of;
+  *min = dev::from_half((uint16_t)(head[0] >> 16)) * (float)less;
 }
 
 // An 8-bit float with 4 bits of exponent and no sign.
@@ -184,9 +184,8 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
       const uint8_t* block = row + 144 * (size_t)(group / 8);
       const int j = group % 8;
       const auto codes = Bytes<8>::at<4>(block + 16 + j / 2 * 32 + first);
-      int scale, min;
-      scale_min(block + 4, j, &scale, &min);
-      const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
+      float d, m;
+      scale_min(block, j, &d, &m);
       const int shift = 4 * (j % 2);
 #pragma unroll
       for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> shift & 15), -m);
@@ -196,9 +195,8 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
       const uint8_t* block = row + 176 * (size_t)(group / 8);
       const int j = group % 8;
       const auto codes = Bytes<8>::at<4>(block + 48 + j / 2 * 32 + first), highs = Bytes<8>::at<4>(block + 16 + first);
-      int scale, min;
-      scale_min(block + 4, j, &scale, &min);
-      const float d = half_at(block) * (float)scale, m = half_at(block + 2) * (float)min;
+      float d, m;
+      scale_min(block, j, &d, &m);
       const int shift = 4 * (j % 2);
 #pragma unroll
       for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4), -m);

@@ -51,7 +51,7 @@ fn backend(card: &Card, rows: usize) -> Result<CudaBackend<Card>, KernelError> {
 fn batch(rows: usize) -> Batch {
     let mut batch = Batch::default();
     batch.sources.extend((0..rows as u32).map(RowSource::Token));
-    batch.push_sequence(rows, rows, |_, _| 0);
+    batch.push_sequence(rows, rows, |_, at| at as u32);
     batch
 }
 

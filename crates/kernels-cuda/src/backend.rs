@@ -22,13 +22,20 @@ use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
 use crate::step::{Ops, Steps, address_of, batch_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 
-/// Outputs of a tile of the kernels of products.
+/// Outputs of a tile of the kernels of products, and rows.
 const TILE_OUTPUTS: u32 = 8;
-/// Rows up to which the kernel for a few rows is taken, and rows of its blocks.
-const MATMUL_ROWS: u32 = 16;
-/// Likewise for tens of rows: the largest bucket, and rows of a block, which those for many have too.
-const BATCH_ROWS_MAX: u32 = 64;
+const TILE_ROWS: u32 = 16;
+/// Rows of half a tile, for which the other half is left out.
+const FEW_ROWS: u32 = 8;
+/// Outputs from which on a block has four tiles of them, so that rows are read once for all: enough for more than a hundred blocks.
+const TALL_OUTPUTS_MIN: u32 = 4096;
+const TALL_TILES: u32 = 4;
+/// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
 const BATCH_ROWS: u32 = 64;
+/// Tiles of outputs of a warp of the kernel for many.
+const MANY_TILES: u32 = 2;
+/// Bytes of two groups of fragments of a block's rows: 32 numbers a lane for each of its tiles.
+const FRAGMENTS_BYTES: u32 = 2 * WARPS * WARP * 32 * 4;
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
 
@@ -155,11 +162,13 @@ impl<D: Device> CudaBackend<D> {
         // A lane has four sums of each tile, which the warps of a block bring together.
         let room = |tiles: u32| 4 * 4 * tiles * THREADS;
         let (kernel, outputs_of, rows_of, shared_bytes) = match rows {
-            0..=MATMUL_ROWS => (Kernel::Matmul, TILE_OUTPUTS, MATMUL_ROWS, room(1)),
-            0..=BATCH_ROWS_MAX => {
-                (Kernel::MatmulBatch, TILE_OUTPUTS, BATCH_ROWS, room(BATCH_ROWS / MATMUL_ROWS))
+            0..=FEW_ROWS if outputs >= TALL_OUTPUTS_MIN => {
+                (Kernel::MatmulTall, TALL_TILES * TILE_OUTPUTS, TILE_ROWS, room(TALL_TILES))
             }
-            _ => (Kernel::MatmulWide, 2 * TILE_OUTPUTS * WARPS, BATCH_ROWS, 0),
+            0..=FEW_ROWS => (Kernel::MatmulFew, TILE_OUTPUTS, TILE_ROWS, room(1)),
+            0..=TILE_ROWS => (Kernel::Matmul, TILE_OUTPUTS, TILE_ROWS, room(1)),
+            0..=BATCH_ROWS => (Kernel::MatmulBatch, TILE_OUTPUTS, BATCH_ROWS, room(BATCH_ROWS / TILE_ROWS)),
+            _ => (Kernel::MatmulWide, MANY_TILES * TILE_OUTPUTS * WARPS, BATCH_ROWS, FRAGMENTS_BYTES),
         };
         let blocks = [outputs.div_ceil(outputs_of), rows.div_ceil(rows_of), 1];
         let mut holds = vec![&weight.memory, product.x.0, product.out.0];

@@ -39,7 +39,11 @@ kernels! {
     RowOp = "kernel_row_op", RowParams;
     /// Windows of rows.
     Unfold = "kernel_unfold", UnfoldParams;
-    /// Products with a matrix.
+    /// Products of eight rows or fewer with a matrix.
+    MatmulFew = "kernel_matmul_few", MatmulParams;
+    /// The same for a matrix of thousands of outputs.
+    MatmulTall = "kernel_matmul_tall", MatmulParams;
+    /// The same for some rows.
     Matmul = "kernel_matmul", MatmulParams;
     /// The same for tens of rows.
     MatmulBatch = "kernel_matmul_batch", MatmulParams;

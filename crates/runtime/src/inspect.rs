@@ -184,8 +184,14 @@ pub struct TemplateFacts {
 pub fn inspect(path: &Path) -> Inspection {
     let mut facts = Facts::default();
     let opened = Opened::open(path);
-    let text_files =
-        if path.is_dir() { look_at_directory(path, &mut facts) } else { look_at_gguf(path, &mut facts) };
+    let text_files = match () {
+        () if path.is_dir() => look_at_directory(path, &mut facts),
+        () if crate::whisper::ggml_file(path).is_some() => {
+            look_at_ggml(path, &mut facts);
+            None
+        }
+        () => look_at_gguf(path, &mut facts),
+    };
     facts.size_bytes = facts.files.iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum();
     finish(facts, opened, text_files)
 }
@@ -287,6 +293,15 @@ fn info_of(facts: &Facts) -> ModelInfo {
     }
 }
 
+/// A file of whisper.cpp, whose tensors are read as it is opened.
+fn look_at_ggml(path: &Path, facts: &mut Facts) {
+    facts.format = "ggml";
+    facts.files = vec![path.to_owned()];
+    if let Ok(stored) = crate::whisper::census(path) {
+        count(&stored, facts);
+    }
+}
+
 fn look_at_gguf(path: &Path, facts: &mut Facts) -> Option<Result<TextFiles, LoadError>> {
     let read = |path: &Path| {
         let bytes =
@@ -334,6 +349,8 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
         } else if let Some(file) = crate::whisper::converted(directory) {
             facts.format = "ctranslate2";
             facts.files = vec![file];
+        } else if let Some(file) = crate::whisper::ggml_file(directory) {
+            look_at_ggml(&file, facts);
         }
     } else {
         facts.format = "safetensors";

@@ -194,14 +194,11 @@ impl Opened {
             Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Whisper(files) => {
-                return Err(LoadError::Unsupported {
-                    file: files.text.file.clone(),
-                    key: "isq".into(),
-                    value: name,
-                    reason: "models that transcribe are run as they are stored, or with \
-                             engine.encoder_weights = \"q8_0\""
-                        .into(),
-                });
+                files.quantise(overrides.isq, &overrides.topology)?;
+                if files.packed_summary().is_some() {
+                    files.info.quantization = format!("{name} (of {})", files.info.quantization);
+                }
+                return Ok(());
             }
             Network::Voice(files) => {
                 return Err(LoadError::Unsupported {
@@ -225,7 +222,8 @@ impl Opened {
         match &self.network {
             Network::Decoder(files) => files.tensors.packed_summary(),
             Network::Encoder(files) => files.tensors.packed_summary(),
-            Network::Whisper(_) | Network::Voice(_) => None,
+            Network::Whisper(files) => files.packed_summary(),
+            Network::Voice(_) => None,
         }
     }
 

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub(crate) use file::TextFile;
-pub(crate) use resolve::Found;
 pub use resolve::Tensors;
+pub(crate) use resolve::{Found, packed_summary};
 
 use crate::chat::Opening;
 use crate::error::LoadError;

@@ -43,22 +43,8 @@ impl Tensors {
 
     /// How many matrices a load quantises to each type, and how many stay in each; none where it quantises nothing.
     pub(crate) fn packed_summary(&self) -> Option<String> {
-        if self.packed.is_empty() {
-            return None;
-        }
-        let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
-        for (weight, tensor) in self.by_weight.iter().filter(|(_, tensor)| tensor.shape.len() > 1) {
-            match self.packed.get(weight) {
-                Some(&dtype) => *quantised.entry(dtype).or_insert(0usize) += 1,
-                None => *kept.entry(tensor.dtype).or_insert(0usize) += 1,
-            }
-        }
-        let list = |counts: BTreeMap<DType, usize>| {
-            let each: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
-            each.join(", ")
-        };
-        let kept = if kept.is_empty() { "none".to_owned() } else { list(kept) };
-        Some(format!("matrices quantised: {}; as stored: {kept}", list(quantised)))
+        let matrices = self.by_weight.iter().filter(|(_, tensor)| tensor.shape.len() > 1);
+        packed_summary(matrices.map(|(weight, tensor)| (self.packed.get(weight).copied(), tensor.dtype)))
     }
 
     /// Every tensor.
@@ -549,4 +535,25 @@ fn is_buffer(tensor: &Tensor) -> bool {
         || ends(".act_fn.eps")
         || ends(".attn.masked_bias")
         || adds_nothing()
+}
+
+/// How many matrices are quantised to each type, and how many stay in each, of what each is quantised to and stored in; none where none
+/// is quantised.
+pub(crate) fn packed_summary(matrices: impl Iterator<Item = (Option<DType>, DType)>) -> Option<String> {
+    let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
+    for (packed, stored) in matrices {
+        match packed {
+            Some(dtype) => *quantised.entry(dtype).or_insert(0usize) += 1,
+            None => *kept.entry(stored).or_insert(0usize) += 1,
+        }
+    }
+    if quantised.is_empty() {
+        return None;
+    }
+    let list = |counts: BTreeMap<DType, usize>| {
+        let each: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
+        each.join(", ")
+    };
+    let kept = if kept.is_empty() { "none".to_owned() } else { list(kept) };
+    Some(format!("matrices quantised: {}; as stored: {kept}", list(quantised)))
 }

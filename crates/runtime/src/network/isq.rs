@@ -13,6 +13,7 @@ use crate::error::{LoadError, shorten};
 use crate::limits::TOPOLOGY_PATTERN_BYTES_MAX;
 use crate::load::Tensors;
 use crate::spec::{LayerPart, Part, TransformerSpec, Weight};
+use crate::tensor::Tensor;
 
 /// A type that a load quantises a model's matrices to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +134,12 @@ impl IsqRule {
         }
     }
 
-    fn matches(&self, part: Part, name: &str) -> bool {
-        let in_layers = match (self.layers, part) {
+    /// Whether it is about a tensor, of a layer or outside of them.
+    fn matches(&self, layer: Option<usize>, name: &str) -> bool {
+        let in_layers = match (self.layers, layer) {
             (None, _) => true,
-            (Some((first, last)), Part::Layer(layer, _)) => (first as usize..=last as usize).contains(&layer),
-            (Some(_), _) => false,
+            (Some((first, last)), Some(layer)) => (first as usize..=last as usize).contains(&layer),
+            (Some(_), None) => false,
         };
         // One of a stack of experts has its place in it after the name.
         let name = name.split('[').next().unwrap_or(name);
@@ -184,6 +186,80 @@ fn is_like(name: &[u8], pattern: &[u8]) -> bool {
     pattern[in_pattern..].iter().all(|byte| *byte == b'*')
 }
 
+/// What a load wants of matrices, and which of its rules were about any.
+struct Wanted<'a> {
+    isq: Option<Isq>,
+    rules: &'a [IsqRule],
+    used: Vec<bool>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(isq: Option<Isq>, rules: &'a [IsqRule]) -> Wanted<'a> {
+        Wanted { isq, rules, used: vec![false; rules.len()] }
+    }
+
+    /// What a matrix with rows of so many columns is packed as, where that is another type than it is stored in. `fine`: its
+    /// numbers count more than others.
+    fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<DType> {
+        let used = &mut self.used;
+        let matching = |(at, rule): (usize, &IsqRule)| {
+            let matches = rule.matches(layer, &tensor.name);
+            used[at] |= matches;
+            matches.then_some(rule.isq)
+        };
+        let said = self.rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said));
+        let (isq, wanted) = match said {
+            Some(said) => said.map(|isq| (isq, isq.dtype))?,
+            None if fine => self.isq.map(|isq| (isq, finer(isq.dtype)))?,
+            None => self.isq.map(|isq| (isq, isq.dtype))?,
+        };
+        let stored = tensor.dtype;
+        let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16);
+        if !(float || isq.named && quant::can_dequantize(stored)) {
+            return None;
+        }
+        let dtype = fitting(wanted, cols)?;
+        is_smaller(dtype, stored).then_some(dtype)
+    }
+
+    /// That every rule was about some matrix.
+    fn check(&self, layers: usize, such_as: impl FnOnce() -> Option<Tensor>) -> Result<(), LoadError> {
+        let Some(unused) = self.used.iter().position(|used| !used) else { return Ok(()) };
+        let (file, such_as) =
+            such_as().map_or_else(Default::default, |tensor| (tensor.file.to_string(), tensor.name));
+        Err(LoadError::Unsupported {
+            file,
+            key: "topology".into(),
+            value: format!("rule {}: {}", unused + 1, self.rules[unused]),
+            reason: format!(
+                "it is about no matrix that can be quantised; the model has layers 0-{} and tensors such as {such_as}",
+                layers.saturating_sub(1)
+            ),
+        })
+    }
+}
+
+/// The types of matrices, by the names that they come with, that are packed as another than they are stored in. Each comes with its
+/// layer too, and with whether its numbers count more than others'.
+///
+/// # Errors
+/// As [`types`].
+pub(crate) fn types_by_name<'t>(
+    matrices: impl Iterator<Item = (String, &'t Tensor, Option<usize>, bool)>,
+    layers: usize,
+    isq: Option<Isq>,
+    rules: &[IsqRule],
+) -> Result<BTreeMap<String, DType>, LoadError> {
+    let (mut wanted, mut types, mut last) = (Wanted::new(isq, rules), BTreeMap::new(), None);
+    for (name, tensor, layer, fine) in matrices {
+        last = Some(tensor);
+        if let Some(dtype) = wanted.of(tensor, layer, fine, tensor.shape[1]) {
+            types.insert(name, dtype);
+        }
+    }
+    wanted.check(layers, || last.cloned()).map(|()| types)
+}
+
 /// The types of the matrices that are packed as another than they are stored in.
 ///
 /// # Errors
@@ -194,7 +270,7 @@ pub(crate) fn types(
     isq: Option<Isq>,
     rules: &[IsqRule],
 ) -> Result<BTreeMap<Weight, DType>, LoadError> {
-    let mut used = vec![false; rules.len()];
+    let mut wanted = Wanted::new(isq, rules);
     let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
     let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
     let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
@@ -207,42 +283,17 @@ pub(crate) fn types(
             Part::Gemma(part) | Part::Layer(_, LayerPart::Gemma(part)) if part.is_small() => return None,
             _ => {}
         }
-        let matching = |(at, rule): (usize, &IsqRule)| {
-            let matches = rule.matches(part, &tensor.name);
-            used[at] |= matches;
-            matches.then_some(rule.isq)
+        let layer = match part {
+            Part::Layer(layer, _) => Some(layer),
+            _ => None,
         };
-        let (isq, wanted) =
-            match rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said)) {
-                Some(said) => said.map(|isq| (isq, isq.dtype))?,
-                None if matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_)) => {
-                    isq.map(|isq| (isq, finer(isq.dtype)))?
-                }
-                None => isq.map(|isq| (isq, isq.dtype))?,
-            };
-        let stored = tensor.dtype;
-        let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16);
-        if !(float || isq.named && quant::can_dequantize(stored)) {
-            return None;
-        }
+        let fine = matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_));
         let cols = if is_transposed(spec, part) { tensor.shape[0] } else { tensor.shape[1] };
-        let dtype = fitting(wanted, cols)?;
-        is_smaller(dtype, stored).then_some((part.weight(), dtype))
+        wanted.of(tensor, layer, fine, cols).map(|dtype| (part.weight(), dtype))
     };
     let types = parts.filter_map(&mut typed).collect();
-    match used.iter().position(|used| !used) {
-        None => Ok(types),
-        Some(unused) => Err(LoadError::Unsupported {
-            file: tensors.get(Part::TokenEmbedding.weight()).file.to_string(),
-            key: "topology".into(),
-            value: format!("rule {}: {}", unused + 1, rules[unused]),
-            reason: format!(
-                "it is about no matrix that can be quantised; the model has layers 0-{} and tensors such as {}",
-                spec.layers.len() - 1,
-                tensors.get(Part::Layer(0, LayerPart::AttentionOutput).weight()).name
-            ),
-        }),
-    }
+    let such_as = || Some(tensors.get(Part::Layer(0, LayerPart::AttentionOutput).weight()).clone());
+    wanted.check(spec.layers.len(), such_as).map(|()| types)
 }
 
 /// What the embedding and the head are quantised to: each token's numbers and scores come from them alone.

@@ -2,8 +2,8 @@
 //! built as they are, gpt-oss, Qwen2-MoE, GLM-4.5 and dots.1. Each is a few settings of one description. Those whose attention
 //! is nearly Llama's are in `families`, and Llama 4 is in `llama4`.
 
-pub(super) mod families;
 pub(super) mod falcon_h1;
+pub(super) mod families;
 mod hybrids;
 mod llama4;
 pub(super) mod mamba;

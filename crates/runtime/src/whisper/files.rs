@@ -14,10 +14,11 @@ use crate::error::LoadError;
 use crate::load::{
     ModelInfo, TextFiles, TokenizerSource,
     huggingface::{name_of, read_config, text_files},
-    size_bytes,
+    packed_summary, size_bytes,
     weights::{self, Weights},
 };
 use crate::mapped::ModelBytes;
+use crate::network::{Isq, IsqRule, isq_types_by_name};
 use crate::overrides::{Overrides, Watched};
 use crate::spec::Config;
 use crate::tensor::Tensor;
@@ -44,6 +45,8 @@ pub struct WhisperFiles {
     pub text: TextFiles,
     pub(crate) guidance: Guidance,
     tensors: BTreeMap<String, Tensor>,
+    /// What matrices are quantised to as they are packed, by the names of `tensors`.
+    packed: BTreeMap<String, DType>,
 }
 
 /// Whether a `config.json` is of a Whisper model.
@@ -163,7 +166,7 @@ impl WhisperFiles {
         guidance: Guidance,
         tensors: BTreeMap<String, Tensor>,
     ) -> Result<WhisperFiles, LoadError> {
-        let mut files = WhisperFiles { info, spec, text, guidance, tensors };
+        let mut files = WhisperFiles { info, spec, text, guidance, tensors, packed: BTreeMap::new() };
         files.check()?;
         let count = files.tensors.values().map(|tensor| tensor.elements() as u64).sum();
         files.info.parameters = count;
@@ -259,6 +262,32 @@ impl WhisperFiles {
                 reason: "no Whisper model that is known here has it".into(),
             }),
         }
+    }
+
+    /// Has matrices packed in fewer bits than they are stored in. Those of convolutions and places keep theirs: they are small.
+    ///
+    /// # Errors
+    /// `Unsupported` with a rule that is about none of them.
+    pub(crate) fn quantise(&mut self, isq: Option<Isq>, rules: &[IsqRule]) -> Result<(), LoadError> {
+        let multiplied = super::packing::quantisable(&self.spec).into_iter();
+        let matrices = multiplied.map(|(name, layer)| {
+            let (tensor, fine) = (self.tensor(&name), layer.is_none());
+            (name, tensor, layer, fine)
+        });
+        let layers = self.spec.encoder.layers.max(self.spec.decoder.layers);
+        self.packed = isq_types_by_name(matrices, layers, isq, rules)?;
+        Ok(())
+    }
+
+    /// How many matrices are quantised to each type, and how many stay in each; none where none is quantised.
+    pub(crate) fn packed_summary(&self) -> Option<String> {
+        let matrices = self.tensors.iter().filter(|(_, tensor)| tensor.shape.len() > 1);
+        packed_summary(matrices.map(|(name, tensor)| (self.packed.get(name).copied(), tensor.dtype)))
+    }
+
+    /// What a matrix is quantised to by its load, if it is.
+    pub(super) fn quantised_to(&self, name: &str) -> Option<DType> {
+        self.packed.get(name).copied()
     }
 
     /// A tensor by its name; all that a model has are there.

@@ -17,6 +17,7 @@ use crate::limits::{TENSORS_MAX, VOCAB_MAX};
 use crate::mapped::ModelBytes;
 use crate::regular;
 use crate::tensor::Tensor;
+use crate::tokenizer::byte_char;
 
 /// How a file begins: `ggml` as a number.
 const MAGIC: [u8; 4] = 0x6767_6d6c_u32.to_le_bytes();
@@ -52,12 +53,9 @@ pub(crate) fn is_ggml(path: &Path) -> bool {
     read.is_ok() && start == MAGIC
 }
 
-/// The only such file of a directory, by its name and its first bytes.
+/// The only such file of a directory, by its extension and its first bytes.
 pub(crate) fn in_directory(directory: &Path) -> Option<PathBuf> {
-    let named = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("ggml-") && name.ends_with(".bin")
-    };
+    let named = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bin");
     let entries = std::fs::read_dir(directory).ok()?;
     let mut found =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).filter(|path| is_ggml(path));
@@ -395,15 +393,5 @@ fn merges(words: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
 
 /// Bytes as the letters that byte-level tokenizers have for them.
 fn letters(bytes: &[u8]) -> String {
-    bytes.iter().map(|&byte| letter(byte)).collect()
-}
-
-/// GPT-2's letter for a byte: itself where it can be seen, one of those from 256 on, in order, where not.
-fn letter(byte: u8) -> char {
-    let seen = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-    if seen(byte) {
-        return char::from(byte);
-    }
-    let before = (0..byte).filter(|&byte| !seen(byte)).count() as u32;
-    char::from_u32(256 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+    bytes.iter().map(|&byte| byte_char(byte)).collect()
 }

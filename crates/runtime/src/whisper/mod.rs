@@ -20,6 +20,11 @@ mod vocabulary;
 mod window;
 mod words;
 
+use std::path::{Path, PathBuf};
+
+use crate::error::LoadError;
+use crate::inspect::Stored;
+
 pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
 pub use files::WhisperFiles;
 pub use request::TranscribeOptions;
@@ -28,16 +33,27 @@ pub use transcript::{Segment, SpokenToken, Transcript, Word};
 pub use vocabulary::{Asked, Vocabulary};
 
 /// The weights in a directory that CTranslate2's converter has made of a Whisper model; none in any other.
-pub(crate) fn converted(directory: &std::path::Path) -> Option<std::path::PathBuf> {
+pub(crate) fn converted(directory: &Path) -> Option<PathBuf> {
     Some(directory.join(ctranslate2::FILE)).filter(|file| ctranslate2::is_whisper(file))
 }
 
 /// The file of whisper.cpp's at this place: itself, or the only one of a directory without settings of another library.
-pub(crate) fn ggml_file(path: &std::path::Path) -> Option<std::path::PathBuf> {
+pub(crate) fn ggml_file(path: &Path) -> Option<PathBuf> {
     if path.is_dir() {
         return if path.join("config.json").exists() { None } else { ggml::in_directory(path) };
     }
     Some(path.to_owned()).filter(|path| ggml::is_ggml(path))
+}
+
+/// The tensors of a file of whisper.cpp's.
+pub(crate) fn census(file: &Path) -> Result<Vec<Stored>, LoadError> {
+    let read = ggml::open(file)?;
+    let stored = read.tensors.values().map(|tensor| Stored {
+        dtype: tensor.dtype.to_string(),
+        elements: tensor.elements() as u64,
+        bytes: tensor.bytes.len() as u64,
+    });
+    Ok(stored.collect())
 }
 
 /// Samples of a second: the sound is one channel of f32 between -1 and 1.

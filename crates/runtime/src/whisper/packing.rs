@@ -10,7 +10,7 @@ use crate::error::LoadError;
 use crate::network::stored_as;
 use crate::tensor::Tensor;
 
-/// What a matrix is packed as: floats that are multiplied may become bytes.
+/// What a matrix is packed as, where its load does not quantise it: floats that are multiplied may become bytes.
 pub(super) fn packed_type(tensor: &Tensor, weight_type: WeightType) -> DType {
     let float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
     let whole = tensor.shape[1].is_multiple_of(DType::Q8_0.block_weights());
@@ -50,6 +50,18 @@ pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
     all
 }
 
+/// Names of the matrices that a load can quantise, with their layers; without one the embedding, which is the head too.
+pub(super) fn quantisable(spec: &WhisperSpec) -> Vec<(String, Option<usize>)> {
+    let mut all = vec![("decoder.embed_tokens.weight".to_owned(), None)];
+    for (side, stack) in [("encoder", spec.encoder), ("decoder", spec.decoder)] {
+        for layer in 0..stack.layers {
+            let parts = layer_matrices(side, layer).into_iter().flatten();
+            all.extend(parts.map(|part| (format!("{part}.weight"), Some(layer))));
+        }
+    }
+    all
+}
+
 /// Numbers of all vectors.
 pub(super) fn vector_lengths(spec: &WhisperSpec) -> Vec<usize> {
     let hidden = spec.hidden;
@@ -69,8 +81,10 @@ pub(super) fn shapes_of(
     weight_type: WeightType,
 ) -> Vec<MatrixShape> {
     let shape = |part: &String| {
-        let tensor = files.tensor(&format!("{part}.weight"));
-        let dtype = if multiplied { packed_type(tensor, weight_type) } else { tensor.dtype };
+        let name = format!("{part}.weight");
+        let tensor = files.tensor(&name);
+        let own = || if multiplied { packed_type(tensor, weight_type) } else { tensor.dtype };
+        let dtype = files.quantised_to(&name).unwrap_or_else(own);
         MatrixShape { dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
     };
     parts.iter().map(shape).collect()

@@ -3,6 +3,7 @@
 //! and with others.
 
 mod converted;
+mod ggml;
 
 use std::fs;
 use std::path::PathBuf;
@@ -117,7 +118,24 @@ fn frames_are_the_extractors() {
     }
 }
 
+/// Rows and logits, and the tokens that are drawn under the rules, of which a model's own settings are a part.
 fn check<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) {
+    let (mut model, golden) = check_numbers(backend, opened, case, what);
+    let (vocabulary, prompt) = (vocabulary(files(opened)), 3);
+    let (mut logits, mut drawn) = (Vec::new(), golden.ruled[..prompt].to_vec());
+    while drawn.len() < golden.ruled.len() {
+        let wanted = vec![drawn.len() as u32 - 1];
+        model
+            .write(&[Writing { slot: 1, before: 0, tokens: drawn.clone(), wanted }], &[], &mut logits)
+            .unwrap();
+        rules::rule(&vocabulary, &drawn[prompt..], &mut logits);
+        drawn.push(rules::draw(&logits, 0.0, &mut Random::new(0)).unwrap().token);
+    }
+    assert_eq!(drawn, golden.ruled, "{case}, {what}");
+}
+
+/// Rows and logits.
+fn check_numbers<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) -> (Whisper<B>, Golden) {
     let golden = golden(case);
     let files = files(opened);
     let spec = files.spec.clone();
@@ -150,16 +168,7 @@ fn check<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) {
     };
     let worst = difference(&alone, &golden.logits[(half - 1) * vocab..][..vocab]);
     assert!(worst < 2e-3, "{case}, {what}: logits of {half} tokens at once differ by {worst}");
-
-    // Under the rules.
-    let (vocabulary, prompt) = (vocabulary(files), 3);
-    let mut drawn: Vec<u32> = golden.ruled[..prompt].to_vec();
-    while drawn.len() < golden.ruled.len() {
-        model.write(&[all(&drawn, 0)], &[], &mut logits).unwrap();
-        rules::rule(&vocabulary, &drawn[prompt..], &mut logits);
-        drawn.push(rules::draw(&logits, 0.0, &mut Random::new(0)).unwrap().token);
-    }
-    assert_eq!(drawn, golden.ruled, "{case}, {what}");
+    (model, golden)
 }
 
 #[test]
@@ -335,6 +344,45 @@ fn a_sound_that_is_cancelled_gives_its_slot_back() {
         rig.submit(3, &options());
         assert_eq!(rig.run(&[(3, &samples)]).remove(0), whole, "after {steps} steps of another");
     }
+}
+
+#[test]
+fn a_load_quantises_what_is_multiplied() {
+    use crate::network::IsqRule;
+    use crate::overrides::Overrides;
+    let with = |isq: &str, topology: Vec<IsqRule>| {
+        let isq = Some(isq).filter(|isq| !isq.is_empty()).map(|isq| isq.parse().unwrap());
+        Opened::open_with(&folder("small"), &Overrides { isq, topology, ..Overrides::default() })
+    };
+    let plan = |opened: &Opened| {
+        Whisper::memory(&cpu(Tier::Portable), files(opened), WeightType::Stored, 1).weights_bytes
+    };
+    let (golden, whole) = (golden("small"), plan(&open("small")));
+    // A row of 32 has no block of 256: five bits it is then, and the embedding's are finer.
+    for (isq, name, summary, most_off) in [
+        ("8", "Q8_0 (of F32)", "matrices quantised: 41 Q8_0; as stored: 6 F32", 0.03),
+        ("4", "Q4_K (of F32)", "matrices quantised: 40 Q5_0, 1 Q8_0; as stored: 6 F32", 0.25),
+    ] {
+        let opened = with(isq, Vec::new()).unwrap();
+        assert_eq!(
+            (files(&opened).info.quantization.as_str(), opened.quantised().as_deref()),
+            (name, Some(summary))
+        );
+        assert!(plan(&opened) < whole * 3 / 5, "{isq}: {} of {whole} bytes", plan(&opened));
+        let worst = difference(&converted::rows(&opened, &golden), &golden.encoded);
+        assert!(1e-4 < worst && worst < most_off, "{isq}: rows differ by {worst}");
+        println!("{isq}: rows differ by {worst}");
+    }
+    let rule = |layers, tensors: &str, isq: Option<&str>| IsqRule {
+        layers,
+        tensors: Some(tensors.to_owned()),
+        isq: isq.map(|isq| isq.parse().unwrap()),
+    };
+    let opened = with("8", vec![rule(Some((1, 1)), "*fc1*", None)]).unwrap();
+    let kept = opened.quantised().unwrap();
+    assert!(kept.starts_with("matrices quantised: 39 Q8_0"), "{kept}");
+    let error = with("", vec![rule(None, "nothing", Some("8"))]).unwrap_err().to_string();
+    assert!(error.contains("it is about no matrix") && error.contains("layers 0-2"), "{error}");
 }
 
 #[test]

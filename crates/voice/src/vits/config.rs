@@ -164,7 +164,12 @@ fn piper(files: &VoiceFiles, weights: &Weights) -> Result<VitsConfig, LoadError>
     let upsample_rates = (0..ups).map(rate).collect::<Result<Vec<usize>, LoadError>>()?;
     let pairs = shape("dec.resblocks.0.convs1.0.weight").is_ok();
     let block_dilations = match pairs {
-        true => PIPER_PAIRS.iter().map(|one| one.to_vec()).collect(),
+        // Fewer in small voices, spread as the first of these.
+        true => {
+            let blocks = count(&|at| format!("dec.resblocks.{at}.convs1.0.weight")) / ups.max(1);
+            let pairs = count(&|at| format!("dec.resblocks.0.convs1.{at}.weight"));
+            PIPER_PAIRS.iter().take(blocks).map(|one| one[..pairs.min(one.len())].to_vec()).collect()
+        }
         false => PIPER_SINGLE.iter().map(|one| one.to_vec()).collect(),
     };
     let sizes = [hidden, latents, inner, ups, upsample_rates.iter().copied().min().unwrap_or(0)];

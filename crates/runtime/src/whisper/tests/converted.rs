@@ -2,9 +2,12 @@
 
 use tempfile::TempDir;
 
+use hanzo_engine_kernels::{DType, quant};
+
 use super::super::ctranslate2;
 use super::*;
 use crate::mapped::ModelBytes;
+use crate::tensor::Tensor;
 
 /// What they were made of, in halves.
 const SOURCE: &str = "turbo";
@@ -32,6 +35,57 @@ fn halves_are_the_same_model() {
     );
     for tier in Tier::available() {
         check(cpu(tier), &opened, SOURCE, &format!("ctranslate2, {tier:?}"));
+    }
+}
+
+/// A tensor's numbers, whatever its type.
+pub(super) fn numbers(tensor: &Tensor) -> Vec<f32> {
+    if tensor.dtype.block_weights() == 1 {
+        return tensor.to_f32().unwrap();
+    }
+    let mut numbers = vec![0.0; tensor.elements()];
+    quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut numbers);
+    numbers
+}
+
+/// The rows that a model gives for the golden sound.
+pub(super) fn rows(opened: &Opened, golden: &Golden) -> Vec<f32> {
+    let of = files(opened);
+    let mut model = Whisper::load(cpu(Tier::Portable), of, WeightType::Stored, 1, &mut |_| ()).unwrap();
+    model.hear(0, &window(&of.spec, &sound(golden.samples))).unwrap();
+    while !model.listen(1).unwrap() {}
+    model.encoded().chunks_exact(of.spec.hidden).step_by(9).flatten().copied().collect()
+}
+
+#[test]
+fn other_types_lose_no_more_than_they_must() {
+    let source = open(SOURCE);
+    for (kind, dtype, most_off) in [("int8", DType::Q8_0, 0.03), ("bfloat16", DType::BF16, 0.03)] {
+        let dir = converted(kind);
+        let opened = Opened::open(dir.path()).unwrap();
+        assert_eq!(files(&opened).tensor("decoder.layers.0.fc1.weight").dtype, dtype);
+        let (_, names) = ctranslate2::open(&file(kind)).unwrap();
+        let mut lost = 0;
+        for name in names.keys() {
+            let (found, expected) = (files(&opened).tensor(name), files(&source).tensor(name));
+            assert_eq!(found.shape, expected.shape, "{kind}, {name}");
+            let cols = expected.elements() / expected.shape[0];
+            let (found, expected) = (numbers(found), numbers(expected));
+            for (found, expected) in found.chunks(cols).zip(expected.chunks(cols)) {
+                let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                // Half a step of a row's largest over 127, and the step itself as a half; or eight bits of each number.
+                let step = if dtype == DType::Q8_0 { most / 127.0 * 0.57 + 1e-6 } else { most / 256.0 };
+                for (found, expected) in found.iter().zip(expected) {
+                    assert!((found - expected).abs() <= step, "{kind}, {name}: {found} is not {expected}");
+                    lost += u32::from(found != expected);
+                }
+            }
+        }
+        assert!(lost > 1000, "{kind} is no other type than the model's own");
+        let golden = golden(SOURCE);
+        let worst = difference(&rows(&opened, &golden), &golden.encoded);
+        assert!(worst < most_off, "{kind}: rows differ by {worst}");
+        println!("{kind}: rows differ by {worst}");
     }
 }
 
