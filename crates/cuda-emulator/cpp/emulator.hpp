@@ -155,11 +155,10 @@ inline void load16(const uint8_t* from, uint32_t to[4]) {
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
-// To nearest, ties away from zero.
-inline float upper(float value) { return value != value ? value : emulator::bits<float>((emulator::bits<uint32_t>(value) + 0x1000u) & 0xffffe000u); }
+inline float upper(float value) { return emulator::bits<float>(emulator::bits<uint32_t>(value) & 0xffffe000u); }
 inline float lower(float value) {
   const float rest = value - upper(value);
-  return rest == rest ? upper(rest) : 0.0f;
+  return rest == rest ? rest : 0.0f;
 }
 struct Fragment {
   float above[8], below[8];
@@ -171,23 +170,29 @@ inline Fragment fragment(const float above[8], const float below[8]) {
   if (BELOW) __builtin_memcpy(x.below, below, sizeof x.below);
   return x;
 }
+inline void one_by_one() {}
 #define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
 inline void put(const Fragment& x, unsigned char* room) { reinterpret_cast<Fragment*>(room)[threadIdx.x % 32] = x; }
 inline Fragment fragment_at(const unsigned char* room) { return reinterpret_cast<const Fragment*>(room)[threadIdx.x % 32]; }
-// As the device's: eight columns by themselves, the smallest products first.
-inline void multiply(const Fragment& x, const float w[8], bool is_short, float sums[4]) {
+#define ONE_PIECE 1
+#define TWO_PIECES 2
+#define THREE_PIECES 3
+// As the device's: eight columns by themselves, the smallest products first, of 11 bits of each number.
+inline void multiply(const Fragment& x, const float w[8], int pieces, float sums[4]) {
   uint32_t words[24];
   __builtin_memcpy(words, x.above, 32);
   __builtin_memcpy(words + 8, x.below, 32);
   __builtin_memcpy(words + 16, w, 32);
-  const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply, words, 24, [is_short](auto& in, auto& out) {
+  const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply, words, 24, [pieces](auto& in, auto& out) {
     // By column and output, so that a row's products are side by side.
-    float upper_w[32][8], lower_w[32][8];
+    float first[32][8], second[32][8], third[32][8];
     for (int output = 0; output < 8; output++) {
       for (int column = 0; column < 32; column++) {
         const float value = emulator::bits<float>(in[4 * output + column / 8][16 + column % 8]);
-        upper_w[column][output] = is_short ? value : upper(value);
-        lower_w[column][output] = upper(value - upper_w[column][output]);
+        first[column][output] = upper(value);
+        const float rest = value - first[column][output];
+        second[column][output] = upper(rest);
+        third[column][output] = upper(rest - second[column][output]);
       }
     }
     for (int row = 0; row < 16; row++) {
@@ -202,13 +207,14 @@ inline void multiply(const Fragment& x, const float w[8], bool is_short, float s
         const auto add = [&](bool lower_x, const float (&weights)[32][8]) {
           for (int k = 0; k < 8; k++) {
             const int column = 8 * (k % 4) + 2 * s + k / 4;
-            const float value = lower_x ? lower(x[column]) : upper(x[column]);
+            const float value = lower_x ? upper(lower(x[column])) : upper(x[column]);
             for (int output = 0; output < 8; output++) c[s][output] += value * weights[column][output];
           }
         };
-        add(true, upper_w);
-        if (!is_short) add(false, lower_w);
-        add(false, upper_w);
+        if (pieces == THREE_PIECES) add(false, third);
+        add(true, first);
+        if (pieces != ONE_PIECE) add(false, second);
+        add(false, first);
       }
       for (int output = 0; output < 8; output++) {
         out[row % 8 * 4 + output / 2][row / 8 * 2 + output % 2] = emulator::bits<uint32_t>((c[0][output] + c[1][output]) + (c[2][output] + c[3][output]));

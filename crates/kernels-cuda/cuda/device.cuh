@@ -71,16 +71,11 @@ __device__ __forceinline__ void mma(float c[4], const float a[4], const float b[
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
         "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
-// The nearest number of 11 significant bits, and the nearest such of the rest, which leaves 2^-24 of it at most: nothing of what
-// is infinite.
-__device__ __forceinline__ float upper(float value) {
-  uint32_t word;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(value));
-  return __uint_as_float(word);
-}
+// The first 11 significant bits, and the rest, of which the cores look at 11 bits more: nothing of what is infinite.
+__device__ __forceinline__ float upper(float value) { return __uint_as_float(__float_as_uint(value) & 0xffffe000u); }
 __device__ __forceinline__ float lower(float value) {
   const float rest = value - upper(value);
-  return rest == rest ? upper(rest) : 0.0f;
+  return rest == rest ? rest : 0.0f;
 }
 
 // Eight columns of 16 rows, for each of four steps: the numbers' first bits, and the rest.
@@ -103,6 +98,8 @@ __device__ __forceinline__ Fragment fragment(const float above[8], const float b
   return x;
 }
 
+// Loads behind this are not begun before it, which would take registers that there are not.
+__device__ __forceinline__ void one_by_one() { asm volatile("" ::: "memory"); }
 // Of a tile in shared memory, FRAGMENT_BYTES for each.
 #define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
 __device__ __forceinline__ void put(const Fragment& x, unsigned char* room) {
@@ -124,20 +121,31 @@ __device__ __forceinline__ Fragment fragment_at(const unsigned char* room) {
   return x;
 }
 
+// In how many numbers of 11 bits weights go to the cores without loss: floats of 16 bits in one, blocks in two, other floats in three.
+#define ONE_PIECE 1
+#define TWO_PIECES 2
+#define THREE_PIECES 3
+
 // sums += x · wᵀ over 32 columns, of 16 rows and 8 outputs, by a warp. Lane l brings columns 8 * (l % 4) to that + 7 of output l / 4 too; it
-// has the sums of rows l / 4 and l / 4 + 8 with outputs 2 * (l % 4) and that + 1. The product of both rests is left out; `is_short` weights
-// have none. What the cores cut off of a sum is cut off of eight columns', smallest products first, and no further.
-__device__ __forceinline__ void multiply(const Fragment& x, const float w[8], bool is_short, float sums[4]) {
+// has the sums of rows l / 4 and l / 4 + 8 with outputs 2 * (l % 4) and that + 1. Products of the rest of x are with the first bits of w
+// alone. What the cores cut off of a sum is cut off of eight columns', smallest products first, and no further.
+__device__ __forceinline__ void multiply(const Fragment& x, const float w[8], int pieces, float sums[4]) {
   float c[4][4] = {};
 #pragma unroll
   for (int s = 0; s < 4; s++) {
-    const float w_upper[2] = {is_short ? w[2 * s] : upper(w[2 * s]), is_short ? w[2 * s + 1] : upper(w[2 * s + 1])};
-    mma(c[s], x.lower[s], w_upper);
-    if (!is_short) {
-      const float w_lower[2] = {upper(w[2 * s] - w_upper[0]), upper(w[2 * s + 1] - w_upper[1])};
-      mma(c[s], x.upper[s], w_lower);
+    float first[2], second[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      first[i] = pieces == ONE_PIECE ? w[2 * s + i] : upper(w[2 * s + i]);
+      second[i] = w[2 * s + i] - first[i];
     }
-    mma(c[s], x.upper[s], w_upper);
+    if (pieces == THREE_PIECES) {
+      const float third[2] = {second[0] - upper(second[0]), second[1] - upper(second[1])};
+      mma(c[s], x.upper[s], third);
+    }
+    mma(c[s], x.lower[s], first);
+    if (pieces != ONE_PIECE) mma(c[s], x.upper[s], second);
+    mma(c[s], x.upper[s], first);
   }
 #pragma unroll
   for (int i = 0; i < 4; i++) sums[i] += (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]);

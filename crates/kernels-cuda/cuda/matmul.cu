@@ -8,13 +8,6 @@
 
 #define TILE_ROWS 16
 #define TILE_OUTPUTS 8
-#ifndef FEW_AHEAD
-#define FEW_AHEAD 4
-#define FEW_BLOCKS 3
-#define TALL_AHEAD 2
-#define TALL_BLOCKS 2
-#define MANY_OUTPUTS 2
-#endif
 // Any type, looked at for every group.
 #define ANY 0xfffffffeu
 
@@ -48,6 +41,7 @@ struct Factors {
   uint32_t cols;
   uint32_t wanted;            // which of the rows, by bits
   uint32_t type;              // of all of the warp's outputs, or NONE
+  int pieces;                 // that the weights of all of the matrix's outputs go to the cores in
   bool even;                  // rows of x and weights begin at multiples of 16 bytes
 };
 
@@ -59,7 +53,7 @@ struct Sums {
 
 // Adds the products of groups `from` to `to` - 1 to sums, the weights of AHEAD groups loaded before they are used.
 template <uint32_t TYPE, bool BELOW, int AHEAD, int TILES, int OUTPUTS>
-__device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factors, uint32_t from, uint32_t to, bool is_short, Sums<TILES, OUTPUTS>& sums) {
+__device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factors, uint32_t from, uint32_t to, Sums<TILES, OUTPUTS>& sums) {
   const uint32_t quarter = threadIdx.x % 4;
   for (uint32_t group = from; group + AHEAD <= to; group += AHEAD) {
     float w[AHEAD][OUTPUTS][8];
@@ -83,7 +77,7 @@ __device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factor
         if (BELOW) load_x(factors.x[2 * tile + 1], column, factors.cols, factors.even, below);
         const dev::Fragment x = dev::fragment<BELOW>(above, below);
 #pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[ahead][o], TYPE == F16 || TYPE == BF16 || (TYPE == ANY && is_short), sums.of[o][tile]);
+        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[ahead][o], TYPE == ANY ? factors.pieces : pieces_of(TYPE), sums.of[o][tile]);
       }
     }
   }
@@ -94,18 +88,18 @@ template <bool BELOW, int AHEAD, int TILES, int OUTPUTS>
 __device__ __forceinline__ void add_segment(const Factors<TILES, OUTPUTS>& factors, uint32_t type, uint32_t from, uint32_t to, Sums<TILES, OUTPUTS>& sums) {
   const uint32_t whole = factors.cols / 32 < to ? factors.cols / 32 : to;
   uint32_t done = from;
-  if (AHEAD > 1 && factors.even && whole > from) {
+  if (AHEAD > 1 && factors.even && factors.pieces != THREE_PIECES && whole > from) {
     const uint32_t ahead = from + (whole - from) / AHEAD * AHEAD;
     switch (type) {
-      case F16: add_groups<F16, BELOW, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
-      case BF16: add_groups<BF16, BELOW, AHEAD>(factors, from, ahead, true, sums); done = ahead; break;
-      case Q4_0: add_groups<Q4_0, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q8_0: add_groups<Q8_0, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q4_K: add_groups<Q4_K, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
-      case Q6_K: add_groups<Q6_K, BELOW, AHEAD>(factors, from, ahead, false, sums); done = ahead; break;
+      case F16: add_groups<F16, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
+      case BF16: add_groups<BF16, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
+      case Q4_0: add_groups<Q4_0, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
+      case Q8_0: add_groups<Q8_0, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
+      case Q4_K: add_groups<Q4_K, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
+      case Q6_K: add_groups<Q6_K, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
     }
   }
-  add_groups<ANY, BELOW, 1>(factors, done, to, is_short(type), sums);
+  add_groups<ANY, BELOW, 1>(factors, done, to, sums);
 }
 
 // Which rows and outputs a lane has; false where nothing of the block's rows is wanted.
@@ -127,6 +121,11 @@ __device__ __forceinline__ bool find_factors(const MatmulParams& p, uint32_t fir
   // All warps of a block look at the same rows.
   for (uint32_t at = first; !any && at < rows && at < first + TILES * TILE_ROWS; at++) any = p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter;
   if (!any) return false;
+  factors.pieces = ONE_PIECE;
+  for (uint32_t at = 0; at < p.weights.count; at++) {
+    const int pieces = pieces_of(p.weights.parts[at].type);
+    factors.pieces = pieces > factors.pieces ? pieces : factors.pieces;
+  }
   const uint32_t last = p.weights.rows - 1;
 #pragma unroll
   for (uint32_t o = 0; o < OUTPUTS; o++) {
@@ -195,15 +194,14 @@ __device__ __forceinline__ void multiply_split(const MatmulParams& p, float* roo
 }
 
 // A warp has outputs of its own and all segments; each of the four makes fragments of a tile of rows for all. Shared: the fragments of two
-// groups, so that one barrier a group is enough.
+// groups, so that one barrier a group is enough; and each thread's totals.
 template <int OUTPUTS>
 __device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned char* room) {
   const uint32_t warp = threadIdx.x / 32, quarter = threadIdx.x % 4;
   const uint32_t first = blockIdx.y * WARPS * TILE_ROWS, output_first = (blockIdx.x * WARPS + warp) * OUTPUTS * TILE_OUTPUTS;
   Factors<WARPS, OUTPUTS> factors;
   if (!find_factors(p, first, output_first, factors)) return;
-  const bool short_weights = is_short(factors.type);
-  const float *own_above = nullptr, *own_below = nullptr;
+    const float *own_above = nullptr, *own_below = nullptr;
 #pragma unroll
   for (int tile = 0; tile < WARPS; tile++) {
     if (tile == (int)warp) {
@@ -211,7 +209,7 @@ __device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned ch
       own_below = factors.x[2 * tile + 1];
     }
   }
-  Sums<WARPS, OUTPUTS> totals = {};
+  float* totals = reinterpret_cast<float*>(room + 2 * WARPS * FRAGMENT_BYTES) + threadIdx.x;
   uint32_t page = 0;
 #pragma unroll 1
   for (uint32_t segment = 0; segment < WARPS; segment++) {
@@ -229,28 +227,32 @@ __device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned ch
       __syncthreads();
 #pragma unroll
       for (int tile = 0; tile < WARPS; tile++) {
+        dev::one_by_one();
         const dev::Fragment x = dev::fragment_at(fragments + tile * FRAGMENT_BYTES);
 #pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[o], short_weights, sums.of[o][tile]);
+        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[o], factors.pieces, sums.of[o][tile]);
       }
       page ^= 1;
     }
 #pragma unroll
-    for (int i = 0; i < OUTPUTS * WARPS * 4; i++) (&totals.of[0][0][0])[i] += (&sums.of[0][0][0])[i];
+    for (int i = 0; i < OUTPUTS * WARPS * 4; i++) totals[i * THREADS] = (segment == 0 ? 0.0f : totals[i * THREADS]) + (&sums.of[0][0][0])[i];
   }
-  write_totals(p, first, output_first, factors, totals);
+  Sums<WARPS, OUTPUTS> all;
+#pragma unroll
+  for (int i = 0; i < OUTPUTS * WARPS * 4; i++) (&all.of[0][0][0])[i] = totals[i * THREADS];
+  write_totals(p, first, output_first, factors, all);
 }
 
 // (outputs / 8, 1), of eight rows at most
-WIDE_KERNEL(matmul_few, MatmulParams, THREADS, FEW_BLOCKS) {
+WIDE_KERNEL(matmul_few, MatmulParams, THREADS, 3) {
   SHARED(float, room);
-  multiply_split<false, FEW_AHEAD, 1, 1>(p, room);
+  multiply_split<false, 4, 1, 1>(p, room);
 }
 
-// (outputs / 32, 1), likewise, of matrices with outputs enough for all of a card
-WIDE_KERNEL(matmul_tall, MatmulParams, THREADS, TALL_BLOCKS) {
+// (outputs / 16, 1), likewise, of matrices with outputs enough for all of a card
+WIDE_KERNEL(matmul_tall, MatmulParams, THREADS, 2) {
   SHARED(float, room);
-  multiply_split<false, TALL_AHEAD, 1, 4>(p, room);
+  multiply_split<false, 4, 1, 2>(p, room);
 }
 
 // (outputs / 8, rows / 16)
@@ -268,7 +270,7 @@ WIDE_KERNEL(matmul_batch, MatmulParams, THREADS, 2) {
 // (outputs / 16 / WARPS, rows / 64)
 WIDE_KERNEL(matmul_wide, MatmulParams, THREADS, 2) {
   SHARED(unsigned char, room);
-  multiply_many<MANY_OUTPUTS>(p, room);
+  multiply_many<2>(p, room);
 }
 
 #define IDS_TOKENS 0
@@ -292,13 +294,16 @@ KERNEL(embed, EmbedParams, THREADS) {
   }
 }
 
-// (rows): hidden = activate(gate) * up
+// (rows, width / GATE_COLS): hidden = activate(gate) * up
+#define GATE_COLS (4 * THREADS)
 KERNEL(gate, GateParams, THREADS) {
   const uint32_t row = blockIdx.x;
   if (row >= p.batch.counts[COUNT_ROWS]) return;
   const float* both = p.both + (size_t)row * 2 * p.width;
   float* hidden = p.hidden + (size_t)row * p.width;
-  for (uint32_t i = threadIdx.x; i < p.width; i += THREADS) {
-    hidden[i] = activate(p.activation, both[i]) * gate_factor(p.activation, both[p.width + i]);
+#pragma unroll
+  for (uint32_t at = 0; at < GATE_COLS; at += THREADS) {
+    const uint32_t i = blockIdx.y * GATE_COLS + at + threadIdx.x;
+    if (i < p.width) hidden[i] = activate(p.activation, both[i]) * gate_factor(p.activation, both[p.width + i]);
   }
 }

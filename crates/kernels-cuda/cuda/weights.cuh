@@ -277,8 +277,8 @@ __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32
   for (uint32_t quarter = 0; quarter < 4; quarter++) load8(type, row, (size_t)row % 16 == 0, group, quarter, count, w + 8 * quarter);
 }
 
-// Whether numbers of a type have 11 significant bits at most, as the tensor cores' own do.
-__device__ __forceinline__ bool is_short(uint32_t type) { return type == F16 || type == BF16; }
+// What `dev::multiply` is told of weights of a type.
+__device__ __forceinline__ int pieces_of(uint32_t type) { return type == F16 || type == BF16 ? ONE_PIECE : type == F32 ? THREE_PIECES : TWO_PIECES; }
 
 // The part of a stack that has a row.
 __device__ __forceinline__ const Part& part_of(const Stack& stack, uint32_t row) {

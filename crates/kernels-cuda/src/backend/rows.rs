@@ -230,7 +230,9 @@ impl<D: Device> CudaBackend<D> {
             width: hidden.cols as u32,
             activation: activation_code(activation),
         };
-        let grid = Grid { blocks: [ops.bucket.rows, 1, 1], threads: THREADS, shared_bytes: 0 };
+        // A thread has four columns.
+        let columns = (hidden.cols as u32).div_ceil(4 * THREADS);
+        let grid = Grid { blocks: [ops.bucket.rows, columns, 1], threads: THREADS, shared_bytes: 0 };
         ops.push(Kernel::Gate, grid, &params, &[both, &hidden.memory]);
     }
 }

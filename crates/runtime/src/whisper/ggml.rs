@@ -130,9 +130,12 @@ pub(super) fn read(file: &str, bytes: &ModelBytes) -> Result<GgmlFile, LoadError
     Ok(GgmlFile { spec, tokenizer_json, tensors })
 }
 
+/// Layers, and heads in them.
+type Heads = &'static [(usize, usize)];
+
 /// Heads of the cross-attention that follow the sound in OpenAI's models, as they published them (`whisper/__init__.py`), by layers that
 /// write and tokens. Others are followed by what is known of none.
-const ALIGNMENT_HEADS: [(usize, usize, &[(usize, usize)]); 10] = [
+const ALIGNMENT_HEADS: [(usize, usize, Heads); 10] = [
     (4, 51_864, &[(1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)]),
     (4, 51_865, &[(2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5)]),
     (4, 51_866, &[(2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14)]),
