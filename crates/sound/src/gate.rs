@@ -205,7 +205,7 @@ impl Hears {
             Hears::Network { network, speaks } => {
                 let chance = network.chance(frame);
                 // What is not a number is heard: better said twice than lost.
-                *speaks = !(chance < if *speaks { SPEAKS_ON } else { SPEAKS });
+                *speaks = chance.is_nan() || chance >= if *speaks { SPEAKS_ON } else { SPEAKS };
                 *speaks
             }
         }

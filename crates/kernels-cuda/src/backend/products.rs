@@ -12,6 +12,8 @@ const TALL_OUTPUTS_MIN: u32 = 2048;
 const TALL_TILES: u32 = 2;
 /// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
 const BATCH_ROWS: u32 = 64;
+/// Outputs from which on the kernel for many is the faster one for tens of rows too: it has blocks enough then.
+const VAST_OUTPUTS_MIN: u32 = 4096;
 /// Tiles of outputs of a warp of the kernel for many.
 const MANY_TILES: u32 = 2;
 /// Bytes of two groups of fragments of a block's rows, 32 numbers a lane for each of its tiles; and of the totals of its threads.
@@ -46,7 +48,7 @@ impl<D: Device> CudaBackend<D> {
             (Kernel::MatmulFew, TILE_OUTPUTS, TILE_ROWS, room(1))
         } else if rows <= TILE_ROWS {
             (Kernel::Matmul, TILE_OUTPUTS, TILE_ROWS, room(1))
-        } else if rows <= BATCH_ROWS {
+        } else if rows <= BATCH_ROWS && outputs < VAST_OUTPUTS_MIN {
             (Kernel::MatmulBatch, TILE_OUTPUTS, BATCH_ROWS, room(BATCH_ROWS / TILE_ROWS))
         } else {
             (Kernel::MatmulWide, MANY_TILES * TILE_OUTPUTS * WARPS, BATCH_ROWS, FRAGMENTS_BYTES)

@@ -60,8 +60,8 @@ fn a_barrier_that_not_all_reach() {
 
 #[test]
 fn an_index_off_by_one_in_the_tail() {
-    let own = "const uint32_t groups = (p.weights.cols + 31) / 32;";
-    let instead = "const uint32_t groups = p.weights.cols / 32;";
+    let own = "return (p.weights.cols + 31) / 32 * segment / WARPS;";
+    let instead = "return p.weights.cols / 32 * segment / WARPS;";
     must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
 }
 
@@ -74,8 +74,8 @@ fn an_index_of_a_fragment() {
 
 #[test]
 fn a_missing_barrier_before_segments_are_added_up() {
-    let own = "[i];\n    __syncthreads();";
-    must_fail("matmul.cu", own, "[i];", "matmul of F32", |make| conformance::check_matmul(&make));
+    let own = "numbers[i];\n  __syncthreads();";
+    must_fail("matmul.cu", own, "numbers[i];", "matmul of F32", |make| conformance::check_matmul(&make));
 }
 
 #[test]
