@@ -27,7 +27,8 @@ def metrics():
     head = """# Metrics
 
 engined has them at `/metrics` of port 36902, the gateway at `/metrics` of its own port, in Prometheus' text format. Those that are of a model
-have the label `model`. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
+have the label `model`; they are there while the model is loaded, or a request of it runs, and how long requests waited for loads (`model_load_wait_seconds`) is kept of the last
+128 models. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
 [operations](operations.md) says what the alerts on them mean.
 
 Who asks for OpenMetrics' text, as Prometheus does, gets that. There buckets of `request_duration_seconds`, `time_to_first_token_seconds` and

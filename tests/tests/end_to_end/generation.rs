@@ -87,7 +87,8 @@ async fn an_answer_stops_at_its_end_unless_that_is_ignored() {
         let text = choice["message"]["content"].as_str().expect("a text").to_owned();
         let reason = choice["finish_reason"].as_str().expect("a reason").to_owned();
         let (events, done) = rig.chat_stream(QUESTION, body).await;
-        let last = events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).last();
+        let last =
+            events.iter().filter_map(|event| event["choices"][0]["finish_reason"].as_str()).next_back();
         assert!(done && last == Some(&reason), "{more}: {last:?}, not {reason}");
         assert_eq!(streamed_text(&events, 0), text, "{more}");
         (text, reason, answer["usage"]["completion_tokens"].as_u64().expect("a count"))

@@ -112,7 +112,7 @@ impl Attention {
         let keys_name = format!("{name}.emb_rel_k");
         let ([_, places, head_dim], near_keys) = named.shaped(&keys_name, [1, 0, 0])?;
         let (_, near_values) = named.shaped(&format!("{name}.emb_rel_v"), [1, places, head_dim])?;
-        if places % 2 == 0 || head_dim == 0 || hidden % head_dim != 0 {
+        if places % 2 == 0 || head_dim == 0 || !hidden.is_multiple_of(head_dim) {
             return Err(
                 named.corrupt(&keys_name, format!("{places} places of {head_dim} numbers, of {hidden}"))
             );
