@@ -1,7 +1,7 @@
 """The protocol's own conformance suite (npm @modelcontextprotocol/conformance), as a client of `/mcp`, and as servers of the gateway's MCP client: the
 suite starts this file with `--drive` as what it calls a client, which is a gateway whose scripted model calls the tools it is offered. And npm's SDK as a client.
 usage: mcp_conformance.py HANZO_ENGINE_BINARY NODE_MODULES"""
-import json, os, re, subprocess, sys, tempfile
+import json, os, re, subprocess, sys, tempfile, time
 
 from engine import BINARY, Engine, check, run_checks
 from javascript import node, script
@@ -54,7 +54,7 @@ def npms_sdk():
 
 def drive(name, url):
     """What the suite calls a client: a chat whose model calls the tool that it is offered."""
-    from mcp_tools_client import Calls, ask
+    from mcp_tools_client import Calls, ask, offered
     from scripted_engine import Gateway
 
     with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
@@ -65,6 +65,10 @@ def drive(name, url):
         with Gateway(engine, env=env) as gateway:
             gateway.engine = engine
             call = AS_CLIENT[name]
+            # A chat has the tools that are known when it begins, and the server is asked for them meanwhile.
+            deadline = time.monotonic() + 30
+            while not offered(gateway) and time.monotonic() < deadline:
+                time.sleep(0.05)
             answer = ask(gateway, [[[f"suite__{call[0]}", call[1]]]])
             assert [made["status"] for made in answer.model_extra["mcp_calls"]] == ["completed"], answer
 
