@@ -13,7 +13,7 @@ const TALL_TILES: u32 = 2;
 /// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
 const BATCH_ROWS: u32 = 64;
 /// Outputs from which on the kernel for many is the faster one for tens of rows too: it has blocks enough then.
-const VAST_OUTPUTS_MIN: u32 = 4096;
+const VAST_OUTPUTS_MIN: u32 = 16_384;
 /// Tiles of outputs of a warp of the kernel for many.
 const MANY_TILES: u32 = 2;
 /// Bytes of two groups of fragments of a block's rows, 32 numbers a lane for each of its tiles; and of the totals of its threads.
