@@ -189,6 +189,7 @@ const WIRES_MEET: [&str; 56] = [
     "responses/request.rs",
     "responses/tools.rs",
     "scores/tasks.rs",
+    "sounds.rs",
     "status.rs",
     "tei/words.rs",
     "tokens.rs",
@@ -307,6 +308,36 @@ fn nothing_is_left_for_later() {
         }
     }
     report("left for later", faults);
+}
+
+/// Rustdoc would read each crate once more to find that it has no example: libraries say `doctest = false`, and nothing in a
+/// comment looks as if it were compiled.
+#[test]
+fn what_comments_show_is_not_taken_for_tested() {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates/").flatten() {
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).expect("a manifest");
+        if entry.path().join("src/lib.rs").exists() && !manifest.contains("\ndoctest = false\n") {
+            faults.push(format!("{}: no doctest = false", entry.path().display()));
+        }
+    }
+    for (path, text) in sources() {
+        let mut open = false;
+        for (at, line) in text.lines().enumerate() {
+            let comment = line.trim_start().strip_prefix("///").or(line.trim_start().strip_prefix("//!"));
+            let Some(fence) = comment.and_then(|text| text.trim_start().strip_prefix("```")) else {
+                continue;
+            };
+            open = !open;
+            if open && ["", "rust", "should_panic", "no_run"].contains(&fence.trim()) {
+                faults.push(format!(
+                    "{path}:{}: an example that nothing compiles; examples/ and tests are",
+                    at + 1
+                ));
+            }
+        }
+    }
+    report("examples in comments", faults);
 }
 
 #[test]

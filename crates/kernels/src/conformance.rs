@@ -6,7 +6,7 @@
 //! in `bounds.rs`: backends may round as [`Backend::rounding`] says, and over the cache queries, keys and softmax weights
 //! to half precision, no more.
 //!
-//! Where [`EXTENT_VARIABLE`] says so each check tries fewer cases, because emulators take minutes.
+//! Where [`EXTENT_VARIABLE`] says so, or within [`briefly`], each check tries fewer cases, because emulators take minutes.
 //!
 //! Data is random from fixed seeds, with the awkward cases put in by hand: zeros, outliers, tiny and huge rows,
 //! ragged shapes, buffers larger than the batch, shuffled block tables, neighbours of every length.
@@ -43,7 +43,7 @@ pub use attention::{
 };
 pub use decoder::check_decoder;
 pub use encoder::{check_add_embedding, check_matmul_activated};
-pub use extent::EXTENT_VARIABLE;
+pub use extent::{EXTENT_VARIABLE, briefly};
 pub use latent::{check_heads_matmul, check_latent_attention};
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,

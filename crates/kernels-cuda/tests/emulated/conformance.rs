@@ -2,24 +2,14 @@
 //! emulators.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
-use hanzo_engine_kernels::conformance::{self, EXTENT_VARIABLE};
+use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
-use crate::again::in_a_process;
 use crate::driver::card;
-
-/// Runs checks where the environment says how far they go, which the suite reads once: here, or in a process that is told to be
-/// brief.
-fn briefly(test: &str, check: impl FnOnce()) {
-    match std::env::var_os(EXTENT_VARIABLE) {
-        Some(_) => check(),
-        None => in_a_process(test, &[(EXTENT_VARIABLE, "brief")]),
-    }
-}
 
 #[test]
 fn decoder_ops_conform() {
-    briefly("conformance::decoder_ops_conform", || {
+    briefly(|| {
         let card = card();
         conformance::check_decoder_ops(&|| CudaBackend::new(card.clone()));
     });
@@ -27,7 +17,7 @@ fn decoder_ops_conform() {
 
 #[test]
 fn encoder_ops_conform() {
-    briefly("conformance::encoder_ops_conform", || {
+    briefly(|| {
         let card = card();
         conformance::check_encoder_ops(&|| CudaBackend::new(card.clone()));
     });
@@ -49,7 +39,8 @@ fn the_order_of_warps_does_not_matter() {
 /// As where the emulator has no way of its own to switch between fibers.
 #[test]
 fn fibers_of_the_system_compute_the_same() {
-    let device = Emulated::of(&Sources::default().with_flag("-DEMULATOR_UCONTEXT"));
+    let device =
+        Emulated::of(&Sources::default().with_flag("-DEMULATOR_UCONTEXT").only(&["norm.cu", "rows.cu"]));
     let make = || CudaBackend::new(device.clone());
     conformance::check_layer_norm(&make);
     conformance::check_unfold(&make);
