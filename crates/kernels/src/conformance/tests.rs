@@ -11,6 +11,14 @@ use super::*;
 use crate::reference::ReferenceBackend;
 use crate::{Operands, Rounding};
 
+/// What makes backends with a fault. Each closure would have the whole suite compiled for itself.
+fn faulty(fault: Fault, declared: Option<Rounding>) -> impl Fn() -> Faulty {
+    move || match declared {
+        Some(rounding) => Faulty::declaring(fault, rounding),
+        None => Faulty::new(fault),
+    }
+}
+
 #[test]
 fn the_reference_conforms() {
     briefly(|| check_all(ReferenceBackend::new));
@@ -18,18 +26,18 @@ fn the_reference_conforms() {
 
 #[test]
 fn allowed_rounding_conforms() {
-    briefly(|| check_all(|| Faulty::new(Fault::None)));
+    briefly(|| check_all(faulty(Fault::None, None)));
 }
 
 #[test]
 fn running_ahead_conforms() {
-    briefly(|| check_running_ahead(&|| Faulty::new(Fault::RunsAhead)));
+    briefly(|| check_running_ahead(&faulty(Fault::RunsAhead, None)));
 }
 
 #[test]
 fn operands_in_bf16_conform_where_that_is_declared() {
     let declared = Rounding { operands: Operands::Bf16, bytes_before_quantised: false };
-    briefly(|| check_all(|| Faulty::declaring(Fault::OperandsInBf16, declared)));
+    briefly(|| check_all(faulty(Fault::OperandsInBf16, Some(declared))));
 }
 
 #[test]
@@ -37,7 +45,7 @@ fn undeclared_rounding_is_caught() {
     let none = Rounding { operands: Operands::F32, bytes_before_quantised: false };
     let bytes = Rounding { bytes_before_quantised: true, ..none };
     for declared in [none, bytes] {
-        let make = || Faulty::declaring(Fault::OperandsInBf16, declared);
+        let make = faulty(Fault::OperandsInBf16, Some(declared));
         must_fail(Fault::OperandsInBf16, "matmul of", || check_matmul(&make));
         must_fail(Fault::OperandsInBf16, "gated_mlp", || check_gated_mlp(&make));
         must_fail(Fault::OperandsInBf16, "moe", || check_moe(&make));
@@ -51,14 +59,14 @@ fn undeclared_rounding_is_caught() {
         must_fail(Fault::OperandsInBf16, "matmul_activated", || check_matmul_activated(&make));
         must_fail(Fault::OperandsInBf16, "decoder of", || check_decoder(&make));
     }
-    must_fail(Fault::None, "matmul of", || check_matmul(&|| Faulty::declaring(Fault::None, none)));
+    must_fail(Fault::None, "matmul of", || check_matmul(&faulty(Fault::None, Some(none))));
     // What is wrong by more than is declared is seen under the wider bounds too.
     let declared = Rounding { operands: Operands::Bf16, ..none };
     must_fail(Fault::LastGroupDropped, "matmul of", || {
-        check_matmul(&|| Faulty::declaring(Fault::LastGroupDropped, declared));
+        check_matmul(&faulty(Fault::LastGroupDropped, Some(declared)));
     });
     must_fail(Fault::ScaleIgnored, "attention", || {
-        check_attention(&|| Faulty::declaring(Fault::ScaleIgnored, declared));
+        check_attention(&faulty(Fault::ScaleIgnored, Some(declared)));
     });
 }
 
@@ -75,7 +83,7 @@ fn must_fail(fault: Fault, words: &str, check: impl FnOnce()) {
 
 macro_rules! caught {
     ($($fault:ident by $check:ident: $words:literal;)*) => {
-        $(must_fail(Fault::$fault, $words, || $check(&|| Faulty::new(Fault::$fault)));)*
+        $(must_fail(Fault::$fault, $words, || $check(&faulty(Fault::$fault, None)));)*
     };
 }
 
