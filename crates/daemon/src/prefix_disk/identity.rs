@@ -64,8 +64,8 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The files of a directory, or a file and those that are named as other parts of it.
-fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+/// The files of a directory, or a file and those that are named as other parts of it, in an order that is always the same.
+pub(super) fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let (dir, begins) = if path.is_dir() {
         (path, String::new())

@@ -113,7 +113,10 @@ fn what_was_written_is_found_after_a_restart() {
     }
     assert!(!rig.get(9));
     let mut rig = rig.again(1 << 20, 1);
+    assert_eq!(rig.disk.counts(), DiskCounts { bytes: 5 * file, ..DiskCounts::default() });
+    assert_eq!(lock(&rig.disk.shared.index).added, 0, "what was there is no reason to look again");
     assert!((0..5).all(|of| rig.blocks.has(&name(of)) && rig.get(of)));
+    assert_eq!(rig.disk.counts().read_blocks, 5);
     // Another model's are not its own.
     let mut rig = rig.again(1 << 20, 2);
     assert!((0..5).all(|of| !rig.blocks.has(&name(of)) && !rig.get(of)));
@@ -145,14 +148,35 @@ fn a_file_that_is_damaged_is_dropped() {
         assert!(!rig.get(of), "{of}");
         assert!(!rig.blocks.has(&name(of)) && !rig.path(of).exists(), "{of}");
     }
-    assert_eq!(rig.damaged(), 7);
+    assert_eq!((rig.damaged(), rig.disk.counts().bytes), (7, file::bytes_of(BLOCK)));
     assert!(rig.get(0));
     // One that went by another's hand is no damage.
     fs::remove_file(rig.path(0)).unwrap();
     assert!(!rig.get(0) && !rig.blocks.has(&name(0)));
-    assert_eq!(rig.damaged(), 7);
+    assert_eq!((rig.damaged(), rig.disk.counts().bytes), (7, 0));
     // It can be kept again.
     assert!(rig.put(1) && rig.get(1));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_block_is_not_opened_and_keeps_nothing_from_being_opened() {
+    let mut rig = Rig::new(1 << 20);
+    assert!(rig.put(1) && rig.put(2));
+    // A link to a block that is whole, and a file where a model's directory would be.
+    let aside = rig.dir.path().join("aside");
+    fs::rename(rig.path(1), &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, rig.path(1)).unwrap();
+    fs::write(rig.dir.path().join("kv").join(identity(9).to_string()), "no directory").unwrap();
+    assert!(!rig.get(1) && aside.exists());
+    assert_eq!(rig.damaged(), 1);
+    std::os::unix::fs::symlink(&aside, rig.path(1)).unwrap();
+    // Names are written in one way.
+    let shouting = rig.path(2).with_file_name(file::name(&name(0xab)).to_uppercase().replace(".KV", ".kv"));
+    fs::copy(rig.path(2), &shouting).unwrap();
+    let mut rig = rig.again(1 << 20, 1);
+    assert!(!rig.blocks.has(&name(1)) && !rig.blocks.has(&name(0xab)) && rig.get(2));
+    assert!(shouting.exists());
 }
 
 #[test]
@@ -318,6 +342,43 @@ fn nothing_waits_where_there_is_no_room() {
 }
 
 #[test]
+fn a_way_that_is_full_keeps_nobody_waiting() {
+    const BUFFERS: usize = 64; // of each way of each engine
+    let mut rig = Rig::new(64 << 20);
+    assert!(rig.put(1));
+    let disk = rig.disk.clone();
+    let engine = |_| disk.blocks(identity(1), BLOCK, Waker::noop().clone());
+    let mut engines: Vec<DiskBlocks> = (0..PREFIX_DISK_ORDERS_MAX / BUFFERS + 2).map(engine).collect();
+    let all = engines.len() * BUFFERS;
+    let put = |engine: &mut DiskBlocks, of| engine.put(name(of), &mut |_| true);
+    // Neither thread gets on: each has one order at most, and its queue the others.
+    let index = lock(&disk.shared.index);
+    let on_their_way = [PREFIX_DISK_ORDERS_MAX, PREFIX_DISK_ORDERS_MAX + 1];
+    let (mut written, mut refused) = (0, 0);
+    for engine in &mut engines {
+        (0..BUFFERS).for_each(|_| written += usize::from(put(engine, 1)));
+        (0..BUFFERS).for_each(|_| assert!(engine.ask(name(1))));
+        while let Some(KeptBlock { name: answered, bytes, found }) = engine.answer() {
+            assert_eq!((answered, bytes.len(), found), (name(1), BLOCK, false));
+            engine.recycle(bytes);
+            refused += 1;
+        }
+    }
+    assert!(on_their_way.contains(&written), "{written}");
+    assert!(on_their_way.contains(&(all - refused)), "{refused}");
+    assert_eq!(disk.counts().dropped_blocks as usize, all - written);
+    // All of the first one's buffers are away.
+    assert!(!put(&mut engines[0], 1));
+    assert_eq!(disk.counts().dropped_blocks as usize, all - written + 1);
+    drop(index);
+    disk.flush(Duration::from_secs(20));
+    assert_eq!(*lock(&disk.shared.writing), 0);
+    // What was refused has its buffers again.
+    let last = engines.last_mut().unwrap();
+    assert!((0..BUFFERS).all(|_| put(last, 1)));
+}
+
+#[test]
 fn buffers_come_back() {
     let mut rig = Rig::new(1 << 20);
     // More than there are: of what could not be copied, and of what was read.
@@ -393,7 +454,11 @@ fn files_that_differ_are_other_models() {
     // Its time, its beginning, what follows, and how it is run.
     assert_ne!(first, of(&write("model.gguf", &zeros, 2)));
     assert_ne!(first, of(&write("model.gguf", &but(0), 1)));
+    assert_ne!(first, of(&write("model.gguf", &but((1 << 20) - 1), 1)));
     assert_ne!(first, of(&write("model.gguf", &but((3 << 20) - 1), 1)));
+    // In the middle of what follows, where a sample is.
+    assert_ne!(first, of(&write("model.gguf", &but((2 << 20) - 2048), 1)));
+    assert_ne!(first, of(&write("other.gguf", &zeros, 1)));
     assert_ne!(first, first.run_as("q8_0"));
     assert_ne!(first.run_as("f16"), first.run_as("q8_0"));
     // Its other parts, and no other file.
@@ -406,4 +471,17 @@ fn files_that_differ_are_other_models() {
     assert_ne!(of(&path), parts);
     assert_eq!(Identity::parse(&first.to_string()), Some(first));
     assert_eq!(Identity::parse("x"), None);
+    assert_eq!(Identity::parse(&"A".repeat(64)), None);
+    // A directory's are taken in one order, whatever the system's, and directories in it are none.
+    let folder = dir.path().join("folder");
+    fs::create_dir_all(folder.join("sub")).unwrap();
+    (0..40).for_each(|at| fs::write(folder.join(format!("{:02}", at * 7 % 40)), "x").unwrap());
+    let files = identity::files(&folder).unwrap();
+    assert!(files.len() == 40 && files.is_sorted(), "{files:?}");
+    // What cannot be read is run without.
+    let rig = Rig::new(1 << 20);
+    let gone = Source::Path(dir.path().join("gone.gguf"));
+    assert!(rig.disk.clone().for_load(&gone, &Overrides::default()).is_none());
+    let there = Source::Path(dir.path().join("model.gguf"));
+    assert!(rig.disk.clone().for_load(&there, &Overrides::default()).is_some());
 }
