@@ -159,6 +159,8 @@ pub(crate) const MCP_INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const MCP_PAGE_ITEMS: usize = 100;
 /// How often a client of MCP is told how far a tool is.
 pub(crate) const MCP_PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// How often it is looked how far the load is that a tool waits for.
+pub(crate) const MCP_LOAD_LOOK: Duration = Duration::from_millis(250);
 /// Bytes of what MCP's library says of a request that it refuses.
 pub(crate) const MCP_REFUSAL_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a tool's result: vectors are in it twice, for clients that read text alone.

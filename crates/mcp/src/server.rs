@@ -33,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) name: String,
     config: ServerConfig,
     state: Mutex<State>,
+    /// Cancelled when the first start has come to something.
+    tried: CancellationToken,
 }
 
 /// What can be asked of it.
@@ -50,7 +52,7 @@ struct Connected {
 
 impl Server {
     pub(crate) fn new(name: String, config: ServerConfig) -> Server {
-        Server { name, config, state: Mutex::default() }
+        Server { name, config, state: Mutex::default(), tried: CancellationToken::new() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -63,15 +65,23 @@ impl Server {
         Arc::clone(&self.state().tools)
     }
 
+    /// Waits until its first start has come to something, within its time: its tools are known, or that it is down.
+    pub(crate) async fn tried(&self) {
+        self.tried.cancelled().await;
+    }
+
     /// Keeps it connected until `ended`.
     pub(crate) async fn live(self: Arc<Self>, ended: CancellationToken) {
         let mut pause = BACKOFF[0];
+        // However this ends: who waits for it waits no longer.
+        let mut first = Some(self.tried.clone().drop_guard());
         loop {
             let begun = Instant::now();
             let connected = tokio::select! {
                 () = ended.cancelled() => return,
                 connected = tokio::time::timeout(self.config.start_timeout(), self.connect()) => connected,
             };
+            drop(first.take());
             match connected {
                 Ok(Ok(mut connected)) => {
                     tracing::info!(server = self.name, tools = self.tools().len(), "an MCP server is there");

@@ -68,6 +68,14 @@ impl Servers {
         self.lives.wait().await;
     }
 
+    /// Waits for those that start for the first time, each within its `start_timeout`. One that has come to something, or is known as
+    /// down, is not waited for: what it had is offered meanwhile.
+    pub async fn started(&self) {
+        for server in &self.servers {
+            server.tried().await;
+        }
+    }
+
     /// At most `max` of the tools that the servers have, or last had; of a name that two have, the first.
     pub fn tools(&self, max: usize) -> Vec<Tool> {
         let (mut tools, mut names) = (Vec::new(), HashSet::new());

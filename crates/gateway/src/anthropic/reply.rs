@@ -214,7 +214,7 @@ impl Shape for Reply {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         self.begin(head, used, frames);
         match event {
-            Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 if !delta.reasoning.is_empty() {
                     let start = || json!({"type": "thinking", "thinking": "", "signature": ""});

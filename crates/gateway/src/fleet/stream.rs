@@ -1,10 +1,10 @@
-//! A generation on one of several daemons. Until its first event has come another daemon may take it over; from then on
-//! it ends with its daemon.
+//! A generation on one of several daemons. Until its first event has come, but for how its model's load goes, another daemon may
+//! take it over; from then on it ends with its daemon.
 
 use std::sync::Arc;
 
 use futures_util::{Stream, stream};
-use hanzo_engine_proto::v1::{InferEvent, InferRequest};
+use hanzo_engine_proto::v1::{InferEvent, InferRequest, infer_event::Event};
 use tonic::{Response, Status, Streaming};
 
 use super::{
@@ -89,6 +89,9 @@ async fn first(mut begun: Begun) -> Step {
         let Begun { fleet, request, key, head, attempts, on } = &mut begun;
         let status = match on.events.message().await {
             Ok(None) => return None,
+            Ok(Some(event)) if matches!(event.event, Some(Event::Loading(_))) => {
+                return Some((Ok(event), Phase::Begun(Box::new(begun))));
+            }
             Ok(Some(event)) => {
                 let On { events, lease, .. } = begun.on;
                 return Some((Ok(event), Phase::Going { events, lease }));

@@ -281,7 +281,7 @@ pub(super) async fn collect(
         match event? {
             Event::Started { index, started } => shape.begin(index, *started),
             // Of a prompt that nobody asked to be scored nothing comes.
-            Event::Scored { .. } | Event::Server(_) => {}
+            Event::Loading(_) | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { index, delta } => {
                 let listed: usize =
                     delta.logprobs.iter().map(|one| (1 + one.top.len()) * LOGPROB_BYTES).sum();
@@ -316,7 +316,7 @@ impl Shape for Llama {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             Event::Started { index, started } => self.begin(index, *started),
-            Event::Scored { .. } | Event::Server(_) => {}
+            Event::Loading(_) | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { index, delta } => {
                 let text = self.take(index, delta);
                 if !text.is_empty() {

@@ -39,9 +39,13 @@ pub(super) async fn embed(
     app: &Arc<App>,
     asker: &Asker,
     arguments: JsonObject,
+    mut progress: Progress,
 ) -> Result<CallToolResult, ApiError> {
-    let incoming = incoming(known(arguments, &EMBED_FIELDS)?).await;
-    let answer = embeddings::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming).await?;
+    let arguments = known(arguments, &EMBED_FIELDS)?;
+    let model = model_of(&arguments);
+    let incoming = incoming(arguments).await;
+    let work = embeddings::handle(State(Arc::clone(app)), Extension(asker.clone()), incoming);
+    let answer = progress.beside((app, asker), &model, work).await?;
     let mut answer = read(answer).await?;
     let vectors = answer["data"].take();
     let embeddings: Vec<Value> = match vectors {
@@ -63,9 +67,13 @@ pub(super) async fn rerank(
     app: &Arc<App>,
     asker: &Asker,
     arguments: JsonObject,
+    mut progress: Progress,
 ) -> Result<CallToolResult, ApiError> {
-    let received = body::read(app, incoming(known(arguments, &RERANK_FIELDS)?).await).await?;
-    let mut answer = read(rerank::answer(app, asker, received, "1").await?).await?;
+    let arguments = known(arguments, &RERANK_FIELDS)?;
+    let model = model_of(&arguments);
+    let received = body::read(app, incoming(arguments).await).await?;
+    let work = rerank::answer(app, asker, received, "1");
+    let mut answer = read(progress.beside((app, asker), &model, work).await?).await?;
     let mut results = answer["results"].take();
     for result in results.as_array_mut().into_iter().flatten() {
         if let Some(document) = result.get_mut("document") {
@@ -137,6 +145,7 @@ pub(super) async fn load(
     app: &App,
     asker: &Asker,
     arguments: JsonObject,
+    mut progress: Progress,
 ) -> Result<CallToolResult, ApiError> {
     let text = Value::Object(known(arguments, &LOAD_FIELDS)?).to_string();
     let request = {
@@ -153,7 +162,9 @@ pub(super) async fn load(
     };
     let until = Until::of(app);
     let mut engine = app.engine(asker);
-    let loaded = until.run(engine.load(request, until.deadline)).await?;
+    let name = if request.alias.is_empty() { &request.model } else { &request.alias }.clone();
+    let work = until.run(engine.load(request, until.deadline));
+    let loaded = progress.beside((app, asker), &name, work).await?;
     let status = loaded.model.unwrap_or_default();
     let context = status.context_tokens_max;
     let model = shown(status);
@@ -185,6 +196,11 @@ fn shown(status: v1::ModelStatus) -> (String, &'static str) {
     let shown = v1::ShowResponse { status: Some(status), ..v1::ShowResponse::default() };
     let model = model_of_show(String::new(), shown);
     (model.id, model.state)
+}
+
+/// The model that a call names; empty where it names none.
+fn model_of(arguments: &JsonObject) -> String {
+    arguments.get("model").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// The body of a request to the route that does the same.

@@ -34,12 +34,14 @@ pub(super) async fn infer(
         plan::chat(Fields::of_body(body::parse(&text)?, of_app.config.lenient)?, &of_app.config, &id)
     };
     let plan = tokio::task::spawn_blocking(plan).await;
-    let plan = plan.unwrap_or_else(|e| Err(ApiError::internal(&format!("reading arguments: {e}"))))?;
+    let mut plan = plan.unwrap_or_else(|e| Err(ApiError::internal(&format!("reading arguments: {e}"))))?;
+    plan.requests.iter_mut().for_each(|request| request.load_progress = progress.is_wanted());
     let total = plan.requests.first().and_then(|request| request.stop.as_ref()?.max_tokens).map(f64::from);
     let mut generation = Generation::start(app, asker, plan).await?;
     let (mut choice, mut room) = (CollectedChoice::default(), app.answers.room());
     while let Some(event) = generation.next().await {
         match event? {
+            Event::Loading(load) => progress.loads(&load.model, load.percent, load.waits).await,
             Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 room.grow(delta.text.len() + delta.reasoning.len())?;

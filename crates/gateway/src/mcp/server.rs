@@ -89,11 +89,11 @@ impl Server {
         let arguments = request.arguments.unwrap_or_default();
         match tool {
             Name::Infer => infer::infer(&self.app, asker, arguments, progress).await,
-            Name::Embed => calls::embed(&self.app, asker, arguments).await,
-            Name::Rerank => calls::rerank(&self.app, asker, arguments).await,
+            Name::Embed => calls::embed(&self.app, asker, arguments, progress).await,
+            Name::Rerank => calls::rerank(&self.app, asker, arguments, progress).await,
             Name::ListModels => calls::list_models(&self.app, asker, arguments).await,
             Name::Pull => calls::pull(&self.app, asker, arguments, progress).await,
-            Name::Load => calls::load(&self.app, asker, arguments).await,
+            Name::Load => calls::load(&self.app, asker, arguments, progress).await,
             Name::Unload => calls::unload(&self.app, asker, arguments).await,
         }
     }

@@ -111,6 +111,7 @@ pub(super) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         old_calls: false,
         line_limits: None,
         offered: None,
+        until: None,
     };
     let (nothing, thinks, bare, shortened) = (false, false, None, false);
     Ok(Asked { plan, nothing, thinks, num_ctx: options.num_ctx, bare, shortened })

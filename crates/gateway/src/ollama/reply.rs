@@ -171,7 +171,7 @@ impl Shape for Reply {
     fn event(&mut self, _: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             // Tools of MCP servers are not offered here.
-            Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
+            Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { delta, .. } => {
                 self.calls.add_calls(delta.tool_calls);
                 let (text, thinking, logprobs) = (delta.text, delta.reasoning, delta.logprobs);

@@ -68,7 +68,7 @@ pub(crate) async fn collect<S: Shape>(
     let mut room = app.answers.room();
     while let Some(event) = generation.next().await {
         match event? {
-            Event::Started { .. } => {}
+            Event::Loading(_) | Event::Started { .. } => {}
             Event::Server(call) => {
                 let held = call.outcome.as_ref().map_or(0, |outcome| outcome.text.len());
                 room.grow(call.arguments.len() + held)?;

@@ -45,7 +45,7 @@ async fn run(app: &App, asker: &Asker, peer: Option<Peer>, received: Received) -
     let id = asker.id.clone();
     let read = move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id);
     let (mut plan, room) = received.into(read).await?;
-    offer(app, asker, &mut plan, None).await;
+    offer(app, asker, &mut plan, None).await?;
     let shape = Chat {
         opened: vec![false; plan.choices as usize],
         logprobs: plan.requests.iter().any(|request| request.logprobs),
@@ -255,7 +255,7 @@ impl Shape for Chat {
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
             // A stream has none.
-            Event::Started { .. } | Event::Scored { .. } => {}
+            Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } => {}
             Event::Server(call) => {
                 self.open(head, used, 0, frames);
                 // With a choice, as every chunk that clients know has one.

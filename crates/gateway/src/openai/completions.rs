@@ -116,7 +116,7 @@ impl Shape for Text {
 
     fn event(&mut self, head: &Head, used: &UsageCount, event: Event, frames: &mut Frames) {
         match event {
-            Event::Started { .. } | Event::Server(_) => {}
+            Event::Loading(_) | Event::Started { .. } | Event::Server(_) => {}
             Event::Scored { index, scored } => {
                 let Some(top) = self.logprobs.top.filter(|_| self.logprobs.with_prompt) else { return };
                 for index in index..index + self.choices {

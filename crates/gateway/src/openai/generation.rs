@@ -25,6 +25,8 @@ use crate::{
 /// What happened to the choice of that index.
 #[derive(Debug)]
 pub(crate) enum Event {
+    /// The model is on its way, and the request has asked to hear of that.
+    Loading(v1::Loading),
     /// The engine has taken a prompt up, whose choices begin with that index. Most shapes show nothing of it.
     Started { index: u32, started: Box<v1::Started> },
     /// Log probabilities of the prompt's tokens came; those of its first, which has none, before all others. The choices of
@@ -69,6 +71,7 @@ pub(crate) struct Generation {
     cut: Option<u32>,          // the choice that a limit has just ended
     cuts: Vec<bool>,           // by index: ended by a limit
     turns: Option<Box<Turns>>, // of an answer that may call tools of MCP servers
+    hears_loads: bool,
     engine: Engine,
 }
 
@@ -76,13 +79,14 @@ impl Generation {
     /// Starts the plan's requests, and waits until the engine has accepted as many as run at the same time.
     pub(crate) async fn start(app: &App, asker: &Asker, mut plan: Plan) -> Result<Generation, ApiError> {
         app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
-        let until = Until::of(app);
+        let until = plan.until.unwrap_or_else(|| Until::of(app));
         let deadline = until.deadline;
         let engine = app.engine(asker);
         let mut turns = None;
         if let (Some(offered), [request]) = (plan.offered, &plan.requests[..]) {
             turns = Some(Box::new(Turns::new(offered, request.clone())));
         }
+        let hears_loads = plan.requests.iter().any(|request| request.load_progress);
         let of_turns = engine.clone();
         let (prompts, sent) = (plan.requests.len(), Arc::new(plan.sent));
         let mut waiting = prompts.min(app.config.prompts_running_max);
@@ -108,6 +112,7 @@ impl Generation {
             cut: None,
             cuts: vec![false; prompts * plan.choices as usize],
             turns,
+            hears_loads,
             engine: of_turns,
         };
         // A prompt that says much while another is not accepted is answered.
@@ -236,6 +241,7 @@ impl Generation {
                 }
                 Ok(Some(Event::Started { index: prompt * self.choices, started: Box::new(started) }))
             }
+            infer_event::Event::Loading(loading) if self.hears_loads => Ok(Some(Event::Loading(loading))),
             event if self.model.is_empty() => {
                 Err(ApiError::internal(&format!("the engine began with {event:?}")))
             }

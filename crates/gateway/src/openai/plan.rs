@@ -12,6 +12,7 @@ use crate::{
     request::{either, keep_alive, model, priority},
     request_id::RequestId,
     unsupported,
+    until::Until,
 };
 
 /// OpenAI's default for completions; a chat goes on for as long as the context lasts.
@@ -34,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) line_limits: Option<LineLimits>,
     /// Tools of MCP servers that its model is told of.
     pub(crate) offered: Option<Offered>,
+    /// How long it may go on, where that has begun before the engine is asked.
+    pub(crate) until: Option<Until>,
 }
 
 impl Plan {
@@ -212,6 +215,7 @@ pub(crate) fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Re
         old_calls: false,
         line_limits: None,
         offered: None,
+        until: None,
     })
 }
 

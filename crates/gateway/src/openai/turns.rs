@@ -12,9 +12,11 @@ use serde_json::json;
 use crate::{
     app::App,
     asker::Asker,
+    error::ApiError,
     limits::{CHAT_TOOLS_MAX, MCP_CALLS_OF_TURN_MAX, MCP_CALLS_RUNNING_MAX, MCP_TOOLS_MAX, MCP_TURNS_MAX},
     openai::{generation::Event, plan::Plan},
     select::sole,
+    until::Until,
 };
 
 /// Tools that a request's model is told of.
@@ -37,10 +39,19 @@ pub(crate) struct ServerCall {
 }
 
 /// Adds the servers' tools to a chat that can use them: one answer, whose tools are the model's to choose or required, by a
-/// model that calls tools; at most `calls_max` calls of them are made. Elsewhere nothing changes.
-pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan, calls_max: Option<u32>) {
-    let Some(servers) = &app.mcp_servers else { return };
-    let [request] = &mut plan.requests[..] else { return };
+/// model that calls tools; at most `calls_max` calls of them are made. Servers that are starting are waited for. Elsewhere nothing
+/// changes.
+///
+/// # Errors
+/// Of the wait: the request's time is over.
+pub(crate) async fn offer(
+    app: &App,
+    asker: &Asker,
+    plan: &mut Plan,
+    calls_max: Option<u32>,
+) -> Result<(), ApiError> {
+    let Some(servers) = &app.mcp_servers else { return Ok(()) };
+    let [request] = &mut plan.requests[..] else { return Ok(()) };
     let choice = request.tool_use.as_ref().map_or(ToolChoice::Unspecified, v1::ToolUse::choice);
     let chosen = matches!(choice, ToolChoice::None | ToolChoice::Named);
     if plan.choices != 1
@@ -49,17 +60,23 @@ pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan, calls_max: 
         || request.constraint.is_some()
         || request.prompt_logprobs.is_some()
     {
-        return;
+        return Ok(());
     }
-    let Some(Prompt::Chat(chat)) = &mut request.prompt else { return };
-    if chat.continue_final_message {
-        return;
+    let Some(Prompt::Chat(chat)) = &mut request.prompt else { return Ok(()) };
+    if chat.continue_final_message || !calls_tools(app, asker, &request.model).await {
+        return Ok(());
     }
+    let until = plan.until.insert(Until::of(app));
+    let started = async {
+        servers.started().await;
+        Ok::<_, ApiError>(())
+    };
+    until.run(started).await?;
     let mut tools = servers.tools(MCP_TOOLS_MAX.min(CHAT_TOOLS_MAX.saturating_sub(chat.tools_json.len())));
     // A client's own tool of that name is the one that is meant.
     tools.retain(|tool| !chat.tools_json.iter().any(|own| names(own, &tool.name)));
-    if tools.is_empty() || !calls_tools(app, asker, &request.model).await {
-        return;
+    if tools.is_empty() {
+        return Ok(());
     }
     chat.tools_json.extend(tools.iter().map(|tool| {
         let function =
@@ -67,6 +84,7 @@ pub(crate) async fn offer(app: &App, asker: &Asker, plan: &mut Plan, calls_max: 
         json!({"type": "function", "function": function}).to_string()
     }));
     plan.offered = Some(Offered { servers: Arc::clone(servers), tools, calls_max });
+    Ok(())
 }
 
 /// Whether a tool of the client's has that name.

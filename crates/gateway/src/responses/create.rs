@@ -91,7 +91,7 @@ pub(crate) async fn handle(
     let read =
         move |fields: Fields<'_>, config: &Config| request::read(fields, config, &id, &found.known(), keeps);
     let (Read { mut plan, asked, truncates, server_calls_max }, room) = received.into(read).await?;
-    offer(&app, &asker, &mut plan, server_calls_max).await;
+    offer(&app, &asker, &mut plan, server_calls_max).await?;
     // What is to be kept of the request is held as long as the answer.
     let mut held = app.answers.room();
     held.grow(asked.items.iter().map(|item| item.json.len()).sum())?;

@@ -463,7 +463,7 @@ impl Shape for Reply {
     fn event(&mut self, head: &Head, _: &UsageCount, event: Event, frames: &mut Frames) {
         self.begin(head, frames);
         match event {
-            Event::Started { .. } | Event::Scored { .. } => {}
+            Event::Loading(_) | Event::Started { .. } | Event::Scored { .. } => {}
             Event::Server(call) => self.server(&call, frames),
             Event::Delta { delta, .. } => {
                 self.grow(&delta);

@@ -482,9 +482,9 @@ impl Engine for Service {
         if request.kv_bytes == 1 {
             return Err(Status::resource_exhausted("model a-stored: needs 9 bytes, 1 is free"));
         }
-        let status =
-            v1::ModelStatus { name: request.model, ..ready_stats().models.remove(0).status.unwrap() };
-        Ok(Response::new(v1::LoadResponse { model: Some(status), load_ms: 7, clamped: String::new() }))
+        let ready = ready_stats().models.remove(0).status.unwrap();
+        let model = Some(v1::ModelStatus { name: request.model, ..ready });
+        self.after_obstacle("", v1::LoadResponse { model, load_ms: 7, ..Default::default() }).await
     }
 
     async fn load_adapter(

@@ -29,6 +29,7 @@ use crate::{
     PATIENCE,
     fake::{Fake, Script, Step, delta, finished, hello, ready_stats, started},
     http::{Answer, Live, get, json_request, post},
+    mcp::{Client, loading},
     script,
 };
 
@@ -152,6 +153,26 @@ async fn stream(http: SocketAddr, question: &str) -> Live {
 fn halves(_: &InferRequest) -> Result<Vec<Step>, Status> {
     let rest = [Step::Gate, delta(0, "half"), finished(0, FinishReason::Stop, 2)];
     Ok([started(), delta(0, "one ")].into_iter().chain(rest).collect())
+}
+
+#[tokio::test]
+async fn an_engine_that_only_tells_how_its_load_goes_has_not_begun() {
+    // Each fails after it has said so, but the last that is asked.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let script = script(move |request| {
+        assert!(request.load_progress);
+        let fails = Step::Fail(Status::unavailable("it failed to load"));
+        match asked.fetch_add(1, SeqCst) {
+            0 => Ok(vec![loading(10, false), fails]),
+            _ => Ok([vec![loading(0, false)], hello(request)?].concat()),
+        }
+    });
+    let fleet = Fleet::start(2, script).await;
+    let client = Client::at(fleet.http, None).await;
+    let params = json!({"name": "hanzo_infer", "arguments": {"model": "m", "prompt": "hi"}, "_meta": {"progressToken": 1}});
+    let answer = client.ask("tools/call", params).await.pop().unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "Hello", "{answer}");
+    assert_eq!(fleet.seen(), [1, 1]);
 }
 
 #[tokio::test]

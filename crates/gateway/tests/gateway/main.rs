@@ -20,6 +20,7 @@ mod http;
 mod keys;
 mod llamacpp;
 mod mcp;
+mod mcp_tools;
 mod models;
 mod ollama;
 mod ollama_create;

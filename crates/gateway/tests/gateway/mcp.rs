@@ -1,5 +1,7 @@
 //! MCP over HTTP: what each method answers, what a call holds and lets go, whose sessions are whose, and how many there are.
 
+use std::net::SocketAddr;
+
 use hanzo_engine_access::{KeysFile, Record};
 use http_body_util::Full;
 use hyper::Request;
@@ -7,26 +9,30 @@ use serde_json::{Value, json};
 
 use crate::{
     Server,
-    fake::{Script, Step, finished, hello, started},
+    fake::{Script, Step, finished, hello, ready_stats, started},
     http::{Answer, Live, get, json_request, send},
     script,
 };
 use hanzo_engine_proto::v1::{self, FinishReason, infer_event::Event, infer_request::Prompt};
 
 /// A client in the protocol's version of sessions.
-struct Client<'a> {
-    server: &'a Server,
+pub(crate) struct Client {
+    address: SocketAddr,
     session: Option<String>,
     key: Option<String>,
 }
 
-impl<'a> Client<'a> {
-    async fn open(server: &'a Server) -> Client<'a> {
-        Client::with_key(server, None).await
+impl Client {
+    async fn open(server: &Server) -> Client {
+        Client::at(server.address, None).await
     }
 
-    async fn with_key(server: &'a Server, key: Option<&str>) -> Client<'a> {
-        let mut client = Client { server, session: None, key: key.map(str::to_owned) };
+    async fn with_key(server: &Server, key: Option<&str>) -> Client {
+        Client::at(server.address, key).await
+    }
+
+    pub(crate) async fn at(address: SocketAddr, key: Option<&str>) -> Client {
+        let mut client = Client { address, session: None, key: key.map(str::to_owned) };
         let answer = client.send(&initialize()).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         client.session = answer.header("mcp-session-id").map(str::to_owned);
@@ -50,11 +56,11 @@ impl<'a> Client<'a> {
     }
 
     async fn send(&self, body: &Value) -> Answer {
-        send(self.server.address, self.request(body)).await
+        send(self.address, self.request(body)).await
     }
 
     /// The messages that come of a request, the answer last.
-    async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
+    pub(crate) async fn ask(&self, method: &str, params: Value) -> Vec<Value> {
         let answer = self.send(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
         messages(&answer.text)
@@ -119,6 +125,73 @@ async fn a_tool_answers_what_the_engine_says_and_tells_how_far_it_is() {
         client.ask("tools/call", json!({"name": "hanzo_infer", "arguments": {"prompt": "hi"}})).await.len(),
         1
     );
+}
+
+/// How far a model's load is, as a generation tells it.
+pub(crate) fn loading(percent: u32, waits: bool) -> Step {
+    Step::Send(Event::Loading(v1::Loading { model: "a-stored".to_owned(), percent, waits, left_ms: None }))
+}
+
+#[tokio::test]
+async fn a_client_hears_how_the_load_goes_that_its_answer_waits_for() {
+    let server = Server::start(script(|request| {
+        let load = [loading(0, true), loading(40, false)].into_iter().filter(|_| request.load_progress);
+        let rest = [started(), token("Hel"), token("lo"), finished(0, FinishReason::Stop, 2)];
+        Ok(load.chain([Step::Gate]).chain(rest).collect())
+    }))
+    .await;
+    let client = Client::open(&server).await;
+    server.fake.release();
+    let call = json!({"name": "hanzo_infer", "arguments": {"model": "a-stored", "prompt": "hi"}});
+    // Who has not asked hears nothing, and neither does the engine's stream.
+    assert_eq!(client.ask("tools/call", call.clone()).await.len(), 1);
+    server.fake.release();
+    let mut told = call;
+    told["_meta"] = json!({"progressToken": "t"});
+    let mut said = client.ask("tools/call", told).await;
+    assert_eq!(said.pop().unwrap()["result"]["content"][0]["text"], "Hello");
+    let heard: Vec<(f64, &str)> = said
+        .iter()
+        .map(|one| &one["params"])
+        .map(|one| (one["progress"].as_f64().unwrap(), one["message"].as_str().unwrap_or_default()))
+        .collect();
+    assert!(heard.is_sorted_by(|a, b| a.0 < b.0), "{heard:?}");
+    assert_eq!(heard[0].1, "a-stored waits until other models have made room for it");
+    assert!(heard[0].0 < 1.0 && said[0]["params"].get("total").is_none(), "{said:?}");
+    // What was written has nothing of the load in it.
+    let written: String = heard.iter().filter(|(at, _)| *at >= 1.0).map(|(_, text)| *text).collect();
+    assert_eq!(written, "Hello");
+}
+
+#[tokio::test]
+async fn so_does_one_whose_vectors_scores_or_load_wait() {
+    let server = Server::start(script(hello)).await;
+    server.fake.obstruct(|_| Some(Step::Gate));
+    let client = Client::open(&server).await;
+    let stats = |state: v1::ModelState, load_progress: f32| {
+        let mut stats = ready_stats();
+        let status = stats.models[0].status.as_mut().unwrap();
+        (status.name, status.load_progress) = ("a-stored".to_owned(), load_progress);
+        status.set_state(state);
+        stats
+    };
+    for (tool, arguments) in [
+        // The store knows it by this name too.
+        ("hanzo_embed", json!({"model": "x/other", "input": "a"})),
+        ("hanzo_rerank", json!({"model": "a-stored", "query": "q", "documents": ["a", "b"]})),
+        ("hanzo_load", json!({"model": "a-stored"})),
+    ] {
+        server.fake.set_stats(Ok(stats(v1::ModelState::Loading, 0.4)));
+        let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "t"}});
+        let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+        let mut live = Live::open(server.address, client.request(&call)).await;
+        let begun = live.read_until("a-stored is loading: 40 %").await;
+        assert!(begun.contains("notifications/progress"), "{tool}: {begun}");
+        server.fake.set_stats(Ok(stats(v1::ModelState::Ready, 1.0)));
+        server.fake.release();
+        let answer = messages(&live.rest().await.text).pop().unwrap();
+        assert_eq!(answer["result"]["isError"], false, "{tool}: {answer}");
+    }
 }
 
 #[tokio::test]
@@ -259,9 +332,10 @@ async fn pages_of_others_other_hosts_and_what_is_no_message_are_refused_in_the_p
         let answer = send(server.address, request).await;
         assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (status, Some(code)));
     }
-    let gone = Client { server: &server, session: Some("none".to_owned()), key: None }.send(&list).await;
+    let gone =
+        Client { address: server.address, session: Some("none".to_owned()), key: None }.send(&list).await;
     assert_eq!((gone.status, &gone.json()["error"]["data"]["code"]), (404, &json!("session_not_found")));
-    let none = Client { server: &server, session: None, key: None }.send(&list).await;
+    let none = Client { address: server.address, session: None, key: None }.send(&list).await;
     assert_eq!((none.status, none.json()["error"]["code"].as_i64()), (400, Some(-32000)));
     assert_eq!(get(server.address, "/mcp").await.status, 406);
 }
@@ -278,7 +352,7 @@ async fn keys_decide_who_sees_which_tools_and_a_session_is_its_openers() {
     let plain = key("plain", &|record| record.concurrency = Some(1));
     let admin = key("admin", &|record| record.admin = true);
     let server = Server::with(endless(), |config| config.api_keys_file = Some(file.clone())).await;
-    let nobody = Client { server: &server, session: None, key: None }.send(&initialize()).await;
+    let nobody = Client { address: server.address, session: None, key: None }.send(&initialize()).await;
     assert_eq!((nobody.status, &nobody.json()["error"]["data"]["code"]), (401, &json!("invalid_api_key")));
 
     let client = Client::with_key(&server, Some(&plain)).await;
@@ -288,7 +362,8 @@ async fn keys_decide_who_sees_which_tools_and_a_session_is_its_openers() {
     assert_eq!(tools(operator.result("tools/list", json!({})).await), 7);
     let refused = client.call("hanzo_pull", json!({"model": "a/b"})).await;
     assert_eq!(refused["_meta"]["hanzo.ai/error"]["code"], "insufficient_permissions", "{refused}");
-    let stolen = Client { server: &server, session: operator.session.clone(), key: Some(plain.clone()) };
+    let stolen =
+        Client { address: server.address, session: operator.session.clone(), key: Some(plain.clone()) };
     assert_eq!(stolen.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})).await.status, 404);
 
     // A call counts as one of the key's while it runs, and lists do not count.
@@ -312,7 +387,7 @@ async fn sessions_are_bounded_and_an_idle_one_makes_room() {
     assert_eq!((second.send(&ping).await.status, first.send(&ping).await.status), (404, 200));
     let mut other = Live::open(server.address, third.request(&long_call(1))).await;
     other.read_until("notifications/progress").await;
-    let full = Client { server: &server, session: None, key: None }.send(&initialize()).await;
+    let full = Client { address: server.address, session: None, key: None }.send(&initialize()).await;
     assert_eq!((full.status, full.header("retry-after")), (503, Some("1")));
 }
 
