@@ -12,51 +12,123 @@ use crate::{
 pub(crate) const ORDER: [&str; 9] =
     ["penalties", "dry", "top_n_sigma", "top_k", "temperature", "typ_p", "top_p", "min_p", "xtc"];
 
+/// How each is written where they are one text, a letter each.
+const LETTERS: [(char, &str); 10] = [
+    ('e', "penalties"),
+    ('d', "dry"),
+    ('s', "top_n_sigma"),
+    ('k', "top_k"),
+    ('t', "temperature"),
+    ('y', "typ_p"),
+    ('p', "top_p"),
+    ('m', "min_p"),
+    ('x', "xtc"),
+    ('i', "infill"),
+];
+/// Which orders can be kept besides.
+const ORDERS: &str = "top_n_sigma and top_k may also come after the temperature, and the temperature after typ_p, top_p, min_p and xtc where it \
+                      is 1, where those that come before it change nothing (1, 1, 0 and 0), or where of them min_p alone does, the temperature is \
+                      given and dynatemp_range is 0; at a temperature of 0 it may come after top_p and min_p";
+
+/// What a name stands for, in whatever way llama.cpp takes it; none: it is known, and does nothing here.
+fn meant(name: &str) -> Result<Option<&'static str>, ()> {
+    let bare = |name: &str| name.to_lowercase().replace(['_', '-'], "");
+    let name = match &*bare(name) {
+        // Of its own the first does nothing: a middle ends where the model ends it, or at a limit. The other has left llama.cpp.
+        "infill" | "tfsz" => return Ok(None),
+        "typicalp" | "typ" => "typp".to_owned(),
+        "nucleus" => "topp".to_owned(),
+        "temp" => "temperature".to_owned(),
+        name => name.to_owned(),
+    };
+    ORDER.iter().find(|known| bare(known) == name).map(|known| Some(*known)).ok_or(())
+}
+
+/// Those that the field names, in its order.
+fn named(field: &Field) -> Result<Vec<&'static str>, ApiError> {
+    let mut named = Vec::new();
+    let mut add = |one: &Field, said: &str, name: Result<Option<&'static str>, ()>, known: String| {
+        let name = name.map_err(|()| one.error(format!("{} is not among {known}", quote(said))))?;
+        if name.is_some_and(|name| named.contains(&name)) {
+            return Err(one.error(format!("{} comes twice", quote(said))));
+        }
+        named.extend(name);
+        Ok(())
+    };
+    if field.value().is_string() {
+        for letter in field.text()?.chars() {
+            let name = LETTERS.iter().find(|known| known.0 == letter).ok_or(());
+            let known = || LETTERS.map(|(letter, name)| format!("{letter} ({name})")).join(", ");
+            add(field, &letter.to_string(), name.and_then(|(_, name)| meant(name)), known())?;
+        }
+        return Ok(named);
+    }
+    for one in field.list()? {
+        let name = one.text()?;
+        add(&one, &name, meant(&name), format!("{} and infill", ORDER.join(", ")))?;
+    }
+    Ok(named)
+}
+
+/// Whether it changes nothing, as the request has it. What it leaves open may be the model's own.
+fn is_off(name: &str, sampling: &v1::Sampling) -> bool {
+    match name {
+        "penalties" => {
+            sampling.repetition_penalty == Some(1.0)
+                && sampling.frequency_penalty == Some(0.0)
+                && sampling.presence_penalty == Some(0.0)
+        }
+        "dry" => sampling.dry_multiplier.unwrap_or(0.0) == 0.0,
+        "top_n_sigma" => sampling.top_n_sigma.unwrap_or(0.0) == 0.0,
+        "top_k" => sampling.top_k == Some(0),
+        "temperature" => sampling.temperature == Some(1.0) && sampling.dynatemp_range.unwrap_or(0.0) == 0.0,
+        "typ_p" => sampling.typical_p == Some(1.0),
+        "top_p" => sampling.top_p == Some(1.0),
+        "min_p" => sampling.min_p == Some(0.0),
+        "xtc" => sampling.xtc_probability.unwrap_or(0.0) == 0.0,
+        _ => false,
+    }
+}
+
+/// Has those that are on in an order that the engine's can say.
+fn order(on: &[&str], sampling: &mut v1::Sampling) -> Result<(), ApiError> {
+    let refused = |first: &str, then: &str| {
+        let order = ORDER.join(", ");
+        let problem =
+            format!("{first} before {then} is not supported by this build; the order is {order}; {ORDERS}");
+        Err(ApiError::unsupported("samplers", problem))
+    };
+    let place = |name: &str| ORDER.iter().position(|known| **known == *name);
+    let others: Vec<&str> = on.iter().copied().filter(|name| *name != "temperature").collect();
+    if let Some(pair) = others.windows(2).find(|pair| place(pair[0]) > place(pair[1])) {
+        return refused(pair[0], pair[1]);
+    }
+    let Some(at) = on.iter().position(|name| *name == "temperature") else { return Ok(()) };
+    let fixed = sampling.temperature.filter(|_| sampling.dynatemp_range.unwrap_or(0.0) == 0.0);
+    for name in &on[..at] {
+        match (*name, fixed, sampling.min_p) {
+            // What looks at logits alone, or keeps the first of them, is the same before a temperature and after.
+            ("penalties" | "dry" | "top_n_sigma" | "top_k", ..) => {}
+            // They leave the most likely.
+            ("top_p" | "min_p", Some(0.0), _) => {}
+            // As the request leaves it, it is off there; and here nothing but the most likely is looked for.
+            ("typ_p", Some(0.0), _) if sampling.typical_p.is_none() => {}
+            // A bound on p/max before a temperature is a power of it on what comes after.
+            ("min_p", Some(heat), Some(bound)) => sampling.min_p = Some(bound.powf(heat.recip())),
+            _ => return refused(name, "temperature"),
+        }
+    }
+    match on[at..].iter().find(|name| matches!(**name, "penalties" | "dry")) {
+        Some(late) => refused("temperature", late),
+        None => Ok(()),
+    }
+}
+
 /// Turns off what the field does not name.
 pub(super) fn apply(field: Field, sampling: &mut v1::Sampling) -> Result<(), ApiError> {
-    let mut named: Vec<&str> = Vec::new();
-    for one in field.list()? {
-        let name = match &*one.text()? {
-            // Of its own the first does nothing: a middle ends where the model ends it, or at a limit. The other has left llama.cpp.
-            "infill" | "tfs_z" => continue,
-            "typical_p" => "typ_p",
-            name => *ORDER.iter().find(|known| **known == name).ok_or_else(|| {
-                one.error(format!("{} is not among {} and infill", quote(name), ORDER.join(", ")))
-            })?,
-        };
-        if named.contains(&name) {
-            return Err(one.error(format!("{} comes twice", quote(name))));
-        }
-        named.push(name);
-    }
-    let place = |name: &str| ORDER.iter().position(|known| *known == name);
-    // What looks at logits alone, or keeps the first of them, is the same before a temperature and after.
-    let rest = || named.iter().filter(|name| **name != "temperature");
-    let mut sorted = rest().is_sorted_by_key(|name| place(name));
-    let heat = named.iter().position(|name| *name == "temperature").unwrap_or(0);
-    let fixed = sampling.temperature.filter(|_| sampling.dynatemp_range.unwrap_or(0.0) == 0.0);
-    for name in named.iter().take(heat) {
-        sorted &= match (*name, fixed) {
-            // Greedy, or no temperature at all.
-            (_, Some(0.0 | 1.0)) | ("penalties" | "dry" | "top_n_sigma" | "top_k", _) => true,
-            // A bound on p/max before a temperature is a power of it on what comes after.
-            ("min_p", Some(heat)) => {
-                sampling.min_p = sampling.min_p.map(|p| p.powf(heat.recip()));
-                sampling.min_p.is_some()
-            }
-            _ => false,
-        };
-    }
-    for name in named.iter().skip(heat + 1) {
-        sorted &= !matches!(*name, "penalties" | "dry") || !named.contains(&"temperature");
-    }
-    if !sorted {
-        let order = ORDER.join(", ");
-        return Err(ApiError::unsupported(
-            "samplers",
-            format!("this order is not supported by this build; theirs is {order}"),
-        ));
-    }
+    let named = named(&field)?;
+    let on: Vec<&str> = named.iter().copied().filter(|name| !is_off(name, sampling)).collect();
+    order(&on, sampling)?;
     let off = |name: &str| !named.contains(&name);
     if off("penalties") {
         sampling.repetition_penalty = Some(1.0);
@@ -111,6 +183,66 @@ mod tests {
     }
 
     #[test]
+    fn they_are_named_as_llama_cpp_takes_them() {
+        for samplers in
+            [json!("kpt"), json!(["top-k", "nucleus", "temp"]), json!(["TOPK", "top_p", "temperature"])]
+        {
+            let on = read(
+                json!({"top_k": 7, "top_p": 1.0, "temperature": 0.5, "min_p": 0.3, "samplers": samplers}),
+            );
+            let on = on.unwrap();
+            assert_eq!((on.top_k, on.temperature, on.min_p), (Some(7), Some(0.5), Some(0.0)), "{samplers}");
+        }
+    }
+
+    #[test]
+    fn a_temperature_may_come_last_where_that_changes_nothing_or_can_be_said() {
+        let theirs = json!([
+            "penalties",
+            "dry",
+            "top_n_sigma",
+            "top_k",
+            "typ_p",
+            "top_p",
+            "min_p",
+            "xtc",
+            "temperature"
+        ]);
+        for (temperature, typical_p, top_p, xtc, min_p, expected) in [
+            (1.0, 0.5, 0.9, 0.5, 0.25, Ok(0.25)),
+            (0.5, 1.0, 1.0, 0.0, 0.25, Ok(0.0625)),
+            (0.5, 1.0, 1.0, 0.0, 0.0, Ok(0.0)),
+            (0.0, 1.0, 0.9, 0.0, 0.25, Ok(0.25)),
+            (0.5, 1.0, 0.9, 0.0, 0.25, Err("top_p before temperature")),
+            (0.5, 0.5, 1.0, 0.0, 0.25, Err("typ_p before temperature")),
+            (0.5, 1.0, 1.0, 0.5, 0.25, Err("xtc before temperature")),
+            // They may leave the most likely out.
+            (0.0, 0.5, 1.0, 0.0, 0.0, Err("typ_p before temperature")),
+            (0.0, 1.0, 1.0, 0.5, 0.0, Err("xtc before temperature")),
+        ] {
+            let read = read(json!({
+                "temperature": temperature, "typical_p": typical_p, "top_p": top_p, "xtc_probability": xtc,
+                "min_p": min_p, "samplers": theirs,
+            }));
+            match (&read, expected) {
+                (Ok(sampling), Ok(bound)) => assert_eq!(sampling.min_p, Some(bound), "{temperature}"),
+                (Err(error), Err(says)) => {
+                    let said = error.message();
+                    assert!(said.contains(says) && said.contains("the order is penalties, dry"), "{said}");
+                    assert!(said.ends_with("top_p and min_p"), "cut off: {said}");
+                }
+                _ => panic!("{temperature} {typical_p} {top_p} {xtc}: {read:?}"),
+            }
+        }
+        read(json!({"temperature": 0.0, "samplers": theirs})).unwrap();
+        // A model's own may be anything.
+        let open = read(json!({"temperature": 0.5, "samplers": ["top_p", "temperature"]})).unwrap_err();
+        assert!(open.message().contains("top_p before temperature"), "{open:?}");
+        let heat = read(json!({"min_p": 0.1, "samplers": ["min_p", "temperature"]})).unwrap_err();
+        assert!(heat.message().contains("min_p before temperature"), "{heat:?}");
+    }
+
+    #[test]
     fn an_order_that_cannot_be_kept_is_refused() {
         for samplers in [
             json!(["top_p", "top_k"]),
@@ -118,7 +250,7 @@ mod tests {
             json!(["temperature", "penalties"]),
             json!(["top_k", "top_k"]),
             json!(["mystery"]),
-            json!("kp"),
+            json!("kz"),
             json!([7]),
         ] {
             let problem = read(json!({"temperature": 0.7, "samplers": samplers})).unwrap_err();
