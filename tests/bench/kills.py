@@ -5,7 +5,8 @@
 It shows, for each way: how long the model's own requests took to end with an error event, how long until it answered again, the other
 model's p99 of the time between tokens in those seconds beside undisturbed ones, and at the end the daemon's open files, tasks and resident
 set beside those of the beginning, and which processes are left when the daemon itself is killed. Ends with 1 where a request of the other
-model failed, one of the victim's hung or ended without an error, the victim did not come back, or a process was left. Only the standard
+model failed, one of the victim's hung, or ended neither with an error event nor, before anything was sent, with 503 and Retry-After, the
+victim did not come back, or a process was left. Only the standard
 library is needed."""
 import argparse, collections, http.client, json, os, re, resource, signal, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
@@ -60,9 +61,11 @@ class Client(threading.Thread):
     def run(self):
         while not self.over.is_set():
             try:
-                self.seen.append((time.monotonic(), self.ask()))
+                ended = self.ask()
             except OSError as error:
-                self.seen.append((time.monotonic(), repr(error)))
+                ended = repr(error)
+            # When it has ended: a request that was under way when its worker went is the one that tells.
+            self.seen.append((time.monotonic(), ended))
             if self.seen[-1][1] != "end":
                 time.sleep(0.05)
 
@@ -73,7 +76,8 @@ class Client(threading.Thread):
         answer = connection.getresponse()
         if answer.status != 200:
             answer.read()
-            return f"status {answer.status}"
+            again = "" if answer.status != 503 or answer.getheader("retry-after") else " without Retry-After"
+            return f"status {answer.status}{again}"
         said = "cut off"
         while line := answer.readline():
             if line.startswith(b"data: [DONE]"):
@@ -164,7 +168,7 @@ def main():
             strike(way, pid)
             if way == "memory":
                 crowd(ports["HTTP"], victim)
-            last = lambda client: next(((at, what) for at, what in list(client.seen) if at > before and what != "token"), None)
+            last = lambda client: next(((at, what) for at, what in list(client.seen) if at > before and what not in ("token", "end")), None)
             if not until(HANGS_S, lambda: all(last(client) for client in clients[victim])):
                 wrong.append(f"round {number}, {way}: a request hung")
                 continue

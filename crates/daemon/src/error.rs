@@ -141,8 +141,11 @@ pub(crate) enum Error {
     /// The model or the daemon left before the request ended.
     #[error("{what} before the request had ended")]
     Stopped { what: &'static str },
-    /// The worker died under the request.
-    #[error("the model's worker failed; the log has more under {error_id}")]
+    /// The worker died under the request, which may be why.
+    #[error(
+        "the model's worker failed while it had the request, and is started again; the request can be sent again, and the log has \
+         more under {error_id}"
+    )]
     Worker { error_id: String },
     /// The model's numbers left what it can compute with.
     #[error(
@@ -294,7 +297,9 @@ impl Error {
             | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } | E::Busy { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
-            E::Worker { .. } | E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
+            // Not UNAVAILABLE: what may have ended a worker is not given to another daemon's without its client's wish.
+            E::Worker { .. } => Code::Aborted,
+            E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
             E::Deadline | E::Request(RequestError::Interrupted) => Code::DeadlineExceeded,
             E::Store(error) => store_code(error),
             E::Pull(error) => pull_code(error),
@@ -335,6 +340,7 @@ impl Error {
             Error::Loading { .. }
             | Error::Unloading { .. }
             | Error::Busy { .. }
+            | Error::Worker { .. }
             | Error::WorkerNotReached { .. } => crate::limits::RETRY_AFTER_MS_UNMEASURED,
             _ => return None,
         };

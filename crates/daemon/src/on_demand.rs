@@ -11,7 +11,7 @@ use tokio::sync::{broadcast::error::RecvError, watch};
 
 use crate::{
     config::OnDemand,
-    error::Error,
+    error::{Error, Failure, FailureReason},
     keep_alive::KeepAlive,
     limits::{LOAD_AGAIN_AFTER, LOAD_TIMES_MAX},
     models::{AskedBy, LoadRequest, Models, SHUTTING_DOWN, Wish},
@@ -249,7 +249,7 @@ impl Models {
                 Look::Draining => *seen = Seen::Nothing,
                 Look::Restarts(error) => return Err(error),
                 Look::Failed(failure, at) if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
-                    return Err(Error::Load(failure));
+                    return Err(failed(name, failure, at.elapsed()));
                 }
                 Look::Failed(..) | Look::Absent => {
                     let wish = self.wish_of(name, asked, demand.keep_alive).await?;
@@ -286,8 +286,22 @@ impl Models {
     }
 }
 
+/// Why a model is not there that has failed so long ago. One that could be loaded and failed later can be again: that is for
+/// who asks a little later.
+fn failed(name: &str, failure: Arc<Failure>, since: Duration) -> Error {
+    let FailureReason::Step(_) = failure.reason else { return Error::Load(failure) };
+    let left = LOAD_AGAIN_AFTER.saturating_sub(since).as_millis();
+    Error::Failed {
+        name: name.to_owned(),
+        failure,
+        retry_after_ms: Some(u64::try_from(left).unwrap_or(u64::MAX)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use hanzo_engine_runtime::StepError;
+
     use super::*;
 
     #[test]
@@ -300,6 +314,18 @@ mod tests {
         drop(first);
         assert!(waiters.enter("a", 2).is_some());
         assert_eq!(waiters.lock().len(), 1, "nobody waits for b any more");
+    }
+
+    #[test]
+    fn a_worker_that_failed_for_good_is_asked_for_again_and_a_load_that_failed_is_not() {
+        let lost = || FailureReason::Step(StepError::Lost { reason: "it ended".into() });
+        let error = failed("a", Failure::new(lost()), Duration::from_millis(500));
+        let Error::Failed { retry_after_ms: Some(left), .. } = &error else { panic!("{error}") };
+        assert_eq!((*left, error.code()), (1500, tonic::Code::Unavailable));
+        let late = failed("a", Failure::new(lost()), 2 * LOAD_AGAIN_AFTER);
+        assert!(matches!(late, Error::Failed { retry_after_ms: Some(0), .. }), "{late}");
+        let never = failed("a", Failure::new(FailureReason::Lost), Duration::ZERO);
+        assert!(matches!(never, Error::Load(_)), "{never}");
     }
 
     #[test]

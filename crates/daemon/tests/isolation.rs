@@ -211,7 +211,8 @@ async fn one_that_ends_takes_its_own_requests_and_comes_back() {
         let (_, error) = tokio::time::timeout(PATIENCE, rest(failing)).await.expect("it ends");
         assert!(since.elapsed() < within, "{how}: {:?}", since.elapsed());
         let error = error.expect("an error ends it");
-        assert_eq!(error.code(), Code::Internal, "{how}: {error}");
+        assert_eq!(error.code(), Code::Aborted, "{how}: {error}");
+        assert!(error.metadata().contains_key("retry-after-ms"), "{how}: {error}");
         let said = engined.failed("left").await;
         assert!(said.contains(says), "{how}: {said}");
         assert_eq!(other.await.expect("it ends").0, 300, "{how}");

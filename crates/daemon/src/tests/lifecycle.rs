@@ -153,7 +153,8 @@ async fn a_worker_that_panics_or_fails_comes_back_and_others_do_not_notice() {
             rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner().memory_used_bytes;
         rig.device.conduct(breaks);
         let status = collect(running).await.unwrap_err();
-        check_refused(&status, Code::Internal, "the model's worker failed; the log has more under err-");
+        check_refused(&status, Code::Aborted, "the model's worker failed while it had the request");
+        assert!(metadata(&status, "retry-after-ms").is_some());
         let id = metadata(&status, "error-id").unwrap();
         let status = collect(waiting).await.unwrap_err();
         check_refused(&status, Code::Unavailable, "the model's worker failed before");

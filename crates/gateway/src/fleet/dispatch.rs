@@ -326,7 +326,9 @@ pub(super) fn blame(member: &Member, status: &Status) {
         Some(Again::Refused) => member.poke.notify_one(),
         Some(Again::Full | Again::NotFound) => {}
         None => match status.code() {
-            tonic::Code::Internal | tonic::Code::Unknown | tonic::Code::DataLoss => member.failed(),
+            tonic::Code::Internal | tonic::Code::Unknown | tonic::Code::DataLoss | tonic::Code::Aborted => {
+                member.failed()
+            }
             _ => {}
         },
     }

@@ -74,6 +74,13 @@ async fn refusals_of_the_engine_have_their_own_http_status() {
             None,
             Some("9"),
         ),
+        (
+            status(Code::Aborted, "the worker failed under it", &[("retry-after-ms", "1200")]),
+            503,
+            Some("unavailable"),
+            None,
+            Some("2"),
+        ),
         (status(Code::DeadlineExceeded, "late", &[]), 504, Some("deadline_exceeded"), None, None),
     ];
     for (refusal, http, code, param, retry_after) in cases {
@@ -107,6 +114,61 @@ async fn refusals_of_the_engine_have_their_own_http_status() {
                 assert_eq!((error["code"].as_str(), error["param"].as_str()), (code, param));
                 assert!(!answer.text.contains("secret"), "{}", answer.text);
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_under_a_request_says_on_every_surface_that_it_can_be_sent_again() {
+    const SAID: &str = "the model's worker failed while it had the request, and is started again";
+    // Of what is not streamed nothing was sent, however much was written.
+    for written in [vec![], vec![started()], vec![started(), delta(0, "Hel")]] {
+        let died = Step::Fail(status(Code::Aborted, SAID, &[("retry-after-ms", "1000")]));
+        let steps = [written, vec![died]].concat();
+        let server = Server::start(script(move |_| Ok(steps.clone()))).await;
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        let unavailable = Some(("/error/code", "unavailable"));
+        let chat = json!({"model": "owner/ready", "messages": messages});
+        for (path, body, message, says) in [
+            ("/v1/chat/completions", chat.clone(), "/error/message", unavailable),
+            (
+                "/v1/completions",
+                json!({"model": "owner/ready", "prompt": "hi"}),
+                "/error/message",
+                unavailable,
+            ),
+            ("/v1/responses", json!({"model": "owner/ready", "input": "hi"}), "/error/message", unavailable),
+            (
+                "/v1/messages",
+                json!({"model": "owner/ready", "max_tokens": 5, "messages": messages}),
+                "/error/message",
+                Some(("/error/type", "overloaded_error")),
+            ),
+            (
+                "/api/chat",
+                json!({"model": "owner/ready", "messages": messages, "stream": false}),
+                "/error",
+                None,
+            ),
+            (
+                "/api/generate",
+                json!({"model": "owner/ready", "prompt": "hi", "stream": false}),
+                "/error",
+                None,
+            ),
+            ("/completion", json!({"prompt": "hi"}), "/error/message", unavailable),
+        ] {
+            let answer = post(server.address, path, &body).await;
+            assert_eq!(
+                (answer.status, answer.header("retry-after")),
+                (503, Some("1")),
+                "{path}: {}",
+                answer.text
+            );
+            let told = answer.json();
+            let at = |pointer: &str| told.pointer(pointer).and_then(|value| value.as_str());
+            assert_eq!(at(message), Some(SAID), "{path}: {told}");
+            assert!(says.is_none_or(|(pointer, word)| at(pointer) == Some(word)), "{path}: {told}");
         }
     }
 }
