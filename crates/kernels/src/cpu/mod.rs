@@ -35,8 +35,6 @@ mod split;
 mod states;
 mod stored;
 mod sync;
-#[cfg(test)]
-mod tests;
 mod tier;
 mod unfold;
 

@@ -11,8 +11,6 @@
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
 mod bias;
-#[cfg(test)]
-mod tests;
 mod tile;
 
 use std::f32::consts::LOG2_E;

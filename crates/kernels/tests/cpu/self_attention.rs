@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::cpu::{CpuBackend, ThreadPool, Tier};
-use crate::{
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, RowSource,
     SelfAttentionParams, SequenceSpan, StepLimits,
 };

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::product;
-use crate::cpu::{CpuBackend, ThreadPool, Tier};
-use crate::quant::{dequantize_row, quantize_row};
-use crate::{DType, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
+use hanzo_engine_kernels::quant::{dequantize_row, quantize_row};
+use hanzo_engine_kernels::{DType, MatrixShape, MatrixSource};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 

@@ -1,12 +1,16 @@
-//! The conformance suite on every tier this processor has.
+//! The conformance suite on every tier this processor has, and what it does not reach. It is no part of the library's unit tests,
+//! for which every tier would be compiled once more.
 
+mod attention;
 mod floats;
+mod moe;
+mod self_attention;
 
 use std::sync::Arc;
 
-use super::{CpuBackend, TIER_VARIABLE, ThreadPool, Tier};
-use crate::quant::quantize_row;
-use crate::{
+use hanzo_engine_kernels::cpu::{CpuBackend, TIER_VARIABLE, ThreadPool, Tier};
+use hanzo_engine_kernels::quant::quantize_row;
+use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, HeadShape, KernelError, MatrixShape, MatrixSource, RowSource,
     SequenceSpan, StepLimits, conformance,
 };
