@@ -220,8 +220,8 @@ pub(crate) struct ServeArgs {
     /// Origin whose pages may ask over HTTP, such as https://chat.example.com, or * for any; repeatable [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
-    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures from that requests name by a URL; repeatable
-    /// [default: none]
+    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures and sounds from that requests name by a URL;
+    /// repeatable [default: none]
     #[arg(long = "media-hosts", value_name = "HOST")]
     pub(crate) media_hosts: Vec<String>,
     /// Listen on other addresses than the loopback's without a key: only where the network is private

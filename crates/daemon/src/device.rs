@@ -16,6 +16,7 @@ use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
     StepReport, TextModel, ToolFormat, VoiceFiles,
+    audio::AudioTower,
     decoder::Decoder,
     encoder::{Encoder, EncoderFiles, WeightType},
     engine::{DraftModel, EngineMemory},
@@ -515,6 +516,7 @@ pub(crate) fn decoder_memory<B: EncoderOps>(
     Engine::memory(backend, files, config)
         + draft.map(drafting).unwrap_or_default()
         + seeing.unwrap_or_default()
+        + files.ear.as_ref().map(|ear| AudioTower::memory(backend, ear)).unwrap_or_default()
 }
 
 /// Makes a decoder's engine on any backend, of which each network has one of its own.
@@ -536,8 +538,14 @@ pub(crate) fn decoder_engine<B: EncoderOps>(
     let own = backend();
     let decoder = Decoder::load(&own, files, progress)?;
     let engine = Engine::new(own, decoder, sides.text, sides.embedder, config)?;
-    let Some(tower) = &files.tower else { return Ok(engine) };
-    Ok(engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?)))
+    // A model of these either sees or hears.
+    Ok(match (&files.tower, &files.ear) {
+        (Some(tower), _) => {
+            engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?))
+        }
+        (None, Some(ear)) => engine.with_tower(Box::new(AudioTower::load(backend(), ear)?)),
+        (None, None) => engine,
+    })
 }
 
 /// [`Device::build`] of any backend, of which each network has one of its own.

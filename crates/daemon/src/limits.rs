@@ -262,6 +262,10 @@ pub(crate) const SPEECH_PROMPT_BYTES_MAX: usize = 64 << 10;
 pub(crate) const TEMPERATURES_MAX: usize = 16;
 /// Pictures of a chat.
 pub(crate) const CHAT_PICTURES_MAX: usize = 16;
+/// Sounds of a chat.
+pub(crate) const CHAT_SOUNDS_MAX: usize = 16;
+/// Bytes of one of them.
+pub(crate) const CHAT_SOUND_BYTES_MAX: u64 = 25 << 20;
 /// Bytes of prepared frames that the requests of one model, those that wait and those that run, hold together.
 pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
 /// Windows of speech whose texts are drawn at once, of one model.

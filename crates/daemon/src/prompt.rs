@@ -1,8 +1,10 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
+mod media;
 mod overflow;
 mod pictures;
+mod sounds;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -24,16 +26,18 @@ use crate::{
     served::Served,
 };
 
+pub(crate) use media::RequestedMedia;
 use overflow::room;
 pub(crate) use overflow::{Keep, Overflow, Truncate};
 pub(crate) use pictures::RequestedPicture;
+pub(crate) use sounds::RequestedSound;
 
 /// A generation as it was asked for, in the engine's words.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationRequest {
     pub(crate) prompt: PromptSource,
-    /// Of a chat, in their order.
-    pub(crate) pictures: Vec<RequestedPicture>,
+    /// Of a chat.
+    pub(crate) media: RequestedMedia,
     pub(crate) sampling: RequestedSampling,
     /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
@@ -178,9 +182,8 @@ pub(crate) fn build(
     };
     let own_stops = request.stop.strings.is_empty() && request.stop.token_ids.is_empty();
     let context_tokens_max = served.size.context_tokens_max();
-    let sees = !request.pictures.is_empty();
-    let shifts = request.overflow.shifts(served.prompts.shifts() && !sees);
-    let pictures = pictures::prepared(request.pictures, text, context_tokens_max, interrupted)?;
+    let shifts = request.overflow.shifts(served.prompts.shifts() && request.media.is_empty());
+    let perceived = request.media.perceived(text, context_tokens_max, interrupted)?;
     let mut media = Vec::new();
     let tokens_most = request.overflow.tokens_most(shifts, context_tokens_max);
     let is_gap = matches!(request.prompt, PromptSource::Gap(_));
@@ -201,7 +204,7 @@ pub(crate) fn build(
             let prompt = text.prompt_from_chat(&chat, tokens_most, interrupted)?;
             reasoning_is_over = prompt.reasoning_is_over;
             let tokens;
-            (tokens, media) = pictures::placed(prompt.tokens, pictures, text)?;
+            (tokens, media) = perceived.placed(prompt.tokens, text)?;
             (tokens, Some(prompt.text), prompt.starts_in_reasoning, true)
         }
         PromptSource::Text { text: prompt, parse_special } => {
@@ -224,7 +227,7 @@ pub(crate) fn build(
     };
     let (context_shift, is_cut) =
         request.overflow.cut(&mut tokens, is_gap, (shifts, context_tokens_max), request.max_tokens)?;
-    pictures::check_whole(&media, is_cut, shifts)?;
+    media::check_whole(&media, is_cut, shifts)?;
     let rendered = rendered.filter(|_| !is_cut);
     let room = match request.max_tokens {
         // A prompt that is only scored may fill the context.

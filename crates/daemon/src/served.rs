@@ -131,6 +131,7 @@ impl Served {
             has_template: self.text.template.is_some(),
             fills_in: self.text.infill.is_some(),
             sees: self.text.sight.is_some(),
+            hears: self.text.hearing.is_some(),
             tool_format: self.text.tool_format.map(|format| (format, self.text.offers_tools())),
             reasons: self.text.reasoning_ends.is_some(),
             generates: self.generates,

@@ -51,6 +51,8 @@ pub(crate) struct WorkerView {
     /// It has the tokens that fill in the middle of a text.
     pub(crate) fills_in: bool,
     pub(crate) sees: bool,
+    /// Whether it takes sounds in a chat.
+    pub(crate) hears: bool,
     /// How it writes tool calls, and whether its template offers tools.
     pub(crate) tool_format: Option<(ToolFormat, bool)>,
     /// Its chat template has a reasoning section.

@@ -56,8 +56,8 @@ pub struct Config {
     pub tls_client_ca: Option<PathBuf>,
     /// Origins whose pages may ask, such as `https://chat.example.com`; `*`: any.
     pub cors_origins: Vec<String>,
-    /// Hosts, such as `pictures.example.com` or that with `:PORT`, that pictures named by a URL are fetched from, where each address
-    /// of theirs is public; unless some are given, nothing is fetched.
+    /// Hosts, such as `pictures.example.com` or that with `:PORT`, that pictures and sounds named by a URL are fetched from, where
+    /// each address of theirs is public; unless some are given, nothing is fetched.
     pub media_hosts: Vec<String>,
     /// Listen on other addresses than the loopback's although no key is wanted.
     pub insecure: bool,

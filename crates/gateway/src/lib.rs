@@ -57,6 +57,7 @@ mod responses;
 mod routes;
 mod scores;
 mod select;
+mod sounds;
 mod status;
 mod surface;
 mod tei;

@@ -237,7 +237,9 @@ const _: () = assert!(LOAD_OVER_MEAN_PERCENT > 100, "not all are over the mean")
 
 /// Bytes of a picture; the engine takes no larger ones.
 pub(crate) const PICTURE_BYTES_MAX: usize = 20 << 20;
-/// Bytes of the URL of one.
+/// Bytes of a sound in a chat; the engine takes no larger ones.
+pub(crate) const SOUND_BYTES_MAX: usize = 25 << 20;
+/// Bytes of the URL of one of either.
 pub(crate) const URL_BYTES_MAX: usize = 8 << 10;
 /// Hosts of `media_hosts`.
 pub(crate) const MEDIA_HOSTS_MAX: usize = 256;

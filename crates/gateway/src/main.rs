@@ -100,8 +100,8 @@ struct Flags {
     #[arg(long, value_name = "ORIGIN")]
     #[serde(rename = "cors_origins", skip_serializing_if = "Vec::is_empty")]
     cors_origin: Vec<String>,
-    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures from that requests name by a URL; repeatable
-    /// [default: none].
+    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures and sounds from that requests name by a URL;
+    /// repeatable [default: none].
     #[arg(long = "media-hosts", value_name = "HOST")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     media_hosts: Vec<String>,

@@ -1,4 +1,4 @@
-//! Pictures by their addresses: fetched from hosts that the operator allows, and from no others. A request's writer must not have
+//! Pictures and sounds by their addresses: fetched from hosts that the operator allows, and from no others. A request's writer must not have
 //! this machine ask what he cannot: so an address must be public, whoever's name it goes by, at each redirect and when the
 //! connection is made. Off unless there are hosts.
 
@@ -21,12 +21,13 @@ use crate::{
     error::{ApiError, GatewayError},
     limits::{
         MEDIA_CONNECT_TIMEOUT, MEDIA_FETCHES_MAX, MEDIA_HOSTS_MAX, MEDIA_REDIRECTS_MAX, MEDIA_TIMEOUT,
-        PICTURE_BYTES_MAX,
+        PICTURE_BYTES_MAX, SOUND_BYTES_MAX,
     },
-    pictures,
+    pictures::{self, Named},
+    sounds,
 };
 
-/// The hosts that pictures are fetched from.
+/// The hosts that pictures and sounds are fetched from.
 #[derive(Debug)]
 pub(crate) struct MediaHosts {
     hosts: Vec<Host>,
@@ -134,10 +135,10 @@ impl MediaHosts {
         Ok(MediaHosts { hosts, client, public, running: Semaphore::new(MEDIA_FETCHES_MAX) })
     }
 
-    /// Has the pictures in requests that were only named, at most so many bytes in all.
+    /// Has the pictures and sounds in requests that were only named, at most so many bytes in all.
     ///
     /// # Errors
-    /// 400 naming the picture and why it is not fetched.
+    /// 400 naming the one and why it is not fetched.
     pub(crate) async fn fetch(
         &self,
         requests: &mut [v1::InferRequest],
@@ -159,11 +160,13 @@ impl MediaHosts {
         let mut left = bytes_max;
         for part in chat.messages.iter_mut().flat_map(|message| &mut message.content) {
             let Some(Part::Media(media)) = &mut part.part else { continue };
-            let Some((path, url)) = pictures::named(media) else { continue };
+            let Some(Named { path, url, is_sound }) = pictures::named(media) else { continue };
             let refuse = |why: String| ApiError::field(path, why);
-            let data = self.get(url, left.min(PICTURE_BYTES_MAX)).await.map_err(refuse)?;
+            let most = if is_sound { SOUND_BYTES_MAX } else { PICTURE_BYTES_MAX };
+            let data = self.get(url, left.min(most)).await.map_err(refuse)?;
             left -= data.len();
-            (media.data, media.mime_type) = (data.into(), String::new());
+            let kind = if is_sound { sounds::of_fetched() } else { String::new() };
+            (media.data, media.mime_type) = (data.into(), kind);
         }
         Ok(())
     }
@@ -172,7 +175,7 @@ impl MediaHosts {
     async fn get(&self, url: &str, bytes_max: usize) -> Result<Vec<u8>, String> {
         let Some(client) = &self.client else {
             return Err(
-                "nothing is fetched here: send the picture itself (data:image/png;base64,...), or have the operator allow its host \
+                "nothing is fetched here: send the picture or sound itself (data:image/png;base64,...), or have the operator allow its host \
                  (media_hosts, --media-hosts)"
                     .to_owned(),
             );
@@ -350,6 +353,27 @@ mod tests {
         assert!(get("/").await.unwrap_err().contains("led on more than 3 times"));
         assert!(get("/").await.unwrap_err().contains("larger than 6"), "its length is not said");
         assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 10);
+    }
+
+    #[tokio::test]
+    async fn what_is_fetched_is_what_it_was_said_to_be() {
+        let (port, _) = server(vec![answer("200 OK", "", "pixels"), answer("200 OK", "", "samples")]).await;
+        let hosts = hosts(&[format!("127.0.0.1:{port}")], |_| true);
+        let url = format!("http://127.0.0.1:{port}/");
+        let named = |mime_type: &str| {
+            let media =
+                v1::Media { data: url.clone().into(), mime_type: mime_type.to_owned(), ..Default::default() };
+            v1::ContentPart { part: Some(Part::Media(media)) }
+        };
+        let content = vec![named("at a.b"), named("sound at a.c")];
+        let messages = vec![v1::Message { content, ..Default::default() }];
+        let mut chat = v1::Chat { messages, ..Default::default() };
+        hosts.fetch_chat(&mut chat, 100).await.unwrap();
+        let of = |at: usize| match &chat.messages[0].content[at].part {
+            Some(Part::Media(media)) => (media.mime_type.as_str(), media.data.to_vec()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([of(0), of(1)], [("", b"pixels".to_vec()), ("audio/*", b"samples".to_vec())]);
     }
 
     #[tokio::test]

@@ -52,23 +52,43 @@ pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError
 /// Stands before the path of a part whose picture is only named, where its media type would be, which no client says.
 const NAMED: &str = "at ";
 
-/// Where a picture that is only named stands in the body, and its URL.
-pub(crate) fn named(media: &v1::Media) -> Option<(&str, &str)> {
-    let path = media.mime_type.strip_prefix(NAMED)?;
-    Some((path, std::str::from_utf8(&media.data).ok()?))
+/// The same of a sound.
+pub(crate) const NAMED_SOUND: &str = "sound at ";
+
+/// What is only named: a picture, or a sound.
+pub(crate) struct Named<'a> {
+    /// Where it stands in the body.
+    pub(crate) path: &'a str,
+    pub(crate) url: &'a str,
+    pub(crate) is_sound: bool,
+}
+
+/// What a part that is only named says of itself.
+pub(crate) fn named(media: &v1::Media) -> Option<Named<'_>> {
+    let of = |start| media.mime_type.strip_prefix(start);
+    let (path, is_sound) = match of(NAMED) {
+        Some(path) => (path, false),
+        None => (of(NAMED_SOUND)?, true),
+    };
+    Some(Named { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
+}
+
+/// Whether a URL is one of the web's.
+pub(crate) fn is_web(url: &str) -> bool {
+    let is = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    is("http:") || is("https:")
 }
 
 fn of_uri(field: Field, detail: &str) -> Result<v1::Media, ApiError> {
     let text = field.text()?;
-    let is = |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-    if is("http:") || is("https:") {
+    if is_web(&text) {
         if text.len() > URL_BYTES_MAX {
             return Err(field.error(format!("is a URL of more than {URL_BYTES_MAX} bytes")));
         }
         let mime_type = format!("{NAMED}{}", field.path());
         return Ok(v1::Media { mime_type, ..media(text.into_owned().into_bytes(), detail) });
     }
-    let bytes = from_data_uri(&field.text()?, PICTURE_BYTES_MAX);
+    let bytes = from_data_uri(&text, "image/png", PICTURE_BYTES_MAX);
     Ok(media(bytes.map_err(|error| refused(&field, &error))?, detail))
 }
 

@@ -1,4 +1,4 @@
-//! Bytes out of `data:` URIs (RFC 2397), which is how pictures come in JSON. Nothing is fetched here.
+//! Bytes out of `data:` URIs (RFC 2397), which is how pictures and sounds come in JSON. Nothing is fetched here.
 
 use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
@@ -10,23 +10,21 @@ use crate::error::PictureError;
 const LENIENT: GeneralPurposeConfig =
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
 
-/// The bytes of a `data:` URI in base64, at most so many. Its media type is not believed: what a picture is, its own first
-/// bytes say.
+/// The bytes of a `data:` URI in base64, at most so many. Its media type is not believed: what a file is, its own first bytes
+/// say. `kind` is what it would usually be, such as `image/png`, for errors.
 ///
 /// # Errors
 /// [`PictureError::Uri`] for what is no such URI, [`PictureError::TooManyBytes`].
-pub fn from_data_uri(uri: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
-    let refuse = |reason: &str| Err(PictureError::Uri(reason.to_owned()));
+pub fn from_data_uri(uri: &str, kind: &str, bytes_max: usize) -> Result<Vec<u8>, PictureError> {
+    let refuse = |reason: &str| Err(PictureError::Uri(format!("{reason} data:{kind};base64,...")));
     let Some(rest) = strip_scheme(uri) else {
-        return refuse(
-            "is no data: URI; nothing is fetched from elsewhere, so send data:image/png;base64,... with the picture itself",
-        );
+        return refuse("is no data: URI; nothing is fetched from elsewhere, so send the file itself:");
     };
-    let Some((kind, data)) = rest.split_once(',') else {
-        return refuse("has no comma after its media type; send data:image/png;base64,...");
+    let Some((said, data)) = rest.split_once(',') else {
+        return refuse("has no comma after its media type; send");
     };
-    if !kind.rsplit(';').next().is_some_and(|word| word.trim().eq_ignore_ascii_case("base64")) {
-        return refuse("is not in base64; send data:image/png;base64,...");
+    if !said.rsplit(';').next().is_some_and(|word| word.trim().eq_ignore_ascii_case("base64")) {
+        return refuse("is not in base64; send");
     }
     decode_base64(data, bytes_max)
 }

@@ -245,8 +245,11 @@ fn data_uris_are_read_as_clients_write_them() {
         format!("data:image/png;base64,{}", data.replace('+', "-").replace('/', "_")),
         format!("data:image/png;base64,{}", lines.join("\r\n")),
     ] {
-        assert_eq!(from_data_uri(&uri, bytes.len()).unwrap(), bytes);
-        assert!(matches!(from_data_uri(&uri, bytes.len() - 1), Err(PictureError::TooManyBytes { .. })));
+        assert_eq!(from_data_uri(&uri, "image/png", bytes.len()).unwrap(), bytes);
+        assert!(matches!(
+            from_data_uri(&uri, "image/png", bytes.len() - 1),
+            Err(PictureError::TooManyBytes { .. })
+        ));
     }
     let cut = &data[..data.len() / 2 - 1];
     for (uri, says) in [
@@ -260,7 +263,7 @@ fn data_uris_are_read_as_clients_write_them() {
         ("data:image/png;base64,".to_owned(), "is empty"),
         ("dät".to_owned(), "nothing is fetched"),
     ] {
-        let error = from_data_uri(&uri, 1 << 20).unwrap_err().to_string();
+        let error = from_data_uri(&uri, "image/png", 1 << 20).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
 }

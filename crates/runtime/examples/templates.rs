@@ -34,6 +34,7 @@ fn render(case: &Value) -> Result<String, String> {
         add_generation_prompt: case.get("add_generation_prompt").is_some_and(|flag| flag == true),
         continue_final_message: false,
         pictures: 0,
+        sounds: 0,
     };
     template.render(&chat, &|| false).map(|made| made.text).map_err(|error| error.to_string())
 }

@@ -19,6 +19,8 @@ pub struct Chat {
     /// Pictures in its messages, each a [`crate::vision::PICTURE`] in their contents. Where there are none, that is a letter
     /// like any other.
     pub pictures: usize,
+    /// Sounds in its messages, each a [`crate::audio::SOUND`] in their contents, as pictures are.
+    pub sounds: usize,
 }
 
 /// What a model's makers put before every conversation.

@@ -124,7 +124,10 @@ impl Job {
         }
         let sight = text.sight.as_ref();
         let widths = [text.hidden, sight.map_or(text.hidden, Sight::row_width)];
-        let is_frame = |span: &MediaSpan| sight.is_some_and(|sight| sight.fits(span));
+        let is_frame = |span: &MediaSpan| {
+            sight.is_some_and(|sight| sight.fits(span))
+                || text.hearing.as_ref().is_some_and(|hearing| hearing.fits(span))
+        };
         media::check(&self.media, self.prompt.len(), widths, is_frame)?;
         self.sampling.validate(vocab)?;
         self.stop.validate(vocab)?;

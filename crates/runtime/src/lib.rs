@@ -6,6 +6,7 @@
 //! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
 pub mod adapter;
+pub mod audio;
 pub mod chat;
 pub mod convert;
 pub mod decoder;

@@ -20,7 +20,7 @@ pub struct MediaSpan {
     /// `(tokens, hidden)`, as the network's first layer takes them, or with what further layers add behind each; empty where
     /// they are still to be made of `pixels`.
     pub rows: Arc<[f32]>,
-    /// A frame that the model's tower makes the rows of; empty where they are there.
+    /// What the model's tower makes the rows of: a frame's pixels, or the numbers of a window of sound. Empty where they are there.
     pub pixels: Arc<[u8]>,
     /// Tokens above each other and beside each other, where they stand in a picture; those at the ends of lines are not among them.
     pub grid: [u32; 2],

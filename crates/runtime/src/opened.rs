@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
+use crate::audio::Hearing;
 use crate::embedding::{self, Embedder, EmbeddingSpec, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
@@ -353,6 +354,9 @@ impl Opened {
         let mut text = TextModel::new(self.text_files(), self.info(), sizes, context)?;
         if let Network::Decoder(ModelFiles { tower: Some(tower), .. }) = &self.network {
             text.sight = Some(Sight::new(tower, &text.tokenizer, &self.text_files().file)?);
+        }
+        if let Network::Decoder(ModelFiles { ear: Some(ear), .. }) = &self.network {
+            text.hearing = Some(Hearing::new(ear, &text.tokenizer, &self.text_files().file)?);
         }
         // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
         if let Network::Decoder(files) = &self.network

@@ -118,6 +118,7 @@ impl KnownRoles {
             add_generation_prompt: chat.add_generation_prompt,
             continue_final_message: chat.continue_final_message,
             pictures: chat.pictures,
+            sounds: chat.sounds,
         })
     }
 }

@@ -9,6 +9,7 @@ use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
 use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
 
 use crate::{
+    audio::Hearing,
     chat::{Chat, Opening},
     error::{LoadError, RequestError},
     infill::Infill,
@@ -58,6 +59,8 @@ pub struct TextModel {
     pub context_tokens_max: u32,
     /// How pictures come into its prompts, if it sees.
     pub sight: Option<Sight>,
+    /// How sounds come into its prompts, if it hears.
+    pub hearing: Option<Hearing>,
     /// Its tokens as grammars see them, from the first that asks on.
     vocabulary: OnceLock<Result<Arc<Vocabulary>, VocabularyError>>,
 }
@@ -144,6 +147,7 @@ impl TextModel {
             hidden,
             context_tokens_max,
             sight: None,
+            hearing: None,
             vocabulary: OnceLock::new(),
         })
     }
@@ -182,8 +186,8 @@ impl TextModel {
         let none = || RequestError::NoChatTemplate { model: self.info.name.clone() };
         let template = self.template.as_ref().ok_or_else(none)?;
         let chat = self.roles.spoken(chat);
-        if chat.pictures > 0 {
-            // Templates of models that see go through the parts of messages.
+        if chat.pictures + chat.sounds > 0 {
+            // Templates of models that see or hear go through the parts of messages.
             return self.render_opened(template, &chat, Content::Parts, interrupted);
         }
         let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
@@ -357,6 +361,7 @@ pub(crate) mod tests {
             add_generation_prompt: true,
             continue_final_message: false,
             pictures: 0,
+            sounds: 0,
         }
     }
 

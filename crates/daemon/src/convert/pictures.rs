@@ -1,25 +1,29 @@
-//! Pictures of a chat, as they came: each with the field it stands in, for whoever refuses it.
+//! Pictures and sounds of a chat, as they came: each with the field it stands in, for whoever refuses it.
 
 use hanzo_engine_media::{Detail, Look};
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::vision::PICTURE;
+use hanzo_engine_runtime::{audio::SOUND, vision::PICTURE};
 
 use crate::{
     error::{Error, quote},
-    limits::CHAT_PICTURES_MAX,
-    prompt::RequestedPicture,
+    limits::{CHAT_PICTURES_MAX, CHAT_SOUNDS_MAX},
+    prompt::{RequestedMedia, RequestedPicture, RequestedSound},
 };
 
-/// Takes a picture out of a message's part, and leaves what stands for it in the message's text.
+/// Takes a picture or a sound out of a message's part, and leaves what stands for it in the message's text.
 pub(super) fn take(
     field: String,
     wire: v1::Media,
     content: &mut String,
-    pictures: &mut Vec<RequestedPicture>,
+    media: &mut RequestedMedia,
 ) -> Result<(), Error> {
+    let RequestedMedia { pictures, sounds } = media;
     let kind = wire.mime_type.as_str();
+    if kind.starts_with("audio/") {
+        return take_sound(field, wire, content, sounds);
+    }
     if !kind.is_empty() && !kind.starts_with("image/") {
-        let reason = format!("{} is not read by this build; send text or a picture", quote(kind));
+        let reason = format!("{} is not read by this build; send text, a picture or a sound", quote(kind));
         return Err(Error::field(field, reason));
     }
     if pictures.len() == CHAT_PICTURES_MAX {
@@ -41,10 +45,33 @@ pub(super) fn take(
     Ok(())
 }
 
-/// That no text of a chat with pictures has what stands for one.
+fn take_sound(
+    field: String,
+    wire: v1::Media,
+    content: &mut String,
+    sounds: &mut Vec<RequestedSound>,
+) -> Result<(), Error> {
+    if sounds.len() == CHAT_SOUNDS_MAX {
+        let reason = format!("is one more than the {CHAT_SOUNDS_MAX} sounds that a chat may have");
+        return Err(Error::field(field, reason));
+    }
+    let of_pictures = [
+        ("detail", !wire.detail.is_empty()),
+        ("min_pixels", wire.min_pixels.is_some()),
+        ("max_pixels", wire.max_pixels.is_some()),
+    ];
+    if let Some((name, _)) = of_pictures.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(Error::field(format!("{field}.{name}"), "must be unset of a sound"));
+    }
+    content.push(SOUND);
+    sounds.push(RequestedSound { field, bytes: wire.data.into(), mime_type: wire.mime_type });
+    Ok(())
+}
+
+/// That no text of a chat with pictures or sounds has what stands for one.
 pub(super) fn check_texts(messages: &[v1::Message]) -> Result<(), Error> {
     let has = |part: &v1::ContentPart| match &part.part {
-        Some(v1::content_part::Part::Text(text)) => text.contains(PICTURE),
+        Some(v1::content_part::Part::Text(text)) => text.contains([PICTURE, SOUND]),
         _ => false,
     };
     let at = messages.iter().enumerate().find_map(|(at, message)| {
@@ -53,13 +80,14 @@ pub(super) fn check_texts(messages: &[v1::Message]) -> Result<(), Error> {
     });
     match at {
         None => Ok(()),
-        Some(field) => {
-            Err(Error::field(field, "has U+FDD0, which is no character; leave it out beside pictures"))
-        }
+        Some(field) => Err(Error::field(
+            field,
+            "has U+FDD0 or U+FDD1, which are no characters; leave them out beside pictures and sounds",
+        )),
     }
 }
 
-/// Whether a message has pictures.
+/// Whether a message has pictures or sounds.
 pub(super) fn are_in(message: &v1::Message) -> bool {
     message.content.iter().any(|part| matches!(part.part, Some(v1::content_part::Part::Media(_))))
 }
@@ -83,21 +111,25 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_cannot_be_taken_is_named_by_its_place() {
-        let (mut content, mut pictures) = ("a".to_owned(), Vec::new());
+    fn what_cannot_be_taken_is_named_by_its_place() {
+        let (mut content, mut taken) = ("a".to_owned(), RequestedMedia::default());
         let mut take = |media| {
-            take("here".to_owned(), media, &mut content, &mut pictures).map_err(|error| error.to_string())
+            take("here".to_owned(), media, &mut content, &mut taken).map_err(|error| error.to_string())
         };
-        let sound = take(media("audio/wav", "")).unwrap_err();
-        assert!(sound.starts_with("here: ") && sound.contains("not read"), "{sound}");
+        let film = take(media("video/mp4", "")).unwrap_err();
+        assert!(film.starts_with("here: ") && film.contains("not read"), "{film}");
         assert!(take(media("image/png", "closely")).unwrap_err().starts_with("here.detail: "));
+        assert!(take(media("audio/wav", "low")).unwrap_err().starts_with("here.detail: "));
         for detail in ["", "auto", "low", "high"].repeat(4) {
             take(media("", detail)).unwrap();
+            take(media("audio/*", "")).unwrap();
         }
         assert!(take(media("", "")).unwrap_err().contains("16 pictures"));
-        assert_eq!(content, format!("a{}", String::from(PICTURE).repeat(16)));
+        assert!(take(media("audio/*", "")).unwrap_err().contains("16 sounds"));
+        assert_eq!(content, format!("a{}", String::from_iter([PICTURE, SOUND]).repeat(16)));
+        let RequestedMedia { pictures, sounds } = taken;
         let details = [1, 2].map(|at: usize| pictures[at].look.detail);
-        assert_eq!((details[0], details[1], pictures.len()), (Detail::Own, Detail::Low, 16));
+        assert_eq!((details, pictures.len(), sounds.len()), ([Detail::Own, Detail::Low], 16, 16));
     }
 
     #[test]
@@ -107,6 +139,7 @@ mod tests {
         let picture = part(Part::Media(media("", "")));
         assert!(are_in(&picture) && !are_in(&text("a")));
         assert!(check_texts(&[picture.clone(), text("a")]).is_ok());
+        assert!(check_texts(&[picture.clone(), text("a\u{fdd1}")]).is_err());
         let refused = check_texts(&[picture, text("a\u{fdd0}")]).unwrap_err().to_string();
         assert!(
             refused.starts_with("chat.messages[1].content[0]: ") && refused.contains("U+FDD0"),

@@ -241,7 +241,7 @@ pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
         status.device = worker.device.clone();
         status.capabilities = capabilities(
             [worker.generates, worker.transcribes],
-            [worker.has_template, worker.fills_in, worker.sees],
+            [worker.has_template, worker.fills_in, worker.sees, worker.hears],
             &worker.embedder.tasks,
         );
         if let Some((format, offered)) = worker.tool_format.filter(|_| worker.generates) {
@@ -293,7 +293,7 @@ pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
 /// What a model can do.
 fn capabilities(
     [generates, transcribes]: [bool; 2],
-    [has_template, fills_in, sees]: [bool; 3],
+    [has_template, fills_in, sees, hears]: [bool; 4],
     tasks: &[Task],
 ) -> Vec<i32> {
     let own = [
@@ -301,6 +301,7 @@ fn capabilities(
         (generates, v1::Capability::Completion),
         (generates && fills_in, v1::Capability::Infill),
         (generates && has_template && sees, v1::Capability::Vision),
+        (generates && has_template && hears, v1::Capability::Audio),
         (transcribes, v1::Capability::Transcribe),
     ];
     let task = |task| match task {
@@ -396,7 +397,8 @@ pub(crate) fn show(
     let template = files.and_then(|files| files.text_files().chat_template.clone());
     let can = |files: &Opened| {
         let sees = files.decoder().is_some_and(|files| files.tower.is_some());
-        let text = [template.is_some(), Infill::is_in(files.text_files()), sees];
+        let hears = files.decoder().is_some_and(|files| files.ear.is_some());
+        let text = [template.is_some(), Infill::is_in(files.text_files()), sees, hears];
         capabilities([files.generates(), files.whisper().is_some()], text, &files.tasks())
     };
     let generates = files.is_some_and(Opened::generates);

@@ -24,7 +24,7 @@ use crate::{
     },
     models::LoadRequest,
     prompt::{
-        GenerationRequest, PromptSource, RequestedDry, RequestedPicture, RequestedSampling, TokenizeInput,
+        GenerationRequest, PromptSource, RequestedDry, RequestedMedia, RequestedSampling, TokenizeInput,
         ToolChoice, ToolUse,
     },
     sizing::LoadOptions,
@@ -101,7 +101,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
     let cache_salt = super::overflow::cache_salt(wire.cache_salt)?;
     let fills_in = wire.infill.is_some() || !wire.suffix.is_empty();
     let field = if wire.infill.is_some() { "infill" } else { "suffix" };
-    let mut pictures = Vec::new();
+    let mut media = RequestedMedia::default();
     let prompt = match wire.prompt {
         Some(Prompt::Text(_)) if fills_in && wire.echo => {
             return Err(Error::field(field, "must be unset with echo: the prompt is not one text"));
@@ -117,7 +117,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
             PromptSource::Text { text, parse_special: wire.parse_special.unwrap_or(true) }
         }
         _ if wire.parse_special.is_some() => return Err(Error::field("parse_special", ONLY_OF_TEXT)),
-        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire, &mut pictures)?),
+        Some(Prompt::Chat(wire)) => PromptSource::Chat(chat(wire, &mut media)?),
         Some(Prompt::Tokens(tokens)) => PromptSource::Tokens(tokens.ids),
         None => return Err(Error::field("prompt", "must be set: one of chat, text, tokens")),
     };
@@ -147,7 +147,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         return Err(Error::field("prediction", reason));
     }
     Ok(GenerationRequest {
-        pictures,
+        media,
         prompt,
         sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
         max_tokens: stop.max_tokens,
@@ -294,18 +294,20 @@ pub(crate) fn tokenize(
             Err(Error::field("add_special_tokens", reason))
         }
         Some(Input::Chat(wire)) => {
-            let mut pictures = Vec::new();
-            let chat = chat(wire, &mut pictures)?;
-            match pictures.into_iter().next() {
+            let mut media = RequestedMedia::default();
+            let chat = chat(wire, &mut media)?;
+            match media.any() {
                 None => Ok(TokenizeInput::Chat(chat)),
-                Some(picture) => Err(Error::field(picture.field, "pictures are not counted; leave them out")),
+                Some((field, which)) => {
+                    Err(Error::field(field, format!("{which} are not counted; leave them out")))
+                }
             }
         }
         None => Err(Error::field("input", "must be set: one of text, chat")),
     }
 }
 
-fn chat(wire: v1::Chat, pictures: &mut Vec<RequestedPicture>) -> Result<Chat, Error> {
+fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, Error> {
     if wire.messages.is_empty() {
         return Err(Error::field("chat.messages", "must have at least one"));
     }
@@ -337,8 +339,9 @@ fn chat(wire: v1::Chat, pictures: &mut Vec<RequestedPicture>) -> Result<Chat, Er
     // The runtime has no clock; templates that write today's date take it from here.
     kwargs.entry("now").or_insert_with(|| (now_unix_ms() / 1000).into());
     Ok(Chat {
-        messages: messages.map(|(at, wire)| message(at, wire, pictures)).collect::<Result<_, _>>()?,
-        pictures: pictures.len(),
+        messages: messages.map(|(at, wire)| message(at, wire, media)).collect::<Result<_, _>>()?,
+        pictures: media.pictures.len(),
+        sounds: media.sounds.len(),
         tools: tools
             .map(|(at, json)| object(&format!("chat.tools_json[{at}]"), json).map(Value::Object))
             .collect::<Result<_, _>>()?,
@@ -396,7 +399,7 @@ fn json_values(json: &str) -> usize {
     values
 }
 
-fn message(at: usize, wire: v1::Message, pictures: &mut Vec<RequestedPicture>) -> Result<Message, Error> {
+fn message(at: usize, wire: v1::Message, media: &mut RequestedMedia) -> Result<Message, Error> {
     if !matches!(wire.role.as_str(), "system" | "developer" | "user" | "assistant" | "tool") {
         let reason = format!("must be system, developer, user, assistant or tool, not {}", quote(&wire.role));
         return Err(Error::field(format!("chat.messages[{at}].role"), reason));
@@ -406,8 +409,8 @@ fn message(at: usize, wire: v1::Message, pictures: &mut Vec<RequestedPicture>) -
         let field = || format!("chat.messages[{at}].content[{part_at}]");
         match part.part {
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
-            Some(v1::content_part::Part::Media(media)) => {
-                pictures::take(field(), media, &mut content, pictures)?;
+            Some(v1::content_part::Part::Media(wire)) => {
+                pictures::take(field(), wire, &mut content, media)?;
             }
             None => return Err(Error::field(field(), "must be text or media")),
         }

@@ -75,19 +75,3 @@ pub(super) fn placed(
         _ => Ok((tokens, Vec::new())),
     }
 }
-
-/// That a prompt with pictures was not cut, and nothing of it will be dropped.
-///
-/// # Errors
-/// [`Error::Field`].
-pub(super) fn check_whole(media: &[MediaSpan], is_cut: bool, shifts: bool) -> Result<(), Error> {
-    if shifts && !media.is_empty() {
-        let reason = "must be unset or false beside pictures: a prompt that has some is kept whole";
-        return Err(Error::field("context_shift", reason));
-    }
-    if is_cut && !media.is_empty() {
-        let reason = "must be unset beside pictures: a prompt that has some is not cut";
-        return Err(Error::field("truncate_prompt_tokens", reason));
-    }
-    Ok(())
-}

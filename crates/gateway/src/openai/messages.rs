@@ -16,7 +16,7 @@ use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    pictures,
+    pictures, sounds,
 };
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -139,6 +139,8 @@ impl Said {
                 self.text.push(part(fields.require("text")?.string()?));
             }
             "image_url" | "input_image" if !assistant => self.text.push(pictures::openai(&mut fields)?),
+            "input_audio" if !assistant => self.text.push(sounds::openai(&mut fields)?),
+            "audio_url" if !assistant => self.text.push(sounds::by_url(&mut fields)?),
             "refusal" if assistant => self.text.push(part(fields.require("refusal")?.string()?)),
             // Anthropic's name and OpenAI's; what is hidden from the client is hidden from the model.
             "thinking" | "reasoning" | "reasoning_content" | "redacted_thinking" if assistant => {
@@ -149,7 +151,8 @@ impl Said {
             known @ ("image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
             | "input_file" | "refusal" | "thinking" | "reasoning") => {
                 let problem = format!(
-                    "{known} is not supported here by this build, only text and, of others than the assistant, image_url"
+                    "{known} is not supported here by this build, only text and, of others than the assistant, image_url, \
+                     input_audio and audio_url"
                 );
                 return Err(ApiError::unsupported(&field.path(), problem));
             }

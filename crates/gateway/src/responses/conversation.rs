@@ -20,7 +20,7 @@ use crate::{
     fields::{Field, Fields},
     json::Json,
     limits::{CHAT_MESSAGES_MAX, CHAT_PARTS_MAX},
-    pictures,
+    pictures, sounds,
 };
 
 /// What reasoning begins with that was put in `encrypted_content` here. It is no secret: who may read it has it beside.
@@ -349,7 +349,7 @@ fn arguments(field: Field) -> Result<String, ApiError> {
     if field.value().is_object() { Ok(field.value().to_text()) } else { field.string() }
 }
 
-/// A string, or parts that are texts and, of others than the assistant, pictures.
+/// A string, or parts that are texts and, of others than the assistant, pictures and sounds.
 fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError> {
     let Some(mut list) = field.as_list() else {
         return match field.value().is_string() {
@@ -372,9 +372,14 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
                 parts.push(pictures::openai(&mut fields)?);
                 continue;
             }
+            "input_audio" if !assistant => {
+                parts.push(sounds::openai(&mut fields)?);
+                continue;
+            }
             known @ ("input_image" | "input_file" | "input_audio" | "refusal" | "computer_screenshot") => {
                 let problem = format!(
-                    "{known} is not supported here by this build, only text and, of others than the assistant, input_image"
+                    "{known} is not supported here by this build, only text and, of others than the assistant, input_image \
+                     and input_audio"
                 );
                 return Err(ApiError::unsupported(&kind.path(), problem));
             }

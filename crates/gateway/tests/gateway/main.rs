@@ -15,6 +15,7 @@ mod fake;
 mod fake_speech;
 mod fake_store;
 mod fleet;
+mod heard;
 mod history;
 mod http;
 mod keys;

@@ -71,7 +71,7 @@ fn chat_cases() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}),
-            "messages[0].content[0].type",
+            "messages[0].content[0].input_audio",
         ),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "x"}]}]}),

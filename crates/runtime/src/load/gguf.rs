@@ -102,7 +102,7 @@ pub(crate) fn assemble(
         not_read: spec::not_read(&spec.architecture),
         files,
     };
-    Ok(ModelFiles { info, spec, text, tensors, tower: None, score })
+    Ok(ModelFiles { info, spec, text, tensors, tower: None, ear: None, score })
 }
 
 impl ModelFiles {

@@ -12,6 +12,7 @@ use super::{
     word_pieces,
 };
 use super::{byte_pairs, sentencepiece};
+use crate::audio::AudioFiles;
 use crate::chat::Opening;
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
@@ -49,7 +50,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let watched = overrides.over_config(&mut config)?;
     let mut spec = spec::from_config(&config)?;
     let generation_config = read_config(directory, "generation_config.json")?;
-    let text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
+    let mut text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
     let named_as = multimodal.as_ref().map_or(spec.architecture.as_str(), |found| &found.text_type);
     let mut found = Found::new(&name, Names::of_model_type(named_as).of_spec(&spec), tensors)?;
@@ -63,28 +64,38 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let not_read = spec.shared_names(Names::of_model_type(named_as));
     harmless.extend(not_read.iter().map(String::as_str));
     found.left_out(&spec.architecture, &harmless)?;
-    let tower = match (&multimodal, beside) {
+    let (tower, ear) = match (&multimodal, beside) {
         (Some(found), Some(beside)) if found.sees() && quantised.is_none() => {
-            TowerFiles::open(directory, &whole, beside, &spec)?
+            (TowerFiles::open(directory, &whole, beside, &spec)?, None)
         }
-        _ => None,
+        (Some(found), Some(beside)) if found.hears() && quantised.is_none() => {
+            (None, AudioFiles::open(directory, &whole, beside, &spec)?)
+        }
+        _ => (None, None),
     };
     if let Some(tower) = &tower {
         tower.spec.fit(&mut spec);
     }
+    if let Some(ear) = &ear {
+        text.chat_template = text.chat_template.or_else(|| ear.spec.template().map(str::to_owned));
+    }
+    let beside =
+        tower.as_ref().map_or(0, TowerFiles::parameters) + ear.as_ref().map_or(0, AudioFiles::parameters);
     let info = ModelInfo {
         name: name_of(directory),
         format,
         architecture: spec.architecture.clone(),
         quantization: rounded.unwrap_or_else(|| tensors.dominant_type()),
-        parameters: tensors.parameters() + tower.as_ref().map_or(0, TowerFiles::parameters),
+        parameters: tensors.parameters() + beside,
         size_bytes: size_bytes(&files)?,
         context_tokens_max: spec.context_tokens_max,
         license: None,
-        not_read: multimodal.filter(|_| tower.is_none()).map_or(&[], |found| found.not_read()),
+        not_read: multimodal
+            .filter(|_| tower.is_none() && ear.is_none())
+            .map_or(&[], |found| found.not_read()),
         files,
     };
-    Ok((ModelFiles { info, spec, text, tensors, tower, score: None }, watched))
+    Ok((ModelFiles { info, spec, text, tensors, tower, ear, score: None }, watched))
 }
 
 /// What a model in a directory is called.

@@ -32,6 +32,7 @@ pub(crate) use file::TextFile;
 pub use resolve::Tensors;
 pub(crate) use resolve::{Found, packed_summary};
 
+use crate::audio::AudioFiles;
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
@@ -179,6 +180,8 @@ pub struct ModelFiles {
     pub tensors: Tensors,
     /// What sees for it, if something does.
     pub tower: Option<TowerFiles>,
+    /// What hears for it, if something does.
+    pub ear: Option<AudioFiles>,
     /// The rows of yes and no, of a GGUF file made to rerank: (2, hidden).
     pub(crate) score: Option<Tensor>,
 }

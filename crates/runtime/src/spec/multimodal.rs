@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::Config;
+use crate::audio;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
 use crate::vision;
@@ -453,6 +454,11 @@ impl Multimodal {
     /// Whether it is of a family whose pictures are read.
     pub(crate) fn sees(&self) -> bool {
         vision::knows(self.wrapper.model_type)
+    }
+
+    /// Whether it is of a family whose sounds are read.
+    pub(crate) fn hears(&self) -> bool {
+        audio::knows(self.wrapper.model_type)
     }
 
     /// Leaves the text's tensors, and gives the others.

@@ -7,6 +7,7 @@ use super::{
     value::{Function, Value},
 };
 use crate::{
+    audio::SOUND,
     chat::{Chat, Message},
     error::RequestError,
     vision::PICTURE,
@@ -33,8 +34,8 @@ const FUNCTIONS: [(&str, Function); 6] = [
 pub(crate) enum Content {
     /// A text.
     Text,
-    /// A list with one part, of type `text`: what templates of models that see go through. Where a chat has pictures, texts and
-    /// pictures in turn.
+    /// A list with one part, of type `text`: what templates of models that see or hear go through. Where a chat has pictures or
+    /// sounds, texts and those in turn.
     Parts,
 }
 
@@ -77,7 +78,7 @@ pub(super) fn context<'c>(
         variables.push((name, value));
     }
     let messages: Result<Vec<Value>, Box<Fault>> =
-        chat.messages.iter().map(|of| message(of, content, chat.pictures > 0)).collect();
+        chat.messages.iter().map(|of| message(of, content, [chat.pictures > 0, chat.sounds > 0])).collect();
     let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
     variables.push(("messages", messages));
     let tools: Result<Vec<Value>, Box<Fault>> = chat.tools.iter().map(Value::from_json).collect();
@@ -95,20 +96,28 @@ fn too_deep(field: &'static str) -> RequestError {
 }
 
 /// A message; fields that are absent are not there.
-fn message(message: &Message, content: Content, sees: bool) -> Result<Value, Box<Fault>> {
+fn message(message: &Message, content: Content, [sees, hears]: [bool; 2]) -> Result<Value, Box<Fault>> {
     let request = |text: &str| Value::Text(Text::request(text));
     let role = message.role.as_str();
     let text = |text: &str| part(vec![("type", Value::template("text")), ("text", request(text))]);
     let content = match content {
         Content::Text => request(&message.content),
-        Content::Parts if sees => {
+        Content::Parts if sees || hears => {
+            let is_media = |letter| (sees && letter == PICTURE) || (hears && letter == SOUND);
             let mut parts = Vec::new();
-            for (index, piece) in message.content.split(PICTURE).enumerate() {
-                if index > 0 {
-                    parts.push(part(vec![("type", Value::template("image"))])?);
+            for piece in message.content.split_inclusive(is_media) {
+                let said = piece.trim_end_matches(is_media);
+                if !said.is_empty() {
+                    parts.push(text(said)?);
                 }
-                if !piece.is_empty() {
-                    parts.push(text(piece)?);
+                match piece.chars().next_back().filter(|&last| is_media(last)) {
+                    Some(SOUND) => {
+                        // Some templates ask for the key, others for the type.
+                        let sound = ["type", "audio"].into_iter().zip(["audio", ""]);
+                        parts.push(part(sound.map(|(key, value)| (key, Value::template(value))).collect())?);
+                    }
+                    Some(_) => parts.push(part(vec![("type", Value::template("image"))])?),
+                    None => {}
                 }
             }
             if parts.is_empty() {

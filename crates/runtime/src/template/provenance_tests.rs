@@ -45,6 +45,7 @@ fn chat() -> Chat {
         add_generation_prompt: false,
         continue_final_message: false,
         pictures: 0,
+        sounds: 0,
     }
 }
 

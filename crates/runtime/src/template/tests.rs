@@ -51,6 +51,7 @@ fn prompts_and_refusals_are_those_of_jinja2() {
             add_generation_prompt: case["add_generation_prompt"] == true,
             continue_final_message: false,
             pictures: 0,
+            sounds: 0,
         };
         match (rendered(&template, &chat), &case["prompt"], &case["refusal"]) {
             (Ok(prompt), Value::String(expected), _) => assert_eq!(&prompt, expected, "{case}"),

@@ -314,12 +314,12 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
 }
 
 /// The row of a vocabulary that no patch is of.
-fn no_tokens(names: &Names, hidden: usize) -> Tensor {
+pub(crate) fn no_tokens(names: &Names, hidden: usize) -> Tensor {
     let zeros = f32s("no file", names.of(names.prefix, Part::TokenEmbedding.weight()), vec![0.0; hidden]);
     Tensor { shape: vec![1, hidden], ..zeros }
 }
 
-fn f32s(file: &str, name: String, values: Vec<f32>) -> Tensor {
+pub(crate) fn f32s(file: &str, name: String, values: Vec<f32>) -> Tensor {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let file: Arc<str> = file.into();
     Tensor { file, name, dtype: DType::F32, shape: vec![values.len()], bytes: ModelBytes::from(bytes) }

@@ -181,7 +181,7 @@ impl Layout {
 }
 
 /// Whole sequences of so many rows, whose embeddings are given; positions are counted in each.
-fn batch_of(lengths: &[usize]) -> Batch {
+pub(crate) fn batch_of(lengths: &[usize]) -> Batch {
     let rows: usize = lengths.iter().sum();
     let mut row_first = 0;
     let sequences = lengths.iter().map(|&length| {

@@ -20,7 +20,10 @@ mod tower;
 mod vit;
 
 pub use files::TowerFiles;
+pub(crate) use files::{f32s, no_tokens};
+pub(crate) use layout::batch_of;
 pub use sight::{PICTURE, Sight};
 pub use spec::TowerSpec;
 pub(crate) use spec::knows;
 pub use tower::{Tower, Towers};
+pub(crate) use tower::{means, pack, shape_of};

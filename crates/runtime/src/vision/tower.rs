@@ -113,11 +113,11 @@ fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
     StepLimits { width, ..limits }
 }
 
-fn shape_of(tensor: &Tensor) -> MatrixShape {
+pub(crate) fn shape_of(tensor: &Tensor) -> MatrixShape {
     MatrixShape { dtype: tensor.dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
 }
 
-fn pack<B: EncoderOps>(backend: &B, tensor: &Tensor) -> Result<B::Matrix, LoadError> {
+pub(crate) fn pack<B: EncoderOps>(backend: &B, tensor: &Tensor) -> Result<B::Matrix, LoadError> {
     let (name, shape) = (&tensor.name, shape_of(tensor));
     if !backend.supports(tensor.dtype) {
         let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.device());
@@ -334,7 +334,7 @@ fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
 }
 
 /// The mean of so many rows each.
-fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
+pub(crate) fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
     let mut means = Vec::with_capacity(rows.len() / of);
     for square in rows.chunks_exact(of * width) {
         let first = means.len();

@@ -7,9 +7,9 @@ use std::f32::consts::TAU;
 use super::SAMPLE_RATE;
 
 /// Samples that a frame is made of.
-const FRAME: usize = 400;
+pub(crate) const FRAME: usize = 400;
 /// Samples from a frame to the next.
-pub(super) const HOP: usize = 160;
+pub(crate) const HOP: usize = 160;
 /// Frequencies of a frame.
 const BINS: usize = FRAME / 2 + 1;
 /// The factors of [`FRAME`], in the order of the transform's passes.

@@ -7,7 +7,7 @@ mod files;
 mod ggml;
 mod hearing;
 mod language;
-mod mel;
+pub(crate) mod mel;
 mod network;
 mod packing;
 mod request;
@@ -27,6 +27,7 @@ use crate::inspect::Stored;
 
 pub use engine::{TranscribeJob, WhisperConfig, WhisperEngine};
 pub use files::WhisperFiles;
+pub(crate) use network::unfold;
 pub use request::TranscribeOptions;
 pub use spec::{Stack, WhisperSpec};
 pub use transcript::{Segment, SpokenToken, Transcript, Word};

@@ -464,7 +464,7 @@ impl<B: EncoderOps> Whisper<B> {
 
 /// What a convolution of three taps multiplies at a row: rows `first` to `first + 2` of `x`, each number's three neighbours
 /// beside each other; outside of it are zeros.
-fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
+pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
     for tap in 0..3 {
         let row =
             usize::try_from(first + tap as isize).ok().and_then(|row| x.get(row * cols..(row + 1) * cols));

@@ -1,0 +1,84 @@
+//! Pictures and sounds of a chat: from what was sent to what a prompt has in their places.
+
+use hanzo_engine_media::Prepared;
+use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, audio::Heard};
+
+use super::{RequestedPicture, RequestedSound, pictures, sounds};
+use crate::error::Error;
+
+/// What a chat shows and plays to a model, of each kind in its order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestedMedia {
+    pub(crate) pictures: Vec<RequestedPicture>,
+    pub(crate) sounds: Vec<RequestedSound>,
+}
+
+/// The same, as the model's towers take it.
+pub(super) struct Perceived {
+    pictures: Vec<Prepared>,
+    sounds: Vec<Heard>,
+}
+
+impl RequestedMedia {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pictures.is_empty() && self.sounds.is_empty()
+    }
+
+    /// Where one of them stands in the request, and what it is.
+    pub(crate) fn any(self) -> Option<(String, &'static str)> {
+        let picture = self.pictures.into_iter().next().map(|picture| (picture.field, "pictures"));
+        picture.or_else(|| self.sounds.into_iter().next().map(|sound| (sound.field, "sounds")))
+    }
+
+    /// Prepares all of it, of which a prompt of at most `tokens_max` tokens has the rows.
+    ///
+    /// # Errors
+    /// [`Error::Field`] naming what the model does not take, or cannot be read.
+    pub(super) fn perceived(
+        self,
+        model: &TextModel,
+        tokens_max: usize,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Perceived, Error> {
+        Ok(Perceived {
+            pictures: pictures::prepared(self.pictures, model, tokens_max, interrupted)?,
+            sounds: sounds::heard(self.sounds, model, tokens_max, interrupted)?,
+        })
+    }
+}
+
+impl Perceived {
+    /// A prompt's tokens with all of it in its places, and what is perceived there.
+    ///
+    /// # Errors
+    /// The runtime's, where the template has no place for each.
+    pub(super) fn placed(
+        self,
+        tokens: Vec<u32>,
+        model: &TextModel,
+    ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
+        // A model has one tower.
+        match self.sounds.is_empty() {
+            true => pictures::placed(tokens, self.pictures, model),
+            false => sounds::placed(tokens, self.sounds, model),
+        }
+    }
+}
+
+/// That a prompt with pictures or sounds was not cut, and nothing of it will be dropped.
+///
+/// # Errors
+/// [`Error::Field`].
+pub(super) fn check_whole(media: &[MediaSpan], is_cut: bool, shifts: bool) -> Result<(), Error> {
+    if shifts && !media.is_empty() {
+        let reason =
+            "must be unset or false beside pictures and sounds: a prompt that has some is kept whole";
+        return Err(Error::field("context_shift", reason));
+    }
+    if is_cut && !media.is_empty() {
+        let reason = "must be unset beside pictures and sounds: a prompt that has some is not cut";
+        return Err(Error::field("truncate_prompt_tokens", reason));
+    }
+    Ok(())
+}

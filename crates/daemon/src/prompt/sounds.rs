@@ -1,0 +1,88 @@
+//! Sounds of a request: decoded, and made into what the model's own feature extractor makes of them, before anything waits for a
+//! worker.
+
+use std::io::Cursor;
+
+use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, audio::Heard};
+use hanzo_engine_sound::{Hint, Limits, Sound, SoundError};
+
+use crate::{error::Error, limits::CHAT_SOUND_BYTES_MAX};
+
+/// A sound as it was sent.
+#[derive(Clone)]
+pub(crate) struct RequestedSound {
+    /// Where it stands in the request.
+    pub(crate) field: String,
+    /// Its file.
+    pub(crate) bytes: Vec<u8>,
+    /// What it is said to be.
+    pub(crate) mime_type: String,
+}
+
+impl std::fmt::Debug for RequestedSound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({} bytes, {:?})", self.field, self.bytes.len(), self.mime_type)
+    }
+}
+
+/// What the model's tower is to hear of them. A prompt has at most `tokens_max` tokens, so sounds that need more are refused
+/// before all of them are held.
+///
+/// # Errors
+/// [`Error::Field`] naming the sound: of a model that hears nothing, or one that cannot be read.
+pub(super) fn heard(
+    sounds: Vec<RequestedSound>,
+    model: &TextModel,
+    tokens_max: usize,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Vec<Heard>, Error> {
+    let mut all = Vec::with_capacity(sounds.len());
+    let mut rows = 0;
+    for RequestedSound { field, bytes, mime_type } in sounds {
+        let Some(hearing) = &model.hearing else {
+            let reason = format!("{} hears no sounds; send text, or name a model that does", model.info.name);
+            return Err(Error::field(field, reason));
+        };
+        let refused = |error: SoundError| Error::field(field.clone(), format!("the sound {error}"));
+        let limits = Limits { bytes_max: CHAT_SOUND_BYTES_MAX, seconds_max: hearing.seconds_max(tokens_max) };
+        let hint = Hint { file_name: String::new(), mime_type };
+        let mut sound = Sound::open(Cursor::new(bytes), &hint, &limits).map_err(refused)?;
+        let mut listening = hearing.listen();
+        while let Some(chunk) = sound.next_chunk().map_err(refused)? {
+            if interrupted() {
+                return Err(RequestError::Interrupted.into());
+            }
+            listening.push(&chunk);
+            let prompt_tokens = rows + listening.rows();
+            if prompt_tokens > tokens_max {
+                let (completion_tokens, context_tokens_max) = (0, tokens_max);
+                return Err(RequestError::ContextLength {
+                    prompt_tokens,
+                    completion_tokens,
+                    context_tokens_max,
+                }
+                .into());
+            }
+        }
+        let sound =
+            listening.finish().map_err(|error| Error::field(field.clone(), format!("the sound {error}")))?;
+        rows += sound.rows();
+        all.push(sound);
+    }
+    Ok(all)
+}
+
+/// A prompt's tokens with sounds in their places, and what is heard there.
+///
+/// # Errors
+/// The runtime's, where the template has no place for each.
+pub(super) fn placed(
+    tokens: Vec<u32>,
+    sounds: Vec<Heard>,
+    model: &TextModel,
+) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
+    match &model.hearing {
+        Some(hearing) if !sounds.is_empty() => hearing.place(&tokens, sounds),
+        _ => Ok((tokens, Vec::new())),
+    }
+}

@@ -1,0 +1,67 @@
+//! Sounds in messages: base64 and `data:` URIs to the contract's media. Nothing is fetched here, as of pictures; what a sound is, the
+//! engine finds out.
+
+use hanzo_engine_media::{PictureError, decode_base64, from_data_uri};
+use hanzo_engine_proto::v1::{self, content_part::Part};
+
+use crate::{
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::{SOUND_BYTES_MAX, URL_BYTES_MAX},
+    pictures,
+};
+
+/// What `format` may say: files that are read.
+const FORMATS: [&str; 10] = ["wav", "mp3", "flac", "ogg", "opus", "webm", "m4a", "mp4", "aac", "aiff"];
+/// A sound of which nothing else is said.
+const ANY: &str = "audio/*";
+
+/// OpenAI's part: `input_audio` is an object with `data`, in base64, and `format`.
+pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
+    let mut sound = fields.require("input_audio")?.object()?;
+    let format = sound.require("format")?.word(&FORMATS)?;
+    let field = sound.require("data")?;
+    let bytes = decode_base64(&field.text()?, SOUND_BYTES_MAX).map_err(|error| refused(&field, error))?;
+    Ok(part(bytes, format!("audio/{format}")))
+}
+
+/// vLLM's part: `audio_url` is an object with `url`, or the URL itself.
+pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
+    let field = fields.require("audio_url")?;
+    let field = match field.value().is_string() {
+        true => field,
+        false => field.object()?.require("url")?,
+    };
+    let text = field.text()?;
+    if pictures::is_web(&text) {
+        if text.len() > URL_BYTES_MAX {
+            return Err(field.error(format!("is a URL of more than {URL_BYTES_MAX} bytes")));
+        }
+        let mime_type = format!("{}{}", pictures::NAMED_SOUND, field.path());
+        return Ok(part(text.into_owned().into_bytes(), mime_type));
+    }
+    let bytes = from_data_uri(&text, "audio/wav", SOUND_BYTES_MAX).map_err(|error| refused(&field, error))?;
+    Ok(part(bytes, ANY.to_owned()))
+}
+
+/// What is said of a sound that was fetched.
+pub(crate) fn of_fetched() -> String {
+    ANY.to_owned()
+}
+
+fn refused(field: &Field, error: PictureError) -> ApiError {
+    field.error(match error {
+        PictureError::Empty => "is empty; send the bytes of a sound file".to_owned(),
+        PictureError::TooManyBytes { bytes, max } => {
+            format!(
+                "has {bytes} bytes, and at most {max} are taken; send it compressed (mp3, opus) or in parts"
+            )
+        }
+        other => other.to_string(),
+    })
+}
+
+fn part(data: Vec<u8>, mime_type: String) -> v1::ContentPart {
+    let media = v1::Media { data: data.into(), mime_type, ..v1::Media::default() };
+    v1::ContentPart { part: Some(Part::Media(media)) }
+}

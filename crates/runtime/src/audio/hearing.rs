@@ -1,0 +1,224 @@
+//! What a prompt says of sounds: samples become Whisper's frames as they come, and the placeholder that a chat template writes
+//! becomes as many as the tower makes rows of them.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use super::spec::FRAMES_OF_ROW;
+use super::{AudioFiles, AudioSpec};
+use crate::error::{LoadError, RequestError};
+use crate::media::MediaSpan;
+use crate::tokenizer::Tokenizer;
+use crate::whisper::SAMPLE_RATE;
+use crate::whisper::mel::{FRAME, HOP, MelBank, MelFrames, SILENCE, normalize};
+
+/// Stands for a sound in the content of a message. It is no character (Unicode 16.0, 23.7), so no text has it.
+pub const SOUND: char = '\u{fdd1}';
+
+/// What encoders add to the end of a sound at most, in seconds.
+const PADDING_S: f64 = 0.1;
+/// Samples that a sound is mirrored by at its windows' end.
+const MIRRORED: usize = FRAME / 2;
+
+/// How sounds come into the prompts of a model.
+#[derive(Debug)]
+pub struct Hearing {
+    spec: AudioSpec,
+    bank: MelBank,
+    /// Names what windows' rows depend on besides their frames.
+    settings: [u8; 32],
+}
+
+/// A sound that is being heard: 16 kHz, one channel, as its samples come.
+#[derive(Debug)]
+pub struct Listening<'a> {
+    hearing: &'a Hearing,
+    frames: MelFrames,
+    out: Vec<f32>,  // (frames, mels)
+    last: Vec<f32>, // the last samples, one more than are mirrored
+    samples: usize,
+}
+
+/// A sound as the tower hears it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heard {
+    windows: Vec<Window>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Window {
+    /// (frames, mels), f32 in little endian.
+    frames: Vec<u8>,
+    /// Rows of the text model.
+    tokens: usize,
+}
+
+/// A sound of which no row is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("is of {samples} samples at 16 kHz, of which this model hears nothing; send {least} or more")]
+pub struct TooShort {
+    samples: usize,
+    least: usize,
+}
+
+impl Hearing {
+    /// Of a tower beside a text model with this tokenizer.
+    ///
+    /// # Errors
+    /// [`LoadError::Unsupported`] where the tokenizer does not know what stands for a sound.
+    pub(crate) fn new(files: &AudioFiles, tokenizer: &Tokenizer, file: &str) -> Result<Hearing, LoadError> {
+        let spec = files.spec.clone();
+        if !tokenizer.is_special(spec.audio_token) {
+            return Err(LoadError::Unsupported {
+                file: file.to_owned(),
+                key: "tokenizer".into(),
+                value: format!("audio_token_id {}", spec.audio_token),
+                reason: "it is no control token of this tokenizer, and a sound's place".into(),
+            });
+        }
+        let settings = Sha256::digest(format!("{spec:?}")).into();
+        Ok(Hearing { bank: MelBank::new(spec.mels), spec, settings })
+    }
+
+    /// Seconds of a sound at most, where a prompt has no more than so many tokens.
+    pub fn seconds_max(&self, tokens_max: usize) -> f64 {
+        let (windows, more) = match self.spec.whole_windows() {
+            true => ((tokens_max / self.rows_of_window()).min(self.spec.windows_max), 0.0),
+            false => (1, PADDING_S),
+        };
+        (windows * self.spec.samples()) as f64 / SAMPLE_RATE as f64 + more
+    }
+
+    /// Rows of the text model of a whole window.
+    fn rows_of_window(&self) -> usize {
+        self.spec.rows / self.spec.joined
+    }
+
+    /// Begins with a sound.
+    pub fn listen(&self) -> Listening<'_> {
+        Listening { hearing: self, frames: MelFrames::new(), out: Vec::new(), last: Vec::new(), samples: 0 }
+    }
+
+    /// Whether a span is a window of the model's tower.
+    pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
+        let bytes_of_frame = self.spec.mels * size_of::<f32>();
+        let frames = span.pixels.len() / bytes_of_frame;
+        span.pixels.len().is_multiple_of(bytes_of_frame)
+            && self.spec.fits(frames)
+            && self.spec.rows_of(frames) / self.spec.joined == span.tokens
+            && !span.in_plane
+            && !span.mutual
+    }
+
+    /// A prompt's tokens with sounds in the places that the template has given them, in order.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] where the template has written another number of places.
+    pub fn place(
+        &self,
+        tokens: &[u32],
+        sounds: Vec<Heard>,
+    ) -> Result<(Vec<u32>, Vec<MediaSpan>), RequestError> {
+        let (placeholder, count) = (self.spec.audio_token, sounds.len());
+        let places = tokens.iter().filter(|&&token| token == placeholder).count();
+        if places != count {
+            let reason = format!("the chat template has places for {places} sounds, and there are {count}");
+            return Err(RequestError::invalid("chat.messages", reason));
+        }
+        let (mut all, mut spans) = (Vec::with_capacity(tokens.len()), Vec::new());
+        let mut sounds = sounds.into_iter();
+        for &token in tokens {
+            if token != placeholder {
+                all.push(token);
+                continue;
+            }
+            for window in sounds.next().into_iter().flat_map(|sound| sound.windows) {
+                spans.push(self.span(window, all.len()));
+                all.resize(all.len() + spans.last().map_or(0, |span| span.tokens), placeholder);
+            }
+        }
+        Ok((all, spans))
+    }
+
+    fn span(&self, Window { frames, tokens }: Window, first: usize) -> MediaSpan {
+        let digest = Sha256::new().chain_update(self.settings).chain_update(&frames).finalize();
+        MediaSpan {
+            first,
+            tokens,
+            digest: digest.into(),
+            rows: Arc::default(),
+            pixels: frames.into(),
+            grid: [1, tokens as u32],
+            whole: [1, tokens as u32],
+            ..MediaSpan::default()
+        }
+    }
+}
+
+impl Listening<'_> {
+    /// Adds samples. Where a sound is one window, those behind it are not heard: what an encoder has added at its end.
+    pub fn push(&mut self, samples: &[f32]) {
+        let spec = &self.hearing.spec;
+        let room = if spec.whole_windows() { samples.len() } else { spec.samples() - self.samples };
+        let samples = &samples[..samples.len().min(room)];
+        self.samples += samples.len();
+        self.frames.push(&self.hearing.bank, samples, &mut self.out);
+        self.last.extend_from_slice(samples);
+        self.last.drain(..self.last.len().saturating_sub(MIRRORED + 1));
+    }
+
+    /// Rows of the text model that what has come so far has at least.
+    pub fn rows(&self) -> usize {
+        let hearing = self.hearing;
+        match hearing.spec.whole_windows() {
+            true => self.samples.div_ceil(hearing.spec.samples()) * hearing.rows_of_window(),
+            false => self.samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW) / hearing.spec.joined,
+        }
+    }
+
+    /// Ends the sound: all its windows, as transformers' `WhisperFeatureExtractor` makes them of a sound with silence behind it.
+    ///
+    /// # Errors
+    /// [`TooShort`].
+    pub fn finish(mut self) -> Result<Heard, TooShort> {
+        let (samples, spec, bank) = (self.samples, &self.hearing.spec, &self.hearing.bank);
+        let own_rows = samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW);
+        let nothing = if spec.whole_windows() { samples == 0 } else { own_rows < spec.joined };
+        if nothing {
+            let least = if spec.whole_windows() { 1 } else { (2 * spec.joined - 2) * HOP + 1 };
+            return Err(TooShort { samples, least });
+        }
+        let windows = samples.div_ceil(spec.samples());
+        let end = windows * spec.samples();
+        // Frames behind these samples hear silence alone.
+        let silence = (end - samples).min(FRAME);
+        self.push(&vec![0.0; silence]);
+        if samples + silence == end {
+            // The last frames see the windows mirrored at their end.
+            let mirrored: Vec<f32> = self.last.iter().rev().skip(1).copied().collect();
+            self.frames.push(bank, &mirrored, &mut self.out);
+        }
+        let mut frames = self.out;
+        frames.resize(windows * spec.frames() * spec.mels, SILENCE);
+        normalize(&mut frames);
+        let kept = match spec.whole_windows() {
+            true => spec.frames(),
+            // The last row sees one frame more than it has.
+            false => (FRAMES_OF_ROW * own_rows + 1).min(spec.frames()),
+        };
+        let window = |frames: &[f32]| Window {
+            frames: frames[..kept * spec.mels].iter().flat_map(|number| number.to_le_bytes()).collect(),
+            tokens: spec.rows_of(kept) / spec.joined,
+        };
+        Ok(Heard { windows: frames.chunks_exact(spec.frames() * spec.mels).map(window).collect() })
+    }
+}
+
+impl Heard {
+    /// Rows of the text model.
+    pub fn rows(&self) -> usize {
+        self.windows.iter().map(|window| window.tokens).sum()
+    }
+}
