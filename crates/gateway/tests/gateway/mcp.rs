@@ -145,6 +145,7 @@ async fn a_client_hears_how_the_load_goes_that_its_answer_waits_for() {
     let call = json!({"name": "hanzo_infer", "arguments": {"model": "a-stored", "prompt": "hi"}});
     // Who has not asked hears nothing, and neither does the engine's stream.
     assert_eq!(client.ask("tools/call", call.clone()).await.len(), 1);
+    assert!(!server.fake.seen()[0].load_progress);
     server.fake.release();
     let mut told = call;
     told["_meta"] = json!({"progressToken": "t"});

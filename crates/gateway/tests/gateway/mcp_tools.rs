@@ -108,15 +108,20 @@ fn told(server: &Server) -> Vec<String> {
 async fn a_chat_waits_for_a_server_that_is_starting_and_for_none_that_is_down() {
     let tools = Tools::refusing(0).await;
     let servers = json!({"slow": {"url": tools.url()}, "down": {"command": "/no/such/program"}});
-    let (server, _dir) = gateway(servers, |_| {}).await;
+    let (server, _dir) = gateway(servers, |config| config.request_timeout_s = Some(90)).await;
     let mut waits = tokio::spawn(chat(server.address));
     // Long enough for a chat that waits for nobody.
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut waits).await;
+    let early = tokio::time::timeout(Duration::from_millis(600), &mut waits).await;
     assert!(early.is_err() && server.fake.seen().is_empty(), "{early:?}");
     tools.doors.let_through.add_permits(1);
     let answer = tokio::time::timeout(PATIENCE, waits).await.expect("it is answered").unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert_eq!(told(&server), ["slow__add"]);
+    // What it has waited is of its time.
+    let left = server.fake.timeouts().pop().flatten().expect("a deadline");
+    let (number, unit) = left.split_at(left.len() - 1);
+    let per_s = [("u", 1e6), ("m", 1e3), ("S", 1.0)].into_iter().find(|(known, _)| *known == unit).unwrap().1;
+    assert!(number.parse::<f64>().unwrap() / per_s < 89.9, "{left}");
     // A response is offered them too.
     let answer = http::post(server.address, "/v1/responses", &json!({"input": "hi"})).await;
     assert_eq!((answer.status, told(&server)), (200, vec!["slow__add".to_owned()]), "{}", answer.text);
