@@ -106,7 +106,7 @@ pub(crate) enum JobEnd {
 /// The worker's end.
 pub(crate) struct Ticket {
     pub(crate) job: Job,
-    line: Line<JobEvent>,
+    pub(crate) line: Line<JobEvent>,
     choices: Vec<Clock>,
     unfinished: u32,
 }
@@ -134,6 +134,30 @@ pub(crate) enum ClientState {
     Late,
 }
 
+/// What a worker does for the client of any request.
+pub(crate) trait Client {
+    /// When it must have ended.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Whether its client left, is late or reads again.
+    fn client_state(&self, now: Instant) -> ClientState;
+
+    /// Whether nothing of it has run.
+    fn waits(&self) -> bool;
+
+    /// Ends it early; what lies on its way is still read first. Nothing more may be asked of it.
+    fn end(&mut self, end: JobEnd);
+
+    /// Ends it because its worker failed.
+    fn fail(&mut self, error_id: &str) {
+        let error_id = error_id.to_owned();
+        self.end(match self.waits() {
+            true => JobEnd::NotReached { error_id },
+            false => JobEnd::WorkerFailed { error_id },
+        });
+    }
+}
+
 /// The two ends of a job, with room for so many events between them; `worker` is woken when the client reads or leaves.
 pub(crate) fn ticket(
     job: Job,
@@ -149,16 +173,6 @@ pub(crate) fn ticket(
 }
 
 impl Ticket {
-    /// When it must have ended.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.line.deadline()
-    }
-
-    /// Whether its client left, is late or reads again.
-    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        self.line.client_state(now)
-    }
-
     /// Passes an event on, measured. True when it was the last.
     pub(crate) fn pass(
         &mut self,
@@ -180,16 +194,6 @@ impl Ticket {
     /// Whether the job must pause, because its next step's events might not fit. Not asked again until it resumed.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(self.unfinished as usize * EVENTS_PER_STEP_MAX + SCORED_PER_STEP_MAX)
-    }
-
-    /// Ends it early; queued events are still read first.
-    pub(crate) fn end(self, end: JobEnd) {
-        self.line.end(end);
-    }
-
-    /// Ends it because its worker failed.
-    pub(crate) fn fail(self, error_id: &str) {
-        self.line.fail(error_id);
     }
 
     fn measure(&mut self, event: &Event, now: Instant, metrics: &ModelMetrics) -> Option<Timings> {

@@ -23,7 +23,7 @@ use crate::{
     error::error_id,
     limits::{ADAPTER_ORDERS_MAX, EMBED_JOBS_MAX, STUCK_AFTER},
     metrics::ModelMetrics,
-    ticket::{ClientState, EmbedTicket, JobEnd, SoundTicket, SpeakTicket, Ticket},
+    ticket::{Client, ClientState, EmbedTicket, JobEnd, SoundTicket, SpeakTicket, Ticket},
     views::ProcessView,
 };
 
@@ -80,24 +80,33 @@ pub(crate) enum Turn {
 }
 
 impl Work {
-    fn deadline(&self) -> Option<Instant> {
+    /// Whose it is; none: who waits for an adapter hears that it was dropped.
+    fn client(&self) -> Option<&dyn Client> {
         match self {
-            Work::Run(ticket) => ticket.deadline(),
-            Work::Embed(ticket) => ticket.deadline(),
-            Work::Transcribe(ticket) => ticket.deadline(),
-            Work::Speak(ticket) => ticket.deadline(),
+            Work::Run(ticket) => Some(&ticket.line),
+            Work::Embed(ticket) => Some(ticket),
+            Work::Transcribe(ticket) => Some(&ticket.line),
+            Work::Speak(ticket) => Some(&ticket.line),
             Work::Adapter(_) => None,
         }
     }
 
-    fn client_state(&self, now: Instant) -> ClientState {
+    fn client_mut(&mut self) -> Option<&mut dyn Client> {
         match self {
-            Work::Run(ticket) => ticket.client_state(now),
-            Work::Embed(ticket) => ticket.client_state(now),
-            Work::Transcribe(ticket) => ticket.client_state(now),
-            Work::Speak(ticket) => ticket.client_state(now),
-            Work::Adapter(_) => ClientState::Fine,
+            Work::Run(ticket) => Some(&mut ticket.line),
+            Work::Embed(ticket) => Some(ticket),
+            Work::Transcribe(ticket) => Some(&mut ticket.line),
+            Work::Speak(ticket) => Some(&mut ticket.line),
+            Work::Adapter(_) => None,
         }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.client()?.deadline()
+    }
+
+    fn client_state(&self, now: Instant) -> ClientState {
+        self.client().map_or(ClientState::Fine, |client| client.client_state(now))
     }
 
     /// Whether its client must read before it may go on. An embedding's results are as many as its inputs, and
@@ -111,24 +120,15 @@ impl Work {
         }
     }
 
-    fn end(self, end: JobEnd) {
-        match self {
-            Work::Run(ticket) => ticket.end(end),
-            Work::Embed(ticket) => ticket.end(end),
-            Work::Transcribe(ticket) => ticket.end(end),
-            Work::Speak(ticket) => ticket.end(end),
-            // Who waits for it hears that it was dropped.
-            Work::Adapter(_) => {}
+    fn end(mut self, end: JobEnd) {
+        if let Some(client) = self.client_mut() {
+            client.end(end);
         }
     }
 
-    fn fail(self, error_id: &str) {
-        match self {
-            Work::Run(ticket) => ticket.fail(error_id),
-            Work::Embed(ticket) => ticket.fail(error_id),
-            Work::Transcribe(ticket) => ticket.fail(error_id),
-            Work::Speak(ticket) => ticket.fail(error_id),
-            Work::Adapter(_) => {}
+    fn fail(mut self, error_id: &str) {
+        if let Some(client) = self.client_mut() {
+            client.fail(error_id);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 use hanzo_engine_runtime::{Computed, EmbedJob, Event, EventKind};
 use tokio::sync::oneshot;
 
-use super::{ClientState, JobEnd};
+use super::{Client, ClientState, JobEnd};
 use crate::{admission::KeptPlace, metrics::ModelMetrics};
 
 /// What a client is answered: results in the order of the inputs.
@@ -18,7 +18,7 @@ pub(crate) struct EmbedTicket {
     pub(crate) job: EmbedJob,
     results: Vec<Option<Computed>>, // by input
     missing: usize,
-    answer: oneshot::Sender<Results>,
+    answer: Option<oneshot::Sender<Results>>, // until it was given
     deadline: Option<Instant>,
     arrived: Instant,
     started: bool,
@@ -35,26 +35,11 @@ pub(crate) fn embed_ticket(
     let (answer, answered) = oneshot::channel();
     let missing = job.inputs.len();
     let results = vec![None; missing];
+    let answer = Some(answer);
     (EmbedTicket { job, results, missing, answer, deadline, arrived, started: false, place }, answered)
 }
 
 impl EmbedTicket {
-    /// When it must have ended.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
-    /// Whether its client left or is late.
-    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        if self.answer.is_closed() {
-            ClientState::Left
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            ClientState::Late
-        } else {
-            ClientState::Fine
-        }
-    }
-
     /// Takes what happened. True when it was the last.
     pub(crate) fn take(&mut self, event: Event, now: Instant, metrics: &ModelMetrics) -> bool {
         match event.kind {
@@ -81,21 +66,37 @@ impl EmbedTicket {
     }
 
     /// Answers with the results: all are there.
-    pub(crate) fn done(self) {
+    pub(crate) fn done(mut self) {
+        let results = std::mem::take(&mut self.results);
+        self.give(Ok(results.into_iter().flatten().collect()));
+    }
+
+    fn give(&mut self, results: Results) {
         // The client may have left.
-        let _ = self.answer.send(Ok(self.results.into_iter().flatten().collect()));
+        let _ = self.answer.take().map(|answer| answer.send(results));
+    }
+}
+
+impl Client for EmbedTicket {
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
-    /// Ends it early.
-    pub(crate) fn end(self, end: JobEnd) {
-        let _ = self.answer.send(Err(end));
+    fn client_state(&self, now: Instant) -> ClientState {
+        if self.answer.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            ClientState::Left
+        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+            ClientState::Late
+        } else {
+            ClientState::Fine
+        }
     }
 
-    /// Ends it because its worker failed.
-    pub(crate) fn fail(self, error_id: &str) {
-        let error_id = error_id.to_owned();
-        let end =
-            if self.started { JobEnd::WorkerFailed { error_id } } else { JobEnd::NotReached { error_id } };
-        self.end(end);
+    fn waits(&self) -> bool {
+        !self.started
+    }
+
+    fn end(&mut self, end: JobEnd) {
+        self.give(Err(end));
     }
 }

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{ClientState, JobEnd, events};
+use super::{Client, ClientState, JobEnd, events};
 use crate::{
     admission::{Admission, QueuePlace, RunningPlace},
     metrics::ModelMetrics,
 };
 
 /// The worker's end.
-pub(super) struct Line<E> {
+pub(crate) struct Line<E> {
     events: events::Sender<E>,
     ended: Arc<OnceLock<JobEnd>>,
     arrived: Instant,
@@ -49,27 +49,9 @@ pub(super) fn line<E>(
 }
 
 impl<E> Line<E> {
-    /// When it must have ended.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
-    }
-
     /// From its arrival to now.
     pub(super) fn elapsed(&self, now: Instant) -> Duration {
         now - self.arrived
-    }
-
-    /// Whether its client left, is late or reads again.
-    pub(super) fn client_state(&self, now: Instant) -> ClientState {
-        if self.events.is_closed() {
-            ClientState::Left
-        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
-            ClientState::Late
-        } else if self.events.resumes() {
-            ClientState::Resume
-        } else {
-            ClientState::Fine
-        }
     }
 
     /// It runs, and its place in the queue is free. Whether it has waited until now.
@@ -100,25 +82,32 @@ impl<E> Line<E> {
         if let Place::Running { since, .. } = &self.place {
             admission.served(now - *since);
         }
-        self.finish(JobEnd::Done);
+        self.end(JobEnd::Done);
+    }
+}
+
+impl<E> Client for Line<E> {
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
-    /// Ends it early; queued events are still read first.
-    pub(super) fn end(mut self, end: JobEnd) {
-        self.finish(end);
+    fn client_state(&self, now: Instant) -> ClientState {
+        if self.events.is_closed() {
+            ClientState::Left
+        } else if self.deadline.is_some_and(|deadline| deadline <= now) {
+            ClientState::Late
+        } else if self.events.resumes() {
+            ClientState::Resume
+        } else {
+            ClientState::Fine
+        }
     }
 
-    /// Ends it because its worker failed.
-    pub(super) fn fail(self, error_id: &str) {
-        let error_id = error_id.to_owned();
-        let end = match self.place {
-            Place::Waiting(_) => JobEnd::NotReached { error_id },
-            Place::Running { .. } | Place::Gone => JobEnd::WorkerFailed { error_id },
-        };
-        self.end(end);
+    fn waits(&self) -> bool {
+        matches!(self.place, Place::Waiting(_))
     }
 
-    fn finish(&mut self, end: JobEnd) {
+    fn end(&mut self, end: JobEnd) {
         self.place = Place::Gone;
         // Only the worker sets it, and once: a line that has ended is dropped.
         let _ = self.ended.set(end);

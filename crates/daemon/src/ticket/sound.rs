@@ -12,7 +12,7 @@ use hanzo_engine_runtime::{
 };
 use tokio::sync::mpsc;
 
-use super::{ClientState, Events, JobEnd, Line, line};
+use super::{Events, Line, line};
 use crate::{
     admission::{Admission, QueuePlace},
     limits::{EVENTS_MAX, WINDOW_EVENTS_MAX},
@@ -24,7 +24,7 @@ pub(crate) struct SoundTicket {
     pub(crate) job: TranscribeJob,
     sound: Option<mpsc::Receiver<Vec<f32>>>, // none: it has ended
     worker: Waker,
-    line: Line<Heard>,
+    pub(crate) line: Line<Heard>,
 }
 
 /// A part of a transcription, with what only the worker can measure.
@@ -50,16 +50,6 @@ pub(crate) fn sound_ticket(
 }
 
 impl SoundTicket {
-    /// When it must have ended.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.line.deadline()
-    }
-
-    /// Whether its client left, is late or reads again.
-    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        self.line.client_state(now)
-    }
-
     /// Samples that have come, or the sound's end, which is told once; nothing where there are none yet, and then the worker is
     /// woken when there are.
     pub(crate) fn listen(&mut self) -> Option<Option<Vec<f32>>> {
@@ -94,15 +84,5 @@ impl SoundTicket {
     /// Whether the sound must pause, because its next window's events might not fit beside those of the one at hand.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(2 * WINDOW_EVENTS_MAX)
-    }
-
-    /// Ends it early; queued events are still read first.
-    pub(crate) fn end(self, end: JobEnd) {
-        self.line.end(end);
-    }
-
-    /// Ends it because its worker failed.
-    pub(crate) fn fail(self, error_id: &str) {
-        self.line.fail(error_id);
     }
 }

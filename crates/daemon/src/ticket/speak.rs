@@ -9,7 +9,7 @@ use std::{
 use hanzo_engine_runtime::{Event, EventKind, JobId};
 use hanzo_engine_voice::SpeechJob;
 
-use super::{ClientState, Events, JobEnd, Line, line};
+use super::{Events, Line, line};
 use crate::{
     admission::{Admission, QueuePlace},
     limits::{SPEECH_PIECES_MAX, SPEECH_STEP_PIECES},
@@ -21,7 +21,7 @@ pub(crate) struct SpeakTicket {
     pub(crate) id: JobId,
     job: Option<SpeechJob>, // until the engine has it
     phonemes: u32,
-    line: Line<SpokenPiece>,
+    pub(crate) line: Line<SpokenPiece>,
 }
 
 /// A piece of a text, with what only the worker can measure.
@@ -52,16 +52,6 @@ impl SpeakTicket {
         self.job.take()
     }
 
-    /// When it must have ended.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.line.deadline()
-    }
-
-    /// Whether its client left, is late or reads again.
-    pub(crate) fn client_state(&self, now: Instant) -> ClientState {
-        self.line.client_state(now)
-    }
-
     /// Passes on what was said. True when it was the last.
     pub(crate) fn pass(
         &mut self,
@@ -89,15 +79,5 @@ impl SpeakTicket {
     /// Whether it must pause, because its next piece might not fit.
     pub(crate) fn must_pause(&self) -> bool {
         self.line.must_pause(SPEECH_STEP_PIECES)
-    }
-
-    /// Ends it early; pieces that lie there are still heard first.
-    pub(crate) fn end(self, end: JobEnd) {
-        self.line.end(end);
-    }
-
-    /// Ends it because its worker failed.
-    pub(crate) fn fail(self, error_id: &str) {
-        self.line.fail(error_id);
     }
 }
