@@ -8,7 +8,7 @@ import openai
 from engine import ROOT, Engine, check, run_checks
 
 DATA = os.path.join(ROOT, "tests/data/audio")
-CASES = ["qwen2_audio", "voxtral"]
+CASES = ["qwen2_audio", "voxtral", "qwen3_asr"]
 
 
 def wav(samples, pitch):

@@ -27,6 +27,11 @@ QWEN = ("{% set audio_count = namespace(value=0) %}{% for message in messages %}
         "{% else %}{% for content in message['content'] %}{% if 'audio' in content or 'audio_url' in content or message['type'] == 'audio' %}"
         "{% set audio_count.value = audio_count.value + 1 %}Audio {{ audio_count.value }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n{% elif 'text' in content %}"
         "{{ content['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+# Qwen3-ASR's, whose system prompt is words to expect.
+ASR = ("<|im_start|>system\n{% for message in messages %}{% if message['role'] == 'system' %}{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}{{ part['text'] }}"
+       "{% endfor %}{% endif %}{% endif %}{% endfor %}<|im_end|>\n{% for message in messages %}{% if message['role'] != 'system' %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+       "{% for part in message['content'] %}{% if part['type'] == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endif %}{% endfor %}"
+       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 TEXT = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1024, rope_parameters=PLAIN)
 CASES = {
@@ -36,6 +41,9 @@ CASES = {
     "voxtral": dict(config=t.VoxtralConfig, model=t.VoxtralForConditionalGeneration, dtype=torch.bfloat16, mels=16, token="[AUDIO]",
                     special=["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AUDIO]", "[BEGIN_AUDIO]"], ends=dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
                     text=dict(TEXT, model_type="llama", head_dim=32), tower=dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128), name="audio_token_id"),
+    "qwen3_asr": dict(config=t.Qwen3ASRConfig, model=t.Qwen3ASRForConditionalGeneration, dtype=torch.bfloat16, mels=20, token="<|audio_pad|>",
+                      special=["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>"], ends=dict(eos_token="<|im_end|>", pad_token="<|endoftext|>"), tied=True,
+                      text=dict(TEXT, model_type="qwen3", head_dim=32), tower=dict(d_model=48, encoder_layers=2, encoder_attention_heads=3, encoder_ffn_dim=80, n_window_infer=100 * SECONDS, downsample_hidden_size=8, output_dim=64), name="audio_token_id"),
 }
 # Texts, and sounds: samples and a pitch. Qwen2-Audio hears one window, Voxtral as many as there are.
 TALKS = {
@@ -48,6 +56,11 @@ TALKS = {
         [("user", [[9_000, 1], "What is this?"])],
         [("user", ["First ", [40_000, 2], " then ", [32_000, 3], "\nwhich is # longer?"])],
         [("system", ["Be brief."]), ("user", [[1, 4], "Well?"]), ("assistant", ["A line."]), ("user", ["And now?", [31_790, 5]])],
+    ],
+    "qwen3_asr": [
+        [("user", [[9_000, 1], "What is this?"])],
+        [("user", ["First ", [70_300, 2], " then ", [32_000, 3], "\nwhich is # longer?"])],
+        [("system", ["Be brief."]), ("user", [[1, 4], "Well?"]), ("assistant", ["A line."]), ("user", ["And now?", [40_123, 5]])],
     ],
 }
 
@@ -77,6 +90,11 @@ def windows(name, extractor, pcm):
         made = extractor(pcm, sampling_rate=RATE, return_attention_mask=True, padding="max_length", return_tensors="pt")
         length = int(made["attention_mask"].sum())
         return made["input_features"], made["attention_mask"], (((length - 1) // 2 + 1) - 2) // 2 + 1
+    if name == "qwen3_asr":
+        made = extractor(pcm, sampling_rate=RATE, padding=True, truncation=False, return_attention_mask=True, return_tensors="pt")
+        length = int(made["attention_mask"].sum())
+        halved = lambda frames: (((frames + 1) // 2 + 1) // 2 + 1) // 2
+        return made["input_features"], made["attention_mask"], length // 100 * 13 + halved(length % 100)
     made = extractor(pcm, sampling_rate=RATE, padding=True, truncation=False, pad_to_multiple_of=SECONDS * RATE, return_tensors="pt")["input_features"]
     cut = made.reshape(extractor.feature_size, -1, 100 * SECONDS).transpose(0, 1)
     return cut, None, cut.shape[0] * 25
@@ -101,6 +119,19 @@ def prompt_of(name, case, words, plain, talk, counts):
                 run = "\n"
             tokens += text(run) + mark("<|im_end|>") + text("\n")
         return tokens + mark("<|im_start|>") + text("assistant\n")
+    if name == "qwen3_asr":
+        own = "".join(part for role, parts in talk if role == "system" for part in parts)
+        tokens += mark("<|im_start|>") + text(f"system\n{own}") + mark("<|im_end|>") + text("\n")
+        for role, parts in talk:
+            if role == "system": continue
+            tokens += mark("<|im_start|>")
+            run = f"{role}\n"
+            for part in parts:
+                if isinstance(part, str): run += part; continue
+                tokens += text(run) + mark("<|audio_start|>") + mark("<|audio_pad|>") * next(counts) + mark("<|audio_end|>")
+                run = ""
+            tokens += text(run) + mark("<|im_end|>") + text("\n")
+        return tokens + mark("<|im_start|>") + text("assistant\n")
     tokens += mark("<s>")
     for role, parts in talk:
         tokens += {"system": mark("[SYSTEM_PROMPT]"), "user": mark("[INST]"), "assistant": []}[role]
@@ -115,8 +146,9 @@ def drawn(name, seed, words, plain, extractor):
     torch.manual_seed(seed)
     audio_token = words.convert_tokens_to_ids(case["token"])
     ids = dict(bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id, pad_token_id=words.pad_token_id)
-    config = case["config"](text_config=dict(case["text"], vocab_size=len(words), tie_word_embeddings=False, **ids),
-                            audio_config=dict(case["tower"], num_mel_bins=case["mels"], max_source_positions=50 * SECONDS), **{case["name"]: audio_token})
+    config = case["config"](text_config=dict(case["text"], vocab_size=len(words), tie_word_embeddings=case.get("tied", False), **ids),
+                            audio_config=dict(case["tower"], num_mel_bins=case["mels"], **({} if name == "qwen3_asr" else dict(max_source_positions=50 * SECONDS))),
+                            **(dict(eos_token_id=ids["eos_token_id"], pad_token_id=ids["pad_token_id"]) if name == "qwen3_asr" else {}), **{case["name"]: audio_token})
     config._attn_implementation = "eager"
     model = case["model"](config).float().eval()
     for part in (config.audio_config, config.text_config): part._attn_implementation = "eager"
@@ -129,15 +161,20 @@ def drawn(name, seed, words, plain, extractor):
             elif "embed_positions" in key: x = 0.3 * x
             elif "conv1" in key: x = 0.15 * x
             elif "conv2" in key: x = 0.12 * x
+            elif "conv2d" in key: x = 0.3 * x
+            elif "conv_out" in key: x = 0.1 * x
             elif "projector" in key: x = (0.05 if "linear_1" in key or name == "qwen2_audio" else 0.08) * x
             else: x = 0.2 * x
             p.copy_(x.to(case["dtype"]).float())
         found, margin = [], 1e9
         for talk in TALKS[name]:
             made = [windows(name, extractor, sound(*part)) for _, parts in talk for part in parts if not isinstance(part, str)]
-            features = torch.cat([one[0] for one in made])
+            longest = max(one[0].shape[2] for one in made)
+            filled = lambda numbers: torch.nn.functional.pad(numbers, (0, longest - numbers.shape[-1]))
+            features = torch.cat([filled(one[0]) for one in made])
             more = dict(input_features=features)
             if name == "qwen2_audio": more["feature_attention_mask"] = torch.cat([one[1] for one in made])
+            if name == "qwen3_asr": more["input_features_mask"] = torch.cat([filled(one[1]) for one in made])
             tokens = prompt_of(name, case, words, plain, talk, [one[2] for one in made])
             kept = []
             hook = model.model.multi_modal_projector.register_forward_hook(lambda module, given, out: kept.append(out))
@@ -152,14 +189,16 @@ def drawn(name, seed, words, plain, extractor):
             hook.remove()
             rows = kept[-1]
             rows = torch.cat([one[:count[2]] for one, count in zip(rows, made)]) if name == "qwen2_audio" else rows
-            found.append((tokens, all_tokens[0, len(tokens):].tolist(), logits, rows.reshape(-1, 64).float(), torch.cat([features[0, :, ::7], features[0, :, -1:]], dim=1).T.float()))
+            # Qwen3-ASR's frames end with the sound.
+            end = min(int(made[0][1].sum()), 100 * SECONDS) if name == "qwen3_asr" else features.shape[2]
+            found.append((tokens, all_tokens[0, len(tokens):].tolist(), logits, rows.reshape(-1, 64).float(), torch.cat([features[0, :, :end:7], features[0, :, end - 1:end]], dim=1).T.float()))
     return model, found, margin / float(found[0][2].max() - found[0][2].min())
 
 
 def make(name):
     case = CASES[name]
     words, plain = tokenizer(case, case["special"]), tokenizer(case, [])._tokenizer
-    extractor = t.WhisperFeatureExtractor(feature_size=case["mels"], chunk_length=SECONDS, return_attention_mask=name == "qwen2_audio")
+    extractor = t.Qwen3ASRFeatureExtractor(feature_size=case["mels"]) if name == "qwen3_asr" else t.WhisperFeatureExtractor(feature_size=case["mels"], chunk_length=SECONDS, return_attention_mask=name == "qwen2_audio")
     end = words.eos_token_id
     told = lambda drawn: min(min(len(set(found[1])), 8) for found in drawn[1]) * all(end not in found[1] for found in drawn[1])
     model, found, margin = max(filter(None, (drawn(name, seed, words, plain, extractor) for seed in range(24))), key=lambda drawn: (told(drawn), drawn[2]))
@@ -174,6 +213,7 @@ def make(name):
         check(processor, words, found)
     else:
         extractor.save_pretrained(folder)
+        if name == "qwen3_asr": (folder / "chat_template.jinja").write_text(ASR)
     talks = [{"messages": [{"role": role, "parts": [part.replace("#", case["token"]) if isinstance(part, str) else part for part in parts]} for role, parts in talk], "tokens": one[0], "greedy": one[1]} for talk, one in zip(TALKS[name], found)]
     (folder / "golden.json").write_text(json.dumps(talks) + "\n")
     tensors = {f"{kind}.{index}": one[place].contiguous() for index, one in enumerate(found) for kind, place in (("logits", 2), ("rows", 3))}

@@ -78,7 +78,7 @@ fn golden(case: &str, number: usize) -> (v1::InferRequest, Vec<u32>, Vec<u32>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_says_of_sounds_is_the_librarys() {
     let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
-    for case in ["qwen2_audio", "voxtral"] {
+    for case in ["qwen2_audio", "voxtral", "qwen3_asr"] {
         let loaded = rig.load(&data(&format!("audio/{case}")), case).await.unwrap().model.unwrap();
         assert!(loaded.capabilities().any(|can| can == v1::Capability::Audio), "{loaded:?}");
         assert!(loaded.inputs_not_read.is_empty());

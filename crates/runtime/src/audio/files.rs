@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::AudioSpec;
-use super::spec::Family;
+use super::spec::{Family, Planes};
 use crate::error::LoadError;
 use crate::load::{Found, Tensors, huggingface::read_config};
 use crate::spec::{Config, Names, TransformerSpec};
@@ -17,12 +17,43 @@ pub struct AudioFiles {
     /// What it is.
     pub spec: AudioSpec,
     pub(super) tensors: Tensors,
-    pub(super) first: Affine,             // (hidden, 3 * mels)
-    pub(super) second: Affine,            // (hidden, 3 * hidden)
+    pub(super) stem: StemFiles,
     pub(super) norm: Option<[Tensor; 2]>, // (hidden) each: of rows that were joined
-    pub(super) up: Option<Tensor>,        // (inner, joined)
+    pub(super) up: Option<(Tensor, Option<Tensor>)>, // (inner, joined), (inner)
     pub(super) down: Tensor,              // (text hidden, inner or joined)
     pub(super) down_bias: Option<Tensor>, // (text hidden)
+}
+
+/// What stands before the layers.
+#[derive(Debug)]
+pub(super) enum StemFiles {
+    /// Two convolutions over frames.
+    Frames {
+        first: Affine,  // (hidden, 3 * mels)
+        second: Affine, // (hidden, 3 * hidden)
+    },
+    /// Three over bands and frames.
+    Planes {
+        convolutions: [Affine; 3], // (channels, 9), (channels, 9 * channels) twice
+        out: Tensor,               // (hidden, channels * bands)
+    },
+}
+
+impl StemFiles {
+    fn affine(&self) -> impl Iterator<Item = &Affine> {
+        let (two, three) = match self {
+            StemFiles::Frames { first, second } => (Some([first, second]), None),
+            StemFiles::Planes { convolutions, .. } => (None, Some(convolutions)),
+        };
+        two.into_iter().flatten().chain(three.into_iter().flatten())
+    }
+
+    fn out(&self) -> Option<&Tensor> {
+        match self {
+            StemFiles::Frames { .. } => None,
+            StemFiles::Planes { out, .. } => Some(out),
+        }
+    }
 }
 
 /// A matrix and what is added to its products.
@@ -49,6 +80,8 @@ const NAMES: Names = Names {
     mlp_norm: "final_layer_norm",
     ..Names::NONE
 };
+/// Qwen3-ASR's, whose places are no tensor.
+const QWEN3_ASR: Names = Names { final_norm: "ln_post", ..NAMES };
 const JOINER: &str = "multi_modal_projector";
 
 /// The settings of a directory's feature extractor, where there are some: in a file of their own, or in what newer libraries save
@@ -87,8 +120,14 @@ impl AudioFiles {
 
     fn resolve(name: &str, spec: AudioSpec, mut tensors: Vec<Tensor>) -> Result<AudioFiles, LoadError> {
         let hidden = spec.layers.hidden;
-        tensors.push(no_tokens(&NAMES, hidden));
-        let mut found = Found::new(name, &NAMES, tensors)?;
+        let names = if spec.planes.is_some() { &QWEN3_ASR } else { &NAMES };
+        tensors.push(no_tokens(names, hidden));
+        let mut found = Found::new(name, names, tensors)?;
+        if let Some(planes) = spec.planes {
+            let places = waves(planes.rows_of_chunk(planes.frames), spec.rows, hidden);
+            let places = f32s(name, format!("{}{}.weight", names.prefix, names.position_embedding), places);
+            found.put_back(Tensor { shape: vec![spec.rows, hidden], ..places });
+        }
         // Keys are made without one.
         for layer in 0..spec.layers.layers.len() {
             let bias = format!("{}{}{layer}.{}.bias", NAMES.prefix, NAMES.layer, NAMES.key);
@@ -96,13 +135,30 @@ impl AudioFiles {
                 found.put_back(f32s(name, bias, vec![0.0; hidden]));
             }
         }
-        let mut convolution = |which: &str, from: usize| -> Result<Affine, LoadError> {
+        let mut convolution = |which: &str, shape: &[usize]| -> Result<Affine, LoadError> {
             let at = format!("{}{which}", NAMES.prefix);
-            let weight = found.take(&format!("{at}.weight"), &[hidden, from, 3])?;
-            let bias = found.take(&format!("{at}.bias"), &[hidden])?;
-            Ok(Affine { weight: Tensor { shape: vec![hidden, 3 * from], ..weight }, bias })
+            let weight = found.take(&format!("{at}.weight"), shape)?;
+            let bias = found.take(&format!("{at}.bias"), &shape[..1])?;
+            let flat = vec![shape[0], shape[1..].iter().product()];
+            Ok(Affine { weight: Tensor { shape: flat, ..weight }, bias })
         };
-        let (first, second) = (convolution("conv1", spec.mels)?, convolution("conv2", hidden)?);
+        let stem = match spec.planes {
+            None => StemFiles::Frames {
+                first: convolution("conv1", &[hidden, spec.mels, 3])?,
+                second: convolution("conv2", &[hidden, hidden, 3])?,
+            },
+            Some(Planes { channels, .. }) => StemFiles::Planes {
+                convolutions: [
+                    convolution("conv2d1", &[channels, 1, 3, 3])?,
+                    convolution("conv2d2", &[channels, channels, 3, 3])?,
+                    convolution("conv2d3", &[channels, channels, 3, 3])?,
+                ],
+                out: found.take(
+                    &format!("{}conv_out.weight", NAMES.prefix),
+                    &[hidden, channels * spec.bands_left()],
+                )?,
+            },
+        };
         let norm = match spec.means() {
             false => None,
             true => {
@@ -124,23 +180,34 @@ impl AudioFiles {
             }
             Family::Voxtral => {
                 let up = found.take(&format!("{JOINER}.linear_1.weight"), &[inner, joined])?;
-                (Some(up), found.take(&format!("{JOINER}.linear_2.weight"), &[text, inner])?, None)
+                (Some((up, None)), found.take(&format!("{JOINER}.linear_2.weight"), &[text, inner])?, None)
+            }
+            Family::Qwen3Asr => {
+                let mut affine = |which: &str, shape: &[usize]| -> Result<[Tensor; 2], LoadError> {
+                    let weight = found.take(&format!("{JOINER}.{which}.weight"), shape)?;
+                    Ok([weight, found.take(&format!("{JOINER}.{which}.bias"), &shape[..1])?])
+                };
+                let [up, up_bias] = affine("linear_1", &[inner, joined])?;
+                let [down, down_bias] = affine("linear_2", &[text, inner])?;
+                (Some((up, Some(up_bias))), down, Some(down_bias))
             }
         };
         let tensors = found.resolve(&spec.layers)?;
         found.left_out(&spec.layers.architecture, &[])?;
-        Ok(AudioFiles { spec, tensors, first, second, norm, up, down, down_bias })
+        Ok(AudioFiles { spec, tensors, stem, norm, up, down, down_bias })
     }
 
     /// Matrices beside those of the layers.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Tensor> {
-        [&self.first.weight, &self.second.weight, &self.down].into_iter().chain(&self.up)
+        let stem = self.stem.affine().map(|affine| &affine.weight).chain(self.stem.out());
+        stem.chain([&self.down]).chain(self.up.iter().map(|(up, _)| up))
     }
 
     /// Vectors beside those of the layers.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &Tensor> {
-        let norm = self.norm.iter().flatten();
-        [&self.first.bias, &self.second.bias].into_iter().chain(norm).chain(&self.down_bias)
+        let stem = self.stem.affine().map(|affine| &affine.bias);
+        let up = self.up.iter().filter_map(|(_, bias)| bias.as_ref());
+        stem.chain(self.norm.iter().flatten()).chain(up).chain(&self.down_bias)
     }
 
     /// Numbers in all its weights.
@@ -148,4 +215,16 @@ impl AudioFiles {
         let beside = self.matrices().chain(self.vectors());
         self.tensors.parameters() + beside.map(|tensor| tensor.elements() as u64).sum::<u64>()
     }
+}
+
+/// Where rows stand, as waves of ever longer periods: those of a chunk again and again.
+fn waves(rows_of_chunk: usize, rows: usize, hidden: usize) -> Vec<f32> {
+    const PERIOD_MAX: f64 = 10_000.0;
+    let half = hidden / 2;
+    let step = PERIOD_MAX.ln() / half.saturating_sub(1).max(1) as f64;
+    let of = |row: usize| {
+        let turn = move |at: usize| (row % rows_of_chunk) as f32 * ((-step) as f32 * at as f32).exp();
+        (0..half).map(move |at| turn(at).sin()).chain((0..half).map(move |at| turn(at).cos()))
+    };
+    (0..rows).flat_map(of).collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::spec::FRAMES_OF_ROW;
+use super::spec::{FRAMES_OF_ROW, Family, SAMPLES_MIN};
 use super::{AudioFiles, AudioSpec};
 use crate::error::{LoadError, RequestError};
 use crate::media::MediaSpan;
@@ -84,11 +84,15 @@ impl Hearing {
 
     /// Seconds of a sound at most, where a prompt has no more than so many tokens.
     pub fn seconds_max(&self, tokens_max: usize) -> f64 {
-        let (windows, more) = match self.spec.whole_windows() {
-            true => ((tokens_max / self.rows_of_window()).min(self.spec.windows_max), 0.0),
-            false => (1, PADDING_S),
+        let window = self.spec.samples() as f64 / SAMPLE_RATE as f64;
+        if self.spec.windows_max == 1 {
+            return window + PADDING_S;
+        }
+        let windows = match self.spec.whole_windows() {
+            true => tokens_max / self.rows_of_window(),
+            false => tokens_max.div_ceil(self.rows_of_window()),
         };
-        (windows * self.spec.samples()) as f64 / SAMPLE_RATE as f64 + more
+        windows.min(self.spec.windows_max) as f64 * window
     }
 
     /// Rows of the text model of a whole window.
@@ -161,7 +165,7 @@ impl Listening<'_> {
     /// Adds samples. Where a sound is one window, those behind it are not heard: what an encoder has added at its end.
     pub fn push(&mut self, samples: &[f32]) {
         let spec = &self.hearing.spec;
-        let room = if spec.whole_windows() { samples.len() } else { spec.samples() - self.samples };
+        let room = if spec.windows_max > 1 { samples.len() } else { spec.samples() - self.samples };
         let samples = &samples[..samples.len().min(room)];
         self.samples += samples.len();
         self.frames.push(&self.hearing.bank, samples, &mut self.out);
@@ -172,9 +176,10 @@ impl Listening<'_> {
     /// Rows of the text model that what has come so far has at least.
     pub fn rows(&self) -> usize {
         let hearing = self.hearing;
-        match hearing.spec.whole_windows() {
-            true => self.samples.div_ceil(hearing.spec.samples()) * hearing.rows_of_window(),
-            false => self.samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW) / hearing.spec.joined,
+        match hearing.spec.family {
+            Family::Qwen2Audio => self.samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW) / hearing.spec.joined,
+            Family::Voxtral => self.samples.div_ceil(hearing.spec.samples()) * hearing.rows_of_window(),
+            Family::Qwen3Asr => hearing.spec.rows_of(self.samples / HOP),
         }
     }
 
@@ -183,12 +188,14 @@ impl Listening<'_> {
     /// # Errors
     /// [`TooShort`].
     pub fn finish(mut self) -> Result<Heard, TooShort> {
-        let (samples, spec, bank) = (self.samples, &self.hearing.spec, &self.hearing.bank);
+        let (samples, spec) = (self.samples, &self.hearing.spec);
         let own_rows = samples.div_ceil(HOP).div_ceil(FRAMES_OF_ROW);
-        let nothing = if spec.whole_windows() { samples == 0 } else { own_rows < spec.joined };
-        if nothing {
-            let least = if spec.whole_windows() { 1 } else { (2 * spec.joined - 2) * HOP + 1 };
+        let least = if spec.windows_max > 1 { 1 } else { (2 * spec.joined - 2) * HOP + 1 };
+        if samples < least {
             return Err(TooShort { samples, least });
+        }
+        if spec.ends_with_sound() {
+            return Ok(self.finish_with_sound());
         }
         let windows = samples.div_ceil(spec.samples());
         let end = windows * spec.samples();
@@ -196,9 +203,7 @@ impl Listening<'_> {
         let silence = (end - samples).min(FRAME);
         self.push(&vec![0.0; silence]);
         if samples + silence == end {
-            // The last frames see the windows mirrored at their end.
-            let mirrored: Vec<f32> = self.last.iter().rev().skip(1).copied().collect();
-            self.frames.push(bank, &mirrored, &mut self.out);
+            self.mirror();
         }
         let mut frames = self.out;
         frames.resize(windows * spec.frames() * spec.mels, SILENCE);
@@ -213,6 +218,29 @@ impl Listening<'_> {
             tokens: spec.rows_of(kept) / spec.joined,
         };
         Ok(Heard { windows: frames.chunks_exact(spec.frames() * spec.mels).map(window).collect() })
+    }
+}
+
+impl Listening<'_> {
+    /// The last frames see the sound mirrored at its end.
+    fn mirror(&mut self) {
+        let mirrored: Vec<f32> = self.last.iter().rev().skip(1).copied().collect();
+        self.frames.push(&self.hearing.bank, &mirrored, &mut self.out);
+    }
+
+    /// All windows of a sound whose frames end with it, as `Qwen3ASRFeatureExtractor` makes them.
+    fn finish_with_sound(mut self) -> Heard {
+        let spec = &self.hearing.spec;
+        self.push(&vec![0.0; SAMPLES_MIN.saturating_sub(self.samples)]);
+        self.mirror();
+        let mut frames = self.out;
+        frames.truncate(self.samples / HOP * spec.mels);
+        normalize(&mut frames);
+        let window = |frames: &[f32]| Window {
+            tokens: spec.rows_of(frames.len() / spec.mels),
+            frames: frames.iter().flat_map(|number| number.to_le_bytes()).collect(),
+        };
+        Heard { windows: frames.chunks(spec.frames() * spec.mels).map(window).collect() }
     }
 }
 

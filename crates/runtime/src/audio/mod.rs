@@ -1,12 +1,13 @@
-//! Models that hear in a chat: Qwen2-Audio (arxiv.org/abs/2407.10759) and Voxtral (arxiv.org/abs/2507.13264). A tower is Whisper's
-//! encoder: the one network, over frames of a window of sound, behind two convolutions (`tower`), and what joins some of its
-//! rows to one of the text model's. A family is data (`spec`); `files` finds its tensors. What a prompt says of a sound, and how
-//! many rows it has there, is `hearing`, which needs no device. Files of sound are `hanzo-engine-sound`'s, and what Whisper
-//! itself does of its encoder's rows is `whisper`.
+//! Models that hear in a chat: Qwen2-Audio (arxiv.org/abs/2407.10759), Voxtral (arxiv.org/abs/2507.13264) and Qwen3-ASR. A tower
+//! is Whisper's encoder, or much like it: the one network over a window of sound (`tower`), behind convolutions (`stem`), and what
+//! joins some of its rows to one of the text model's. A family is data (`spec`); `files` finds its tensors. What a prompt says of a
+//! sound, and how many rows it has there, is `hearing`, which needs no device. Files of sound are `hanzo-engine-sound`'s, and what
+//! Whisper itself does of its encoder's rows is `whisper`.
 
 mod files;
 mod hearing;
 mod spec;
+mod stem;
 #[cfg(test)]
 mod tests;
 mod tower;

@@ -18,11 +18,11 @@ use crate::job::{Event, EventKind, Job, JobId, StopConditions};
 use crate::vision::Towers;
 use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
-const CASES: &[&str] = &["qwen2_audio", "voxtral"];
-/// The largest allowed difference of a frame's number: the library's own two ways to them differ by so much.
-const FRAMES_TOLERANCE: f32 = 2e-4;
+const CASES: &[&str] = &["qwen2_audio", "voxtral", "qwen3_asr"];
+/// The largest allowed difference of a frame's number, of which those of a sound have a range of 2.
+const FRAMES_TOLERANCE: f32 = 2e-5;
 /// Of a row's number, as a share of the range of the golden ones.
-const ROWS_TOLERANCE: f32 = 5e-4;
+const ROWS_TOLERANCE: f32 = 2e-5;
 /// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
 const LOGPROBS_TOLERANCE: f64 = 1e-3;
 
@@ -206,7 +206,7 @@ fn frames_are_the_extractors() {
             let count = frames.len() / mels;
             let mut some: Vec<usize> = (0..count).step_by(7).collect();
             // Of a sound that is shorter than its window no more is kept than is heard.
-            if count == frames_max {
+            if count == frames_max || *case == "qwen3_asr" {
                 some.push(count - 1);
                 whole += 1;
             }
@@ -216,7 +216,7 @@ fn frames_are_the_extractors() {
             let differs = difference(&some, &golden[..some.len()]);
             assert!(differs < FRAMES_TOLERANCE, "{case} {index}: {differs}");
         }
-        assert_eq!(whole, if *case == "voxtral" { 3 } else { 1 }, "{case}");
+        assert_eq!(whole, if *case == "qwen2_audio" { 1 } else { 3 }, "{case}");
     }
 }
 
@@ -326,7 +326,8 @@ fn answers_are_the_librarys_in_any_company() {
         // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
         let room = model.0.decoder().unwrap().spec.kv_room(64);
         let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + talks[of].greedy.len());
-        let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
+        let prompts: usize = jobs.iter().map(|job| room.blocks_of(job.prompt.len())).sum();
+        let short = (prompts + 1).max(needs(0)).max(needs(1)).max(needs(2));
         for (step_tokens_max, kv_blocks) in [(512, 96), (9, 96), (64, short)] {
             let mut engine = engine(&model, step_tokens_max, kv_blocks);
             jobs.iter().for_each(|job| engine.submit(job));

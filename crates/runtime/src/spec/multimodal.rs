@@ -185,6 +185,14 @@ const WRAPPERS: &[Wrapper] = &[
         inputs: SOUND,
         ..LLAVA
     },
+    Wrapper {
+        model_type: "qwen3_asr",
+        classes: &["Qwen3ASRForConditionalGeneration"],
+        text: "qwen3",
+        others: &["audio_tower.", "multi_modal_projector."],
+        inputs: SOUND,
+        ..LLAVA
+    },
 ];
 
 /// A class of text models: what is run for it, and its settings where they are not given, because the library writes only

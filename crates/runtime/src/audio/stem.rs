@@ -1,0 +1,243 @@
+//! What stands before a tower's layers, as products of what each output sees: Whisper's two convolutions over the frames of a
+//! window, or Qwen3-ASR's three over the bands and frames of each second.
+
+use hanzo_engine_kernels::{Activation, BufferRole, EncoderOps, KernelError};
+
+use super::AudioSpec;
+use super::files::{Affine, StemFiles};
+use super::spec::Planes;
+use crate::error::LoadError;
+use crate::vision::{batch_of, pack};
+use crate::whisper::unfold;
+
+const GELU: Activation = Activation::GeluErf;
+/// Products of a step over the places of a chunk at most.
+pub(super) const PLACES_MAX: usize = 416;
+
+/// The convolutions on a backend.
+pub(super) enum Stem<B: EncoderOps> {
+    /// Over frames.
+    Frames {
+        first: Linear<B>,  // (hidden, 3 * mels)
+        second: Linear<B>, // (hidden, 3 * hidden)
+    },
+    /// Over bands and frames.
+    Planes {
+        convolutions: [Linear<B>; 3], // (channels, 9), (channels, 9 * channels) twice
+        out: B::Matrix,               // (hidden, channels * bands)
+    },
+}
+
+/// A matrix and what is added to its products.
+pub(super) struct Linear<B: EncoderOps> {
+    weight: B::Matrix,
+    bias: B::Vector,
+}
+
+/// Its buffers: what the first convolution sees, what others see, what one gives, and what becomes a row.
+pub(super) struct StemBuffers<B: EncoderOps> {
+    narrow: B::Buffer,       // (places, 3 * mels or 9)
+    wide: B::Buffer,         // (places or rows, 3 * hidden or 9 * channels)
+    given: B::Buffer,        // (places, hidden or channels)
+    rows: Option<B::Buffer>, // (rows, channels * bands)
+}
+
+/// Rows and columns of the buffers.
+pub(super) fn buffer_shapes(spec: &AudioSpec) -> [Option<(usize, usize)>; 4] {
+    let (rows, hidden) = (spec.rows, spec.layers.hidden);
+    match spec.planes {
+        None => [Some((rows, 3 * spec.mels)), Some((rows, 3 * hidden)), Some((rows, hidden)), None],
+        Some(Planes { channels, .. }) => [
+            Some((PLACES_MAX, 9)),
+            Some((PLACES_MAX, 9 * channels)),
+            Some((PLACES_MAX, channels)),
+            Some((rows, channels * spec.bands_left())),
+        ],
+    }
+}
+
+/// Numbers that are held beside them, on the way.
+pub(super) fn host_numbers(spec: &AudioSpec) -> usize {
+    let hidden = spec.layers.hidden;
+    match spec.planes {
+        None => spec.rows * 3 * spec.mels.max(hidden) + spec.frames() * hidden,
+        Some(Planes { frames, channels }) => {
+            let first = spec.mels.div_ceil(2) * frames.div_ceil(2) * channels;
+            2 * first + PLACES_MAX * 9 * channels + spec.rows * channels * spec.bands_left()
+        }
+    }
+}
+
+impl<B: EncoderOps> Stem<B> {
+    pub(super) fn load(backend: &B, files: &StemFiles) -> Result<Self, LoadError> {
+        let linear = |affine: &Affine| {
+            let bias = backend.vector(&affine.bias.to_f32()?)?;
+            Ok::<_, LoadError>(Linear { weight: pack(backend, &affine.weight)?, bias })
+        };
+        Ok(match files {
+            StemFiles::Frames { first, second } => {
+                Stem::Frames { first: linear(first)?, second: linear(second)? }
+            }
+            StemFiles::Planes { convolutions: [first, second, third], out } => Stem::Planes {
+                convolutions: [linear(first)?, linear(second)?, linear(third)?],
+                out: pack(backend, out)?,
+            },
+        })
+    }
+
+    pub(super) fn buffers(backend: &B, spec: &AudioSpec) -> Result<StemBuffers<B>, KernelError> {
+        let [narrow, wide, given, rows] = buffer_shapes(spec).map(|shape| {
+            shape.map(|(rows, cols)| backend.buffer(BufferRole::Operand, rows, cols)).transpose()
+        });
+        const ALWAYS: &str = "every stem has this one";
+        Ok(StemBuffers {
+            narrow: narrow?.expect(ALWAYS),
+            wide: wide?.expect(ALWAYS),
+            given: given?.expect(ALWAYS),
+            rows: rows?,
+        })
+    }
+
+    /// Writes what the layers read of a window's frames, `(frames, mels)`, but for where each row stands: so many rows. The step that
+    /// ends with it is left open.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn run(
+        &self,
+        backend: &mut B,
+        spec: &AudioSpec,
+        (frames, rows): (&[f32], usize),
+        buffers: &mut StemBuffers<B>,
+        out: &mut B::Buffer,
+    ) -> Result<(), KernelError> {
+        match (self, spec.planes) {
+            (Stem::Frames { first, second }, _) => {
+                over_frames(backend, [first, second], spec, (frames, rows), buffers, out)
+            }
+            (Stem::Planes { convolutions, out: last }, Some(planes)) => {
+                let seen = over_planes(backend, convolutions, (frames, spec.mels, planes), buffers)?;
+                let StemBuffers { rows: Some(buffer), .. } = buffers else { return Ok(()) };
+                backend.begin(&batch_of(&[rows]))?;
+                backend.write_rows(buffer, 0, &seen)?;
+                backend.matmul(last, None, buffer, out);
+                Ok(())
+            }
+            (Stem::Planes { .. }, None) => Ok(()),
+        }
+    }
+}
+
+fn over_frames<B: EncoderOps>(
+    backend: &mut B,
+    [first, second]: [&Linear<B>; 2],
+    spec: &AudioSpec,
+    (frames, rows): (&[f32], usize),
+    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers<B>,
+    out: &mut B::Buffer,
+) -> Result<(), KernelError> {
+    let (mels, hidden, batch) = (spec.mels, spec.layers.hidden, batch_of(&[rows]));
+    let mut heard = vec![0.0; 2 * rows * hidden];
+    let mut seen = vec![0.0; rows * 3 * mels.max(hidden)];
+    // The first convolution has twice as many rows as a step: two steps.
+    for (half, heard) in heard.chunks_exact_mut(rows * hidden).enumerate() {
+        let seen = &mut seen[..rows * 3 * mels];
+        for (row, seen) in seen.chunks_exact_mut(3 * mels).enumerate() {
+            unfold(frames, mels, (half * rows + row) as isize - 1, seen);
+        }
+        backend.begin(&batch)?;
+        let written = backend.write_rows(narrow, 0, seen);
+        backend.matmul_activated(&first.weight, Some(&first.bias), GELU, narrow, given);
+        backend.end().and(written)?;
+        backend.read_rows(given, 0, heard)?;
+    }
+    let seen = &mut seen[..rows * 3 * hidden];
+    for (row, seen) in seen.chunks_exact_mut(3 * hidden).enumerate() {
+        // What would come behind a sound's last row is not seen by it.
+        unfold(&heard, hidden, 2 * row as isize - 1, seen);
+    }
+    backend.begin(&batch)?;
+    backend.write_rows(wide, 0, seen)?;
+    backend.matmul_activated(&second.weight, Some(&second.bias), GELU, wide, out);
+    Ok(())
+}
+
+/// What becomes rows, `(rows, channels * bands)`. Frames that a chunk lacks are zeros.
+fn over_planes<B: EncoderOps>(
+    backend: &mut B,
+    convolutions: &[Linear<B>; 3],
+    (frames, mels, planes): (&[f32], usize, Planes),
+    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers<B>,
+) -> Result<Vec<f32>, KernelError> {
+    let mut rows = Vec::new();
+    for chunk in frames.chunks(planes.frames * mels) {
+        let mut plane = Plane { bands: mels, frames: planes.frames, channels: 1, numbers: Vec::new() };
+        plane.numbers = (0..mels * planes.frames)
+            .map(|place| {
+                chunk.get(place % planes.frames * mels + place / planes.frames).copied().unwrap_or(0.0)
+            })
+            .collect();
+        for convolution in convolutions {
+            let seen = if plane.channels == 1 { &mut *narrow } else { &mut *wide };
+            plane = plane.convolve(backend, convolution, planes.channels, (seen, given))?;
+        }
+        let heard = planes.rows_of_chunk(chunk.len() / mels);
+        for frame in 0..heard {
+            let places = |channel| {
+                (0..plane.bands).map(move |band| (band * plane.frames + frame) * plane.channels + channel)
+            };
+            rows.extend((0..plane.channels).flat_map(places).map(|place| plane.numbers[place]));
+        }
+    }
+    Ok(rows)
+}
+
+/// Numbers of bands and frames, `(bands, frames, channels)`.
+struct Plane {
+    bands: usize,
+    frames: usize,
+    channels: usize,
+    numbers: Vec<f32>,
+}
+
+impl Plane {
+    /// What a convolution of three by three at every second place gives; outside are zeros.
+    fn convolve<B: EncoderOps>(
+        &self,
+        backend: &mut B,
+        convolution: &Linear<B>,
+        channels: usize,
+        (seen, given): (&mut B::Buffer, &mut B::Buffer),
+    ) -> Result<Plane, KernelError> {
+        let (bands, frames) = (self.bands.div_ceil(2), self.frames.div_ceil(2));
+        let (places, width) = (bands * frames, 9 * self.channels);
+        let mut numbers = vec![0.0; places * channels];
+        for (piece, given_numbers) in numbers.chunks_mut(PLACES_MAX * channels).enumerate() {
+            let count = given_numbers.len() / channels;
+            let first = piece * PLACES_MAX;
+            let mut around = vec![0.0; count * width];
+            for (place, around) in around.chunks_exact_mut(width).enumerate() {
+                self.around((first + place) / frames, (first + place) % frames, around);
+            }
+            backend.begin(&batch_of(&[count]))?;
+            let written = backend.write_rows(seen, 0, &around);
+            backend.matmul_activated(&convolution.weight, Some(&convolution.bias), GELU, seen, given);
+            backend.end().and(written)?;
+            backend.read_rows(given, 0, given_numbers)?;
+        }
+        Ok(Plane { bands, frames, channels, numbers })
+    }
+
+    /// What an output sees: of each channel three bands, of each three frames.
+    fn around(&self, band: usize, frame: usize, out: &mut [f32]) {
+        for tap in 0..9 {
+            let band = (2 * band + tap / 3).checked_sub(1).filter(|&band| band < self.bands);
+            let frame = (2 * frame + tap % 3).checked_sub(1).filter(|&frame| frame < self.frames);
+            let to = out.iter_mut().skip(tap).step_by(9);
+            if let (Some(band), Some(frame)) = (band, frame) {
+                let from = &self.numbers[(band * self.frames + frame) * self.channels..][..self.channels];
+                to.zip(from).for_each(|(to, from)| *to = *from);
+            }
+        }
+    }
+}
