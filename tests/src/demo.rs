@@ -69,6 +69,7 @@ pub fn chat(messages: &Value, tools: &Value, enable_thinking: bool) -> Chat {
         add_generation_prompt: true,
         continue_final_message: false,
         pictures: 0,
+        sounds: 0,
     }
 }
 
