@@ -125,7 +125,7 @@ fn a_failed_launch_ends_the_card() {
     let own = "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
     let instead =
         "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
-    let driver = Driver::at(&Sources::default().with("norm.cu", own, instead).only(&["norm.cu"]).compile());
+    let driver = Driver::at(&Sources::default().with("norm.cu", own, instead).compile());
     let card = driver.open(0).expect("it works until the kernel runs");
     let mut backend = CudaBackend::new(card.clone());
     backend.reserve(&limits()).expect("memory");
