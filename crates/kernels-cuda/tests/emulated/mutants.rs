@@ -10,8 +10,12 @@ type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
 /// A check of what is in `file` must fail, with these words, where it or what it includes has other words instead of its own.
 fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(Make<'_>)) {
-    let changed = if file == "prelude.cuh" { "norm.cu" } else { file };
-    let device = Emulated::of(&Sources::default().with(file, own, instead).only(&[changed]));
+    let kernels: &[&str] = match file {
+        "prelude.cuh" => &["norm.cu"],
+        "attention.cu" => &["attention.cu", "heads.cu"],
+        _ => &[file],
+    };
+    let device = Emulated::of(&Sources::default().with(file, own, instead).only(kernels));
     let make: Make<'_> = &|| CudaBackend::new(device.clone());
     match catch_unwind(AssertUnwindSafe(|| briefly(|| check(make)))) {
         Ok(()) => panic!("{file} with {instead:?} for {own:?} was not seen"),
