@@ -12,7 +12,7 @@ use std::{
 use axum::{
     body::{Body, HttpBody},
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header},
     middleware::Next,
     response::Response,
 };
@@ -206,8 +206,13 @@ async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Resp
     };
     let (record, trace) = (tracked.record.clone(), tracked.watched.trace.clone());
     request.extensions_mut().insert(Asker { id, pass: pass.clone(), record, trace });
+    let closes = request.version() <= Version::HTTP_11;
     let mut response = next.run(request).await;
     quota::tell(pass.standing(), response.headers_mut());
+    // The rest of such a body is not read, so the connection ends: said, or a client sends its next request on it.
+    if closes && [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQUEST_TIMEOUT].contains(&response.status()) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response
 }
 

@@ -198,6 +198,8 @@ async fn a_file_comes_before_or_behind_its_fields_and_is_not_held_where_it_is_la
     for parts in [[MODEL, ("file", Some("c.wav"), &huge[..])], [("file", Some("c.wav"), &huge[..]), MODEL]] {
         let answer = send(server.address, request(PATH, form(&parts))).await;
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("body_too_large")));
+        // What is left of it is not read, so the next request needs another connection.
+        assert_eq!(answer.header("connection"), Some("close"));
     }
     until_none_is_heard(&server).await;
 }
