@@ -3,10 +3,10 @@
 
 pub(crate) mod client;
 pub(crate) mod embed;
+mod media;
 mod overflow;
 pub(crate) mod override_config;
 pub(crate) mod overrides;
-mod pictures;
 pub(crate) mod reply;
 pub(crate) mod request;
 mod sampling;

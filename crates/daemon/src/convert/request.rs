@@ -13,7 +13,7 @@ use hanzo_engine_runtime::{
 use serde_json::{Map, Value, json};
 use tonic::metadata::MetadataMap;
 
-use super::pictures;
+use super::media;
 use crate::{
     adapters::WantedAdapter,
     error::{Error, quote, random_u64},
@@ -327,8 +327,8 @@ fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, Error> {
     }
     bounded(&wire)?;
     answer_calls(&wire.messages)?;
-    if wire.messages.iter().any(pictures::are_in) {
-        pictures::check_texts(&wire.messages)?;
+    if wire.messages.iter().any(media::are_in) {
+        media::check_texts(&wire.messages)?;
     }
     let messages = wire.messages.into_iter().enumerate();
     let tools = wire.tools_json.iter().enumerate();
@@ -410,7 +410,7 @@ fn message(at: usize, wire: v1::Message, media: &mut RequestedMedia) -> Result<M
         match part.part {
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
             Some(v1::content_part::Part::Media(wire)) => {
-                pictures::take(field(), wire, &mut content, media)?;
+                media::take(field(), wire, &mut content, media)?;
             }
             None => return Err(Error::field(field(), "must be text or media")),
         }

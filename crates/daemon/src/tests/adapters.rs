@@ -1,12 +1,6 @@
 //! Adapters over gRPC: loaded, chosen, refused, unloaded, and back with a worker that has failed.
 
-use std::path::Path;
-
 use super::*;
-
-fn data(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
-}
 
 fn source(name: &str, case: &str) -> v1::AdapterSource {
     v1::AdapterSource { name: name.into(), path: data(&format!("adapters/{case}")) }

@@ -1,14 +1,8 @@
 //! A model that drafts for another, over gRPC: the same answers, accounted, told of, and refused where it cannot.
 
-use std::path::Path;
-
 use hanzo_engine_runtime::Speculation;
 
 use super::*;
-
-fn data(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
-}
 
 fn load(model: &str, alias: &str, draft: &str) -> v1::LoadRequest {
     let (model, alias, draft_model) = (data(model), alias.into(), draft.into());

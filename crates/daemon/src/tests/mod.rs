@@ -19,6 +19,7 @@ mod speaking;
 mod speech;
 mod stopping;
 mod surface;
+mod talks;
 mod tls;
 mod tools;
 mod transcribe;
@@ -26,6 +27,7 @@ mod wire;
 
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -190,6 +192,11 @@ fn question(words: &str) -> v1::Chat {
         template_kwargs_json: r#"{"enable_thinking":false}"#.into(),
         ..Default::default()
     }
+}
+
+/// A file or folder of the tests' data.
+fn data(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
 }
 
 fn chat(chat: v1::Chat, max_tokens: u32) -> v1::InferRequest {

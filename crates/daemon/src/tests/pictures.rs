@@ -1,16 +1,8 @@
 //! Pictures over gRPC: answers of a model that sees are the golden ones (tests/data/vision), and what cannot be seen is refused
 //! by its place.
 
-use std::{fs, path::Path};
-
-use serde_json::Value;
-use v1::content_part::Part;
-
+use super::talks::{answers_are_the_librarys, media_part, text_part};
 use super::*;
-
-fn data(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name).display().to_string()
-}
 
 /// As `texture` in tests/data/vision/make_vision.py, as a PNG.
 fn png(width: u32, height: u32) -> Vec<u8> {
@@ -30,58 +22,15 @@ fn png(width: u32, height: u32) -> Vec<u8> {
     file
 }
 
-fn text_part(text: &str) -> v1::ContentPart {
-    v1::ContentPart { part: Some(Part::Text(text.to_owned())) }
-}
-
 fn picture(data: Vec<u8>) -> v1::ContentPart {
-    v1::ContentPart { part: Some(Part::Media(v1::Media { data: data.into(), ..Default::default() })) }
-}
-
-/// A golden conversation as a request, with its tokens and the answer's.
-fn golden(case: &str, number: usize) -> (v1::InferRequest, Vec<u32>, Vec<u32>) {
-    let all = fs::read(data(&format!("vision/{case}/golden.json"))).unwrap();
-    let talk = serde_json::from_slice::<Value>(&all).unwrap()[number].clone();
-    let tokens = |key: &str| -> Vec<u32> {
-        talk[key].as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
-    };
-    let part = |part: &Value| match part.as_str() {
-        Some(text) => text_part(text),
-        None => {
-            let [width, height] = [0, 1].map(|side| part[side].as_u64().unwrap() as u32);
-            picture(png(width, height))
-        }
-    };
-    let message = |of: &Value| v1::Message {
-        role: of["role"].as_str().unwrap().to_owned(),
-        content: of["parts"].as_array().unwrap().iter().map(part).collect(),
-        ..Default::default()
-    };
-    let messages = talk["messages"].as_array().unwrap().iter().map(message).collect();
-    let stop = v1::StopConditions { max_tokens: Some(32), ignore_eos: true, ..Default::default() };
-    let request =
-        v1::InferRequest { stop: Some(stop), ..chat(v1::Chat { messages, ..Default::default() }, 32) };
-    (request, tokens("tokens"), tokens("greedy"))
+    media_part(v1::Media { data: data.into(), ..Default::default() })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_says_of_pictures_is_the_librarys() {
-    let rig = Rig::start_with(|config| config.engine.kv_bytes = None).await;
-    for case in ["smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"] {
-        let loaded = rig.load(&data(&format!("vision/{case}")), case).await.unwrap().model.unwrap();
-        assert!(loaded.capabilities().any(|can| can == v1::Capability::Vision), "{loaded:?}");
-        assert!(loaded.inputs_not_read.is_empty());
-        // All at once.
-        let asked: Vec<_> = (0..3).map(|number| golden(case, number)).collect();
-        let answers = asked
-            .iter()
-            .map(|(request, ..)| rig.events(v1::InferRequest { model: case.into(), ..request.clone() }));
-        for (events, (_, prompt, greedy)) in futures_util::future::join_all(answers).await.iter().zip(&asked)
-        {
-            assert_eq!(&tokens(events, 0), greedy, "{case}");
-            assert_eq!(finished(events, 0).usage.unwrap().prompt_tokens as usize, prompt.len(), "{case}");
-        }
-    }
+    let cases = ["smolvlm", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"];
+    let part = |[width, height]: [usize; 2]| picture(png(width as u32, height as u32));
+    answers_are_the_librarys("vision", &cases, v1::Capability::Vision, part).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

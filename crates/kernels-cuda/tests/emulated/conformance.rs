@@ -2,24 +2,21 @@
 //! emulators.
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
-use hanzo_engine_kernels::conformance::{self, EXTENT_VARIABLE};
+use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
-use crate::again::in_a_process;
+use crate::again::{in_a_process, is_again};
 use crate::driver::card;
 
-/// Runs checks where the environment says how far they go, which the suite reads once: here, or in a process that is told to be
-/// brief: what a card says of its memory is another test's.
-fn briefly(test: &str, check: impl FnOnce()) {
-    match std::env::var_os(EXTENT_VARIABLE) {
-        Some(_) => check(),
-        None => in_a_process(test, &[(EXTENT_VARIABLE, "brief")]),
-    }
+/// Runs checks in a process of their own, briefly unless the environment says how far they go: what a card says of its memory is
+/// another test's.
+fn alone(test: &str, check: impl FnOnce()) {
+    if is_again() { briefly(check) } else { in_a_process(test, &[]) }
 }
 
 #[test]
 fn decoder_ops_conform() {
-    briefly("conformance::decoder_ops_conform", || {
+    alone("conformance::decoder_ops_conform", || {
         let card = card();
         conformance::check_decoder_ops(&|| CudaBackend::new(card.clone()));
     });
@@ -27,7 +24,7 @@ fn decoder_ops_conform() {
 
 #[test]
 fn encoder_ops_conform() {
-    briefly("conformance::encoder_ops_conform", || {
+    alone("conformance::encoder_ops_conform", || {
         let card = card();
         conformance::check_encoder_ops(&|| CudaBackend::new(card.clone()));
     });
