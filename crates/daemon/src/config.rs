@@ -99,8 +99,8 @@ pub struct EngineSection {
     /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
     /// they are tried, such as `cuda:0,cpu`. A card's own memory is the budget of what is on it.
     pub devices: Devices,
-    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: a
-    /// thread.
+    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: of
+    /// `engined` on Linux a process, where no memory is fixed, else a thread.
     pub isolation: Option<Isolation>,
     /// Milliseconds that a model's process may say nothing, before it is ended and started again.
     pub worker_silence_ms: u64,
@@ -125,6 +125,16 @@ impl Isolation {
     /// What [`crate::worker_process`] allows here: a process on Linux.
     pub const STRONGEST: Isolation =
         if cfg!(target_os = "linux") { Isolation::Process } else { Isolation::Thread };
+}
+
+impl EngineSection {
+    /// Isolates models from each other as well as can be done, where nothing was said of that: for a program that runs many
+    /// for years, whose `main` asks [`crate::worker_process`] first.
+    pub fn isolate_by_default(&mut self) {
+        let strongest =
+            if self.fixed_memory_bytes.is_some() { Isolation::Thread } else { Isolation::STRONGEST };
+        self.isolation.get_or_insert(strongest);
+    }
 }
 
 /// A model to load, at the start or when it is asked for.

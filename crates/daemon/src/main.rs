@@ -12,7 +12,7 @@ use std::{
 use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
-    Config, Daemon, DaemonError, DaemonHandle,
+    Config, ConfigError, Daemon, DaemonError, DaemonHandle,
     config::{Devices, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
@@ -100,7 +100,7 @@ struct Flags {
     /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu [default: auto]
     #[arg(long, alias = "devices")]
     device: Option<Devices>,
-    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: thread]
+    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on Linux where no memory is fixed, else thread]
     #[arg(long)]
     isolation: Option<Isolation>,
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
@@ -124,6 +124,13 @@ struct Flags {
 }
 
 impl Flags {
+    /// What files, the environment and these say together. Models have processes of their own unless something else is said.
+    fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load(self.config.as_deref(), self.layer())?;
+        config.engine.isolate_by_default();
+        Ok(config)
+    }
+
     fn layer(&self) -> Figment {
         let models =
             self.model.iter().map(|source| ModelConfig { source: source.clone(), ..Default::default() });
@@ -184,7 +191,7 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(dir) = &flags.write_documents {
         return Ok(documents::write(Flags::command(), dir)?);
     }
-    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    let config = flags.config()?;
     if flags.print_config {
         std::io::stdout().write_all(config.print().as_bytes())?;
     }
@@ -229,7 +236,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
 
 /// Reads the settings again and takes what can be taken.
 fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<Changed, DaemonError> {
-    let config = Config::load(flags.config.as_deref(), flags.layer())?;
+    let config = flags.config()?;
     log::check(&config.log.level)?;
     let changed = handle.reload(&config)?;
     level.set(&config.log.level)?;

@@ -112,7 +112,15 @@ fn a_kv_type_goes_by_its_name() {
 #[test]
 fn memory_that_is_fixed_is_that_of_one_process() {
     figment::Jail::expect_with(|jail| {
-        assert_eq!(Config::load(None, Figment::new()).unwrap().engine.isolation, None);
+        let by_default = |config: &Config| {
+            let mut engine = config.engine.clone();
+            engine.isolate_by_default();
+            engine.isolation
+        };
+        let unset = Config::load(None, Figment::new()).unwrap();
+        assert_eq!((unset.engine.isolation, by_default(&unset)), (None, Some(Isolation::STRONGEST)));
+        jail.set_env("HANZO_ENGINE_ENGINE_ISOLATION", "thread");
+        assert_eq!(by_default(&Config::load(None, Figment::new()).unwrap()), Some(Isolation::Thread));
         jail.set_env("HANZO_ENGINE_ENGINE_FIXED_MEMORY_BYTES", "1073741824");
         jail.set_env("HANZO_ENGINE_ENGINE_ISOLATION", "process");
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
