@@ -19,7 +19,7 @@ struct Dim {
   unsigned x = 1, y = 1, z = 1;
 };
 
-enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply };
+enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside };
 
 struct Fiber {
   void* stack_pointer;
@@ -152,6 +152,31 @@ inline void load16(const uint8_t* from, uint32_t to[4]) {
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
   __builtin_memcpy(to, from, 16);
 }
+inline void load8(const uint8_t* from, uint32_t to[2]) {
+  const uint64_t words = load<uint64_t>(from);
+  __builtin_memcpy(to, &words, 8);
+}
+inline void store16(uint8_t* to, const uint32_t from[4]) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0) emulator::fail("a store of 16 bytes at a place that is no multiple of them");
+  __builtin_memcpy(to, from, 16);
+}
+// What is brought is there at once: nothing shows that it was not waited for.
+inline void bring16(unsigned char* to, const uint8_t* from) {
+  uint32_t words[4];
+  load16(from, words);
+  store16(to, words);
+}
+inline void brought() {}
+template <int LATEST>
+inline void wait_for_all_but() {}
+inline void shared16(const unsigned char* from, uint32_t to[4]) { load16(from, to); }
+inline uint32_t to_bits(float value) { return emulator::bits<uint32_t>(value); }
+inline float from_beside(float value) {
+  const uint32_t word = emulator::bits<uint32_t>(value);
+  return emulator::bits<float>(emulator::meet(emulator::Meeting::Beside, &word, 1, [](auto& in, auto& out) {
+    for (int lane = 0; lane < 32; lane++) out[lane][0] = in[lane ^ 1][0];
+  })[0]);
+}
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
@@ -222,6 +247,44 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
     }
   });
   for (int i = 0; i < 4; i++) sums[i] += emulator::bits<float>(sum[i]);
+}
+
+// As the device's, in the order of columns within a piece; the sum is kept in f32.
+template <int PIECES, class Number>
+inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4], Number number) {
+  uint32_t words[8 + 4 * PIECES];
+  __builtin_memcpy(words, above, 16);
+  __builtin_memcpy(words + 4, below, 16);
+  __builtin_memcpy(words + 8, x, 16 * PIECES);
+  const uint32_t* sum = emulator::meet(meeting, words, 8 + 4 * PIECES, [number](auto& in, auto& out) {
+    float w[32][16];
+    for (int output = 0; output < 16; output++) {
+      for (int column = 0; column < 32; column++) {
+        w[column][output] = number(in[output % 8 * 4 + column / 8][output / 8 * 4 + column % 8 / 2] >> (16 * (column % 2)));
+      }
+    }
+    for (int row = 0; row < 8; row++) {
+      float sums[16] = {};
+      for (int piece = PIECES - 1; piece >= 0; piece--) {
+        for (int column = 0; column < 32; column++) {
+          const uint32_t word = in[4 * row + column / 8][8 + 4 * piece + column % 8 / 2] >> (16 * (column % 2));
+          // Rows that are not there cost nothing here.
+          if ((word & 0x7fff) == 0) continue;
+          const float value = number(word);
+          for (int output = 0; output < 16; output++) sums[output] += value * w[column][output];
+        }
+      }
+      for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][output / 8 * 2 + row % 2] = emulator::bits<uint32_t>(sums[output]);
+    }
+  });
+  for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
+}
+template <int PIECES>
+inline void multiply_halves(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
+  multiply_pieces<PIECES>(emulator::Meeting::MultiplyHalves, above, below, x, c, [](uint32_t word) { return from_half(static_cast<uint16_t>(word)); });
+}
+inline void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
+  multiply_pieces<3>(emulator::Meeting::MultiplyBf16s, above, below, x, c, [](uint32_t word) { return from_bits(word << 16); });
 }
 
 }  // namespace dev

@@ -53,6 +53,31 @@ __device__ __forceinline__ void load16(const uint8_t* from, uint32_t to[4]) {
   to[2] = words.z;
   to[3] = words.w;
 }
+__device__ __forceinline__ void load8(const uint8_t* from, uint32_t to[2]) {
+  const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
+  to[0] = words.x;
+  to[1] = words.y;
+}
+__device__ __forceinline__ void store16(uint8_t* to, const uint32_t from[4]) { *reinterpret_cast<uint4*>(to) = make_uint4(from[0], from[1], from[2], from[3]); }
+// Copies 16 bytes to shared memory some time before their group is waited for: those since the last `brought`.
+__device__ __forceinline__ void bring16(unsigned char* to, const uint8_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void brought() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LATEST>
+__device__ __forceinline__ void wait_for_all_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATEST) : "memory");
+}
+__device__ __forceinline__ void shared16(const unsigned char* from, uint32_t to[4]) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  to[0] = words.x;
+  to[1] = words.y;
+  to[2] = words.z;
+  to[3] = words.w;
+}
+__device__ __forceinline__ uint32_t to_bits(float value) { return __float_as_uint(value); }
+// What the lane beside has.
+__device__ __forceinline__ float from_beside(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 __device__ __forceinline__ float from_bits(uint32_t word) { return __uint_as_float(word); }
 __device__ __forceinline__ float from_half(uint16_t half) {
   float value;
@@ -150,5 +175,29 @@ __device__ __forceinline__ void multiply(const Fragment& x, const float w[8], in
 #pragma unroll
   for (int i = 0; i < 4; i++) sums[i] += (c[0][i] + c[1][i]) + (c[2][i] + c[3][i]);
 }
+
+// c += a · bᵀ over 32 columns of halves, or of numbers in BF16: 16 outputs of weights by eight rows of x, which is a number of pieces,
+// the last added first. Lane l brings columns 8 * (l % 4) to that + 7 of outputs l / 4 and l / 4 + 8 and of row l / 4; it has the sums
+// of these outputs with rows 2 * (l % 4) and that + 1.
+#define MULTIPLY(type) \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+      : "r"(above[2 * step]), "r"(below[2 * step]), "r"(above[2 * step + 1]), "r"(below[2 * step + 1]), "r"(x[piece][2 * step]), "r"(x[piece][2 * step + 1]))
+template <int PIECES>
+__device__ __forceinline__ void multiply_halves(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
+#pragma unroll
+  for (int piece = PIECES - 1; piece >= 0; piece--) {
+#pragma unroll
+    for (int step = 0; step < 2; step++) MULTIPLY("f16");
+  }
+}
+__device__ __forceinline__ void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
+#pragma unroll
+  for (int piece = 2; piece >= 0; piece--) {
+#pragma unroll
+    for (int step = 0; step < 2; step++) MULTIPLY("bf16");
+  }
+}
+#undef MULTIPLY
 
 }  // namespace dev

@@ -106,7 +106,7 @@ KERNEL(route, RouteParams, 32) {
 }
 
 // (ffn / WARPS, rows, used): hidden = activate(gate · x) * (up · x), or activate(up · x).
-KERNEL(expert_up, ExpertParams, THREADS) {
+WIDE_KERNEL(expert_up, ExpertParams, THREADS, 4) {
   const uint32_t output = blockIdx.x * WARPS + threadIdx.x / 32, row = blockIdx.y, slot = blockIdx.z;
   if (output >= p.ffn || row >= p.batch.counts[COUNT_ROWS]) return;
   const uint32_t expert = p.chosen[row * p.used + slot];

@@ -1,4 +1,5 @@
-// out[r][m] = activate(Σ_k w[m][k] x[r][k] + bias[m]), or out[r][m] += scale * Σ_k w[m][k] x[r][k]; and tables of embeddings.
+// out[r][m] = activate(Σ_k w[m][k] x[r][k] + bias[m]), or out[r][m] += scale * Σ_k w[m][k] x[r][k], of matrices that have weights in F32,
+// or in BF16 and other types (product.cu has the others); and tables of embeddings.
 //
 // Columns are cut into as many segments as a block has warps, by the matrix's shape alone. Within one, groups of 32 columns are multiplied
 // on the tensor cores and added up in order; segments are added up in order. So a row's numbers are the same to the bit whichever of
@@ -8,8 +9,6 @@
 
 #define TILE_ROWS 16
 #define TILE_OUTPUTS 8
-// Any type, looked at for every group.
-#define ANY 0xfffffffeu
 
 // Columns 8 * (lane % 4) to that + 7 of a group of a row; zeros without one.
 __device__ __forceinline__ void load_x(const float* x, uint32_t column, uint32_t cols, bool even, float out[8]) {
@@ -40,7 +39,6 @@ struct Factors {
   const float* x[2 * TILES];  // null: not there
   uint32_t cols;
   uint32_t wanted;            // which of the rows, by bits
-  uint32_t type;              // of all of the warp's outputs, or NONE
   int pieces;                 // that the weights of all of the matrix's outputs go to the cores in
   bool even;                  // rows of x and weights begin at multiples of 16 bytes
 };
@@ -51,55 +49,25 @@ struct Sums {
   float of[OUTPUTS][TILES][4];
 };
 
-// Adds the products of groups `from` to `to` - 1 to sums, the weights of AHEAD groups loaded before they are used.
-template <uint32_t TYPE, bool BELOW, int AHEAD, int TILES, int OUTPUTS>
+// Adds the products of groups `from` to `to` - 1 to sums.
+template <bool BELOW, int TILES, int OUTPUTS>
 __device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factors, uint32_t from, uint32_t to, Sums<TILES, OUTPUTS>& sums) {
   const uint32_t quarter = threadIdx.x % 4;
-  for (uint32_t group = from; group + AHEAD <= to; group += AHEAD) {
-    float w[AHEAD][OUTPUTS][8];
+  for (uint32_t group = from; group < to; group++) {
+    const uint32_t left = factors.cols - 32 * group, column = 32 * group + 8 * quarter;
+    float w[OUTPUTS][8];
 #pragma unroll
-    for (uint32_t ahead = 0; ahead < AHEAD; ahead++) {
-      const uint32_t left = factors.cols - 32 * (group + ahead);
+    for (int o = 0; o < OUTPUTS; o++) load8(factors.types[o], factors.weights[o], factors.even, group, quarter, left < 32 ? left : 32, w[o]);
 #pragma unroll
-      for (int o = 0; o < OUTPUTS; o++) {
-        const uint32_t type = TYPE == ANY ? factors.types[o] : TYPE;
-        const uint32_t there = TYPE == ANY && left < 32 ? left : 32;
-        load8(type, factors.weights[o], TYPE == ANY ? factors.even : true, group + ahead, quarter, there, w[ahead][o]);
-      }
-    }
+    for (int tile = 0; tile < TILES; tile++) {
+      float above[8], below[8];
+      load_x(factors.x[2 * tile], column, factors.cols, factors.even, above);
+      if (BELOW) load_x(factors.x[2 * tile + 1], column, factors.cols, factors.even, below);
+      const dev::Fragment x = dev::fragment<BELOW>(above, below);
 #pragma unroll
-    for (uint32_t ahead = 0; ahead < AHEAD; ahead++) {
-      const uint32_t column = 32 * (group + ahead) + 8 * quarter;
-#pragma unroll
-      for (int tile = 0; tile < TILES; tile++) {
-        float above[8], below[8];
-        load_x(factors.x[2 * tile], column, factors.cols, factors.even, above);
-        if (BELOW) load_x(factors.x[2 * tile + 1], column, factors.cols, factors.even, below);
-        const dev::Fragment x = dev::fragment<BELOW>(above, below);
-#pragma unroll
-        for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[ahead][o], TYPE == ANY ? factors.pieces : pieces_of(TYPE), sums.of[o][tile]);
-      }
+      for (int o = 0; o < OUTPUTS; o++) dev::multiply(x, w[o], factors.pieces, sums.of[o][tile]);
     }
   }
-}
-
-// As above, with a loop of its own for types that many models have where loads are what is waited for.
-template <bool BELOW, int AHEAD, int TILES, int OUTPUTS>
-__device__ __forceinline__ void add_segment(const Factors<TILES, OUTPUTS>& factors, uint32_t type, uint32_t from, uint32_t to, Sums<TILES, OUTPUTS>& sums) {
-  const uint32_t whole = factors.cols / 32 < to ? factors.cols / 32 : to;
-  uint32_t done = from;
-  if (AHEAD > 1 && factors.even && factors.pieces != THREE_PIECES && whole > from) {
-    const uint32_t ahead = from + (whole - from) / AHEAD * AHEAD;
-    switch (type) {
-      case F16: add_groups<F16, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-      case BF16: add_groups<BF16, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-      case Q4_0: add_groups<Q4_0, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-      case Q8_0: add_groups<Q8_0, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-      case Q4_K: add_groups<Q4_K, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-      case Q6_K: add_groups<Q6_K, BELOW, AHEAD>(factors, from, ahead, sums); done = ahead; break;
-    }
-  }
-  add_groups<ANY, BELOW, 1>(factors, done, to, sums);
 }
 
 // Which rows and outputs a lane has; false where nothing of the block's rows is wanted.
@@ -141,7 +109,6 @@ __device__ __forceinline__ bool find_factors(const MatmulParams& p, uint32_t fir
   const bool is_one = &part == &part_of(p.weights, output_last < last ? output_last : last);
   const bool is_even = (size_t)part.bytes % 16 == 0 && ((part.type > F16 && part.type != BF16) || part.row_bytes % 16 == 0);
   factors.even = is_one && is_even && (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0;
-  factors.type = is_one ? part.type : NONE;
   return true;
 }
 
@@ -169,14 +136,14 @@ __device__ __forceinline__ uint32_t segment_first(const MatmulParams& p, uint32_
 
 // A warp of a block has a segment of the columns, and the block OUTPUTS tiles of outputs. Without BELOW there are eight rows at
 // most, and none in the lower half of a tile.
-template <bool BELOW, int AHEAD, int TILES, int OUTPUTS>
+template <bool BELOW, int TILES, int OUTPUTS>
 __device__ __forceinline__ void multiply_split(const MatmulParams& p, float* room) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t first = blockIdx.y * TILES * TILE_ROWS, output_first = blockIdx.x * OUTPUTS * TILE_OUTPUTS;
   Factors<TILES, OUTPUTS> factors;
   if (!find_factors(p, first, output_first, factors)) return;
   Sums<TILES, OUTPUTS> totals = {};
-  add_segment<BELOW, AHEAD>(factors, factors.type, segment_first(p, warp), segment_first(p, warp + 1), totals);
+  add_groups<BELOW>(factors, segment_first(p, warp), segment_first(p, warp + 1), totals);
   // (warps, numbers of a lane, lanes)
   float* numbers = &totals.of[0][0][0];
 #pragma unroll
@@ -246,25 +213,19 @@ __device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned ch
 // (outputs / 8, 1), of eight rows at most
 WIDE_KERNEL(matmul_few, MatmulParams, THREADS, 3) {
   SHARED(float, room);
-  multiply_split<false, 4, 1, 1>(p, room);
-}
-
-// (outputs / 16, 1), likewise, of matrices with outputs enough for all of a card
-WIDE_KERNEL(matmul_tall, MatmulParams, THREADS, 2) {
-  SHARED(float, room);
-  multiply_split<false, 4, 1, 2>(p, room);
+  multiply_split<false, 1, 1>(p, room);
 }
 
 // (outputs / 8, rows / 16)
 WIDE_KERNEL(matmul, MatmulParams, THREADS, 4) {
   SHARED(float, room);
-  multiply_split<true, 4, 1, 1>(p, room);
+  multiply_split<true, 1, 1>(p, room);
 }
 
 // (outputs / 8, rows / 64)
 WIDE_KERNEL(matmul_batch, MatmulParams, THREADS, 2) {
   SHARED(float, room);
-  multiply_split<true, 1, 4, 1>(p, room);
+  multiply_split<true, 4, 1>(p, room);
 }
 
 // (outputs / 16 / WARPS, rows / 64)

@@ -1,42 +1,71 @@
 // Norms of rows, or of parts of rows:
 //   rms:   out = x / sqrt(mean(x²) + eps) * weight
 //   layer: out = (x - mean) / sqrt(mean((x - mean)²) + eps) * weight + bias
-// A block has one part of one row: (rows, parts).
+// A block has one part of one row: (rows, parts). All that a thread has of it is loaded at once and stays in registers, but for what
+// rows wider than 4,096 columns have beyond them, which is read again.
 #include "prelude.cuh"
 
-KERNEL(norm, NormParams, THREADS) {
+#define NORM_THREADS 256
+#define NORM_HELD 16
+
+KERNEL(norm, NormParams, NORM_THREADS) {
   SHARED(float, room);
   const uint32_t row = blockIdx.x, part = blockIdx.y;
   if (row >= p.batch.counts[COUNT_ROWS]) return;
   const size_t at = (size_t)row * p.x_stride + part * p.width;
   const float* x = p.x + at;
-  // Loads of several turns of a loop are on their way at once.
+  const uint32_t first = p.repeats ? 0 : part * p.width, behind = NORM_HELD * NORM_THREADS + threadIdx.x;
+  float held[NORM_HELD], weights[NORM_HELD];
+#pragma unroll
+  for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
+    const uint32_t i = turn * NORM_THREADS + threadIdx.x;
+    held[turn] = i < p.width ? x[i] : 0.0f;
+    weights[turn] = i < p.width ? p.weight[first + i] : 0.0f;
+  }
   if (p.residual) {
     const float* __restrict__ added = x;
     float* __restrict__ sum = p.residual + at;
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < p.width; i += THREADS) sum[i] += added[i];
+#pragma unroll
+    for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
+      const uint32_t i = turn * NORM_THREADS + threadIdx.x;
+      if (i < p.width) held[turn] += sum[i];
+    }
+#pragma unroll
+    for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
+      const uint32_t i = turn * NORM_THREADS + threadIdx.x;
+      if (i < p.width) sum[i] = held[turn];
+    }
+    for (uint32_t i = behind; i < p.width; i += NORM_THREADS) sum[i] += added[i];
     x = sum;  // each thread reads what it has written itself
   }
   float mean = 0.0f;
   if (p.centered) {
     float sum = 0.0f;
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < p.width; i += THREADS) sum += x[i];
-    mean = block_sum(sum, room) / p.width;
+#pragma unroll
+    for (uint32_t turn = 0; turn < NORM_HELD; turn++) sum += held[turn];
+    for (uint32_t i = behind; i < p.width; i += NORM_THREADS) sum += x[i];
+    mean = block_sum<NORM_THREADS / 32>(sum, room) / p.width;
   }
   float squares = 0.0f;
-#pragma unroll 8
-  for (uint32_t i = threadIdx.x; i < p.width; i += THREADS) {
-    const float from_mean = x[i] - mean;
+  const auto add = [&](float value) {
+    const float from_mean = value - mean;
     squares = fmaf(from_mean, from_mean, squares);
+  };
+#pragma unroll
+  for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
+    if (turn * NORM_THREADS + threadIdx.x < p.width) add(held[turn]);
   }
-  const float factor = 1.0f / sqrtf(block_sum(squares, room) / p.width + p.eps);
+  for (uint32_t i = behind; i < p.width; i += NORM_THREADS) add(x[i]);
+  const float factor = 1.0f / sqrtf(block_sum<NORM_THREADS / 32>(squares, room) / p.width + p.eps);
   float* __restrict__ out = p.out + (size_t)row * p.out_stride + part * p.width;
-  const uint32_t first = p.repeats ? 0 : part * p.width;
-#pragma unroll 8
-  for (uint32_t i = threadIdx.x; i < p.width; i += THREADS) {
-    const float normed = (x[i] - mean) * factor * p.weight[first + i];
+  const auto put = [&](uint32_t i, float value, float weight) {
+    const float normed = (value - mean) * factor * weight;
     out[i] = p.bias ? normed + p.bias[first + i] : normed;
+  };
+#pragma unroll
+  for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
+    const uint32_t i = turn * NORM_THREADS + threadIdx.x;
+    if (i < p.width) put(i, held[turn], weights[turn]);
   }
+  for (uint32_t i = behind; i < p.width; i += NORM_THREADS) put(i, x[i], p.weight[first + i]);
 }

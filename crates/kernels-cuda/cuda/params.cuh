@@ -83,6 +83,31 @@ struct MatmulParams {
   uint32_t unused;
 };
 
+struct PiecesParams {
+  Batch batch;
+  const float* x;
+  uint8_t* pieces;
+  float* inverses;
+  float* sums;
+  uint32_t x_stride, cols;
+  uint32_t logits, bf16s;
+};
+
+struct ProductParams {
+  Batch batch;
+  Stack weights;
+  const uint8_t* pieces;  // of x, as `pieces` makes them
+  const float* inverses;
+  const float* sums;
+  float* out;
+  const float* bias;
+  uint32_t out_stride, segments;
+  uint32_t activation, adds;  // as above
+  uint32_t logits, adapter;
+  float scale;
+  uint32_t bf16s;  // all weights are in BF16
+};
+
 struct HeadParams {
   Batch batch;
   float* q;            // rows of heads to be turned in place

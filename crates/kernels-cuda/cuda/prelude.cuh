@@ -13,13 +13,14 @@
 
 // Σ over a block's threads, the same bits in each of them. `room` has a number for each warp; a barrier stands before
 // the next use of it.
+template <uint32_t BLOCK_WARPS = WARPS>
 __device__ __forceinline__ float block_sum(float value, float* room) {
   value = dev::warp_sum(value);
   __syncthreads();
   if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
   __syncthreads();
   float sum = room[0];
-  for (uint32_t warp = 1; warp < WARPS; warp++) sum += room[warp];
+  for (uint32_t warp = 1; warp < BLOCK_WARPS; warp++) sum += room[warp];
   return sum;
 }
 

@@ -73,9 +73,22 @@ __device__ __forceinline__ float ue4m3(uint8_t byte) {
   return byte == 0x7f ? 0.0f : dev::from_bits((uint32_t)(byte & 0x7f) << 20) * dev::from_bits((120u + 127u) << 23);
 }
 
-// Numbers 8 * quarter to 8 * quarter + 7 of 32, of group `group` of a row; `count` of the 32 are there, the others become 0. `even`
-// rows begin at multiples of 16 bytes.
-__device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
+// What 32 codes are multiplied with, and what is added to each of their halves then.
+struct Scale {
+  float d, m[2];
+};
+
+// Whether something is added to a type's codes.
+__device__ __forceinline__ bool has_minimums(uint32_t type) {
+  return type == Q4_1 || type == Q5_1 || type == Q2_K || type == Q4_K || type == Q5_K || type >= 1000;
+}
+
+// Codes 8 * quarter to 8 * quarter + 7 of 32, of group `group` of a row, and their scale; `count` of the 32 are there, the others
+// become 0. `even` rows begin at multiples of 16 bytes. Scales of halves are in the codes, which are numbers that a half holds, but
+// for those of Q6_K, which have 12 bits; floats are their own codes.
+__device__ __forceinline__ void codes8(uint32_t type, const uint8_t* row, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8], Scale& scale) {
+  scale.d = 1.0f;
+  scale.m[0] = scale.m[1] = 0.0f;
   const uint32_t first = 8 * quarter;
   // Where codes are nibbles, the second half of 32 is the upper ones of the same 16 bytes.
   const uint32_t nibbles = 8 * (quarter % 2), half = quarter / 2, upper = 4 * half;
@@ -113,43 +126,45 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
     case Q4_0: {
       const uint8_t* block = row + 18 * (size_t)group;
       const auto codes = Bytes<8>::at<2>(block + 2 + nibbles);
-      const float d = half_at(block);
+      scale.d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)((codes.byte(i) >> upper & 15) - 8);
+      for (int i = 0; i < 8; i++) w[i] = (float)((codes.byte(i) >> upper & 15) - 8);
       return;
     }
     case Q4_1: {
       const uint8_t* block = row + 20 * (size_t)group;
       const auto codes = Bytes<8>::at<4>(block + 4 + nibbles);
-      const float d = half_at(block), m = half_at(block + 2);
+      scale.d = half_at(block);
+      scale.m[0] = scale.m[1] = half_at(block + 2);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> upper & 15), m);
+      for (int i = 0; i < 8; i++) w[i] = (float)(codes.byte(i) >> upper & 15);
       return;
     }
     case Q5_0: {
       const uint8_t* block = row + 22 * (size_t)group;
       const auto codes = Bytes<8>::at<2>(block + 6 + nibbles);
-      const float d = half_at(block);
+      scale.d = half_at(block);
       const uint32_t fifth = dev::load2(block + 2 + 2 * half) >> nibbles;
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)((int)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4) - 16);
+      for (int i = 0; i < 8; i++) w[i] = (float)((int)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4) - 16);
       return;
     }
     case Q5_1: {
       const uint8_t* block = row + 24 * (size_t)group;
       const auto codes = Bytes<8>::at<4>(block + 8 + nibbles);
-      const float d = half_at(block), m = half_at(block + 2);
+      scale.d = half_at(block);
+      scale.m[0] = scale.m[1] = half_at(block + 2);
       const uint32_t fifth = dev::load2(block + 4 + 2 * half) >> nibbles;
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4), m);
+      for (int i = 0; i < 8; i++) w[i] = (float)((codes.byte(i) >> upper & 15) | (fifth >> i & 1) << 4);
       return;
     }
     case Q8_0: {
       const uint8_t* block = row + 34 * (size_t)group;
       const auto codes = Bytes<8>::at<2>(block + 2 + first);
-      const float d = half_at(block);
+      scale.d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)(int8_t)codes.byte(i);
+      for (int i = 0; i < 8; i++) w[i] = (float)(int8_t)codes.byte(i);
       return;
     }
     case Q2_K: {
@@ -157,12 +172,15 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
       const int at = group % 8 * 32;
       // Two-bit codes: each half of a block has 32 bytes of four planes.
       const auto codes = Bytes<8>::at<4>(block + 16 + at / 128 * 32 + first);
-      const float d = half_at(block + 80), dmin = half_at(block + 82);
       const int shift = 2 * (at / 32 % 4);
-      const uint8_t levels = block[at / 16 + half];
-      const float scale = d * (float)(levels & 15), min = dmin * (float)(levels >> 4);
+      const uint32_t levels = dev::load2(block + at / 16);
+      const int of = levels >> (8 * half) & 15;
+      const float least = -half_at(block + 82);
+      scale.d = half_at(block + 80);
+      scale.m[0] = least * (float)(levels >> 4 & 15);
+      scale.m[1] = least * (float)(levels >> 12);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = fmaf(scale, (float)(codes.byte(i) >> shift & 3), -min);
+      for (int i = 0; i < 8; i++) w[i] = (float)(of * (codes.byte(i) >> shift & 3));
       return;
     }
     case Q3_K: {
@@ -171,12 +189,12 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
       const int at = group % 8 * 32;
       const auto codes = Bytes<8>::at<2>(block + 32 + at / 128 * 32 + first), highs = Bytes<8>::at<2>(block + first);
       const int shift = 2 * (at / 32 % 4), j = at / 16 + half;
-      const int scale = (int)((scales[j % 8] >> (4 * (j / 8)) & 15) | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
-      const float d = half_at(block + 108) * (float)scale;
+      const int of = (int)((scales[j % 8] >> (4 * (j / 8)) & 15) | (scales[8 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
+      scale.d = half_at(block + 108);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int high = highs.byte(i) >> (at / 32) & 1;
-        w[i] = d * (float)(((codes.byte(i) >> shift & 3) | high << 2) - 4);
+        w[i] = (float)(of * (((codes.byte(i) >> shift & 3) | high << 2) - 4));
       }
       return;
     }
@@ -184,79 +202,84 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
       const uint8_t* block = row + 144 * (size_t)(group / 8);
       const int j = group % 8;
       const auto codes = Bytes<8>::at<4>(block + 16 + j / 2 * 32 + first);
-      float d, m;
-      scale_min(block, j, &d, &m);
+      float least;
+      scale_min(block, j, &scale.d, &least);
+      scale.m[0] = scale.m[1] = -least;
       const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)(codes.byte(i) >> shift & 15), -m);
+      for (int i = 0; i < 8; i++) w[i] = (float)(codes.byte(i) >> shift & 15);
       return;
     }
     case Q5_K: {
       const uint8_t* block = row + 176 * (size_t)(group / 8);
       const int j = group % 8;
       const auto codes = Bytes<8>::at<4>(block + 48 + j / 2 * 32 + first), highs = Bytes<8>::at<4>(block + 16 + first);
-      float d, m;
-      scale_min(block, j, &d, &m);
+      float least;
+      scale_min(block, j, &scale.d, &least);
+      scale.m[0] = scale.m[1] = -least;
       const int shift = 4 * (j % 2);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = fmaf(d, (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4), -m);
+      for (int i = 0; i < 8; i++) w[i] = (float)((codes.byte(i) >> shift & 15) | (highs.byte(i) >> j & 1) << 4);
       return;
     }
     case Q6_K: {
       const uint8_t* block = row + 210 * (size_t)(group / 8);
       const int at = group % 8 * 32;
       const auto lows = Bytes<8>::at<2>(block + at / 128 * 64 + at % 64 + first), highs = Bytes<8>::at<2>(block + 128 + at / 128 * 32 + first);
-      const float d = half_at(block + 208) * (float)(int8_t)block[192 + at / 16 + half];
+      const int of = (int8_t)block[192 + at / 16 + half];
+      scale.d = half_at(block + 208);
       const int low_shift = 4 * (at / 64 % 2), high_shift = 2 * (at / 32 % 4);
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int code = (lows.byte(i) >> low_shift & 15) | (highs.byte(i) >> high_shift & 3) << 4;
-        w[i] = d * (float)(code - 32);
+        w[i] = (float)(of * (code - 32));
       }
       return;
     }
     case IQ4_NL: {
       const uint8_t* block = row + 18 * (size_t)group;
       const auto codes = Bytes<8>::at<2>(block + 2 + nibbles);
-      const float d = half_at(block);
+      scale.d = half_at(block);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
+      for (int i = 0; i < 8; i++) w[i] = (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case IQ4_XS: {
       const uint8_t* block = row + 136 * (size_t)(group / 8);
       const int j = group % 8;
       const auto codes = Bytes<8>::at<4>(block + 8 + 16 * j + nibbles);
-      const int scale = (int)((block[4 + j / 2] >> (4 * (j % 2)) & 15) | (dev::load2(block + 2) >> (2 * j) & 3) << 4) - 32;
-      const float d = half_at(block) * (float)scale;
+      const int of = (int)((block[4 + j / 2] >> (4 * (j % 2)) & 15) | (dev::load2(block + 2) >> (2 * j) & 3) << 4) - 32;
+      scale.d = half_at(block) * (float)of;
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
+      for (int i = 0; i < 8; i++) w[i] = (float)IQ4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case MXFP4: {
       const uint8_t* block = row + 17 * (size_t)group;
       const auto codes = Bytes<8>::at<1>(block + 1 + nibbles);
       const uint32_t exponent = block[0];
-      const float d = dev::from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+      scale.d = dev::from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)FP4_VALUES[codes.byte(i) >> upper & 15];
+      for (int i = 0; i < 8; i++) w[i] = (float)FP4_VALUES[codes.byte(i) >> upper & 15];
       return;
     }
     case NVFP4: {
       const uint8_t* block = row + 36 * (size_t)(group / 2);
       // Each 16 numbers have 8 bytes: their first 8 the lower nibbles, the others the upper ones.
       const auto codes = Bytes<8>::at<4>(block + 4 + 16 * (group % 2) + 8 * half);
-      const float d = 0.5f * ue4m3(block[group % 2 * 2 + half]);
+      const float of = ue4m3(block[group % 2 * 2 + half]);
+      scale.d = 0.5f;
       const int shift = 4 * (quarter % 2);
 #pragma unroll
-      for (int i = 0; i < 8; i++) w[i] = d * (float)FP4_VALUES[codes.byte(i) >> shift & 15];
+      for (int i = 0; i < 8; i++) w[i] = of * (float)FP4_VALUES[codes.byte(i) >> shift & 15];
       return;
     }
     default: {
       // Affine: a thousand, ten times the bits of a code, and 5, 6 or 7 for groups of 32, 64 and 128.
       const uint32_t bits = (type - 1000) / 10, chunks = 1u << (type % 10 - 5);
       const uint8_t* block = row + (8 + 4 * bits * chunks) * (size_t)(group / chunks);
-      const float scale = dev::from_bits(dev::load4(block)), bias = dev::from_bits(dev::load4(block + 4));
+      scale.d = dev::from_bits(dev::load4(block));
+      scale.m[0] = scale.m[1] = dev::from_bits(dev::load4(block + 4));
       // Eight codes are as many bytes as one has bits.
       const uint8_t* codes = block + 8 + 4 * bits * (group % chunks) + quarter * bits;
 #pragma unroll
@@ -265,10 +288,20 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
         // A code reaches into the next byte only where its bits do.
         uint32_t code = codes[bit / 8] >> shift;
         if (shift + bits > 8) code |= (uint32_t)codes[bit / 8 + 1] << (8 - shift);
-        w[i] = fmaf(scale, (float)(code & ((1u << bits) - 1)), bias);
+        w[i] = (float)(code & ((1u << bits) - 1));
       }
     }
   }
+}
+
+// The numbers that `codes8` has the codes of.
+__device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
+  Scale scale;
+  codes8(type, row, even, group, quarter, count, w, scale);
+  if (type == F32 || type == F16 || type == BF16) return;
+  const float m = quarter < 2 ? scale.m[0] : scale.m[1];
+#pragma unroll
+  for (int i = 0; i < 8; i++) w[i] = has_minimums(type) ? fmaf(scale.d, w[i], m) : scale.d * w[i];
 }
 
 // Numbers 32 * group to 32 * group + 31 of a row.

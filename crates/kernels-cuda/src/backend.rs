@@ -22,7 +22,7 @@ use crate::params::*;
 use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
 use crate::step::{Ops, Steps, address_of, batch_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
-use products::Product;
+use products::{PieceRoom, Product};
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
@@ -61,13 +61,16 @@ struct Scratch<D: Device> {
     chosen: Arc<Memory<D>>,  // (rows, experts_used)
     weights: Arc<Memory<D>>, // (rows, experts_used)
     logits: Arc<Memory<D>>,  // (logit_rows, vocab)
+    pieces: Arc<Memory<D>>,  // of the rows of a product
 }
 
 /// Bytes of each list of [`Scratch`].
-fn scratch_parts(limits: &StepLimits) -> [usize; 5] {
+fn scratch_parts(limits: &StepLimits) -> [usize; 6] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
-    [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
-        .map(|count| 4 * count)
+    let [both, scores, chosen, weights, logits] =
+        [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
+            .map(|count| 4 * count);
+    [both, scores, chosen, weights, logits, PieceRoom::of(limits).bytes()]
 }
 
 impl<D: Device> CudaBackend<D> {
@@ -232,13 +235,14 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits)?;
         let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits] = scratch_parts(limits).map(make);
+        let [both, scores, chosen, weights, logits, pieces] = scratch_parts(limits).map(make);
         self.scratch = Some(Scratch {
             both: both?,
             scores: scores?,
             chosen: chosen?,
             weights: weights?,
             logits: logits?,
+            pieces: pieces?,
         });
         Ok(())
     }

@@ -41,6 +41,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("norm.cu", include_str!("../cuda/norm.cu")),
     ("params.cuh", include_str!("../cuda/params.cuh")),
     ("prelude.cuh", include_str!("../cuda/prelude.cuh")),
+    ("product.cu", include_str!("../cuda/product.cu")),
+    ("product.cuh", include_str!("../cuda/product.cuh")),
     ("rows.cu", include_str!("../cuda/rows.cu")),
     ("states.cu", include_str!("../cuda/states.cu")),
     ("weights.cuh", include_str!("../cuda/weights.cuh")),

@@ -119,6 +119,34 @@ params! {
         scale: f32,
         unused: u32,
     }
+    PiecesParams {
+        batch: BatchParams,
+        x: Address,
+        pieces: Address,
+        inverses: Address,
+        sums: Address,
+        x_stride: u32,
+        cols: u32,
+        logits: u32,
+        bf16s: u32,
+    }
+    ProductParams {
+        batch: BatchParams,
+        weights: StackParams,
+        pieces: Address,
+        inverses: Address,
+        sums: Address,
+        out: Address,
+        bias: Address,
+        out_stride: u32,
+        segments: u32,
+        activation: u32,
+        adds: u32,
+        logits: u32,
+        adapter: u32,
+        scale: f32,
+        bf16s: u32,
+    }
     HeadParams {
         batch: BatchParams,
         q: Address,

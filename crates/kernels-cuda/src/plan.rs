@@ -39,10 +39,26 @@ kernels! {
     RowOp = "kernel_row_op", RowParams;
     /// Windows of rows.
     Unfold = "kernel_unfold", UnfoldParams;
-    /// Products of eight rows or fewer with a matrix.
+    /// Rows in pieces, for the products below.
+    Pieces = "kernel_pieces", PiecesParams;
+    /// Products of eight rows or fewer with a matrix of floats of 16 bits.
+    ProductFew = "kernel_product_few", ProductParams;
+    /// The same for some rows.
+    ProductSome = "kernel_product_some", ProductParams;
+    /// The same for tens of rows.
+    ProductBatch = "kernel_product_batch", ProductParams;
+    /// The same for more.
+    ProductMany = "kernel_product_many", ProductParams;
+    /// Products of eight rows or fewer with a matrix of blocks, or of blocks and floats.
+    ProductFewBlocks = "kernel_product_few_blocks", ProductParams;
+    /// The same for some rows.
+    ProductSomeBlocks = "kernel_product_some_blocks", ProductParams;
+    /// The same for tens of rows.
+    ProductBatchBlocks = "kernel_product_batch_blocks", ProductParams;
+    /// The same for more.
+    ProductManyBlocks = "kernel_product_many_blocks", ProductParams;
+    /// Products of eight rows or fewer with a matrix in F32.
     MatmulFew = "kernel_matmul_few", MatmulParams;
-    /// The same for a matrix of thousands of outputs.
-    MatmulTall = "kernel_matmul_tall", MatmulParams;
     /// The same for some rows.
     Matmul = "kernel_matmul", MatmulParams;
     /// The same for tens of rows.

@@ -11,6 +11,8 @@ use crate::params::{PartParams, StackParams};
 
 /// Where parts begin.
 const ALIGNMENT: usize = 16;
+/// Outputs of a tile of products in pieces.
+const TILE_OUTPUTS: usize = 16;
 
 /// The types that `cuda/weights.cuh` reads.
 pub(crate) fn supports(dtype: DType) -> bool {
@@ -37,12 +39,26 @@ pub(crate) fn supports(dtype: DType) -> bool {
         )
 }
 
+/// Whether products are computed in pieces of 16 bits, and of BF16: all weights that are no floats of 32 bits, but for mixtures of
+/// BF16 with others.
+fn pieces_of(shapes: &[MatrixShape]) -> Option<bool> {
+    let has = |dtype: DType| shapes.iter().any(|shape| shape.dtype == dtype);
+    let all = |dtype: DType| shapes.iter().all(|shape| shape.dtype == dtype);
+    match (has(DType::F32), has(DType::BF16)) {
+        (false, false) => Some(false),
+        (false, true) if all(DType::BF16) => Some(true),
+        _ => None,
+    }
+}
+
 /// A matrix of parts stacked by rows.
 #[derive(Debug)]
 pub struct CudaMatrix<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
     pub(crate) stack: StackParams,
     pub(crate) floats: bool,
+    pub(crate) pieces: Option<bool>, // how products are computed: in pieces of 16 bits, of BF16 or not, or in tf32
+    pub(crate) tiles: u32,           // of 16 outputs, of each part by itself
 }
 
 /// The experts of a layer: two stacks for each, gate and up, and down.
@@ -138,7 +154,13 @@ impl<D: Device> CudaMatrix<D> {
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put(&memory, parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
-        Ok(Self { memory, stack, floats: shapes.iter().all(|shape| shape.dtype.block_weights() == 1) })
+        Ok(Self {
+            memory,
+            stack,
+            floats: shapes.iter().all(|shape| shape.dtype.block_weights() == 1),
+            pieces: pieces_of(&shapes),
+            tiles: shapes.iter().map(|shape| shape.rows.div_ceil(TILE_OUTPUTS) as u32).sum(),
+        })
     }
 
     /// Outputs.

@@ -1,15 +1,13 @@
-//! Products with matrices: which kernel computes them. All give the same bits, so that what is fastest for a number of rows is taken.
+//! Products with matrices: which kernel computes them. A matrix's types alone decide how, in tf32 or in pieces of 16 bits, and all
+//! kernels for one give the same bits, so that what is fastest for a number of rows is taken.
 
 use super::*;
 
-/// Outputs of a tile of the kernels of products, and rows.
+/// Outputs of a tile of the kernels of products in tf32, and rows.
 const TILE_OUTPUTS: u32 = 8;
 const TILE_ROWS: u32 = 16;
-/// Rows of half a tile, for which the other half is left out.
+/// Rows of half a tile, for which the other half is left out; and of a tile of products in pieces.
 const FEW_ROWS: u32 = 8;
-/// Outputs from which on a block has two tiles of them, so that rows are read once for both: enough for more than a hundred blocks.
-const TALL_OUTPUTS_MIN: u32 = 2048;
-const TALL_TILES: u32 = 2;
 /// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
 const BATCH_ROWS: u32 = 64;
 /// Outputs from which on the kernel for many is the faster one for tens of rows too: it has blocks enough then.
@@ -19,32 +17,162 @@ const MANY_TILES: u32 = 2;
 /// Bytes of two groups of fragments of a block's rows, 32 numbers a lane for each of its tiles; and of the totals of its threads.
 const FRAGMENTS_BYTES: u32 = 2 * WARPS * WARP * 32 * 4 + MANY_TILES * WARPS * 4 * THREADS * 4;
 
+/// Columns of a group of products in pieces, and of a block that has one power of two.
+const GROUP_COLS: u32 = 32;
+const BLOCK_COLS: usize = 256;
+/// Segments of the columns, at most, of four groups at least; and blocks, which are two for each multiprocessor of the largest card.
+const SEGMENTS_MAX: u32 = 8;
+const SEGMENT_GROUPS_MIN: u32 = 4;
+const BLOCKS_MAX: u32 = 264;
+/// Bytes of a piece of a group of eight rows; of two pieces there are three groups at once in the kernel for many rows, of three two.
+const PIECE_BYTES: u32 = 512;
+const PIECES_AT_ONCE: u32 = 6;
+
+/// Pieces of rows that a product reads, with what they are multiplied with and sums of them.
+pub(super) struct PieceRoom {
+    rows: usize, // whole tiles of the kernel for many
+    cols: usize, // whole blocks
+}
+
+impl PieceRoom {
+    pub(super) fn of(limits: &StepLimits) -> Self {
+        // The kernel for many reads tiles that are not there; and buckets are powers of two.
+        let rows = limits.rows.max(limits.logit_rows).next_multiple_of(BATCH_ROWS as usize);
+        let cols = limits.width.max(limits.heads_matmul_width).next_multiple_of(BLOCK_COLS);
+        Self { rows, cols }
+    }
+
+    /// Bytes of pieces, three of 16 bits at most, of a number for each block of columns, and of sums of 16.
+    fn parts(&self) -> [usize; 3] {
+        let numbers = self.rows * self.cols;
+        [6 * numbers, 4 * numbers / BLOCK_COLS, 4 * numbers / 16]
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.parts().iter().sum()
+    }
+}
+
+/// What is written of a product, and what is added to it.
+struct Output {
+    out: Address,
+    bias: Address,
+    activation: u32,
+    adds: u32,
+    scale: f32,
+}
+
 impl<D: Device> CudaBackend<D> {
     /// `out[r] = activation(weight · x[r] + bias)`, of buffers with columns more than the matrix has.
     pub(super) fn product(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>) {
+        let output = Output {
+            out: product.out.0.address().offset(4 * product.out.1),
+            bias: address_of(product.bias.map(|bias| &bias.memory)),
+            activation: product.activation.map_or(NONE, activation_code),
+            adds: u32::from(product.adds.is_some()),
+            scale: product.adds.unwrap_or(1.0),
+        };
+        match weight.pieces {
+            Some(bf16s) => self.product_in_pieces(weight, product, &output, bf16s),
+            None => self.product_in_tf32(weight, product, &output),
+        }
+    }
+
+    fn product_in_pieces(
+        &mut self,
+        weight: &CudaMatrix<D>,
+        product: &Product<'_, D>,
+        output: &Output,
+        bf16s: bool,
+    ) {
+        let room = PieceRoom::of(self.steps.limits());
+        assert!(weight.cols() <= room.cols, "a matrix wider than the step's limits");
+        let [pieces_bytes, inverses_bytes, _] = room.parts();
+        let memory = self.scratch().pieces.clone();
+        let mut ops = self.steps.ops();
+        let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
+        let [pieces, inverses, sums] =
+            [0, pieces_bytes, pieces_bytes + inverses_bytes].map(|at| memory.address().offset(at));
+        let cut = PiecesParams {
+            batch: ops.batch,
+            x: product.x.0.address().offset(4 * product.x.1),
+            pieces,
+            inverses,
+            sums,
+            x_stride: product.x.2 as u32,
+            cols: weight.stack.cols,
+            logits: u32::from(product.logits),
+            bf16s: u32::from(bf16s),
+        };
+        let blocks = [rows, weight.stack.cols.div_ceil(BLOCK_COLS as u32).div_ceil(WARPS), 1];
+        let grid = Grid { blocks, threads: THREADS, shared_bytes: 0 };
+        ops.push(Kernel::Pieces, grid, &cut, &[product.x.0, &memory]);
+
+        let segments = weight.stack.cols.div_ceil(GROUP_COLS).div_ceil(SEGMENT_GROUPS_MIN).min(SEGMENTS_MAX);
+        let params = ProductParams {
+            batch: ops.batch,
+            weights: weight.stack,
+            pieces,
+            inverses,
+            sums,
+            out: output.out,
+            bias: output.bias,
+            out_stride: product.out.2 as u32,
+            segments,
+            activation: output.activation,
+            adds: output.adds,
+            logits: u32::from(product.logits),
+            adapter: product.adapter,
+            scale: output.scale,
+            bf16s: u32::from(bf16s),
+        };
+        // Blocks of the kernels for some rows go from tile to tile.
+        let some = |kernel: Kernel, tiles: u32| {
+            let blocks = [weight.tiles.min(BLOCKS_MAX), 1, 1];
+            let shared_bytes = segments * tiles * 4 * WARP * 4;
+            (kernel, Grid { blocks, threads: segments * WARP, shared_bytes })
+        };
+        let of = |floats: Kernel, blocks: Kernel| if weight.floats { floats } else { blocks };
+        let (kernel, grid) = if rows <= FEW_ROWS {
+            some(of(Kernel::ProductFew, Kernel::ProductFewBlocks), 1)
+        } else if rows <= 2 * FEW_ROWS {
+            some(of(Kernel::ProductSome, Kernel::ProductSomeBlocks), 2)
+        } else if rows <= BATCH_ROWS {
+            some(of(Kernel::ProductBatch, Kernel::ProductBatchBlocks), BATCH_ROWS / FEW_ROWS)
+        } else {
+            let blocks = [rows.div_ceil(BATCH_ROWS), weight.tiles.div_ceil(WARPS), 1];
+            // And the totals of its threads.
+            let shared_bytes = BATCH_ROWS / FEW_ROWS * (PIECES_AT_ONCE * PIECE_BYTES + 4 * 4 * THREADS);
+            let kernel = of(Kernel::ProductMany, Kernel::ProductManyBlocks);
+            (kernel, Grid { blocks, threads: THREADS, shared_bytes })
+        };
+        let mut holds = vec![&weight.memory, product.out.0];
+        holds.extend(product.bias.map(|bias| &bias.memory));
+        ops.push(kernel, grid, &params, &holds);
+    }
+
+    fn product_in_tf32(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>, output: &Output) {
         let mut ops = self.steps.ops();
         let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
         let params = MatmulParams {
             batch: ops.batch,
             weights: weight.stack,
             x: product.x.0.address().offset(4 * product.x.1),
-            out: product.out.0.address().offset(4 * product.out.1),
-            bias: address_of(product.bias.map(|bias| &bias.memory)),
+            out: output.out,
+            bias: output.bias,
             x_stride: product.x.2 as u32,
             out_stride: product.out.2 as u32,
-            activation: product.activation.map_or(NONE, activation_code),
-            adds: u32::from(product.adds.is_some()),
+            activation: output.activation,
+            adds: output.adds,
             logits: u32::from(product.logits),
             adapter: product.adapter,
-            scale: product.adds.unwrap_or(1.0),
+            scale: output.scale,
             unused: 0,
         };
         let outputs = weight.stack.rows;
         // A lane has four sums of each tile, which the warps of a block bring together.
         let room = |tiles: u32| 4 * 4 * tiles * THREADS;
-        let (kernel, outputs_of, rows_of, shared_bytes) = if rows <= FEW_ROWS && outputs >= TALL_OUTPUTS_MIN {
-            (Kernel::MatmulTall, TALL_TILES * TILE_OUTPUTS, TILE_ROWS, room(TALL_TILES))
-        } else if rows <= FEW_ROWS {
+        let (kernel, outputs_of, rows_of, shared_bytes) = if rows <= FEW_ROWS {
             (Kernel::MatmulFew, TILE_OUTPUTS, TILE_ROWS, room(1))
         } else if rows <= TILE_ROWS {
             (Kernel::Matmul, TILE_OUTPUTS, TILE_ROWS, room(1))

@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Threads of a block of norms.
+const NORM_THREADS: u32 = 256;
+
 impl<D: Device> CudaBackend<D> {
     /// `out[r] = table[id(r)]` times the scale, or that added to it. Ids are a kind and an offset.
     pub(super) fn gather(
@@ -62,7 +65,8 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![&x.memory, &out.memory, &weight.memory];
         holds.extend(residual);
         holds.extend(bias.map(|bias| &bias.memory));
-        ops.push(Kernel::Norm, Grid { blocks, threads: THREADS, shared_bytes: SUM_BYTES }, &params, &holds);
+        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_THREADS / WARP * 4 };
+        ops.push(Kernel::Norm, grid, &params, &holds);
     }
 
     pub(super) fn norm_columns(
@@ -103,7 +107,8 @@ impl<D: Device> CudaBackend<D> {
         let blocks = [ops.bucket.rows, (weight.length / width) as u32, 1];
         let mut holds = vec![&x.memory, &weight.memory];
         holds.extend(bias.map(|bias| &bias.memory));
-        ops.push(Kernel::Norm, Grid { blocks, threads: THREADS, shared_bytes: SUM_BYTES }, &params, &holds);
+        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_THREADS / WARP * 4 };
+        ops.push(Kernel::Norm, grid, &params, &holds);
     }
 
     pub(super) fn add_to_rows(&mut self, bias: &CudaVector<D>, out: &mut CudaBuffer<D>) {

@@ -13,6 +13,7 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
     let kernels: &[&str] = match file {
         "prelude.cuh" => &["norm.cu"],
         "attention.cu" => &["attention.cu", "heads.cu"],
+        "product.cu" => &["matmul.cu", "product.cu"],
         _ => &[file],
     };
     let device = Emulated::of(&Sources::default().with(file, own, instead).only(kernels));
@@ -81,6 +82,19 @@ fn an_index_of_a_fragment() {
 fn a_missing_barrier_before_segments_are_added_up() {
     let own = "numbers[i];\n  __syncthreads();";
     must_fail("matmul.cu", own, "numbers[i];", "matmul of F32", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_missing_barrier_before_segments_of_pieces_are_added_up() {
+    let own = "= sums[t][i];\n    __syncthreads();";
+    must_fail("product.cu", own, "= sums[t][i];", "matmul of F16", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_piece_that_is_not_what_is_left() {
+    let own = "const float rest = value - dev::from_half(first[j]);";
+    let instead = "const float rest = 0.0f * value;";
+    must_fail("product.cu", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Products with matrices: which of the kernels computes them is nobody's business but theirs.
 
+use half::{bf16, f16};
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
@@ -39,33 +40,42 @@ fn products(card: &Card, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The kernel for a few rows, the one for tens, and the one for many give a row the same bits, and the right ones but for rounding.
+/// The kernels for a few rows, for some, for tens, and for many give a row the same bits, and the right ones but for rounding: of F32 and
+/// of mixtures with it in tf32, of others in pieces.
 #[test]
 fn kernels_of_products_agree_to_the_bit() {
     let (card, x) = (card(), numbers(1, ROWS * COLS));
     let weights = numbers(2, OUTPUTS * COLS);
     let stored = |bytes: &dyn Fn(f32) -> Vec<u8>| weights.iter().flat_map(|&value| bytes(value)).collect();
-    let halves = |value: f32| ((value.to_bits() >> 16) as u16).to_le_bytes().to_vec();
-    let matrices: [(DType, Vec<u8>); 2] =
-        [(DType::F32, stored(&|value| value.to_le_bytes().to_vec())), (DType::BF16, stored(&halves))];
-    for matrices in [&matrices[..1], &matrices[1..], &matrices[..]] {
+    let half = |value: f32| f32::from_bits(value.to_bits() & 0xffff_0000);
+    // A block of 32 is its scale, an eighth, and codes.
+    let codes = |values: &[f32]| {
+        let codes = values.iter().map(|value| (value * 100.0) as i8 as u8);
+        f16::from_f32(0.125).to_le_bytes().into_iter().chain(codes).collect::<Vec<u8>>()
+    };
+    let f32s = (DType::F32, stored(&|value| value.to_le_bytes().to_vec()));
+    let f16s = (DType::F16, stored(&|value| f16::from_f32(value).to_le_bytes().to_vec()));
+    let bf16s = (DType::BF16, stored(&|value| bf16::from_f32(half(value)).to_le_bytes().to_vec()));
+    let bytes = (DType::Q8_0, weights.chunks(32).flat_map(codes).collect());
+    let stacks: [&[(DType, Vec<u8>)]; 5] =
+        [&[f32s.clone()], &[bf16s.clone()], &[f16s.clone()], &[f32s, bf16s], &[bytes, f16s]];
+    for matrices in stacks {
         let outputs = OUTPUTS * matrices.len();
         let all = products(&card, matrices, &x);
+        let kept = |value: f32| match matrices[0].0 {
+            DType::F32 => value,
+            DType::F16 => f16::from_f32(value).to_f32(),
+            DType::Q8_0 => f32::from((value * 100.0) as i8) / 8.0,
+            _ => half(value),
+        };
         for (row, found) in all.chunks(outputs).enumerate() {
             let (x, output) = (&x[row * COLS..][..COLS], row % OUTPUTS);
-            let right: f64 = match matrices[0].0 {
-                DType::F32 => {
-                    weights[output * COLS..].iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum()
-                }
-                _ => weights[output * COLS..]
-                    .iter()
-                    .zip(x)
-                    .map(|(&w, &x)| f64::from(f32::from_bits(w.to_bits() & 0xffff_0000)) * f64::from(x))
-                    .sum(),
-            };
+            let pairs = weights[output * COLS..].iter().zip(x);
+            let right: f64 = pairs.map(|(&w, &x)| f64::from(kept(w)) * f64::from(x)).sum();
             assert!(
-                (f64::from(found[output]) - right).abs() < 1e-4,
-                "row {row}: {} for {right}",
+                (f64::from(found[output]) - right).abs() < 1e-4 * right.abs().max(1.0),
+                "row {row} of {}: {} for {right}",
+                matrices[0].0,
                 found[output]
             );
         }

@@ -1,0 +1,165 @@
+// Products on the tensor cores in numbers of 16 bits: rows of x cut into pieces that such numbers hold, and weights as their codes.
+//
+// Of 256 columns of a row, a power of two brings the largest to [2^14, 2^15); a half, and a half of what that leaves, have 22 bits of
+// each and more of small ones. Beside weights in BF16 they are three of its numbers, which have all 24. A tile is eight rows: of each
+// group of 32 columns, the words that lanes multiply lie side by side, piece by piece.
+//
+// A group's products are added up by the cores, the smallest pieces first, and nothing else is: then they are multiplied with the
+// scale of the codes and of the row, and added to a sum in f32. So a number is the same whichever kernel computes it.
+#pragma once
+#include "weights.cuh"
+
+// Columns that have one power of two; and outputs, and rows, of a tile.
+#define BLOCK_COLS 256
+#define PRODUCT_OUTPUTS 16
+#define PRODUCT_ROWS 8
+// Any type, looked at for every group; bytes of a piece of a group of a tile.
+#define ANY_TYPE 0xfffffffdu
+#define PIECE_BYTES 512
+
+// A type as an argument.
+template <uint32_t TYPE_>
+struct Of {
+  static constexpr uint32_t TYPE = TYPE_;
+  static constexpr int PIECES = TYPE == BF16 ? 3 : 2;  // of x
+};
+
+// Codes of a lane's two outputs in a group: 8 * (lane % 4) to that + 7.
+template <uint32_t TYPE>
+struct Codes {
+  static constexpr bool IS_FLOAT = TYPE == F16 || TYPE == BF16;
+  static constexpr bool HAS_REST = TYPE == Q6_K || TYPE == ANY_TYPE;
+  uint32_t words[2][4];
+  uint32_t rest[HAS_REST ? 2 : 1][HAS_REST ? 4 : 1];  // of codes that a half does not hold
+  Scale scales[IS_FLOAT ? 1 : 2];
+
+  // `there` of the group's 32 columns are.
+  __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool even, uint32_t group, uint32_t there) {
+    const uint32_t quarter = threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const uint8_t* row = rows[half];
+      if constexpr (IS_FLOAT) {
+        const uint8_t* at = row + 64 * (size_t)group + 16 * quarter;
+        if (even && there == 32) {
+          dev::load16(at, words[half]);
+        } else {
+#pragma unroll
+          for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t column = 8 * quarter + 2 * i;
+            words[half][i] = (column < there ? dev::load2(at + 4 * i) : 0) | (column + 1 < there ? dev::load2(at + 4 * i + 2) << 16 : 0);
+          }
+        }
+      } else {
+        float codes[8];
+        codes8(TYPE == ANY_TYPE ? type : TYPE, row, even, group, quarter, there, codes, scales[half]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const uint16_t a = dev::to_half(codes[2 * i]), b = dev::to_half(codes[2 * i + 1]);
+          words[half][i] = a | (uint32_t)b << 16;
+          if constexpr (HAS_REST) rest[half][i] = dev::to_half(codes[2 * i] - dev::from_half(a)) | (uint32_t)dev::to_half(codes[2 * i + 1] - dev::from_half(b)) << 16;
+        }
+      }
+    }
+  }
+};
+
+// Pieces of tiles of rows, from the first tile on.
+struct Pieces {
+  const uint8_t* words;
+  const float* inverses;  // (tiles, blocks of columns, rows): what products are multiplied with
+  const float* sums;      // (tiles, groups, halves, rows): of columns
+  uint32_t groups, rows;  // groups are whole blocks
+
+  template <int COUNT>
+  __device__ __forceinline__ const uint8_t* at(uint32_t tile, uint32_t group) const {
+    return words + ((size_t)tile * groups + group) * COUNT * PIECE_BYTES;
+  }
+};
+
+// Adds the products of a group to the sums of a tile. `x` has the tile's pieces of the group, from global memory or shared.
+template <uint32_t TYPE, int COUNT>
+__device__ __forceinline__ void add_group(const Codes<TYPE>& codes, uint32_t type, const uint32_t x[COUNT][4], const Pieces& pieces, uint32_t tile, uint32_t group, float sums[4]) {
+  float c[4] = {};
+  if constexpr (COUNT == 3) {
+    dev::multiply_bf16s(codes.words[0], codes.words[1], x, c);
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[i] += c[i];
+    return;
+  } else {
+    const uint32_t pair = threadIdx.x % 4 * 2;
+    if constexpr (Codes<TYPE>::HAS_REST) {
+      if (TYPE == Q6_K || type == Q6_K) dev::multiply_halves<1>(codes.rest[0], codes.rest[1], x, c);
+    }
+    dev::multiply_halves<2>(codes.words[0], codes.words[1], x, c);
+    uint32_t inverse[2];
+    dev::load8(reinterpret_cast<const uint8_t*>(pieces.inverses + ((size_t)tile * (pieces.groups / 8) + group / 8) * PRODUCT_ROWS + pair), inverse);
+    if constexpr (Codes<TYPE>::IS_FLOAT) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], dev::from_bits(inverse[i % 2]), sums[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], codes.scales[i / 2].d * dev::from_bits(inverse[i % 2]), sums[i]);
+      if (has_minimums(TYPE == ANY_TYPE ? type : TYPE)) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          uint32_t of[2];
+          dev::load8(reinterpret_cast<const uint8_t*>(pieces.sums + (((size_t)tile * pieces.groups + group) * 2 + half) * PRODUCT_ROWS + pair), of);
+#pragma unroll
+          for (int i = 0; i < 4; i++) sums[i] = fmaf(codes.scales[i / 2].m[half], dev::from_bits(of[i % 2]), sums[i]);
+        }
+      }
+    }
+  }
+}
+
+// Where a lane finds the two outputs of a tile that are its own; those that are not there are the part's last.
+__device__ __forceinline__ void find_outputs(const Part& part, uint32_t tile, const uint8_t* rows[2]) {
+#pragma unroll
+  for (uint32_t half = 0; half < 2; half++) {
+    const uint32_t output = PRODUCT_OUTPUTS * tile + 8 * half + threadIdx.x % 32 / 4;
+    rows[half] = part.bytes + (size_t)(output < part.rows ? output : part.rows - 1) * part.row_bytes;
+  }
+}
+
+// Whether rows of floats begin at multiples of 16 bytes.
+__device__ __forceinline__ bool is_even(const Part& part) {
+  return (part.type != F16 && part.type != BF16) || part.row_bytes % 16 == 0;
+}
+
+// Where a segment begins, in groups.
+__device__ __forceinline__ uint32_t product_segment(const ProductParams& p, uint32_t segment) { return (p.weights.cols + 31) / 32 * segment / p.segments; }
+
+// How many of the step's rows there are; none where no row has the adapter.
+__device__ __forceinline__ uint32_t product_rows(const ProductParams& p) {
+  const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
+  if (p.adapter == NONE) return rows;
+  for (uint32_t at = 0; at < rows; at++) {
+    if (p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter) return rows;
+  }
+  return 0;
+}
+
+// `row` is one of the step's, `output` one of the part's outputs or behind them.
+__device__ __forceinline__ void write_product(const ProductParams& p, const Part& part, uint32_t row, uint32_t output, float total) {
+  if (output >= part.rows || (p.adapter != NONE && p.batch.adapters[p.logits ? p.batch.logit_rows[row] : row] != p.adapter)) return;
+  output += part.row_first;
+  float* out = p.out + (size_t)row * p.out_stride + output;
+  *out = p.adds ? fmaf(p.scale, total, *out) : activate(p.activation, total + (p.bias ? p.bias[output] : 0.0f));
+}
+
+// Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, or with one for all.
+#define FLOATS 0
+#define BLOCKS 1
+#define OTHERS 2
+
+template <int KIND, class Run>
+__device__ __forceinline__ void for_type(uint32_t type, Run&& run) {
+  if constexpr (KIND == FLOATS) return type == F16 ? run(Of<F16>()) : run(Of<BF16>());
+  if constexpr (KIND == BLOCKS) {
+    if (type == Q8_0) return run(Of<Q8_0>());
+    if (type == Q4_K) return run(Of<Q4_K>());
+    if (type == Q6_K) return run(Of<Q6_K>());
+  }
+  run(Of<ANY_TYPE>());
+}
