@@ -571,9 +571,12 @@ pub(crate) fn build<B: EncoderOps>(
             Ok(Box::new(engine.with_draft_model(model)))
         }
         (Network::Encoder(files), EngineSize::Encoder(config)) => {
-            let backend = backend();
-            let encoder = Encoder::load(&backend, files, encoder_weights, progress)?;
-            Ok(Box::new(EncoderEngine::new(backend, encoder, sides.embedder, config)?))
+            let own = backend();
+            let encoder = Encoder::load(&own, files, encoder_weights, progress)?;
+            let engine = EncoderEngine::new(own, encoder, sides.embedder, config)?;
+            let Some(tower) = &files.tower else { return Ok(Box::new(engine)) };
+            let tower = Tower::load(backend(), tower, config.input_tokens_max)?;
+            Ok(Box::new(engine.with_tower(Box::new(tower))))
         }
         (Network::Whisper(files), EngineSize::Whisper(size)) => {
             let listener = sides.listener.expect("sides are made of these same files");

@@ -1,9 +1,9 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
-mod media;
+pub(crate) mod media;
 mod overflow;
-mod pictures;
+pub(crate) mod pictures;
 mod sounds;
 
 use std::{collections::HashSet, sync::Arc};

@@ -75,8 +75,11 @@ impl Served {
     ///
     /// # Errors
     /// [`Error::PicturesFull`].
-    pub(crate) fn hold_frames(&self, media: &[MediaSpan]) -> Result<Held, Error> {
-        let bytes = media.iter().map(|span| span.pixels.len()).sum();
+    pub(crate) fn hold_frames<'a>(
+        &self,
+        media: impl IntoIterator<Item = &'a MediaSpan>,
+    ) -> Result<Held, Error> {
+        let bytes = media.into_iter().map(|span| span.pixels.len()).sum();
         self.frames.hold(bytes).ok_or_else(|| Error::PicturesFull {
             model: self.name.clone(),
             bytes_max: FRAME_BYTES_MAX,

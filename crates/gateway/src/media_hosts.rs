@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_proto::v1::{self, content_part::Part, infer_request::Prompt};
+use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input, infer_request::Prompt};
 use reqwest::{
     Client, StatusCode, Url,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -159,15 +159,42 @@ impl MediaHosts {
     pub(crate) async fn fetch_chat(&self, chat: &mut v1::Chat, bytes_max: usize) -> Result<(), ApiError> {
         let mut left = bytes_max;
         for part in chat.messages.iter_mut().flat_map(|message| &mut message.content) {
-            let Some(Part::Media(media)) = &mut part.part else { continue };
-            let Some(Named { path, url, is_sound }) = pictures::named(media) else { continue };
-            let refuse = |why: String| ApiError::field(path, why);
-            let most = if is_sound { SOUND_BYTES_MAX } else { PICTURE_BYTES_MAX };
-            let data = self.get(url, left.min(most)).await.map_err(refuse)?;
-            left -= data.len();
-            let kind = if is_sound { sounds::of_fetched() } else { String::new() };
-            (media.data, media.mime_type) = (data.into(), kind);
+            if let Some(Part::Media(media)) = &mut part.part {
+                self.fetch_one(media, &mut left).await?;
+            }
         }
+        Ok(())
+    }
+
+    /// Has those among what is to be embedded.
+    ///
+    /// # Errors
+    /// As [`MediaHosts::fetch`].
+    pub(crate) async fn fetch_inputs(
+        &self,
+        inputs: &mut [v1::EmbedInput],
+        bytes_max: usize,
+    ) -> Result<(), ApiError> {
+        let mut left = bytes_max;
+        for input in inputs {
+            match &mut input.input {
+                Some(Input::Picture(media)) => self.fetch_one(media, &mut left).await?,
+                Some(Input::Chat(chat)) => self.fetch_chat(chat, left).await?,
+                Some(Input::Text(_) | Input::Tokens(_)) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Has one, if it was only named, of at most as many bytes as are left.
+    async fn fetch_one(&self, media: &mut v1::Media, left: &mut usize) -> Result<(), ApiError> {
+        let Some(Named { path, url, is_sound }) = pictures::named(media) else { return Ok(()) };
+        let refuse = |why: String| ApiError::field(path, why);
+        let most = if is_sound { SOUND_BYTES_MAX } else { PICTURE_BYTES_MAX };
+        let data = self.get(url, most.min(*left)).await.map_err(refuse)?;
+        *left -= data.len();
+        let kind = if is_sound { sounds::of_fetched() } else { String::new() };
+        (media.data, media.mime_type) = (data.into(), kind);
         Ok(())
     }
 

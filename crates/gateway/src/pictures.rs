@@ -79,6 +79,17 @@ pub(crate) fn is_web(url: &str) -> bool {
     is("http:") || is("https:")
 }
 
+/// A picture that stands alone in a field: a `data:` URI, a URL, or nothing but base64.
+pub(crate) fn alone(field: Field) -> Result<v1::Media, ApiError> {
+    let is_named =
+        |text: &str| is_web(text) || text.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("data:"));
+    if is_named(&field.text()?) {
+        return of_uri(field, "");
+    }
+    let bytes = decode_base64(&field.text()?, PICTURE_BYTES_MAX);
+    Ok(media(bytes.map_err(|error| refused(&field, &error))?, ""))
+}
+
 fn of_uri(field: Field, detail: &str) -> Result<v1::Media, ApiError> {
     let text = field.text()?;
     if is_web(&text) {

@@ -160,9 +160,8 @@ const LLAMA: [Known; 18] = [
     ("messages", Neutral::None, "/v1/chat/completions"),
 ];
 
-const EMBEDDING: [Known; 10] = [
+const EMBEDDING: [Known; 9] = [
     ("messages", Neutral::None, ""),
-    ("modality", Neutral::Words(&["text"]), ""),
     ("late_chunking", Neutral::False, ""),
     // vLLM's.
     ("embed_dtype", Neutral::Words(&["float32"]), ""),

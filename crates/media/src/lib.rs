@@ -8,6 +8,7 @@ mod exif;
 mod jpeg;
 mod pixels;
 mod processor;
+mod quarters;
 mod resize;
 mod squares;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
 use crate::pixels::PixelScale;
+use crate::quarters::Quarters;
 use crate::resize::Filter;
 use crate::squares::{Grids, Square};
 use crate::tiles::Tiles;
@@ -25,9 +26,11 @@ pub struct Processor {
 enum Cut {
     /// Squares of one size: Idefics3 and SmolVLM.
     Tiles(Tiles),
+    /// Its quarters and the whole, each of a size near its own: Idefics2.
+    Quarters(Quarters),
     /// One, of a size near its own: Qwen's models, Pixtral and Mistral 3.
     Whole(Whole),
-    /// One, a square of one size: Gemma 3 and LLaVA 1.5.
+    /// One, a square of one size: Gemma 3, LLaVA 1.5, CLIP and SigLIP.
     Square(Square),
     /// Such a square, and the whole on a canvas of some squares beside each other: LLaVA-NeXT.
     Grids(Grids),
@@ -90,6 +93,7 @@ const OTHER_KEYS: &[&str] = &[
     "disable_grouping",
     "do_convert_rgb",
     "do_pad",
+    "feature_extractor_type",
     "image_processor_type",
     "image_seq_len",
     "image_seq_length",
@@ -132,7 +136,7 @@ impl Processor {
             false => 1.0,
         };
         let [mean, deviation] = match kind {
-            Kind::Tiles | Kind::Gemma3 => [[0.5; 3]; 2],
+            Kind::Tiles | Kind::Quarters | Kind::Gemma3 | Kind::Siglip => [[0.5; 3]; 2],
             Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Llava | Kind::LlavaNext => CLIP_COLORS,
         };
         let (mean, deviation) = match read.truth("do_normalize", true)? {
@@ -144,8 +148,10 @@ impl Processor {
         }
         let usual = match kind {
             Kind::Tiles => Filter::Lanczos,
-            Kind::Gemma3 => Filter::Bilinear,
-            Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Llava | Kind::LlavaNext => Filter::Bicubic,
+            Kind::Gemma3 | Kind::Quarters => Filter::Bilinear,
+            Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Siglip | Kind::Llava | Kind::LlavaNext => {
+                Filter::Bicubic
+            }
         };
         let cut = match kind {
             Kind::Tiles => Cut::Tiles(Tiles {
@@ -156,11 +162,13 @@ impl Processor {
                 side: read.longest_edge("max_image_size", 364)?,
                 splits: read.truth("do_image_splitting", true)?,
             }),
+            Kind::Quarters => Cut::Quarters(read.quarters()?),
             Kind::Qwen => Cut::Whole(read.whole()?),
             Kind::Pixtral => Cut::Whole(read.pixtral()?),
             Kind::Gemma3 => {
                 Cut::Square(Square { side: read.square("size", 224)?, padded: None, cropped: false })
             }
+            Kind::Siglip => Cut::Square(read.resized()?),
             Kind::Clip | Kind::Llava => Cut::Square(read.cropped(kind == Kind::Llava, mean)?),
             Kind::LlavaNext => Cut::Grids(read.grids(mean)?),
         };
@@ -188,6 +196,7 @@ impl Processor {
             Cut::Whole(whole) => whole.prepare(picture, self.filter, look),
             _ if bounded => Err(PictureError::NoBounds),
             Cut::Tiles(tiles) => tiles.prepare(picture, self.filter, look.detail),
+            Cut::Quarters(quarters) => quarters.prepare(picture, self.filter, look.detail),
             Cut::Square(square) => square.prepare(picture, self.filter),
             Cut::Grids(grids) => grids.prepare(picture, self.filter, look.detail),
         }
@@ -197,6 +206,7 @@ impl Processor {
     pub fn frames_max(&self) -> usize {
         match &self.cut {
             Cut::Tiles(tiles) => tiles.frames_max(),
+            Cut::Quarters(quarters) => quarters.frames_max(),
             Cut::Whole(_) | Cut::Square(_) => 1,
             Cut::Grids(_) => 2,
         }
@@ -208,7 +218,7 @@ impl Processor {
             Cut::Tiles(tiles) => Some(tiles.side),
             Cut::Square(square) => Some(square.side),
             Cut::Grids(grids) => Some(grids.square.side),
-            Cut::Whole(_) => None,
+            Cut::Whole(_) | Cut::Quarters(_) => None,
         }
     }
 
@@ -217,6 +227,14 @@ impl Processor {
         match &self.cut {
             Cut::Grids(grids) => grids.squares_max(),
             _ => 1,
+        }
+    }
+
+    /// Pixels of a frame's longest side, where its bounds are of sides.
+    pub fn longest_side(&self) -> Option<u32> {
+        match &self.cut {
+            Cut::Quarters(quarters) => quarters.sides.map(|[shortest, longest]| shortest.max(longest)),
+            _ => None,
         }
     }
 
@@ -235,16 +253,28 @@ impl Processor {
 }
 
 /// Classes that are known, without `ImageProcessor`.
-const CLASSES: [&str; 8] =
-    ["Idefics3", "SmolVLM", "Qwen2VL", "Gemma3", "CLIP", "Llava", "LlavaNext", "Pixtral"];
+const CLASSES: [&str; 10] = [
+    "Idefics2",
+    "Idefics3",
+    "SmolVLM",
+    "Qwen2VL",
+    "Gemma3",
+    "CLIP",
+    "Siglip",
+    "Llava",
+    "LlavaNext",
+    "Pixtral",
+];
 
 /// What a class makes of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tiles,
+    Quarters,
     Qwen,
     Gemma3,
     Clip,
+    Siglip,
     Llava,
     LlavaNext,
     Pixtral,
@@ -257,9 +287,11 @@ impl Kind {
             "Qwen2VL" => Kind::Qwen,
             "Gemma3" => Kind::Gemma3,
             "CLIP" => Kind::Clip,
+            "Siglip" => Kind::Siglip,
             "Llava" => Kind::Llava,
             "LlavaNext" => Kind::LlavaNext,
             "Pixtral" => Kind::Pixtral,
+            "Idefics2" => Kind::Quarters,
             _ => Kind::Tiles,
         }
     }
@@ -267,6 +299,7 @@ impl Kind {
     /// Its own settings.
     fn keys(self) -> &'static [&'static str] {
         match self {
+            Kind::Quarters => &["resample", "rescale_factor", "size"],
             Kind::Tiles => &["max_image_size", "resample", "rescale_factor", "size"],
             Kind::Qwen => &[
                 "max_pixels",
@@ -287,6 +320,7 @@ impl Kind {
                 "rescale_factor",
                 "size",
             ],
+            Kind::Siglip => &["resample", "rescale_factor", "size"],
             Kind::Clip | Kind::Llava => {
                 &["crop_size", "do_center_crop", "resample", "rescale_factor", "size"]
             }
@@ -302,9 +336,12 @@ impl Kind {
 const CLIP_COLORS: [[f32; 3]; 2] =
     [[0.481_454_67, 0.457_827_5, 0.408_210_72], [0.268_629_55, 0.261_302_6, 0.275_777_1]];
 
-/// The family in a class's name: `Idefics3ImageProcessorFast` is `Idefics3`.
+/// The family in a class's name: `Idefics3ImageProcessorFast` is `Idefics3`, and so is what older files call its feature extractor.
 fn class_of(config: &Map<String, Value>) -> Option<String> {
-    let class = config.get("image_processor_type")?.as_str()?;
+    let named = |key: &str| config.get(key).and_then(Value::as_str);
+    let Some(class) = named("image_processor_type") else {
+        return named("feature_extractor_type")?.strip_suffix("FeatureExtractor").map(str::to_owned);
+    };
     let class = class.strip_suffix("Fast").or(class.strip_suffix("Pil")).unwrap_or(class);
     class.strip_suffix("ImageProcessor").map(str::to_owned)
 }
@@ -353,6 +390,27 @@ impl Settings<'_> {
             Some(pixels) if (1..=SIDE_MAX).contains(&pixels) => Ok(pixels as u32),
             _ => {
                 Err(ProcessorError::new(key, format!("{value} has no longest_edge between 1 and {SIDE_MAX}")))
+            }
+        }
+    }
+
+    /// Idefics2's: the shortest and the longest side of a frame.
+    fn quarters(&self) -> Result<Quarters, ProcessorError> {
+        let splits = self.truth("do_image_splitting", false)?;
+        if !self.truth("do_resize", true)? {
+            return Ok(Quarters { sides: None, splits });
+        }
+        let Some(value) = self.set("size") else { return Ok(Quarters { sides: Some([378, 980]), splits }) };
+        let side =
+            |key: &str| value.get(key).and_then(Value::as_u64).filter(|side| (1..=SIDE_MAX).contains(side));
+        match (side("shortest_edge"), side("longest_edge")) {
+            (Some(shortest), Some(longest)) => {
+                Ok(Quarters { sides: Some([shortest as u32, longest as u32]), splits })
+            }
+            _ => {
+                let reason =
+                    format!("{value} has no shortest_edge and longest_edge between 1 and {SIDE_MAX}");
+                Err(ProcessorError::new("size", reason))
             }
         }
     }
@@ -425,6 +483,14 @@ impl Settings<'_> {
             (Some(height), Some(width)) if height == width => Ok(height as u32),
             _ => Err(ProcessorError::new(key, format!("{value} is no square of 1 to {SIDE_MAX} pixels"))),
         }
+    }
+
+    /// SigLIP's: both sides made as long as a square's.
+    fn resized(&self) -> Result<Square, ProcessorError> {
+        if !self.truth("do_resize", true)? {
+            return Err(ProcessorError::new("do_resize", "frames of one size are wanted"));
+        }
+        Ok(Square { side: self.square("size", 224)?, padded: None, cropped: false })
     }
 
     /// CLIP's and LLaVA's: the shorter side made as long as a square's, whose place is in the middle.

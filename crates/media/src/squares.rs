@@ -1,4 +1,4 @@
-//! Pictures as squares of one size: made so as they are, or cut out of the middle (Gemma 3, CLIP and LLaVA); and beside such a
+//! Pictures as squares of one size: made so as they are, or cut out of the middle (Gemma 3, SigLIP, CLIP and LLaVA); and beside such a
 //! square the picture on a canvas of several, whose size is the best of a list (LLaVA-NeXT, `image_processing_llava_next.py`).
 
 use crate::decode::Picture;

@@ -97,9 +97,10 @@ fn processors_make_what_transformers_do() {
         assert!(detail == Detail::High || prepared.frames.len() <= processor.frames_max(), "{of}");
         let mut all = Vec::new();
         for (index, frame) in prepared.frames.iter().enumerate() {
-            let sides = match of["canvas"].as_array().filter(|_| index > 0) {
-                Some(sides) => [&sides[0], &sides[1]],
-                None => [&of["frames"][1], &of["frames"][2]],
+            let sides = match (of["sides"].as_array(), of["canvas"].as_array().filter(|_| index > 0)) {
+                (Some(sides), _) => [&sides[index][0], &sides[index][1]],
+                (None, Some(sides)) => [&sides[0], &sides[1]],
+                (None, None) => [&of["frames"][1], &of["frames"][2]],
             };
             assert_eq!([frame.height, frame.width], sides.map(size), "{of}");
             all.extend_from_slice(&frame.rgb);
@@ -128,7 +129,7 @@ fn settings_that_would_be_lost_are_refused_by_name() {
     };
     assert!(with("do_pad", json!(true)).is_ok());
     for (key, value) in [
-        ("image_processor_type", json!("SiglipImageProcessor")),
+        ("image_processor_type", json!("BlipImageProcessor")),
         ("crop_size", json!(224)),
         ("resample", json!(0)),
         ("size", json!({ "height": 3, "width": 3 })),

@@ -13,11 +13,13 @@ from transformers.image_processing_utils import select_best_resolution
 from transformers.image_transforms import convert_to_rgb
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics2.image_processing_pil_idefics2 import Idefics2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 HERE = pathlib.Path(__file__).parent
@@ -201,6 +203,8 @@ SQUARE_CONFIGS = [
                                   "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96], [32, 32]]}),
     (PixtralImageProcessorPil, {"image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 100}, "patch_size": {"height": 8, "width": 8}}),
     (PixtralImageProcessorPil, {"image_processor_type": "PixtralImageProcessorFast", "size": {"longest_edge": 1540}, "patch_size": 14}),
+    (SiglipImageProcessorPil, {"image_processor_type": "SiglipImageProcessor", "size": {"height": 38, "width": 38}}),
+    (SiglipImageProcessorPil, {"image_processor_type": "SiglipImageProcessorFast", "size": {"height": 48, "width": 48}, "resample": 2}),
 ]
 
 
@@ -230,5 +234,34 @@ def squares():
     return found
 
 
+QUARTER_CONFIGS = [
+    {"image_processor_type": "Idefics2ImageProcessor", "size": {"shortest_edge": 40, "longest_edge": 96}, "do_image_splitting": True},
+    {"image_processor_type": "Idefics2ImageProcessorFast"},
+]
+
+
+def quarters():
+    """Each frame has a size of its own."""
+    random.seed(9)
+    found = []
+    for config in QUARTER_CONFIGS:
+        own = {key: value for key, value in config.items() if key != "image_processor_type"}
+        for width, height in [(64, 64), (100, 7), (7, 100), (33, 32), (3, 2)] + [(random.randint(2, 300), random.randint(2, 300)) for _ in range(8)]:
+            image = Image.fromarray(texture(width, height))
+            for detail in ["Own", "Low", "High"]:
+                how = dict(own, do_pad=False)
+                if detail != "Own": how["do_image_splitting"] = detail == "High"
+                raw = Idefics2ImageProcessorPil(**how, do_rescale=False, do_normalize=False)([[image]])["pixel_values"][0]
+                made = Idefics2ImageProcessorPil(**how)([[image]])["pixel_values"][0]
+                frames = [np.asarray(frame).astype(np.uint8).transpose(1, 2, 0) for frame in raw]
+                parts = 2 if len(frames) > 1 else 0
+                found.append({
+                    "config": config, "width": width, "height": height, "detail": detail, "frames": [len(frames)], "sides": [list(frame.shape[:2]) for frame in frames],
+                    "rows": parts, "cols": parts, "digest": digest(np.concatenate([frame.reshape(-1) for frame in frames])),
+                    "numbers": [[float(n) for n in np.asarray(made[0], np.float32)[c, 0, :4]] for c in range(3)],
+                })
+    return found
+
+
 (HERE / "golden.json").write_text(json.dumps(
-    {"files": files(), "resizes": resizes(), "processors": processors() + wholes() + squares()}, indent=None, separators=(",", ":")) + "\n")
+    {"files": files(), "resizes": resizes(), "processors": processors() + wholes() + squares() + quarters()}, indent=None, separators=(",", ":")) + "\n")

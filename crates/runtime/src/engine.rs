@@ -21,6 +21,7 @@ use crate::{
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
     load::ModelFiles,
+    media::MediaSpan,
     output::Hidden,
     scheduler::{Scheduler, SchedulerConfig, Settled},
     spec::TransformerSpec,
@@ -33,7 +34,7 @@ use adapters::Held;
 pub use draft_model::{DraftModel, Drafting, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
 use kept::Kept;
-use pictures::{Pictures, Ready};
+use pictures::{Pictures, Ready, Work};
 
 /// How large an engine is made. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -306,9 +307,12 @@ impl<B: Backend> Engine<B> {
     fn see(&mut self) -> Result<(), KernelError> {
         let alone = self.flight.is_none() && !self.scheduler.has_work();
         let Some(pictures) = &mut self.pictures else { return Ok(()) };
-        if let Some(Ready { job, paused }) = pictures.step(alone)? {
-            self.enter(&job);
-            self.scheduler.hold(job.id, paused);
+        if let Some(Ready { work, paused }) = pictures.step(alone)? {
+            match &work {
+                Work::Answer(job) => self.enter(job),
+                Work::Embed(job) => self.enter_inputs(job),
+            }
+            self.scheduler.hold(work.id(), paused);
         }
         Ok(())
     }
@@ -367,22 +371,41 @@ impl<B: Backend> Engine<B> {
     /// # Panics
     /// Where rows of media are not of the model's width, or there is no tower for pictures.
     pub fn submit(&mut self, job: &Job) {
-        if !Pictures::concerns(job) {
-            return self.enter(job);
+        match Pictures::concerns(job.media.iter()) {
+            false => self.enter(job),
+            true => self.wait_to_see(Work::Answer(Box::new(job.clone()))),
         }
-        self.pictures.as_mut().expect("a job has frames only where its text side has a tower's").submit(job);
+    }
+
+    fn wait_to_see(&mut self, work: Work) {
+        self.pictures.as_mut().expect("a job has frames only where its text side has a tower's").submit(work);
+    }
+
+    fn check_rows<'a>(&self, mut media: impl Iterator<Item = &'a MediaSpan>) {
+        let &TransformerSpec { hidden, deep_layers, .. } = self.decoder.spec();
+        let widths = [hidden, hidden * (1 + deep_layers)];
+        assert!(media.all(|span| widths.contains(&span.width())), "media in rows of {widths:?}");
     }
 
     fn enter(&mut self, job: &Job) {
-        let &TransformerSpec { hidden, deep_layers, .. } = self.decoder.spec();
-        let widths = [hidden, hidden * (1 + deep_layers)];
-        assert!(job.media.iter().all(|span| widths.contains(&span.width())), "media in rows of {widths:?}");
+        self.check_rows(job.media.iter());
         self.scheduler.submit(job, &self.text);
         self.fetch_prefix(job);
     }
 
     /// Takes the inputs of an embedding job in line. They have come from [`Embedder`], and each fits the context.
+    ///
+    /// # Panics
+    /// As [`Engine::submit`].
     pub fn submit_inputs(&mut self, job: &EmbedJob) {
+        match Pictures::concerns(job.inputs.iter().flat_map(|input| &input.media[..])) {
+            false => self.enter_inputs(job),
+            true => self.wait_to_see(Work::Embed(job.clone())),
+        }
+    }
+
+    fn enter_inputs(&mut self, job: &EmbedJob) {
+        self.check_rows(job.inputs.iter().flat_map(|input| &input.media[..]));
         self.scheduler.submit_inputs(job, &self.embedder);
     }
 

@@ -224,8 +224,8 @@ pub struct EmbedJob {
     pub client: Option<ClientId>,
 }
 
-/// One text, or pair of texts, as tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One text, pair of texts or conversation, as tokens; or a picture.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbedInput {
     /// Special tokens included; not empty.
     pub tokens: Arc<[u32]>,
@@ -233,6 +233,9 @@ pub struct EmbedInput {
     pub types: Vec<u32>,
     /// Tokens at the beginning that are left out of pooling.
     pub prompt_tokens: usize,
+    /// Of a decoder those of its tokens whose embeddings are given, in order. Of an encoder with texts and pictures in one space the
+    /// picture that it is instead: then its tokens say only how much it is.
+    pub media: Arc<[MediaSpan]>,
 }
 
 /// When a completion ends, besides the end of the context.

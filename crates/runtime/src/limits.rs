@@ -225,3 +225,5 @@ pub const OVERRIDE_BYTES_MAX: usize = 4096;
 pub const PATCHES_MAX: usize = 1 << 14;
 /// Bytes of rows that were made of pictures and are kept for the next prompt with the same ones.
 pub const PICTURE_ROWS_BYTES: usize = 32 << 20;
+/// Bytes of pictures' vectors that are kept by a model whose pictures become vectors.
+pub const PICTURE_VECTORS_BYTES: usize = 1 << 20;

@@ -7,7 +7,7 @@ use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
 use crate::audio::Hearing;
-use crate::embedding::{self, Embedder, EmbeddingSpec, PairPrompt, Pooling, Task};
+use crate::embedding::{self, Embedder, EmbeddingSpec, Padding, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
 use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggingface};
@@ -106,7 +106,10 @@ impl Opened {
                 if folder != path {
                     files.info.name = huggingface::name_of(path);
                 }
-                let stated = embedding::read(path, files.spec.hidden)?;
+                let stated = match files.embedding.take() {
+                    Some(own) => Some(own),
+                    None => embedding::read(path, files.spec.hidden)?,
+                };
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Mean, false));
                 Ok(Opened {
                     network: Network::Encoder(files),
@@ -352,7 +355,9 @@ impl Opened {
             }
         };
         let mut text = TextModel::new(self.text_files(), self.info(), sizes, context)?;
-        if let Network::Decoder(ModelFiles { tower: Some(tower), .. }) = &self.network {
+        if let Network::Decoder(ModelFiles { tower: Some(tower), .. })
+        | Network::Encoder(EncoderFiles { tower: Some(tower), .. }) = &self.network
+        {
             text.sight = Some(Sight::new(tower, &text.tokenizer, &self.text_files().file)?);
         }
         if let Network::Decoder(ModelFiles { ear: Some(ear), .. }) = &self.network {
@@ -428,7 +433,7 @@ impl Opened {
             }),
             Network::Encoder(files) => Ok(Embedder {
                 tasks,
-                spec: with_special(spec, tokenizer, files.spec.vocab),
+                spec: with_padding(with_special(spec, tokenizer, files.spec.vocab), tokenizer, &files.text)?,
                 hidden: files.spec.hidden,
                 vocab: files.spec.vocab,
                 tokens_max,
@@ -467,6 +472,22 @@ fn with_special(mut spec: EmbeddingSpec, tokenizer: &Tokenizer, vocab: usize) ->
         lexical.special = (0..vocab as u32).filter(special).collect();
     }
     spec
+}
+
+/// Asks the tokenizer which token stands behind texts that are shorter than the network's.
+fn with_padding(
+    mut spec: EmbeddingSpec,
+    tokenizer: &Tokenizer,
+    text: &TextFiles,
+) -> Result<EmbeddingSpec, LoadError> {
+    if let Some(Padding { name: Some(name), token, .. }) = &mut spec.padding {
+        *token = tokenizer.token_id(name).ok_or_else(|| LoadError::Missing {
+            file: text.file.clone(),
+            what: format!("token {name:?}"),
+            hint: "; pad_token of tokenizer_config.json says that it stands behind every text".into(),
+        })?;
+    }
+    Ok(spec)
 }
 
 /// `model_max_length` of `tokenizer_config.json`; enormous numbers stand for none.

@@ -130,9 +130,9 @@ impl Sequence {
         (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
             let root = root(None, &[]);
-            let hashes = Arc::new(full_block_hashes(&tokens, &[], root));
+            let hashes = Arc::new(full_block_hashes(&tokens, &input.media, root));
             let place = (job.id, choice, arrival.next(tokens.len()));
-            let prompt = (tokens, Arc::default(), root, hashes);
+            let prompt = (tokens, input.media.clone(), root, hashes);
             Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
         })
     }

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use hanzo_engine_proto::v1;
-use hanzo_engine_runtime::{Computed, Embedder, Output, Prompt, Task, tokenizer::CutSide};
+use hanzo_engine_runtime::{Computed, Embedder, Output, Prompt, Task, chat::Chat, tokenizer::CutSide};
 
-use crate::error::Error;
+use super::{media, request};
+use crate::{
+    error::Error,
+    prompt::{RequestedMedia, RequestedPicture},
+};
 
 /// A request that names a model and what is wanted of it.
 pub(crate) trait ModelRequest: Send + 'static {
@@ -95,6 +99,8 @@ pub(crate) enum Source {
     Tokens(Vec<u32>),
     /// The first text is shared by the documents of a query.
     Pair(Arc<str>, String),
+    Picture(RequestedPicture),
+    Chat(Box<(Chat, RequestedMedia)>),
 }
 
 /// How inputs become tokens.
@@ -109,6 +115,16 @@ pub(crate) struct Encode {
 /// A value of an enumeration that this build knows.
 fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, Error> {
     E::try_from(value).map_err(|_| Error::field(field, format!("{value} is none of its values")))
+}
+
+/// An error of a conversation that is input `index`: what it is of stands there.
+pub(crate) fn of_chat(index: usize, error: Error) -> Error {
+    match error {
+        Error::Field { field, reason } if field.starts_with("chat") => {
+            Error::Field { field: format!("{}.{field}", place("inputs", index)), reason }
+        }
+        other => other,
+    }
 }
 
 /// Where an input stands in its request.
@@ -160,7 +176,13 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Embed
     let source = |(index, input): (usize, v1::EmbedInput)| match input.input {
         Some(Input::Text(text)) => Ok(Source::Text(text)),
         Some(Input::Tokens(tokens)) => Ok(Source::Tokens(tokens.ids)),
-        None => Err(Error::field(place("inputs", index), "is neither text nor tokens")),
+        Some(Input::Picture(picture)) => media::picture(place("inputs", index), picture).map(Source::Picture),
+        Some(Input::Chat(chat)) => {
+            let mut media = RequestedMedia::default();
+            let chat = request::chat(chat, &mut media).map_err(|error| of_chat(index, error))?;
+            Ok(Source::Chat(Box::new((chat, media))))
+        }
+        None => Err(Error::field(place("inputs", index), "is none of text, tokens, picture and chat")),
     };
     let inputs: Vec<Source> = wire.inputs.into_iter().enumerate().map(source).collect::<Result<_, _>>()?;
     let encode = Encode { prompt, task: None, cut: cut(wire.truncate, side) };

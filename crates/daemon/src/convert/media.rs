@@ -30,6 +30,17 @@ pub(super) fn take(
         let reason = format!("is one more than the {CHAT_PICTURES_MAX} pictures that a chat may have");
         return Err(Error::field(field, reason));
     }
+    pictures.push(picture(field, wire)?);
+    content.push(PICTURE);
+    Ok(())
+}
+
+/// A picture that stands in a field.
+pub(super) fn picture(field: String, wire: v1::Media) -> Result<RequestedPicture, Error> {
+    let kind = wire.mime_type.as_str();
+    if !kind.is_empty() && !kind.starts_with("image/") {
+        return Err(Error::field(field, format!("{} is no picture's", quote(kind))));
+    }
     let detail = match wire.detail.as_str() {
         "" | "auto" => Detail::Own,
         "low" => Detail::Low,
@@ -40,9 +51,7 @@ pub(super) fn take(
         }
     };
     let look = Look { detail, pixels_min: wire.min_pixels, pixels_max: wire.max_pixels };
-    content.push(PICTURE);
-    pictures.push(RequestedPicture { field, bytes: wire.data.into(), look });
-    Ok(())
+    Ok(RequestedPicture { field, bytes: wire.data.into(), look })
 }
 
 fn take_sound(

@@ -300,7 +300,7 @@ fn capabilities(
         (generates && has_template, v1::Capability::Chat),
         (generates, v1::Capability::Completion),
         (generates && fills_in, v1::Capability::Infill),
-        (generates && has_template && sees, v1::Capability::Vision),
+        (sees && if generates { has_template } else { tasks.contains(&Task::Embed) }, v1::Capability::Vision),
         (generates && has_template && hears, v1::Capability::Audio),
         (transcribes, v1::Capability::Transcribe),
     ];

@@ -307,7 +307,8 @@ pub(crate) fn tokenize(
     }
 }
 
-fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, Error> {
+/// A conversation, whose pictures and sounds go to `media`.
+pub(super) fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, Error> {
     if wire.messages.is_empty() {
         return Err(Error::field("chat.messages", "must have at least one"));
     }

@@ -282,8 +282,7 @@ fn an_engine_elsewhere_gives_the_same() {
 fn embedded(engine: &mut dyn Steps, sides: &Sides) -> Vec<EventKind> {
     let input = |text: &str| EmbedInput {
         tokens: sides.text.tokenizer.encode(text, true).unwrap().into(),
-        types: Vec::new(),
-        prompt_tokens: 0,
+        ..EmbedInput::default()
     };
     let inputs = vec![input("a cat"), input("the sea at night"), input("a cat")];
     let output = Output::Vector { dimensions: None, normalize: None };

@@ -1,10 +1,10 @@
 //! Pictures and sounds of a chat: from what was sent to what a prompt has in their places.
 
 use hanzo_engine_media::Prepared;
-use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, audio::Heard};
+use hanzo_engine_runtime::{EmbedInput, MediaSpan, RequestError, TextModel, audio::Heard, chat::Chat};
 
 use super::{RequestedPicture, RequestedSound, pictures, sounds};
-use crate::error::Error;
+use crate::{error::Error, served::Served};
 
 /// What a chat shows and plays to a model, of each kind in its order.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +46,22 @@ impl RequestedMedia {
             sounds: sounds::heard(self.sounds, model, tokens_max, interrupted)?,
         })
     }
+}
+
+/// A conversation that is to be embedded, as tokens and what is perceived among them.
+///
+/// # Errors
+/// [`Error::Field`] naming what cannot be perceived, and the runtime's.
+pub(crate) fn embedded(
+    (chat, media): (Chat, RequestedMedia),
+    served: &Served,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<EmbedInput, Error> {
+    let (text, tokens_max) = (&served.text, served.embedder.tokens_max);
+    let perceived = media.perceived(text, tokens_max, interrupted)?;
+    let prompt = text.prompt_from_chat(&chat, tokens_max, interrupted)?;
+    let (tokens, media) = perceived.placed(prompt.tokens, text)?;
+    Ok(served.embedder.chat(tokens, media)?)
 }
 
 impl Perceived {

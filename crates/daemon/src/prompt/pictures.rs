@@ -1,7 +1,7 @@
 //! Pictures of a request: decoded and prepared as the model's own processor does, before anything waits for a worker.
 
-use hanzo_engine_media::{Limits, Look, Prepared, decode};
-use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel};
+use hanzo_engine_media::{Limits, Look, PictureError, Prepared, decode};
+use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, vision::Sight};
 
 use crate::error::Error;
 
@@ -35,20 +35,11 @@ pub(super) fn prepared(
 ) -> Result<Vec<Prepared>, Error> {
     let mut all = Vec::with_capacity(pictures.len());
     let mut rows = 0;
-    for RequestedPicture { field, bytes, look } in pictures {
-        let Some(sight) = &model.sight else {
-            let reason =
-                format!("{} reads no pictures; send text, or name a model that does", model.info.name);
-            return Err(Error::field(field, reason));
-        };
+    for picture in pictures {
         if interrupted() {
             return Err(RequestError::Interrupted.into());
         }
-        let refused = |error: hanzo_engine_media::PictureError| {
-            Error::field(field.clone(), format!("the picture {error}"))
-        };
-        let picture = decode(&bytes, &Limits::default()).map_err(refused)?;
-        let picture = sight.prepare(picture, look).map_err(refused)?;
+        let (sight, picture) = one(picture, model)?;
         rows += sight.rows_of(&picture);
         if rows > tokens_max {
             let (prompt_tokens, completion_tokens, context_tokens_max) = (rows, 0, tokens_max);
@@ -59,6 +50,37 @@ pub(super) fn prepared(
         all.push(picture);
     }
     Ok(all)
+}
+
+/// One of them.
+fn one(
+    RequestedPicture { field, bytes, look }: RequestedPicture,
+    model: &TextModel,
+) -> Result<(&Sight, Prepared), Error> {
+    let Some(sight) = &model.sight else {
+        let reason = format!("{} reads no pictures; send text, or name a model that does", model.info.name);
+        return Err(Error::field(field, reason));
+    };
+    let refused = |error: PictureError| Error::field(field.clone(), format!("the picture {error}"));
+    let picture = decode(&bytes, &Limits::default()).map_err(refused)?;
+    Ok((sight, sight.prepare(picture, look).map_err(refused)?))
+}
+
+/// What the model's tower is to see of a picture that becomes a vector.
+///
+/// # Errors
+/// [`Error::Field`] naming it: of a model that makes none of pictures, or one that cannot be read.
+pub(crate) fn alone(picture: RequestedPicture, model: &TextModel) -> Result<MediaSpan, Error> {
+    let field = picture.field.clone();
+    let (sight, picture) = one(picture, model)?;
+    let none = || {
+        let name = &model.info.name;
+        let reason = format!(
+            "{name} takes pictures in chats, and makes no vectors of them; send text, or name another"
+        );
+        Error::field(field, reason)
+    };
+    sight.alone(picture).ok_or_else(none)
 }
 
 /// A prompt's tokens with pictures in their places, and what is seen there.

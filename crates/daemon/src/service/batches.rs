@@ -13,11 +13,13 @@ use super::{answer_by, record::RequestLog};
 use crate::{
     admission::KeptPlace,
     convert::{
-        embed::{ComputedInputs, EmbedCall, Encode, Source, place},
+        embed::{ComputedInputs, EmbedCall, Encode, Source, of_chat, place},
         reply,
     },
     error::Error,
+    frame_room::Held,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
+    prompt::{media, pictures},
     prompt_builder::BuildKind,
     served::Served,
     ticket::{Results, embed_ticket},
@@ -35,7 +37,8 @@ pub(super) struct Batches<'a> {
     priority: i32,
     client: Option<ClientId>,
     place: Arc<KeptPlace>,
-    on_its_way: VecDeque<oneshot::Receiver<Results>>,
+    /// With the room that its pictures take.
+    on_its_way: VecDeque<(oneshot::Receiver<Results>, Held)>,
     computed: ComputedInputs,
     answer_bytes: usize,
 }
@@ -73,7 +76,7 @@ impl<'a> Batches<'a> {
         call: EmbedCall,
         record: &mut RequestLog,
     ) -> Result<ComputedInputs, Error> {
-        let (EmbedCall { inputs, encode, .. }, field) = (call, self.field);
+        let (EmbedCall { inputs, encode, .. }, field, output) = (call, self.field, self.output);
         let encode = Arc::new(encode);
         let mut inputs = inputs.into_iter().enumerate();
         loop {
@@ -81,18 +84,31 @@ impl<'a> Batches<'a> {
             if batch.is_empty() {
                 break;
             }
+            let has_chat = batch.iter().any(|(_, source)| matches!(source, Source::Chat(_)));
             let (encode, of) = (encode.clone(), self.served.clone());
             let read = move |interrupted: &dyn Fn() -> bool| {
                 let read = |(index, source)| {
                     if interrupted() {
                         return Err(RequestError::Interrupted.into());
                     }
-                    let input = encode.input(source, &of.text.tokenizer, &of.embedder);
-                    input.map_err(|error| encode.of_input(field, index, error))
+                    let of_input = |error| encode.of_input(field, index, error);
+                    match source {
+                        Source::Picture(picture) => {
+                            let span = pictures::alone(picture, &of.text)?;
+                            of.embedder.picture(span, output).map_err(of_input)
+                        }
+                        Source::Chat(chat) => {
+                            media::embedded(*chat, &of, interrupted).map_err(|error| of_chat(index, error))
+                        }
+                        text => encode.input(text, &of.text.tokenizer, &of.embedder).map_err(of_input),
+                    }
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
-            let kind = BuildKind::Plain("tokenizing the inputs");
+            let kind = match has_chat {
+                true => BuildKind::Chat,
+                false => BuildKind::Plain("tokenizing the inputs"),
+            };
             let inputs = self.served.prompts.run(kind, answer_by(self.deadline), read).await?;
             self.submit(inputs)?;
             record.queued = true;
@@ -108,6 +124,7 @@ impl<'a> Batches<'a> {
     }
 
     fn submit(&mut self, inputs: Vec<EmbedInput>) -> Result<(), Error> {
+        let held = self.served.hold_frames(inputs.iter().flat_map(|input| &input.media[..]))?;
         self.computed.tokens.extend(inputs.iter().map(|input| input.tokens.len() as u32));
         let job = EmbedJob {
             id: self.served.next_job(),
@@ -121,13 +138,13 @@ impl<'a> Batches<'a> {
             NotGiven::Full => self.served.queue_full(),
             NotGiven::Left => Error::Stopped { what: "the model's worker ended" },
         })?;
-        self.on_its_way.push_back(results);
+        self.on_its_way.push_back((results, held));
         Ok(())
     }
 
     /// Waits for the first batch on its way.
     async fn collect(&mut self) -> Result<(), Error> {
-        let Some(results) = self.on_its_way.pop_front() else { return Ok(()) };
+        let Some((results, _held)) = self.on_its_way.pop_front() else { return Ok(()) };
         let lost = || Error::Stopped { what: "the model's worker ended" };
         let computed = results.await.map_err(|_| lost())?;
         let computed = computed.map_err(|end| reply::job_end(end).unwrap_or_else(lost))?;
@@ -160,6 +177,7 @@ impl Encode {
             Source::Pair(first, second) => {
                 embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut)
             }
+            Source::Picture(_) | Source::Chat(_) => unreachable!("what may have pictures is taken before"),
         }
     }
 

@@ -204,7 +204,7 @@ async fn begin(
     let (of, by) = (served.clone(), answer_by(deadline));
     let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
     let mut built = within(by, work).await?;
-    let frames = served.hold_frames(&built.job.media)?;
+    let frames = served.hold_frames(built.job.media.iter())?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);
     built.job.client = client;
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);

@@ -222,7 +222,7 @@ fn embed(random: &mut Random, config: &EngineConfig) -> Ask {
     let longest = config.context_tokens_max.min(50);
     let input = |random: &mut Random| {
         let count = random.size(1..=longest);
-        EmbedInput { tokens: tokens(random, count).into(), types: Vec::new(), prompt_tokens: 0 }
+        EmbedInput { tokens: tokens(random, count).into(), ..EmbedInput::default() }
     };
     let batch = |random: &mut Random| (0..random.size(1..=6)).map(|_| input(random)).collect();
     Ask::Embed {

@@ -1,5 +1,5 @@
 //! `POST /v1/embeddings` (and `/embeddings`, which TEI and Infinity have): OpenAI's embeddings, with what vLLM, Jina
-//! and Cohere add to the request.
+//! and Cohere add to the request, pictures as Jina and Infinity take them, and conversations as vLLM does.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     unsupported,
     vectors::{
         calls::Caller,
-        inputs::{Inputs, field_name, inputs, options},
+        inputs::{Inputs, conversation, field_name, options, pictured},
         json::Shape,
         response,
     },
@@ -40,8 +40,9 @@ pub(crate) async fn handle(
 
 async fn run(app: &App, asker: &Asker, received: Received) -> Result<Response, ApiError> {
     let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
-    let Embeddings { mut request, inputs, base64 } = asked;
+    let Embeddings { mut request, mut inputs, base64 } = asked;
     request.model = select(app, asker, request.model, &[Capability::Embed]).await?.model;
+    app.media_hosts.fetch_inputs(&mut inputs.inputs, app.config.body_bytes_max).await?;
     let single = inputs.single;
     let name = move |field: &str| field_name(field, "input", single, &sent);
     let calls = Caller::new(app, asker, room).embed(request, inputs.inputs, name);
@@ -61,7 +62,16 @@ pub(crate) struct Embeddings {
 /// Reads a body, with what vLLM, Infinity, Jina and Cohere add to OpenAI's.
 pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Embeddings, ApiError> {
     let model = model(&mut fields)?;
-    let inputs = inputs(fields.require("input")?, config.embedding_inputs_max)?;
+    // Infinity's.
+    let modality = fields.take("modality").map(|field| field.word(&["text", "image"])).transpose()?;
+    let are_pictures = modality == Some("image");
+    let inputs = match (fields.take("input"), fields.gives("messages")) {
+        (Some(input), true) => return Err(input.error("cannot be combined with messages: send one of them")),
+        (Some(input), false) => pictured(input, config.embedding_inputs_max, are_pictures)?,
+        // vLLM's: one conversation, as the model's template writes it.
+        (None, true) => conversation(&mut fields)?,
+        (None, false) => return Err(ApiError::field("input", "required")),
+    };
     let format = either(&mut fields, "encoding_format", "embedding_type")?;
     let format = format.map(|field| field.word(&["float", "base64"])).transpose()?;
     let options = options(&mut fields)?;

@@ -37,7 +37,9 @@ impl Weighed for v1::EmbedInput {
             Some(Input::Text(text)) => text.len(),
             // Five bytes is the longest varint of an id.
             Some(Input::Tokens(tokens)) => tokens.ids.len() * 5,
-            None => 0,
+            Some(Input::Picture(picture)) => picture.data.len(),
+            // A request has no other beside it.
+            Some(Input::Chat(_)) | None => 0,
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What is to be embedded, and how, in the words of every surface that embeds. What the engine answers is written in
 //! `vectors::json`.
 
-use hanzo_engine_proto::v1::{self, embed_input::Input};
+use hanzo_engine_proto::v1::{self, content_part::Part, embed_input::Input};
 
 use crate::{
     error::ApiError,
     fields::{Field, Fields},
     names::SentFields,
+    openai::prompt,
+    pictures,
     request::{at_most, either, filled, keep_alive, priority, truncation},
 };
 
@@ -52,6 +54,70 @@ pub(crate) fn inputs(field: Field, inputs_max: usize) -> Result<Inputs, ApiError
         (false, _) => mixed(field, "an array of token ids"),
     };
     Ok(Inputs { inputs: list.map(input).collect::<Result<_, _>>()?, single: false })
+}
+
+/// The same, and pictures: objects with a `text`, an `image` or an `image_url`, alone or among strings (Jina's, and the parts of OpenAI's
+/// messages); where all are said to be pictures (Infinity's `modality`), strings are those.
+pub(crate) fn pictured(field: Field, inputs_max: usize, are_pictures: bool) -> Result<Inputs, ApiError> {
+    let one = |field: Field| match field.value() {
+        value if value.is_object() => part(field),
+        value if !value.is_string() => {
+            Err(field.error("expected a string, or an object with a text or an image"))
+        }
+        _ if are_pictures => pictures::alone(field).map(picture_input),
+        _ => text(field),
+    };
+    let Some(list) = field.as_list() else {
+        if !are_pictures && !field.value().is_object() {
+            return inputs(field, inputs_max);
+        }
+        return Ok(Inputs { inputs: vec![one(field)?], single: true });
+    };
+    if !are_pictures && !list.clone().any(|field| field.value().is_object()) {
+        return inputs(field, inputs_max);
+    }
+    if list.clone().next().is_none() {
+        return Err(ApiError::empty(&field.path()));
+    }
+    at_most(field, list.clone().count(), inputs_max)?;
+    Ok(Inputs { inputs: list.map(one).collect::<Result<_, _>>()?, single: false })
+}
+
+/// A text or a picture, by the name that says which.
+fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
+    let mut fields = field.object()?;
+    // The part of a message says it twice.
+    fields.take("type").map(|kind| kind.word(&["text", "image", "image_url"])).transpose()?;
+    let given = ["text", "image", "image_url"].map(|name| fields.gives(name));
+    let input = match given {
+        [true, false, false] => text(fields.require("text")?)?,
+        [false, true, false] => picture_input(pictures::alone(fields.require("image")?)?),
+        [false, false, true] => match pictures::openai(&mut fields)?.part {
+            Some(Part::Media(media)) => picture_input(media),
+            _ => return Err(field.error("is no picture")),
+        },
+        _ => {
+            return Err(
+                field.error("must have a text, or an image, and not both: one vector is made of each")
+            );
+        }
+    };
+    fields.finish()?;
+    Ok(input)
+}
+
+/// A conversation, with the fields of a chat's prompt.
+pub(crate) fn conversation(fields: &mut Fields) -> Result<Inputs, ApiError> {
+    let (chat, _) = prompt::chat(fields)?;
+    // vLLM's default, which is not that of chats.
+    let generation = chat.add_generation_prompt.unwrap_or(false);
+    let chat = v1::Chat { add_generation_prompt: Some(generation), ..chat };
+    let input = v1::EmbedInput { input: Some(Input::Chat(chat)) };
+    Ok(Inputs { inputs: vec![input], single: true })
+}
+
+fn picture_input(picture: v1::Media) -> v1::EmbedInput {
+    v1::EmbedInput { input: Some(Input::Picture(picture)) }
 }
 
 fn text(field: Field) -> Result<v1::EmbedInput, ApiError> {
@@ -121,6 +187,9 @@ fn agreeing(field: Field, named: bool, normalize: Option<bool>) -> Result<bool, 
 
 /// A surface's word for a field of `EmbedRequest`, where the inputs are called `input` there, and may be one alone.
 pub(crate) fn field_name(engine: &str, input: &str, single: bool, sent: &SentFields) -> Option<String> {
+    if let Some(chat) = engine.strip_prefix("inputs[0].").filter(|field| field.starts_with("chat")) {
+        return sent.name(chat);
+    }
     match engine.strip_prefix("inputs") {
         Some(_) if single => Some(input.to_owned()),
         Some(index) => Some(format!("{input}{index}")),

@@ -36,6 +36,8 @@ fn texts(request: &v1::EmbedRequest) -> Vec<String> {
     let text = |input: &v1::EmbedInput| match input.input.as_ref().unwrap() {
         Input::Text(text) => text.clone(),
         Input::Tokens(tokens) => format!("{:?}", tokens.ids),
+        Input::Picture(picture) => format!("picture {:?} {}", picture.data, picture.detail),
+        Input::Chat(chat) => format!("chat of {} {:?}", chat.messages.len(), chat.add_generation_prompt),
     };
     request.inputs.iter().map(text).collect()
 }
@@ -94,6 +96,42 @@ async fn every_kind_of_input_arrives() {
         // The only model that embeds.
         assert_eq!(request.model, "owner/embeds");
         assert_eq!(request.request_id, answer.header("x-request-id").unwrap());
+    }
+}
+
+#[tokio::test]
+async fn pictures_arrive_in_others_words() {
+    let uri = "data:image/png;base64,AQID";
+    let picture = |bytes: &str, detail: &str| format!("picture b\"{bytes}\" {detail}");
+    let own = picture("\\x01\\x02\\x03", "");
+    for (body, expected) in [
+        // Jina's.
+        (json!({"input": [{"text": "a"}, {"image": uri}, {"image": "AQID"}]}), vec!["a", &own, &own]),
+        (json!({"input": ["a", {"image": uri}]}), vec!["a", &own]),
+        (json!({"input": {"image": uri}}), vec![&own]),
+        // Infinity's.
+        (json!({"input": [uri, "AQID"], "modality": "image"}), vec![&own, &own]),
+        (json!({"input": uri, "modality": "image"}), vec![&own]),
+        (json!({"input": uri, "modality": "text"}), vec![uri]),
+        // The parts of messages.
+        (
+            json!({"input": [{"type": "image_url", "image_url": {"url": uri, "detail": "low"}}, {"type": "text", "text": "b"}]}),
+            vec![&picture("\\x01\\x02\\x03", "low"), "b"],
+        ),
+        // vLLM's.
+        (
+            json!({"messages": [
+                {"role": "system", "content": "Represent it."},
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": "b"}]},
+            ], "add_generation_prompt": true}),
+            vec!["chat of 2 Some(true)"],
+        ),
+        (json!({"messages": [{"role": "user", "content": "b"}]}), vec!["chat of 1 Some(false)"]),
+    ] {
+        let server = start().await;
+        let answer = embed(&server, body.clone()).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.text);
+        assert_eq!(texts(&server.fake.embeds().remove(0)), expected, "{body}");
     }
 }
 
@@ -169,8 +207,23 @@ async fn what_is_wrong_is_named_and_the_engine_never_hears_of_it() {
         (json!({"input": [[1, 2.5]]}), "input[0][1]", "token id"),
         (json!({"input": 5}), "input", "expected a string"),
         (json!({"input": true}), "input", "expected a string"),
-        (json!({"input": {"text": "x"}}), "input", "expected a string"),
-        (json!({"input": [{"text": "x"}]}), "input", "expected a string"),
+        (json!({"input": "x", "messages": [{"role": "user", "content": "b"}]}), "input", "messages"),
+        (json!({"messages": []}), "messages", ""),
+        (json!({"messages": [{"role": "user", "content": "b"}], "dimensions": 0}), "dimensions", "from 1"),
+        (json!({"input": {"text": ""}}), "input.text", "empty"),
+        (json!({"input": ["a", {"words": "x"}]}), "input[1]", "a text, or an image"),
+        (json!({"input": [{"text": "x", "image": "AQI="}]}), "input[0]", "a text, or an image"),
+        (json!({"input": [{"text": "x", "size": 3}]}), "input[0].size", "unknown"),
+        (json!({"input": [{"text": "x"}, [1]]}), "input[1]", "expected a string"),
+        (json!({"input": [{"image": "data:text/plain,x"}]}), "input[0].image", ""),
+        (json!({"input": [{"image": "file:///etc/passwd"}]}), "input[0].image", ""),
+        (json!({"input": ["AQI=", 1], "modality": "image"}), "input[1]", "expected a string"),
+        (json!({"input": [], "modality": "image"}), "input", "empty"),
+        (
+            json!({"input": "https://example.com/a.png", "modality": "image"}),
+            "input",
+            "nothing is fetched here",
+        ),
         (json!({"input": ["a", "b", "c", "d"]}), "input", "has 4 elements, at most 3"),
         (json!({"input": [[1], [1], [1], [1]]}), "input", "has 4 elements, at most 3"),
         (json!({"input": "x", "encoding_format": "int8"}), "encoding_format", "float, base64"),
@@ -205,7 +258,7 @@ async fn what_is_wrong_is_named_and_the_engine_never_hears_of_it() {
         (json!({"input": "x", "model": ""}), "model", "empty"),
         (json!({"input": "x", "messages": []}), "messages", "not supported"),
         (json!({"input": "x", "late_chunking": true}), "late_chunking", "not supported"),
-        (json!({"input": "x", "modality": "image"}), "modality", "text"),
+        (json!({"input": "x", "modality": "audio"}), "modality", "text"),
         (json!({"input": "x", "inputs": "x"}), "inputs", "unknown"),
         (json!({"input": "x", "mood": long}), "mood", "unknown"),
     ] {

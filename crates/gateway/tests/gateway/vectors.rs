@@ -19,6 +19,8 @@ pub(crate) fn bytes_of(input: &v1::EmbedInput) -> Vec<u8> {
     match input.input.as_ref().unwrap() {
         Input::Text(text) => text.bytes().collect(),
         Input::Tokens(tokens) => tokens.ids.iter().map(|id| *id as u8).collect(),
+        Input::Picture(picture) => picture.data.to_vec(),
+        Input::Chat(chat) => vec![chat.messages.len() as u8],
     }
 }
 

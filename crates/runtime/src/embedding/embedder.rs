@@ -1,14 +1,17 @@
 //! A model that makes vectors or scores, but for its network: texts to inputs, and all that follows the hidden states.
 
+use std::sync::Arc;
+
 use crate::{
     encoder::Classifier,
     error::{LoadError, RequestError},
     job::EmbedInput,
+    media::MediaSpan,
     tokenizer::{CutSide, Tokenizer, cut},
 };
 
 use super::{
-    EmbeddingSpec,
+    EmbeddingSpec, Output, Padding,
     instruction::{DEFAULT_TASK, YesNoPrompt, query_prompt, with_task},
 };
 
@@ -97,6 +100,10 @@ impl Embedder {
         if self.spec.lowercase {
             whole = whole.to_lowercase();
         }
+        if self.spec.words_alone {
+            whole.retain(|letter| !letter.is_ascii_punctuation());
+            whole = whole.split_whitespace().collect::<Vec<_>>().join(" ");
+        }
         if cut_side.is_none() {
             tokenizer.check_length("inputs", &whole, self.tokens_max, &|| false)?;
         }
@@ -118,7 +125,7 @@ impl Embedder {
                 prompt_tokens = prefix + left;
             }
         }
-        self.checked(EmbedInput { tokens: tokens.into(), types: Vec::new(), prompt_tokens })
+        self.checked(EmbedInput { tokens: self.whole(tokens), prompt_tokens, ..EmbedInput::default() })
     }
 
     /// Tokens as an input, taken as they are.
@@ -128,7 +135,42 @@ impl Embedder {
     pub fn tokens(&self, tokens: &[u32], cut_side: Option<CutSide>) -> Result<EmbedInput, RequestError> {
         self.check_length(tokens.len(), cut_side)?;
         let tokens = cut(tokens, self.tokens_max, cut_side.unwrap_or_default());
-        self.checked(EmbedInput { tokens: tokens.into(), types: Vec::new(), prompt_tokens: 0 })
+        self.checked(EmbedInput { tokens: self.whole(tokens.to_vec()), ..EmbedInput::default() })
+    }
+
+    /// A picture as an input, of which a vector is wanted.
+    ///
+    /// # Errors
+    /// [`RequestError`] naming the field.
+    pub fn picture(&self, span: MediaSpan, output: Output) -> Result<EmbedInput, RequestError> {
+        if !matches!(output, Output::Vector { .. }) {
+            let reason = "a picture becomes one vector; there is none for each of its parts";
+            return Err(RequestError::invalid("inputs", reason));
+        }
+        // Its tokens are nothing but as many as it has patches.
+        Ok(EmbedInput { tokens: vec![0; span.tokens].into(), media: [span].into(), ..EmbedInput::default() })
+    }
+
+    /// A conversation's prompt as an input, with what is seen or heard in it. It is whole, so one that is too long is refused.
+    ///
+    /// # Errors
+    /// [`RequestError`] naming the field.
+    pub fn chat(&self, tokens: Vec<u32>, media: Vec<MediaSpan>) -> Result<EmbedInput, RequestError> {
+        self.check_length(tokens.len(), None)?;
+        self.checked(EmbedInput { tokens: tokens.into(), media: media.into(), ..EmbedInput::default() })
+    }
+
+    /// An input's tokens as the network takes them: up to the one that ends a text, and as many as it was trained with.
+    fn whole(&self, mut tokens: Vec<u32>) -> Arc<[u32]> {
+        if let Some(end) = self.spec.end.and_then(|end| tokens.iter().position(|&token| token == end)) {
+            tokens.truncate(end + 1);
+        }
+        if let Some(Padding { tokens: length, token, .. }) = &self.spec.padding
+            && !tokens.is_empty()
+        {
+            tokens.resize(tokens.len().max(*length), *token);
+        }
+        tokens.into()
     }
 
     /// A pair of texts as an input. `task` is what a decoder is told the query is for.
@@ -174,7 +216,7 @@ impl Embedder {
             None => return Err(RequestError::invalid("inputs", "this model takes no pairs of texts")),
         };
         self.check_length(count, cut_side)?;
-        self.checked(EmbedInput { tokens: tokens.into(), types, prompt_tokens: 0 })
+        self.checked(EmbedInput { tokens: tokens.into(), types, ..EmbedInput::default() })
     }
 
     /// The text put before an input.

@@ -73,8 +73,9 @@ pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
         return Ok(directory.to_owned());
     }
     let modules = module_list(directory, &modules_path)?;
-    let network =
-        modules.into_iter().find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer"));
+    let network = modules
+        .into_iter()
+        .find(|(kind, _)| matches!(kind.as_str(), "Transformer" | "MLMTransformer" | "CLIPModel"));
     let folder = network.map(|(_, folder)| folder).filter(|folder| folder.join("config.json").exists());
     Ok(folder.unwrap_or_else(|| directory.to_owned()))
 }

@@ -15,7 +15,7 @@ pub(crate) use files::{network_folder, of_gguf, read};
 pub use modules::Module;
 pub use pooling::{Pooled, Pooling};
 pub use readout::{Computed, Output, Readout, Rows};
-pub use spec::{EmbeddingSpec, Lexical, Splade};
+pub use spec::{EmbeddingSpec, Lexical, Padding, Splade};
 
 #[cfg(test)]
 mod tests;

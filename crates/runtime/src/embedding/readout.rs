@@ -226,21 +226,27 @@ fn rows_of(output: Output, modes: &[Pooling], first: usize) -> Rows {
 }
 
 impl Embedder {
-    /// A pooled row through the modules. With fewer dimensions the vector is cut after the layers and before it gets
-    /// its length.
+    /// A pooled row through the modules.
     fn vector(&self, mut vector: Vec<f32>, dimensions: Option<usize>, wanted: Option<bool>) -> Vec<f32> {
         let modules = &self.spec.modules;
-        let (last, layers) = match modules.split_last() {
-            Some((super::Module::Normalize, layers)) => (true, layers),
-            _ => (false, modules.as_slice()),
-        };
-        for module in layers {
-            module.apply(&mut vector);
-        }
+        let layers = modules.iter().take(modules.len() - usize::from(self.spec.normalizes()));
+        layers.for_each(|module| module.apply(&mut vector));
+        self.as_wanted(vector, dimensions, wanted)
+    }
+
+    /// With fewer dimensions a vector is cut after the layers and before it gets its length.
+    fn as_wanted(&self, mut vector: Vec<f32>, dimensions: Option<usize>, wanted: Option<bool>) -> Vec<f32> {
         vector.truncate(dimensions.unwrap_or(usize::MAX));
-        if wanted.unwrap_or(last) {
+        if wanted.unwrap_or(self.spec.normalizes()) {
             normalize(&mut vector);
         }
         vector
+    }
+
+    /// What a picture's vector becomes; none where a number of it is not one.
+    pub(crate) fn of_picture(&self, vector: Vec<f32>, output: Output) -> Option<Computed> {
+        let Output::Vector { dimensions, normalize } = output else { return None };
+        let values = self.as_wanted(vector, dimensions, normalize);
+        values.iter().all(|value| value.is_finite()).then_some(Computed::Dense { values, rows: 1 })
     }
 }

@@ -23,6 +23,12 @@ pub struct EmbeddingSpec {
     pub tokens_max: Option<usize>,
     /// Texts are put in lower case first.
     pub lowercase: bool,
+    /// Texts lose their punctuation, and white space of more than one character, first (SigLIP's first tokenizer).
+    pub words_alone: bool,
+    /// What is behind the first such token is left out (CLIP, whose tokens see none behind them, reads that one's row).
+    pub end: Option<u32>,
+    /// Inputs are all of one length (SigLIP, which reads the last row).
+    pub padding: Option<Padding>,
     /// How a masked-language head's logits become sparse weights.
     pub splade: Splade,
     /// The layer that makes them of hidden states, where there is one.
@@ -51,6 +57,17 @@ pub struct Lexical {
     pub special: Vec<u32>,
 }
 
+/// What makes inputs as long as those that a model was trained with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Padding {
+    /// Tokens of an input.
+    pub tokens: usize,
+    /// What the tokenizer calls the token behind a text's own, where its files say so.
+    pub name: Option<String>,
+    /// That token.
+    pub token: u32,
+}
+
 impl EmbeddingSpec {
     /// Pooling of one kind and, where `normalizes`, length 1; nothing else.
     pub fn plain(pooling: Pooling, normalizes: bool) -> EmbeddingSpec {
@@ -63,6 +80,9 @@ impl EmbeddingSpec {
             default_prompt: None,
             tokens_max: None,
             lowercase: false,
+            words_alone: false,
+            end: None,
+            padding: None,
             splade: Splade::default(),
             lexical: None,
         }

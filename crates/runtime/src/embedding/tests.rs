@@ -1,6 +1,8 @@
 //! Whole models, from texts to vectors and scores, beside what transformers and sentence-transformers make of them
 //! (`tests/data/encoders`, whose script makes both). Alone, together and in any order they are the same.
 
+mod pictures;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use crate::error::RequestError;
 use crate::job::{EmbedInput, EmbedJob, EventKind, JobId};
 use crate::text::TextModel;
 use crate::tokenizer::CutSide;
+use crate::vision::Tower;
 use crate::{EncoderConfig, EncoderEngine, Engine, EngineConfig, Event, Network, Opened, Speculation};
 
 fn data() -> PathBuf {
@@ -36,10 +39,15 @@ enum AnyEngine {
 
 impl Model {
     fn open(path: &Path) -> Model {
+        Model::on(path, Tier::detect().unwrap())
+    }
+
+    fn on(path: &Path, tier: Tier) -> Model {
         let opened = Opened::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let text = Arc::new(opened.text_model().unwrap());
         let embedder = Arc::new(opened.embedder(&text.tokenizer, 4096).unwrap());
-        let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::detect().unwrap());
+        let pool = Arc::new(ThreadPool::new(2));
+        let backend = CpuBackend::new(pool.clone(), tier);
         let engine = match &opened.network {
             Network::Whisper(_) | Network::Voice(_) => panic!("it embeds nothing"),
             Network::Encoder(files) => {
@@ -49,7 +57,14 @@ impl Model {
                     input_tokens_max: embedder.tokens_max,
                 };
                 let encoder = Encoder::load(&backend, files, WeightType::Stored, &mut |_| ()).unwrap();
-                AnyEngine::Encoder(EncoderEngine::new(backend, encoder, embedder.clone(), config).unwrap())
+                let engine = EncoderEngine::new(backend, encoder, embedder.clone(), config).unwrap();
+                AnyEngine::Encoder(match &files.tower {
+                    Some(tower) => {
+                        let tower = Tower::load(CpuBackend::new(pool, tier), tower, 1).unwrap();
+                        engine.with_tower(Box::new(tower))
+                    }
+                    None => engine,
+                })
             }
             Network::Decoder(files) => {
                 let context_tokens_max = files.spec.context_tokens_max as usize;
@@ -65,8 +80,15 @@ impl Model {
                     speculation: Speculation::Ngram,
                 };
                 let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
-                let engine = Engine::new(backend, decoder, text.clone(), embedder.clone(), config);
-                AnyEngine::Decoder(engine.unwrap())
+                let engine = Engine::new(backend, decoder, text.clone(), embedder.clone(), config).unwrap();
+                AnyEngine::Decoder(match &files.tower {
+                    Some(tower) => {
+                        let tower =
+                            Tower::load(CpuBackend::new(pool, tier), tower, context_tokens_max).unwrap();
+                        engine.with_tower(Box::new(tower))
+                    }
+                    None => engine,
+                })
             }
         };
         Model { text, embedder, engine, jobs: 0 }
@@ -83,9 +105,15 @@ impl Model {
         }
         let mut events = Vec::new();
         loop {
-            let report = match &mut self.engine {
-                AnyEngine::Decoder(engine) => engine.step(&mut events).unwrap(),
-                AnyEngine::Encoder(engine) => engine.step(&mut events).unwrap(),
+            let has_work = match &mut self.engine {
+                AnyEngine::Decoder(engine) => {
+                    engine.step(&mut events).unwrap();
+                    engine.has_work()
+                }
+                AnyEngine::Encoder(engine) => {
+                    engine.step(&mut events).unwrap();
+                    engine.has_work()
+                }
             };
             for Event { choice, kind, .. } in events.drain(..) {
                 match kind {
@@ -94,7 +122,7 @@ impl Model {
                     other => panic!("{other:?}"),
                 }
             }
-            if report.sequences == 0 {
+            if !has_work {
                 return results.into_iter().map(|result| result.expect("an input was forgotten")).collect();
             }
         }

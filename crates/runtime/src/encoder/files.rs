@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::families::{self, ClassifierPlan, Task};
-use super::head::{self, Classifier, Head, HeadLayer, HeadNorm, Scores};
+use super::families::{self, ClassifierPlan, Task, dual};
+use super::head::{self, Classifier, Head, HeadActivation, HeadLayer, HeadNorm, Scores};
+use crate::embedding::{EmbeddingSpec, Module};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::limits::LABELS_MAX;
@@ -17,6 +18,7 @@ use crate::load::{
 };
 use crate::overrides::Overrides;
 use crate::spec::{Config, HeadSpec, Part, TransformerSpec};
+use crate::vision::TowerFiles;
 
 /// An opened encoder.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub struct EncoderFiles {
     pub left_out: Vec<String>,
     /// Its weights.
     pub tensors: Tensors,
+    /// How its hidden states become vectors, where its own class says so.
+    pub(crate) embedding: Option<EmbeddingSpec>,
+    /// What sees pictures for it, if something does.
+    pub tower: Option<TowerFiles>,
 }
 
 /// Whether a `config.json` is an encoder's: of one of the families, or of Gemma 3 with attention to both sides.
@@ -70,6 +76,9 @@ impl EncoderFiles {
             Some(settings) => quantised::assemble(settings, tensors)?,
             None => (tensors, None),
         };
+        let (beside, tensors): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|tensor| {
+            family.sees() && dual::SEEING.iter().any(|start| tensor.name.starts_with(start))
+        });
         if tensors.iter().any(|tensor| tensor.name.ends_with(families::JINA_CODE_TENSOR)) {
             config.set(families::JINA_CODE_KEY, true.into());
         }
@@ -98,6 +107,18 @@ impl EncoderFiles {
             Task::MaskedLm => spec.head.masked_lm().map(|_| Head::MaskedLm),
             Task::Encoder => None,
         };
+        let words = huggingface::read_config(directory, "tokenizer_config.json")?;
+        let vectors = dual::vectors(config, words.as_ref(), spec.hidden)?;
+        let embedding =
+            vectors.map(|vectors| with_projection(&mut found, vectors, spec.hidden)).transpose()?;
+        let tower = match &embedding {
+            Some(embedding) => {
+                TowerFiles::of_pairs(directory, config, beside, embedding.dimensions(spec.hidden))?
+            }
+            None => None,
+        };
+        parameters += tower.as_ref().map_or(0, TowerFiles::parameters);
+        let blind = embedding.is_some() && tower.is_none();
         let left_out = found.left_out(&spec.architecture, plan.heads)?;
         let info = ModelInfo {
             name: directory
@@ -112,10 +133,10 @@ impl EncoderFiles {
             size_bytes: size_bytes(&files)?,
             context_tokens_max: spec.context_tokens_max,
             license: None,
-            not_read: &[],
+            not_read: if blind { &["images"] } else { &[] },
             files,
         };
-        Ok(Self { info, spec, text, head, left_out, tensors })
+        Ok(Self { info, spec, text, head, left_out, tensors, embedding, tower })
     }
 
     /// Opens a parsed GGUF file whose [`super::is_encoder_gguf`]. `fallback_name` is for files that do not name their
@@ -156,7 +177,8 @@ impl EncoderFiles {
             not_read: &[],
             files,
         };
-        Ok(Self { info, spec: plan.spec, text, head, left_out, tensors })
+        let (embedding, tower) = (None, None);
+        Ok(Self { info, spec: plan.spec, text, head, left_out, tensors, embedding, tower })
     }
 }
 
@@ -212,6 +234,23 @@ impl Labels {
             None => Err(config.corrupt(NAMES, "two labels have the same number")),
         }
     }
+}
+
+/// What becomes of hidden states, with the matrix that a file has for it besides the network.
+fn with_projection(
+    found: &mut Found<'_>,
+    vectors: dual::Vectors,
+    hidden: usize,
+) -> Result<EmbeddingSpec, LoadError> {
+    let dual::Vectors { projection, bias, dimensions, mut embedding } = vectors;
+    let weight = found.take(&format!("{projection}.weight"), &[dimensions, hidden])?;
+    let bias = match bias {
+        true => Some(found.take(&format!("{projection}.bias"), &[dimensions])?),
+        false => None,
+    };
+    let layer = head::layer(&weight, bias.as_ref(), HeadActivation::Identity, None)?;
+    embedding.modules.insert(0, Module::Dense(layer));
+    Ok(embedding)
 }
 
 /// A classifier's layers, from what a file has besides the network.

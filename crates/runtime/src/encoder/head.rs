@@ -181,12 +181,12 @@ impl HeadActivation {
 }
 
 /// `weight · x + bias`, each product summed in eight lanes of f32 in a fixed order.
-pub(super) fn dense(weight: &[f32], bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+pub(crate) fn dense(weight: &[f32], bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
     let rows = weight.chunks_exact(x.len());
     rows.enumerate().map(|(row, weight)| dot(weight, x) + bias.map_or(0.0, |bias| bias[row])).collect()
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 8];
     let (a, a_rest) = a.as_chunks::<8>();
     let (b, b_rest) = b.as_chunks::<8>();
@@ -220,7 +220,7 @@ fn erf(x: f64) -> f64 {
 }
 
 /// A head's layer from its tensors.
-pub(super) fn layer(
+pub(crate) fn layer(
     weight: &Tensor,
     bias: Option<&Tensor>,
     activation: HeadActivation,

@@ -7,7 +7,7 @@ use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, LayerDistances, MaskedLm};
 use crate::error::LoadError;
 use crate::network::{Group, Loader, WeightType, as_f32};
-use crate::spec::{Disentangled, Distance, LayerPart, Part, learned_table};
+use crate::spec::{Disentangled, Distance, LayerPart, Part, behind_table, learned_table};
 
 pub(super) fn load<B: Backend>(
     backend: &B,
@@ -51,6 +51,9 @@ fn distance<B: Backend>(loader: &mut Loader<'_, B>) -> Result<DistanceTables<B>,
             let weights = loader.take(Part::DistanceBias.weight())?;
             let table = loader.backend.vector(&learned_table(&weights, heads, buckets, reach))?;
             DistanceTables::Learned { table, reach }
+        }
+        Distance::Behind => {
+            DistanceTables::Learned { table: loader.backend.vector(&behind_table(heads))?, reach: 1 }
         }
         Distance::Disentangled(kind) => {
             let embedding = distance_embedding(loader, kind)?;

@@ -18,6 +18,7 @@ pub use families::gguf::is_encoder_gguf;
 pub use files::{EncoderFiles, is_encoder};
 pub(crate) use forward::turn;
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
+pub(crate) use head::{dense, dot, layer as head_layer};
 
 use hanzo_engine_kernels::{Backend, BufferRole, KernelError, StepLimits};
 

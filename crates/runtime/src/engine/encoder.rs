@@ -2,7 +2,8 @@
 //! is whole in one step: there is no cache, and nothing to go on with.
 //!
 //! A step takes inputs in the order of the fair line until its rows are full. Rows are packed with no padding, so
-//! inputs need not be sorted by length.
+//! inputs need not be sorted by length. Of a model with texts and pictures in one space one picture is on its way through the tower,
+//! a layer beside a step of texts.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -12,13 +13,14 @@ use std::{
 use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, RowSource, SequenceSpan};
 use serde::{Deserialize, Serialize};
 
-use super::{EngineMemory, EngineStats, StepReport};
+use super::{EngineMemory, EngineStats, StepReport, pictures::Kept};
 use crate::{
-    embedding::{Embedder, Output, Readout, Rows},
+    embedding::{Computed, Embedder, Output, Readout, Rows},
     encoder::{Encoder, EncoderFiles, WeightType},
     error::StepError,
     fair::{FairLine, Order},
     job::{EmbedInput, EmbedJob, Event, EventKind, JobId},
+    vision::{Tower, Towers},
 };
 
 /// Rows whose logits over the vocabulary are on the host at once.
@@ -54,8 +56,22 @@ pub struct EncoderEngine<B: EncoderOps> {
     batch: Batch,
     step: Vec<Waiting>, // of the batch, in its order
     rows: Vec<f32>,     // hidden states, or logits over the vocabulary
+    seeing: Option<Seeing>,
     prompt_tokens: u64,
     steps: u64,
+}
+
+/// What makes vectors of pictures, and the one that is on its way.
+struct Seeing {
+    tower: Box<dyn Towers>,
+    on_its_way: Option<OnItsWay>,
+    kept: Kept,
+    seen: u64, // pictures that went through the tower
+}
+
+struct OnItsWay {
+    waiting: Waiting,
+    begun: bool,
 }
 
 /// An input in line.
@@ -67,13 +83,23 @@ struct Waiting {
 }
 
 impl Waiting {
+    fn is_picture(&self) -> bool {
+        !self.input.media.is_empty()
+    }
+
+    /// What came of it; none where it is no number.
+    fn event(&self, computed: Option<Computed>) -> Event {
+        let kind = computed.map_or(EventKind::Failed, EventKind::Computed);
+        Event { job: self.job, choice: self.choice, kind }
+    }
+
     fn readout(&self, embedder: &Embedder) -> Readout {
         Readout::new(embedder, self.output, &self.input.tokens, self.input.prompt_tokens)
     }
 }
 
 impl<B: EncoderOps> EncoderEngine<B> {
-    /// What [`EncoderEngine::new`] and the weights it is given take, packed so.
+    /// What [`EncoderEngine::new`] and the weights it is given take, packed so, and a tower that it is given.
     pub fn memory(
         backend: &B,
         files: &EncoderFiles,
@@ -86,11 +112,13 @@ impl<B: EncoderOps> EncoderEngine<B> {
         let vocabulary =
             if files.spec.head.masked_lm().is_some() { VOCABULARY_ROWS * files.spec.vocab } else { 0 };
         let rows = (config.rows_max() * files.spec.hidden).max(vocabulary) * size_of::<f32>();
-        EngineMemory {
+        let own = EngineMemory {
             weights_bytes: plan.weights_bytes,
             kv_bytes: 0,
             scratch_bytes: plan.scratch_bytes(backend, &limits) + rows as u64,
-        }
+        };
+        let seeing = files.tower.as_ref().map(|tower| Tower::memory(backend, tower, input_tokens_max));
+        own + seeing.unwrap_or_default()
     }
 
     /// Makes all scratch. Nothing of the kind is made later.
@@ -116,10 +144,19 @@ impl<B: EncoderOps> EncoderEngine<B> {
             batch: Batch::default(),
             step: Vec::with_capacity(sequences_max),
             rows: Vec::new(),
+            seeing: None,
             prompt_tokens: 0,
             steps: 0,
             embedder,
         })
+    }
+
+    /// Gives it what makes vectors of pictures.
+    #[must_use]
+    pub fn with_tower(mut self, tower: Box<dyn Towers>) -> Self {
+        let kept = Kept::new(tower.kept_bytes());
+        self.seeing = Some(Seeing { tower, on_its_way: None, kept, seen: 0 });
+        self
     }
 
     /// One step: as many inputs as fit it. Does nothing when there is nothing to do. After an error the engine is of no
@@ -128,13 +165,18 @@ impl<B: EncoderOps> EncoderEngine<B> {
     /// # Errors
     /// The backend's.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        let report = self.schedule(events);
-        if report.sequences == 0 {
-            return Ok(report);
+        let mut report = self.schedule(events);
+        if report.sequences > 0 {
+            self.encoder.forward(&mut self.backend, &self.batch)?;
+            self.commit(events)?;
         }
-        self.encoder.forward(&mut self.backend, &self.batch)?;
-        self.commit(events)?;
-        self.steps += 1;
+        if let Some(seeing) = &mut self.seeing
+            && let Some(tokens) = seeing.step(report.sequences == 0, &self.embedder, events)?
+        {
+            report.sequences += 1;
+            report.prefill_tokens += tokens;
+        }
+        self.steps += u64::from(report.sequences > 0);
         Ok(report)
     }
 
@@ -159,6 +201,9 @@ impl<B: EncoderOps> EncoderEngine<B> {
             }
             keep
         });
+        if let Some(seeing) = &mut self.seeing {
+            seeing.on_its_way.take_if(|on_its_way| on_its_way.waiting.job == job);
+        }
         self.held.remove(&job);
     }
 
@@ -173,7 +218,8 @@ impl<B: EncoderOps> EncoderEngine<B> {
 
     /// Whether a step would run something.
     pub fn has_work(&self) -> bool {
-        self.waiting.values().any(|waiting| !self.held.contains(&waiting.job))
+        self.seeing.as_ref().is_some_and(|seeing| seeing.on_its_way.is_some())
+            || self.waiting.values().any(|waiting| !self.held.contains(&waiting.job))
     }
 
     /// Gauges and counters, now.
@@ -182,6 +228,7 @@ impl<B: EncoderOps> EncoderEngine<B> {
             waiting: self.waiting.len(),
             prompt_tokens: self.prompt_tokens,
             steps: self.steps,
+            frames_seen: self.seeing.as_ref().map_or(0, |seeing| seeing.seen),
             ..EngineStats::default()
         }
     }
@@ -191,11 +238,15 @@ impl<B: EncoderOps> EncoderEngine<B> {
         self.batch.clear();
         self.step.clear();
         while self.step.len() < self.config.sequences_max {
-            let held = &self.held;
-            let next = self.waiting.iter().find(|(_, waiting)| !held.contains(&waiting.job));
+            let (held, seeing) = (&self.held, self.seeing.as_ref());
+            let waits = seeing.is_some_and(|seeing| seeing.on_its_way.is_some());
+            let next = self
+                .waiting
+                .iter()
+                .find(|(_, waiting)| !held.contains(&waiting.job) && !(waits && waiting.is_picture()));
             let Some((&order, waiting)) = next else { break };
-            let tokens = waiting.input.tokens.len();
-            if self.batch.rows() > 0 && self.batch.rows() + tokens > self.config.step_tokens {
+            let (tokens, is_picture) = (waiting.input.tokens.len(), waiting.is_picture());
+            if !is_picture && self.batch.rows() > 0 && self.batch.rows() + tokens > self.config.step_tokens {
                 break;
             }
             let waiting = self.waiting.remove(&order).expect("it was just seen");
@@ -204,6 +255,13 @@ impl<B: EncoderOps> EncoderEngine<B> {
             if waiting.choice == 0 {
                 let kind = EventKind::Started { cached_tokens: 0 };
                 events.push(Event { job: waiting.job, choice: 0, kind });
+            }
+            if is_picture {
+                match &mut self.seeing {
+                    Some(seeing) => seeing.on_its_way = Some(OnItsWay { waiting, begun: false }),
+                    None => events.push(waiting.event(None)),
+                }
+                continue;
             }
             put(&mut self.batch, &waiting.input, self.encoder.spec().type_vocab > 0);
             self.step.push(waiting);
@@ -270,8 +328,41 @@ impl<B: EncoderOps> EncoderEngine<B> {
 }
 
 fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut Vec<Event>) {
-    let kind = readout.finish(embedder).map_or(EventKind::Failed, EventKind::Computed);
-    events.push(Event { job: waiting.job, choice: waiting.choice, kind });
+    events.push(waiting.event(readout.finish(embedder)));
+}
+
+impl Seeing {
+    /// One piece of work: a layer beside texts, or a picture where there are none. The tokens that are done by it; none where there is
+    /// nothing to do.
+    fn step(
+        &mut self,
+        alone: bool,
+        embedder: &Embedder,
+        events: &mut Vec<Event>,
+    ) -> Result<Option<usize>, KernelError> {
+        let Some(OnItsWay { waiting, begun }) = &mut self.on_its_way else { return Ok(None) };
+        let span = &waiting.input.media[0];
+        let kept = if *begun { None } else { self.kept.get(&span.digest) };
+        let vector = match kept {
+            Some(vector) => vector,
+            None => {
+                if !*begun {
+                    self.tower.begin(span)?;
+                    *begun = true;
+                }
+                let layers = if alone { self.tower.layers() } else { 1 };
+                let Some(vector) = self.tower.advance(layers)? else { return Ok(Some(0)) };
+                self.seen += 1;
+                let vector: Arc<[f32]> = vector.into();
+                self.kept.put(span.digest, vector.clone());
+                vector
+            }
+        };
+        events.push(waiting.event(embedder.of_picture(vector.to_vec(), waiting.output)));
+        let tokens = waiting.input.tokens.len();
+        self.on_its_way = None;
+        Ok(Some(tokens))
+    }
 }
 
 /// Adds an input's rows to a batch. A network that knows no token types takes all for the first, whatever a tokenizer says

@@ -1,5 +1,5 @@
-//! Jobs whose pictures are still to be seen: their frames go through the tower one after the other, some layers a step, and the
-//! job enters when all its rows are there. Rows of frames are kept by the frames' names, as long as there is room.
+//! Jobs whose pictures are still to be seen, for answers or for vectors: their frames go through the tower one after the other, some
+//! layers a step, and the job enters when all its rows are there. Rows of frames are kept by the frames' names, as long as there is room.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -9,7 +9,8 @@ use std::{
 use hanzo_engine_kernels::KernelError;
 
 use crate::{
-    job::{Job, JobId},
+    job::{EmbedJob, Job, JobId},
+    media::MediaSpan,
     vision::Towers,
 };
 
@@ -27,14 +28,69 @@ pub(super) struct Pictures {
 }
 
 struct Waiting {
-    job: Job,
+    work: Work,
     paused: bool,
+}
+
+/// What is to be done once all is seen.
+pub(super) enum Work {
+    Answer(Box<Job>),
+    Embed(EmbedJob),
 }
 
 /// A job that has all its rows.
 pub(super) struct Ready {
-    pub(super) job: Job,
+    pub(super) work: Work,
     pub(super) paused: bool,
+}
+
+/// Whether a span's rows are still to be made.
+fn is_missing(span: &MediaSpan) -> bool {
+    span.is_to_be_seen() && span.rows.is_empty()
+}
+
+impl Work {
+    pub(super) fn id(&self) -> JobId {
+        match self {
+            Work::Answer(job) => job.id,
+            Work::Embed(job) => job.id,
+        }
+    }
+
+    fn media(&mut self) -> Vec<&mut Arc<[MediaSpan]>> {
+        match self {
+            Work::Answer(job) => vec![&mut job.media],
+            Work::Embed(job) => job.inputs.iter_mut().map(|input| &mut input.media).collect(),
+        }
+    }
+
+    /// The first frame whose rows are missing.
+    fn missing(&self) -> Option<&MediaSpan> {
+        match self {
+            Work::Answer(job) => job.media.iter().find(|span| is_missing(span)),
+            Work::Embed(job) => {
+                job.inputs.iter().flat_map(|input| &input.media[..]).find(|span| is_missing(span))
+            }
+        }
+    }
+
+    /// Takes the rows that are kept.
+    fn fill(&mut self, kept: &mut Kept) {
+        for media in self.media() {
+            if !media.iter().any(is_missing) {
+                continue;
+            }
+            let mut filled = media.to_vec();
+            for span in filled.iter_mut().filter(|span| is_missing(span)) {
+                if let Some(rows) = kept.get(&span.digest) {
+                    span.rows = rows;
+                    // What was seen is not needed any more.
+                    span.pixels = Arc::default();
+                }
+            }
+            *media = filled.into();
+        }
+    }
 }
 
 impl Pictures {
@@ -43,22 +99,22 @@ impl Pictures {
         Pictures { tower, waiting: VecDeque::new(), begun: false, kept, seen: 0 }
     }
 
-    /// Whether a job has to wait for it.
-    pub(super) fn concerns(job: &Job) -> bool {
-        job.media.iter().any(|span| span.is_to_be_seen() && span.rows.is_empty())
+    /// Whether something has to wait for it.
+    pub(super) fn concerns<'a>(mut media: impl Iterator<Item = &'a MediaSpan>) -> bool {
+        media.any(is_missing)
     }
 
-    pub(super) fn submit(&mut self, job: &Job) {
-        self.waiting.push_back(Waiting { job: job.clone(), paused: false });
+    pub(super) fn submit(&mut self, work: Work) {
+        self.waiting.push_back(Waiting { work, paused: false });
     }
 
     pub(super) fn cancel(&mut self, job: JobId) {
-        self.begun &= self.waiting.front().is_none_or(|first| first.job.id != job);
-        self.waiting.retain(|waiting| waiting.job.id != job);
+        self.begun &= self.waiting.front().is_none_or(|first| first.work.id() != job);
+        self.waiting.retain(|waiting| waiting.work.id() != job);
     }
 
     pub(super) fn set_paused(&mut self, job: JobId, paused: bool) {
-        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.job.id == job) {
+        if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.work.id() == job) {
             waiting.paused = paused;
         }
     }
@@ -78,12 +134,11 @@ impl Pictures {
     pub(super) fn step(&mut self, alone: bool) -> Result<Option<Ready>, KernelError> {
         let Some(first) = self.waiting.front_mut() else { return Ok(None) };
         if !self.begun {
-            fill(&mut first.job, &mut self.kept);
+            first.work.fill(&mut self.kept);
         }
-        let missing = first.job.media.iter().find(|span| span.is_to_be_seen() && span.rows.is_empty());
-        let Some(span) = missing else {
+        let Some(span) = first.work.missing() else {
             let ready = self.waiting.pop_front();
-            return Ok(ready.map(|Waiting { job, paused }| Ready { job, paused }));
+            return Ok(ready.map(|Waiting { work, paused }| Ready { work, paused }));
         };
         if !self.begun {
             self.tower.begin(span)?;
@@ -94,27 +149,14 @@ impl Pictures {
             self.begun = false;
             self.seen += 1;
             self.kept.put(span.digest, rows.into());
-            fill(&mut first.job, &mut self.kept);
+            first.work.fill(&mut self.kept);
         }
         Ok(None)
     }
 }
 
-/// Gives a job the rows that are kept.
-fn fill(job: &mut Job, kept: &mut Kept) {
-    let mut media = job.media.to_vec();
-    for span in media.iter_mut().filter(|span| span.is_to_be_seen() && span.rows.is_empty()) {
-        if let Some(rows) = kept.get(&span.digest) {
-            span.rows = rows;
-            // What was seen is not needed any more.
-            span.pixels = Arc::default();
-        }
-    }
-    job.media = media.into();
-}
-
 /// Rows by name, of which those go that were used the longest ago.
-struct Kept {
+pub(super) struct Kept {
     rows: HashMap<[u8; 32], (Rows, u64)>,
     used: BTreeMap<u64, [u8; 32]>,
     clock: u64,
@@ -123,11 +165,11 @@ struct Kept {
 }
 
 impl Kept {
-    fn new(bytes_max: usize) -> Self {
+    pub(super) fn new(bytes_max: usize) -> Self {
         Kept { rows: HashMap::new(), used: BTreeMap::new(), clock: 0, bytes: 0, bytes_max }
     }
 
-    fn get(&mut self, name: &[u8; 32]) -> Option<Rows> {
+    pub(super) fn get(&mut self, name: &[u8; 32]) -> Option<Rows> {
         let (rows, used) = self.rows.get_mut(name)?;
         self.used.remove(used);
         self.clock += 1;
@@ -137,7 +179,7 @@ impl Kept {
     }
 
     /// The last one stays whatever it takes: who asked for it has not had it yet.
-    fn put(&mut self, name: [u8; 32], rows: Rows) {
+    pub(super) fn put(&mut self, name: [u8; 32], rows: Rows) {
         self.bytes += size_of_val(&rows[..]);
         self.clock += 1;
         if let Some((old, used)) = self.rows.insert(name, (rows, self.clock)) {

@@ -181,11 +181,8 @@ impl Random {
     }
 
     fn inputs(&mut self, id: u64, context: usize) -> EmbedJob {
-        let inputs = (0..self.between(1, 4)).map(|_| EmbedInput {
-            tokens: self.prompt(context as u64).into(),
-            types: Vec::new(),
-            prompt_tokens: 0,
-        });
+        let inputs = (0..self.between(1, 4))
+            .map(|_| EmbedInput { tokens: self.prompt(context as u64).into(), ..EmbedInput::default() });
         let inputs = inputs.collect();
         let output = if self.one_in(2) {
             Output::Tokens

@@ -163,8 +163,14 @@ fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
 }
 
 /// Files that tokenizers without a `tokenizer.json` are read from; the first that is there is.
-const TOKENIZER_FILES: &[&str] =
-    &["tekken.json", "tokenizer.model", "tokenizer.model.v3", "tiktoken.model", "qwen.tiktoken"];
+const TOKENIZER_FILES: &[&str] = &[
+    "tekken.json",
+    "tokenizer.model",
+    "tokenizer.model.v3",
+    "tiktoken.model",
+    "qwen.tiktoken",
+    "spiece.model",
+];
 
 /// The tokenizer of a directory.
 fn tokenizer_in(directory: &Path, tokenizer_config: Option<Value>) -> Result<TokenizerSource, LoadError> {

@@ -22,7 +22,9 @@ const UNIGRAM: u64 = 1;
 const BYTE_PAIRS: u64 = 2;
 
 /// Classes whose texts a Unigram cuts and whose tokens have the numbers of its pieces.
-const UNIGRAM_CLASSES: [&str; 3] = ["LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizer"];
+const UNIGRAM_CLASSES: [&str; 4] = ["LlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizer", SIGLIP];
+/// Ends every text, and begins none.
+const SIGLIP: &str = "SiglipTokenizer";
 
 /// A model, as far as it matters.
 #[derive(Debug)]
@@ -261,8 +263,9 @@ pub(super) fn metadata(
             set(key, Value::U32(id));
         }
     }
-    for key in ["add_bos_token", "add_eos_token"] {
-        if let Some(flag) = config.and_then(|config| config.get(key)).and_then(Json::as_bool) {
+    for (key, own) in [("add_bos_token", false), ("add_eos_token", true)] {
+        let said = config.and_then(|config| config.get(key)).and_then(Json::as_bool);
+        if let Some(flag) = said.or((class == SIGLIP).then_some(own)) {
             set(key, Value::Bool(flag));
         }
     }

@@ -327,6 +327,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
     let tables = match spec.distance {
         Distance::None => Vec::new(),
         Distance::Alibi(_) => vec![spec.heads().heads],
+        Distance::Behind => vec![3 * spec.heads().heads],
         Distance::Learned { distance_max, .. } => {
             vec![spec.heads().heads * (2 * distance_max as usize + 1)]
         }

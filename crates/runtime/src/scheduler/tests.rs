@@ -315,8 +315,7 @@ fn inputs(id: u64, lengths: &[usize], prefix: usize) -> EmbedJob {
         tokens: (0..length as u32)
             .map(|i| if (i as usize) < prefix { i } else { 1000 + index as u32 * 10 + i % 10 })
             .collect(),
-        types: Vec::new(),
-        prompt_tokens: 0,
+        ..EmbedInput::default()
     };
     EmbedJob {
         id: JobId(id),

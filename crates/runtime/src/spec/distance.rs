@@ -18,6 +18,17 @@ pub enum Distance {
     },
     /// DeBERTa's (arxiv.org/abs/2006.03654).
     Disentangled(Disentangled),
+    /// Nothing for what stands before a token, and so much less for what stands behind that it is not seen: an encoder whose tokens see
+    /// those before them alone (CLIP's text).
+    Behind,
+}
+
+/// What is added to the score of a token that is not to be seen: its weight is 0 beside any that is.
+const UNSEEN: f32 = -1e30;
+
+/// [`Distance::Behind`] by `key - query`, from -1 to 1: `(heads, 3)`.
+pub(crate) fn behind_table(heads: usize) -> Vec<f32> {
+    [0.0, 0.0, UNSEEN].repeat(heads)
 }
 
 /// How steep ALiBi's slopes are.

@@ -35,8 +35,8 @@ use std::ops::Range;
 
 pub use config::Config;
 pub(crate) use dense_gguf::LONG_FACTORS;
-pub(crate) use distance::learned_table;
 pub use distance::{Alibi, Buckets, Disentangled, Distance};
+pub(crate) use distance::{behind_table, learned_table};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;

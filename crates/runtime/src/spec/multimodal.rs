@@ -141,6 +141,12 @@ const WRAPPERS: &[Wrapper] = &[
         text: "glm4v_moe_text",
         ..QWEN_VL
     },
+    Wrapper {
+        model_type: "idefics2",
+        classes: &["Idefics2ForConditionalGeneration"],
+        text: "mistral",
+        ..IDEFICS3
+    },
     Wrapper { model_type: "idefics3", classes: &["Idefics3ForConditionalGeneration"], ..IDEFICS3 },
     Wrapper { model_type: "smolvlm", classes: &["SmolVLMForConditionalGeneration"], ..IDEFICS3 },
     Wrapper {

@@ -214,7 +214,7 @@ impl TransformerSpec {
             list.vector(Part::EmbeddingNorm, hidden, norm_bias);
         }
         match self.distance {
-            Distance::None | Distance::Alibi(_) => {}
+            Distance::None | Distance::Alibi(_) | Distance::Behind => {}
             Distance::Learned { buckets, .. } => {
                 list.matrix(Part::DistanceBias, buckets, self.heads().heads, false);
             }

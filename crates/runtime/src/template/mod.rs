@@ -84,16 +84,23 @@ pub struct Rendered {
 impl Rendered {
     /// Puts something in the place of what the template, and not the request, has written.
     pub(crate) fn respell(&mut self, place: &str, spelled: &str) {
+        self.respell_each(|written, _| written.replace(place, spelled));
+    }
+
+    /// Puts what `spell` makes of each piece that the template has written in its place. It is told the character that follows, if one
+    /// does.
+    pub(crate) fn respell_each(&mut self, spell: impl Fn(&str, Option<char>) -> String) {
         let mut text = String::with_capacity(self.text.len());
         let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
         for range in self.from_request.drain(..) {
-            text.push_str(&self.text[done..range.start].replace(place, spelled));
+            let next = self.text[range.start..].chars().next();
+            text.push_str(&spell(&self.text[done..range.start], next));
             let start = text.len();
             text.push_str(&self.text[range.clone()]);
             ranges.push(start..text.len());
             done = range.end;
         }
-        text.push_str(&self.text[done..].replace(place, spelled));
+        text.push_str(&spell(&self.text[done..], None));
         (self.text, self.from_request) = (text, ranges);
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Parts {
     pub(super) unknown: Option<String>,
     /// Neighbouring unknown characters become one token.
     pub(super) fuse_unknown: bool,
+    /// Behind the last character of each word (CLIP).
+    pub(super) word_end: Option<String>,
 }
 
 /// A part that cannot be used.
@@ -85,6 +87,9 @@ impl Parts {
             .ignore_merges(self.ignore_merges)
             .byte_fallback(self.byte_fallback)
             .fuse_unk(self.fuse_unknown);
+        if let Some(end) = self.word_end {
+            builder = builder.end_of_word_suffix(end);
+        }
         if let Some(unknown) = self.unknown {
             builder = builder.unk_token(unknown);
         }

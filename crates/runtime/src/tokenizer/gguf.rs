@@ -143,6 +143,7 @@ fn byte_pairs(metadata: &Metadata, pre_name: Option<&'static str>) -> Result<Tok
         byte_fallback: pre.spelling == Spelling::Spaces && of_kind(Kind::Byte).is_some(),
         unknown: unknown.map(|id| vocabulary.texts[id].clone()),
         fuse_unknown: true,
+        word_end: None,
     };
     let tokenizer = parts.build().map_err(|unusable| {
         let key = match unusable.part {

@@ -110,7 +110,7 @@ pub(super) struct Model {
     dropout: Option<f32>,
     pub(super) unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
-    end_of_word_suffix: Option<String>,
+    pub(super) end_of_word_suffix: Option<String>,
     #[serde(default)]
     fuse_unk: bool,
     #[serde(default)]
@@ -201,6 +201,7 @@ pub(super) fn load(
         byte_fallback: model.byte_fallback,
         unknown: model.unk_token,
         fuse_unknown: model.fuse_unk,
+        word_end: model.end_of_word_suffix.filter(|end| !end.is_empty()),
     };
     let tokenizer = parts.build().map_err(|unusable| {
         let key = match unusable.part {
@@ -358,13 +359,14 @@ pub(super) fn model(source: &Source, tokenizer_json: &[u8]) -> Result<Model, Loa
             "only none is: text has one encoding",
         ));
     }
-    for (key, affix) in [
-        ("model.continuing_subword_prefix", &model.continuing_subword_prefix),
-        ("model.end_of_word_suffix", &model.end_of_word_suffix),
-    ] {
-        if let Some(affix) = affix.as_ref().filter(|affix| !affix.is_empty()) {
-            return Err(source.unsupported(key, affix, "only none is"));
-        }
+    if let Some(prefix) = model.continuing_subword_prefix.as_ref().filter(|prefix| !prefix.is_empty()) {
+        return Err(source.unsupported("model.continuing_subword_prefix", prefix, "only none is"));
+    }
+    // It is put behind every word before that is tokenized.
+    if let Some(end) = model.end_of_word_suffix.as_ref().filter(|end| end.len() > INSERT_CHARS_MAX) {
+        let length = end.len();
+        let reason = format!("it has {length} bytes; at most {INSERT_CHARS_MAX} are possible");
+        return Err(source.corrupt("model.end_of_word_suffix", reason));
     }
     Ok(model)
 }

@@ -348,7 +348,7 @@ fn a_broken_tokenizer_json_is_refused_by_file_and_key() {
         ("/model/dropout", json!(0.1), "model.dropout"),
         ("/model/unk_token", json!("<unk>"), "model.unk_token"),
         ("/model/continuing_subword_prefix", json!("##"), "model.continuing_subword_prefix"),
-        ("/model/end_of_word_suffix", json!("</w>"), "model.end_of_word_suffix"),
+        ("/model/end_of_word_suffix", json!("</w>".repeat(1000)), "model.end_of_word_suffix"),
         ("/added_tokens", json!([{"id": 3, "content": ""}]), "added_tokens"),
         ("/added_tokens", json!([{"id": 3}]), "JSON"),
         ("/decoder", json!(null), "decoder.type = null"),

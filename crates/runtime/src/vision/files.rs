@@ -7,6 +7,8 @@ use hanzo_engine_kernels::DType;
 use hanzo_engine_media::Processor;
 
 use super::layout::Layout;
+use super::perceiver::PerceiverFiles;
+use super::pooled::PooledFiles;
 use super::spec::{COLORS, Family, Given, TowerSpec};
 use super::{gemma3, idefics3, llava, pixtral, qwen};
 use crate::error::LoadError;
@@ -29,7 +31,10 @@ pub struct TowerFiles {
     pub(super) learned: Option<Tensor>,    // (side * side, hidden): where numbers lie between its own
     pub(super) given_norm: Option<Tensor>, // (hidden): factors of what is normed of patches behind the layers
     pub(super) line_end: Option<Tensor>,   // (text hidden): at the ends of lines
-    pub(super) joiner: JoinerFiles,
+    /// What makes rows of squares; none where a vector is made, or a perceiver makes them.
+    pub(super) joiner: Option<JoinerFiles>,
+    pub(super) perceiver: Option<PerceiverFiles>,
+    pub(super) pooled: Option<PooledFiles>,
     pub(super) deep: Vec<JoinerFiles>,
 }
 
@@ -92,17 +97,34 @@ impl TowerFiles {
             };
         }
         let name = directory.display().to_string();
-        TowerFiles::of_settings(&name, config, &settings, tensors, text).map(Some)
+        TowerFiles::of_settings(&name, config, &settings, tensors, reader(text)).map(Some)
+    }
+
+    /// Opens what sees pictures of a model whose texts and pictures have vectors of so many elements in one space; `tensors` are those
+    /// of that side. None where the directory says nothing of how pictures are prepared.
+    ///
+    /// # Errors
+    /// As [`TowerFiles::open`].
+    pub(crate) fn of_pairs(
+        directory: &Path,
+        config: &Config,
+        tensors: Vec<Tensor>,
+        dimensions: usize,
+    ) -> Result<Option<TowerFiles>, LoadError> {
+        let Some(settings) = processor_config(directory)? else { return Ok(None) };
+        let name = directory.display().to_string();
+        TowerFiles::of_settings(&name, config, &settings, tensors, (dimensions, 0)).map(Some)
     }
 
     /// Of what the whole model's `config.json` and the image processor's settings say, and tensors by the names that transformers'
-    /// classes give them. `name` is for errors.
+    /// classes give them, where a row of the text model has so many elements, and so many pairs of a head are turned. `name` is for
+    /// errors.
     pub(super) fn of_settings(
         name: &str,
         config: &Config,
         settings: &Config,
         tensors: Vec<Tensor>,
-        text: &TransformerSpec,
+        text: (usize, usize),
     ) -> Result<TowerFiles, LoadError> {
         let unsupported = |key: String, reason: String| LoadError::Unsupported {
             file: settings.file.clone(),
@@ -112,9 +134,11 @@ impl TowerFiles {
         };
         let processor = Processor::from_config(&settings.settings)
             .map_err(|error| unsupported(error.key, error.reason))?;
-        let pairs = text.ropes.first().map_or(0, |rope| rope.dim / 2);
         let frames = (processor.frame_side(), processor.squares_max());
-        let spec = TowerSpec::from_config(config, frames, (text.hidden, pairs))?;
+        let mut spec = TowerSpec::from_config(config, frames, text)?;
+        if let (Some(longest), true) = (processor.longest_side(), spec.perceiver.is_some()) {
+            spec.patches_max = spec.patches_max.min((longest as usize / spec.patch).pow(2));
+        }
         let processor = processor.joining(spec.joined as u32);
         if let Some((patch, joined)) = processor.patches()
             && (patch as usize, joined as usize) != (spec.patch, spec.joined)
@@ -137,7 +161,9 @@ impl TowerFiles {
     ) -> Result<TowerFiles, LoadError> {
         let (hidden, patch) = (spec.layers.hidden, spec.patch);
         let (names, stem) = match spec.family {
-            Family::Idefics3 => (&idefics3::NAMES, "vision_model.embeddings.patch_embedding"),
+            Family::Idefics2 | Family::Idefics3 | Family::Dual => {
+                (&idefics3::NAMES, "vision_model.embeddings.patch_embedding")
+            }
             Family::Qwen => (qwen::names(&spec), "visual.patch_embed.proj"),
             Family::Gemma3 | Family::Llava => (&gemma3::NAMES, "vision_tower.embeddings.patch_embedding"),
             Family::Pixtral => (&pixtral::NAMES, "vision_tower.patch_conv"),
@@ -160,6 +186,9 @@ impl TowerFiles {
             let shape = [table.side * table.side + before, hidden];
             if table.between {
                 learned = Some(found.take("visual.pos_embed.weight", &shape)?);
+            } else if spec.frame.is_none() {
+                let positions = found.name(Part::PositionEmbedding.weight());
+                learned = Some(found.take(&positions, &shape)?);
             } else {
                 let positions = found.name(Part::PositionEmbedding.weight());
                 let all = found.take(&positions, &shape)?;
@@ -168,7 +197,8 @@ impl TowerFiles {
                 let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
                 if spec.first {
                     // What stands before the patches is as much a matter of its place as where they stand.
-                    let own = found.take("vision_tower.embeddings.class_embedding", &[hidden])?;
+                    let own =
+                        found.take(&format!("{}embeddings.class_embedding", names.prefix), &[hidden])?;
                     places = added(&places, &own)?;
                 }
                 found.put_back(places);
@@ -201,7 +231,13 @@ impl TowerFiles {
             true => Some(found.take("image_newline", &[spec.text_hidden])?),
             false => None,
         };
-        let joiner = joiner(&mut found, &spec, None)?;
+        let joiner = match (&spec.pooled, &spec.perceiver) {
+            (None, None) => Some(joiner(&mut found, &spec, None)?),
+            _ => None,
+        };
+        let perceiver = spec.perceiver.as_ref();
+        let perceiver = perceiver.map(|own| PerceiverFiles::take(&mut found, &spec, own)).transpose()?;
+        let pooled = spec.pooled.map(|pooled| PooledFiles::take(&mut found, &spec, pooled)).transpose()?;
         let deep = (0..spec.deep.len()).map(|index| joiner_of(&mut found, &spec, index));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let tensors = found.resolve(&spec.layers)?;
@@ -224,16 +260,20 @@ impl TowerFiles {
             given_norm,
             line_end,
             joiner,
+            perceiver,
+            pooled,
             deep,
         })
     }
 
     /// Tensors beside those of the layers.
     pub(super) fn beside(&self) -> impl Iterator<Item = &Tensor> {
-        let joiners = [&self.joiner].into_iter().chain(&self.deep);
+        let joiners = self.joiner.iter().chain(&self.deep);
+        let pooled = self.pooled.iter().flat_map(PooledFiles::all);
         let first = [&self.patch].into_iter().chain(&self.patch_bias).chain(&self.learned);
         let first = first.chain(&self.given_norm).chain(&self.line_end);
-        first.chain(joiners.flat_map(JoinerFiles::all))
+        let perceiver = self.perceiver.iter().flat_map(PerceiverFiles::all);
+        first.chain(joiners.flat_map(JoinerFiles::all)).chain(pooled).chain(perceiver)
     }
 
     /// Refuses steps in which a picture whose rows see each other has no place beside what else runs.
@@ -261,6 +301,11 @@ impl TowerFiles {
     pub(crate) fn parameters(&self) -> u64 {
         self.tensors.parameters() + self.beside().map(|tensor| tensor.elements() as u64).sum::<u64>()
     }
+}
+
+/// What a text model reads: elements of a row, and pairs of a head that it turns.
+pub(super) fn reader(text: &TransformerSpec) -> (usize, usize) {
+    (text.hidden, text.ropes.first().map_or(0, |rope| rope.dim / 2))
 }
 
 fn joiner_of(found: &mut Found<'_>, spec: &TowerSpec, index: usize) -> Result<JoinerFiles, LoadError> {
@@ -299,7 +344,8 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
             let down_bias = bias("linear_2", text)?;
             return Ok(JoinerFiles { norm: None, merge, up, down, down_bias });
         }
-        Family::Qwen => {}
+        // Two of them make none.
+        Family::Qwen | Family::Dual | Family::Idefics2 => {}
     }
     let [norm, up, down] = qwen::joiner(spec, deep).map(|name| format!("visual.{name}"));
     let mut both = |name: &str, shape: &[usize]| -> Result<[Tensor; 2], LoadError> {

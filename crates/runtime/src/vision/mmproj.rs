@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::files::TowerFiles;
+use super::files::{TowerFiles, reader};
 use super::{gemma3, idefics3, pixtral, qwen};
 use crate::error::LoadError;
 use crate::gguf::{self, Gguf, Metadata};
@@ -239,7 +239,7 @@ impl TowerFiles {
         let config = Config::new(gguf.metadata.file(), tower.config(words, text)?);
         let settings = Config::new(gguf.metadata.file(), tower.processor()?);
         let tensors = tower.tensors()?;
-        TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, text)
+        TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, reader(text))
     }
 }
 

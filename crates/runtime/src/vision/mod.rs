@@ -4,20 +4,24 @@
 //! What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
 //! preprocessing are `hanzo-engine-media`'s.
 
+mod dual;
 mod files;
 mod gemma3;
+mod idefics2;
 mod idefics3;
 mod layout;
 mod llava;
 pub(crate) mod mmproj;
+mod perceiver;
 mod pixtral;
+mod pooled;
 mod qwen;
 mod sight;
 mod spec;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tower;
-mod vit;
+pub(crate) mod vit;
 
 pub use files::TowerFiles;
 pub(crate) use files::{f32s, no_tokens};

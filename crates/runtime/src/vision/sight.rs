@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hanzo_engine_media::{Frame, Look, Picture, PictureError, Prepared, Processor};
 use sha2::{Digest, Sha256};
 
-use super::spec::Family;
+use super::spec::{Family, PerceiverSpec};
 use super::{TowerFiles, TowerSpec, gemma3, pixtral};
 use crate::error::{LoadError, RequestError};
 use crate::media::{LineEnds, MediaSpan};
@@ -48,10 +48,11 @@ impl Sight {
             reason: reason.into(),
         };
         let marks: &[&str] = match family {
+            Family::Idefics2 => &[FAKE],
             Family::Idefics3 => &[FAKE, GLOBAL],
             Family::Gemma3 => &gemma3::MARKS,
             Family::Pixtral => &pixtral::LINE_ENDS,
-            Family::Qwen | Family::Llava => &[],
+            Family::Qwen | Family::Llava | Family::Dual => &[],
         };
         for token in marks {
             if tokenizer.token_id(token).is_none_or(|id| !tokenizer.is_special(id)) {
@@ -59,7 +60,8 @@ impl Sight {
                 return Err(lacks(token, reason));
             }
         }
-        if !tokenizer.is_special(image_token) {
+        // Where a picture becomes a vector, no prompt has a place for it.
+        if family != Family::Dual && !tokenizer.is_special(image_token) {
             let token = format!("image_token_id {image_token}");
             return Err(lacks(&token, "it is no control token of this tokenizer, and a picture's place"));
         }
@@ -90,6 +92,7 @@ impl Sight {
     /// Whether a span is a frame of the model's tower.
     pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
         let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
+        let whole = |perceiver: &PerceiverSpec| span.grid == [1, perceiver.latents as u32];
         let middle = span.whole.iter().zip(span.grid).all(|(&whole, wanted)| {
             let beside = whole.checked_sub(wanted);
             wanted > 0
@@ -100,6 +103,7 @@ impl Sight {
             LineEnds::None => self.spec.family != Family::Pixtral,
             LineEnds::Last | LineEnds::Each => self.spec.lines,
         };
+        let middle = self.spec.perceiver.as_ref().map_or(middle, whole);
         let tokens = span.ends.tokens(span.grid.map(|side| side as usize));
         let grid = self.spec.grid(sides).filter(|_| middle && ends && tokens == span.tokens);
         grid.is_some_and(|grid| self.spec.frame_bytes(grid) == span.pixels.len())
@@ -125,6 +129,9 @@ impl Sight {
     ) -> ([u32; 2], [u32; 2], LineEnds) {
         let side = self.spec.square() as u32;
         let whole = [frame.height / side, frame.width / side];
+        if let Some(perceiver) = &self.spec.perceiver {
+            return ([1, perceiver.latents as u32], whole, LineEnds::None);
+        }
         let on_canvas = self.spec.lines && index > 0;
         let ends = match self.spec.family {
             Family::Pixtral => LineEnds::Tokens,
@@ -139,6 +146,9 @@ impl Sight {
     pub(crate) fn spell(&self, rendered: &mut Rendered) {
         if let Some([place, spelled]) = &self.spelled {
             rendered.respell(place, spelled);
+        }
+        if self.spec.family == Family::Idefics2 {
+            rendered.respell_each(marked);
         }
     }
 
@@ -158,6 +168,12 @@ impl Sight {
             }
         }
         Ok(prepared)
+    }
+
+    /// A picture that stands alone, and whose frame becomes a vector; none where its rows belong in a prompt.
+    pub fn alone(&self, picture: Prepared) -> Option<MediaSpan> {
+        let frame = picture.frames.into_iter().next().filter(|_| self.spec.pooled.is_some())?;
+        Some(self.span(picture.from, (0, 1), frame, 0))
     }
 
     /// A prompt's tokens with pictures in the places that the template has given them, in order.
@@ -199,6 +215,10 @@ impl Sight {
         let Prepared { from, frames, rows, cols } = picture;
         let parts = rows as usize * cols as usize;
         let marks = self.spec.family == Family::Idefics3;
+        let between = match self.spec.family {
+            Family::Idefics2 => tokenizer.encode(FAKE, false)?,
+            _ => Vec::new(),
+        };
         let count = frames.len();
         for (index, frame) in frames.into_iter().enumerate() {
             if marks {
@@ -212,6 +232,9 @@ impl Sight {
                     format!("{FAKE}{GLOBAL}")
                 };
                 tokens.extend(tokenizer.encode(&before, false)?);
+            }
+            if index > 0 {
+                tokens.extend(&between);
             }
             let span = self.span(from, (index, count), frame, tokens.len());
             // Of a picture that is so narrow that no row of a canvas is its own, the canvas is left out.
@@ -264,6 +287,27 @@ impl Sight {
         let lines = frame.rgb.chunks_exact(frame.width as usize * 3).take(height as usize);
         lines.flat_map(|line| &line[..width as usize * 3]).copied().collect()
     }
+}
+
+/// What Idefics2's processor makes of what a template has written, and of the character behind it (`processing_idefics2.py`): a mark on
+/// each side of a picture, one between two of them, and a space behind one that a word follows.
+fn marked(written: &str, next: Option<char>) -> String {
+    const PLACE: &str = "<image>";
+    let twice = FAKE.repeat(2);
+    let text = written.replace(PLACE, &[FAKE, PLACE, FAKE].concat()).replace(&twice, FAKE);
+    let mut spaced = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some((before, behind)) = rest.split_once(FAKE) {
+        spaced.push_str(before);
+        spaced.push_str(FAKE);
+        let follows = behind.chars().next().or(next);
+        if follows.is_some_and(|letter| !letter.is_whitespace() && letter != '<') {
+            spaced.push(' ');
+        }
+        rest = behind;
+    }
+    spaced.push_str(rest);
+    spaced
 }
 
 /// Of rows and columns of a canvas, those in its middle that have something of a picture, whose rows and columns of pixels are

@@ -1,10 +1,11 @@
 //! What a tower is, as data: its layers, how patches stand, and what joins it to a text model. What a `config.json` says of
 //! one is read in a file for each family.
 
-use hanzo_engine_kernels::RopeAxes;
+use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes};
 
 use super::layout::Grid;
-use super::{gemma3, idefics3, llava, pixtral, qwen};
+use super::{dual, gemma3, idefics2, idefics3, llava, pixtral, qwen};
+use crate::encoder::HeadActivation;
 use crate::error::LoadError;
 use crate::limits::PATCHES_MAX;
 use crate::spec::{AxesSpec, Config, TransformerSpec};
@@ -12,6 +13,8 @@ use crate::spec::{AxesSpec, Config, TransformerSpec};
 /// How a picture is written in a prompt, and its tensors are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
+    /// Idefics2: quarters with the whole behind them, and a mark around each.
+    Idefics2,
     /// Idefics3 and SmolVLM: parts with the whole behind them, and marks around each.
     Idefics3,
     /// Qwen2-VL, Qwen2.5-VL and Qwen3-VL: nothing but its rows.
@@ -22,6 +25,8 @@ pub(crate) enum Family {
     Llava,
     /// Pixtral and Mistral 3: lines of rows, with a token at the end of each.
     Pixtral,
+    /// CLIP and SigLIP: a vector, and in no prompt.
+    Dual,
 }
 
 /// What is learned of where patches stand: a table for a square of them.
@@ -67,6 +72,32 @@ pub(crate) struct Reads {
     pub(crate) bias: bool,
 }
 
+/// What of the rows behind the layers becomes a picture's one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// The first row, through a matrix (CLIP).
+    First,
+    /// What a learned query of so many heads finds in all of them, and an MLP's product besides (SigLIP).
+    Probe { heads: usize, ffn: usize, activation: HeadActivation },
+}
+
+/// What makes as many rows of every frame, whatever patches it has: a gated MLP of each, and latents that see them all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PerceiverSpec {
+    /// Rows.
+    pub(crate) latents: usize,
+    /// Layers.
+    pub(crate) depth: usize,
+    pub(crate) heads: HeadShape,
+    /// Elements inside the MLP of patches.
+    pub(crate) inner: usize,
+    pub(crate) inner_activation: Activation,
+    /// Inside the MLPs of latents.
+    pub(crate) activation: Activation,
+    /// Of its norms, by the root of the mean of squares.
+    pub(crate) eps: f32,
+}
+
 /// A tower and what joins it to a text model: patches before the layers, squares of `joined` x `joined` of them become a row
 /// behind.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +125,10 @@ pub struct TowerSpec {
     pub(crate) windows: Option<Windows>,
     /// What becomes a row.
     pub(crate) reads: Reads,
+    /// What becomes a vector, where that is wanted and no rows are.
+    pub(crate) pooled: Option<Pooling>,
+    /// What makes rows, where no square of patches becomes one.
+    pub(crate) perceiver: Option<PerceiverSpec>,
     /// A learned row ends the lines of frames of several squares, and what stands for a frame alone.
     pub(crate) lines: bool,
     /// Rows of a picture see each other in the text model.
@@ -102,7 +137,7 @@ pub struct TowerSpec {
     pub(crate) deep: Vec<usize>,
     /// Which positions of a row turn which pairs in the text model, whose rows lie in a plane then.
     pub(crate) axes: Option<RopeAxes>,
-    /// Elements of a row that the text model reads.
+    /// Elements of a row that the text model reads, or of a vector.
     pub(crate) text_hidden: usize,
     /// What a prompt has in a picture's place.
     pub(crate) image_token: u32,
@@ -113,7 +148,7 @@ pub(super) const COLORS: usize = 3;
 
 /// Whether a model is of a family whose pictures are read.
 pub(crate) fn knows(model_type: &str) -> bool {
-    matches!(model_type, "idefics3" | "smolvlm" | "gemma3" | "llava" | "llava_next" | "mistral3")
+    matches!(model_type, "idefics2" | "idefics3" | "smolvlm" | "gemma3" | "llava" | "llava_next" | "mistral3")
         || qwen::knows(model_type)
 }
 
@@ -134,6 +169,8 @@ impl TowerSpec {
             learned: None,
             windows: None,
             reads: Reads::default(),
+            pooled: None,
+            perceiver: None,
             lines: false,
             mutual: false,
             deep: Vec::new(),
@@ -155,7 +192,9 @@ impl TowerSpec {
         match (model_type.as_str(), side) {
             ("llava" | "llava_next", _) => llava::spec(config, (side, squares as usize), text_hidden),
             (of, None) if qwen::knows(of) => qwen::spec(config, of, (text_hidden, text_pairs)),
+            ("idefics2", None) => idefics2::spec(config, text_hidden),
             ("mistral3", None) => pixtral::spec(config, text_hidden),
+            ("clip" | "siglip", Some(frame)) if squares == 1 => dual::spec(config, frame, text_hidden),
             ("gemma3", Some(frame)) if squares == 1 => gemma3::spec(config, frame, text_hidden),
             ("idefics3" | "smolvlm", Some(frame)) if squares == 1 => {
                 idefics3::spec(config, frame, text_hidden)
@@ -201,6 +240,8 @@ impl TowerSpec {
     pub(crate) fn patches_within(&self, rows_max: usize) -> usize {
         match self.frame {
             Some(_) => self.patches_max,
+            // They are no more of them than latents.
+            None if self.perceiver.is_some() => self.patches_max,
             None => self.patches_max.min(rows_max.saturating_mul(self.square_patches())),
         }
     }

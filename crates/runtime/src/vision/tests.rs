@@ -21,6 +21,7 @@ use crate::{Engine, EngineConfig, LineEnds, MediaSpan, Opened, SamplingParams, S
 
 const CASES: &[&str] = &[
     "smolvlm",
+    "idefics2",
     "idefics3",
     "qwen2_vl",
     "qwen2_5_vl",
@@ -41,7 +42,7 @@ fn folder(case: &str) -> PathBuf {
 }
 
 /// As `texture` in make_vision.py.
-fn texture([width, height]: [u64; 2]) -> Picture {
+pub(crate) fn texture([width, height]: [u64; 2]) -> Picture {
     let value = |x: u64, y: u64, c: u64| {
         let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
         let noise = (x * 7919 + y * 104_729 + c * 1_299_709) % 31;
@@ -52,16 +53,16 @@ fn texture([width, height]: [u64; 2]) -> Picture {
 }
 
 /// A conversation, and what the library makes of it.
-struct Talk {
+pub(crate) struct Talk {
     chat: Chat,
-    pictures: Vec<Picture>,
+    pub(crate) pictures: Vec<Picture>,
     tokens: Vec<u32>,
     greedy: Vec<u32>,
     logits: Vec<f32>, // (greedy, vocab)
     rows: Vec<f32>,   // of all frames
 }
 
-fn talks(case: &str) -> Vec<Talk> {
+pub(crate) fn talks(case: &str) -> Vec<Talk> {
     let golden: Value = serde_json::from_slice(&fs::read(folder(case).join("golden.json")).unwrap()).unwrap();
     let bytes = fs::read(folder(case).join("golden.safetensors")).unwrap();
     let numbers = crate::safetensors::parse("golden", &bytes.into()).unwrap();
@@ -112,7 +113,7 @@ fn files(opened: &Opened) -> &TowerFiles {
 }
 
 /// A conversation's prompt.
-fn prompt(text: &TextModel, talk: &Talk) -> (Vec<u32>, Vec<MediaSpan>) {
+pub(crate) fn prompt(text: &TextModel, talk: &Talk) -> (Vec<u32>, Vec<MediaSpan>) {
     let sight = text.sight.as_ref().unwrap();
     let prepared =
         talk.pictures.iter().map(|of| sight.prepare(of.clone(), Look::default()).unwrap()).collect();

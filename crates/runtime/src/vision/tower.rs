@@ -2,18 +2,20 @@
 //! others' steps go on between them.
 
 use hanzo_engine_kernels::{
-    Activation, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, MatrixShape, MatrixSource,
-    PositionBias, RowOp, SelfAttentionParams, StepLimits,
+    Activation, Batch, BufferRole, EncoderOps, HeadShape, KernelError, LayerNormParams, MatrixShape,
+    MatrixSource, PositionBias, RowOp, SelfAttentionParams, StepLimits,
 };
 
 use super::files::JoinerFiles;
 use super::layout::{Grid, Layout};
-use super::spec::{COLORS, Given};
+use super::perceiver::{self, Perceiver, PerceiverFiles};
+use super::pooled::{Pooled, PooledFiles};
+use super::spec::{COLORS, Given, Learned};
 use super::{TowerFiles, TowerSpec};
 use crate::encoder::{WeightType, turn};
 use crate::engine::EngineMemory;
 use crate::error::LoadError;
-use crate::limits::PICTURE_ROWS_BYTES;
+use crate::limits::{PICTURE_ROWS_BYTES, PICTURE_VECTORS_BYTES};
 use crate::media::{LineEnds, MediaSpan};
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
@@ -34,6 +36,8 @@ pub trait Towers: Send {
 
     /// Goes so many layers further. The frame's rows where that was its end, `(rows, numbers of a row)`.
     ///
+    /// Of a tower whose frames become vectors it is that.
+    ///
     /// # Errors
     /// The device's.
     fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError>;
@@ -45,12 +49,14 @@ pub struct Tower<B: EncoderOps> {
     network: Network<B>,
     spec: TowerSpec,
     scale: [[f32; 256]; COLORS],
-    patch: B::Matrix,              // (hidden, patch_width)
-    patch_bias: Option<B::Vector>, // (hidden)
-    learned: Vec<f32>,             // (side * side, hidden), or none
-    given_norm: Vec<f32>,          // (hidden), or none
-    line_end: Vec<f32>,            // (text_hidden), or none
-    joiner: Joiner<B>,
+    patch: B::Matrix,                // (hidden, patch_width)
+    patch_bias: Option<B::Vector>,   // (hidden)
+    learned: Vec<f32>,               // (side * side, hidden), or none
+    given_norm: Vec<f32>,            // (hidden), or none
+    line_end: Vec<f32>,              // (text_hidden), or none
+    joiner: Option<Joiner<B>>,       // where it makes rows of squares
+    perceiver: Option<Perceiver<B>>, // where that makes them
+    pooled: Option<Pooled>,          // where it makes a vector
     deep: Vec<Joiner<B>>,
     buffers: Buffers<B>,
     kept_bytes: usize,
@@ -110,7 +116,19 @@ fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
     let rows = spec.layer_rows(patches);
     let limits = spec.layers.step_limits(rows, sequences, rows);
     let width = row_widths(spec).into_iter().flatten().fold(limits.width.max(spec.patch_width()), usize::max);
-    StepLimits { width, ..limits }
+    let Some(own) = &spec.perceiver else { return StepLimits { width, ..limits } };
+    let (heads, rows) = (limits.heads, rows + own.latents);
+    StepLimits {
+        width: width.max(perceiver::width(spec, own)),
+        rows,
+        context: rows,
+        heads: HeadShape {
+            heads: heads.heads.max(own.heads.heads),
+            kv_heads: heads.kv_heads.min(own.heads.kv_heads),
+            head_dim: heads.head_dim.max(own.heads.head_dim),
+        },
+        ..limits
+    }
 }
 
 pub(crate) fn shape_of(tensor: &Tensor) -> MatrixShape {
@@ -156,7 +174,7 @@ impl<B: EncoderOps> Tower<B> {
         let patches = spec.patches_within(context_tokens_max);
         let plan =
             network::plan(backend, &spec.layers, &files.tensors, WeightType::Stored, spec.patch_width());
-        let joiners = [&files.joiner].into_iter().chain(&files.deep);
+        let joiners = files.joiner.iter().chain(&files.deep);
         let tensors = joiners.flat_map(JoinerFiles::all).chain([&files.patch]).chain(&files.patch_bias);
         let weights: usize = tensors
             .map(|tensor| match tensor.shape.len() {
@@ -165,14 +183,22 @@ impl<B: EncoderOps> Tower<B> {
                 _ => tensor.bytes.len(),
             })
             .sum();
+        let pooled = files.pooled.iter().flat_map(PooledFiles::all);
+        let own = files.perceiver.iter().flat_map(PerceiverFiles::held);
         let held = files.learned.iter().chain(&files.given_norm).chain(&files.line_end);
+        let held = held.chain(pooled).chain(own);
         let learned: usize = held.map(|table| table.elements() * size_of::<f32>()).sum();
-        let rows = patches / spec.square_patches();
+        let rows = rows_behind(spec, patches);
         let widths = row_widths(spec).into_iter().flatten();
         let behind = widths.map(|cols| backend.buffer_bytes(BufferRole::Operand, rows, cols));
-        let behind = behind.sum::<usize>() + kept_bytes(spec, rows);
+        let mut behind = behind.sum::<usize>() + kept_bytes(spec, rows);
+        let mut perceiver = 0;
+        if let (Some(files), Some(own)) = (&files.perceiver, &spec.perceiver) {
+            perceiver = files.packed_bytes(backend);
+            behind += perceiver::buffer_bytes(backend, spec, own, patches);
+        }
         EngineMemory {
-            weights_bytes: plan.weights_bytes + (weights + learned) as u64,
+            weights_bytes: plan.weights_bytes + (weights + learned + perceiver) as u64,
             kv_bytes: 0,
             scratch_bytes: plan.scratch_bytes(backend, &limits(spec, patches)) + behind as u64,
         }
@@ -185,11 +211,16 @@ impl<B: EncoderOps> Tower<B> {
     pub fn load(mut backend: B, files: &TowerFiles, context_tokens_max: usize) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
         let patches = spec.patches_within(context_tokens_max);
-        let rows = patches / spec.square_patches();
+        let rows = rows_behind(&spec, patches);
         let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
         let patch = pack(&backend, &files.patch)?;
         let patch_bias = files.patch_bias.as_ref().map(vector).transpose()?;
-        let joiner = Joiner::load(&backend, &files.joiner)?;
+        let joiner = files.joiner.as_ref().map(|files| Joiner::load(&backend, files)).transpose()?;
+        let pooled = files.pooled.as_ref().map(|files| Pooled::load(files, &spec)).transpose()?;
+        let perceiver = match (&files.perceiver, &spec.perceiver) {
+            (Some(files), Some(own)) => Some(Perceiver::load(&backend, files, &spec, own, patches)?),
+            _ => None,
+        };
         let deep = files.deep.iter().map(|files| Joiner::load(&backend, files));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
         let mut silent = |_| ();
@@ -223,6 +254,8 @@ impl<B: EncoderOps> Tower<B> {
             patch,
             patch_bias,
             joiner,
+            perceiver,
+            pooled,
             deep,
             buffers,
             network,
@@ -233,12 +266,20 @@ impl<B: EncoderOps> Tower<B> {
 
     /// What is added to patches before the layers of where they stand.
     fn place(&mut self) -> Result<(), KernelError> {
-        let Some(learned) = self.spec.learned.filter(|learned| learned.between) else {
+        let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
+        let Some(learned) = self.spec.learned.filter(own) else {
             let out = self.network.residual();
             self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
             return Ok(());
         };
-        let numbers = self.way.layout.between(learned, &self.learned, self.spec.layers.hidden);
+        let (layout, hidden) = (&self.way.layout, self.spec.layers.hidden);
+        let numbers = match learned.between {
+            true => layout.between(learned, &self.learned, hidden),
+            false => {
+                let places = layout.nearest(learned).into_iter();
+                places.flat_map(|place| &self.learned[place * hidden..][..hidden]).copied().collect()
+            }
+        };
         let (out, branch) = self.network.residual_and_branch();
         self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, branch);
         self.backend.write_rows(out, 0, &numbers)?;
@@ -257,10 +298,11 @@ impl<B: EncoderOps> Tower<B> {
         if self.spec.reads.mean {
             patches = means(&patches, self.spec.square_patches(), self.spec.layers.hidden);
         }
-        if let Some(norm) = self.spec.reads.norm {
-            norm_all(&mut patches, &self.given_norm, norm);
+        if let Some(Given { eps, .. }) = self.spec.reads.norm {
+            norm_all(&mut patches, &self.given_norm, eps);
         }
-        let joiner = deep.map_or(&self.joiner, |index| &self.deep[index]);
+        let joiner = deep.map_or(self.joiner.as_ref(), |index| self.deep.get(index));
+        let joiner = joiner.expect("a tower without one joins nothing");
         let Buffers { squares, normed, merged, inner, given, .. } = &mut self.buffers;
         let backend = &mut self.backend;
         backend.begin(&self.way.joined)?;
@@ -285,6 +327,21 @@ impl<B: EncoderOps> Tower<B> {
         let mut given = vec![0.0; rows * self.spec.text_hidden];
         backend.read_rows(&self.buffers.given, 0, &mut given)?;
         Ok(given)
+    }
+
+    /// What the frame has become, behind its last layer.
+    fn given(&mut self) -> Result<Vec<f32>, KernelError> {
+        if self.joiner.is_some() {
+            return self.rows();
+        }
+        let hidden = self.spec.layers.hidden;
+        let mut rows = vec![0.0; self.way.all.rows() * hidden];
+        self.backend.read_rows(self.network.hidden(), 0, &mut rows)?;
+        match (&self.pooled, &mut self.perceiver) {
+            (Some(pooled), _) => Ok(pooled.vector(&rows, hidden)),
+            (None, Some(perceiver)) => perceiver.rows(&mut self.backend, &rows),
+            (None, None) => unreachable!("opening gives every tower one of the three"),
+        }
     }
 
     /// The rows of the frame that are wanted in their own order, each with what stands between the layers behind it, and the ends
@@ -328,8 +385,20 @@ impl<B: EncoderOps> Tower<B> {
     }
 }
 
+/// Rows of the text model of so many patches, at least one; a tower of vectors has that one.
+fn rows_behind(spec: &TowerSpec, patches: usize) -> usize {
+    match &spec.perceiver {
+        Some(perceiver) => perceiver.latents,
+        None if spec.pooled.is_some() => 1,
+        None => patches / spec.square_patches(),
+    }
+}
+
 /// Bytes of rows that are kept, of frames of so many at most, each of which may end a line.
 fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
+    if spec.pooled.is_some() {
+        return PICTURE_VECTORS_BYTES;
+    }
     PICTURE_ROWS_BYTES.max(2 * rows * spec.row_width() * size_of::<f32>())
 }
 
@@ -348,10 +417,10 @@ pub(crate) fn means(rows: &[f32], of: usize, width: usize) -> Vec<f32> {
 }
 
 /// Each row divided by the root of the mean of its squares, times factors.
-fn norm_all(rows: &mut [f32], factors: &[f32], norm: Given) {
+pub(super) fn norm_all(rows: &mut [f32], factors: &[f32], eps: f32) {
     for row in rows.chunks_exact_mut(factors.len()) {
         let squares: f64 = row.iter().map(|&number| f64::from(number).powi(2)).sum();
-        let scale = (1.0 / (squares / factors.len() as f64 + f64::from(norm.eps)).sqrt()) as f32;
+        let scale = (1.0 / (squares / factors.len() as f64 + f64::from(eps)).sqrt()) as f32;
         row.iter_mut().zip(factors).for_each(|(number, factor)| *number *= scale * factor);
     }
 }
@@ -420,6 +489,6 @@ impl<B: EncoderOps> Towers for Tower<B> {
             }
         }
         self.way.done = end;
-        if end < self.layers() { Ok(None) } else { self.rows().map(Some) }
+        if end < self.layers() { Ok(None) } else { self.given().map(Some) }
     }
 }

@@ -1,4 +1,5 @@
-//! SigLIP's and CLIP's layers: what Idefics3, SmolVLM, Gemma 3 and LLaVA have between patches and rows.
+//! SigLIP's and CLIP's layers: what Idefics3, SmolVLM, Gemma 3 and LLaVA have between patches and rows, and what their own texts
+//! have (`crate::encoder`).
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
@@ -11,7 +12,7 @@ use crate::spec::{
 };
 
 /// What they call their tensors, behind what the whole model calls the tower.
-pub(super) const NAMES: Names = Names {
+pub(crate) const NAMES: Names = Names {
     token_embedding: "no_tokens",
     position_embedding: "embeddings.position_embedding",
     embedding_norm: "pre_layrnorm",
@@ -29,15 +30,15 @@ pub(super) const NAMES: Names = Names {
 };
 
 /// What is taken for granted where `vision_config` does not say it.
-pub(super) struct Usual {
-    pub(super) hidden: usize,
-    pub(super) heads: usize,
-    pub(super) layers: usize,
-    pub(super) ffn: usize,
-    pub(super) patch: usize,
-    pub(super) image: usize,
-    pub(super) activation: &'static str,
-    pub(super) eps: f32,
+pub(crate) struct Usual {
+    pub(crate) hidden: usize,
+    pub(crate) heads: usize,
+    pub(crate) layers: usize,
+    pub(crate) ffn: usize,
+    pub(crate) patch: usize,
+    pub(crate) image: usize,
+    pub(crate) activation: &'static str,
+    pub(crate) eps: f32,
 }
 
 /// Idefics3's and SmolVLM's.
@@ -51,22 +52,24 @@ pub(super) const IDEFICS3: Usual = Usual {
     activation: "gelu_pytorch_tanh",
     eps: 1e-6,
 };
+/// Idefics2's.
+pub(super) const IDEFICS2: Usual = Usual { hidden: 768, heads: 12, ..IDEFICS3 };
 /// SigLIP's own.
-pub(super) const SIGLIP: Usual = Usual { hidden: 768, heads: 12, patch: 16, ..IDEFICS3 };
+pub(crate) const SIGLIP: Usual = Usual { hidden: 768, heads: 12, patch: 16, ..IDEFICS3 };
 /// CLIP's.
-pub(super) const CLIP: Usual =
+pub(crate) const CLIP: Usual =
     Usual { hidden: 768, heads: 12, activation: "quick_gelu", eps: 1e-5, ..IDEFICS3 };
 
 /// Sides in pixels, and layers over so many patches.
-pub(super) struct Vit {
+pub(crate) struct Vit {
     pub(super) patch: usize,
     pub(super) image: usize,
     /// Without a place for patches: those are the family's to count.
-    pub(super) layers: TransformerSpec,
+    pub(crate) layers: TransformerSpec,
 }
 
 /// Reads `vision_config`.
-pub(super) fn read(vision: &Config, usual: &Usual) -> Result<Vit, LoadError> {
+pub(crate) fn read(vision: &Config, usual: &Usual) -> Result<Vit, LoadError> {
     let whole = |key: &str, max, usual| Ok::<_, LoadError>(vision.count(key, max)?.unwrap_or(usual));
     let hidden = whole("hidden_size", WIDTH_MAX, usual.hidden)?;
     let heads = whole("num_attention_heads", HEADS_MAX, usual.heads)?;

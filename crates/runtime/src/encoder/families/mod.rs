@@ -3,6 +3,7 @@
 
 mod bert;
 mod deberta;
+pub(super) mod dual;
 mod gemma;
 pub(super) mod gguf;
 mod gguf_local;
@@ -90,6 +91,8 @@ const FAMILIES: &[Family] = &[
     Family { model_types: &["nomic_bert"], class: "NomicBert", experts: true, plan: nomic::plan },
     Family { model_types: &["deberta-v2"], class: "DebertaV2", experts: false, plan: deberta::plan },
     Family { model_types: &["gemma3_text"], class: "Gemma3", experts: false, plan: gemma::plan },
+    Family { model_types: &["clip"], class: "CLIP", experts: false, plan: dual::plan },
+    Family { model_types: &["siglip"], class: "Siglip", experts: false, plan: dual::plan },
 ];
 
 /// The families of encoders, by what `model_type` says.
@@ -108,8 +111,10 @@ const REFUSED: &[&str] = &[
     "lora_adaptations",
     "num_local_experts",
     "quantization_config",
-    "vision_config",
 ];
+
+/// The same of all families but those that see (`dual`).
+const SEEING: &[&str] = &["vision_config"];
 
 /// The same of all families but one (`nomic`).
 const EXPERTS: &[&str] = &["num_experts", "moe_every_n_layers"];
@@ -130,6 +135,11 @@ pub(super) fn family_of(config: &Config) -> Result<Option<&'static Family>, Load
 }
 
 impl Family {
+    /// Whether its models have a side that sees pictures.
+    pub(super) fn sees(&self) -> bool {
+        dual::CLASSES.contains(&self.class)
+    }
+
     /// Whether a class is one of the family's: `BertModel` and `BertForMaskedLM` are bert's.
     fn owns(&self, class: &str) -> bool {
         let rest = class.strip_prefix(self.class);
@@ -143,6 +153,9 @@ impl Family {
         refuse(config, REFUSED)?;
         if !self.experts {
             refuse(config, EXPERTS)?;
+        }
+        if !self.sees() {
+            refuse(config, SEEING)?;
         }
         let task = self.task(config)?;
         if let Some(class) = custom_classes(config)?.into_iter().find(|class| !self.owns(class)) {

@@ -1,0 +1,80 @@
+//! Pictures in quarters with the whole behind them, each of a size near its own: Idefics2 (`image_processing_idefics2.py`). A frame's
+//! longer side is at most so long, and then both are at least so long, whatever becomes of its shape.
+
+use crate::decode::Picture;
+use crate::error::PictureError;
+use crate::processor::{Detail, Frame, Prepared};
+use crate::resize::{Filter, resize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quarters {
+    /// Pixels of both sides at least; none where frames keep their size.
+    pub(crate) sides: Option<[u32; 2]>,
+    /// Whether there are quarters.
+    pub(crate) splits: bool,
+}
+
+impl Quarters {
+    pub(crate) fn frames_max(&self) -> usize {
+        if self.splits { 5 } else { 1 }
+    }
+
+    /// `(height, width)` of a frame. Truncations are the reference's.
+    fn size(&self, height: u32, width: u32) -> (u32, u32) {
+        let Some([shortest, longest]) = self.sides else { return (height, width) };
+        let aspect = f64::from(width) / f64::from(height);
+        let (height, width) = if width >= height && width > longest {
+            ((f64::from(longest) / aspect) as u32, longest)
+        } else if height > width && height > longest {
+            (longest, (f64::from(longest) * aspect) as u32)
+        } else {
+            (height, width)
+        };
+        (height.max(shortest), width.max(shortest))
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        picture: Picture,
+        filter: Filter,
+        detail: Detail,
+    ) -> Result<Prepared, PictureError> {
+        let (height, width) = (picture.height, picture.width);
+        let splits = match detail {
+            Detail::Own => self.splits,
+            Detail::Low => false,
+            Detail::High => true,
+        };
+        let mut pictures = Vec::with_capacity(5);
+        if splits {
+            let (down, right) = (height / 2, width / 2);
+            for (top, bottom) in [(0, down), (down, height)] {
+                for (left, end) in [(0, right), (right, width)] {
+                    pictures.push(cut(&picture, [top, bottom], [left, end]));
+                }
+            }
+        }
+        pictures.push(picture);
+        if pictures.iter().any(|part| part.width == 0 || part.height == 0) {
+            return Err(PictureError::Shape { width, height });
+        }
+        let frame = |part: Picture| {
+            let (height, width) = self.size(part.height, part.width);
+            let part = match (part.height, part.width) == (height, width) {
+                true => part,
+                false => resize(&part, width, height, filter),
+            };
+            Frame { width: part.width, height: part.height, rgb: part.rgb }
+        };
+        let parts = if splits { 2 } else { 0 };
+        let frames = pictures.into_iter().map(frame).collect();
+        Ok(Prepared { from: [height, width], frames, rows: parts, cols: parts })
+    }
+}
+
+fn cut(picture: &Picture, [top, bottom]: [u32; 2], [left, right]: [u32; 2]) -> Picture {
+    let lines = picture.rgb.chunks_exact(picture.width as usize * 3);
+    let lines = lines.skip(top as usize).take((bottom - top) as usize);
+    let rgb = lines.flat_map(|line| &line[left as usize * 3..right as usize * 3]).copied().collect();
+    Picture { width: right - left, height: bottom - top, rgb }
+}
