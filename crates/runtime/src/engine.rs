@@ -48,7 +48,7 @@ pub struct EngineConfig {
     pub kv_resident: bool,
     /// Rows of a step: prompt tokens and decoding sequences together.
     pub step_tokens_max: usize,
-    /// Of them, prompt tokens beside sequences that decode.
+    /// Of them, prompt tokens beside sequences that decode: at most, where steps have not been seen to take too long then.
     pub prefill_tokens_beside_decodes: usize,
     /// Sequences that run at once; not above `step_tokens_max`.
     pub sequences_max: usize,
@@ -61,10 +61,11 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    fn scheduler(&self) -> SchedulerConfig {
+    fn scheduler(&self, spec: &TransformerSpec) -> SchedulerConfig {
         SchedulerConfig {
             rows_max: self.step_tokens_max,
             prefill_rows_beside_decodes: self.prefill_tokens_beside_decodes,
+            rows_together: spec.together.min(self.step_tokens_max),
             sequences_max: self.sequences_max,
             context_tokens_max: self.context_tokens_max,
             speculation: self.speculation,
@@ -92,7 +93,7 @@ impl EngineConfig {
     /// The largest step.
     fn step_limits(&self, spec: &TransformerSpec) -> StepLimits {
         let limits = spec.step_limits(self.step_tokens_max, self.sequences_max, self.context_tokens_max);
-        let logit_rows = if limits.logit_rows == 0 { 0 } else { self.scheduler().logit_rows() };
+        let logit_rows = if limits.logit_rows == 0 { 0 } else { self.scheduler(spec).logit_rows() };
         StepLimits { logit_rows, ..limits }
     }
 }
@@ -182,7 +183,7 @@ pub struct Engine<B: Backend> {
     draft_model: Option<DraftModel<B>>,
     pictures: Option<Pictures>, // what sees, and who waits for it
     kept: Option<Kept>,         // where blocks are that have left the cache
-    waited: Option<Waited>,     // the last step that the last call waited for, where all of it decodes
+    waited: Option<Waited>,     // the last step that the last call waited for
 }
 
 /// A step that was submitted.
@@ -196,6 +197,7 @@ struct Flight {
 #[derive(Clone, Copy)]
 struct Waited {
     rows: usize,
+    prompt_rows: usize, // of them, those of sequences that do not decode
     sequences: usize,
     drafting: Drafting,
 }
@@ -235,7 +237,7 @@ impl<B: Backend> Engine<B> {
             kv: backend.kv(&config.kv_spec(decoder.spec()))?,
             pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room)
                 .with_states(decoder.spec().states_of(config.sequences_max)),
-            scheduler: Scheduler::new(config.scheduler()),
+            scheduler: Scheduler::new(config.scheduler(decoder.spec())),
             step: Step::of_windows(decoder.spec().kv_groups().windows),
             flight: None,
             drawn: Vec::new(),
@@ -341,8 +343,8 @@ impl<B: Backend> Engine<B> {
         self.backend.wait(ticket, &mut self.drawn)?;
         let decodes = |part: &Part| matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows);
         let rows = parts.iter().map(|part| part.rows).sum();
-        let waited = Waited { rows, sequences: parts.len(), drafting };
-        self.waited = parts.iter().all(decodes).then_some(waited);
+        let prompt_rows = parts.iter().filter(|part| !decodes(part)).map(|part| part.rows).sum();
+        self.waited = Some(Waited { rows, prompt_rows, sequences: parts.len(), drafting });
         let (backend, decoder) = (&self.backend, &self.decoder);
         let mut hidden = Hidden {
             embedder: &self.embedder,
@@ -355,10 +357,18 @@ impl<B: Backend> Engine<B> {
         Ok(())
     }
 
-    /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted, and no more.
+    /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted and how much of
+    /// a prompt goes beside what decodes, and no more.
     pub fn took(&mut self, seconds: f32) {
-        let Some(Waited { rows, sequences, drafting }) = self.waited else { return };
+        let Some(Waited { rows, prompt_rows, sequences, drafting }) = self.waited else { return };
+        if self.unseen() > 0 {
+            return; // a piece of a picture may have been seen beside it
+        }
         match drafting {
+            Drafting::Idle if prompt_rows > 0 => {
+                self.scheduler.took_with_prompts(prompt_rows, rows - prompt_rows, seconds);
+            }
+            _ if prompt_rows > 0 => {}
             Drafting::Idle => self.scheduler.took(rows, (rows > sequences).then_some(false), seconds),
             Drafting::Drafted => self.scheduler.took(rows, Some(true), seconds),
             // What was computed has nothing to do with its rows.

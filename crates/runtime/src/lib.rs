@@ -32,6 +32,7 @@ mod opened;
 pub mod output;
 pub mod overflow;
 pub mod overrides;
+mod pace;
 pub mod pytorch;
 pub mod quantise;
 mod regular;

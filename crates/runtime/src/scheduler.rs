@@ -22,6 +22,7 @@ use crate::{
     kv::{BlockHash, BlockPool},
     limits::EXTRA_LOGIT_ROWS,
     output::Hidden,
+    pace::Pace,
     sequence::{Outcome, Sequence, Within},
     speculation::{Asked, Rates, RowCost, Speculation},
     step::{Part, Step, Yields},
@@ -35,6 +36,8 @@ pub struct SchedulerConfig {
     pub rows_max: usize,
     /// Rows that prompts may take of a step that also decodes: what bounds the time between two tokens.
     pub prefill_rows_beside_decodes: usize,
+    /// Rows of a prompt that one step computes or none, at most; not above those.
+    pub rows_together: usize,
     /// Sequences that run at once.
     pub sequences_max: usize,
     /// Prompt and completion of one sequence; its blocks fit the pool.
@@ -106,7 +109,8 @@ pub struct Scheduler {
     counters: Counters,
     row_cost: RowCost,
     model_cost: RowCost, // of rows that a model drafts, its own time included
-    rates: Rates,        // of drafts, as completions have found them that have ended
+    pace: Pace,
+    rates: Rates, // of drafts, as completions have found them that have ended
 }
 
 impl Scheduler {
@@ -124,6 +128,7 @@ impl Scheduler {
             counters: Counters::default(),
             row_cost: RowCost::default(),
             model_cost: RowCost::default(),
+            pace: Pace::default(),
             rates: Rates::default(),
         }
     }
@@ -217,6 +222,14 @@ impl Scheduler {
         }
     }
 
+    /// A step took so long that had so many rows of prompts, and others that decoded.
+    pub fn took_with_prompts(&mut self, prompt_rows: usize, others: usize, seconds: f32) {
+        let others_s = if others > 0 { self.row_cost.seconds(others) } else { Some(0.0) };
+        if let Some(others_s) = others_s {
+            self.pace.took(prompt_rows, others_s, seconds);
+        }
+    }
+
     /// A model drafts whose steps take this share of the large one's.
     pub fn expect_drafts(&mut self, share: f64) {
         self.model_cost = RowCost::of_drafting(share);
@@ -278,7 +291,10 @@ impl Scheduler {
         logits -= drafts;
         let mut rows = self.config.rows_max - decodes - drafts;
         if decodes > 0 {
-            rows = rows.min(self.config.prefill_rows_beside_decodes);
+            let SchedulerConfig { prefill_rows_beside_decodes: most, rows_together, .. } = self.config;
+            let wait = self.running.len() + self.waiting.len() - decodes;
+            let paced = self.pace.rows(self.row_cost.seconds(decodes), decodes, wait, most);
+            rows = rows.min(paced.max(rows_together));
         }
         self.schedule_prefills(&mut rows, &mut logits, pool);
         self.admit(rows, logits, pool, events);

@@ -33,6 +33,7 @@ impl Bench {
         let mut config = SchedulerConfig {
             rows_max: 64,
             prefill_rows_beside_decodes: 32,
+            rows_together: 1,
             sequences_max: 8,
             context_tokens_max: blocks * BLOCK_TOKENS,
             speculation: Speculation::Off,

@@ -1,5 +1,5 @@
 //! What a row more costs a step, learned from how long steps took. Whoever runs the engine has a clock and says so
-//! ([`Engine::took`](crate::engine::Engine::took)); nothing that is drawn depends on it, only what is drafted.
+//! ([`Engine::took`](crate::engine::Engine::took)); nothing that is drawn depends on it, only what is drafted and how prompts are cut.
 
 /// What a row more adds to a step of one row, as a share of what that takes, before steps of different sizes have been timed.
 const ROW_EXPECTED: f64 = 0.25;
@@ -72,6 +72,12 @@ impl RowCost {
             (self.rows_by_seconds + EXPECTED_WEIGHT * expected) / (self.rows_squared + EXPECTED_WEIGHT);
         let slope = slope.clamp(0.0, self.seconds / self.rows);
         (self.seconds - slope * self.rows, slope)
+    }
+
+    /// What a step of so many rows should take, once some have been timed.
+    pub fn seconds(&self, rows: usize) -> Option<f64> {
+        let (fixed, slope) = (self.steps > 0.0).then(|| self.line())?;
+        Some(fixed + slope * rows as f64)
     }
 
     /// How likely a drafted token must be to pay for its row, in a step that decodes so many sequences: what the row adds to the
