@@ -14,6 +14,7 @@ mod overflow;
 mod overrides;
 mod pictures;
 mod pulls;
+mod seeing;
 mod sounds;
 mod speaking;
 mod speech;
