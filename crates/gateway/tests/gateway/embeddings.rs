@@ -256,7 +256,6 @@ async fn what_is_wrong_is_named_and_the_engine_never_hears_of_it() {
         (json!({"input": "x", "user": 5}), "user", "string"),
         (json!({"input": "x", "model": 5}), "model", "string"),
         (json!({"input": "x", "model": ""}), "model", "empty"),
-        (json!({"input": "x", "messages": []}), "messages", "not supported"),
         (json!({"input": "x", "late_chunking": true}), "late_chunking", "not supported"),
         (json!({"input": "x", "modality": "audio"}), "modality", "text"),
         (json!({"input": "x", "inputs": "x"}), "inputs", "unknown"),

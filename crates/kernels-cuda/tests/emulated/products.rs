@@ -1,5 +1,7 @@
 //! Products with matrices: which of the kernels computes them is nobody's business but theirs.
 
+use std::slice::from_ref;
+
 use half::{bf16, f16};
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
@@ -57,8 +59,13 @@ fn kernels_of_products_agree_to_the_bit() {
     let f16s = (DType::F16, stored(&|value| f16::from_f32(value).to_le_bytes().to_vec()));
     let bf16s = (DType::BF16, stored(&|value| bf16::from_f32(half(value)).to_le_bytes().to_vec()));
     let bytes = (DType::Q8_0, weights.chunks(32).flat_map(codes).collect());
-    let stacks: [&[(DType, Vec<u8>)]; 5] =
-        [&[f32s.clone()], &[bf16s.clone()], &[f16s.clone()], &[f32s, bf16s], &[bytes, f16s]];
+    let stacks: [&[(DType, Vec<u8>)]; 5] = [
+        from_ref(&f32s),
+        from_ref(&bf16s),
+        from_ref(&f16s),
+        &[f32s.clone(), bf16s.clone()],
+        &[bytes, f16s.clone()],
+    ];
     for matrices in stacks {
         let outputs = OUTPUTS * matrices.len();
         let all = products(&card, matrices, &x);

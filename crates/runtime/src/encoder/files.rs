@@ -107,7 +107,7 @@ impl EncoderFiles {
             Task::MaskedLm => spec.head.masked_lm().map(|_| Head::MaskedLm),
             Task::Encoder => None,
         };
-        let words = huggingface::read_config(directory, "tokenizer_config.json")?;
+        let words = huggingface::tokenizer_config(directory)?;
         let vectors = dual::vectors(config, words.as_ref(), spec.hidden)?;
         let embedding =
             vectors.map(|vectors| with_projection(&mut found, vectors, spec.hidden)).transpose()?;

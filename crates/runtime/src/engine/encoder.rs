@@ -243,7 +243,7 @@ impl<B: EncoderOps> EncoderEngine<B> {
             let next = self
                 .waiting
                 .iter()
-                .find(|(_, waiting)| !held.contains(&waiting.job) && !(waits && waiting.is_picture()));
+                .find(|(_, waiting)| !(held.contains(&waiting.job) || waits && waiting.is_picture()));
             let Some((&order, waiting)) = next else { break };
             let (tokens, is_picture) = (waiting.input.tokens.len(), waiting.is_picture());
             if !is_picture && self.batch.rows() > 0 && self.batch.rows() + tokens > self.config.step_tokens {

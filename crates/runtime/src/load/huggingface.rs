@@ -149,8 +149,8 @@ pub(crate) fn text_files(
     Ok(text)
 }
 
-/// The settings of a directory's tokenizer.
-fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
+/// What is read of the settings of a directory's tokenizer.
+pub(crate) fn tokenizer_config(directory: &Path) -> Result<Option<Value>, LoadError> {
     let path = directory.join("tokenizer_config.json");
     let kind = match directory.join("tokenizer.json").exists() {
         true => TextFile::TokenizerSettings,

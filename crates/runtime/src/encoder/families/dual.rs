@@ -88,7 +88,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
 /// `words` is `tokenizer_config.json`.
 pub(in crate::encoder) fn vectors(
     config: &Config,
-    words: Option<&Config>,
+    words: Option<&Value>,
     hidden: usize,
 ) -> Result<Option<Vectors>, LoadError> {
     let Some(is_clip) = is_clip(config)? else { return Ok(None) };
