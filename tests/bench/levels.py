@@ -3,7 +3,7 @@ restart, what a client that leaves gives back, and whether a file may be replace
 
     python tests/bench/levels.py --engine target/release/hanzo-engine --model FILE.gguf [--llama-server PATH] [--rounds 5] [--only ready,chat,leave,replace]
 
-ready: from starting the program to an answer of /health, and the resident set then, of it and of its workers' processes; of llama-server on the
+ready: from starting the program to an answer of /ready (of /health where that is not known), and the resident set then, of it and of its workers' processes; of llama-server on the
 same file in turns, where --llama-server is given. chat: a history of 1,500 tokens and ten turns of 32 tokens asked and 32 answered, the time to the
 first token of each turn; then the same tenth turn again after a restart with the disk cache, and after a restart with every tenth of its files
 damaged. leave: from closing a stream's connection to as many free KV blocks as before. replace: the model's file is replaced by renaming while
@@ -32,11 +32,14 @@ def free_port():
 
 
 def ready(port):
-    """Whether the server says that its model answers."""
+    """Whether the server says that its model answers: /ready does, and /health of servers that have none."""
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
+        statuses = []
+        for path in ("/ready", "/health"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", path)
+            statuses.append(connection.getresponse().status)
+        return 200 in (statuses if statuses[0] == 404 else statuses[:1])
     except OSError:
         return False
 
@@ -106,7 +109,7 @@ def stream(port, prompt, tokens, on_event=None):
 
 def metric(admin, pattern):
     text = urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics").read().decode()
-    return sum(float(value) for value in re.findall(pattern + r" (\S+)$", text, re.M))
+    return sum(float(value) for value in re.findall("^" + pattern + r" (\S+)$", text, re.M))
 
 
 def show(name, values, unit, scale=1.0):
