@@ -140,6 +140,31 @@ impl Bench {
 }
 
 #[test]
+fn a_prompt_takes_as_long_of_a_step_as_those_who_decode() {
+    // A row of a prompt takes a tenth of a step that decodes one sequence: what the first prompt beside it has of a step, and what
+    // all have when five more wait.
+    let beside = |rows_together: usize| {
+        let mut bench = Bench::new(64, |config| config.rows_together = rows_together);
+        bench.submit(1, 10, 40, |_| ());
+        assert_eq!(bench.step(), [10]);
+        bench.scheduler.took_with_prompts(10, 0, 0.010);
+        for _ in 0..20 {
+            assert_eq!(bench.step(), [1]);
+            bench.scheduler.took(1, None, 0.010);
+        }
+        bench.submit(2, 100, 20, |_| ());
+        let one = bench.step();
+        (3..8).for_each(|id| bench.submit(id, 100, 20, |_| ()));
+        (one, bench.step())
+    };
+    let (one, more) = beside(1);
+    assert!(one[0] == 1 && one.len() == 2 && (9..=10).contains(&one[1]), "{one:?}");
+    assert_eq!(more, [1, 32], "as much as a prompt may take");
+    // What is computed in one step or not at all has its place.
+    assert_eq!(beside(32).0, [1, 32]);
+}
+
+#[test]
 fn decodes_first_then_prompts_within_the_budget() {
     let mut bench = Bench::new(64, |_| ());
     bench.submit(1, 10, 20, |_| ());
