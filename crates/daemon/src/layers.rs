@@ -2,8 +2,8 @@
 //! of sampling, stop strings, the context, a system prompt, first messages. A request's own values go before them.
 //! They go before what the weights' file says, because who packed the file knew it.
 //!
-//! The template of such a package is in Go's language and is kept for show: prompts are made by the file's own. One in Jinja, of a
-//! model that was made here, goes before the file's.
+//! The template of such a package is in Go's language: prompts are made by the file's own, and by the package's, translated, where the
+//! file has none. That of a model that was made here is Jinja, translated where it was not, and goes before the file's.
 
 use hanzo_engine_runtime::{
     Opened, SamplingParams,
@@ -11,7 +11,7 @@ use hanzo_engine_runtime::{
     limits::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX},
     load::GenerationDefaults,
     sampler::Mirostat,
-    template::ChatTemplate,
+    template::{ChatTemplate, go},
 };
 use hanzo_engine_store::SideTexts;
 use serde_json::{Map, Value};
@@ -54,8 +54,16 @@ pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
     });
     let system = texts.system.clone().filter(|system| !system.trim().is_empty());
     opened.text_files_mut().opening = Opening { system, messages };
-    if let Some(template) = texts.template.as_ref().filter(|text| is_jinja(text)) {
-        opened.text_files_mut().chat_template = Some(template.clone());
+    let has_own = opened.text_files().chat_template.is_some();
+    match &texts.template {
+        Some(template) if is_jinja(template) => {
+            opened.text_files_mut().chat_template = Some(template.clone());
+        }
+        Some(template) if !has_own && go::is_go(template) => match go::to_jinja(template) {
+            Ok(jinja) => opened.text_files_mut().chat_template = Some(jinja),
+            Err(error) => left_out.push(format!("template ({error})")),
+        },
+        _ => {}
     }
     if !left_out.is_empty() {
         let model = &opened.info().name;
@@ -70,14 +78,8 @@ pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
 pub(crate) fn changed(base: SideTexts, asked: Changes) -> Result<SideTexts, Error> {
     let Changes { system, params, messages: before, license, template } = asked;
     let mut texts = base;
-    if let Some(text) = template.as_deref().filter(|text| !text.trim().is_empty()) {
-        if !is_jinja(text) {
-            let reason = "is in Go's language, or in none: chat templates are written in Jinja here, with {% … %}; left out, the one in the model's files is used";
-            return Err(Error::field("template", reason));
-        }
-        let read = ChatTemplate::new(text, "", "", "template");
-        read.map_err(|error| Error::field("template", error.to_string()))?;
-    }
+    let template =
+        template.map(|text| if text.trim().is_empty() { Ok(text) } else { jinja(text) }).transpose()?;
     if let Some(params) = params {
         let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
         let Some(own) = read(&params) else {
@@ -122,6 +124,26 @@ pub(crate) struct Changes {
     pub(crate) messages: Option<String>,
     pub(crate) license: Option<String>,
     pub(crate) template: Option<String>,
+}
+
+/// A template as Jinja: as it is, or translated from Go's language.
+fn jinja(text: String) -> Result<String, Error> {
+    if !is_jinja(&text) && !go::is_go(&text) {
+        let reason = "has neither {% … %}, as Jinja, nor {{ … }}, as Go's language; left out, the one in the model's files is used";
+        return Err(Error::field("template", reason));
+    }
+    let text = if is_jinja(&text) {
+        text
+    } else {
+        // What is not translated is not guessed: the model would be asked in other words than its maker's.
+        let translated = go::to_jinja(&text);
+        translated.map_err(|error| {
+            Error::field("template", format!("as one in Go's language, because it has no {{% … %}}: {error}"))
+        })?
+    };
+    let read = ChatTemplate::new(&text, "", "", "template");
+    read.map_err(|error| Error::field("template", error.to_string()))?;
+    Ok(text)
 }
 
 /// Whether a template is in Jinja: in Go's language nothing is written so.
@@ -319,6 +341,42 @@ mod tests {
             assert_eq!(taken(broken), before, "{broken:?}");
         }
         assert_eq!(taken("{\"stop\":\"one\"}").0.stop, ["one"]);
+    }
+
+    #[test]
+    fn a_template_in_gos_language_becomes_jinja() {
+        let made = |template: &str| {
+            let asked = Changes { template: Some(template.to_owned()), ..Changes::default() };
+            changed(SideTexts::default(), asked)
+                .map(|texts| texts.template)
+                .map_err(|error| error.to_string())
+        };
+        let go = "{{ if .System }}{{ .System }}\n{{ end }}{{ .Prompt }}<a>";
+        let jinja = made(go).unwrap().unwrap();
+        assert!(jinja.contains("{%") && jinja.contains("'<a>'"), "{jinja}");
+        assert_eq!(made("{% if x %}{% endif %}").unwrap().as_deref(), Some("{% if x %}{% endif %}"));
+        assert_eq!(made(" \n"), Ok(None));
+        for (wrong, said) in [
+            ("plain", "has neither"),
+            ("{{ .Nothing }}", ".Nothing: no field of a conversation"),
+            ("a\n{{ template \"x\" }}", "line 2: template: templates that use others"),
+            ("{% if %}", "syntax error"),
+        ] {
+            let error = made(wrong).unwrap_err();
+            assert!(error.starts_with("template: ") && error.contains(said), "{error}");
+        }
+        // A package's own is in the place of none alone.
+        let applied = |own: Option<&str>, template: &str| {
+            let mut opened = Source::Demo.open().unwrap();
+            opened.text_files_mut().chat_template = own.map(str::to_owned);
+            apply(&SideTexts { template: Some(template.to_owned()), ..Default::default() }, &mut opened);
+            opened.text_files().chat_template.clone()
+        };
+        assert_eq!(applied(Some("own"), go).as_deref(), Some("own"));
+        assert_eq!(applied(Some("own"), &jinja).as_deref(), Some(jinja.as_str()));
+        assert_eq!(applied(None, go).as_deref(), Some(jinja.as_str()));
+        assert_eq!(applied(None, "{{ .Nothing }}"), None);
+        assert_eq!(applied(None, "plain"), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod eval;
 mod expressions;
 mod filters;
 mod format;
+pub mod go;
 mod json;
 mod lexer;
 mod looping;
