@@ -13,14 +13,18 @@ mod groups;
 mod store;
 mod tables;
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups};
 use sha2::{Digest, Sha256};
 
+use crate::limits::FOUND_RUN_BLOCKS_MIN;
 pub use groups::{KvRoom, groups_of};
 pub use store::{BlockName, BlockStore, KeptBlock};
-pub use tables::BlockTables;
+pub use tables::{BlockTables, Found};
 
 /// Name of a full block: of its tokens and everything before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +54,20 @@ impl BlockHash {
         name.copy_from_slice(&sha.finalize()[..16]);
         BlockHash(name)
     }
+}
+
+/// The runs of names from `first` on that are there, of those that are long enough.
+fn runs(hashes: &[BlockHash], first: usize, is_there: impl Fn(&BlockHash) -> bool) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let mut at = first;
+    while at < hashes.len() {
+        let length = hashes[at..].iter().take_while(|hash| is_there(hash)).count();
+        if length >= FOUND_RUN_BLOCKS_MIN {
+            runs.push(at..at + length);
+        }
+        at += length + 1;
+    }
+    runs
 }
 
 /// End of a list.
@@ -239,18 +257,44 @@ impl BlockPool {
         found
     }
 
+    /// Whether what is there behind a block that is missing is of use once that is computed: where a row sees all that is
+    /// before it, which is then there. What a window has left is not.
+    pub fn goes_on_behind(&self) -> bool {
+        self.share && self.groups() == 1 && self.room.keeps_all(0)
+    }
+
+    /// The runs of blocks that are there behind the first that is not, in order, each worth the step that ends before it.
+    pub fn find_behind(&self, hashes: &[BlockHash], prefix: usize) -> Vec<Range<usize>> {
+        if !self.goes_on_behind() || prefix >= hashes.len() {
+            return Vec::new();
+        }
+        runs(hashes, prefix + 1, |hash| self.index[0].contains_key(hash))
+    }
+
     /// What is missing of a longer prefix than is there, where `kept` says which blocks could be got: none where there is no
-    /// longer one, or no room for it.
+    /// longer one, or no room for it. With `behind` also of what comes behind blocks that are not to be had, where that is of
+    /// use.
     pub fn missing(
         &self,
         hashes: &[BlockHash],
         kept: &impl Fn(usize, &BlockHash) -> bool,
+        behind: bool,
     ) -> Vec<(usize, BlockHash)> {
         let (here, _) = self.find_prefix(hashes);
         if !self.share || here == hashes.len() {
             return Vec::new();
         }
         let is_here = |group: usize, hash: &BlockHash| self.index[group].contains_key(hash);
+        if behind && self.goes_on_behind() {
+            let is_there = |hash: &BlockHash| is_here(0, hash) || kept(0, hash);
+            let first = hashes[here..].iter().take_while(|hash| is_there(hash)).count();
+            let runs = runs(hashes, here + first, is_there);
+            let useful = (here..here + first).chain(runs.into_iter().flatten());
+            let missing =
+                useful.map(|index| (0, hashes[index])).filter(|(group, hash)| !is_here(*group, hash));
+            // The beginning is of use by itself.
+            return missing.take(self.free).collect();
+        }
         let found = self.longest(hashes, &|group, hash| is_here(group, hash) || kept(group, hash));
         if found <= here {
             return Vec::new();

@@ -227,3 +227,7 @@ pub const PATCHES_MAX: usize = 1 << 14;
 pub const PICTURE_ROWS_BYTES: usize = 32 << 20;
 /// Bytes of pictures' vectors that are kept by a model whose pictures become vectors.
 pub const PICTURE_VECTORS_BYTES: usize = 1 << 20;
+
+/// Blocks of a prompt that must be found in a row behind one that was not, or they are computed with it: where they begin a step
+/// ends that could have gone on.
+pub const FOUND_RUN_BLOCKS_MIN: usize = 4;

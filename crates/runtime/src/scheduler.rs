@@ -189,9 +189,10 @@ impl Scheduler {
         }
     }
 
-    /// Names of the blocks that a job which waits would share.
-    pub fn shareable(&self, job: JobId) -> Option<&[BlockHash]> {
-        self.waiting.values().find(|sequence| sequence.job == job).map(Sequence::shareable)
+    /// Names of the blocks that a job which waits would share, and whether also behind one that is not there.
+    pub fn shareable(&self, job: JobId) -> Option<(&[BlockHash], bool)> {
+        let sequence = self.waiting.values().find(|sequence| sequence.job == job)?;
+        Some((sequence.shareable(), sequence.goes_on_behind()))
     }
 
     /// Lets a job's sequences wait for blocks, or wait for them no more.
@@ -362,7 +363,7 @@ impl Scheduler {
             let mut sequence = self.waiting.remove(&order).expect("next_to_enter just saw it");
             self.displaced -= usize::from(sequence.has_begun());
             self.counters.prefix_hit_tokens += sequence.enter(pool, events) as u64;
-            self.line.begin(order, sequence.remaining());
+            self.line.begin(order, sequence.uncomputed());
             self.line.leave(sequence.job);
             self.line.run(sequence.job);
             sequence.schedule_prompt(&mut rows, &mut logits, pool);

@@ -5,7 +5,7 @@
 mod drafts;
 mod names;
 
-use std::{mem, sync::Arc};
+use std::{mem, ops::Range, sync::Arc};
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, Sampled};
 
@@ -49,14 +49,15 @@ pub struct Sequence {
     media: Arc<[MediaSpan]>, // of the prompt
     adapter: Option<Arc<LoadedAdapter>>,
     shift: Option<ContextShift>,
-    skips_cache: bool,  // nothing that is cached is of use to it
-    assumed: usize,     // tokens after `tokens` that are drawn in steps nobody has waited for yet
-    draw: u32,          // of the last of them in its step
-    draft: Vec<u32>,    // tokens after those, which may be drawn in the step that is made or under way
-    proposed: Vec<u32>, // what a model says may follow `tokens`, for the step that is made next
-    logits: usize,      // rows with logits in the step that is made
-    waits: bool,        // the step under way drafts or scores for it, and must be settled before the next
-    computed: usize,    // tokens whose keys and values are in the cache, or will be before the next step
+    skips_cache: bool,         // nothing that is cached is of use to it
+    assumed: usize,            // tokens after `tokens` that are drawn in steps nobody has waited for yet
+    draw: u32,                 // of the last of them in its step
+    draft: Vec<u32>,           // tokens after those, which may be drawn in the step that is made or under way
+    proposed: Vec<u32>,        // what a model says may follow `tokens`, for the step that is made next
+    logits: usize,             // rows with logits in the step that is made
+    waits: bool, // the step under way drafts or scores for it, and must be settled before the next
+    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
+    behind: Vec<Range<usize>>, // blocks that it found and has not come to yet, the next of them last
     tables: BlockTables,
     root: BlockHash,             // what is before the first of `hashes`
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
@@ -163,6 +164,7 @@ impl Sequence {
             logits: 0,
             waits: false,
             computed: 0,
+            behind: Vec::new(),
             tables: BlockTables::default(),
             root,
             hashes,
@@ -176,6 +178,21 @@ impl Sequence {
     /// Tokens that must still go through the model before the next one can be drawn; at least 1.
     pub fn remaining(&self) -> usize {
         self.len() - self.computed
+    }
+
+    /// Of them, those that are not in the cache: what lies behind those may be.
+    pub fn uncomputed(&self) -> usize {
+        self.remaining() - self.found_behind()
+    }
+
+    /// Tokens that it found behind such as it has to compute, and has not come to yet.
+    fn found_behind(&self) -> usize {
+        self.behind.iter().map(Range::len).sum::<usize>() * BLOCK_TOKENS
+    }
+
+    /// Whether it may begin to compute, or go on, wherever a block begins.
+    pub fn goes_on_behind(&self) -> bool {
+        !self.media.iter().any(|span| span.mutual)
     }
 
     /// Tokens it has, known or not.
@@ -208,7 +225,10 @@ impl Sequence {
     /// Schedules as many rows of its prompt as there are left, where so many rows of all, and so many with the logits of known
     /// tokens, may be in the step; both are counted down. False where there is no block for a single one.
     pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) -> bool {
-        let wanted = media::whole_rows(&self.media, self.computed, self.remaining().min(*rows));
+        // What it has found is not computed.
+        let until_found = self.behind.last().map(|run| run.start * BLOCK_TOKENS - self.computed);
+        let wanted = self.remaining().min(*rows).min(until_found.unwrap_or(usize::MAX));
+        let wanted = media::whole_rows(&self.media, self.computed, wanted);
         let room = self.grow(wanted, pool);
         let mut scheduled = media::whole_rows(&self.media, self.computed, room);
         if scheduled == 0 {
@@ -288,6 +308,8 @@ impl Sequence {
     pub fn check(&self, pool: &BlockPool) {
         self.tables.check(pool, self.computed);
         assert!(self.published * BLOCK_TOKENS <= self.computed, "a block can be found that is not computed");
+        let is_ahead = |run: &Range<usize>| run.start * BLOCK_TOKENS > self.computed;
+        assert!(self.behind.iter().all(is_ahead), "what was found is computed");
     }
 
     /// The slot of the adapter it is computed with.
@@ -379,24 +401,27 @@ impl Sequence {
     pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
         debug_assert!(self.computed == 0 && self.assumed == 0);
         let mut tables = mem::take(&mut self.tables);
-        let shared = tables.enter(pool, self.shareable(), self.tokens.len());
+        let found = tables.enter(pool, self.shareable(), self.tokens.len(), self.goes_on_behind());
         self.tables = tables;
-        self.computed = shared * BLOCK_TOKENS;
-        self.published = shared;
+        self.computed = found.prefix * BLOCK_TOKENS;
+        self.published = found.prefix;
+        self.behind = found.behind;
+        self.behind.reverse();
         self.turn = Turn { began: self.tokens.len(), recomputed: 0 };
         if self.started {
-            self.turn.recomputed = self.remaining();
+            self.turn.recomputed = self.uncomputed();
         } else {
             self.started = true;
-            let cached_tokens = self.computed as u32;
+            let cached = self.computed + self.found_behind();
+            let cached_tokens = cached as u32;
             match &mut self.purpose {
                 Purpose::Generate(generation) => generation.start(cached_tokens),
                 // One is enough for a job of thousands.
-                Purpose::Read(_) if self.choice > 0 => return self.computed,
+                Purpose::Read(_) if self.choice > 0 => return cached,
                 Purpose::Read(_) => {}
             }
             self.emit(events, EventKind::Started { cached_tokens });
-            return self.computed;
+            return cached;
         }
         0
     }
@@ -411,6 +436,7 @@ impl Sequence {
     /// Gives all blocks back. What was computed is computed again when it runs next, unless it is still found.
     pub fn leave(&mut self, pool: &mut BlockPool) {
         self.tables.leave(pool);
+        self.behind.clear();
         self.computed = 0;
         self.published = 0;
         self.scheduled = 0;
@@ -428,6 +454,7 @@ impl Sequence {
     pub fn assume(&mut self, first: u32, pool: &mut BlockPool) -> u32 {
         self.computed += mem::take(&mut self.scheduled) - self.draft.len();
         self.publish(pool);
+        self.pass_found();
         let logits = mem::take(&mut self.logits) as u32;
         let draws = matches!(&self.purpose, Purpose::Generate(generation) if generation.draws());
         let draws = draws && self.computed == self.len();
@@ -437,6 +464,14 @@ impl Sequence {
         }
         self.waits = logits > u32::from(draws) || self.computed == self.len();
         logits
+    }
+
+    /// Goes over what it has found, where it has come to that.
+    fn pass_found(&mut self) {
+        if let Some(run) = self.behind.pop_if(|run| run.start * BLOCK_TOKENS == self.computed) {
+            self.computed = run.end * BLOCK_TOKENS;
+            self.published = run.end;
+        }
     }
 
     /// Takes what came of its logits in the step that ran, `scores` of known tokens first: log probabilities of its

@@ -242,7 +242,7 @@ impl<B: Backend> DraftModel<B> {
             }
             self.begun.extend(hashes.get(found));
             let mut tables = BlockTables::default();
-            let shared = tables.enter(&mut self.pool, hashes, tokens.len());
+            let shared = tables.enter(&mut self.pool, hashes, tokens.len(), false).prefix;
             self.drafted.insert(order, Drafted::new(tables, shared, self.rates));
         }
         let drafted = self.drafted.get_mut(&order).expect("it was put there where it was not");

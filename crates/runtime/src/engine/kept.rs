@@ -51,13 +51,13 @@ impl Kept {
         }
     }
 
-    /// A block has come, or is not to be had: then who waits for it makes do with what there is.
-    fn came(&mut self, name: &BlockName, found: bool) {
+    /// A block has come, or is not to be had. Where that `ends` it, who waits for it makes do with what there is.
+    fn came(&mut self, name: &BlockName, ends: bool) {
         self.asked.remove(name);
         for fetch in &mut self.fetches {
             let before = fetch.waits.len();
             fetch.waits.retain(|waits| waits != name);
-            if !found && fetch.waits.len() < before {
+            if ends && fetch.waits.len() < before {
                 fetch.wanted.clear();
             }
         }
@@ -90,9 +90,9 @@ impl<B: Backend> Engine<B> {
     /// Has what is kept of a job's prompt, and not in the cache, be fetched.
     pub(super) fn fetch_prefix(&mut self, job: &Job) {
         let Some(kept) = &mut self.kept else { return };
-        let Some(hashes) = self.scheduler.shareable(job.id) else { return };
+        let Some((hashes, behind)) = self.scheduler.shareable(job.id) else { return };
         let has = |group: usize, hash: &_| kept.store.has(&BlockName::new(group, *hash));
-        let missing = self.pool.missing(hashes, &has);
+        let missing = self.pool.missing(hashes, &has, behind);
         if missing.is_empty() {
             return;
         }
@@ -115,7 +115,8 @@ impl<B: Backend> Engine<B> {
         while let Some(block) = self.kept.as_mut().and_then(|kept| kept.store.answer()) {
             let (group, hash) = (usize::from(block.name.group), block.name.hash());
             let wanted = block.found && group < self.pool.groups() && !self.pool.has(group, &hash);
-            let mut found = block.found;
+            // What lies behind one that is not to be had may be of use, if there is room.
+            let mut ends = !block.found && !self.pool.goes_on_behind();
             if wanted {
                 match self.pool.take(group) {
                     Some(id) => {
@@ -125,12 +126,12 @@ impl<B: Backend> Engine<B> {
                         self.pool.set_kept(id);
                         self.pool.release(id);
                     }
-                    None => found = false,
+                    None => ends = true,
                 }
             }
             let Some(kept) = &mut self.kept else { break };
-            kept.fetched += u64::from(wanted && found);
-            kept.came(&block.name, found);
+            kept.fetched += u64::from(wanted && !ends);
+            kept.came(&block.name, ends);
             kept.store.recycle(block.bytes);
         }
         let Some(kept) = &mut self.kept else { return Ok(()) };

@@ -5,13 +5,22 @@ use std::ops::Range;
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
 
-use super::{BlockHash, BlockPool};
+use super::{BlockHash, BlockPool, NONE};
 
 /// See the module. Empty as long as the sequence does not run.
 #[derive(Debug, Default)]
 pub struct BlockTables {
     groups: Vec<Table>,
     state: Option<u32>, // in layers that keep one, while it runs
+}
+
+/// What a sequence found of its tokens when it entered, in blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Its beginning.
+    pub prefix: usize,
+    /// What it holds behind blocks that it lacks, in order: of use to it when it gets there.
+    pub behind: Vec<Range<usize>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,7 +37,8 @@ impl Table {
 }
 
 impl BlockTables {
-    /// Free blocks that [`BlockTables::enter`] would use up.
+    /// Free blocks that [`BlockTables::enter`] would use up, at most: what it finds behind the prefix, and others hold, is
+    /// counted as if it were not there.
     pub fn needed(pool: &BlockPool, hashes: &[BlockHash], tokens: usize) -> usize {
         let (shared, of_them_free) = pool.find_prefix(hashes);
         let room = pool.room();
@@ -37,32 +47,40 @@ impl BlockTables {
     }
 
     /// Takes blocks for `tokens` tokens, or as many as a window holds of them, sharing those of the prefix that is there. The
-    /// caller has checked that there are enough. Gives the blocks of that prefix.
-    pub fn enter(&mut self, pool: &mut BlockPool, hashes: &[BlockHash], tokens: usize) -> usize {
+    /// caller has checked that there are enough. With `behind` it shares what is there behind that prefix too, where that is of
+    /// use. Says what it shares.
+    pub fn enter(
+        &mut self,
+        pool: &mut BlockPool,
+        hashes: &[BlockHash],
+        tokens: usize,
+        behind: bool,
+    ) -> Found {
         debug_assert!(self.is_empty(), "it holds blocks already");
         let (shared, _) = pool.find_prefix(hashes);
+        let behind = if behind { pool.find_behind(hashes, shared) } else { Vec::new() };
+        let found = Found { prefix: shared, behind };
         let groups = pool.room().count();
         let ranges = (0..groups).map(|group| pool.room().range(group, shared * BLOCK_TOKENS, tokens));
         let ranges: Vec<_> = ranges.collect();
         // All that is shared first: a block that is taken may be one that can still be found.
         self.groups.clear();
-        for (group, range) in ranges.iter().enumerate() {
-            let share = |hash| {
-                pool.share(group, hash).expect("find_prefix just saw this block and nothing was taken since")
-            };
-            let ids = hashes[range.start..shared].iter().map(share).collect();
-            self.groups.push(Table { first: range.start, ids });
-        }
         for (group, range) in ranges.into_iter().enumerate() {
-            let table = &mut self.groups[group];
-            while table.end() < range.end {
-                table
-                    .ids
-                    .push(pool.take(group).expect("the scheduler admits only what blocks_needed says fits"));
+            let mut table = Table { first: range.start, ids: vec![NONE; range.len()] };
+            for index in (range.start..shared).chain(found.behind.iter().cloned().flatten()) {
+                let id = pool.share(group, &hashes[index]);
+                table.ids[index - range.start] =
+                    id.expect("the pool just found this block and nothing was taken since");
+            }
+            self.groups.push(table);
+        }
+        for (group, table) in self.groups.iter_mut().enumerate() {
+            for id in table.ids.iter_mut().filter(|id| **id == NONE) {
+                *id = pool.take(group).expect("the scheduler admits only what blocks_needed says fits");
             }
         }
         self.state = pool.take_state();
-        shared
+        found
     }
 
     /// Its state in layers that keep one; none where they do not, or as long as it does not run.

@@ -68,6 +68,47 @@ fn without_sharing_nothing_is_found() {
     assert_eq!((pool.find_prefix(&[hash(0)]), pool.cached()), ((0, 0), 0));
 }
 
+#[test]
+fn what_is_behind_a_hole_is_held_from_the_first_on() {
+    let hashes: Vec<BlockHash> = (0..20).map(hash).collect();
+    let (short, long) = (FOUND_RUN_BLOCKS_MIN - 1, FOUND_RUN_BLOCKS_MIN);
+    // One that is there, a hole, a run that is too short, another hole, one that is long enough.
+    let there = |index: usize| {
+        index == 0 || (2..2 + short).contains(&index) || index > 2 + short && index <= 2 + short + long
+    };
+    let first = 3 + short;
+    let mut pool = BlockPool::new(20, true);
+    let mut ids: Vec<u32> = (0..20).map(|_| pool.take(0).unwrap()).collect();
+    for index in (0..20).filter(|&index| there(index)) {
+        pool.publish(0, ids[index], hashes[index]);
+    }
+    let run: Vec<u32> = ids[first..first + long].to_vec();
+    release(&mut pool, &mut ids);
+    let behind = vec![first..first + long];
+    assert_eq!(pool.find_behind(&hashes, 1), behind);
+    let mut tables = BlockTables::default();
+    assert_eq!(BlockTables::needed(&pool, &hashes, 310), 20);
+    assert_eq!(tables.enter(&mut pool, &hashes, 310, true), Found { prefix: 1, behind });
+    assert_eq!((tables.len(), pool.free()), (20, 0), "held, whatever had to be taken");
+    assert!((first..first + long).map(|index| tables.block(0, index)).eq(run));
+    pool.check([&tables].into_iter());
+    tables.leave(&mut pool);
+    assert_eq!((pool.free(), pool.cached()), (20, 1 + long), "the others were needed");
+    // Who cannot go on there takes what is before the hole.
+    assert_eq!(tables.enter(&mut pool, &hashes, 310, false), Found { prefix: 1, behind: Vec::new() });
+    tables.leave(&mut pool);
+
+    // What could be got is what makes runs, behind a hole too, as far as there is room.
+    let mut pool = BlockPool::new(20, true);
+    let kept = |_: usize, hash: &BlockHash| there(hashes.iter().position(|it| it == hash).unwrap());
+    let names = |indices: &[usize]| indices.iter().map(|&index| (0, hashes[index])).collect::<Vec<_>>();
+    let run: Vec<usize> = (first..first + long).collect();
+    assert_eq!(pool.missing(&hashes, &kept, true), names(&[&[0], &run[..]].concat()));
+    assert_eq!(pool.missing(&hashes, &kept, false), names(&[0]));
+    let _held: Vec<u32> = (0..18).map(|_| pool.take(0).unwrap()).collect();
+    assert_eq!(pool.missing(&hashes, &kept, true), names(&[0, first]));
+}
+
 /// A pool of two groups that see 40 and 17 tokens and one that sees all, of which each has these blocks of one text.
 fn pool_with(found: [u16; 3]) -> (BlockPool, Vec<BlockHash>) {
     let windows = vec![Some(40), None, Some(17)];
@@ -95,6 +136,10 @@ fn a_prefix_is_found_where_windows_have_what_they_see() {
     for less in [[0b11000, 0b11111, 0b10000], [0b11100, 0b11111, 0b01000], [0b11100, 0b11110, 0b10000]] {
         assert_eq!(pool_with(less).0.find_prefix(&hashes).0, 0, "{less:?}");
     }
+    assert!(
+        pool_with([0, 0b11110, 0]).0.find_behind(&hashes, 0).is_empty(),
+        "windows lack what is before them"
+    );
     // What one lacks shortens it to what all have.
     assert_eq!(pool_with([0b11110, 0b01111, 0b11000]).0.find_prefix(&hashes).0, 4);
     assert_eq!(pool_with([0b00111, 0b11111, 0b10111]).0.find_prefix(&hashes).0, 3);
@@ -110,7 +155,7 @@ fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
     let hashes: Vec<BlockHash> = (0..31).map(hash).collect();
     let mut tables = BlockTables::default();
     assert_eq!(BlockTables::needed(&pool, &hashes, 500), 38);
-    assert_eq!(tables.enter(&mut pool, &hashes, 500), 0);
+    assert_eq!(tables.enter(&mut pool, &hashes, 500, true), Found::default());
     assert_eq!(pool.free(), 0);
     let mut computed = 0;
     while computed < 500 {
@@ -131,7 +176,7 @@ fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
     tables.leave(&mut pool);
     assert_eq!(pool.find_prefix(&hashes).0, 31);
     assert_eq!(BlockTables::needed(&pool, &hashes, 500), 36);
-    assert_eq!(tables.enter(&mut pool, &hashes, 500), 31);
+    assert_eq!(tables.enter(&mut pool, &hashes, 500, true), Found { prefix: 31, behind: Vec::new() });
     assert_eq!(pool.used(), 36);
 }
 

@@ -13,6 +13,7 @@ use crate::{
     sampler::SamplingParams,
 };
 
+mod holes;
 mod turns;
 
 const TOKEN: u32 = 278;
@@ -68,6 +69,11 @@ impl Bench {
     /// Rows of each sequence in one step, in batch order.
     fn step(&mut self) -> Vec<u32> {
         self.scheduler.schedule(&mut self.pool, &mut self.step, &mut self.events);
+        self.settle_step()
+    }
+
+    /// The same, of one that was made.
+    fn settle_step(&mut self) -> Vec<u32> {
         self.check_batch();
         self.scheduler.assume(&mut self.pool);
         let mut logits = vec![0.0; self.step.draws.rows.len() * self.text.vocab];

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::kv::{BlockName, BlockStore, KeptBlock};
+use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};
 
 /// Blocks in memory, which come some asks later, and of which some are lost.
 #[derive(Clone)]
@@ -15,12 +15,13 @@ struct Shelf {
     asked: Arc<Mutex<VecDeque<BlockName>>>,
     late: usize,
     loses: Option<usize>, // one in so many
+    damaged: Option<BlockHash>,
     room: usize,
 }
 
 impl Shelf {
     fn new(late: usize, loses: Option<usize>) -> Shelf {
-        Shelf { blocks: Arc::default(), asked: Arc::default(), late, loses, room: usize::MAX }
+        Shelf { blocks: Arc::default(), asked: Arc::default(), late, loses, damaged: None, room: usize::MAX }
     }
 }
 
@@ -56,7 +57,7 @@ impl BlockStore for Shelf {
         let name = self.asked.lock().unwrap().pop_front()?;
         let bytes = self.blocks.lock().unwrap().get(&name).cloned()?;
         let found = self.loses.is_none_or(|n| usize::from(name.hash[0]) % n > 0);
-        Some(KeptBlock { name, bytes, found })
+        Some(KeptBlock { name, bytes, found: found && self.damaged.is_none_or(|hash| hash != name.hash()) })
     }
 
     fn recycle(&mut self, _bytes: Vec<u8>) {}
@@ -75,15 +76,21 @@ fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) ->
 
 /// What one completion says, and how much of its prompt was found.
 fn said(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
+    let (tokens, cached, _) = computed(engine, job);
+    (tokens, cached)
+}
+
+/// The same, and how much of the prompt was computed.
+fn computed(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32, usize) {
     engine.submit(job);
-    let mut events = Vec::new();
+    let (mut events, mut prefilled) = (Vec::new(), 0);
     for _ in 0..1000 {
         if engine.is_idle() {
             break;
         }
         engine.take_fetched().unwrap();
         if engine.has_work() {
-            engine.step(&mut events).unwrap();
+            prefilled += engine.step(&mut events).unwrap().prefill_tokens;
         }
         engine.check();
     }
@@ -95,7 +102,57 @@ fn said(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
             _ => {}
         }
     }
-    (tokens, cached)
+    (tokens, cached, prefilled)
+}
+
+/// What the blocks of a prompt are called.
+fn names(prompt: &[u32]) -> Vec<BlockHash> {
+    let (blocks, _) = prompt.as_chunks::<BLOCK_TOKENS>();
+    let chain = |parent: &mut BlockHash, block: &[u32; BLOCK_TOKENS]| {
+        *parent = BlockHash::chain(*parent, block, b"");
+        Some(*parent)
+    };
+    blocks.iter().scan(BlockHash::root(b""), chain).collect()
+}
+
+#[test]
+fn a_damaged_block_costs_its_tokens_alone() {
+    let windows = with_windows(&[Some(24), None, Some(9)], false);
+    // Where windows need what is before them, the prompt is found up to what is known to be gone, and not where that turns
+    // out too late for what is before it.
+    let cases = [
+        (opened(), KvType::F16, [(9 - 1) * 16; 2]),
+        (opened(), KvType::Q8_0, [(9 - 1) * 16; 2]),
+        (&windows, KvType::F16, [0, 3 * 16]),
+    ];
+    for (opened, kv_type, [damaged, gone]) in cases {
+        let config = EngineConfig { kv_type, kv_blocks: 96, ..config() };
+        let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 2000).collect();
+        let job = |id| Job {
+            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            ..job(id, prompt.clone(), 40)
+        };
+        let mut shelf = Shelf::new(3, None);
+        let mut alone = keeping(opened, config, false, &Shelf::new(0, None));
+        let (expected, nothing, all) = computed(&mut alone, &Job { skip_cache: true, ..job(1) });
+        assert_eq!((nothing, all), (0, 150));
+        let mut first = keeping(opened, config, false, &shelf);
+        assert_eq!(said(&mut first, &job(1)), (expected.clone(), 0));
+        while first.save_blocks(3) {}
+        let names = names(&prompt);
+        shelf.damaged = Some(names[3]);
+        let mut second = keeping(opened, config, true, &shelf);
+        let found = computed(&mut second, &job(1));
+        assert_eq!(found, (expected.clone(), damaged, 150 - damaged as usize), "{kv_type:?}");
+        // One that is known to be gone costs no more than one that turns out to be.
+        shelf.damaged = None;
+        shelf.blocks.lock().unwrap().retain(|name, _| name.hash() != names[3]);
+        let mut third = keeping(opened, config, false, &shelf);
+        let found = computed(&mut third, &job(1));
+        assert_eq!(found, (expected.clone(), gone, 150 - gone as usize), "{kv_type:?}");
+        // And it is there again for the next.
+        assert_eq!(said(&mut third, &job(2)), (expected, 144));
+    }
 }
 
 #[test]
