@@ -309,7 +309,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine run hanzo-demo \"What is the capital of France?\"
-  hanzo-engine run ./qwen3-4b-Q8_0.gguf                 a conversation: /help, /clear, /exit
+  hanzo-engine run ./qwen3-4b-Q8_0.gguf                 a conversation: /help, /clear, /exit; files may be dropped into it
   cat notes.txt | hanzo-engine run qwen3-4b \"Sum this up:\"
   hanzo-engine run qwen3-4b --json-schema person.json \"Invent somebody.\"
   hanzo-engine run qwen3-4b --raw \"Once upon a time\" --max-tokens 64 --seed 7
@@ -328,6 +328,9 @@ pub(crate) struct RunArgs {
     /// Picture to show before the question, of a model that sees: JPEG, PNG, WebP or GIF; may be given up to 16 times
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub(crate) image: Vec<PathBuf>,
+    /// Sound to play before the question, to a model that hears: wav, mp3, flac, ogg, webm, m4a, aac or aiff; may be given up to 16 times
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub(crate) sound: Vec<PathBuf>,
     /// System message [default: the one the model came with, if any]
     #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,

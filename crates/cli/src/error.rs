@@ -152,6 +152,9 @@ pub(crate) enum CliError {
     /// Input that cannot be read.
     #[error("cannot read the input: {0}")]
     Input(String),
+    /// A sound file that is not transcribed, or how many.
+    #[error("{0}")]
+    Unheard(String),
     /// The process could not be set up.
     #[error("cannot start: {0}")]
     Start(String),

@@ -31,6 +31,7 @@ mod run;
 mod say;
 mod serve;
 mod session;
+mod shown;
 mod size;
 mod storage;
 mod surroundings;

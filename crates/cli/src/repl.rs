@@ -2,8 +2,9 @@
 
 use crate::error::CliError;
 use crate::session::{Session, message};
-use crate::term::{Paint, tell};
-use hanzo_engine_proto::v1::Message;
+use crate::shown::{Dropped, dropped};
+use crate::term::{Paint, harmless, tell};
+use hanzo_engine_proto::v1::{ContentPart, Message};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use std::io::stderr;
@@ -12,6 +13,8 @@ const HELP: &str = "\
   /clear   forget the conversation so far
   /help    this list
   /exit    end (so does Ctrl-D)
+  FILE     the path of a picture or a sound, dropped or typed, is shown with
+           what else the line says, or with the next question
   Ctrl-C   stops an answer
 ";
 
@@ -34,6 +37,7 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
     let kind = if session.has_turns() { "" } else { "; each line is continued on its own" };
     tell(&paint.dim(&format!("{}{kind}. /help lists the commands, Ctrl-D ends.\n", session.model)));
     let mut turns: Vec<Message> = Vec::new();
+    let mut shown: Vec<ContentPart> = Vec::new(); // before the next question
     loop {
         // The editor waits for keys; the daemon in this process goes on meanwhile.
         let line = match tokio::task::block_in_place(|| editor.readline(">>> ")) {
@@ -54,6 +58,7 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
             }
             Line::Clear => {
                 turns.clear();
+                shown.clear();
                 tell(&paint.dim("the conversation is forgotten\n"));
                 continue;
             }
@@ -65,7 +70,27 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
         };
         // It only serves the arrow keys: without it the conversation goes on.
         let _ = editor.add_history_entry(said);
-        turns.push(message("user", said));
+        let mut asked = message("user", said);
+        if session.has_turns() {
+            match dropped(said) {
+                Ok(Dropped { names, .. }) if names.is_empty() => {}
+                Ok(Dropped { parts, names, text }) => {
+                    shown.extend(parts);
+                    let when = if text.is_empty() { "goes with the next question" } else { "goes with it" };
+                    tell(&paint.dim(&format!("{} {when}\n", harmless(&names.join(", ")))));
+                    asked = message("user", &text);
+                    if text.is_empty() {
+                        continue;
+                    }
+                }
+                Err(error) => {
+                    tell(&format!("{} {}\n", paint.red("error:"), error.line()));
+                    continue;
+                }
+            }
+        }
+        asked.content.splice(..0, shown.drain(..));
+        turns.push(asked);
         // Where the signal cannot be caught, Ctrl-C ends the process as it always did.
         let interrupt = async {
             if tokio::signal::ctrl_c().await.is_err() {

@@ -4,16 +4,12 @@ use crate::args::RunArgs;
 use crate::error::CliError;
 use crate::repl;
 use crate::session::{Session, message};
+use crate::shown;
 use crate::term::interrupted;
-use hanzo_engine_proto::v1::{ContentPart, Media, content_part::Part};
 use std::io::{IsTerminal, Read, stdin};
-use std::path::PathBuf;
 
 /// Of piped input: a daemon takes no larger message.
 const INPUT_BYTES_MAX: usize = 4 << 20;
-/// Of pictures: what a daemon takes.
-const PICTURES_MAX: usize = 16;
-const PICTURE_BYTES_MAX: usize = 20 << 20;
 
 /// Runs the command.
 pub(crate) async fn run(args: RunArgs) -> Result<(), CliError> {
@@ -21,42 +17,23 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), CliError> {
     if args.stop.len() > 16 {
         return Err(CliError::Usage(format!("--stop is given {} times, 16 is the most", args.stop.len())));
     }
-    let pictures = pictures(&args.image)?;
-    if prompt.is_none() && !pictures.is_empty() {
-        let message = "--image needs a question: give a prompt behind the model, or pipe one in";
-        return Err(CliError::Usage(message.to_owned()));
+    let shown = shown::of_options(&args.image, &args.sound)?;
+    if prompt.is_none() && !shown.is_empty() {
+        let option = if args.image.is_empty() { "--sound" } else { "--image" };
+        let message = format!("{option} needs a question: give a prompt behind the model, or pipe one in");
+        return Err(CliError::Usage(message));
     }
     let mut session = Session::open(&args).await?;
     let done = match prompt {
         Some(prompt) => {
             let mut asked = message("user", &prompt);
-            asked.content.splice(..0, pictures);
+            asked.content.splice(..0, shown);
             let answer = session.ask(&prompt, vec![asked], interrupted()).await;
             answer.and_then(|answer| if answer.interrupted { Err(CliError::Interrupted) } else { Ok(()) })
         }
         None => repl::talk(&mut session).await,
     };
     session.close(done).await
-}
-
-/// Pictures as parts of a message, each in the file it is in.
-fn pictures(files: &[PathBuf]) -> Result<Vec<ContentPart>, CliError> {
-    if files.len() > PICTURES_MAX {
-        let count = files.len();
-        return Err(CliError::Usage(format!("--image is given {count} times, {PICTURES_MAX} is the most")));
-    }
-    let read = |path: &PathBuf| {
-        let unusable = |why: String| CliError::Input(format!("{}: {why}", path.display()));
-        let file = std::fs::File::open(path).map_err(|error| unusable(error.to_string()))?;
-        let mut data = Vec::new();
-        let most = PICTURE_BYTES_MAX as u64 + 1;
-        file.take(most).read_to_end(&mut data).map_err(|error| unusable(error.to_string()))?;
-        if data.len() > PICTURE_BYTES_MAX {
-            return Err(unusable(format!("it is longer than {PICTURE_BYTES_MAX} bytes")));
-        }
-        Ok(ContentPart { part: Some(Part::Media(Media { data: data.into(), ..Media::default() })) })
-    };
-    files.iter().map(read).collect()
 }
 
 /// The words after MODEL and the piped input; none when a conversation is to begin.

@@ -59,12 +59,34 @@ impl Shape {
         if (args.srt || args.vtt) && args.files.len() > 1 && args.output_dir.is_none() {
             return usage("subtitles of several files need --output-dir, where each gets a file of its own");
         }
-        Ok(match () {
+        let shape = match () {
             () if args.srt => Shape::Srt,
             () if args.vtt => Shape::Vtt,
             () if args.json => Shape::Json,
             () => Shape::Text,
-        })
+        };
+        // One would be written over the other.
+        let mut written: Vec<(PathBuf, &Path)> = Vec::new();
+        for file in args.output_dir.iter().flat_map(|_| &args.files) {
+            let name = shape.file_name(file);
+            if let Some((_, first)) = written.iter().find(|(other, _)| *other == name) {
+                let (first, file, name) = (first.display(), file.display(), name.display());
+                return usage(&format!(
+                    "{first} and {file} would both be written to {name}: ask for one at a time"
+                ));
+            }
+            written.push((name, file));
+        }
+        Ok(shape)
+    }
+
+    /// What the text of a file is called.
+    fn file_name(self, file: &Path) -> PathBuf {
+        let stem = if is_stdin(file) { Path::new("stdin") } else { file };
+        let mut name = stem.file_stem().unwrap_or(stem.as_os_str()).to_owned();
+        name.push(".");
+        name.push(self.extension());
+        PathBuf::from(name)
     }
 
     fn extension(self) -> &'static str {
@@ -137,9 +159,11 @@ async fn all(args: &TranscribeArgs, shape: Shape, host: &Host) -> Result<(), Cli
         let written = said.and_then(|said| write(args, shape, &file, &said));
         if let Err(error) = written {
             failed.push(match error {
-                CliError::Engine(status) => {
-                    CliError::Input(format!("{}: {}", file.display(), harmless(about_file(status.message()))))
-                }
+                CliError::Engine(status) => CliError::Unheard(format!(
+                    "{}: {}",
+                    file.display(),
+                    harmless(about_file(status.message()))
+                )),
                 error => error,
             });
         }
@@ -150,7 +174,7 @@ async fn all(args: &TranscribeArgs, shape: Shape, host: &Host) -> Result<(), Cli
         (1, 1) => Err(failed.remove(0)),
         (count, files) => {
             failed.iter().for_each(|error| tell(&format!("error: {}\n", error.line())));
-            Err(CliError::Input(format!("{count} of {files} files could not be transcribed")))
+            Err(CliError::Unheard(format!("{count} of {files} files could not be transcribed")))
         }
     }
 }
@@ -272,10 +296,7 @@ fn write(args: &TranscribeArgs, shape: Shape, file: &Path, said: &Said) -> Resul
         let text = text.trim_end_matches('\n');
         return if text.is_empty() { Ok(()) } else { print_line(&harmless(text)) };
     };
-    let stem = if is_stdin(file) { Path::new("stdin") } else { file };
-    let name = stem.file_stem().unwrap_or(stem.as_os_str());
-    let path = dir.join(name).with_extension("");
-    let path = PathBuf::from(format!("{}.{}", path.display(), shape.extension()));
+    let path = dir.join(shape.file_name(file));
     std::fs::write(&path, text).map_err(|source| CliError::Path { path, source })
 }
 
@@ -306,4 +327,28 @@ fn as_json(file: &Path, said: &Said, words: bool) -> serde_json::Value {
         "text": said.finished.text,
         "segments": said.segments.iter().map(segment).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_has_a_text_of_its_own() {
+        let name = |file: &str| Shape::Srt.file_name(Path::new(file)).display().to_string();
+        assert_eq!(
+            ["a/talk.mp3", "talk.1.mp3", "talk.2.mp3", "talk", "-", "a/b.c/d"].map(name),
+            ["talk.srt", "talk.1.srt", "talk.2.srt", "talk.srt", "stdin.srt", "d.srt"]
+        );
+        let shape = |files: &[&str]| {
+            use clap::Parser as _;
+            let command = ["hanzo-engine", "transcribe", "-m", "x", "--vtt", "--output-dir", "out"];
+            let cli = crate::args::Cli::parse_from(command.iter().chain(files));
+            let crate::args::Command::Transcribe(args) = cli.command else { panic!("another command") };
+            Shape::of(&args).map_err(|error| error.to_string())
+        };
+        assert_eq!(shape(&["talk.1.mp3", "talk.2.mp3"]), Ok(Shape::Vtt));
+        let both = "a/talk.mp3 and b/talk.wav would both be written to talk.vtt: ask for one at a time";
+        assert_eq!(shape(&["a/talk.mp3", "b/talk.wav"]), Err(both.to_owned()));
+    }
 }
