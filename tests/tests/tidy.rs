@@ -147,6 +147,7 @@ const WIRES_MEET: &[&str] = &[
     "audio/reply.rs",
     "audio/request.rs",
     "audio/speech.rs",
+    "cloud/chat.rs",
     "llamacpp/answer.rs",
     "llamacpp/ask.rs",
     "llamacpp/embedding.rs",

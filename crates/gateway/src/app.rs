@@ -48,7 +48,7 @@ pub(crate) struct App {
     /// The MCP servers whose tools models may call.
     pub(crate) mcp_servers: Option<Arc<Servers>>,
     /// Another server that answers in this one's place.
-    pub(crate) cloud: Option<Cloud>,
+    pub(crate) cloud: Option<Arc<Cloud>>,
     /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
     pub(crate) vectors: Arc<Semaphore>,
     /// Answers that are kept.
@@ -72,7 +72,8 @@ impl App {
             _ => None,
         };
         let traces = Traces::open(&config.traces(), "engine-gateway")?;
-        let cloud = Cloud::of(&CloudSettings::of(&config), metrics.cloud_requests_total.clone())?;
+        let cloud =
+            Cloud::of(&CloudSettings::of(&config), metrics.cloud_requests_total.clone())?.map(Arc::new);
         Ok(App {
             engine,
             traces,
@@ -95,7 +96,7 @@ impl App {
 
     /// The engine, as far as who asks may use it: a handler has no other.
     pub(crate) fn engine(&self, asker: &Asker) -> Engine {
-        self.engine.of(asker, self.metrics.refusals_total.clone())
+        self.engine.of(asker, self.metrics.refusals_total.clone(), self.cloud.clone())
     }
 
     /// The engine for what is about the server itself.

@@ -14,7 +14,8 @@ use tonic::{Code, Response, Status};
 use crate::{
     asker::Asker,
     carrier::{Carrier, Client, LocalEngine, client, dial, local},
-    error::GatewayError,
+    cloud::{Cloud, Payer},
+    error::{ApiError, GatewayError},
     fleet::{Fleet, Has, MemberView, Resolve, Route, Target},
     head::Head,
     limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
@@ -34,6 +35,7 @@ pub(crate) struct Engine {
     refusals: Option<IntCounterVec>, // by reason
     record: Record,
     trace: Option<TraceContext>,
+    cloud: Option<Arc<Cloud>>,
 }
 
 /// Who is called.
@@ -116,11 +118,11 @@ impl Engine {
 
     fn over(link: Link, remote: bool) -> Engine {
         let (pass, record) = (Pass::anyone(), Record::default());
-        Engine { link, remote, pass, refusals: None, record, trace: None }
+        Engine { link, remote, pass, refusals: None, record, trace: None, cloud: None }
     }
 
-    /// The same engine for who asks; what is refused is counted.
-    pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec) -> Engine {
+    /// The same engine for who asks; what is refused is counted. `cloud`: another server that answers in its place.
+    pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec, cloud: Option<Arc<Cloud>>) -> Engine {
         Engine {
             link: self.link.clone(),
             remote: self.remote,
@@ -128,6 +130,7 @@ impl Engine {
             refusals: Some(refusals),
             record: asker.record.clone(),
             trace: asker.trace.clone(),
+            cloud,
         }
     }
 
@@ -163,6 +166,17 @@ impl Engine {
         self.pass.use_model(model).map_err(|refusal| self.refused(refusal))
     }
 
+    /// As [`Engine::use_model`], for what only an engine is asked.
+    fn use_here(&self, model: &str) -> Result<(), Status> {
+        self.use_model(model)?;
+        match self.cloud.as_ref().and_then(|cloud| cloud.always(model)) {
+            None => Ok(()),
+            Some(_) => Err(Status::failed_precondition(format!(
+                "model: another server answers for {model:?} (cloud_models): it is asked for chats, completions and /v1/embeddings, not for this"
+            ))),
+        }
+    }
+
     fn admin(&self, what: &str) -> Result<(), Status> {
         self.pass.admin(what).map_err(|refusal| self.refused(refusal))
     }
@@ -172,7 +186,7 @@ impl Engine {
         answer.map(Response::into_inner).map_err(|status| of_the_gateway(self.remote, status))
     }
 
-    /// Starts a generation. Dropping the future or the stream cancels it in the engine.
+    /// Starts a generation, here or where another server answers for the model. Dropping the future or the stream cancels it.
     pub(crate) async fn infer(
         &mut self,
         mut request: v1::InferRequest,
@@ -180,6 +194,38 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let cloud = self.cloud.clone().filter(|_| !self.record.so_far().forwards_body);
+        let Some(cloud) = cloud else { return Ok(Either::Right(self.infer_here(request, deadline).await?)) };
+        let payer = Payer::new(self.pass.clone(), self.record.clone());
+        let record = self.record.clone();
+        let told = move |status: &Status| record.failed(status);
+        if let Some(there) = cloud.always(&request.model) {
+            return Ok(Either::Left(cloud.infer(&request, &there, payer).await?.inspect_err(told)));
+        }
+        let Some(there) = cloud.overflow(&request.model) else {
+            return Ok(Either::Right(self.infer_here(request, deadline).await?));
+        };
+        let status = match self.infer_here(request.clone(), deadline).await {
+            Ok(events) => return Ok(Either::Right(events)),
+            Err(status) if ApiError::from(status.clone()).is_of_load() => status,
+            Err(status) => return Err(status),
+        };
+        match cloud.infer(&request, &there, payer).await {
+            Ok(events) => Ok(Either::Left(events.inspect_err(told))),
+            Err(error) => {
+                let (request_id, reason) = (&request.request_id, error.message());
+                tracing::warn!(request_id, reason, "nor did the other server answer");
+                Err(status)
+            }
+        }
+    }
+
+    /// Starts a generation of the engine's.
+    async fn infer_here(
+        &self,
+        request: v1::InferRequest,
+        deadline: Option<Instant>,
+    ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         let choices = request.choices.max(1) as usize;
         let mut spend = Spend::new(self.pass.clone(), choices);
         let mut generated = self.record.generation(choices);
@@ -210,7 +256,7 @@ impl Engine {
         mut request: v1::EmbedRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::EmbedResponse, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
@@ -229,7 +275,7 @@ impl Engine {
         mut request: v1::RerankRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::RerankResponse, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
@@ -248,7 +294,7 @@ impl Engine {
         mut request: v1::ClassifyRequest,
         deadline: Option<Instant>,
     ) -> Result<v1::ClassifyResponse, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
@@ -328,7 +374,7 @@ impl Engine {
         nothing: v1::TokenizeRequest,
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        self.use_model(&nothing.model)?;
+        self.use_here(&nothing.model)?;
         let (model, head) = (nothing.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
@@ -342,7 +388,7 @@ impl Engine {
         &mut self,
         request: v1::TokenizeRequest,
     ) -> Result<v1::TokenizeResponse, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         let (model, head) = (request.model.clone(), self.head(None));
         let call = |mut client: Client, request| {
             let head = head.clone();
@@ -356,7 +402,7 @@ impl Engine {
         &mut self,
         request: v1::DetokenizeRequest,
     ) -> Result<v1::DetokenizeResponse, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         let (model, head) = (request.model.clone(), self.head(None));
         let call = |mut client: Client, request| {
             let head = head.clone();

@@ -22,6 +22,10 @@ pub(crate) struct Recorded {
     pub(crate) times: Option<Times>,
     /// What ended an answer that had begun.
     pub(crate) error: Option<Code>,
+    /// Another server has answered: where, as which model, and why.
+    pub(crate) sent_to: Option<String>,
+    /// Were it to leave this machine, its body would, as it came.
+    pub(crate) forwards_body: bool,
 }
 
 /// Milliseconds of an engine.
@@ -58,6 +62,16 @@ impl Record {
             known.model = Some(model.to_owned());
         }
         known.prompt_tokens += u64::from(prompt_tokens);
+    }
+
+    /// Another server answers.
+    pub(crate) fn sent_to(&self, told: &str) {
+        self.lock().sent_to = Some(told.to_owned());
+    }
+
+    /// What may be forwarded of it is its body.
+    pub(crate) fn forwards_body(&self) {
+        self.lock().forwards_body = true;
     }
 
     /// So many tokens were read and written in all.

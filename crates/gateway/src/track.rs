@@ -27,6 +27,7 @@ use crate::{
     asker::Asker,
     bodies::Client,
     busy::Work,
+    cloud::SENT_TO,
     cors,
     drain::Admission,
     error::ApiError,
@@ -157,6 +158,9 @@ pub(crate) async fn track(State(app): State<Arc<App>>, mut request: Request, nex
     }
     tracked.status = Some(response.status());
     response.headers_mut().insert(X_REQUEST_ID, id.header());
+    if let Some(Ok(told)) = tracked.record.so_far().sent_to.map(HeaderValue::try_from) {
+        response.headers_mut().insert(SENT_TO, told);
+    }
     // Of an answer that is collected all is known by now; of a stream it can only follow.
     let timing = tracked.record.so_far().server_timing();
     let trailers = match timing {

@@ -9,6 +9,8 @@ use axum::{
 };
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
+use hanzo_engine_access::Pass;
+use hanzo_engine_proto::v1;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,6 +21,7 @@ use crate::{
     limits::{CLOUD_ERROR_BYTES_MAX, CLOUD_EVENT_BYTES_MAX, CLOUD_SILENCE},
     models::progress::{EVENTS, respond},
     peer::Peer,
+    record::Record,
     until::Until,
 };
 
@@ -31,18 +34,65 @@ struct Told {
     usage: Option<Usage>,
 }
 
-#[derive(Deserialize)]
-struct Usage {
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(super) struct Usage {
     #[serde(default)]
     prompt_tokens: u32,
     #[serde(default)]
     completion_tokens: u32,
+    prompt_tokens_details: Option<OfPrompt>,
+    completion_tokens_details: Option<OfCompletion>,
 }
 
-/// Charges who asked.
-fn charge(asker: &Asker, usage: &Usage) {
-    asker.pass.spend(usage.prompt_tokens.saturating_add(usage.completion_tokens));
-    asker.record.generated(usage.prompt_tokens, usage.completion_tokens);
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct OfPrompt {
+    cached_tokens: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct OfCompletion {
+    reasoning_tokens: Option<u32>,
+}
+
+impl Usage {
+    /// As the engine tells it.
+    pub(super) fn wire(&self) -> v1::Usage {
+        v1::Usage {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            cached_tokens: self.prompt_tokens_details.and_then(|of| of.cached_tokens).unwrap_or(0),
+            reasoning_tokens: self.completion_tokens_details.and_then(|of| of.reasoning_tokens).unwrap_or(0),
+            ..v1::Usage::default()
+        }
+    }
+}
+
+/// Who is charged for an answer, and where it is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Payer {
+    pass: Pass,
+    record: Record,
+}
+
+impl Payer {
+    /// Whose pass and record those are.
+    pub(crate) fn new(pass: Pass, record: Record) -> Payer {
+        Payer { pass, record }
+    }
+
+    fn of(asker: &Asker) -> Payer {
+        Payer::new(asker.pass.clone(), asker.record.clone())
+    }
+
+    fn charge(&self, usage: &Usage) {
+        self.pass.spend(usage.prompt_tokens.saturating_add(usage.completion_tokens));
+        self.record.generated(usage.prompt_tokens, usage.completion_tokens);
+    }
+
+    /// The request has left this machine.
+    pub(super) fn sent_to(&self, told: &str) {
+        self.record.sent_to(told);
+    }
 }
 
 /// The answer, whose request had so many bytes.
@@ -59,7 +109,7 @@ pub(super) async fn of(
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match (status.as_u16(), kind.as_str()) {
         (200, "text/event-stream") => {
-            let events = events(answered, asker.clone(), until, asked_bytes);
+            let events = events(answered, Payer::of(asker), Some(until), asked_bytes);
             respond(app, peer, EVENTS, events, ApiError::json).await
         }
         (200, "application/json") => {
@@ -67,7 +117,7 @@ pub(super) async fn of(
             let told = serde_json::from_slice::<Told>(&text);
             let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
             if let Some(usage) = told.usage {
-                charge(asker, &usage);
+                Payer::of(asker).charge(&usage);
             }
             // The room is held until the text is on its way.
             let body =
@@ -86,15 +136,23 @@ pub(super) async fn of(
             let retry_after = retry_after.map(|value| (header::RETRY_AFTER, value));
             Ok((status, HeaderMap::from_iter(retry_after), Json(said)).into_response())
         }
-        (401 | 403, _) => {
-            tracing::error!(%status, "the other server refuses this gateway's key: set cloud_api_key");
-            Err(ApiError::cloud("it refuses this server's key; its operator can set another"))
-        }
-        _ => {
-            tracing::warn!(%status, kind, "the other server answers with what is none of OpenAI's");
-            Err(ApiError::cloud(&format!("it answered {status}")))
-        }
+        (401 | 403, _) => Err(wrong_key(status.as_u16())),
+        _ => Err(odd(status.as_u16(), &kind)),
     }
+}
+
+/// It does not know this gateway.
+pub(super) fn wrong_key(status: u16) -> ApiError {
+    tracing::error!(status, "the other server refuses this gateway's key: set cloud_api_key");
+    ApiError::cloud("it refuses this server's key; its operator can set another")
+}
+
+/// It speaks otherwise than was expected.
+pub(super) fn odd(status: u16, kind: &str) -> ApiError {
+    tracing::warn!(status, kind, "the other server answers with what is none of OpenAI's");
+    let status =
+        StatusCode::from_u16(status).map_or_else(|_| status.to_string(), |status| status.to_string());
+    ApiError::cloud(&format!("it answered {status}"))
 }
 
 /// All of a body.
@@ -116,7 +174,7 @@ async fn whole(
 }
 
 /// The next piece of a body; None at its end.
-async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
+pub(super) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
     match tokio::time::timeout(CLOUD_SILENCE, answered.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
         Ok(Err(error)) => Err(super::unreached(&error)),
@@ -125,14 +183,14 @@ async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiErr
 }
 
 /// A stream's events, a few at a time and never a part of one, so that a comment may stand between any two.
-fn events(
+pub(super) fn events(
     answered: reqwest::Response,
-    asker: Asker,
-    until: Until,
+    payer: Payer,
+    until: Option<Until>,
     asked_bytes: usize,
 ) -> impl Stream<Item = Result<Vec<u8>, ApiError>> + Send + 'static {
     let reading =
-        Reading { answered, until, held: BytesMut::new(), counted: Counted::new(asker, asked_bytes) };
+        Reading { answered, until, held: BytesMut::new(), counted: Counted::new(payer, asked_bytes) };
     stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading?;
         match reading.next().await {
@@ -145,16 +203,19 @@ fn events(
 
 struct Reading {
     answered: reqwest::Response,
-    until: Until,
-    held: BytesMut, // the beginning of an event
+    until: Option<Until>, // None: who reads them sees to it
+    held: BytesMut,       // the beginning of an event
     counted: Counted,
 }
 
 impl Reading {
     async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         loop {
-            let until = self.until.clone();
-            let Some(piece) = until.run(piece(&mut self.answered)).await? else {
+            let piece = match self.until.clone() {
+                Some(until) => until.run(piece(&mut self.answered)).await?,
+                None => piece(&mut self.answered).await?,
+            };
+            let Some(piece) = piece else {
                 // What is left is no event.
                 return Ok(None);
             };
@@ -180,15 +241,15 @@ fn last_end(text: &[u8]) -> Option<usize> {
 
 /// What a stream takes: as its usage says, or, where none comes, a token for each event and a few bytes of the prompt.
 struct Counted {
-    asker: Asker,
+    payer: Payer,
     asked_bytes: usize,
     events: u32,
     usage: Option<Usage>,
 }
 
 impl Counted {
-    fn new(asker: Asker, asked_bytes: usize) -> Counted {
-        Counted { asker, asked_bytes, events: 0, usage: None }
+    fn new(payer: Payer, asked_bytes: usize) -> Counted {
+        Counted { payer, asked_bytes, events: 0, usage: None }
     }
 
     fn see(&mut self, events: &[u8]) {
@@ -208,9 +269,10 @@ impl Drop for Counted {
         let guessed = || Usage {
             prompt_tokens: u32::try_from(self.asked_bytes / TOKEN_BYTES).unwrap_or(u32::MAX),
             completion_tokens: self.events,
+            ..Usage::default()
         };
         let usage = self.usage.take().unwrap_or_else(guessed);
-        charge(&self.asker, &usage);
+        self.payer.charge(&usage);
     }
 }
 

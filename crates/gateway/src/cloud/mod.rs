@@ -4,7 +4,10 @@
 //! gateway's key for that server is shown to nobody.
 
 mod answer;
+mod chat;
+mod infer;
 mod settings;
+mod told;
 
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use prometheus::IntCounterVec;
 use reqwest::{Client, Url};
 use serde_json::Value;
 
+pub(crate) use answer::Payer;
 pub(crate) use settings::{CloudSettings, check};
 
 use crate::{
@@ -68,10 +72,16 @@ impl Reason {
 struct Leaving<'a> {
     asker: &'a Asker,
     peer: Option<Peer>,
+    body: String,
+    sending: Sending<'a>,
+}
+
+/// Where it goes, and why.
+struct Sending<'a> {
+    id: &'a str,
     route: &'static str,
     model: &'a settings::Named,
     reason: Reason,
-    body: String,
 }
 
 impl Cloud {
@@ -124,17 +134,21 @@ where
     let of = |list: &'_ [settings::Named]| list.iter().find(|named| named.is(&asked)).cloned();
     if let Some(model) = of(&cloud.models) {
         let (body, _room) = received.text();
-        let leaving = Leaving { asker, peer, route, model: &model, reason: Reason::Model, body };
+        let sending = Sending { id: asker.id.as_str(), route, model: &model, reason: Reason::Model };
+        let leaving = Leaving { asker, peer, body, sending };
         return cloud.ask(app, leaving).await;
     }
     let Some(model) = of(&cloud.overflow) else { return here(received).await };
     // It is there twice while it is answered here.
     let body = received.copied().await?;
+    // What would leave is the body, not what is made of it.
+    asker.record.forwards_body();
     let error = match here(received).await {
         Err(error) if error.is_of_load() => error,
         answered => return answered,
     };
-    let leaving = Leaving { asker, peer, route, model: &model, reason: Reason::Overloaded, body };
+    let sending = Sending { id: asker.id.as_str(), route, model: &model, reason: Reason::Overloaded };
+    let leaving = Leaving { asker, peer, body, sending };
     cloud.ask(app, leaving).await.map_err(|there| {
         tracing::warn!(
             request_id = asker.id.as_str(),
@@ -152,14 +166,44 @@ fn model(mut fields: Fields<'_>) -> Result<String, ApiError> {
 
 impl Cloud {
     async fn ask(&self, app: &App, leaving: Leaving<'_>) -> Result<Response, ApiError> {
-        let Leaving { asker, peer, route, model, reason, body } = leaving;
-        asker.record.asked(&model.here);
-        asker.pass.use_model(&model.here).map_err(|refusal| app.refuse(&refusal))?;
-        let url = format!("{}{route}", self.base);
-        let bytes = renamed(&body, &model.there);
+        let Leaving { asker, peer, body, sending } = leaving;
+        asker.record.asked(&sending.model.here);
+        asker.pass.use_model(&sending.model.here).map_err(|refusal| app.refuse(&refusal))?;
+        let bytes = renamed(&body, &sending.model.there);
         drop(body);
-        let (id, to, called) = (asker.id.as_str(), url.as_str(), model.there.as_str());
-        let (length, why) = (bytes.len(), reason.word());
+        let (length, until) = (bytes.len(), Until::of(app));
+        let answered = match until.run(self.send(&sending, bytes)).await {
+            Ok(answered) => answer::of(app, asker, peer, answered, until, length).await,
+            Err(error) => Err(error),
+        };
+        let outcome = answered.as_ref().map_or_else(ApiError::status, Response::status);
+        self.count(sending.reason, outcome.as_str());
+        let mut answered = answered?;
+        if let Ok(told) = HeaderValue::from_str(&self.told(&sending)) {
+            answered.headers_mut().insert(SENT_TO, told);
+        }
+        Ok(answered)
+    }
+
+    fn url(&self, sending: &Sending<'_>) -> String {
+        format!("{}{}", self.base, sending.route)
+    }
+
+    /// What is said of an answer from there.
+    fn told(&self, sending: &Sending<'_>) -> String {
+        let Sending { model, reason, .. } = sending;
+        format!("{}; model={}; reason={}", self.url(sending), model.there, reason.word())
+    }
+
+    fn count(&self, reason: Reason, status: &str) {
+        self.asked.with_label_values(&[reason.word(), status]).inc();
+    }
+
+    /// Sends a body there, and says so.
+    async fn send(&self, sending: &Sending<'_>, body: String) -> Result<reqwest::Response, ApiError> {
+        let (url, id) = (self.url(sending), sending.id);
+        let (to, called, length, why) =
+            (url.as_str(), sending.model.there.as_str(), body.len(), sending.reason.word());
         tracing::info!(
             request_id = id,
             to,
@@ -172,21 +216,10 @@ impl Cloud {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.text());
         }
-        let request = request.header(X_REQUEST_ID, asker.id.header()).body(bytes);
-        let until = Until::of(app);
-        let answered = until.run(async { request.send().await.map_err(|error| unreached(&error)) }).await;
-        let answered = match answered {
-            Ok(answered) => answer::of(app, asker, peer, answered, until, length).await,
-            Err(error) => Err(error),
-        };
-        let outcome = answered.as_ref().map_or_else(ApiError::status, Response::status);
-        self.asked.with_label_values(&[why, outcome.as_str()]).inc();
-        let mut answered = answered?;
-        let told = format!("{url}; model={called}; reason={why}");
-        if let Ok(told) = HeaderValue::from_str(&told) {
-            answered.headers_mut().insert(SENT_TO, told);
+        if let Ok(id) = HeaderValue::from_str(id) {
+            request = request.header(X_REQUEST_ID, id);
         }
-        Ok(answered)
+        request.body(body).send().await.map_err(|error| unreached(&error))
     }
 }
 

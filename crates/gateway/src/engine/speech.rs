@@ -77,7 +77,7 @@ impl Engine {
         bytes: mpsc::Receiver<Bytes>,
         deadline: Option<Instant>,
     ) -> Result<impl Stream<Item = Result<TranscribeEvent, Status>> + Send + use<>, Status> {
-        self.use_model(&config.model)?;
+        self.use_here(&config.model)?;
         config.priority = self.pass.priority(config.priority);
         let (model, head) = (config.model.clone(), self.head(deadline));
         let file = File { config, bytes: Arc::new(Mutex::new(bytes)) };
@@ -111,7 +111,7 @@ impl Engine {
         mut request: v1::SpeakRequest,
         deadline: Option<Instant>,
     ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Status> {
-        self.use_model(&request.model)?;
+        self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = move |mut client: Client, request| {
@@ -169,7 +169,7 @@ impl Engine {
         model: String,
         deadline: Option<Instant>,
     ) -> Result<v1::VoicesResponse, Status> {
-        self.use_model(&model)?;
+        self.use_here(&model)?;
         let head = self.head(deadline);
         let call = |mut client: Client, request| {
             let head = head.clone();

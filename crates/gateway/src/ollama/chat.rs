@@ -173,7 +173,12 @@ async fn answered(
         let alive = request.keep_alive.take();
         return Ok(Json(bring(app, asker, &request.model, alive, &reply).await?).into_response());
     }
-    if thinks {
+    let elsewhere = app.cloud.as_ref().is_some_and(|cloud| cloud.always(&request.model).is_some());
+    if elsewhere && num_ctx.is_some() {
+        let problem = "another server answers for this model, with its own context";
+        return Err(ApiError::unsupported("options.num_ctx", problem));
+    }
+    if thinks && !elsewhere {
         can_think(app, asker, &request.model, &called).await?;
     }
     check_context(app, asker, &request.model, num_ctx).await?;

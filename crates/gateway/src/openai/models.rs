@@ -12,7 +12,6 @@ use tonic::Status;
 use crate::{
     app::App,
     asker::Asker,
-    cloud::Cloud,
     error::ApiError,
     status::{Model, model_elsewhere, model_of_show, models_of},
 };
@@ -43,8 +42,8 @@ pub(crate) async fn models(app: &App, asker: &Asker) -> Result<Vec<Model>, Statu
     let (mut one, mut other) = (app.engine(asker), app.engine(asker));
     let (stats, list) = tokio::try_join!(one.stats(), other.list())?;
     let mut models = models_of(stats, list);
-    for (name, by) in app.cloud.iter().flat_map(Cloud::models).filter(|(name, _)| asker.pass.sees_model(name))
-    {
+    let elsewhere = app.cloud.iter().flat_map(|cloud| cloud.models());
+    for (name, by) in elsewhere.filter(|(name, _)| asker.pass.sees_model(name)) {
         // It goes there, whoever has one of that name here.
         models.retain(|model| !model.id.eq_ignore_ascii_case(name));
         models.push(model_elsewhere(name, by));

@@ -63,6 +63,9 @@ async fn answer(State(elsewhere): State<Elsewhere>, uri: Uri, headers: HeaderMap
         () if wants("please redirect") => {
             (StatusCode::FOUND, [(header::LOCATION, "/v1/other")]).into_response()
         }
+        () if body["stream_options"]["include_usage"] == true => {
+            ([(header::CONTENT_TYPE, "text/event-stream")], chat_completion(wants("break"))).into_response()
+        }
         () if body["stream"] == true => {
             // In pieces that end where no event does.
             let mut pieces = vec!["data: {\"a\":1}\n", "\ndata: {\"b\"", ":2}\n\n"];
@@ -84,6 +87,22 @@ async fn answer(State(elsewhere): State<Elsewhere>, uri: Uri, headers: HeaderMap
         }
         () => json(200, json!({"id": "there", "usage": {"prompt_tokens": 30, "completion_tokens": 12}})),
     }
+}
+
+/// A chat completion in events, or the beginning of one.
+fn chat_completion(breaks: bool) -> String {
+    let choice = |delta: Value, reason: Option<&str>| json!({"id": "c", "object": "chat.completion.chunk", "model": "theirs", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]});
+    let mut chunks = vec![
+        choice(json!({"role": "assistant", "content": ""}), None),
+        choice(json!({"content": "Far "}), None),
+    ];
+    if !breaks {
+        chunks.push(choice(json!({"content": "away"}), None));
+        chunks.push(choice(json!({}), Some("stop")));
+        chunks.push(json!({"choices": [], "usage": {"prompt_tokens": 30, "completion_tokens": 12}}));
+    }
+    let events: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    if breaks { events } else { format!("{events}data: [DONE]\n\n") }
 }
 
 async fn server(at: SocketAddr, script: Script, more: impl FnOnce(&mut Config)) -> Server {
@@ -260,4 +279,181 @@ async fn a_key_is_held_to_its_models_and_pays_for_what_is_answered_there() {
     for (_, headers, _) in elsewhere.asked() {
         assert_eq!(headers["authorization"], format!("Bearer {KEY}"), "who asks is not known there");
     }
+}
+
+/// The routes that ask a chat in other words than chat completions, each with where its answer has text, and tokens read and written.
+fn surfaces(model: &str, words: &str) -> [(&'static str, Value, [&'static str; 3]); 4] {
+    [
+        (
+            "/v1/responses",
+            json!({"model": model, "input": words, "max_output_tokens": 40}),
+            ["/output/0/content/0/text", "/usage/input_tokens", "/usage/output_tokens"],
+        ),
+        (
+            "/v1/messages",
+            json!({"model": model, "max_tokens": 40, "messages": [{"role": "user", "content": words}]}),
+            ["/content/0/text", "/usage/input_tokens", "/usage/output_tokens"],
+        ),
+        (
+            "/api/chat",
+            json!({"model": model, "stream": false, "options": {"num_predict": 40}, "messages": [{"role": "user", "content": words}]}),
+            ["/message/content", "/prompt_eval_count", "/eval_count"],
+        ),
+        (
+            "/api/generate",
+            json!({"model": model, "stream": false, "options": {"num_predict": 40}, "prompt": words}),
+            ["/response", "/prompt_eval_count", "/eval_count"],
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn a_chat_of_any_surface_is_asked_there_as_chat_completions() {
+    let (elsewhere, at) = Elsewhere::start().await;
+    let server = server(at, script(hello), |_| {}).await;
+    let told = format!("http://{at}/v1/chat/completions; model=their-big; reason=model");
+    for (route, mut body, [text, read, written]) in surfaces("BIG", "hi") {
+        let answer = post(server.address, route, &body).await;
+        assert_eq!(answer.status, 200, "{route}: {}", answer.text);
+        assert_eq!(answer.header("x-hanzo-sent-to"), Some(told.as_str()), "{route}");
+        let said = answer.json();
+        let found = [text, read, written].map(|at| said.pointer(at).cloned().unwrap_or_default());
+        assert_eq!(found, [json!("Far away"), json!(30), json!(12)], "{route}: {said}");
+        let [(path, headers, asked)] = &elsewhere.asked()[..] else { panic!() };
+        assert_eq!(
+            (path.as_str(), headers["authorization"].to_str().unwrap()),
+            ("/v1/chat/completions", format!("Bearer {KEY}").as_str())
+        );
+        let expected = json!({"model": "their-big", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 40,
+            "stream": true, "stream_options": {"include_usage": true}});
+        assert_eq!(asked, &expected, "{route}");
+        body["stream"] = json!(true);
+        let streamed = post(server.address, route, &body).await;
+        assert_eq!(
+            (streamed.status, streamed.header("x-hanzo-sent-to")),
+            (200, Some(told.as_str())),
+            "{route}"
+        );
+        assert!(
+            streamed.text.contains("Far ") && streamed.text.contains("away"),
+            "{route}: {}",
+            streamed.text
+        );
+        elsewhere.asked();
+    }
+    let metrics = get(server.address, "/metrics").await.text;
+    assert!(
+        metrics.contains("hanzo_engine_cloud_requests_total{reason=\"model\",status=\"200\"} 8"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn what_of_a_surface_cannot_be_carried_there_is_named_and_stays_here() {
+    let (elsewhere, at) = Elsewhere::start().await;
+    let server = server(at, script(hello), |_| {}).await;
+    let user = json!([{"role": "user", "content": "hi"}]);
+    for (route, body, said) in [
+        (
+            "/api/chat",
+            json!({"model": "far", "messages": user, "options": {"mirostat": 2}}),
+            "mirostat: cannot be carried",
+        ),
+        (
+            "/api/chat",
+            json!({"model": "far", "messages": user, "options": {"num_ctx": 4096}}),
+            "options.num_ctx: another server",
+        ),
+        ("/api/generate", json!({"model": "far", "prompt": "x", "raw": true}), "prompt: is no chat"),
+        (
+            "/v1/messages",
+            json!({"model": "far", "max_tokens": 9, "messages": user, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+            "thinking: cannot be carried",
+        ),
+        (
+            "/v1/responses",
+            json!({"model": "far", "input": "x", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}),
+            "logprobs: cannot be carried",
+        ),
+        ("/completion", json!({"model": "far", "prompt": "x"}), "prompt: is no chat"),
+        ("/api/embed", json!({"model": "far", "input": "x"}), "another server answers for"),
+        (
+            "/v1/messages/count_tokens",
+            json!({"model": "far", "messages": user}),
+            "another server answers for",
+        ),
+        ("/tokenize", json!({"model": "far", "content": "x"}), "another server answers for"),
+        (
+            "/v1/rerank",
+            json!({"model": "far", "query": "x", "documents": ["y"]}),
+            "another server answers for",
+        ),
+    ] {
+        let answer = post(server.address, route, &body).await;
+        assert_eq!(answer.status, 400, "{route}: {}", answer.text);
+        assert!(answer.text.contains(said), "{route}: {}", answer.text);
+        assert_eq!(answer.header("x-hanzo-sent-to"), None);
+    }
+    assert!(elsewhere.asked().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_no_answer_there_is_said_in_the_words_of_the_surface() {
+    let (elsewhere, at) = Elsewhere::start().await;
+    let server = server(at, script(hello), |_| {}).await;
+    for (words, status) in [
+        ("please 401", 503),
+        ("please 500", 503),
+        ("please html", 503),
+        ("please redirect", 503),
+        ("please 422", 400),
+        ("break", 503),
+    ] {
+        for (route, body, _) in surfaces("far", words) {
+            let answer = post(server.address, route, &body).await;
+            // Anthropic has a status of its own for who has too much to do.
+            let expected = if route == "/v1/messages" && status == 503 { 529 } else { status };
+            assert!(
+                [status, expected].contains(&answer.status.into()),
+                "{route} {words}: {} {}",
+                answer.status,
+                answer.text
+            );
+            assert!(!answer.text.contains(KEY), "{}", answer.text);
+            assert_eq!(elsewhere.asked().len(), 1, "{route} {words}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chat_of_any_surface_overflows_and_its_key_pays() {
+    let (elsewhere, at) = Elsewhere::start().await;
+    let full = |_: &_| Err(Status::resource_exhausted("the queue is full"));
+    let keys = Keys::new();
+    let key = keys.add("one", |record| record.tokens_per_minute = Some(60));
+    let server = server(at, script(full), |config| config.api_keys_file = Some(keys.path.clone())).await;
+    let ask = async |route: &str, body: &Value| {
+        let mut request = json_request(route, body.to_string());
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        send(server.address, request).await
+    };
+    let [_, (route, body, _), ..] = surfaces("owner/ready", "please 500");
+    // What fails there too is answered as it was here.
+    let neither = ask(route, &body).await;
+    assert!([429, 529].contains(&neither.status.into()), "{}", neither.text);
+    assert_eq!((elsewhere.asked().len(), neither.header("x-hanzo-sent-to")), (1, None));
+    let [_, (route, body, _), ..] = surfaces("owner/ready", "hi");
+    for _ in 0..2 {
+        let answer = ask(route, &body).await;
+        let told = format!("http://{at}/v1/chat/completions; model=their-ready; reason=overloaded");
+        assert_eq!(
+            (answer.status, answer.header("x-hanzo-sent-to")),
+            (200, Some(told.as_str())),
+            "{}",
+            answer.text
+        );
+    }
+    // Twice 42 of 60.
+    assert_eq!(ask(route, &body).await.status, 429);
+    assert_eq!(elsewhere.asked().len(), 2);
 }

@@ -1,0 +1,145 @@
+//! A chat of any surface that another server answers: asked as chat completions, and told as the engine would, so that whoever shows
+//! an answer need not know whose it is.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use axum::http::header;
+use futures_util::{Stream, StreamExt as _, stream};
+use hanzo_engine_proto::v1;
+use tonic::{Code, Status, metadata::MetadataMap};
+
+use super::{
+    Cloud, Reason, Sending,
+    answer::{self, Payer},
+    chat,
+    settings::Named,
+    told::{Broken, Told},
+};
+use crate::{error::ApiError, limits::CLOUD_ERROR_BYTES_MAX};
+
+/// The route there.
+const ROUTE: &str = "chat/completions";
+
+/// A model that is answered there, now.
+#[derive(Debug, Clone)]
+pub(crate) struct There {
+    model: Named,
+    reason: Reason,
+}
+
+impl Cloud {
+    /// Where a model is answered there always.
+    pub(crate) fn always(&self, model: &str) -> Option<There> {
+        let model = self.models.iter().find(|named| named.is(model))?.clone();
+        Some(There { model, reason: Reason::Model })
+    }
+
+    /// Where a model may overflow.
+    pub(crate) fn overflow(&self, model: &str) -> Option<There> {
+        let model = self.overflow.iter().find(|named| named.is(model))?.clone();
+        Some(There { model, reason: Reason::Overloaded })
+    }
+
+    /// Starts a chat there, as [`crate::engine::Engine::infer`] does here.
+    pub(crate) async fn infer(
+        self: &Arc<Self>,
+        request: &v1::InferRequest,
+        there: &There,
+        payer: Payer,
+    ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
+        let There { model, reason } = there;
+        let body = chat::body(request, &model.there)?;
+        let (bytes, id) = (body.len(), request.request_id.clone());
+        let sending = Sending { id: &id, route: ROUTE, model, reason: *reason };
+        let answered = match self.send(&sending, body).await {
+            Ok(answered) => begun(answered).await,
+            Err(error) => Err(status_of(&error)),
+        };
+        let outcome =
+            answered.as_ref().map_or_else(|status| ApiError::from(status.clone()).status().as_u16(), |_| 200);
+        self.count(*reason, &outcome.to_string());
+        let answered = answered?;
+        payer.sent_to(&self.told(&sending));
+        let told = Told::new(model.here.clone(), id, request.choices.max(1) as usize);
+        let events = Box::pin(answer::events(answered, payer, None, bytes));
+        Ok(stream::try_unfold(
+            (events, told, VecDeque::new(), false),
+            |(mut events, mut told, mut ready, mut over)| async move {
+                loop {
+                    if let Some(event) = ready.pop_front() {
+                        return Ok(Some((event, (events, told, ready, over))));
+                    }
+                    if over {
+                        return Ok(None);
+                    }
+                    let come = match events.next().await {
+                        Some(text) => told.see(&text.map_err(|error| status_of(&error))?),
+                        None => {
+                            over = true;
+                            told.end()
+                        }
+                    };
+                    ready.extend(come.map_err(|Broken(why)| status_of(&ApiError::cloud(why)))?);
+                }
+            },
+        ))
+    }
+}
+
+/// The stream of an answer that has begun, or why there is none.
+async fn begun(mut answered: reqwest::Response) -> Result<reqwest::Response, Status> {
+    let status = answered.status().as_u16();
+    let kind =
+        answered.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let (is_stream, is_json) = (kind.starts_with("text/event-stream"), kind.starts_with("application/json"));
+    let code = match status {
+        200 if is_stream => return Ok(answered),
+        400 | 413 | 415 | 422 => Code::InvalidArgument,
+        404 => Code::NotFound,
+        429 => Code::ResourceExhausted,
+        _ => {
+            let error = if matches!(status, 401 | 403) {
+                answer::wrong_key(status)
+            } else {
+                answer::odd(status, kind)
+            };
+            return Err(status_of(&error));
+        }
+    };
+    if !is_json {
+        return Err(status_of(&answer::odd(status, kind)));
+    }
+    let retry_after = answered
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let mut text = Vec::new();
+    while let Some(piece) = answer::piece(&mut answered).await.map_err(|error| status_of(&error))? {
+        text.extend_from_slice(&piece);
+        if text.len() > CLOUD_ERROR_BYTES_MAX {
+            return Err(status_of(&ApiError::cloud("its error is too long")));
+        }
+    }
+    let said: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let message = ["/error/message", "/message", "/error"].iter().find_map(|at| said.pointer(at)?.as_str());
+    let mut metadata = MetadataMap::new();
+    let word = if code == Code::ResourceExhausted { "rate_limit_exceeded" } else { "refused_elsewhere" };
+    metadata.insert("error-code", tonic::metadata::MetadataValue::from_static(word));
+    if let Some(Ok(ms)) = retry_after.map(|seconds| seconds.saturating_mul(1000).to_string().parse()) {
+        metadata.insert("retry-after-ms", ms);
+    }
+    Err(Status::with_metadata(
+        code,
+        message.unwrap_or("the server that answers for this model refuses this"),
+        metadata,
+    ))
+}
+
+/// What the engine would say: that none answers.
+fn status_of(error: &ApiError) -> Status {
+    let mut metadata = MetadataMap::new();
+    if let Some(Ok(word)) = error.code().map(str::parse) {
+        metadata.insert("error-code", word);
+    }
+    Status::with_metadata(Code::Unavailable, error.message(), metadata)
+}
