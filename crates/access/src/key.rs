@@ -76,6 +76,12 @@ mod tests {
         assert_eq!(digest.hex(), hex);
         assert!(KeyDigest::from_hex(hex).unwrap().is(&digest));
         assert!(!KeyDigest::of("abd").unwrap().is(&digest));
+        // All of it is compared: one that differs in one digit, wherever, is another's.
+        for at in 0..hex.len() {
+            let mut other = hex.to_owned();
+            other.replace_range(at..=at, if &hex[at..=at] == "0" { "1" } else { "0" });
+            assert!(!KeyDigest::from_hex(&other).unwrap().is(&digest), "{other}");
+        }
         for wrong in ["", "12", &hex[1..], &format!("{}g", &hex[1..]), &"é".repeat(32)] {
             assert!(KeyDigest::from_hex(wrong).is_none(), "{wrong}");
         }

@@ -364,3 +364,49 @@ impl Connected for Connection {
         TcpConnectInfo { local_addr: None, remote_addr: Some(self.from) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpStream, time::timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_has_so_many_connections() {
+        let (places, addresses) = (Arc::new(Semaphore::new(8)), Addresses::default());
+        let crowd = Crowd::of(&places, 8);
+        let take = |from: &str| {
+            let place = Arc::clone(&places).try_acquire_owned().unwrap();
+            Permit::of(place, from.parse().unwrap(), &addresses, 2, crowd.clone())
+        };
+        let held = [take("192.0.2.1"), take("192.0.2.1")];
+        assert!(held.iter().all(Option::is_some) && take("192.0.2.1").is_none());
+        // Of IPv6 a network has as many as an address.
+        let network = [take("2001:db8::1"), take("2001:db8::2")];
+        assert!(network.iter().all(Option::is_some) && take("2001:db8::3").is_none());
+        let near = [take("127.0.0.1"), take("127.0.0.1"), take("::1")];
+        assert!(near.iter().all(Option::is_some));
+        drop(held);
+        assert!(take("192.0.2.1").is_some());
+        drop((network, near));
+        assert!(locked(&addresses).is_empty() && places.available_permits() == 8);
+    }
+
+    #[tokio::test]
+    async fn a_port_bears_so_many_connections_and_the_next_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { connections_max: 2, of_address_max: 1, first: Duration::from_secs(60) };
+        let mut accepted = connections(listener, None, limits);
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(TcpStream::connect(address).await.unwrap());
+        }
+        let (long, short) = (Duration::from_secs(20), Duration::from_millis(100));
+        let first = timeout(long, accepted.recv()).await.unwrap().unwrap();
+        let _second = timeout(long, accepted.recv()).await.unwrap().unwrap();
+        assert!(timeout(short, accepted.recv()).await.is_err());
+        drop(first);
+        assert!(timeout(long, accepted.recv()).await.unwrap().is_some());
+    }
+}
