@@ -481,7 +481,7 @@ impl Models {
             self.registry.set(&life.name, life.number, |entry| {
                 draining = matches!(entry.state, State::Draining(_));
                 entry.reserved_bytes = 0;
-                entry.state = State::Failed { failure, at: Instant::now(), retry_at };
+                entry.state = State::Failed { failure, at: Instant::now(), retry_at, ran: restarts.ran };
             });
             if draining {
                 return self.registry.forget(&life.name, life.number);

@@ -3,10 +3,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use hanzo_engine_store::derive_name;
 use tokio::sync::{broadcast::error::RecvError, watch};
 
 use crate::{
@@ -139,7 +141,11 @@ impl Models {
         wanted: Capability,
         demand: Demand<'_>,
     ) -> Result<InUse, Error> {
-        let error = match self.loaded(asked, wanted).await {
+        let found = self.loaded(asked, wanted).await;
+        if let Some(not_yet) = self.not_listed_yet(asked, wanted, &found) {
+            return Err(not_yet);
+        }
+        let error = match found {
             Ok(found) => {
                 demand.keep_alive.into_iter().for_each(|alive| found.using.keep(alive));
                 return Ok(found);
@@ -162,6 +168,29 @@ impl Models {
             }
             other => Err(other),
         }
+    }
+
+    /// That a model of the configuration which a request may mean is not listed yet, in the moments after the start: its load has
+    /// begun, and who asks is to come again, as where it is listed.
+    fn not_listed_yet(&self, asked: &str, wanted: Capability, found: &Result<InUse, Error>) -> Option<Error> {
+        let misses = match found {
+            Ok(found) => asked.is_empty() && !wanted.of(found),
+            Err(Error::Unnamed { able, .. }) => able.is_empty(),
+            // One that is configured by this very name is waited for where that may be.
+            Err(Error::NotLoaded { .. }) => {
+                self.section().on_demand == OnDemand::Never || self.configured(asked).is_none()
+            }
+            Err(_) => false,
+        };
+        if !misses || self.starting.load(Relaxed) == 0 {
+            return None;
+        }
+        let means = |request: &&LoadRequest| {
+            let names = [request.alias.clone(), Some(request.source.clone()), Some(name_of(request))];
+            asked.is_empty() || names.iter().flatten().any(|name| key(name) == key(asked))
+        };
+        let request = self.configured.iter().filter(|request| request.at_start).find(means)?;
+        Some(Error::Loading { name: name_of(request), percent: 0, waits: false, retry_after_ms: None })
     }
 
     /// How the configuration wants the model of a name loaded.
@@ -248,10 +277,10 @@ impl Models {
                 }
                 Look::Draining => *seen = Seen::Nothing,
                 Look::Restarts(error) => return Err(error),
-                Look::Failed(failure, at) if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
-                    return Err(failed(name, failure, at.elapsed()));
+                Look::Failed { failure, at, ran } if tried || at.elapsed() < LOAD_AGAIN_AFTER => {
+                    return Err(failed(name, (failure, ran), at.elapsed()));
                 }
-                Look::Failed(..) | Look::Absent => {
+                Look::Failed { .. } | Look::Absent => {
                     let wish = self.wish_of(name, asked, demand.keep_alive).await?;
                     name.clone_from(&wish.name);
                     match self.begin_in_place(&wish).await {
@@ -286,10 +315,22 @@ impl Models {
     }
 }
 
-/// Why a model is not there that has failed so long ago. One that could be loaded and failed later can be again: that is for
-/// who asks a little later.
-fn failed(name: &str, failure: Arc<Failure>, since: Duration) -> Error {
-    let FailureReason::Step(_) = failure.reason else { return Error::Load(failure) };
+/// What a model of the configuration is called, as far as that can be said without a look at its files.
+fn name_of(request: &LoadRequest) -> String {
+    request.alias.clone().unwrap_or_else(|| derive_name(Path::new(&request.source)))
+}
+
+/// Why a model is not there that has failed so long ago. One whose worker ran and failed can be loaded again, whether it said why,
+/// panicked or just ended: that is for who asks a little later.
+fn failed(name: &str, (failure, ran): (Arc<Failure>, bool), since: Duration) -> Error {
+    let by_worker = match failure.reason {
+        FailureReason::Step(_) => true,
+        FailureReason::Panic(_) | FailureReason::Thread(_) | FailureReason::Lost => ran,
+        FailureReason::Load(_) | FailureReason::Store(_) | FailureReason::Source(_) => false,
+    };
+    if !by_worker {
+        return Error::Load(failure);
+    }
     let left = LOAD_AGAIN_AFTER.saturating_sub(since).as_millis();
     Error::Failed {
         name: name.to_owned(),
@@ -319,13 +360,17 @@ mod tests {
     #[test]
     fn a_worker_that_failed_for_good_is_asked_for_again_and_a_load_that_failed_is_not() {
         let lost = || FailureReason::Step(StepError::Lost { reason: "it ended".into() });
-        let error = failed("a", Failure::new(lost()), Duration::from_millis(500));
+        let error = failed("a", (Failure::new(lost()), true), Duration::from_millis(500));
         let Error::Failed { retry_after_ms: Some(left), .. } = &error else { panic!("{error}") };
         assert_eq!((*left, error.code()), (1500, tonic::Code::Unavailable));
-        let late = failed("a", Failure::new(lost()), 2 * LOAD_AGAIN_AFTER);
+        let late = failed("a", (Failure::new(lost()), true), 2 * LOAD_AGAIN_AFTER);
         assert!(matches!(late, Error::Failed { retry_after_ms: Some(0), .. }), "{late}");
-        let never = failed("a", Failure::new(FailureReason::Lost), Duration::ZERO);
-        assert!(matches!(never, Error::Load(_)), "{never}");
+        for reason in [|| FailureReason::Lost, || FailureReason::Panic("oh".into())] {
+            let again = failed("a", (Failure::new(reason()), true), Duration::ZERO);
+            assert_eq!(again.code(), tonic::Code::Unavailable, "{again}");
+            let never = failed("a", (Failure::new(reason()), false), Duration::ZERO);
+            assert!(matches!(never, Error::Load(_)), "{never}");
+        }
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub(crate) enum State {
     Ready(Arc<Served>),
     /// It takes nothing new.
     Draining(Arc<Served>),
-    /// Its load failed, or its worker did; `retry_at` when it will be tried again.
-    Failed { failure: Arc<Failure>, at: Instant, retry_at: Option<Instant> },
+    /// Its load failed, or its worker did, which `ran` then; `retry_at` when it will be tried again.
+    Failed { failure: Arc<Failure>, at: Instant, retry_at: Option<Instant>, ran: bool },
 }
 
 /// One model.
@@ -241,7 +241,7 @@ impl Registry {
         metrics: impl FnOnce() -> Arc<ModelMetrics>,
         failure: Arc<Failure>,
     ) -> Result<bool, Error> {
-        let failed = |_| State::Failed { failure, at: Instant::now(), retry_at: None };
+        let failed = |_| State::Failed { failure, at: Instant::now(), retry_at: None, ran: false };
         let kept = Kept { alive: KeepAlive::Pinned, by_operator: true };
         Ok(self.enter(name, source, want, metrics, kept, failed, |_| Ok(OnConflict::Join))?.is_some())
     }
@@ -358,7 +358,9 @@ impl Registry {
             State::Ready(served) => Look::Ready(InUse { served: served.clone(), using: entry.usage.begin() }),
             State::Loading(progress) => Look::Loading(entry.usage.begin(), progress.clone()),
             State::Draining(_) => Look::Draining,
-            State::Failed { failure, at, retry_at: None } => Look::Failed(failure.clone(), *at),
+            State::Failed { failure, at, retry_at: None, ran } => {
+                Look::Failed { failure: failure.clone(), at: *at, ran: *ran }
+            }
             State::Failed { .. } => match entry.serving() {
                 Ok(_) => Look::Absent,
                 Err(error) => Look::Restarts(error),
@@ -424,8 +426,12 @@ pub(crate) enum Look {
     /// As long as its use is held, it is not let go when it answers.
     Loading(Use, Arc<Progress>),
     Draining,
-    /// For good, since then.
-    Failed(Arc<Failure>, Instant),
+    /// For good, since then; whether a worker of it ran before.
+    Failed {
+        failure: Arc<Failure>,
+        at: Instant,
+        ran: bool,
+    },
     /// After a failure, by itself.
     Restarts(Error),
     Absent,
@@ -557,7 +563,7 @@ mod tests {
             for (name, life) in lives {
                 let failure = Failure::new(FailureReason::Lost);
                 registry.set(name, life, |entry| {
-                    entry.state = State::Failed { failure, at: Instant::now(), retry_at }
+                    entry.state = State::Failed { failure, at: Instant::now(), retry_at, ran: true }
                 });
             }
         };

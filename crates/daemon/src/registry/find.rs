@@ -29,7 +29,8 @@ pub(crate) enum Capability {
 }
 
 impl Capability {
-    pub(super) fn of(self, served: &Served) -> bool {
+    /// Whether a model can do it.
+    pub(crate) fn of(self, served: &Served) -> bool {
         match self {
             Capability::Chat => served.generates && served.text.template.is_some(),
             Capability::Generate => served.generates,

@@ -1,5 +1,7 @@
 //! Models that come when they are asked for, and leave when nobody uses them or another needs the room.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::*;
 use crate::{
     config::{ModelConfig, OnDemand},
@@ -372,4 +374,72 @@ async fn a_name_brings_its_model_with_its_adapter() {
     let unknown = rig.infer(of("tiny:q:other")).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound, "{unknown:?}");
     rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_panicked_for_good_is_come_back_for_and_loaded_again() {
+    let rig = start(1, &["a"]).await;
+    rig.events(ask("a", 1)).await;
+    let registry = &rig.handle.core().models.registry;
+    let view = registry.view("a").unwrap();
+    registry.for_each(|entry| entry.stop.cancel());
+    rig.unload("a").await;
+    // As it is left where its worker has panicked more often than it may come back.
+    let failure = crate::error::Failure::new(crate::error::FailureReason::Panic("a test's".into()));
+    let metrics = || rig.handle.core().models.metrics.model("a");
+    assert!(
+        registry
+            .begin_failed("a", view.source, crate::sizing::LoadOptions::default(), metrics, failure)
+            .unwrap()
+    );
+    let ran = |has_run: bool| {
+        registry.for_each(|entry| {
+            if let crate::registry::State::Failed { ran, .. } = &mut entry.state {
+                *ran = has_run;
+            }
+        });
+    };
+    ran(false);
+    assert_eq!(rig.infer(ask("a", 1)).await.unwrap_err().code(), Code::Internal, "a load that panicked");
+    ran(true);
+    let refused = rig.infer(ask("a", 1)).await.unwrap_err();
+    check_refused(&refused, Code::Unavailable, "model a has failed");
+    assert!(metadata(&refused, "retry-after-ms").is_some());
+    rig.until("it is loaded again", async |rig| rig.infer(ask("a", 1)).await.is_ok()).await;
+    rig.stopped().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_model_of_the_configuration_is_listed_who_asks_is_to_come_again() {
+    for on_demand in [OnDemand::Always, OnDemand::Never] {
+        let rig = Rig::start_with(|config| {
+            config.engine.on_demand = on_demand;
+            config.models =
+                vec![ModelConfig { source: "/models/mine.gguf".into(), ..ModelConfig::default() }];
+        })
+        .await;
+        rig.until("its load has failed", async |rig| rig.handle.models().len() == 1).await;
+        let models = &rig.handle.core().models;
+        rig.until("and is over", async |_| models.starting.load(Relaxed) == 0).await;
+        let life = models.registry.with("mine", |entry| (entry.life, false)).unwrap();
+        models.registry.forget("mine", life);
+        let unnamed = || rig.infer(v1::InferRequest { model: String::new(), ..endless(1) });
+        let never = unnamed().await.unwrap_err();
+        check_refused(&never, Code::InvalidArgument, "model: name one of those that");
+        // As in the milliseconds between its start and its being listed.
+        models.starting.store(1, Relaxed);
+        for refused in [unnamed().await, rig.infer(ask("MINE", 1)).await] {
+            let refused = refused.unwrap_err();
+            check_refused(&refused, Code::Unavailable, "model mine is loading");
+            assert!(metadata(&refused, "retry-after-ms").is_some());
+        }
+        assert_eq!(rig.infer(ask("other", 1)).await.unwrap_err().code(), Code::NotFound);
+        // What is there already and cannot do it does not answer for it; what can does.
+        let bert = format!("{}/../../tests/data/encoders/bert-mean", env!("CARGO_MANIFEST_DIR"));
+        rig.load(&bert, "bert").await.unwrap();
+        check_refused(&unnamed().await.unwrap_err(), Code::Unavailable, "model mine is loading");
+        rig.load(DEMO_MODEL, "demo").await.unwrap();
+        collect(unnamed().await.unwrap()).await.unwrap();
+        rig.stopped().await;
+    }
 }
