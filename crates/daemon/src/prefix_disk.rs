@@ -1,6 +1,6 @@
 //! Blocks of KV caches on disk: what prompts have computed is found again after a restart. One directory holds those of all
 //! models within a bound of bytes, the least recently used going first. Two threads read and write for all engines, which never
-//! wait for them: what finds no room on its way is not kept. A file is its content under its name and a digest; one that is
+//! wait for them: what finds no room on its way is not kept. A file is its content under its name and a check; one that is
 //! damaged, of another model or cut short costs its block alone.
 
 mod blocks;

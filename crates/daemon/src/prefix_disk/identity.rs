@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::file::{hex, unhex};
+use super::file::{MAGIC, hex, unhex};
 use crate::{DEMO_GGUF, limits::PREFIX_DISK_MODEL_FILES_MAX, source::Source};
 
 /// Bytes of a file's beginning that are read, and of each sample after it.
@@ -31,7 +31,7 @@ impl Identity {
     /// # Errors
     /// The system's.
     pub(crate) fn of(source: &Source) -> io::Result<Identity> {
-        let mut sha = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION"));
+        let mut sha = Sha256::new_with_prefix(env!("CARGO_PKG_VERSION")).chain_update(MAGIC);
         match source {
             Source::Demo => sha.update(DEMO_GGUF),
             Source::Path(path) => {

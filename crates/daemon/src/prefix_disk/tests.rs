@@ -158,6 +158,29 @@ fn a_file_that_is_damaged_is_dropped() {
     assert!(rig.put(1) && rig.get(1));
 }
 
+#[test]
+fn whichever_bit_is_turned_it_is_damage() {
+    let mut rig = Rig::new(1 << 20);
+    assert!(rig.put(1));
+    let (path, key) = (rig.path(1), Key { model: identity(1), name: name(1) });
+    let good = fs::read(&path).unwrap();
+    let mut content = vec![0; BLOCK];
+    let mut read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        file::read(&path, key, &mut content)
+    };
+    for at in 0..good.len() {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << (at % 8);
+        assert!(matches!(read(&bytes), Read::Damaged), "at {at}");
+    }
+    assert!(matches!(read(&good), Read::Whole(_)));
+    // A part that was never written.
+    let mut bytes = good;
+    bytes[BLOCK / 2..].fill(0);
+    assert!(matches!(read(&bytes), Read::Damaged));
+}
+
 #[cfg(unix)]
 #[test]
 fn what_is_no_block_is_not_opened_and_keeps_nothing_from_being_opened() {
