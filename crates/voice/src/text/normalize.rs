@@ -25,7 +25,7 @@ const TITLES: [(&str, &str); 16] = [
 const POINTED: [(&str, &str); 4] =
     [("e.g.", "for example"), ("i.e.", "that is"), ("a.m.", "A M"), ("p.m.", "P M")];
 /// Units behind a number: one, several.
-const UNITS: [(&str, &str, &str); 27] = [
+const UNITS: [(&str, &str, &str); 30] = [
     ("km/h", "kilometer per hour", "kilometers per hour"),
     ("mph", "mile per hour", "miles per hour"),
     ("km", "kilometer", "kilometers"),
@@ -51,6 +51,9 @@ const UNITS: [(&str, &str, &str); 27] = [
     ("GB", "gigabyte", "gigabytes"),
     ("MB", "megabyte", "megabytes"),
     ("KB", "kilobyte", "kilobytes"),
+    ("TB", "terabyte", "terabytes"),
+    ("tbsp", "tablespoon", "tablespoons"),
+    ("tsp", "teaspoon", "teaspoons"),
     ("kW", "kilowatt", "kilowatts"),
     ("%", "percent", "percent"),
 ];
@@ -103,13 +106,17 @@ pub(crate) fn normalize(text: &str) -> String {
 /// The first of these words, or the first few, and how many they were.
 fn one(words: &[&str]) -> (usize, String) {
     let word = words[0];
-    let pointed = POINTED.iter().find(|(short, _)| word.eq_ignore_ascii_case(short));
-    if let Some((_, long)) = pointed {
-        return (1, (*long).to_owned());
-    }
     // What stands around a word stays around it.
     let opens = word.len() - word.trim_start_matches(['(', '"', '\'', '“', '‘', '[', '{']).len();
     let (before, rest) = word.split_at(opens);
+    let pointed = POINTED.iter().find_map(|(short, long)| {
+        let (start, after) = rest.split_at_checked(short.len())?;
+        let alone = start.eq_ignore_ascii_case(short) && !after.starts_with(char::is_alphanumeric);
+        alone.then_some((long, after))
+    });
+    if let Some((long, after)) = pointed {
+        return (1, format!("{before}{long}{after}"));
+    }
     let core = rest.trim_end_matches([')', '"', '\'', '”', '’', ']', '}', ',', ';', ':', '!', '?', '.', '…']);
     let after = &rest[core.len()..];
     let around = |middle: String, after: &str| format!("{before}{middle}{after}");
@@ -125,7 +132,7 @@ fn one(words: &[&str]) -> (usize, String) {
         }
     }
     if let Some(month) =
-        MONTHS.iter().find(|month| **month == core).filter(|_| after.is_empty() || after == ".")
+        MONTHS.iter().find(|month| is_month(month, core)).filter(|_| after.is_empty() || after == ".")
         && let Some((used, date, after)) = after_month(&words[1..])
     {
         return (1 + used, format!("{before}{month} {date}{after}"));
@@ -141,6 +148,11 @@ fn one(words: &[&str]) -> (usize, String) {
         return (2, format!("{before}{value}{next_after}"));
     }
     (1, around(token(core), after))
+}
+
+/// Whether it is a month's name, or the beginning of it that people write.
+fn is_month(month: &str, word: &str) -> bool {
+    month == word || month.starts_with(word) && (word.len() == 3 || word == "Sept")
 }
 
 /// A number with the unit or the scale that stands behind it, and what stands behind that.
@@ -395,6 +407,11 @@ mod tests {
             ("mail me@example.com or https://a.org", "mail me at example dot com or a dot org"),
             ("-3.5 degrees", "minus three point five degrees"),
             ("No. 5 said: No.", "number five said: No."),
+            (
+                "At 9 a.m., (I.e., 2 tbsp on Oct. 3rd)",
+                "At nine A M, (that is, two tablespoons on October third)",
+            ),
+            ("1 tsp, Sept 5, Mars 5", "one teaspoon, September fifth, Mars five"),
         ] {
             assert_eq!(normalize(text), right);
         }

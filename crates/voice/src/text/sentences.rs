@@ -1,20 +1,26 @@
 //! A text's sentences.
 
 /// Words whose point ends no sentence.
-const SHORT: [&str; 15] =
-    ["mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt"];
+const SHORT: [&str; 17] = [
+    "mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt",
+    "approx", "dept",
+];
+/// Those whose point ends none before a number.
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"];
 
 /// The sentences of a text, in order, without white space around them. A blank line ends one too.
 pub(crate) fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for paragraph in text.split("\n\n") {
         let mut current = String::new();
-        for word in paragraph.split_whitespace() {
+        let mut words = paragraph.split_whitespace().peekable();
+        while let Some(word) = words.next() {
             if !current.is_empty() {
                 current.push(' ');
             }
             current.push_str(word);
-            if ends(word) {
+            if ends(word, words.peek().copied().unwrap_or_default()) {
                 found.push(std::mem::take(&mut current));
             }
         }
@@ -25,15 +31,19 @@ pub(crate) fn sentences(text: &str) -> Vec<String> {
     found
 }
 
-fn ends(word: &str) -> bool {
+/// Whether a sentence ends with a word that another comes behind.
+fn ends(word: &str, next: &str) -> bool {
     let bare = word.trim_end_matches(['"', '\'', ')', ']', '”', '’', '»']);
     if bare.ends_with(['!', '?', '…', '。', '！', '？']) {
         return true;
     }
     let Some(stem) = bare.strip_suffix('.') else { return false };
     let stem = stem.trim_start_matches(['(', '"', '“', '\'']).to_lowercase();
+    // `9 a.m. on Monday`, `the U.S. economy`, `etc. and so on`; `Oct. 3rd`.
+    let goes_on = (stem.contains('.') || stem == "etc") && next.starts_with(char::is_lowercase)
+        || MONTHS.contains(&stem.as_str()) && next.starts_with(|c: char| c.is_ascii_digit());
     // A single letter is an initial.
-    !SHORT.contains(&stem.as_str()) && stem.chars().count() != 1
+    !goes_on && !SHORT.contains(&stem.as_str()) && stem.chars().count() != 1
 }
 
 #[cfg(test)]
@@ -48,5 +58,17 @@ mod tests {
             ["Dr. A. Smith said \"No.\" He left at 3.5, e.g. early!", "(Really?)", "A title", "The end"]
         );
         assert!(sentences(" \n\n ").is_empty());
+        let text = "Call at 9 a.m. on Oct. 3rd. He left the U.S. in May. It closes at 5 p.m. The U.S. etc. too. In Oct. He sat.";
+        assert_eq!(
+            sentences(text),
+            [
+                "Call at 9 a.m. on Oct. 3rd.",
+                "He left the U.S. in May.",
+                "It closes at 5 p.m.",
+                "The U.S. etc. too.",
+                "In Oct.",
+                "He sat."
+            ]
+        );
     }
 }
