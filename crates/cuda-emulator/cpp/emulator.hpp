@@ -171,6 +171,7 @@ template <int LATEST>
 inline void wait_for_all_but() {}
 inline void shared16(const unsigned char* from, uint32_t to[4]) { load16(from, to); }
 inline uint32_t to_bits(float value) { return emulator::bits<uint32_t>(value); }
+inline uint64_t to_bits(double value) { return emulator::bits<uint64_t>(value); }
 inline float from_beside(float value) {
   const uint32_t word = emulator::bits<uint32_t>(value);
   return emulator::bits<float>(emulator::meet(emulator::Meeting::Beside, &word, 1, [](auto& in, auto& out) {
@@ -180,6 +181,26 @@ inline float from_beside(float value) {
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t places) {
+  const uint64_t both = a | static_cast<uint64_t>(b) << 32;
+  uint32_t picked = 0;
+  for (int i = 0; i < 4; i++) picked |= (both >> (8 * (places >> (4 * i) & 7)) & 255) << (8 * i);
+  return picked;
+}
+// Two halves each; a sum of a product is rounded once, as a double holds it.
+inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sums = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const auto of = [i](uint32_t word) { return static_cast<double>(emulator::bits<_Float16>(static_cast<uint16_t>(word >> i))); };
+    sums |= static_cast<uint32_t>(emulator::bits<uint16_t>(static_cast<_Float16>(of(a) * of(b) + of(c)))) << i;
+  }
+  return sums;
+}
+inline uint32_t add_halves(uint32_t a, uint32_t b) { return multiply_add_halves(a, 0x3c003c00u, b); }
+inline float times(float a, float b) { return a * b; }
+inline float plus(float a, float b) { return a + b; }
+inline void add_shared(uint64_t* to, uint64_t number) { *to += number; }
+inline uint32_t count_shared(uint32_t* counter) { return (*counter)++; }
 inline float upper(float value) { return emulator::bits<float>(emulator::bits<uint32_t>(value) & 0xffffe000u); }
 inline float lower(float value) {
   const float rest = value - upper(value);

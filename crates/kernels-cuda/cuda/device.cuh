@@ -76,6 +76,7 @@ __device__ __forceinline__ void shared16(const unsigned char* from, uint32_t to[
   to[3] = words.w;
 }
 __device__ __forceinline__ uint32_t to_bits(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ uint64_t to_bits(double value) { return (uint64_t)__double_as_longlong(value); }
 // What the lane beside has.
 __device__ __forceinline__ float from_beside(float value) { return __shfl_xor_sync(0xffffffffu, value, 1); }
 __device__ __forceinline__ float from_bits(uint32_t word) { return __uint_as_float(word); }
@@ -89,6 +90,25 @@ __device__ __forceinline__ uint16_t to_half(float value) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
   return half;
 }
+// Four of the bytes of two words, the first those of `a`: which, by the digits of `places`.
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t places) { return __byte_perm(a, b, places); }
+// Two halves each.
+__device__ __forceinline__ uint32_t add_halves(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+__device__ __forceinline__ uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+// As they stand: no product is added to before it is rounded.
+__device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
+// To a number in shared memory that others add to.
+__device__ __forceinline__ void add_shared(uint64_t* to, uint64_t number) { atomicAdd(to, number); }
+__device__ __forceinline__ uint32_t count_shared(uint32_t* counter) { return atomicAdd(counter, 1u); }
 // c += a · b on the tensor cores: (16, 8) by (8, 8), of numbers with 11 significant bits; further bits are cut off.
 __device__ __forceinline__ void mma(float c[4], const float a[4], const float b[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -7,3 +7,4 @@
 #include "heads.cu"
 #include "attention.cu"
 #include "states.cu"
+#include "draw.cu"

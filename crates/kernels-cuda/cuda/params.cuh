@@ -242,3 +242,18 @@ struct UnfoldParams {
   float* out;
   uint32_t cols, window;
 };
+
+// How a row's token is drawn.
+struct DrawSpec {
+  double uniform;
+  float temperature, top_p, min_p;
+  uint32_t top_k, by_host, unused;
+};
+
+struct DrawParams {
+  Batch batch;
+  float* logits;  // (logit rows, vocab)
+  const DrawSpec* specs;
+  uint32_t* tokens;  // (logit rows); NONE where there is none
+  uint32_t vocab, unused;
+};

@@ -76,9 +76,9 @@ __device__ __forceinline__ void multiply_part(const ProductParams& p, const Part
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (part.rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
   const uint32_t from = product_segment(p, warp), to = product_segment(p, warp + 1);
   const bool even = is_even(part);
-  const uint8_t* rows[2];
+  const uint8_t *rows[2], *here[2];  // of the groups that are loaded, and multiplied
   constexpr uint32_t COUNT = AHEAD > 0 ? AHEAD : 1;
-  Codes<TYPE> next[COUNT];
+  Loaded<TYPE> next[COUNT];
   const auto load = [&](uint32_t group) {
 #pragma unroll
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -96,9 +96,10 @@ __device__ __forceinline__ void multiply_part(const ProductParams& p, const Part
 #pragma unroll 1
     for (uint32_t group = from; group < to; group += COUNT) {
       if (AHEAD == 0) load(group);
-      Codes<TYPE> now[COUNT];
+      Loaded<TYPE> now[COUNT];
 #pragma unroll
       for (uint32_t i = 0; i < COUNT; i++) now[i] = next[i];
+      here[0] = rows[0], here[1] = rows[1];
       // The group after these, or the first of the next tile.
       uint32_t after = group + COUNT;
       bool more = true;
@@ -111,6 +112,7 @@ __device__ __forceinline__ void multiply_part(const ProductParams& p, const Part
 #pragma unroll
       for (uint32_t i = 0; i < COUNT; i++) {
         if (group + i >= to) break;
+        const Codes<TYPE> codes = now[i].read(here, group + i);
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
           if (t > 0 && t * PRODUCT_ROWS >= x.rows) break;
@@ -119,7 +121,7 @@ __device__ __forceinline__ void multiply_part(const ProductParams& p, const Part
 #pragma unroll
             for (int piece = 0; piece < Of::PIECES; piece++) dev::load16(x.at<Of::PIECES>(t, group + i) + piece * PIECE_BYTES + 16 * lane, words[piece]);
           }
-          add_group<TYPE, Of::PIECES>(now[i], part.type, words, x, t, group + i, sums[t]);
+          add_group<TYPE, Of::PIECES>(codes, part.type, words, x, t, group + i, sums[t]);
         }
       }
     }
@@ -155,6 +157,10 @@ __device__ __forceinline__ void for_parts(const ProductParams& p, Multiply&& mul
   }
 }
 
+// Groups of blocks that are loaded ahead, where so many of floats are: those of more bits, which take more registers, are fewer.
+template <uint32_t TYPE, int FLOATS_AHEAD>
+constexpr int AHEAD_OF = TYPE == ANY_TYPE ? 0 : TYPE == Q5_K || TYPE == Q6_K ? (FLOATS_AHEAD + 3) / 4 : FLOATS_AHEAD;
+
 template <int KIND, int TILES, int AHEAD>
 __device__ __forceinline__ void multiply_some(const ProductParams& p, float* room) {
   const Pieces x = {p.pieces, p.inverses, p.sums, (p.weights.cols + BLOCK_COLS - 1) / BLOCK_COLS * 8, product_rows(p)};
@@ -169,7 +175,7 @@ __device__ __forceinline__ void multiply_some(const ProductParams& p, float* roo
     return;
   }
   for_parts(p, [&](const Part& part, uint32_t first) {
-    for_type<KIND>(part.type, [&](auto of) { multiply_part<decltype(of), TILES, decltype(of)::TYPE == ANY_TYPE ? 0 : AHEAD>(p, part, x, first, room); });
+    for_type<KIND>(part.type, [&](auto of) { multiply_part<decltype(of), TILES, AHEAD_OF<decltype(of)::TYPE, AHEAD>>(p, part, x, first, room); });
   });
 }
 
@@ -197,13 +203,15 @@ __device__ __forceinline__ void multiply_tile(const ProductParams& p, const Part
   const bool even = is_even(part);
   const uint8_t* rows[2];
   find_outputs(part, tile, rows);
-  Codes<TYPE> next;
+  Loaded<TYPE> next;
+  // What is loaded a group ahead, rather than when it is multiplied.
+  constexpr bool AHEAD = Codes<TYPE>::IS_FLOAT || OF_BYTES<TYPE>;
   const auto load = [&](uint32_t group) {
     const uint32_t left = p.weights.cols - 32 * group;
     next.load(part.type, rows, even, group, left < 32 ? left : 32);
   };
   float* totals = reinterpret_cast<float*>(room + MANY_STAGES * BYTES) + threadIdx.x;
-  if (Codes<TYPE>::IS_FLOAT) load(0);
+  if (AHEAD) load(0);
 #pragma unroll
   for (uint32_t group = 0; group + 1 < MANY_STAGES; group++) bring(group);
 #pragma unroll 1
@@ -214,9 +222,9 @@ __device__ __forceinline__ void multiply_tile(const ProductParams& p, const Part
       dev::wait_for_all_but<MANY_STAGES - 2>();
       __syncthreads();
       bring(group + MANY_STAGES - 1);
-      if (!Codes<TYPE>::IS_FLOAT) load(group);
-      const Codes<TYPE> now = next;
-      if (Codes<TYPE>::IS_FLOAT && group + 1 < groups) load(group + 1);
+      if (!AHEAD) load(group);
+      const Codes<TYPE> now = next.read(rows, group);
+      if (AHEAD && group + 1 < groups) load(group + 1);
       const unsigned char* stage = room + group % MANY_STAGES * BYTES;
 #pragma unroll
       for (uint32_t t = 0; t < MANY_TILES; t++) {
@@ -258,9 +266,9 @@ __device__ __forceinline__ void multiply_rows(const ProductParams& p, unsigned c
 SOME_KERNEL(product_few, FLOATS, 1, 3, 2)
 SOME_KERNEL(product_some, FLOATS, 2, 2, 2)
 SOME_KERNEL(product_batch, FLOATS, 8, 2, 1)
-SOME_KERNEL(product_few_blocks, BLOCKS, 1, 1, 2)
-SOME_KERNEL(product_some_blocks, BLOCKS, 2, 1, 2)
-SOME_KERNEL(product_batch_blocks, OTHERS, 8, 0, 1)
+SOME_KERNEL(product_few_blocks, BLOCKS, 1, 2, 2)
+SOME_KERNEL(product_some_blocks, BLOCKS, 2, 2, 2)
+SOME_KERNEL(product_batch_blocks, BLOCKS, 8, 2, 1)
 
 // (rows / 64, tiles of outputs / WARPS)
 WIDE_KERNEL(product_many, ProductParams, THREADS, 2) {
@@ -270,5 +278,5 @@ WIDE_KERNEL(product_many, ProductParams, THREADS, 2) {
 
 WIDE_KERNEL(product_many_blocks, ProductParams, THREADS, 2) {
   SHARED(unsigned char, room);
-  multiply_rows<OTHERS>(p, room);
+  multiply_rows<BLOCKS>(p, room);
 }

@@ -24,6 +24,87 @@ struct Of {
   static constexpr int PIECES = TYPE == BF16 ? 3 : 2;  // of x
 };
 
+// Types whose codes are bytes, or parts of them, that become halves without being numbers between.
+template <uint32_t TYPE>
+constexpr bool OF_BYTES = TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K;
+
+// Eight bytes at a multiple of two.
+__device__ __forceinline__ void load_pairs(const uint8_t* at, uint32_t words[2]) {
+  if ((size_t)at % 4 == 0) {
+    words[0] = dev::load4(at);
+    words[1] = dev::load4(at + 4);
+    return;
+  }
+  const uint32_t middle = dev::load4(at + 2);
+  words[0] = dev::load2(at) | middle << 16;
+  words[1] = middle >> 16 | dev::load2(at + 6) << 16;
+}
+
+// What a lane loads of a group of one output, ahead of its turn: words of codes, and what of the scales lies far from them. Scales that lie
+// beside codes have been loaded with them when they are looked at.
+template <uint32_t TYPE>
+struct Stored {
+  static constexpr bool HAS_HIGHS = TYPE == Q5_K || TYPE == Q6_K;
+  uint32_t codes[2], highs[HAS_HIGHS ? 2 : 1];
+  uint32_t factor, scale;  // of Q6_K
+
+  __device__ __forceinline__ void load(const uint8_t* row, uint32_t group, uint32_t quarter) {
+    const uint32_t j = group % 8;
+    if constexpr (TYPE == Q8_0) {
+      load_pairs(row + 34 * (size_t)group + 2 + 8 * quarter, codes);
+    } else if constexpr (TYPE == Q6_K) {
+      const uint8_t* block = row + 210 * (size_t)(group / 8);
+      load_pairs(block + j / 4 * 64 + 32 * (j % 2) + 8 * quarter, codes);
+      load_pairs(block + 128 + j / 4 * 32 + 8 * quarter, highs);
+      factor = block[192 + 2 * j + quarter / 2];
+      scale = dev::load2(block + 208);
+    } else {
+      constexpr uint32_t CODES = TYPE == Q4_K ? 16 : 48;
+      const uint8_t* block = row + (128 + CODES) * (size_t)(group / 8);
+      dev::load8(block + CODES + j / 2 * 32 + 8 * quarter, codes);
+      if constexpr (HAS_HIGHS) dev::load8(block + 16 + 8 * quarter, highs);
+    }
+  }
+
+  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have; and what is taken away of each.
+  __device__ __forceinline__ uint32_t read(const uint8_t* row, uint32_t group, uint32_t bytes[2], Scale& of) const {
+    const uint32_t j = group % 8;
+    of.m[0] = of.m[1] = 0.0f;
+    if constexpr (TYPE == Q8_0) {
+      of.d = half_at(row + 34 * (size_t)group);
+#pragma unroll
+      for (int i = 0; i < 2; i++) bytes[i] = codes[i] ^ 0x80808080u;
+      return 128;
+    } else if constexpr (TYPE == Q6_K) {
+      of.d = dev::from_half((uint16_t)scale);
+      const uint32_t low_shift = 4 * (j / 2 % 2), high_shift = 2 * (j % 4);
+#pragma unroll
+      for (int i = 0; i < 2; i++) bytes[i] = (codes[i] >> low_shift & 0x0f0f0f0fu) | (highs[i] >> high_shift & 0x03030303u) << 4;
+      return 32;
+    } else {
+      float least;
+      scale_min(row + (TYPE == Q4_K ? 144 : 176) * (size_t)(group / 8), j, &of.d, &least);
+      of.m[0] = of.m[1] = -least;
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        bytes[i] = codes[i] >> (4 * (j % 2)) & 0x0f0f0f0fu;
+        if constexpr (HAS_HIGHS) bytes[i] |= (highs[i] >> j & 0x01010101u) << 4;
+      }
+      return 0;
+    }
+  }
+};
+
+// Bytes as halves, less a number below 1,024: each stands behind the bits of 1,024, and both are taken away.
+__device__ __forceinline__ void to_halves(const uint32_t bytes[2], uint32_t less, uint32_t words[4]) {
+  const uint32_t minus = (0xe400u + less) * 0x10001u;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    words[2 * i] = dev::add_halves(dev::pick_bytes(bytes[i], 0x64646464u, 0x4140), minus);
+    words[2 * i + 1] = dev::add_halves(dev::pick_bytes(bytes[i], 0x64646464u, 0x4342), minus);
+  }
+}
+
 // Codes of a lane's two outputs in a group: 8 * (lane % 4) to that + 7.
 template <uint32_t TYPE>
 struct Codes {
@@ -61,6 +142,46 @@ struct Codes {
         }
       }
     }
+  }
+};
+
+// A lane's two outputs of a group, as they were loaded: what stands between a load and the codes is done when these are multiplied.
+template <uint32_t TYPE, bool = OF_BYTES<TYPE>>
+struct Loaded {
+  Codes<TYPE> codes;
+
+  __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool even, uint32_t group, uint32_t there) { codes.load(type, rows, even, group, there); }
+  __device__ __forceinline__ Codes<TYPE> read(const uint8_t* const*, uint32_t) const { return codes; }
+};
+
+template <uint32_t TYPE>
+struct Loaded<TYPE, true> {
+  Stored<TYPE> stored[2];
+
+  // Rows of blocks are whole.
+  __device__ __forceinline__ void load(uint32_t, const uint8_t* const rows[2], bool, uint32_t group, uint32_t) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) stored[half].load(rows[half], group, threadIdx.x % 4);
+  }
+  __device__ __forceinline__ Codes<TYPE> read(const uint8_t* const rows[2], uint32_t group) const {
+    Codes<TYPE> codes;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      uint32_t bytes[2];
+      const uint32_t less = stored[half].read(rows[half], group, bytes, codes.scales[half]);
+      to_halves(bytes, less, codes.words[half]);
+      if constexpr (TYPE == Q6_K) {
+        const uint32_t times = dev::to_half((float)(int8_t)stored[half].factor) * 0x10001u;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          // What a half holds of the product, and the rest, which is exact.
+          const uint32_t code = codes.words[half][i], upper = dev::multiply_add_halves(code, times, 0);
+          codes.rest[half][i] = dev::multiply_add_halves(code, times, upper ^ 0x80008000u);
+          codes.words[half][i] = upper;
+        }
+      }
+    }
+    return codes;
   }
 };
 
@@ -159,6 +280,7 @@ __device__ __forceinline__ void for_type(uint32_t type, Run&& run) {
   if constexpr (KIND == BLOCKS) {
     if (type == Q8_0) return run(Of<Q8_0>());
     if (type == Q4_K) return run(Of<Q4_K>());
+    if (type == Q5_K) return run(Of<Q5_K>());
     if (type == Q6_K) return run(Of<Q6_K>());
   }
   run(Of<ANY_TYPE>());

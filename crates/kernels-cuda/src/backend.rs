@@ -1,6 +1,7 @@
 //! The contract's ops as launches: shapes are checked, parameters filled in, and nothing is computed here.
 
 mod attention;
+mod draw;
 mod encoder;
 mod experts;
 mod products;
@@ -13,7 +14,7 @@ use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
     MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, StepLimits,
+    RowIds, RowOp, SampleSpecs, StepLimits,
 };
 
 use crate::device::{Device, Memory};
@@ -22,6 +23,7 @@ use crate::params::*;
 use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
 use crate::step::{Ops, Steps, address_of, batch_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
+use draw::Drawing;
 use products::{PieceRoom, Product};
 
 /// Bytes of shared memory that a block adds up in.
@@ -36,6 +38,7 @@ pub struct CudaBackend<D: Device> {
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>,                // of an op, which the step's end tells
     draws: Draws,
+    drawing: Drawing,
 }
 
 /// A vector of f32.
@@ -62,15 +65,16 @@ struct Scratch<D: Device> {
     weights: Arc<Memory<D>>, // (rows, experts_used)
     logits: Arc<Memory<D>>,  // (logit_rows, vocab)
     pieces: Arc<Memory<D>>,  // of the rows of a product
+    drawn: Arc<Memory<D>>,   // how tokens are drawn, and which
 }
 
 /// Bytes of each list of [`Scratch`].
-fn scratch_parts(limits: &StepLimits) -> [usize; 6] {
+fn scratch_parts(limits: &StepLimits) -> [usize; 7] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =
         [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
             .map(|count| 4 * count);
-    [both, scores, chosen, weights, logits, PieceRoom::of(limits).bytes()]
+    [both, scores, chosen, weights, logits, PieceRoom::of(limits).bytes(), Drawing::bytes(limits)]
 }
 
 impl<D: Device> CudaBackend<D> {
@@ -84,6 +88,7 @@ impl<D: Device> CudaBackend<D> {
             buckets: None,
             failure: None,
             draws: Draws::default(),
+            drawing: Drawing::default(),
         }
     }
 
@@ -235,7 +240,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits)?;
         let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits, pieces] = scratch_parts(limits).map(make);
+        let [both, scores, chosen, weights, logits, pieces, drawn] = scratch_parts(limits).map(make);
         self.scratch = Some(Scratch {
             both: both?,
             scores: scores?,
@@ -243,6 +248,7 @@ impl<D: Device> Backend for CudaBackend<D> {
             weights: weights?,
             logits: logits?,
             pieces: pieces?,
+            drawn: drawn?,
         });
         Ok(())
     }
@@ -501,13 +507,20 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
-        self.check(x, head.cols(), "x");
-        assert!(head.rows() <= self.steps.limits().vocab, "a vocabulary beyond the step's limits");
+        self.multiply_head(head, x);
         let logits = self.scratch().logits.clone();
-        let into = (&logits, 0, head.rows());
-        self.product(head, &Product { logits: true, out: into, ..Product::of(x, x) });
         self.steps.start()?;
         logits.read(0, bytemuck::cast_slice_mut(out))
+    }
+
+    fn sample(
+        &mut self,
+        head: &Self::Matrix,
+        x: &Self::Buffer,
+        specs: &SampleSpecs,
+        room: &mut [f32],
+    ) -> Result<(), KernelError> {
+        self.draw_rows(head, x, specs, room)
     }
 
     fn draws(&mut self) -> &mut Draws {

@@ -33,6 +33,7 @@ pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 pub const SOURCES: &[(&str, &str)] = &[
     ("attention.cu", include_str!("../cuda/attention.cu")),
     ("device.cuh", include_str!("../cuda/device.cuh")),
+    ("draw.cu", include_str!("../cuda/draw.cu")),
     ("experts.cu", include_str!("../cuda/experts.cu")),
     ("heads.cu", include_str!("../cuda/heads.cu")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),

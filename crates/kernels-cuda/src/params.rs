@@ -327,4 +327,22 @@ params! {
         cols: u32,
         window: u32,
     }
+    /// How a row's token is drawn.
+    DrawSpecParams {
+        uniform: f64,
+        temperature: f32,
+        top_p: f32,
+        min_p: f32,
+        top_k: u32,
+        by_host: u32,
+        unused: u32,
+    }
+    DrawParams {
+        batch: BatchParams,
+        logits: Address,
+        specs: Address,
+        tokens: Address,
+        vocab: u32,
+        unused: u32,
+    }
 }

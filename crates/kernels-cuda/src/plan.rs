@@ -89,6 +89,8 @@ kernels! {
     Recur = "kernel_recur", RecurParams;
     /// Gates on what a half gives.
     GateOutput = "kernel_gate_output", GateOutputParams;
+    /// Tokens of rows of logits.
+    Draw = "kernel_draw", DrawParams;
 }
 
 /// Threads of a block, and of one that is a single warp.

@@ -14,6 +14,7 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
         "prelude.cuh" => &["norm.cu"],
         "attention.cu" => &["attention.cu", "heads.cu"],
         "product.cu" => &["matmul.cu", "product.cu"],
+        "draw.cu" => &["matmul.cu", "draw.cu"],
         _ => &[file],
     };
     let device = Emulated::of(&Sources::default().with(file, own, instead).only(kernels));
@@ -105,5 +106,20 @@ fn keys_cut_where_the_row_begins_to_see() {
     let instead = "% WARPS) % WARPS) * 32 + 1; block < end;";
     must_fail("attention.cu", own, instead, "latent attention", |make| {
         conformance::check_latent_attention(&make)
+    });
+}
+
+#[test]
+fn a_missing_barrier_before_masses_are_added_up() {
+    let own = "room.list.masses[threadIdx.x] = own_mass;\n  __syncthreads();";
+    let instead = "room.list.masses[threadIdx.x] = own_mass;";
+    must_fail("draw.cu", own, instead, "sample of a vocabulary", |make| conformance::check_sample(&make));
+}
+
+#[test]
+fn a_digit_that_is_passed_too_late() {
+    let own = "wanted = left + 1;";
+    must_fail("draw.cu", own, "wanted = 1;", "sample of a vocabulary", |make| {
+        conformance::check_sample(&make);
     });
 }

@@ -37,7 +37,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let mut or = |neutral: f32, value: f32| if random.below(2) == 0 { neutral } else { value };
     let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 4.0);
     let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
-    let top_k = [0, 0, 1, 5, 40, vocab as u32, u32::MAX][random.below(7)];
+    let top_k = [0, 0, 1, 5, 40, 300, vocab as u32, u32::MAX][random.below(8)];
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
     let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
     let seen_first = specs.seen.len() as u32;
@@ -49,19 +49,21 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let repetition = [1.0, 1.3, 0.7, 5.0][random.below(4)];
     let uniform = [0.0, 1.0 - f64::EPSILON / 2.0, random.uniform().into(), random.uniform().into()];
     let shape = shape(random);
+    // What a device may draw by itself.
+    let plain = random.below(2) == 0;
     specs.rows.push(SampleSpec {
         temperature,
         top_k,
         top_p,
         min_p,
         uniform: uniform[random.below(4)],
-        shape,
-        logprobs,
-        given: if random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
-        repetition,
+        shape: if plain { Shape::default() } else { shape },
+        logprobs: logprobs.filter(|_| !plain),
+        given: if !plain && random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
+        repetition: if plain { 1.0 } else { repetition },
         seen: seen_first..specs.seen.len() as u32,
-        adjustments: first..specs.adjustments.len() as u32,
-        mask,
+        adjustments: first..if plain { first } else { specs.adjustments.len() as u32 },
+        mask: mask.filter(|_| !plain),
     });
 }
 

@@ -88,10 +88,23 @@ impl Draws {
 
     /// Draws from `(rows, vocab)` logits, which are overwritten.
     pub fn draw(&mut self, specs: &SampleSpecs, logits: &mut [f32]) {
+        self.draw_others(specs, logits, |_| None);
+    }
+
+    /// As [`Draws::draw`], of the rows for which `drawn` has nothing: it says what a device has drawn for the others, if anything.
+    pub fn draw_others(
+        &mut self,
+        specs: &SampleSpecs,
+        logits: &mut [f32],
+        drawn: impl Fn(usize) -> Option<Option<u32>>,
+    ) {
         let vocab = logits.len() / specs.rows.len().max(1);
         let mut scratch = std::mem::take(&mut self.scratch);
         for (row, draw) in self.rows(specs.rows.len()).iter_mut().enumerate() {
-            draw.make(specs, row, &mut logits[row * vocab..][..vocab], &mut scratch);
+            match drawn(row) {
+                Some(token) => draw.put(token.map(|token| Sampled { token, ..Sampled::default() })),
+                None => draw.make(specs, row, &mut logits[row * vocab..][..vocab], &mut scratch),
+            }
         }
         self.scratch = scratch;
     }
