@@ -1,7 +1,9 @@
-"""What connections cost the gateway, and what many of them cost others: memory of idle streams, and the times of a client that asks with a new connection each
-time beside more connections than the port bears. `engine-gateway` stands before an engine of a few lines, whose streams begin and then say nothing.
+"""What connections cost the gateway, and what many of them cost others: memory of idle streams, and the times of clients, with a new connection each time and
+with one that is kept, beside more connections than the port bears. Those come from a process of their own, so that its work is not taken for the gateway's: first from
+one address of this machine, of which the port bears a quarter of what it does, then from the loopback, which has no such limit, because a proxy may stand there. There
+a new connection waits behind all that came before it. `engine-gateway` stands before an engine of a few lines, whose streams begin and then say nothing.
 usage: connections.py ENGINE_GATEWAY [STREAMS [CONNECTIONS]]"""
-import asyncio, json, os, re, resource, statistics, subprocess, sys, time
+import asyncio, json, os, re, resource, socket, statistics, subprocess, sys, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "clients"))
 GATEWAY = sys.argv[1]
@@ -70,25 +72,55 @@ async def times(port, count):
     return taken
 
 
-async def crowd(port, count):
-    """Connections that say a part of their headers; as each is closed, another comes in its place."""
-    limit, open_now = asyncio.Semaphore(200), [0, 0]
+async def times_kept(kept, count):
+    """Seconds of each request on a connection that is there."""
+    reader, writer = kept
+    taken = []
+    for _ in range(count):
+        begun = time.monotonic()
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))
+        taken.append(time.monotonic() - begun)
+        await asyncio.sleep(0.005)
+    return taken
+
+
+async def crowd(host, port, count):
+    """Connections that say a part of their headers; as each is closed, another comes in its place. Prints how many are open, now and then."""
+    limit, open_now = asyncio.Semaphore(200), [0]
 
     async def one():
         while True:
             try:
                 async with limit:
-                    reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 60)
+                    reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port, local_addr=(host, 0)), 60)
                 open_now[0] += 1
-                open_now[1] = max(open_now)
-                writer.write(b"GET /v1/models HTTP/1.1\r\nhost: ")
-                await reader.read()
-            except OSError:
+                try:
+                    writer.write(b"GET /v1/models HTTP/1.1\r\nhost: ")
+                    await reader.read()
+                finally:
+                    open_now[0] -= 1
+                    writer.close()
+            except (OSError, asyncio.TimeoutError):
                 pass
-            open_now[0] -= 1
             await asyncio.sleep(0.5)
 
-    return open_now, [asyncio.create_task(one()) for _ in range(count)]
+    tasks = [asyncio.create_task(one()) for _ in range(count)]
+    while tasks:
+        print(open_now[0], flush=True)
+        await asyncio.sleep(1)
+
+
+def own_address():
+    """An address of this machine that is not the loopback's, or none."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.connect(("192.0.2.1", 9))
+            return asking.getsockname()[0]
+    except OSError:
+        return None
 
 
 def told(name, taken):
@@ -103,7 +135,7 @@ async def main():
     gateway = None
     try:
         grpc = int(serving.stdout.readline())
-        gateway = subprocess.Popen([GATEWAY, "--port", "0", "--engine", f"http://127.0.0.1:{grpc}", "--no-access-log"], stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
+        gateway = subprocess.Popen([GATEWAY, "--host", "0.0.0.0", "--insecure", "--port", "0", "--engine", f"http://127.0.0.1:{grpc}", "--no-access-log"], stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
         port = next(int(match[1]) for match in (re.search(r"http=\S+:(\d+)", line) for line in gateway.stderr) if match)
         await times(port, 20)
         before = resident_mb(gateway)
@@ -114,14 +146,27 @@ async def main():
         for writer in held:
             writer.close()
         await asyncio.sleep(2)
-        print(told("alone", await times(port, ASKS)), flush=True)
-        now, tasks = await crowd(port, CONNECTIONS)
-        print(told(f"while {CONNECTIONS} connections come", await times(port, ASKS)), flush=True)
-        await asyncio.sleep(5)
-        print(told(f"beside {CONNECTIONS}, of which {now[0]} are open", await times(port, ASKS)), flush=True)
-        print(f"{resident_mb(gateway):.1f} MB", flush=True)
-        for task in tasks:
-            task.cancel()
+        kept = await asyncio.open_connection("127.0.0.1", port)
+        print(told("alone, new connections", await times(port, ASKS)), flush=True)
+        print(told("alone, one that is kept", await times_kept(kept, ASKS)), flush=True)
+        for host in filter(None, (own_address(), "127.0.0.1")):
+            crowding = subprocess.Popen([sys.executable, os.path.abspath(__file__), GATEWAY, "--crowd", host, str(port), str(CONNECTIONS)], stdout=subprocess.PIPE, text=True)
+            lines = []
+            reading = asyncio.get_running_loop().run_in_executor(None, lambda: lines.extend(iter(crowding.stdout.readline, "")))
+            try:
+                # One on which nothing is asked makes way on a port that is full.
+                until = time.monotonic() + 8
+                while time.monotonic() < until:
+                    await times_kept(kept, 20)
+                beside = f"beside {CONNECTIONS} from {'the loopback' if host == '127.0.0.1' else 'one address'}"
+                print(told(f"{beside}, one that is kept", await times_kept(kept, ASKS)), flush=True)
+                print(told(f"{beside}, new connections", await times(port, ASKS // 4)), flush=True)
+            finally:
+                crowding.kill()
+                crowding.wait()
+                await reading
+            print(f"{resident_mb(gateway):.1f} MB; {lines[-1].strip() if lines else 0} of them were open", flush=True)
+            await asyncio.sleep(3)
     finally:
         for process in (gateway, serving):
             if process:
@@ -131,5 +176,9 @@ async def main():
 if __name__ == "__main__":
     if sys.argv[2:] == ["--engine"]:
         engine()
+    elif sys.argv[2:3] == ["--crowd"]:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        asyncio.run(crowd(sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
     else:
         asyncio.run(main())

@@ -271,6 +271,12 @@ async fn a_key_is_held_to_its_models_and_pays_for_what_is_answered_there() {
     };
     assert_eq!(ask(&other).await.status, 403);
     assert!(elsewhere.asked().is_empty());
+    for (key, listed) in [(&one, true), (&other, false)] {
+        let mut request = json_request("/v1/models", String::new());
+        *request.method_mut() = "GET".parse().unwrap();
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        assert_eq!(send(server.address, request).await.text.contains("\"far\""), listed);
+    }
     let first = ask(&one).await;
     assert_eq!(first.status, 200, "{}", first.text);
     // 42 of 50, and again: then it is over.

@@ -242,9 +242,25 @@ async fn a_key_sees_its_models_alone() {
     let keys = Keys::new();
     let narrow = keys.add("narrow", |record| record.models = vec!["READY".to_owned()]);
     let other = keys.add("other", |record| record.models = vec!["elsewhere*".to_owned()]);
+    // An operator is held to them too.
+    let boss = keys.add("boss", |record| {
+        (record.admin, record.models) = (true, vec!["elsewhere*".to_owned()]);
+    });
     let server = keys.serve().await;
     assert_eq!(ask(&server, &narrow, "/v1/chat/completions", &chat()).await.status, 200);
     for (path, body) in [
+        ("/v1/models/load", json!({"model": "owner/ready"})),
+        ("/v1/models/unload", json!({"model": "owner/ready"})),
+        ("/api/copy", json!({"source": "owner/ready", "destination": "own"})),
+        ("/api/create", json!({"model": "own", "from": "owner/ready"})),
+        ("/api/generate", json!({"model": "owner/ready"})),
+    ] {
+        let answer = ask(&server, &boss, path, &body).await;
+        assert_eq!(answer.status, 403, "{path}: {}", answer.text);
+        assert!(answer.text.contains("this key may not use"), "{path}: {}", answer.text);
+    }
+    for (path, body) in [
+        ("/v1/audio/speech", json!({"model": "owner/ready", "input": "x", "voice": "alloy"})),
         ("/v1/chat/completions", chat()),
         ("/v1/completions", json!({"model": "owner/ready", "prompt": "x"})),
         ("/v1/embeddings", json!({"model": "owner/ready", "input": "x"})),
@@ -273,6 +289,10 @@ async fn a_key_sees_its_models_alone() {
     assert_eq!(ids(look(&server, &narrow, "/v1/models").await), ["owner/ready"]);
     assert!(ids(look(&server, &other, "/v1/models").await).is_empty());
     assert_eq!(look(&server, &other, "/v1/models/owner/ready").await.status, 403);
+    assert_eq!(look(&server, &other, "/v1/audio/voices?model=owner/ready").await.status, 403);
+    // Nor do other names tell of others' models.
+    let tags = look(&server, &other, "/api/tags").await;
+    assert_eq!((tags.status, tags.json()), (200, json!({"models": []})), "{}", tags.text);
     assert_eq!(server.fake.seen().len(), 1);
 }
 

@@ -561,6 +561,7 @@ async fn what_is_the_operators_wants_the_admin_scope() {
     for (method, path, body) in [
         ("POST", "/api/pull", json!({"model": "small"})),
         ("POST", "/api/copy", json!({"source": "a-stored", "destination": "own"})),
+        ("POST", "/api/create", json!({"model": "made", "from": "a-stored", "stream": false})),
         ("DELETE", "/api/delete", json!({"model": "a-stored"})),
         ("POST", "/api/generate", json!({"model": "owner/ready", "keep_alive": 0})),
     ] {
@@ -574,6 +575,12 @@ async fn what_is_the_operators_wants_the_admin_scope() {
         assert_eq!(ask(method, path, &admin, body).await.status, 200, "{path}");
         let none = ask(method, path, "wrong", json!({})).await;
         assert_eq!((none.status, none.json()["error"].is_string()), (401, true), "{path}");
+    }
+    // Files that models are made of are the operator's to bring, and to ask for.
+    let blob = format!("/api/blobs/sha256:{}", "0".repeat(64));
+    for (key, statuses) in [(&user, [403, 403]), (&admin, [201, 200])] {
+        assert_eq!(ask("POST", &blob, key, json!({})).await.status, statuses[0]);
+        assert_eq!(ask("HEAD", &blob, key, json!({})).await.status, statuses[1]);
     }
     assert_eq!(ask("POST", "/api/chat", &user, chat(json!({}))).await.status, 200);
     assert_eq!(ready_stats().models.len(), 1);
