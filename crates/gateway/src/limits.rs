@@ -59,6 +59,8 @@ pub(crate) const BLOB_MESSAGE_BYTES: usize = 512 << 10;
 pub(crate) const FORM_BYTES_BESIDE: usize = 1 << 20;
 /// Bytes of one of its fields.
 pub(crate) const FORM_FIELD_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a form in which nothing begins and nothing goes on: the head of a part, or what stands before the first.
+pub(crate) const FORM_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Fields of a form.
 pub(crate) const FORM_FIELDS_MAX: usize = 64;
 /// Bytes of an answer that is collected, not streamed: forty thousand tokens with twenty alternatives each.

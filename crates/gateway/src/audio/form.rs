@@ -3,7 +3,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -19,7 +22,9 @@ use crate::{
     bodies::Room,
     body::{Incoming, Pace},
     error::{ApiError, quote},
-    limits::{FORM_BYTES_BESIDE, FORM_FIELD_BYTES_MAX, FORM_FIELDS_MAX, SOUND_HELD_BYTES},
+    limits::{
+        FORM_BYTES_BESIDE, FORM_FIELD_BYTES_MAX, FORM_FIELDS_MAX, FORM_HEAD_BYTES_MAX, SOUND_HELD_BYTES,
+    },
 };
 
 /// The field that the file is.
@@ -50,12 +55,16 @@ struct Rest {
     parts: Multipart<'static>,
     file: Option<Field<'static>>,
     trouble: Trouble,
+    unread: Unread,
     bytes: usize, // of the file, so far
     bytes_max: usize,
 }
 
 /// What was wrong with the bytes below the form.
 type Trouble = Arc<Mutex<Option<ApiError>>>;
+
+/// Bytes that were taken since something last came of them.
+type Unread = Arc<AtomicUsize>;
 
 /// Reads a form as far as its file may be handed on: to the end where the file is small, or comes before `model`.
 ///
@@ -71,12 +80,7 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, Api
         ApiError::media_type(format!("expected content-type: multipart/form-data with a boundary, got {got}"))
     })?;
     let bytes_max = app.config.sound_bytes_max;
-    let trouble = Trouble::default();
-    let pieces = pieces(body, Pace::new(app.config.body_timeout_s), trouble.clone());
-    let whole = bytes_max.saturating_add(FORM_BYTES_BESIDE);
-    let limits = Constraints::new().size_limit(SizeLimit::new().whole_stream(whole as u64));
-    let parts = Multipart::with_constraints(pieces, boundary, limits);
-    let rest = Rest { parts, file: None, trouble, bytes: 0, bytes_max };
+    let rest = Rest::new(body, boundary, bytes_max, Pace::new(app.config.body_timeout_s));
     let room = app.sounds.room(share);
     let mut form = Form { fields: Map::new(), file: None, held: VecDeque::new(), rest: Some(rest), room };
     while let Some(part) = form.next().await? {
@@ -174,10 +178,21 @@ impl Form {
 }
 
 impl Rest {
+    fn new(body: Body, boundary: String, bytes_max: usize, pace: Pace) -> Rest {
+        let (trouble, unread) = (Trouble::default(), Unread::default());
+        let pieces = pieces(body, pace, trouble.clone(), unread.clone());
+        let whole = bytes_max.saturating_add(FORM_BYTES_BESIDE);
+        let limits = Constraints::new().size_limit(SizeLimit::new().whole_stream(whole as u64));
+        let parts = Multipart::with_constraints(pieces, boundary, limits);
+        Rest { parts, file: None, trouble, unread, bytes: 0, bytes_max }
+    }
+
     async fn next(&mut self, said: &mut Option<File>) -> Result<Option<Part>, ApiError> {
         loop {
             if let Some(file) = &mut self.file {
-                match file.chunk().await {
+                let piece = file.chunk().await;
+                self.unread.store(0, Relaxed);
+                match piece {
                     Ok(Some(piece)) => {
                         self.bytes += piece.len();
                         if self.bytes > self.bytes_max {
@@ -197,6 +212,7 @@ impl Rest {
                 Ok(Some(field)) => field,
                 Err(fault) => return Err(self.fault(fault)),
             };
+            self.unread.store(0, Relaxed);
             let Some(name) = field.name().map(str::to_owned) else {
                 return Err(ApiError::body("a part of the form has no name"));
             };
@@ -218,7 +234,9 @@ impl Rest {
     async fn text(&mut self, name: &str, mut field: Field<'static>) -> Result<String, ApiError> {
         let mut bytes = Vec::new();
         loop {
-            match field.chunk().await {
+            let piece = field.chunk().await;
+            self.unread.store(0, Relaxed);
+            match piece {
                 Ok(None) => break,
                 Ok(Some(piece)) if bytes.len() + piece.len() > FORM_FIELD_BYTES_MAX => {
                     let problem = format!("must have at most {FORM_FIELD_BYTES_MAX} bytes");
@@ -243,20 +261,33 @@ impl Rest {
     }
 }
 
-/// The body's pieces, at the pace that bodies must have; the time in which nobody asked for them is not the client's.
+/// The body's pieces, at the pace that bodies must have; the time in which nobody asked for them is not the client's. One at a time:
+/// multer takes as many as there are before it looks at any, so a form would be held as fast as it comes.
 fn pieces(
     body: Body,
     pace: Pace,
     trouble: Trouble,
+    unread: Unread,
 ) -> impl futures_util::Stream<Item = Result<Bytes, std::fmt::Error>> + Send + 'static {
     stream::unfold(Some((body, pace, Instant::now())), move |state| {
-        let trouble = trouble.clone();
+        let (trouble, unread) = (trouble.clone(), unread.clone());
         async move {
             let (mut body, mut pace, since) = state?;
+            // Here multer looks at what it has.
+            tokio::task::yield_now().await;
             pace.resume(since);
-            match pace.next(&mut body).await {
+            let piece = match unread.load(Relaxed) > FORM_HEAD_BYTES_MAX {
+                true => Err(ApiError::body(format!(
+                    "the form has {FORM_HEAD_BYTES_MAX} bytes that are of no field"
+                ))),
+                false => pace.next(&mut body).await,
+            };
+            match piece {
                 Ok(None) => None,
-                Ok(Some(piece)) => Some((Ok(piece), Some((body, pace, Instant::now())))),
+                Ok(Some(piece)) => {
+                    unread.fetch_add(piece.len(), Relaxed);
+                    Some((Ok(piece), Some((body, pace, Instant::now()))))
+                }
                 Err(error) => {
                     *trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     Some((Err(std::fmt::Error), None))
@@ -281,5 +312,52 @@ fn typed(name: &str, text: String) -> Value {
         "timestamp_granularities" | "include" if !text.is_empty() => Value::String(text),
         _ if text.is_empty() => Value::Null,
         _ => Value::String(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    const PIECE: usize = 16 << 10;
+
+    /// A form that begins like this and goes on for ever, and how many of its pieces were taken.
+    fn endless(begins: &'static [u8]) -> (Rest, Arc<AtomicUsize>) {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = taken.clone();
+        let pieces = (0_u64..).map(move |at| {
+            count.fetch_add(1, Relaxed);
+            Ok::<_, Infallible>(if at == 0 {
+                Bytes::from_static(begins)
+            } else {
+                Bytes::from(vec![b'y'; PIECE])
+            })
+        });
+        let body = Body::from_stream(stream::iter(pieces));
+        (Rest::new(body, "q".to_owned(), 8 << 20, Pace::new(60)), taken)
+    }
+
+    #[tokio::test]
+    async fn what_is_of_no_field_is_not_read_for_long() {
+        for begins in
+            [&b"--q\r\nx-a: "[..], b"--q\r\ncontent-disposition: form-data; name=\"", b"before the first one"]
+        {
+            let (mut form, taken) = endless(begins);
+            let Err(error) = form.next(&mut None).await else { panic!("it is no form") };
+            assert!(error.json().to_string().contains("bytes that are of no field"), "{}", error.json());
+            assert!(taken.load(Relaxed) * PIECE < 2 * FORM_HEAD_BYTES_MAX, "{taken:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_taken_as_it_is_handed_on() {
+        let (mut form, taken) = endless(b"--q\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n");
+        let mut file = None;
+        for pieces in 1..100 {
+            let Ok(Some(Part::Piece(_))) = form.next(&mut file).await else { panic!("a file has pieces") };
+            assert!(taken.load(Relaxed) <= pieces + 3, "{taken:?} taken for {pieces}");
+        }
     }
 }
