@@ -51,7 +51,7 @@ def text_of(options, room):
 
 def divergence(*command):
     """The mean that llama-perplexity tells; it sometimes ends before all its words are out."""
-    for _ in range(5):
+    for _ in range(20):
         if found := re.search(r"Mean\s+KLD:\s*(-?[0-9.]+)", call(*command)):
             return float(found[1])
     sys.exit(f"{' '.join(map(str, command))}\ntold no divergence")

@@ -85,6 +85,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "yarn_beta_slow": 1.0,
         "isq": "q4_k",
         "topology": "/etc/hanzo-engine/topology.toml",
+        "imatrix": "/var/lib/hanzo-engine/imatrix.gguf",
     });
     let Value::Object(examples) = examples else { unreachable!("it is a map") };
     examples.into_iter().map(|(key, value)| (&*Box::leak(key.into_boxed_str()), value)).collect()

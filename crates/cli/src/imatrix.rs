@@ -32,6 +32,7 @@ pub(crate) async fn imatrix(args: ImatrixArgs) -> Result<(), CliError> {
         text,
         dataset: file.to_string(),
         output: args.output.clone(),
+        form: args.output_format.form(),
         chunk_tokens: args.chunk_tokens as usize,
         chunks_max: args.chunks.map(|chunks| chunks as usize),
         threads: args.threads.map(usize::from),
@@ -69,5 +70,12 @@ pub(crate) async fn imatrix(args: ImatrixArgs) -> Result<(), CliError> {
         report.tensors,
         report.chunks,
         report.chunk_tokens
-    ))
+    ))?;
+    if report.unmet > 0 {
+        let unmet = report.unmet;
+        tell(&format!(
+            "{unmet} matrices of experts met nothing, and all of their columns count alike: give more text\n"
+        ));
+    }
+    Ok(())
 }

@@ -259,6 +259,12 @@ fn an_importance_matrix_is_made_and_read() {
     assert!(said.contains("2 chunks of 64 tokens"), "{said}");
     ok(&["quantize", DEMO, out, "--to", "Q4_0", "--allow-requantize", "--imatrix", matrix]);
     types(out);
+    // In the format of before.
+    let before = path("m.dat").to_str().unwrap().to_owned();
+    let short = ["--chunk-tokens", "64", "--chunks", "2", "--output-format", "dat"];
+    ok(&[&["imatrix", DEMO, "-f", words, "-o", &before][..], &short].concat());
+    assert_ne!(fs::read(&before).unwrap()[..4], *b"GGUF");
+    ok(&["quantize", DEMO, out, "--to", "Q4_0", "--allow-requantize", "--imatrix", &before, "--force"]);
     let said = fails(2, &["imatrix", DEMO, "-f", words, "-o", matrix]);
     assert!(said.contains("--force"), "{said}");
     let short = path("short.txt");

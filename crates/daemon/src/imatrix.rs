@@ -1,6 +1,8 @@
 //! An importance matrix made: a model runs over a text, chunk by chunk, and what its matrices met is written as llama-imatrix
 //! writes it, so that [`crate::quantize`] and llama-quantize read it.
 
+mod dat;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -33,12 +35,24 @@ pub struct Args {
     pub dataset: String,
     /// The new file.
     pub output: PathBuf,
+    /// How it is written.
+    pub form: Form,
     /// Tokens of a chunk, each read from its own start.
     pub chunk_tokens: usize,
     /// At most so many chunks; unset: as many as the text has.
     pub chunks_max: Option<usize>,
     /// Threads to compute with; unset: one for each core.
     pub threads: Option<usize>,
+}
+
+/// What llama-imatrix writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// GGUF: sums and counts.
+    #[default]
+    Gguf,
+    /// The format of before: means, as many times as there were chunks, and no counts.
+    Dat,
 }
 
 /// What was made.
@@ -52,6 +66,8 @@ pub struct Report {
     pub chunk_tokens: usize,
     /// Tensors that it knows of.
     pub tensors: usize,
+    /// Matrices of experts in them that no row went to: nothing is known of those.
+    pub unmet: usize,
 }
 
 /// Why nothing was made.
@@ -63,7 +79,7 @@ pub enum ImatrixError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The model cannot be loaded, or not be observed.
+    /// The model cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The text cannot be tokenized.
@@ -125,17 +141,34 @@ pub fn run(
         let mut batch = Batch { windows: windows.clone(), ..Batch::default() };
         batch.sources.extend(chunk.iter().copied().map(RowSource::Token));
         batch.push_sequence(chunk.len(), chunk.len(), |group, index| (group * blocks + index) as u32);
+        if decoder.spec().keeps_states() {
+            batch.states.push(0);
+        }
         decoder.forward(&mut backend, &batch, &mut kv, &mut [])?;
     }
     progress(chunks.len(), chunks.len());
-    let mut met = BTreeMap::new();
-    for (part, sums) in decoder.observed()? {
+    let mut met = Tensors::new();
+    for (part, of_part) in decoder.observed()? {
+        let (tensor, matrix) = place(&files.tensors.get(part.weight()).name);
         // Parts of one tensor met the same.
-        met.insert(files.tensors.get(part.weight()).name.as_str(), sums);
+        met.entry(tensor).or_default().insert(matrix, of_part);
     }
-    write(args, chunks.len(), &met)?;
+    match args.form {
+        Form::Gguf => write(args, chunks.len(), &met),
+        Form::Dat => dat::write(args, chunks.len(), &met),
+    }?;
     let (file, chunk_tokens) = (args.output.clone(), args.chunk_tokens);
-    Ok(Report { file, chunks: chunks.len(), chunk_tokens, tensors: met.len() })
+    let unmet = met.values().flat_map(BTreeMap::values).filter(|met| met.rows == 0).count();
+    Ok(Report { file, chunks: chunks.len(), chunk_tokens, tensors: met.len(), unmet })
+}
+
+/// What the matrices of each tensor met, by their places in it.
+type Tensors<'a> = BTreeMap<&'a str, BTreeMap<usize, Met<'a>>>;
+
+/// The tensor that a matrix is in, and which it is of a stack.
+fn place(name: &str) -> (&str, usize) {
+    let stacked = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
+    stacked.and_then(|(stack, at)| Some((stack, at.parse().ok()?))).unwrap_or((name, 0))
 }
 
 /// Whole chunks of the text's tokens, each with the token that texts begin with in place of its first, where the model has
@@ -188,7 +221,7 @@ fn loaded<B: Backend>(args: &Args, files: &ModelFiles, backend: &B) -> Result<De
     Ok(Decoder::load(backend, files, &mut |_| ())?)
 }
 
-fn write(args: &Args, chunks: usize, met: &BTreeMap<&str, &Met>) -> Result<(), ImatrixError> {
+fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
     let failed = |source: io::Error| ImatrixError::Write { path: args.output.clone(), source };
     let number = |number: usize| Value::U32(u32::try_from(number).unwrap_or(u32::MAX));
     let entries = [
@@ -198,15 +231,17 @@ fn write(args: &Args, chunks: usize, met: &BTreeMap<&str, &Met>) -> Result<(), I
         ("imatrix.chunk_size", number(args.chunk_tokens)),
     ];
     let (mut planned, mut numbers) = (Vec::new(), Vec::new());
-    for (name, met) in met {
+    for (name, matrices) in met {
         let of = |what: &str, columns: usize| Planned {
             name: format!("{name}.{what}"),
             dtype: DType::F32,
-            shape: vec![1, columns],
+            shape: vec![matrices.len(), columns],
         };
-        planned.extend([of("in_sum2", met.squares.len()), of("counts", 1)]);
-        numbers.push(met.squares.iter().flat_map(|&sum| (sum as f32).to_le_bytes()).collect::<Vec<u8>>());
-        numbers.push((met.rows as f32).to_le_bytes().to_vec());
+        let columns = matrices.values().next().map_or(0, |met| met.squares.len());
+        planned.extend([of("in_sum2", columns), of("counts", 1)]);
+        let sums = matrices.values().flat_map(|met| met.squares).map(|&sum| sum as f32);
+        numbers.push(sums.flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        numbers.push(matrices.values().flat_map(|met| (met.rows as f32).to_le_bytes()).collect());
     }
     let entries = entries.iter().map(|(key, value)| (*key, value));
     let mut writer = Writer::create(&args.output, entries, &planned).map_err(failed)?;

@@ -159,7 +159,7 @@ fn looks_like_path(asked: &str) -> bool {
 fn register(path: PathBuf, store: Option<&Store>, overrides: &Overrides) -> Result<Resolved, Error> {
     let failed = |error: LoadError| Error::Load(Failure::new(error));
     // What a load quantises is not what the files hold.
-    let overrides = Overrides { isq: None, topology: Vec::new(), ..overrides.clone() };
+    let overrides = Overrides { isq: None, topology: Vec::new(), imatrix: None, ..overrides.clone() };
     let files = Opened::open_with(&path, &overrides).map_err(failed)?;
     let name = match store {
         Some(store) => store.register(None, new_model(path.clone(), files.info()), now_unix_ms())?.name,

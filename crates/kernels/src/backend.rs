@@ -18,12 +18,10 @@ mod encoder;
 mod experts;
 mod kv_groups;
 mod kv_layout;
+mod kv_type;
 mod low_rank;
 mod rows;
 mod states;
-
-use std::fmt;
-use std::str::FromStr;
 
 use crate::{
     Batch, DType, KernelError,
@@ -34,9 +32,10 @@ pub use attention::{
     AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
-pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights};
+pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights, NO_EXPERT};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
+pub use kv_type::KvType;
 pub use low_rank::{LowRankPair, LowRankShape};
 pub use rows::RowOp;
 pub use states::{
@@ -114,56 +113,6 @@ pub struct Rounding {
     /// Whether activations are rounded besides, to 1/127 of the largest of 256 of them (or fewer), before they meet
     /// quantised weights.
     pub bytes_before_quantised: bool,
-}
-
-/// Element type of the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum KvType {
-    /// IEEE half.
-    #[default]
-    F16,
-    /// GGML's Q8_0: each 32 elements of a head are bytes with one IEEE half as their scale. Heads are whole groups
-    /// of 32.
-    Q8_0,
-}
-
-impl KvType {
-    /// Every type.
-    pub const ALL: &[KvType] = &[KvType::F16, KvType::Q8_0];
-
-    /// The name in settings and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::Q8_0 => "q8_0",
-        }
-    }
-
-    /// Elements of a head that are stored together: a head must be whole groups of them.
-    pub const fn group(self) -> usize {
-        match self {
-            KvType::F16 => 1,
-            KvType::Q8_0 => 32,
-        }
-    }
-}
-
-impl fmt::Display for KvType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for KvType {
-    type Err = String;
-
-    /// By [`KvType::name`]; the error lists the names there are.
-    fn from_str(name: &str) -> Result<KvType, String> {
-        KvType::ALL.iter().copied().find(|kv_type| kv_type.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = KvType::ALL.iter().map(|kv_type| kv_type.name()).collect();
-            format!("there is no KV cache type {name:?}; there are {}", names.join(", "))
-        })
-    }
 }
 
 /// The largest step that will be asked for, so that all scratch can be made at once.
@@ -517,6 +466,22 @@ pub trait Backend: Send + 'static {
         hidden: &mut Self::Buffer,
         out: &mut Self::Buffer,
     );
+
+    /// For who observes a model: which experts the open step's last [`Backend::moe`] sent each row to, `(rows, experts_used)`, and
+    /// what their second products read, `(rows, experts_used, ffn)`, of the `hidden` that it left. A row without an order of experts
+    /// went to [`NO_EXPERT`] alone. Waits for the device.
+    ///
+    /// # Errors
+    /// `Device` where a device keeps none of it.
+    fn read_experts(
+        &self,
+        _hidden: &Self::Buffer,
+        _chosen: &mut [u32],
+        _inner: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let reason = "it does not tell which experts rows go to".to_owned();
+        Err(KernelError::Device { device: self.device(), reason })
+    }
 
     /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
     /// with each; on one device they stay as they are. What is added before it must be in the sum once: of the bias of a matrix

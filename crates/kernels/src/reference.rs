@@ -45,6 +45,7 @@ pub struct ReferenceBackend {
     tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
     draws: Draws,
     open: bool,
+    chosen: Vec<u32>, // (rows, experts_used): of the last mixture
 }
 
 /// A matrix of dequantised weights.
@@ -512,7 +513,17 @@ impl Backend for ReferenceBackend {
         out: &mut ReferenceBuffer,
     ) {
         experts::check_limits(self.limits(), weights, params);
-        experts::moe(self.step().rows(), weights, params, x, (hidden, out));
+        self.chosen = experts::moe(self.step().rows(), weights, params, x, (hidden, out));
+    }
+
+    fn read_experts(
+        &self,
+        hidden: &ReferenceBuffer,
+        chosen: &mut [u32],
+        inner: &mut [f32],
+    ) -> Result<(), KernelError> {
+        chosen.copy_from_slice(&self.chosen);
+        self.read_rows(hidden, 0, inner)
     }
 
     fn logits(

@@ -84,24 +84,17 @@ impl<B: Backend> Decoder<B> {
     /// Sums the squares of what each matrix meets in the steps that follow. After [`Decoder::prepare`].
     ///
     /// # Errors
-    /// `Unsupported` for a model with matrices that cannot be observed; the backend's, when it cannot give the memory.
-    pub fn observe(&mut self, backend: &B) -> Result<(), LoadError> {
-        if let Some(reason) = network::unobservable(&self.network.spec) {
-            return Err(LoadError::Unsupported {
-                file: "model".to_owned(),
-                key: "architecture".to_owned(),
-                value: self.network.spec.architecture.clone(),
-                reason: format!("{reason}: take an importance matrix that is published, or llama-imatrix's"),
-            });
-        }
-        Ok(self.network.observe(backend)?)
+    /// The backend's, when it cannot give the memory.
+    pub fn observe(&mut self, backend: &B) -> Result<(), KernelError> {
+        self.network.observe(backend)
     }
 
-    /// What the layers' matrices have met since [`Decoder::observe`]; nothing without it.
+    /// What the layers' matrices have met since [`Decoder::observe`], each expert's by itself; nothing without it. Left out is what makes
+    /// keys and values of latents where files have both in one matrix.
     ///
     /// # Errors
     /// The backend's, if it could not be read on the way.
-    pub fn observed(&self) -> Result<Vec<(Part, &Met)>, KernelError> {
+    pub fn observed(&self) -> Result<Vec<(Part, Met<'_>)>, KernelError> {
         self.network.observed().map_or(Ok(Vec::new()), |observed| observed.of_parts(&self.network.spec))
     }
 

@@ -14,6 +14,7 @@ use crate::load::{self, ModelFiles, ModelInfo, TextFiles, TokenizerSource, huggi
 use crate::mapped::ModelBytes;
 use crate::network::isq_types;
 use crate::overrides::{Mmproj, Overrides, Watched};
+use crate::quantise::Importance;
 use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
@@ -194,9 +195,18 @@ impl Opened {
             (Some(isq), false) => format!("{isq} and a topology"),
             (None, false) => "a topology".to_owned(),
         };
+        let importance = overrides.imatrix.as_deref().map(Importance::open).transpose()?;
         let (spec, tensors, info) = match &mut self.network {
             Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
             Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+            Network::Whisper(_) if let Some(importance) = importance => {
+                return Err(LoadError::Unsupported {
+                    file: importance.file().to_owned(),
+                    key: "imatrix".to_owned(),
+                    value: "a model that writes down speech".to_owned(),
+                    reason: "an importance matrix is of models that read texts".to_owned(),
+                });
+            }
             Network::Whisper(files) => {
                 files.quantise(overrides.isq, &overrides.topology)?;
                 if files.packed_summary().is_some() {
@@ -218,7 +228,7 @@ impl Opened {
             info.quantization = format!("{name} (of {})", info.quantization);
         }
         tensors.pack_as(types);
-        Ok(())
+        importance.map_or(Ok(()), |importance| tensors.weigh(Arc::new(importance), spec))
     }
 
     /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.

@@ -36,6 +36,8 @@ pub struct Overrides {
     pub isq: Option<Isq>,
     /// What some of them are instead; of the rules that match one the last counts.
     pub topology: Vec<IsqRule>,
+    /// An importance matrix, a file, that says how much errors of their columns count.
+    pub imatrix: Option<PathBuf>,
 }
 
 /// Where the tower of a GGUF file's model is, in a file of its own.
@@ -222,6 +224,7 @@ impl Overrides {
         names.extend(self.rope.original_context.map(|tokens| format!("yarn_orig_ctx={tokens}")));
         names.extend(self.isq.map(|isq| format!("isq={isq}")));
         names.extend(self.topology.iter().map(|rule| format!("topology {rule}")));
+        names.extend(self.imatrix.as_ref().map(|path| format!("imatrix={}", path.display())));
         names.extend(self.keys.iter().map(|over| format!("override_kv {over}")));
         names
     }
@@ -238,6 +241,9 @@ impl Overrides {
         }
         for (at, rule) in self.topology.iter().enumerate() {
             rule.check().map_err(|reason| ("topology", format!("rule {}: {reason}", at + 1)))?;
+        }
+        if self.imatrix.is_some() && self.isq.is_none() && self.topology.is_empty() {
+            return Err(("imatrix", "weighs what a load quantises: set isq or a topology too".into()));
         }
         if self.keys.len() > OVERRIDES_MAX {
             return Err((

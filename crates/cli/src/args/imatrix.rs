@@ -1,7 +1,8 @@
 //! `imatrix`: which model runs over what.
 
 use super::StoreArgs;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use hanzo_engine_daemon::imatrix::Form;
 use std::path::PathBuf;
 
 /// `imatrix`
@@ -10,9 +11,9 @@ use std::path::PathBuf;
   hanzo-engine imatrix ./qwen3-4b-BF16.gguf -f ./calibration.txt -o ./qwen3-4b.imatrix.gguf
   hanzo-engine quantize ./qwen3-4b-BF16.gguf ./qwen3-4b-Q4_K_M.gguf --to Q4_K_M --imatrix ./qwen3-4b.imatrix.gguf
 
-The model reads the text in chunks, and for each matrix the squares of its inputs are summed, column by column. The file is llama-imatrix's: llama-quantize reads it too. Models with experts or latent attention are refused.
+The model reads the text in chunks, and for each matrix the squares of its inputs are summed, column by column. Of experts each has sums of its own, of the rows that went to it: one that none went to has all columns count alike, and is counted. What makes keys and values of latents is left out where a file has both in one matrix, and what Llama 4 multiplies its experts' inputs with. The file is llama-imatrix's: llama-quantize reads it too, and so does --imatrix beside --isq.
 
---json prints {\"file\", \"chunks\", \"chunk_tokens\", \"tensors\"}.")]
+--json prints {\"file\", \"chunks\", \"chunk_tokens\", \"tensors\", \"unmet\"}.")]
 pub(crate) struct ImatrixArgs {
     /// Path to a GGUF file, or the name of a model that is one
     #[arg(value_name = "MODEL")]
@@ -23,6 +24,9 @@ pub(crate) struct ImatrixArgs {
     /// The file to make
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
+    /// How it is written: dat is llama-imatrix's format of before
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "gguf")]
+    pub(crate) output_format: OutputFormat,
     /// Tokens of a chunk; what is left of the text after the last whole one is not read
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=65536))]
     pub(crate) chunk_tokens: u32,
@@ -40,4 +44,22 @@ pub(crate) struct ImatrixArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+}
+
+/// How an importance matrix is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// GGUF.
+    Gguf,
+    /// The format of before.
+    Dat,
+}
+
+impl OutputFormat {
+    pub(crate) fn form(self) -> Form {
+        match self {
+            OutputFormat::Gguf => Form::Gguf,
+            OutputFormat::Dat => Form::Dat,
+        }
+    }
 }

@@ -53,6 +53,10 @@ pub(crate) struct OverrideArgs {
     /// Rules, a file in TOML or YAML, by which layers and tensors are quantised otherwise
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
+    /// Importance matrix, a file as `imatrix` or llama-imatrix writes it: how much errors of columns count of what --isq or
+    /// --topology quantise
+    #[arg(long, value_name = "FILE")]
+    pub(crate) imatrix: Option<String>,
 }
 
 impl OverrideArgs {
@@ -75,6 +79,8 @@ impl OverrideArgs {
             Some(path) => connect::absolute(path).map(Some),
         };
         let mmproj = mmproj.map_err(|error| CliError::Usage(format!("--mmproj: {error}")))?;
+        let imatrix = self.imatrix.as_deref().map(connect::absolute).transpose();
+        let imatrix = imatrix.map_err(|error| CliError::Usage(format!("--imatrix: {error}")))?;
         let config = OverrideConfig {
             chat_template: self.chat_template.clone(),
             tokenizer: tokenizer.map(PathBuf::from),
@@ -89,6 +95,7 @@ impl OverrideArgs {
             yarn_beta_slow: self.yarn_beta_slow,
             isq: self.isq.clone(),
             topology: self.topology.clone(),
+            imatrix: imatrix.map(PathBuf::from),
         };
         config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
         // A file that is not there is told before anything is loaded.
@@ -129,6 +136,7 @@ mod tests {
                 OverrideArgs { topology: Some("/no/such.toml".into()), ..plain.clone() },
                 "--topology: /no/such",
             ),
+            (OverrideArgs { imatrix: Some("/no/such.gguf".into()), ..plain.clone() }, "--imatrix: /no/such"),
             (OverrideArgs { isq: Some("q9".into()), ..plain.clone() }, "--isq: "),
             (OverrideArgs { isq: Some(String::new()), ..plain.clone() }, "--isq: "),
             (OverrideArgs { rope_scale: Some(0.0), ..plain.clone() }, "--rope-scale: "),

@@ -40,6 +40,8 @@ pub struct OverrideConfig {
     pub isq: Option<String>,
     /// A file of rules, TOML or YAML, that say what some of them are instead.
     pub topology: Option<PathBuf>,
+    /// An importance matrix, a file as `imatrix` or llama-imatrix writes it, that says how much errors of their columns count.
+    pub imatrix: Option<PathBuf>,
 }
 
 impl OverrideConfig {
@@ -119,6 +121,7 @@ impl OverrideConfig {
             yarn_beta_slow: self.yarn_beta_slow.unwrap_or(0.0),
             isq: self.isq.clone().unwrap_or_default(),
             topology,
+            imatrix: self.imatrix.as_ref().map_or_else(String::new, |path| path.display().to_string()),
             mmproj: self.mmproj.as_ref().map_or_else(String::new, |path| path.display().to_string()),
         }
     }

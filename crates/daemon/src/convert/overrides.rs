@@ -30,6 +30,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         isq,
         topology,
         mmproj,
+        imatrix,
     } = wire;
     if chat_template.len() as u64 > TEMPLATE_FILE_BYTES_MAX {
         let reason =
@@ -66,6 +67,7 @@ pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
         },
         isq,
         topology: topology::rules(topology)?,
+        imatrix: (!imatrix.is_empty()).then(|| PathBuf::from(imatrix)),
         keys: kv.iter().map(read).collect::<Result<_, _>>()?,
     };
     overrides.check().map_err(|(name, reason)| Error::field("overrides", format!("{name}: {reason}")))?;

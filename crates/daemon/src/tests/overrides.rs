@@ -63,6 +63,7 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
         (v1::Overrides { rope_scaling: "ntk".into(), ..none() }, "overrides.rope_scaling: "),
         (v1::Overrides { rope_scale: -1.0, ..none() }, "overrides: rope_scale: "),
         (v1::Overrides { isq: "Q9".into(), ..none() }, "overrides.isq: there is no type \"Q9\""),
+        (v1::Overrides { imatrix: "/m.imatrix".into(), ..none() }, "overrides: imatrix: "),
         (
             v1::Overrides { kv: vec!["a=int:1".into(); 2], ..none() },
             "overrides: override_kv: a is given twice",
@@ -77,6 +78,7 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
         (kv("qwen3.context_length=bool:true"), "type u32"),
         (v1::Overrides { tokenizer: "/no/such/tokenizer.json".into(), ..none() }, "/no/such/tokenizer.json"),
         (v1::Overrides { chat_template: "{% if %}".into(), ..none() }, "template"),
+        (v1::Overrides { isq: "q4_k".into(), imatrix: "/no/m.imatrix".into(), ..none() }, "/no/m.imatrix"),
     ] {
         let error = in_time(rig.client().load(load("mine", overrides))).await.unwrap_err();
         assert!(error.message().contains(says), "{says}: {error:?}");

@@ -124,6 +124,7 @@ fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
         isq: fields.take("isq").map(bits_or_type).transpose()?.unwrap_or_default(),
         topology: Vec::new(),
         mmproj: String::new(),
+        imatrix: String::new(),
     };
     fields.finish()?;
     Ok(overrides)

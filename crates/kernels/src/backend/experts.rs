@@ -2,6 +2,9 @@
 
 use super::{Activation, Backend};
 
+/// In place of an expert: of a row with a score that is no number.
+pub const NO_EXPERT: u32 = u32::MAX;
+
 /// How a router's scores become weights, in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertScoring {

@@ -17,8 +17,11 @@ use crate::quant::can_quantize;
 use crate::reference::formulas::{apart, dot, expert_keys, route};
 use crate::{
     Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, Rounding,
+    MoeParams, MoeWeights, Operands, Rounding,
 };
+
+/// Experts of rows, and what their second products read.
+type Seen = (Vec<u32>, Vec<f32>);
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 70;
@@ -347,6 +350,16 @@ impl Moe {
     }
 
     fn run<B: Backend>(&self, rig: &mut Rig<B>, packed: &Packed<B>, x: &[f32]) -> Vec<f32> {
+        self.run_seen(rig, packed, x).0
+    }
+
+    /// What it gives, and what the device tells of it, where it does.
+    fn run_seen<B: Backend>(
+        &self,
+        rig: &mut Rig<B>,
+        packed: &Packed<B>,
+        x: &[f32],
+    ) -> (Vec<f32>, Option<Seen>) {
         let (width, hidden_width) = (self.width(), self.params.experts_used * self.down[0].shape.cols);
         let rows = x.len() / width;
         let buffer = rig.upload(x, width);
@@ -356,7 +369,7 @@ impl Moe {
         });
         let mut hidden = rig.blank(rows, hidden_width);
         let mut out = rig.blank(rows, width);
-        rig.step(&rows_batch(&vec![0; rows]), |rig| {
+        let seen = rig.step(&rows_batch(&vec![0; rows]), |rig| {
             let Packed { router, experts, vectors } = packed;
             let [router_bias, correction, up_bias, down_bias, expert_scale] =
                 vectors.each_ref().map(Option::as_ref);
@@ -370,9 +383,56 @@ impl Moe {
                 ..MoeWeights::plain(router, experts)
             };
             rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
+            let mut seen = (vec![0; rows * self.params.experts_used], vec![f32::NAN; rows * hidden_width]);
+            let told = rig.backend.read_experts(&hidden, &mut seen.0, &mut seen.1);
+            told.ok().map(|()| seen)
         });
         rig.download("hidden", &hidden, rows, hidden_width);
-        rig.download("moe", &out, rows, width)
+        (rig.download("moe", &out, rows, width), seen)
+    }
+
+    /// That the experts of each row are those that it goes to, and that their second products made what was found of what they are
+    /// told to have read.
+    fn check_seen(&self, x: &[f32], found: &[f32], (chosen, inner): &Seen) {
+        let (width, used, ffn) = (self.width(), self.params.experts_used, self.down[0].shape.cols);
+        for (row, x) in x.chunks_exact(width).enumerate() {
+            let scores =
+                self.scores(Rounding { operands: Operands::F32, bytes_before_quantised: false }, x).0;
+            let mut expected = route(&scores, &self.params, self.vectors.correction.as_deref())
+                .expect("scores of finite rows are numbers");
+            let pairs = row * used..(row + 1) * used;
+            let mut outputs = vec![(0.0, 0.0); width];
+            for pair in pairs {
+                let at = expected.iter().position(|(expert, _)| *expert == chosen[pair] as usize);
+                let at = at.unwrap_or_else(|| {
+                    panic!("{}: row {row} goes to {expected:?}, not to {}", self.name(), chosen[pair])
+                });
+                let (expert, weight) = expected.swap_remove(at);
+                let weight =
+                    weight * self.vectors.scale.as_ref().map_or(1.0, |scale| f64::from(scale[expert]));
+                let weight = if self.params.scales_input { 1.0 } else { weight };
+                let weights = self.down[expert].floats.chunks_exact(ffn);
+                for (col, ((sum, size), weights)) in outputs.iter_mut().zip(weights).enumerate() {
+                    let bias =
+                        self.vectors.down.as_ref().map_or(0.0, |bias| f64::from(bias[expert * width + col]));
+                    let inner = &inner[pair * ffn..][..ffn];
+                    *sum += weight * (dot(weights, inner) + bias);
+                    // What a device rounds activations to before quantised weights goes by the largest of them.
+                    let most = inner.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                    let least = if quantised(self.down[expert].shape.dtype) { most } else { 0.0 };
+                    let terms = weights.iter().zip(inner).map(|(w, x)| w.abs() * (x.abs() + least));
+                    *size += weight.abs() * terms.map(f64::from).sum::<f64>();
+                }
+            }
+            for (col, (sum, size)) in outputs.into_iter().enumerate() {
+                let off = (sum - f64::from(found[row * width + col])).abs();
+                assert!(
+                    off <= 0.02 * size + 1e-6,
+                    "{}: row {row}, column {col} is {off} off what experts read",
+                    self.name()
+                );
+            }
+        }
     }
 
     fn check<B: Backend>(&self, rig: &mut Rig<B>, rows: usize, random: &mut Random) {
@@ -383,7 +443,10 @@ impl Moe {
     fn check_rows<B: Backend>(&self, rig: &mut Rig<B>, x: &[f32], what: &str) {
         let width = self.width();
         let packed = self.pack(rig);
-        let found = self.run(rig, &packed, x);
+        let (found, seen) = self.run_seen(rig, &packed, x);
+        if let Some(seen) = seen {
+            self.check_seen(x, &found, &seen);
+        }
         let what = format!("{}, {} rows, {what}", self.name(), x.len() / width);
         let mut errors = CaseErrors::of_operands(what, rig.rounding);
         for (row, x) in x.chunks_exact(width).enumerate() {

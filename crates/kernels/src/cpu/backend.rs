@@ -537,17 +537,18 @@ impl Backend for CpuBackend {
         self.step().moe(weights, params, x, (hidden, out));
     }
 
+    fn read_experts(
+        &self,
+        hidden: &CpuBuffer,
+        chosen: &mut [u32],
+        inner: &mut [f32],
+    ) -> Result<(), KernelError> {
+        experts::read(self, hidden, chosen, inner);
+        Ok(())
+    }
+
     fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) -> Result<(), KernelError> {
-        let mut step = self.step();
-        x.check(step.batch.rows(), head.cols(), "x");
-        let batch = step.batch;
-        let rows = batch.logit_rows.len();
-        assert_eq!(out.len(), rows * head.rows(), "out holds one row of logits a logit row");
-        assert!(head.cols() <= step.scratch.limits.width, "a head wider than the step limits");
-        let gathered = step.scratch.activations.gather(&x.data, head.cols(), &batch.logit_rows);
-        let input = Input { x: gathered, rows, places: None };
-        // SAFETY: `gather` has put that many rows of the matrix's inputs there.
-        unsafe { step.product().store(head, None, None, input, out) };
+        self.step().logits(head, x, out);
         Ok(())
     }
 

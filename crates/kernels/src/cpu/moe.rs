@@ -17,7 +17,7 @@ use super::matmul::{Epilogue, Groups, Product, get, put};
 use super::matrix::CpuMatrix;
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, StepLimits};
+use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, StepLimits};
 
 /// Lanes of a vector.
 const LANES: usize = 16;
@@ -140,6 +140,22 @@ impl MoeScratch {
             firsts: Aligned::zeroed(limits.experts + 2, what)?,
             partial: Aligned::zeroed(Self::partials(limits), what)?,
         })
+    }
+
+    /// The experts of the last mixture's pairs, and the columns that are theirs of its hidden units.
+    pub(super) fn read(&self, hidden: &[f32], chosen: &mut [u32], inner: &mut [f32]) {
+        let width = inner.len() / chosen.len().max(1);
+        let pairs = self.experts.iter().zip(&self.places[..]);
+        let read = chosen.iter_mut().zip(inner.chunks_exact_mut(width.max(1)));
+        for ((chosen, inner), (&expert, &place)) in read.zip(pairs) {
+            if expert == NOWHERE {
+                *chosen = NO_EXPERT;
+                inner.fill(0.0);
+            } else {
+                *chosen = expert;
+                inner.copy_from_slice(&hidden[place as usize * width..][..width]);
+            }
+        }
     }
 
     /// The experts of each row, their weights, and the columns of all pairs. Returns how many columns there are.

@@ -1,7 +1,7 @@
 //! Mixtures of experts, naively.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceExperts, formulas};
-use crate::{MoeParams, MoeWeights, StepLimits};
+use crate::{MoeParams, MoeWeights, NO_EXPERT, StepLimits};
 
 /// Asserts that a mixture is one that the limits allow, and that its matrices fit each other.
 pub(super) fn check_limits(
@@ -33,14 +33,14 @@ pub(super) fn check_limits(
     assert!(lengths(weights.down_bias, experts * router.cols), "a bias for each output of an expert");
 }
 
-/// The contract's `moe`.
+/// The contract's `moe`. Gives the experts of each row.
 pub(super) fn moe(
     rows: usize,
     weights: &MoeWeights<'_, ReferenceBackend>,
     params: &MoeParams,
     x: &ReferenceBuffer,
     (hidden, out): (&mut ReferenceBuffer, &mut ReferenceBuffer),
-) {
+) -> Vec<u32> {
     let MoeWeights { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
     let (cols, width) = (router.cols, down[0].cols);
     x.check(rows, cols, "x");
@@ -49,6 +49,7 @@ pub(super) fn moe(
     let routed = weights.routed.unwrap_or(x);
     routed.check(rows, cols, "routed");
     let bias = |of: Option<&Vec<f32>>, at: usize| of.map_or(0.0, |bias| f64::from(bias[at]));
+    let mut all = vec![NO_EXPERT; rows * params.experts_used];
     for row in 0..rows {
         let score =
             |e: usize| (formulas::dot(router.row(e), routed.row(row)) + bias(weights.router_bias, e)) as f32;
@@ -61,6 +62,7 @@ pub(super) fn moe(
         let mut sums = vec![0.0; cols];
         for (i, &(expert, weight)) in chosen.iter().enumerate() {
             let weight = weight * weights.expert_scale.map_or(1.0, |scale| f64::from(scale[expert]));
+            all[row * params.experts_used + i] = expert as u32;
             let (before, after) = if params.scales_input { (weight, 1.0) } else { (1.0, weight) };
             let x: Vec<f32> = x.row(row).iter().map(|&x| (before * f64::from(x)) as f32).collect();
             let hidden = &mut hidden.row_mut(row)[i * width..][..width];
@@ -83,6 +85,7 @@ pub(super) fn moe(
             *out = sum as f32;
         }
     }
+    all
 }
 
 /// The contract's `add_shared`.

@@ -205,6 +205,7 @@ mod isq;
 mod measured;
 mod mixtures;
 mod multimodal;
+mod observed;
 mod states;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {

@@ -19,6 +19,7 @@ mod states;
 #[cfg(test)]
 mod tests;
 mod turned;
+mod weighed;
 pub(crate) mod weights;
 mod word_pieces;
 

@@ -2,11 +2,13 @@
 //! checked, and what is left over must be known to change nothing.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use hanzo_engine_kernels::{DType, HeadShape};
 
 use super::{experts, grouped, halves, stacked, states, turned};
 use crate::error::LoadError;
+use crate::quantise::Importance;
 use crate::spec::{
     ConvolutionSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection,
     QkNorm, TransformerSpec, Weight,
@@ -18,7 +20,9 @@ use crate::tensor::Tensor;
 pub struct Tensors {
     by_weight: BTreeMap<Weight, Tensor>,
     /// Types of the matrices that are packed as another than they are stored in.
-    packed: BTreeMap<Weight, DType>,
+    pub(super) packed: BTreeMap<Weight, DType>,
+    /// How much their columns matter.
+    pub(super) importance: Option<Arc<Importance>>,
     /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
     tied_twin: Option<Tensor>,
 }
@@ -220,7 +224,7 @@ impl<'a> Found<'a> {
             true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,
             false => None,
         };
-        Ok(Tensors { by_weight, packed: BTreeMap::new(), tied_twin })
+        Ok(Tensors { by_weight, packed: BTreeMap::new(), importance: None, tied_twin })
     }
 
     /// Some files have the head's bias under the head's name, some under both.

@@ -5,15 +5,15 @@ use std::mem::swap;
 
 use hanzo_engine_kernels::{
     Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
-    MoeWeights, OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp,
+    OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp,
 };
 
-use super::observed::{Observed, Place};
+use super::observed::{Observed, Watcher};
 use super::states::{StateBuffers, gate_width, state_widths};
 use super::{
-    AdapterBuffers, Apart, Buffers, DeepBuffers, InputBuffers, Latent, LatentBuffers, Layer, Mlp, Network,
-    Norm, Shared, StreamBuffers, attended_width, buffer_shapes, inner_widths, latent_widths, own_width,
-    routed_width, seeing, shared_width, widths_of,
+    Buffers, DeepBuffers, InputBuffers, Latent, LatentBuffers, Layer, Network, Norm, StreamBuffers,
+    attended_width, buffer_shapes, inner_widths, latent_widths, own_width, routed_width, seeing,
+    shared_width, widths_of,
 };
 use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNorm, RopeSpec};
 
@@ -267,7 +267,8 @@ impl<B: Backend> Network<B> {
         attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
     ) {
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
-        let (mut observed, hidden) = (self.observed.as_mut(), self.spec.hidden);
+        let hidden = self.spec.hidden;
+        let mut watcher = self.observed.as_mut().map(|sums| Watcher { sums, layer: index, spec, hidden });
         let b = self.buffers.as_mut().expect("the step's embeddings were written to them");
         let Buffers {
             residual,
@@ -309,19 +310,22 @@ impl<B: Backend> Network<B> {
         }
         // Halves that read the same sum may be computed in either order; attention's input is kept for it.
         if spec.order.is_parallel() {
-            layer.mlp_half(backend, sum.normed, (inner, shared), adapters.as_deref_mut(), sum.branch);
-            if let Some(observed) = &mut observed {
-                observed.see(backend, (index, Place::Mlp), sum.normed, hidden);
-                observed.see(backend, (index, Place::Inner), &inner[layer.inner], spec.mlp.inner_width());
-            }
+            let between = (&mut inner[..], &mut *shared);
+            layer.mlp_half(
+                backend,
+                sum.normed,
+                between,
+                (adapters.as_deref_mut(), watcher.as_mut()),
+                sum.branch,
+            );
             if let Some(of) = &layer.middle_norm {
                 sum.normer(of).run(backend, sum.residual, sum.normed);
             }
             sum.add(backend, None);
         }
         let x = if spec.order.attention_reads_sum() { &*sum.residual } else { &*sum.normed };
-        if let Some(observed) = &mut observed {
-            observed.see(backend, (index, Place::Attention), x, hidden);
+        if let Some(watcher) = &mut watcher {
+            watcher.attention(backend, x);
         }
         backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         if let Some(adapters) = &mut adapters {
@@ -333,6 +337,9 @@ impl<B: Backend> Network<B> {
                 let LatentBuffers { absorbed, mixed, .. } = buffers;
                 attend(backend, &attention, Rows { own: qkv, queries: Some(absorbed) }, mixed);
                 backend.heads_matmul(&weights.value_up, mixed, attended);
+                if let Some(watcher) = &mut watcher {
+                    watcher.latents(backend, buffers);
+                }
             }
             _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
         }
@@ -341,9 +348,8 @@ impl<B: Backend> Network<B> {
             let params = OutputGateParams { column: 0, kind: GateKind::Sigmoid, norm: None };
             backend.gate_output(gates, &params, attended);
         }
-        if let Some(observed) = &mut observed {
-            let width = spec.attention.projection.attended_width();
-            observed.see(backend, (index, Place::Attended), attended, width);
+        if let Some(watcher) = &mut watcher {
+            watcher.attended(backend, attended);
         }
         backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, sum.branch);
         if let Some(adapters) = &mut adapters {
@@ -375,21 +381,23 @@ impl<B: Backend> Network<B> {
             let reads_sum = on_sum || layer.middle_norm.is_none();
             if let (Some((apart, beside)), Some(shared), Some(routed)) = (layer.apart(), &mut *shared, routed)
             {
-                layer.experts_apart(backend, (apart, beside), &mut sum, (inner, shared, routed));
+                let between = (&mut inner[..], shared, routed);
+                let looking_on = (adapters, watcher.as_mut());
+                layer.experts_apart(backend, (apart, beside), &mut sum, between, looking_on);
             } else if let (Some(outliers), Some(buffers)) = (layer.outliers(), &mut *streams) {
                 let between = (&mut inner[layer.inner], &mut buffers.both[layer.inner]);
                 layer.sparse_mlp(backend, outliers, sum.normed, between, adapters, sum.branch);
+                if let Some(watcher) = &mut watcher {
+                    watcher.mlp(backend, sum.normed, &inner[layer.inner]);
+                }
             } else {
                 let x = if reads_sum { &*sum.residual } else { &*sum.normed };
                 let biased = (&mut *both, &mut inner[layer.inner]);
                 if !layer.biased_mlp(backend, x, biased, sum.branch) {
-                    layer.mlp_half(backend, x, (inner, shared), adapters, sum.branch);
+                    layer.mlp_half(backend, x, (inner, shared), (adapters, watcher.as_mut()), sum.branch);
+                } else if let Some(watcher) = &mut watcher {
+                    watcher.mlp(backend, x, &inner[layer.inner]);
                 }
-            }
-            let x = if reads_sum { &*sum.residual } else { &*sum.normed };
-            if let Some(observed) = &mut observed {
-                observed.see(backend, (index, Place::Mlp), x, hidden);
-                observed.see(backend, (index, Place::Inner), &inner[layer.inner], spec.mlp.inner_width());
             }
             if let Some(post) = &layer.mlp_post_norm {
                 sum.normer(post).run(backend, sum.branch, sum.normed);
@@ -455,128 +463,10 @@ impl<B: Backend> Sum<'_, B> {
     }
 
     /// Adds what a half has given, and norms the sum where something reads that.
-    fn add(&mut self, backend: &mut B, norm: Option<&Norm<B>>) {
+    pub(super) fn add(&mut self, backend: &mut B, norm: Option<&Norm<B>>) {
         match norm {
             Some(norm) => self.normer(norm).add(backend, self.residual, self.branch, self.normed),
             None => backend.add_shared(None, self.normed, self.branch, self.residual),
-        }
-    }
-}
-
-impl<B: Backend> Layer<B> {
-    /// The MLP, of rows of `x`.
-    fn mlp_half(
-        &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        (inner, shared): (&mut [B::Buffer], &mut Option<B::Buffer>),
-        adapters: Option<&mut AdapterBuffers<B>>,
-        out: &mut B::Buffer,
-    ) {
-        match adapters {
-            Some(adapters) => self.adapted_mlp(backend, x, &mut inner[self.inner], adapters, out),
-            None => self.mlp.run(backend, x, &mut inner[self.inner], out),
-        }
-        if let (Mlp::Experts { shared: Some(beside), .. }, Some(shared)) = (&self.mlp, shared) {
-            beside.mlp.run(backend, x, &mut inner[beside.inner], shared);
-            backend.add_shared(beside.gate.as_ref(), x, shared, out);
-            if beside.averaged {
-                backend.row_op(&RowOp::Scale(0.5), out);
-            }
-        }
-        backend.all_reduce(out);
-    }
-}
-
-impl<B: Backend> Layer<B> {
-    /// What a mixture has whose parts norm for themselves.
-    fn apart(&self) -> Option<(&Apart<B>, &Shared<B>)> {
-        match &self.mlp {
-            Mlp::Experts { apart: Some(apart), shared: Some(beside), .. } => Some((apart, beside)),
-            _ => None,
-        }
-    }
-
-    /// Such a mixture. The MLP beside its experts reads what is normed already, and experts and router the sum by norms of their own.
-    fn experts_apart(
-        &self,
-        backend: &mut B,
-        (apart, beside): (&Apart<B>, &Shared<B>),
-        sum: &mut Sum<'_, B>,
-        (inner, shared, routed): (&mut [B::Buffer], &mut B::Buffer, &mut B::Buffer),
-    ) {
-        beside.mlp.run(backend, sum.normed, &mut inner[beside.inner], shared);
-        backend.all_reduce(shared);
-        sum.normer(&apart.shared_post_norm).run(backend, shared, sum.branch);
-        sum.normer(&apart.norm).run(backend, sum.residual, sum.normed);
-        backend.rms_norm(sum.residual, &apart.router_norm, sum.norm.eps, routed);
-        self.mlp.run_routed(backend, sum.normed, Some(routed), &mut inner[self.inner], shared);
-        backend.all_reduce(shared);
-        sum.normer(&apart.post_norm).run(backend, shared, routed);
-        backend.add_shared(None, sum.normed, routed, sum.branch);
-    }
-}
-
-impl<B: Backend> Mlp<B> {
-    pub(super) fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
-        self.run_routed(backend, x, None, inner, out);
-    }
-
-    /// As `run`, of a mixture whose router reads something else.
-    fn run_routed(
-        &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        routed: Option<&B::Buffer>,
-        inner: &mut B::Buffer,
-        out: &mut B::Buffer,
-    ) {
-        let bias = match self {
-            Mlp::None => None,
-            Mlp::Curved { curve: [positive, negative, linear], up, down } => {
-                let xielu = RowOp::Xielu { positive: *positive, negative: *negative, linear: *linear };
-                backend.matmul(up, None, x, inner);
-                backend.row_op(&xielu, inner);
-                backend.matmul(down, None, inner, out);
-                None
-            }
-            Mlp::Plain { activation, up, up_bias, down, down_bias } => {
-                backend.matmul_activated(up, up_bias.as_ref(), *activation, x, inner);
-                backend.matmul(down, down_bias.as_ref(), inner, out);
-                None
-            }
-            Mlp::Gated { activation, gate_up, down, bias, .. } => {
-                backend.gated_mlp(gate_up, down, *activation, x, inner, out);
-                bias.as_ref()
-            }
-            Mlp::Experts {
-                params,
-                router,
-                router_bias,
-                correction,
-                up_bias,
-                down_bias,
-                experts,
-                bias,
-                apart,
-                ..
-            } => {
-                let weights = MoeWeights {
-                    router,
-                    router_bias: router_bias.as_ref(),
-                    correction: correction.as_ref(),
-                    experts,
-                    up_bias: up_bias.as_ref(),
-                    down_bias: down_bias.as_ref(),
-                    expert_scale: apart.as_ref().map(|apart| &apart.expert_scale),
-                    routed,
-                };
-                backend.moe(&weights, params, x, inner, out);
-                bias.as_ref()
-            }
-        };
-        if let Some(bias) = bias {
-            backend.add_bias(bias, out);
         }
     }
 }

@@ -254,6 +254,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 false => None,
             },
             averaged: experts.averaged,
+            ffn: shared.ffn,
             inner: inner_widths(self.spec)
                 .binary_search(&shared.ffn)
                 .expect("every layer's width is among them"),
@@ -292,7 +293,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let shapes = latent_shapes(self.spec, self.tensors, index);
         let mut packed = Vec::with_capacity(2 * heads);
         for (head, (numbers, shape)) in keys.iter().chain(&values).zip(shapes).enumerate() {
-            let bytes = encoded(shape.dtype, numbers);
+            let bytes = encoded(shape.dtype, numbers, None);
             let name = &self.tensors.get(names[head / heads]).name;
             packed.push(self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?);
         }
@@ -335,9 +336,10 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn stored(&self, group: &Group) -> Result<Vec<Stored<'a>>, LoadError> {
         let stored = |(&part, shape): (&Part, MatrixShape)| {
             let tensor = self.tensors.get(part.weight());
+            let importance = self.tensors.importance(part.weight(), shape.cols);
             let bytes = match is_transposed(self.spec, part) {
-                true => transposed_as(tensor, shape.dtype)?,
-                false => stored_as(self.backend, tensor, shape.dtype)?,
+                true => transposed_as(tensor, shape, importance)?,
+                false => stored_as(self.backend, tensor, shape.dtype, importance)?,
             };
             Ok(Stored { name: &tensor.name, shape, bytes })
         };
@@ -457,22 +459,28 @@ fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
     stored.iter().map(source).collect()
 }
 
-/// A tensor's bytes in a type, which is its own or one it is quantised to.
+/// A tensor's bytes in a type, which is its own or one it is quantised to; errors of its columns count as `importance` says.
 pub(crate) fn stored_as<'a, B: Backend>(
     backend: &B,
     tensor: &'a Tensor,
     dtype: DType,
+    importance: Option<&[f32]>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
     if dtype == tensor.dtype {
         return Ok(tensor.bytes.read());
     }
-    quantised(backend, tensor, dtype).map(Cow::Owned)
+    quantised(backend, tensor, dtype, importance).map(Cow::Owned)
 }
 
 /// A matrix in a type whose blocks its rows fill: some rows at a time, side by side, so that no matrix is held as floats.
-fn quantised<B: Backend>(backend: &B, tensor: &Tensor, dtype: DType) -> Result<Vec<u8>, LoadError> {
+fn quantised<B: Backend>(
+    backend: &B,
+    tensor: &Tensor,
+    dtype: DType,
+    importance: Option<&[f32]>,
+) -> Result<Vec<u8>, LoadError> {
     if !quant::can_dequantize(tensor.dtype) {
-        return tensor.to_f32().map(|values| encoded(dtype, &values));
+        return tensor.to_f32().map(|values| encoded(dtype, &values, importance));
     }
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let row_bytes =
@@ -490,7 +498,7 @@ fn quantised<B: Backend>(backend: &B, tensor: &Tensor, dtype: DType) -> Result<V
         let mut values = vec![0.0; stored.len() / bytes_in * cols];
         quant::dequantize_row(tensor.dtype, stored, &mut values);
         if values.iter().all(|value: &f32| value.is_finite()) {
-            quant::quantize_row(dtype, &values, out);
+            quant::quantize_rows(dtype, &values, importance, out);
         } else {
             broken.store(true, Relaxed);
         }
@@ -507,19 +515,23 @@ fn quantised<B: Backend>(backend: &B, tensor: &Tensor, dtype: DType) -> Result<V
 }
 
 /// As `stored_as`, rows and columns exchanged.
-fn transposed_as(tensor: &Tensor, dtype: DType) -> Result<Cow<'_, [u8]>, LoadError> {
+fn transposed_as<'a>(
+    tensor: &'a Tensor,
+    packed: MatrixShape,
+    importance: Option<&[f32]>,
+) -> Result<Cow<'a, [u8]>, LoadError> {
     let values = as_f32(tensor)?;
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
     debug_assert_eq!(turned.len(), rows * cols);
-    Ok(Cow::Owned(encoded(dtype, &turned)))
+    Ok(Cow::Owned(encoded(packed.dtype, &turned, importance)))
 }
 
 /// Numbers in a type whose blocks they fill.
-fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
+fn encoded(dtype: DType, values: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
     let length = dtype.bytes_of(values.len()).expect("whole blocks, because their types are chosen so");
     let mut bytes = vec![0; length];
-    quant::quantize_row(dtype, values, &mut bytes);
+    quant::quantize_rows(dtype, values, importance, &mut bytes);
     bytes
 }
 

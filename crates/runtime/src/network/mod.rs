@@ -9,6 +9,7 @@ mod forward;
 mod inputs;
 mod isq;
 mod loader;
+mod mlp;
 mod observed;
 mod packing;
 mod seeing;
@@ -28,9 +29,9 @@ pub use isq::{Isq, IsqRule};
 pub(crate) use isq::{types as isq_types, types_by_name as isq_types_by_name};
 pub(crate) use loader::{Loader, as_f32, stored_as};
 pub use observed::Met;
-pub(crate) use observed::{Observed, unobservable};
+pub(crate) use observed::Observed;
 pub use packing::WeightType;
-pub(crate) use packing::{Group, plan};
+pub(crate) use packing::{Group, is_transposed, plan};
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};
 
@@ -115,6 +116,7 @@ pub(crate) struct Shared<B: Backend> {
     pub(crate) mlp: Box<Mlp<B>>,
     pub(crate) gate: Option<B::Vector>, // (hidden)
     averaged: bool,                     // what it and the experts give is halved
+    ffn: usize,                         // columns inside of it
     inner: usize,                       // which of the buffers inside MLPs it uses
 }
 

@@ -251,7 +251,7 @@ pub(super) fn latent_shapes(spec: &TransformerSpec, tensors: &Tensors, layer: us
 }
 
 /// Whether files store a matrix with its inputs outermost.
-pub(super) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
+pub(crate) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
     let Part::Layer(layer, LayerPart::ExpertDown(_)) = part else { return false };
     spec.layers[layer].mlp.experts().is_some_and(|experts| experts.down_transposed)
 }

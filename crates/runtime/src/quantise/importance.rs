@@ -71,6 +71,25 @@ impl Importance {
         Err(self.corrupt(&tensor.name, &reason))
     }
 
+    /// As [`Importance::of`], of a matrix by its name, which may be `STACK[i]`: the one at that place of a stack.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is of another number of columns, or of fewer matrices.
+    pub(crate) fn of_matrix(&self, name: &str, columns: usize) -> Result<Option<&[f32]>, LoadError> {
+        let stacked = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
+        let stacked = stacked.and_then(|(stack, at)| Some((stack, at.parse::<usize>().ok()?)));
+        let Some(known) = self.columns.get(stacked.map_or(name, |(stack, _)| stack)) else { return Ok(None) };
+        let whole = known.len().is_multiple_of(columns) && (stacked.is_some() || known.len() == columns);
+        let found = known.chunks_exact(columns.max(1)).nth(stacked.map_or(0, |(_, at)| at));
+        found.filter(|_| whole).map(Some).ok_or_else(|| {
+            let values = known.len();
+            self.corrupt(
+                name,
+                &format!("{values} values do not fit its {columns} columns: it is another model's"),
+            )
+        })
+    }
+
     /// Tensors that it knows of.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.keys().map(String::as_str)

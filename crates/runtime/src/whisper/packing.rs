@@ -129,7 +129,7 @@ impl<B: EncoderOps> Loader<'_, B> {
         let stored = tensors
             .iter()
             .zip(&shapes)
-            .map(|(tensor, shape)| stored_as(self.backend, tensor, shape.dtype))
+            .map(|(tensor, shape)| stored_as(self.backend, tensor, shape.dtype, None))
             .collect::<Result<Vec<_>, _>>()?;
         let sources: Vec<MatrixSource<'_>> = tensors
             .iter()

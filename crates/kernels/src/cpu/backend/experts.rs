@@ -88,6 +88,12 @@ impl Step<'_> {
     }
 }
 
+/// The contract's `read_experts`.
+pub(super) fn read(backend: &CpuBackend, hidden: &CpuBuffer, chosen: &mut [u32], inner: &mut [f32]) {
+    let Some(scratch) = &backend.scratch else { panic!("a mixture is read before `reserve`") };
+    scratch.moe.read(&hidden.data, chosen, inner);
+}
+
 /// One row of `add_shared`. The maker vouches for the pointers: `gate_cols` numbers at both of `gate`, `cols` at the others.
 struct AddShared {
     gate: Option<(*const f32, *const f32)>,

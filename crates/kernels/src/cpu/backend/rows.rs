@@ -1,7 +1,8 @@
 //! Ops on rows number by number, and norms of them.
 
-use super::{CpuBuffer, CpuVector, Step};
+use super::{CpuBuffer, CpuMatrix, CpuVector, Step};
 use crate::RowOp;
+use crate::cpu::activations::Input;
 use crate::cpu::norm;
 use crate::reference::{XIELU_MOST, width_of};
 
@@ -14,6 +15,18 @@ impl Step<'_> {
         assert!(x.cols.is_multiple_of(cols), "parts of a row as long as the weights");
         let rows = rows * (x.cols / cols);
         norm::rms_norm(self.tier, self.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
+    }
+
+    /// The contract's `logits`.
+    pub(super) fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) {
+        x.check(self.batch.rows(), head.cols(), "x");
+        let rows = self.batch.logit_rows.len();
+        assert_eq!(out.len(), rows * head.rows(), "out holds one row of logits a logit row");
+        assert!(head.cols() <= self.scratch.limits.width, "a head wider than the step limits");
+        let gathered = self.scratch.activations.gather(&x.data, head.cols(), &self.batch.logit_rows);
+        let input = Input { x: gathered, rows, places: None };
+        // SAFETY: `gather` has put that many rows of the matrix's inputs there.
+        unsafe { self.product().store(head, None, None, input, out) };
     }
 
     /// The contract's `row_op`.

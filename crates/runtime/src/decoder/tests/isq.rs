@@ -1,6 +1,7 @@
 //! Matrices quantised as they are packed, against the same model stored so.
 
 use super::*;
+use crate::gguf::{Planned, Value, Writer};
 use crate::network::{Isq, IsqRule};
 use crate::opened::{Network, Opened};
 use crate::overrides::Overrides;
@@ -156,4 +157,121 @@ fn numbers_that_no_type_has_are_an_error() {
     tensor.bytes = bytes.into();
     let error = Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ()).err().unwrap().to_string();
     assert!(error.contains("q_proj") && error.contains("not finite"), "{error}");
+}
+
+/// An importance matrix of the names that a model's files have, or that GGUF's files have for them.
+fn importance(path: &Path, tensors: &[(&str, &[usize])]) -> BTreeMap<String, Vec<f32>> {
+    let mut known = BTreeMap::new();
+    let planned: Vec<Planned> = tensors
+        .iter()
+        .flat_map(|(name, shape)| {
+            let of = |what: &str, shape: &[usize]| Planned {
+                name: format!("{name}.{what}"),
+                dtype: DType::F32,
+                shape: shape.to_vec(),
+            };
+            [of("in_sum2", shape), of("counts", &[shape[0], 1])]
+        })
+        .collect();
+    let entries: [(&str, Value); 1] = [("general.type", Value::String("imatrix".into()))];
+    let mut writer =
+        Writer::create(path, entries.iter().map(|(key, value)| (*key, value)), &planned).unwrap();
+    for (seed, (name, shape)) in tensors.iter().enumerate() {
+        let count = shape.iter().product();
+        let sums: Vec<f32> = (0..count).map(|i: usize| ((i * 37 + seed * 11) % 29 + 1) as f32).collect();
+        writer.write(&sums.iter().flat_map(|sum| sum.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        writer.write(&4f32.to_le_bytes().repeat(shape[0])).unwrap();
+        for (at, columns) in sums.chunks_exact(shape[1]).enumerate() {
+            let name = if shape[0] == 1 { (*name).to_owned() } else { format!("{name}[{at}]") };
+            known.insert(name, columns.iter().map(|sum| sum / 4.0).collect());
+        }
+    }
+    writer.finish().unwrap();
+    known
+}
+
+#[test]
+fn errors_of_columns_count_as_an_importance_matrix_says() {
+    let room = tempfile::tempdir().unwrap();
+    let file = room.path().join("imatrix.gguf");
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    let (of_demo, _) = open(&demo, "");
+    let hidden = of_demo.spec.hidden;
+    let inner = of_demo.spec.layers[0].mlp.inner_width();
+    let mixture = data("tiny").join("qwen3-moe");
+    let (of_mixture, _) = open(&mixture, "");
+    let experts = of_mixture.spec.layers[0].mlp.experts().unwrap();
+    let (count, ffn, width) = (experts.count, experts.ffn, of_mixture.spec.hidden);
+    type Case<'a> = (&'a Path, &'a str, Vec<(&'a str, Vec<usize>)>, fn(&str) -> Option<String>);
+    let cases: [Case<'_>; 2] = [
+        (
+            &demo,
+            "Q4_K",
+            vec![("blk.0.attn_q.weight", vec![1, hidden]), ("blk.1.ffn_down.weight", vec![1, inner])],
+            |name| Some(name.to_owned()),
+        ),
+        // A folder's experts by the names that GGUF's files have for the stacks of them; up's are gate's.
+        (
+            &mixture,
+            "Q4_0",
+            vec![
+                ("blk.0.ffn_gate_exps.weight", vec![count, width]),
+                ("blk.0.ffn_down_exps.weight", vec![count, ffn]),
+            ],
+            |name| {
+                let name = name.strip_prefix("model.layers.0.mlp.experts.")?;
+                let (expert, which) = name.split_once('.')?;
+                let stack = if which.starts_with("down") { "down" } else { "gate" };
+                Some(format!("blk.0.ffn_{stack}_exps.weight[{expert}]"))
+            },
+        ),
+    ];
+    for (path, isq, tensors, name_of) in cases {
+        let tensors: Vec<(&str, &[usize])> =
+            tensors.iter().map(|(name, shape)| (*name, &shape[..])).collect();
+        let known = importance(&file, &tensors);
+        let with = |imatrix: Option<PathBuf>| {
+            let isq = Some(isq.parse().unwrap());
+            let opened = Opened::open_with(path, &Overrides { isq, imatrix, ..Overrides::default() })?;
+            let Network::Decoder(files) = opened.network else { panic!("a decoder") };
+            Ok::<_, LoadError>(files)
+        };
+        let files = with(Some(file.clone())).unwrap();
+        let packed: BTreeMap<_, _> = files
+            .spec
+            .weights()
+            .into_iter()
+            .map(|(weight, _)| (weight, files.tensors.packed_type(weight)))
+            .collect();
+        let (mut twin, _) = open(path, "");
+        let mut weighed = 0;
+        for (weight, tensor) in twin.tensors.all_mut().filter(|(_, tensor)| tensor.shape.len() == 2) {
+            let wanted = packed[weight];
+            if wanted == tensor.dtype {
+                continue;
+            }
+            let mut values = vec![0.0; tensor.elements()];
+            quant::dequantize_row(tensor.dtype, &tensor.bytes.read(), &mut values);
+            let mut bytes = vec![0; wanted.bytes_of(values.len()).unwrap()];
+            let columns = name_of(&tensor.name).and_then(|name| known.get(&name));
+            weighed += usize::from(columns.is_some());
+            quant::quantize_rows(wanted, &values, columns.map(|columns| &columns[..]), &mut bytes);
+            (tensor.dtype, tensor.bytes) = (wanted, bytes.into());
+        }
+        assert!(weighed >= 2, "{}: {weighed} matrices", path.display());
+        check_same(&files, &twin, isq);
+        let tokens: Vec<u32> = (3..20).collect();
+        assert_ne!(cpu(&files).prefill(&tokens), cpu(&with(None).unwrap()).prefill(&tokens), "{isq}");
+        // Of another width, and of no matrix that is there.
+        for (name, columns, says) in [
+            ("blk.0.attn_q.weight", hidden + 1, "another model's"),
+            ("blk.99.attn_q.weight", 8, "none of the matrices"),
+        ] {
+            importance(&file, &[(name, &[1, columns])]);
+            let error = with(Some(file.clone())).unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("imatrix.gguf"), "{error}");
+        }
+    }
+    let lone = Overrides { imatrix: Some(file), ..Overrides::default() };
+    assert!(lone.check().unwrap_err().1.contains("isq"));
 }
