@@ -64,6 +64,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "memory_budget_bytes": 17179869184_u64,
         "fixed_memory_bytes": 2147483648_u64,
         "kv_bytes": 4294967296_u64,
+        "gpu_layers": 20,
         "prefix_cache_dir": "/var/lib/hanzo-engine/kv",
         "isolation": "process",
         "worker_margin_bytes": 1073741824,

@@ -265,6 +265,9 @@ pub(crate) struct ServeArgs {
     /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names in order such as cuda:0,cpu [default: auto]
     #[arg(long, alias = "devices", value_name = "NAMES")]
     pub(crate) device: Option<hanzo_engine_daemon::config::Devices>,
+    /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N")]
+    pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
     /// What runs a model: a thread of this program, or a process of its own, whose end is nobody else's [default: thread]
     #[arg(long, value_name = "WHAT")]
     pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,
@@ -358,6 +361,9 @@ pub(crate) struct RunArgs {
     /// Smaller model of the same vocabulary that drafts for the model: the same answers, sooner where it is often right
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<String>,
+    /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N")]
+    pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
     /// How keys and values are stored, when this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
@@ -448,6 +454,9 @@ pub(crate) struct BenchArgs {
     /// What computes: cpu, or a card such as cuda:0
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(crate) device: hanzo_engine_daemon::config::DeviceName,
+    /// Layers on that card, from the last on; the others are the processor's
+    #[arg(long, alias = "n-gpu-layers", value_name = "N")]
+    pub(crate) gpu_layers: Option<u32>,
     /// How keys and values are stored
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvTypeName,

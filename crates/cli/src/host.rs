@@ -5,7 +5,7 @@ use crate::connect::{self, Client, InProcess, Running, SpeechApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
-use hanzo_engine_daemon::config::{LogConfig, LogFormat, OverrideConfig};
+use hanzo_engine_daemon::config::{GpuLayers, LogConfig, LogFormat, OverrideConfig};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use std::io::{IsTerminal, stderr};
@@ -19,6 +19,8 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) kv_type: Option<KvTypeName>,
     /// What drafts for it.
     pub(crate) draft_model: Option<&'a str>,
+    /// How many of its layers are on a card.
+    pub(crate) gpu_layers: Option<GpuLayers>,
     /// What goes over its files.
     pub(crate) overrides: OverrideConfig,
     pub(crate) log_level: LogLevel,
@@ -38,6 +40,7 @@ impl<'a> HostOptions<'a> {
             store,
             kv_type: None,
             draft_model: None,
+            gpu_layers: None,
             overrides: OverrideConfig::default(),
             log_level: LogLevel::Error,
             quiet: false,
@@ -77,6 +80,7 @@ impl Host {
         let asked = |source: &str| v1::LoadRequest {
             model: source.to_owned(),
             draft_model: draft_model.clone(),
+            gpu_layers: wanted.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),
             overrides: overrides.clone(),
             as_request: wanted.stays == Stays::AsRequest,
             ..Default::default()

@@ -26,6 +26,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
         draft_model: args.draft_model.as_deref().map(connect::model_source).transpose()?.unwrap_or_default(),
         adapters,
         tool_format: args.tool_format.unwrap_or_default(),
+        gpu_layers: args.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),
         overrides,
         keep_alive: args.keep_alive.map(|time| time.to_string()),
         as_request: false,

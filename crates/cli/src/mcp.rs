@@ -32,6 +32,7 @@ pub(crate) async fn mcp(args: McpArgs) -> Result<(), CliError> {
                 store: &args.store,
                 kv_type: args.kv_type,
                 draft_model: None,
+                gpu_layers: None,
                 overrides: OverrideConfig::default(),
                 log_level: args.log_level,
                 quiet: true,

@@ -191,6 +191,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "prefix_cache_dir", args.prefix_cache_dir.as_ref().map(|dir| json!(dir)));
     set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
     set("engine", "devices", args.device.as_ref().map(|devices| json!(devices)));
+    set("engine", "gpu_layers", args.gpu_layers.map(|layers| json!(layers)));
     set("engine", "isolation", args.isolation.map(|isolation| json!(isolation)));
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
     set("engine", "on_demand", args.on_demand.map(|when| json!(when)));
@@ -374,6 +375,7 @@ async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, 
             .map(|(name, path)| AdapterSource { name: name.clone(), path: path.clone() })
             .collect(),
         tool_format: model.tool_format.clone().unwrap_or_default(),
+        gpu_layers: model.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),
         overrides: model.overrides.message().map_err(CliError::Usage)?,
         keep_alive: model.keep_alive.map(|time| time.to_string()),
         as_request: false,

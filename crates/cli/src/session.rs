@@ -40,6 +40,7 @@ impl<'a> Session<'a> {
             store: &args.store,
             kv_type: args.kv_type,
             draft_model: args.draft_model.as_deref(),
+            gpu_layers: args.gpu_layers,
             overrides: args.overrides.config()?,
             log_level: args.log_level,
             quiet: false,

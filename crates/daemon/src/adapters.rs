@@ -312,7 +312,9 @@ impl Models {
             let loaded_from = view.path.display().to_string();
             return Err(Error::AdapterTaken { name: view.name, model: served.name.clone(), loaded_from });
         }
-        let (bytes, buffer_bytes) = self.places[served.place].device.adapter_memory(&spec, &adapter, rows);
+        let (own, own_buffers) = served.planner.adapter_memory(&spec, &adapter, rows);
+        let (other, other_buffers) = served.planner.adapter_memory_beside(&spec, &adapter, rows);
+        let (bytes, buffer_bytes) = ([own, other], [own_buffers, other_buffers]);
         if buffers.is_none() {
             *buffers = Some(self.reserve(&served, &wanted.name, buffer_bytes)?);
         }
@@ -322,7 +324,7 @@ impl Models {
             path,
             format: adapter.format,
             rank: adapter.rank,
-            bytes,
+            bytes: own + other,
             loaded_at_unix_ms: now_unix_ms(),
         };
         let (reply, replied) = oneshot::channel();
@@ -346,9 +348,17 @@ impl Models {
         Ok((served.name.clone(), view))
     }
 
-    fn reserve(&self, served: &Served, adapter: &str, bytes: u64) -> Result<Reservation, Error> {
-        let model = &served.name;
-        let reserved = self.places[served.place].budget.reserve(|free_bytes| match bytes <= free_bytes {
+    /// So many bytes of the budget of the model's place, and of the processor's beside it.
+    fn reserve(&self, served: &Served, adapter: &str, bytes: [u64; 2]) -> Result<Reservation, Error> {
+        let own = self.reserve_in(served.place, &served.name, adapter, bytes[0])?;
+        match served.beside {
+            None => Ok(own),
+            Some(beside) => Ok(own.with(self.reserve_in(beside, &served.name, adapter, bytes[1])?)),
+        }
+    }
+
+    fn reserve_in(&self, place: usize, model: &str, adapter: &str, bytes: u64) -> Result<Reservation, Error> {
+        let reserved = self.places[place].budget.reserve(|free_bytes| match bytes <= free_bytes {
             true => Ok((bytes, ())),
             false => Err(LoadError::DoesNotFit {
                 model: format!("adapter {model}:{adapter}"),

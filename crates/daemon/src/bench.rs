@@ -25,6 +25,7 @@ use crate::{
     config::{DeviceName, EngineSection},
     device::{Cpu, Device, Generator, Sides},
     error::Error,
+    gpu_layers::Sharing,
     places::OnCard,
     source::resolve,
 };
@@ -54,6 +55,8 @@ pub struct Args {
     pub threads: Option<usize>,
     /// What computes.
     pub device: DeviceName,
+    /// Layers on that card, the others being the processor's; unset: all.
+    pub gpu_layers: Option<usize>,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Measure this machine too, and each row as a share of it.
@@ -164,18 +167,29 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     })?;
     let cpu = Cpu::new(args.threads).map_err(LoadError::from)?;
     let card = match args.device {
+        DeviceName::Cpu if args.gpu_layers.is_some_and(|layers| layers > 0) => {
+            return Err(BenchError::Args(
+                "--gpu-layers are layers on a card; name it, such as --device cuda:0".to_owned(),
+            ));
+        }
         DeviceName::Cpu => None,
         DeviceName::Cuda(_) if args.limits => {
             return Err(BenchError::Args("--limits measures processors; leave it out".to_owned()));
         }
         DeviceName::Cuda(ordinal) => {
             let tried = OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
-            Some(tried.map_err(LoadError::from)?)
+            let mut found = tried.map_err(LoadError::from)?;
+            found.card = shared(found.card, &cpu, files, args.gpu_layers)?;
+            Some(found)
         }
     };
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;
     let (memory, free_bytes) = match &card {
-        Some(found) => (found.card.decoder_memory(files, None, &config), Some(found.budget_bytes)),
+        Some(found) => {
+            let beside = found.card.decoder_memory_beside(files, &config);
+            check_fits(&beside, &files.info, budget::default_bytes())?;
+            (found.card.decoder_memory(files, None, &config), Some(found.budget_bytes))
+        }
         None => (cpu.decoder_memory(files, None, &config), budget::default_bytes()),
     };
     check_fits(&memory, &files.info, free_bytes)?;
@@ -184,7 +198,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     let sides = Sides { text: text.clone(), embedder, listener: None, script: None };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
     let engine: Box<dyn Generator> = match &card {
-        Some(found) => Box::new(found.card.decoder_engine(files, sides, config, &mut told)?),
+        Some(found) => found.card.decoder_engine(files, sides, config, &mut told)?,
         None => Box::new(cpu.decoder_engine(files, sides, config, &mut told)?),
     };
     let costs = Costs::new(&cpu.backend(), files, args.kv_type);
@@ -205,6 +219,15 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     }
     let device = card.map_or_else(|| cpu.describe(), |found| found.card.describe());
     Ok(Report { device, limits, rows })
+}
+
+/// A card with so many of a model's layers, the others being the processor's.
+fn shared(card: OnCard, cpu: &Cpu, files: &ModelFiles, layers: Option<usize>) -> Result<OnCard, BenchError> {
+    match layers.filter(|&layers| layers < files.spec.layers.len()) {
+        None => Ok(card),
+        Some(0) => Err(BenchError::Args("--gpu-layers 0 is --device cpu".to_owned())),
+        Some(layers) => Ok(card.beside(Some(cpu)).shared(Sharing::of(files, layers)?)),
+    }
 }
 
 /// An engine with room for the largest of the tests.

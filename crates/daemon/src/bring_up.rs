@@ -10,15 +10,17 @@ use crate::{
     adapters::Adapters,
     blocking::blocking,
     clock::Bell,
-    config::EngineSection,
+    config::{EngineSection, GpuLayers},
     constraints::Constraints,
-    device::{EngineSize, Origin, Sides, WhisperSize},
+    device::{Device, EngineSize, Origin, Sides, WhisperSize},
     draft::Draft,
     error::{Failure, FailureReason},
     frame_room::FrameRoom,
+    gpu_layers::{Shared, Sharing},
     launch::{Launch, Running},
+    limits::CONTEXT_BESIDE_OTHERS,
     models::{Life, Models},
-    places::{Place, falls_back},
+    places::falls_back,
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
     prompt_builder::PromptBuilder,
     registry::Progress,
@@ -29,7 +31,23 @@ use crate::{
 };
 
 /// How large an engine is, and what that takes.
-pub(crate) type Size = (EngineSize, EngineMemory);
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) engine: EngineSize,
+    /// In its place.
+    pub(crate) memory: EngineMemory,
+    /// In the processor's place, where that has layers of it.
+    pub(crate) beside: EngineMemory,
+}
+
+impl Size {
+    fn alone((engine, memory): (EngineSize, EngineMemory)) -> Size {
+        Size { engine, memory, beside: EngineMemory::default() }
+    }
+}
+
+/// As much as anybody could ask for.
+const PLENTY: u64 = u64::MAX / 2;
 
 /// A model's files, opened, before there is room for it.
 pub(crate) struct Opening {
@@ -40,11 +58,12 @@ pub(crate) struct Opening {
     kept: Option<(Arc<PrefixDisk>, Identity)>,
     /// Which of the places it goes to.
     pub(crate) place: usize,
+    /// With whom it is shared there.
+    pub(crate) shared: Option<Shared>,
 }
 
 impl Opening {
-    /// For the first place, from this one on, that computes such a network and is large enough for it; the last is as good as
-    /// any for what fits nowhere.
+    /// For places from this one on; see [`Opening::settle`].
     fn of(models: &Models, life: OpenWish, place_first: usize) -> Result<Opening, Arc<Failure>> {
         let OpenWish { name, source, want, draft } = life;
         let files = source.open_with(&want.overrides).map_err(Failure::new)?;
@@ -62,38 +81,150 @@ impl Opening {
         }
         let kept = models.prefix_disk.clone().and_then(|disk| disk.for_load(&source, &want.overrides));
         let draft = draft.map(|source| Draft::open(&source, &files)).transpose().map_err(Failure::new)?;
-        let mut opening = Opening { name, want, files, draft, kept, place: place_first };
-        for place in place_first..models.places.len() {
-            opening.place = place;
-            let Place { device, budget } = &models.places[place];
-            let is_last = place + 1 == models.places.len();
-            if !device.computes(&opening.files.network) {
-                let device = device.describe();
-                if is_last {
-                    let reason = "it computes no networks for speech".to_owned();
-                    return Err(Failure::new(LoadError::Kernel(KernelError::Device { device, reason })));
-                }
-                tracing::info!(
-                    model = opening.name,
-                    "not on {device}, which computes no networks for speech"
-                );
-                continue;
-            }
-            match opening.choose(models, budget.total_bytes()) {
-                Err(error @ LoadError::DoesNotFit { .. }) if !is_last => {
-                    tracing::info!(model = opening.name, "not on {}: {error}", device.describe());
-                }
-                _ => break,
-            }
-        }
+        let mut opening = Opening { name, want, files, draft, kept, place: place_first, shared: None };
+        opening.settle(models, place_first).map_err(Failure::new)?;
         Ok(opening)
     }
 
-    /// How large it would be with so many bytes free.
+    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it, or a card
+    /// for as many layers as fit, the processor having the others; the last is as good as any for what fits nowhere.
+    fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
+        let asked = self.gpu_layers(models)?;
+        let is_card = |place: usize| models.places[place].device.is_card();
+        let may = |place: &usize| match asked {
+            GpuLayers::Auto => true,
+            GpuLayers::Count(0) => !is_card(*place),
+            GpuLayers::Count(_) => is_card(*place),
+        };
+        let candidates: Vec<usize> = (place_first..models.places.len()).filter(may).collect();
+        let mut too_small = Vec::new();
+        for (at, &place) in candidates.iter().enumerate() {
+            if asked == GpuLayers::Auto && !is_card(place) && self.share(models, &too_small, place)? {
+                return Ok(());
+            }
+            self.place = place;
+            let device = &models.places[place].device;
+            let is_last = at + 1 == candidates.len();
+            if !device.computes(&self.files.network) {
+                let device = device.describe();
+                if is_last {
+                    let reason = "it computes no networks for speech".to_owned();
+                    return Err(LoadError::Kernel(KernelError::Device { device, reason }));
+                }
+                tracing::info!(model = self.name, "not on {device}, which computes no networks for speech");
+                continue;
+            }
+            if let (GpuLayers::Count(count), Some(files)) = (asked, self.files.decoder())
+                && (1..files.spec.layers.len()).contains(&(count as usize))
+            {
+                let sharing = Sharing::of(files, count as usize)?;
+                let beside = models.places.iter().position(|place| !place.device.is_card());
+                let shared = beside
+                    .and_then(|beside| Some(Shared { sharing, planner: device.sharing(sharing)?, beside }));
+                self.shared = Some(shared.ok_or_else(|| {
+                    self.refused(asked, "engine.devices names no processor that could have the other layers")
+                })?);
+            }
+            match self.choose(models, self.room(models)) {
+                Err(error @ LoadError::DoesNotFit { .. }) if !is_last => {
+                    tracing::info!(model = self.name, "not on {}: {error}", device.describe());
+                    too_small.push(place);
+                }
+                _ => return Ok(()),
+            }
+        }
+        let reason = match asked {
+            GpuLayers::Count(0) => "engine.devices names no processor",
+            _ => "no card is there that works; `hanzo-engine doctor` says why",
+        };
+        if candidates.is_empty() { Err(self.refused(asked, reason)) } else { Ok(()) }
+    }
+
+    /// How many layers are to be on a card; for what does not generate, whether it is to be on one.
+    fn gpu_layers(&self, models: &Models) -> Result<GpuLayers, LoadError> {
+        let of_engine = models.section().gpu_layers;
+        let asked = self.want.gpu_layers.unwrap_or(of_engine);
+        match asked {
+            GpuLayers::Count(1..) if self.files.decoder().is_none() => match self.want.gpu_layers {
+                Some(GpuLayers::Count(count)) if count != u32::MAX => {
+                    Err(self.refused(asked, "only layers of models that generate are shared; leave it out"))
+                }
+                _ => Ok(GpuLayers::Auto),
+            },
+            _ => Ok(asked),
+        }
+    }
+
+    fn refused(&self, asked: GpuLayers, reason: &str) -> LoadError {
+        LoadError::Unsupported {
+            file: self.name.clone(),
+            key: "gpu_layers".to_owned(),
+            value: asked.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// Has as many layers on one of these cards as fit, and the others in the processor's place. Whether there are any.
+    fn share(&mut self, models: &Models, cards: &[usize], beside: usize) -> Result<bool, LoadError> {
+        let Some(files) = self.files.decoder() else { return Ok(false) };
+        let layers = files.spec.layers.len();
+        let cuts =
+            |on_card: &usize| Sharing::of(files, *on_card).is_ok_and(|of| of.cut.layers > 0 || of.cut.inputs);
+        let counts: Vec<usize> = (1..=layers).filter(cuts).collect();
+        let mut found = None;
+        for &card in cards {
+            let device = &models.places[card].device;
+            let shared = |on_card: usize| {
+                let sharing = Sharing::of(files, on_card).ok()?;
+                Some(Shared { sharing, planner: device.sharing(sharing)?, beside })
+            };
+            let own = models.places[card].budget.total_bytes();
+            let context = |on_card: usize, free: [u64; 2]| {
+                let shared = shared(on_card)?;
+                let size = self.choose_on(models, &*shared.planner, free);
+                size.ok().map(|size| size.engine.context_tokens_max())
+            };
+            let Some(most) = counts.last().and_then(|&all| context(all, [PLENTY; 2])) else { continue };
+            // As many as leave room for a context of use, else as many as fit at all.
+            found = [most.min(CONTEXT_BESIDE_OTHERS), 1].into_iter().find_map(|tokens| {
+                let fits = |&count: &usize| context(count, [own, PLENTY]).is_some_and(|of| of >= tokens);
+                let fitting = counts.partition_point(fits);
+                let room = [own, models.places[beside].budget.total_bytes()];
+                let count = *counts[..fitting].last()?;
+                context(count, room).and_then(|_| shared(count)).map(|shared| (card, shared))
+            });
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((card, shared)) = found else { return Ok(false) };
+        tracing::info!(model = self.name, "on {}", shared.planner.describe());
+        (self.place, self.shared) = (card, Some(shared));
+        Ok(true)
+    }
+
+    /// All that may be taken where it goes.
+    fn room(&self, models: &Models) -> [u64; 2] {
+        let total = |place: usize| models.places[place].budget.total_bytes();
+        [total(self.place), self.shared.as_ref().map_or(PLENTY, |shared| total(shared.beside))]
+    }
+
+    /// What says what it takes.
+    pub(crate) fn planner(&self, models: &Models) -> Arc<dyn Device> {
+        let shared = self.shared.as_ref().map(|shared| shared.planner.clone());
+        shared.unwrap_or_else(|| models.places[self.place].device.clone())
+    }
+
+    /// How large it would be with so many bytes free in its place, and in the processor's.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`].
-    pub(crate) fn choose(&self, models: &Models, free: u64) -> Result<Size, LoadError> {
+    pub(crate) fn choose(&self, models: &Models, free: [u64; 2]) -> Result<Size, LoadError> {
+        self.choose_on(models, &*self.planner(models), free)
+    }
+
+    fn choose_on(&self, models: &Models, device: &dyn Device, room: [u64; 2]) -> Result<Size, LoadError> {
+        let free = room[0];
         let (files, want) = (&self.files, self.want.clone());
         // The operator's word goes before the packager's, and a request's before both.
         let section = models.section();
@@ -102,32 +233,33 @@ impl Opening {
         let (context, section) = (files.tokens_max(), &section);
         match &files.network {
             Network::Decoder(files) => {
-                let room = files.spec.kv_room(section.step_tokens_max);
+                let blocks = files.spec.kv_room(section.step_tokens_max);
                 let memory = |config: &_| {
                     let draft = self.draft.as_ref().map(Draft::files);
-                    let memory = models.places[self.place].device.decoder_memory(files, draft, config);
-                    DiskBlocks::planned(self.kept.is_some(), memory, config)
+                    let memory = device.decoder_memory(files, draft, config);
+                    let memory = DiskBlocks::planned(self.kept.is_some(), memory, config);
+                    [memory, device.decoder_memory_beside(files, config)]
                 };
-                let (config, memory) =
-                    sizing::choose((&self.name, context), section, want, free, &room, memory)?;
-                Ok((EngineSize::Decoder(config), memory))
+                let (config, [memory, beside]) =
+                    sizing::choose((&self.name, context), section, want, room, &blocks, memory)?;
+                Ok(Size { engine: EngineSize::Decoder(config), memory, beside })
             }
             Network::Encoder(files) => {
-                let memory = |config: &_| models.places[self.place].device.encoder_memory(files, config);
+                let memory = |config: &_| device.encoder_memory(files, config);
                 let (config, memory) =
                     sizing::choose_encoder(&self.name, context, section, want, free, memory)?;
-                Ok((EngineSize::Encoder(config), memory))
+                Ok(Size::alone((EngineSize::Encoder(config), memory)))
             }
             Network::Whisper(files) => {
-                let memory = |config: &_| models.places[self.place].device.whisper_memory(files, config);
+                let memory = |config: &_| device.whisper_memory(files, config);
                 let (config, memory) = sizing::choose_whisper(&self.name, section, &want, free, memory)?;
                 let size = WhisperSize { config, tokens: context };
-                Ok((EngineSize::Whisper(size), memory))
+                Ok(Size::alone((EngineSize::Whisper(size), memory)))
             }
             Network::Voice(files) => {
-                let memory = models.places[self.place].device.voice_memory(files)?;
+                let memory = device.voice_memory(files)?;
                 sizing::fits(&self.name, &want, free, memory)?;
-                Ok((EngineSize::Voice { tokens_max: context }, memory))
+                Ok(Size::alone((EngineSize::Voice { tokens_max: context }, memory)))
             }
         }
     }
@@ -188,8 +320,10 @@ impl Models {
         let info = opening.files.info().clone();
         self.registry.set(&life.name, life.number, |entry| entry.info = Some(info));
         let made = self.make_room(life, opening, &progress).await;
-        let (opening, reservation, (size, memory)) = made.map_err(|failure| (Some(place), failure))?;
-        let Opening { files, draft, kept, .. } = opening;
+        let (opening, reservation, Size { engine: size, memory, beside }) =
+            made.map_err(|failure| (Some(place), failure))?;
+        let (memory, planner) = (memory + beside, opening.planner(self));
+        let Opening { files, draft, kept, shared, .. } = opening;
         let generates = files.generates();
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
         let (models, name, number) = (self.clone(), life.name.clone(), life.number);
@@ -212,6 +346,7 @@ impl Models {
                 overrides: life.want.overrides.clone(),
                 draft: life.draft.clone(),
                 tool_format: life.want.tool_format,
+                sharing: shared.as_ref().map(|shared| shared.sharing),
                 memory,
                 kept,
                 bell: Bell::default(),
@@ -228,8 +363,10 @@ impl Models {
             generates,
             size,
             memory,
-            device: self.places[place].device.describe(),
+            device: planner.describe(),
+            planner,
             place,
+            beside: shared.map(|shared| shared.beside),
             worker,
             prompts: PromptBuilder::new(self.section().context_shift),
             constraints: Constraints::default(),

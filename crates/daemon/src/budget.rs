@@ -21,6 +21,8 @@ pub(crate) struct Budget {
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
+    /// Of another budget, for the same.
+    beside: Option<Box<Reservation>>,
 }
 
 impl Budget {
@@ -52,12 +54,20 @@ impl Budget {
         let (bytes, chosen) = choose(free)?;
         assert!(bytes <= free, "{bytes} bytes were chosen of {free}");
         *used += bytes;
-        Ok((Reservation { budget: self.clone(), bytes }, chosen))
+        Ok((Reservation { budget: self.clone(), bytes, beside: None }, chosen))
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
         // One number is never half-changed.
         self.used_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reservation {
+    /// With one of another budget, which is given back with it.
+    pub(crate) fn with(mut self, other: Reservation) -> Reservation {
+        self.beside = Some(Box::new(other));
+        self
     }
 }
 

@@ -99,6 +99,9 @@ pub struct EngineSection {
     /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
     /// they are tried, such as `cuda:0,cpu`. A card's own memory is the budget of what is on it.
     pub devices: Devices,
+    /// Layers of a model that generates that are on a card, the last ones and the head; the others are the processor's: `auto`, as
+    /// many as fit; `all`; or a number.
+    pub gpu_layers: GpuLayers,
     /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: of
     /// `engined` on Linux a process, where no memory is fixed, else a thread.
     pub isolation: Option<Isolation>,
@@ -149,6 +152,8 @@ pub struct ModelConfig {
     pub context_tokens_max: Option<u32>,
     /// Over `engine.kv_bytes`.
     pub kv_bytes: Option<u64>,
+    /// Over `engine.gpu_layers`.
+    pub gpu_layers: Option<GpuLayers>,
     /// Adapters to load with it, by name: directories that PEFT has saved, or GGUF files of adapters.
     pub adapters: BTreeMap<String, String>,
     /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
@@ -176,6 +181,7 @@ pub enum OnDemand {
 }
 
 pub use crate::convert::override_config::OverrideConfig;
+pub use crate::gpu_layers::GpuLayers;
 pub use crate::places::{DeviceName, Devices};
 pub use server::{MetricsCompat, ServerConfig, parse_host};
 
@@ -233,6 +239,7 @@ impl Default for EngineSection {
             keep_alive: KeepAlive::default(),
             speculation: Speculation::default(),
             devices: Devices::Auto,
+            gpu_layers: GpuLayers::Auto,
             isolation: None,
             worker_silence_ms: 2_000,
             worker_margin_bytes: None,
@@ -247,6 +254,7 @@ impl Default for ModelConfig {
             alias: None,
             context_tokens_max: None,
             kv_bytes: None,
+            gpu_layers: None,
             adapters: BTreeMap::new(),
             tool_format: None,
             draft_model: None,

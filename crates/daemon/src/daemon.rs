@@ -170,7 +170,11 @@ impl Daemon {
         let Chosen { cards, cpu, no_cards } =
             chosen.map_err(|error| DaemonError::Cards(error.to_string()))??;
         let mut places = Vec::new();
+        let weights = engine.encoder_weights;
+        let processor = || Cpu::new(engine.threads).map(|cpu| cpu.with_encoder_weights(weights));
+        let processor = cpu.then(processor).transpose()?;
         for Found { card, ordinal, budget_bytes } in cards {
+            let card = card.beside(processor.as_ref());
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
                 Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card, ordinal)),
@@ -181,11 +185,11 @@ impl Daemon {
             };
             places.push(Place { device, budget: Budget::new(budget_bytes) });
         }
-        if cpu {
+        if let Some(processor) = processor {
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
                 Some(Isolation::Process) => Arc::new(Isolated::new(engine, &config.log)?),
-                _ => Arc::new(Cpu::new(engine.threads)?.with_encoder_weights(engine.encoder_weights)),
+                _ => Arc::new(processor),
             };
             places.push(host_place(engine, device)?);
         }
@@ -200,7 +204,7 @@ impl Daemon {
         Self::bind_in(config, vec![place]).await
     }
 
-    async fn bind_in(config: Config, places: Vec<Place>) -> Result<Daemon, DaemonError> {
+    pub(crate) async fn bind_in(config: Config, places: Vec<Place>) -> Result<Daemon, DaemonError> {
         let access = Arc::new(Access::open(config.server.access())?);
         let tls = ServerTls::open(config.server.tls(), &[b"h2"])?;
         let listening = &config.server;
@@ -568,6 +572,7 @@ fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
                 kv_bytes: model.kv_bytes,
                 tool_format: model.format_of_calls(),
                 draft_model: model.draft_model.clone(),
+                gpu_layers: model.gpu_layers,
                 overrides,
             },
             adapters: model

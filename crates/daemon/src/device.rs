@@ -16,13 +16,10 @@ use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
     StepReport, TextModel, ToolFormat, VoiceFiles,
-    audio::AudioTower,
-    decoder::Decoder,
-    encoder::{Encoder, EncoderFiles, WeightType},
-    engine::{DraftModel, EngineMemory},
+    encoder::{EncoderFiles, WeightType},
+    engine::EngineMemory,
     kv::BlockStore,
     spec::TransformerSpec,
-    vision::Tower,
     whisper::{TranscribeJob, Vocabulary, WhisperConfig, WhisperEngine, WhisperFiles},
 };
 
@@ -31,7 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{self, Bell},
+    gpu_layers::Sharing,
     limits::PREFIX_DISK_SAVED_AT_ONCE,
+    making::{build, decoder_engine, decoder_memory},
     prefix_disk::{Identity, PrefixDisk},
     source::Source,
 };
@@ -307,6 +306,8 @@ pub(crate) struct Origin {
     pub(crate) draft: Option<Source>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
+    /// Which of its layers are the processor's, where the device is a card that has only the others.
+    pub(crate) sharing: Option<Sharing>,
     /// What it was planned to take.
     pub(crate) memory: EngineMemory,
     /// Where blocks of its cache are kept, and whose they are by its files.
@@ -365,6 +366,26 @@ pub(crate) trait Device: Send + Sync + 'static {
         true
     }
 
+    /// Whether it is a card: what does not fit on it may be the processor's.
+    fn is_card(&self) -> bool {
+        false
+    }
+
+    /// What plans a decoder that it shares with the processor; none where it does not.
+    fn sharing(&self, _sharing: Sharing) -> Option<Arc<dyn Device>> {
+        None
+    }
+
+    /// What of a decoder's engine is in the processor's memory instead, to the byte.
+    fn decoder_memory_beside(&self, _files: &ModelFiles, _config: &EngineConfig) -> EngineMemory {
+        EngineMemory::default()
+    }
+
+    /// What of an adapter is, as [`Device::adapter_memory`].
+    fn adapter_memory_beside(&self, _spec: &TransformerSpec, _adapter: &Adapter, _rows: usize) -> (u64, u64) {
+        (0, 0)
+    }
+
     /// What a decoder's engine of this size would take, to the byte, and the model that drafts for it.
     fn decoder_memory(
         &self,
@@ -403,6 +424,7 @@ pub(crate) trait Device: Send + Sync + 'static {
 }
 
 /// The processor this process runs on: one pool of threads, which all models share.
+#[derive(Clone)]
 pub(crate) struct Cpu {
     pool: Arc<ThreadPool>,
     tier: Tier,
@@ -436,7 +458,7 @@ impl Cpu {
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Engine<CpuBackend>, LoadError> {
-        decoder_engine(&|| self.backend(), files, sides, config, progress)
+        decoder_engine(self.backend(), &|| self.backend(), files, sides, config, progress)
     }
 
     pub(crate) fn backend(&self) -> CpuBackend {
@@ -463,7 +485,7 @@ impl Device for Cpu {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        decoder_memory(&self.backend(), files, draft, config)
+        decoder_memory((&self.backend(), &self.backend()), files, draft, config)
     }
 
     fn adapter_memory(
@@ -500,93 +522,5 @@ impl Device for Cpu {
             return Ok(Box::new(VoiceEngine::new(speaker)));
         }
         build(&|| self.backend(), self.encoder_weights, files, sides, size, progress)
-    }
-}
-
-/// [`Device::decoder_memory`] of any backend.
-pub(crate) fn decoder_memory<B: EncoderOps>(
-    backend: &B,
-    files: &ModelFiles,
-    draft: Option<&ModelFiles>,
-    config: &EngineConfig,
-) -> EngineMemory {
-    let drafting = |draft| DraftModel::memory(backend, draft, &files.spec, config);
-    let seeing = files.tower.as_ref();
-    let seeing = seeing.map(|tower| Tower::memory(backend, tower, config.context_tokens_max));
-    Engine::memory(backend, files, config)
-        + draft.map(drafting).unwrap_or_default()
-        + seeing.unwrap_or_default()
-        + files.ear.as_ref().map(|ear| AudioTower::memory(backend, ear)).unwrap_or_default()
-}
-
-/// Makes a decoder's engine on any backend, of which each network has one of its own.
-///
-/// # Errors
-/// As [`Device::build`].
-pub(crate) fn decoder_engine<B: EncoderOps>(
-    backend: &dyn Fn() -> B,
-    files: &ModelFiles,
-    sides: Sides,
-    config: EngineConfig,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Engine<B>, LoadError> {
-    // Before the weights are read, which takes long.
-    config.kv_spec(&files.spec).check()?;
-    if let Some(tower) = &files.tower {
-        tower.check_steps(config.step_tokens_max, config.sequences_max)?;
-    }
-    let own = backend();
-    let decoder = Decoder::load(&own, files, progress)?;
-    let engine = Engine::new(own, decoder, sides.text, sides.embedder, config)?;
-    // A model of these either sees or hears.
-    Ok(match (&files.tower, &files.ear) {
-        (Some(tower), _) => {
-            engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?))
-        }
-        (None, Some(ear)) => engine.with_tower(Box::new(AudioTower::load(backend(), ear)?)),
-        (None, None) => engine,
-    })
-}
-
-/// [`Device::build`] of any backend, of which each network has one of its own.
-///
-/// # Errors
-/// As [`Device::build`].
-pub(crate) fn build<B: EncoderOps>(
-    backend: &dyn Fn() -> B,
-    encoder_weights: WeightType,
-    (files, draft): (&Opened, Option<&ModelFiles>),
-    sides: Sides,
-    size: EngineSize,
-    progress: &mut dyn FnMut(f32),
-) -> Result<Box<dyn Steps>, LoadError> {
-    match (&files.network, size) {
-        (Network::Decoder(files), EngineSize::Decoder(config)) => {
-            let engine = decoder_engine(backend, files, sides, config, progress)?;
-            let Some(draft) = draft else { return Ok(Box::new(engine)) };
-            config.kv_spec(&draft.spec).check()?;
-            let backend = backend();
-            let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
-            let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
-            Ok(Box::new(engine.with_draft_model(model)))
-        }
-        (Network::Encoder(files), EngineSize::Encoder(config)) => {
-            let own = backend();
-            let encoder = Encoder::load(&own, files, encoder_weights, progress)?;
-            let engine = EncoderEngine::new(own, encoder, sides.embedder, config)?;
-            let Some(tower) = &files.tower else { return Ok(Box::new(engine)) };
-            let tower = Tower::load(backend(), tower, config.input_tokens_max)?;
-            Ok(Box::new(engine.with_tower(Box::new(tower))))
-        }
-        (Network::Whisper(files), EngineSize::Whisper(size)) => {
-            let listener = sides.listener.expect("sides are made of these same files");
-            let config = (encoder_weights, size.config);
-            Ok(Box::new(WhisperEngine::load(backend(), files, listener, config, progress)?))
-        }
-        (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
-            unreachable!(
-                "a load is sized by a match on the network of these same files, and this is {size:?}"
-            )
-        }
     }
 }

@@ -21,6 +21,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -37,6 +38,7 @@ use hanzo_engine_runtime::{
 use crate::{
     config::{EngineSection, LogConfig},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
+    gpu_layers::Sharing,
     limits::{HEAPS_MAX, HEAPS_MIN},
     places::{DeviceName, OnCard},
 };
@@ -158,6 +160,14 @@ impl Device for Isolated {
         self.here.computes(network)
     }
 
+    fn is_card(&self) -> bool {
+        self.here.is_card()
+    }
+
+    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
+        self.here.sharing(sharing)
+    }
+
     fn decoder_memory(
         &self,
         files: &ModelFiles,
@@ -209,12 +219,13 @@ impl Device for Isolated {
         let mut engine = self
             .launch(generates, origin)
             .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
-        let Origin { source, overrides, draft, tool_format, memory, kept, bell: _ } = origin.clone();
+        let Origin { source, overrides, draft, tool_format, sharing, memory, kept, bell: _ } = origin.clone();
         let open = Open {
             source,
             overrides,
             draft,
             tool_format,
+            gpu_layers: sharing.map(|sharing| sharing.on_card()),
             size,
             memory,
             device: self.name,

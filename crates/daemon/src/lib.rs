@@ -27,6 +27,7 @@ mod draft;
 mod drain;
 mod error;
 mod frame_room;
+mod gpu_layers;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;
@@ -39,6 +40,7 @@ mod keep_alive;
 mod launch;
 mod layers;
 mod limits;
+mod making;
 pub mod log;
 pub mod machine;
 mod metrics;

@@ -13,7 +13,7 @@ use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, ConfigError, Daemon, DaemonError, DaemonHandle,
-    config::{Devices, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
+    config::{Devices, GpuLayers, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -100,6 +100,9 @@ struct Flags {
     /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu [default: auto]
     #[arg(long, alias = "devices")]
     device: Option<Devices>,
+    /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
+    #[arg(long, alias = "n-gpu-layers")]
+    gpu_layers: Option<GpuLayers>,
     /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on Linux where no memory is fixed, else thread]
     #[arg(long)]
     isolation: Option<Isolation>,
@@ -156,6 +159,7 @@ impl Flags {
         let layer = with(layer, "engine.prefix_cache_dir", self.prefix_cache_dir.as_ref());
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
         let layer = with(layer, "engine.devices", self.device.as_ref());
+        let layer = with(layer, "engine.gpu_layers", self.gpu_layers);
         let layer = with(layer, "engine.isolation", self.isolation);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "engine.on_demand", self.on_demand);

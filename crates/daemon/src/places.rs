@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::KernelError;
+use hanzo_engine_kernels::{Cut, KernelError, Split, cpu::CpuBackend};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -21,8 +21,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::{
     budget::Budget,
     config::{EngineSection, Isolation},
-    device::{Device, EngineSize, Origin, Sides, Steps, build, decoder_engine, decoder_memory},
+    device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps},
+    gpu_layers::Sharing,
     limits::CARD_MEMORY_SHARE,
+    making::{build, decoder_engine, decoder_memory, with_draft},
 };
 
 /// A device that models are loaded on, and what they may take of its memory.
@@ -173,12 +175,17 @@ pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<Chosen,
 }
 
 /// A card, with the engines of all models on it in one context of this process; it is opened when the first is made.
+#[derive(Clone)]
 pub(crate) struct OnCard {
     driver: Driver,
     ordinal: usize,
     name: String,
     encoder_weights: WeightType,
-    card: Mutex<Option<Card>>,
+    card: Arc<Mutex<Option<Card>>>,
+    /// What may have layers of models that do not fit.
+    processor: Option<Cpu>,
+    /// Which, of the model that is planned or made.
+    sharing: Option<Sharing>,
 }
 
 /// What a card's failure is in the contract.
@@ -205,16 +212,40 @@ impl OnCard {
         tracing::info!(memory_budget_bytes = budget_bytes, "models run on {name}");
         // Under process isolation engines are others', and a context in this process would be memory for nothing.
         let keeps = section.isolation != Some(Isolation::Process);
-        let card = Mutex::new(keeps.then_some(card));
+        let card = Arc::new(Mutex::new(keeps.then_some(card)));
         let encoder_weights = section.encoder_weights;
-        let card = OnCard { driver: driver.clone(), ordinal, name, encoder_weights, card };
+        let (processor, sharing) = (None, None);
+        let card =
+            OnCard { driver: driver.clone(), ordinal, name, encoder_weights, card, processor, sharing };
         Ok(Found { card, ordinal, budget_bytes })
     }
 
     /// One that was tried by another process, and is opened when an engine is made.
     pub(crate) fn tried(ordinal: usize, encoder_weights: WeightType) -> OnCard {
         let name = DeviceName::Cuda(ordinal).to_string();
-        OnCard { driver: Driver::default(), ordinal, name, encoder_weights, card: Mutex::default() }
+        let (driver, card) = (Driver::default(), Arc::default());
+        OnCard { driver, ordinal, name, encoder_weights, card, processor: None, sharing: None }
+    }
+
+    /// It, beside a processor that may have layers of models which do not fit, if there is one.
+    pub(crate) fn beside(self, processor: Option<&Cpu>) -> OnCard {
+        OnCard { processor: processor.cloned(), ..self }
+    }
+
+    /// It, for a model of which the processor has the first layers; itself where there is no processor.
+    pub(crate) fn shared(&self, sharing: Sharing) -> OnCard {
+        OnCard { sharing: self.processor.is_some().then_some(sharing), ..self.clone() }
+    }
+
+    /// The processor and its layers, where it has some.
+    fn split(&self) -> Option<(&Cpu, Sharing)> {
+        self.processor.as_ref().zip(self.sharing)
+    }
+
+    /// What counts the bytes of a model that is shared.
+    fn split_paper(&self) -> Option<Split<CpuBackend, CudaBackend<Paper>>> {
+        let (processor, sharing) = self.split()?;
+        Some(Split::new(processor.backend(), self.paper(), sharing.cut))
     }
 
     /// Makes a decoder's engine.
@@ -227,9 +258,14 @@ impl OnCard {
         sides: Sides,
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
-    ) -> Result<Engine<CudaBackend<Card>>, LoadError> {
+    ) -> Result<Box<dyn Generator>, LoadError> {
         let card = self.card()?;
-        decoder_engine(&|| CudaBackend::new(card.clone()), files, sides, config, progress)
+        let backend = || CudaBackend::new(card.clone());
+        let Some((processor, sharing)) = self.split() else {
+            return Ok(Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?));
+        };
+        let own = Split::new(processor.backend(), backend(), sharing.cut);
+        Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
     }
 
     fn card(&self) -> Result<Card, KernelError> {
@@ -249,7 +285,21 @@ impl OnCard {
 
 impl Device for OnCard {
     fn describe(&self) -> String {
-        self.name.clone()
+        match self.split() {
+            Some((processor, sharing)) => {
+                format!("{}: {sharing}; the others on {}", self.name, processor.describe())
+            }
+            None => self.name.clone(),
+        }
+    }
+
+    fn is_card(&self) -> bool {
+        true
+    }
+
+    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
+        self.processor.as_ref()?;
+        Some(Arc::new(self.shared(sharing)))
     }
 
     /// What writes down speech reads a memory beside its cache, which the card's kernels do not; what speaks is computed outside of
@@ -264,7 +314,15 @@ impl Device for OnCard {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        decoder_memory(&self.paper(), files, draft, config)
+        match self.split_paper() {
+            Some(split) => decoder_memory((&split.counting_second(), &self.paper()), files, draft, config),
+            None => decoder_memory((&self.paper(), &self.paper()), files, draft, config),
+        }
+    }
+
+    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        let of = |split: Split<_, _>| Engine::memory(&split.counting_first(), files, config);
+        self.split_paper().map(of).unwrap_or_default()
     }
 
     fn adapter_memory(
@@ -273,7 +331,15 @@ impl Device for OnCard {
         adapter: &Adapter,
         step_tokens_max: usize,
     ) -> (u64, u64) {
-        Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max)
+        match self.split_paper() {
+            Some(split) => Engine::adapter_memory(&split.counting_second(), spec, adapter, step_tokens_max),
+            None => Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max),
+        }
+    }
+
+    fn adapter_memory_beside(&self, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
+        let of = |split: Split<_, _>| Engine::adapter_memory(&split.counting_first(), spec, adapter, rows);
+        self.split_paper().map(of).unwrap_or_default()
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
@@ -291,14 +357,22 @@ impl Device for OnCard {
 
     fn build(
         &self,
-        _origin: &Origin,
+        origin: &Origin,
         files: (&Opened, Option<&ModelFiles>),
         sides: Sides,
         size: EngineSize,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let card = self.card()?;
-        build(&|| CudaBackend::new(card.clone()), self.encoder_weights, files, sides, size, progress)
+        let backend = || CudaBackend::new(card.clone());
+        if let (Some(sharing), Some(processor)) = (origin.sharing, &self.processor)
+            && let (Network::Decoder(own), EngineSize::Decoder(config)) = (&files.0.network, size)
+        {
+            let split = |cut| Split::new(processor.backend(), backend(), cut);
+            let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
+            return with_draft(engine, &|| split(Cut::NOWHERE), (own, files.1), config);
+        }
+        build(&backend, self.encoder_weights, files, sides, size, progress)
     }
 }
 

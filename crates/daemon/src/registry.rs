@@ -2,6 +2,7 @@
 //! changes. Only [`crate::models`] changes states; everyone else looks.
 
 mod find;
+mod holders;
 mod progress;
 
 use std::{
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use find::Capability;
 use find::{find, not_loaded, only_able};
+pub(crate) use holders::Holder;
 pub(crate) use progress::Progress;
 
 use crate::{
@@ -30,7 +32,7 @@ use crate::{
     served::Served,
     sizing::LoadOptions,
     source::Source,
-    usage::{Kept, Standing, Usage, Use},
+    usage::{Kept, Usage, Use},
     views::{Counts, ModelView, StateView},
 };
 
@@ -65,6 +67,8 @@ pub(crate) struct Entry {
     pub(crate) reserved_bytes: u64,
     /// Which of the places it is loaded on.
     pub(crate) place: usize,
+    /// The processor's place, and bytes of its budget, where that has layers of it.
+    pub(crate) beside: Option<(usize, u64)>,
 }
 
 /// All models.
@@ -293,31 +297,12 @@ impl Registry {
             usage: usage.clone(),
             reserved_bytes: 0,
             place: 0,
+            beside: None,
         };
         self.tell(entry.view());
         let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };
         entries.insert(key, entry);
         Ok(Some(begun))
-    }
-
-    /// What may make room for a life's load in a place, or in any: the other models of which some part of its budget is, but
-    /// those that are pinned.
-    pub(crate) fn holders(&self, life: u64, place: Option<usize>) -> Vec<Holder> {
-        let entries = self.lock();
-        let others = entries.values().filter(|entry| {
-            let is_there = place.is_none_or(|place| entry.place == place);
-            entry.life != life && entry.reserved_bytes > 0 && is_there
-        });
-        let holder = |entry: &Entry| {
-            let standing = match (&entry.state, entry.usage.standing()) {
-                (_, Standing::Stays) => return None,
-                (State::Ready(_), standing) => standing,
-                (State::Draining(_), Standing::Idle(_) | Standing::Leaves) => Standing::Leaves,
-                _ => Standing::Changes,
-            };
-            Some(Holder { name: entry.name.clone(), life: entry.life, bytes: entry.reserved_bytes, standing })
-        };
-        others.filter_map(holder).collect()
     }
 
     /// Has a model leave that answers, if it still `may`: it takes nothing new, and its life ends when its last request has.
@@ -409,15 +394,6 @@ impl Registry {
         // Entries are replaced whole; a panic in between leaves none half-made.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A model that holds a part of the budget and may leave.
-#[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    pub(crate) name: String,
-    pub(crate) life: u64,
-    pub(crate) bytes: u64,
-    pub(crate) standing: Standing,
 }
 
 /// See [`Registry::look`].

@@ -78,6 +78,7 @@ fn taken(now: &Config, read: &Config) -> Config {
             step_tokens_max: engine.step_tokens_max,
             kv_bytes: engine.kv_bytes,
             kv_type: engine.kv_type,
+            gpu_layers: engine.gpu_layers,
             prefix_cache: engine.prefix_cache,
             context_shift: engine.context_shift,
             speculation: engine.speculation,

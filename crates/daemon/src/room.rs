@@ -40,6 +40,11 @@ impl Eviction {
     }
 }
 
+/// Bytes of a place and of the processor's beside it, together.
+fn added(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [0, 1].map(|place| one[place].saturating_add(other[place]))
+}
+
 /// The number of no life.
 const NO_LIFE: u64 = 0;
 
@@ -79,10 +84,11 @@ impl Models {
             let mut changes = self.registry.changes();
             let mut idle = pin!(self.registry.idle.notified());
             idle.as_mut().enable();
-            let holders = self.registry.holders(life.number, Some(opening.place));
+            let beside = opening.shared.as_ref().map(|shared| shared.beside);
+            let holders = self.registry.holders(life.number, Some((opening.place, beside)));
             let is_idle = |holder: &&Holder| matches!(holder.standing, Standing::Idle(_));
-            let idle_bytes = holders.iter().filter(is_idle).map(|holder| holder.bytes).sum();
-            let all_bytes = holders.iter().map(|holder| holder.bytes).sum();
+            let idle_bytes = holders.iter().filter(is_idle).map(|holder| holder.bytes).fold([0; 2], added);
+            let all_bytes = holders.iter().map(|holder| holder.bytes).fold([0; 2], added);
             let models = self.clone();
             let (back, found) = blocking(move || {
                 let found = models.look_for_room(&opening, idle_bytes, all_bytes).map_err(Failure::new)?;
@@ -93,9 +99,10 @@ impl Models {
             if let Found::Room(reservation, size) = found {
                 drop(room);
                 progress.set_waits(false);
-                let (bytes, place) = (size.1.total(), opening.place);
+                let (bytes, place) = (size.memory.total(), opening.place);
                 self.registry.set(&life.name, life.number, |entry| {
                     (entry.reserved_bytes, entry.place) = (bytes, place);
+                    entry.beside = beside.map(|beside| (beside, size.beside.total()));
                 });
                 return Ok((opening, reservation, size));
             }
@@ -174,24 +181,38 @@ impl Models {
     fn look_for_room(
         self: &Arc<Self>,
         opening: &Opening,
-        idle_bytes: u64,
-        all_bytes: u64,
+        idle_bytes: [u64; 2],
+        all_bytes: [u64; 2],
     ) -> Result<Found, LoadError> {
-        let enough = |size: &Size, free: u64| {
-            let most = opening.choose(self, free + idle_bytes).map_or(0, |most| most.0.context_tokens_max());
-            size.0.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
+        let enough = |size: &Size, free: [u64; 2]| {
+            let most = opening.choose(self, added(free, idle_bytes));
+            let most = most.map_or(0, |most| most.engine.context_tokens_max());
+            size.engine.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
         };
         // None: it fits, and is short.
-        let reserved = self.places[opening.place].budget.reserve(|free| match opening.choose(self, free) {
-            Ok(size) if idle_bytes == 0 || enough(&size, free) => Ok((size.1.total(), size)),
+        let choose = |free: [u64; 2]| match opening.choose(self, free) {
+            Ok(size) if idle_bytes == [0; 2] || enough(&size, free) => Ok(size),
             Ok(_) => Err((free, None)),
             Err(error) => Err((free, Some(error))),
-        });
+        };
+        let budget = |place: usize| &self.places[place].budget;
+        let reserved = match &opening.shared {
+            None => budget(opening.place)
+                .reserve(|free| choose([free, u64::MAX / 2]).map(|size| (size.memory.total(), size))),
+            // A card's first, then the processor's: nobody takes them the other way round.
+            Some(shared) => budget(opening.place)
+                .reserve(|own| {
+                    let beside = |free| choose([own, free]).map(|size| (size.beside.total(), size));
+                    let (beside, size) = budget(shared.beside).reserve(beside)?;
+                    Ok((size.memory.total(), (beside, size)))
+                })
+                .map(|(own, (beside, size))| (own.with(beside), size)),
+        };
         match reserved {
             Ok((reservation, size)) => Ok(Found::Room(reservation, size)),
             Err((_, None)) => Ok(Found::Short),
-            Err((_, Some(error))) if all_bytes == 0 => Err(error),
-            Err((free, Some(_))) => opening.choose(self, free + all_bytes).map(|_| Found::Later),
+            Err((_, Some(error))) if all_bytes == [0; 2] => Err(error),
+            Err((free, Some(_))) => opening.choose(self, added(free, all_bytes)).map(|_| Found::Later),
         }
     }
 

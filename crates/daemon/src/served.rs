@@ -19,7 +19,7 @@ use crate::{
     adapters::Adapters,
     admission::{Full, QueuePlace},
     constraints::Constraints,
-    device::EngineSize,
+    device::{Device, EngineSize},
     error::Error,
     frame_room::{FrameRoom, Held},
     limits::FRAME_BYTES_MAX,
@@ -43,8 +43,12 @@ pub(crate) struct Served {
     pub(crate) size: EngineSize,
     pub(crate) memory: EngineMemory,
     pub(crate) device: String,
+    /// What says what it takes.
+    pub(crate) planner: Arc<dyn Device>,
     /// Which of the places it is loaded on.
     pub(crate) place: usize,
+    /// The processor's place, where that has layers of it.
+    pub(crate) beside: Option<usize>,
     pub(crate) worker: WorkerHandle,
     pub(crate) prompts: PromptBuilder,
     pub(crate) constraints: Constraints,

@@ -8,7 +8,7 @@ use hanzo_engine_runtime::{
 };
 
 use crate::{
-    config::{EngineSection, OnDemand},
+    config::{EngineSection, GpuLayers, OnDemand},
     limits::{
         CONTEXT_BESIDE_OTHERS, KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES,
         WHISPER_WINDOWS_MAX,
@@ -26,23 +26,26 @@ pub(crate) struct LoadOptions {
     pub(crate) tool_format: Option<ToolFormat>,
     /// The model that drafts for it.
     pub(crate) draft_model: Option<String>,
+    /// How many of its layers are on a card, over what the daemon says.
+    pub(crate) gpu_layers: Option<GpuLayers>,
     /// What goes over its files.
     pub(crate) overrides: Overrides,
 }
 
-/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in `free_bytes`. `room` says how many
-/// blocks sequences hold in steps of `section.step_tokens_max`, `memory` what a configuration takes.
+/// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in so many free bytes of its device, and of
+/// the one beside it that has some of its layers, if there is one. `room` says how many blocks sequences hold in steps of
+/// `section.step_tokens_max`, `memory` what a configuration takes of each.
 ///
 /// # Errors
-/// [`LoadError::DoesNotFit`] with the numbers and what would fit.
+/// [`LoadError::DoesNotFit`] with the numbers of the device that is too small, and what would fit.
 pub(crate) fn choose(
     (model, model_context): (&str, usize),
     section: &EngineSection,
     want: LoadOptions,
-    free_bytes: u64,
+    free_bytes: [u64; 2],
     room: &KvRoom,
-    memory: impl Fn(&EngineConfig) -> EngineMemory,
-) -> Result<(EngineConfig, EngineMemory), LoadError> {
+    memory: impl Fn(&EngineConfig) -> [EngineMemory; 2],
+) -> Result<(EngineConfig, [EngineMemory; 2]), LoadError> {
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
     let context_most = asked.map_or(model_context, |asked| asked.min(model_context)).max(1);
     let config = |kv_blocks: usize, context: usize| {
@@ -62,31 +65,33 @@ pub(crate) fn choose(
     };
     let blocks_of = |tokens: usize| room.blocks_of(tokens.max(1));
     // The cache grows by whole blocks of one size; scratch is taken at its largest, for the longest context.
-    let one = memory(&config(1, context_most));
-    let block_bytes = memory(&config(2, context_most)).kv_bytes.saturating_sub(one.kv_bytes).max(1);
-    let full = memory(&config(blocks_of(context_most), context_most));
-    // States of sequences, which take the same whatever the number of blocks.
-    let states_bytes = one.kv_bytes.saturating_sub(block_bytes);
-    let fixed_bytes = full.weights_bytes + full.scratch_bytes + states_bytes;
+    let [one, two, full] =
+        [1, 2, blocks_of(context_most)].map(|blocks| memory(&config(blocks, context_most)));
+    let sizes = [0, 1].map(|device| DeviceSize::new(one[device], two[device], full[device]));
+    let [block_bytes, states_bytes] =
+        [|size: &DeviceSize| size.block_bytes, |size: &DeviceSize| size.states_bytes]
+            .map(|of| sizes.iter().map(of).sum::<u64>());
+    let block_bytes = block_bytes.max(1);
     // An explicit context must fit whole; without one, the least that is of use.
     let blocks_least = blocks_of(match want.context_tokens_max {
         Some(_) => context_most,
         None => context_most.min(KV_TOKENS_MIN),
     });
     let refuse = |blocks: usize, hint: String| {
-        let blocks_bytes = blocks as u64 * block_bytes;
-        let kv_bytes = states_bytes + blocks_bytes;
+        let is_short = |device: &usize| sizes[*device].needs(blocks) > free_bytes[*device];
+        let short = [0, 1].into_iter().find(is_short).unwrap_or(0);
+        let size = &sizes[short];
         Err(LoadError::DoesNotFit {
             model: model.to_owned(),
-            needed_bytes: fixed_bytes.saturating_add(blocks_bytes),
-            weights_bytes: full.weights_bytes,
-            kv_bytes,
-            scratch_bytes: full.scratch_bytes,
-            free_bytes,
+            needed_bytes: size.needs(blocks),
+            weights_bytes: full[short].weights_bytes,
+            kv_bytes: size.states_bytes + blocks as u64 * size.block_bytes,
+            scratch_bytes: full[short].scratch_bytes,
+            free_bytes: free_bytes[short],
             hint,
         })
     };
-    let room_blocks = (free_bytes.saturating_sub(fixed_bytes) / block_bytes) as usize;
+    let room_blocks = sizes[0].blocks_in(free_bytes[0]).min(sizes[1].blocks_in(free_bytes[1]));
     let blocks = match want.kv_bytes.or(section.kv_bytes) {
         Some(bytes) => {
             let blocks = (bytes.saturating_sub(states_bytes) / block_bytes) as usize;
@@ -126,6 +131,40 @@ pub(crate) fn choose(
     let config = config(blocks, context_most);
     let memory = memory(&config);
     Ok((config, memory))
+}
+
+/// What one of the devices of a load has.
+struct DeviceSize {
+    /// But for blocks.
+    fixed_bytes: u64,
+    /// Of a block; 0 where none of its layers has any.
+    block_bytes: u64,
+    /// Of `fixed_bytes`, states of sequences, which take the same whatever the number of blocks.
+    states_bytes: u64,
+}
+
+impl DeviceSize {
+    /// Of what loads of one block, of two, and of the longest context take.
+    fn new(one: EngineMemory, two: EngineMemory, full: EngineMemory) -> Self {
+        let block_bytes = two.kv_bytes.saturating_sub(one.kv_bytes);
+        let states_bytes = one.kv_bytes.saturating_sub(block_bytes);
+        let fixed_bytes = full.weights_bytes + full.scratch_bytes + states_bytes;
+        Self { fixed_bytes, block_bytes, states_bytes }
+    }
+
+    /// What it takes with so many blocks.
+    fn needs(&self, blocks: usize) -> u64 {
+        self.fixed_bytes.saturating_add(blocks as u64 * self.block_bytes)
+    }
+
+    /// How many blocks there are room for.
+    fn blocks_in(&self, free_bytes: u64) -> usize {
+        match free_bytes.checked_sub(self.fixed_bytes) {
+            None => 0,
+            Some(_) if self.block_bytes == 0 => usize::MAX,
+            Some(bytes) => (bytes / self.block_bytes) as usize,
+        }
+    }
 }
 
 /// Chooses the size of a load of an encoder, whose inputs have at most `input_tokens` tokens, in `free_bytes`.
@@ -263,9 +302,18 @@ mod tests {
         }
     }
 
+    fn on_one(config: &EngineConfig) -> [EngineMemory; 2] {
+        [memory(config), EngineMemory::default()]
+    }
+
+    fn alone(free: u64) -> [u64; 2] {
+        [free, u64::MAX]
+    }
+
     fn check(context: usize, want: LoadOptions, free: u64) -> Result<(usize, usize), LoadError> {
         let room = KvRoom::new(&KvGroups::default(), 512);
-        let (config, memory) = choose(("m", context), &EngineSection::default(), want, free, &room, memory)?;
+        let (config, [memory, _]) =
+            choose(("m", context), &EngineSection::default(), want, alone(free), &room, on_one)?;
         assert!(memory.total() <= free, "{} of {free}", memory.total());
         assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
         Ok((config.context_tokens_max, config.kv_blocks))
@@ -289,7 +337,7 @@ mod tests {
         let choose = |want, free| {
             let on_demand = OnDemand::Never;
             let section = EngineSection { step_tokens_max: 512, on_demand, ..EngineSection::default() };
-            let (config, memory) = choose(("m", 32_768), &section, want, free, &room, memory)?;
+            let (config, [memory, _]) = choose(("m", 32_768), &section, want, alone(free), &room, on_one)?;
             assert!(memory.total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks);
             Ok::<_, LoadError>((config.context_tokens_max, config.kv_blocks))
         };
@@ -314,12 +362,13 @@ mod tests {
         const STATES: u64 = 70 * BLOCK + 7;
         let with_states = |config: &EngineConfig| {
             let plain = memory(config);
-            EngineMemory { kv_bytes: plain.kv_bytes + STATES, ..plain }
+            [EngineMemory { kv_bytes: plain.kv_bytes + STATES, ..plain }, EngineMemory::default()]
         };
         let choose = |want, free| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection::default();
-            let (config, memory) = choose(("m", 32_768), &section, want, free, &room, with_states)?;
+            let (config, [memory, _]) =
+                choose(("m", 32_768), &section, want, alone(free), &room, with_states)?;
             assert!(memory.total() <= free, "{} of {free}", memory.total());
             Ok::<_, LoadError>(config.kv_blocks)
         };
@@ -360,7 +409,7 @@ mod tests {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection { on_demand, ..EngineSection::default() };
             let want = LoadOptions::default();
-            choose(("m", 131_072), &section, want, fixed + free, &room, memory).unwrap().0.kv_blocks
+            choose(("m", 131_072), &section, want, alone(fixed + free), &room, on_one).unwrap().0.kv_blocks
         };
         assert_eq!(check(4_000 * BLOCK, OnDemand::Always), 2_000);
         assert_eq!(check(800 * BLOCK, OnDemand::Always), 512);
@@ -383,5 +432,53 @@ mod tests {
             LoadOptions { context_tokens_max: None, kv_bytes: Some(10 * BLOCK), ..LoadOptions::default() };
         assert!(check(32_768, want, 1 << 40).unwrap_err().to_string().contains("kv_bytes"));
         assert!(check(100, LoadOptions::default(), 10).unwrap_err().to_string().contains("unload another"));
+    }
+
+    #[test]
+    fn a_model_on_two_devices_is_as_large_as_the_smaller_room_allows() {
+        // Three quarters of it are on the first.
+        let shared = |config: &EngineConfig| {
+            let of = |share: u64| EngineMemory {
+                weights_bytes: WEIGHTS / 4 * share,
+                kv_bytes: config.kv_blocks as u64 * BLOCK / 4 * share,
+                scratch_bytes: 10_000,
+            };
+            [of(3), of(1)]
+        };
+        let choose = |want, free| {
+            let room = KvRoom::new(&KvGroups::default(), 512);
+            let (config, memory) =
+                choose(("m", 32_768), &EngineSection::default(), want, free, &room, shared)?;
+            assert!(memory[0].total() <= free[0] && memory[1].total() <= free[1]);
+            Ok::<_, LoadError>(config.kv_blocks)
+        };
+        let fixed = [760_000, 260_000];
+        let free = |blocks: [u64; 2]| [fixed[0] + blocks[0] * 750, fixed[1] + blocks[1] * 250];
+        assert_eq!(choose(LoadOptions::default(), free([300, 900])).unwrap(), 300);
+        assert_eq!(choose(LoadOptions::default(), free([900, 300])).unwrap(), 300);
+        for (short, blocks) in [[100, 900], [900, 100]].into_iter().enumerate() {
+            let LoadError::DoesNotFit { needed_bytes, free_bytes, .. } =
+                choose(LoadOptions::default(), free(blocks)).unwrap_err()
+            else {
+                panic!("it does not fit")
+            };
+            assert_eq!((needed_bytes, free_bytes), (free([128; 2])[short], free(blocks)[short]));
+        }
+        // Bytes that are asked for are those of both.
+        let asked = LoadOptions { kv_bytes: Some(200 * BLOCK), ..LoadOptions::default() };
+        assert_eq!(choose(asked, free([900, 900])).unwrap(), 200);
+        let nothing_beside = |config: &EngineConfig| {
+            [memory(config), EngineMemory { weights_bytes: 9, ..EngineMemory::default() }]
+        };
+        let room = KvRoom::new(&KvGroups::default(), 512);
+        let refused = super::choose(
+            ("m", 32),
+            &EngineSection::default(),
+            LoadOptions::default(),
+            [1 << 40, 8],
+            &room,
+            nothing_beside,
+        );
+        assert!(matches!(refused, Err(LoadError::DoesNotFit { needed_bytes: 9, free_bytes: 8, .. })));
     }
 }

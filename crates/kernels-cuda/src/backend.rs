@@ -8,6 +8,7 @@ mod products;
 mod rows;
 mod states;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
@@ -158,6 +159,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     type Matrix = CudaMatrix<D>;
     type Vector = CudaVector<D>;
     type Experts = CudaExperts<D>;
+    type Heads = Vec<CudaMatrix<D>>;
     type LowRank = CudaLowRank<D>;
     type Buffer = CudaBuffer<D>;
     type Kv = CudaKv<D>;
@@ -180,6 +182,10 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
         CudaMatrix::new(&self.device, parts)
+    }
+
+    fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads {
+        matrices
     }
 
     fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
@@ -375,7 +381,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.attend(qkv, params, (kv, layer), out);
     }
 
-    fn heads_matmul(&mut self, weights: &[Self::Matrix], x: &Self::Buffer, out: &mut Self::Buffer) {
+    fn heads_matmul(&mut self, weights: &Self::Heads, x: &Self::Buffer, out: &mut Self::Buffer) {
         self.multiply_heads(weights, x, out);
     }
 
@@ -450,9 +456,9 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.matmul(down, None, hidden, out);
     }
 
-    fn add_low_rank(
+    fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(
         &mut self,
-        deltas: &[Option<Self::LowRank>],
+        deltas: &[Option<L>],
         x: &Self::Buffer,
         low: &mut Self::Buffer,
         out: &mut Self::Buffer,
@@ -460,6 +466,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         for adapter in std::mem::take(&mut self.adapters) {
             self.adapters.push(adapter);
             let Some(delta) = deltas.get(adapter as usize).and_then(Option::as_ref) else { continue };
+            let delta: &CudaLowRank<D> = delta.borrow();
             let mut first = 0;
             for pair in &delta.pairs {
                 self.check(x, pair.a.cols(), "x");

@@ -21,7 +21,10 @@ mod kv_layout;
 mod kv_type;
 mod low_rank;
 mod rows;
+mod stage;
 mod states;
+
+use std::borrow::Borrow;
 
 use crate::{
     Batch, DType, KernelError,
@@ -38,6 +41,7 @@ pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
 pub use low_rank::{LowRankPair, LowRankShape};
 pub use rows::RowOp;
+pub use stage::Stage;
 pub use states::{
     ConvolutionParams, GateKind, OutputGateParams, OutputNorm, RecurrenceParams, StateRule, StateShape,
 };
@@ -151,6 +155,8 @@ pub trait Backend: Send + 'static {
     type Vector: Send + Sync;
     /// Experts of one layer, in the layout the device's kernels read.
     type Experts: Send + Sync;
+    /// Matrices of single heads, for [`Backend::heads_matmul`].
+    type Heads: Send + Sync;
     /// What one adapter adds to one packed matrix, in the layout the device's kernels read.
     type LowRank: Send + Sync;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
@@ -164,6 +170,10 @@ pub trait Backend: Send + 'static {
     /// How it rounds. The same for as long as it lives.
     fn rounding(&self) -> Rounding;
 
+    /// What is counted, packed, made and computed from here on is of this part of a network, until another is named: devices that
+    /// share a network ([`crate::split`]) tell by it whose it is. Ops name what was packed in the part that they are of.
+    fn enter(&self, _stage: Stage) {}
+
     /// Whether matrices of this type can be packed.
     fn supports(&self, dtype: DType) -> bool;
 
@@ -173,6 +183,9 @@ pub trait Backend: Send + 'static {
     /// Lays out one matrix made of `parts` stacked by rows (query, key and value projections as one; gate and
     /// up as one). The parts have equal `cols` and may differ in type.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError>;
+
+    /// Packed matrices, one for each head.
+    fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads;
 
     /// Bytes [`Backend::experts`] would take, packed, to the byte.
     fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize;
@@ -346,7 +359,7 @@ pub trait Backend: Send + 'static {
     /// For each head h, whose matrix is `weights[h]` of `(outputs, cols)`, `out[r][h]` is `weights[h] · x[r][h]` of the first
     /// `cols` numbers of the head in the row, and behind it those that the head has more, as they are. All matrices have one
     /// shape and are of floats.
-    fn heads_matmul(&mut self, weights: &[Self::Matrix], x: &Self::Buffer, out: &mut Self::Buffer);
+    fn heads_matmul(&mut self, weights: &Self::Heads, x: &Self::Buffer, out: &mut Self::Buffer);
 
     /// On rows of `latent`, `(rank + rope_dim)`, and of `queries`, `(heads, rank + rope_dim)`: norms the first `rank` numbers of
     /// the latent, turns the last `rope_dim` of it and of each query in place, and writes the latent to the batch's slots of
@@ -425,9 +438,9 @@ pub trait Backend: Send + 'static {
     /// `out[r] += scale · B · (A · x[r])` for each row of a sequence whose adapter ([`Batch::adapters`]) has something in
     /// `deltas`, at the columns that its pairs say; other rows stay as they are. `low` is scratch of the batch's rows, as
     /// wide as the ranks of any adapter's pairs together.
-    fn add_low_rank(
+    fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(
         &mut self,
-        deltas: &[Option<Self::LowRank>],
+        deltas: &[Option<L>],
         x: &Self::Buffer,
         low: &mut Self::Buffer,
         out: &mut Self::Buffer,

@@ -16,6 +16,7 @@ pub mod heap;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
+pub mod split;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
@@ -23,7 +24,7 @@ pub use backend::{
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
     MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, PositionBias, QkvParams,
     QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams,
-    StateRule, StateShape, StepLimits,
+    Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use dtype::DType;
@@ -31,3 +32,4 @@ pub use error::KernelError;
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };
+pub use split::{Cut, Split};

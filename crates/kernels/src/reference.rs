@@ -19,6 +19,8 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
+
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
@@ -151,6 +153,7 @@ impl Backend for ReferenceBackend {
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
     type Experts = ReferenceExperts;
+    type Heads = Vec<ReferenceMatrix>;
     type LowRank = ReferenceLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
@@ -185,6 +188,10 @@ impl Backend for ReferenceBackend {
             rest = after;
         }
         Ok(ReferenceMatrix { rows, cols, weights })
+    }
+
+    fn heads(&self, matrices: Vec<ReferenceMatrix>) -> Vec<ReferenceMatrix> {
+        matrices
     }
 
     fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
@@ -394,7 +401,12 @@ impl Backend for ReferenceBackend {
         heads::attention(self.step(), qkv, params, (kv, layer), out);
     }
 
-    fn heads_matmul(&mut self, weights: &[ReferenceMatrix], x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+    fn heads_matmul(
+        &mut self,
+        weights: &Vec<ReferenceMatrix>,
+        x: &ReferenceBuffer,
+        out: &mut ReferenceBuffer,
+    ) {
         let width = latent::heads_matmul(self.step().rows(), weights, x, out);
         assert!(width <= self.limits().heads_matmul_width, "heads wider than the step's limits");
     }
@@ -480,9 +492,9 @@ impl Backend for ReferenceBackend {
         self.matmul(down, None, hidden, out);
     }
 
-    fn add_low_rank(
+    fn add_low_rank<L: Borrow<ReferenceLowRank> + Sync>(
         &mut self,
-        deltas: &[Option<ReferenceLowRank>],
+        deltas: &[Option<L>],
         x: &ReferenceBuffer,
         low: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,

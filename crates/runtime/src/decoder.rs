@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, StepLimits, Ticket, sampling::soft_cap,
+    AttentionParams, Backend, Batch, KernelError, Stage, StepLimits, Ticket, sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;
@@ -37,6 +37,7 @@ impl<B: Backend> Decoder<B> {
     /// where a head differs from the embedding it is tied to.
     pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         let mut loader = Loader::new(backend, &files.spec, &files.tensors, WeightType::Stored, progress)?;
+        backend.enter(Stage::Everywhere);
         let slopes = match files.spec.distance {
             Distance::Alibi(alibi) => Some(backend.vector(&alibi.slopes(files.spec.heads().heads))?),
             _ => None,
@@ -218,6 +219,7 @@ impl<B: Backend> Decoder<B> {
             });
         }
         network.end(backend);
+        backend.enter(Stage::Head);
     }
 
     fn head(&self) -> &B::Matrix {

@@ -483,6 +483,11 @@ impl<B: Backend> Engine<B> {
         self.draft_model.iter().for_each(DraftModel::check);
     }
 
+    /// What its steps run on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
     /// The model's tokenizer, template and facts.
     pub fn text(&self) -> &Arc<TextModel> {
         &self.text

@@ -24,6 +24,9 @@ pub(crate) struct LoadArgs {
     /// Memory for keys and values, such as 2GiB [default: chosen from the memory budget]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) kv_memory: Option<u64>,
+    /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
+    #[arg(long, alias = "n-gpu-layers", value_name = "N")]
+    pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
     /// Low-rank adapter to load with it, a PEFT directory or a GGUF file; may be given several times
     #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
     pub(crate) adapter: Vec<(String, String)>,

@@ -12,6 +12,7 @@ fn args() -> Args {
         batches: vec![1],
         reps: 2,
         threads: Some(1),
+        gpu_layers: None,
         device: crate::config::DeviceName::Cpu,
         limits: false,
         kv_type: KvType::F16,

@@ -45,6 +45,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         draft_model,
         adapters,
         tool_format,
+        gpu_layers,
         overrides,
         keep_alive,
         as_request,
@@ -61,6 +62,10 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
             tool_format,
             draft_model: (!draft_model.is_empty()).then_some(draft_model),
+            gpu_layers: match gpu_layers.as_str() {
+                "" => None,
+                layers => Some(layers.parse().map_err(|reason: String| Error::field("gpu_layers", reason))?),
+            },
             overrides: super::overrides::overrides(overrides.unwrap_or_default())?,
         },
         adapters: adapters.into_iter().map(adapter).collect(),

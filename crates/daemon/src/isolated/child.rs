@@ -36,6 +36,7 @@ use crate::{
     constraints::Constraints,
     device::{Cpu, Device, Origin, Steps},
     draft::Draft,
+    gpu_layers::Sharing,
     launch::{Made, make, words},
     limits::{PREFIX_DISK_FLUSH, WORKER_ORDER_WAIT, WORKER_PULSE_EVERY},
     log,
@@ -233,7 +234,11 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
     let draft = open.draft.as_ref().map(|source| Draft::open(source, &files)).transpose()?;
     let device: Box<dyn Device> = match open.device {
         DeviceName::Cpu => Box::new(Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights)),
-        DeviceName::Cuda(ordinal) => Box::new(OnCard::tried(ordinal, open.encoder_weights)),
+        DeviceName::Cuda(ordinal) => {
+            // Threads are made for those alone who have something to do.
+            let processor = open.gpu_layers.map(|_| Cpu::new(open.threads)).transpose()?;
+            Box::new(OnCard::tried(ordinal, open.encoder_weights).beside(processor.as_ref()))
+        }
     };
     let mut percent = 0;
     let mut progress = |fraction: f32| {
@@ -248,6 +253,10 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         overrides: open.overrides.clone(),
         draft: open.draft.clone(),
         tool_format: open.tool_format,
+        sharing: match (open.gpu_layers, files.decoder()) {
+            (Some(on_card), Some(files)) => Some(Sharing::of(files, on_card)?),
+            _ => None,
+        },
         memory: open.memory,
         kept: open.kept.as_ref().and_then(DiskPlace::open),
         bell: bell.clone(),

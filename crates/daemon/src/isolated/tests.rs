@@ -71,6 +71,7 @@ fn origin(source: Source) -> Origin {
         overrides: Overrides::default(),
         draft: None,
         tool_format: None,
+        sharing: None,
         memory: EngineMemory::default(),
         kept: None,
         bell: Bell::default(),

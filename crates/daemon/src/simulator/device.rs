@@ -214,6 +214,7 @@ impl Backend for ScriptedDevice {
     type Matrix = ();
     type Vector = ();
     type Experts = ();
+    type Heads = ();
     type LowRank = ();
     type Buffer = Vec<u64>;
     type Kv = Kv;
@@ -237,6 +238,8 @@ impl Backend for ScriptedDevice {
     fn pack(&self, _: &[MatrixSource<'_>]) -> Result<(), KernelError> {
         Ok(())
     }
+
+    fn heads(&self, _: Vec<()>) {}
 
     fn experts_bytes(&self, _: &[ExpertParts<MatrixShape>]) -> usize {
         0
@@ -499,7 +502,7 @@ impl Backend for ScriptedDevice {
         unreachable!("only tests of devices write rows")
     }
 
-    fn add_low_rank(&mut self, _: &[Option<()>], _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
+    fn add_low_rank<L>(&mut self, _: &[Option<L>], _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
         unreachable!("an op of adapters")
     }
 
@@ -522,7 +525,7 @@ impl Backend for ScriptedDevice {
         unreachable!("an op of mixtures of experts")
     }
 
-    fn heads_matmul(&mut self, _: &[()], _: &Vec<u64>, _: &mut Vec<u64>) {
+    fn heads_matmul(&mut self, (): &(), _: &Vec<u64>, _: &mut Vec<u64>) {
         unreachable!("an op of latent attention")
     }
 

@@ -9,6 +9,7 @@ mod infer;
 mod keys;
 mod lifecycle;
 mod limits;
+mod offload;
 mod on_demand;
 mod overflow;
 mod overrides;

@@ -72,6 +72,7 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadRequest, ApiError> {
         draft_model: text(&mut fields, "draft_model")?.unwrap_or_default(),
         adapters: Vec::new(),
         tool_format: text(&mut fields, "tool_format")?.unwrap_or_default(),
+        gpu_layers: String::new(),
         overrides: fields.take("overrides").map(|field| overrides(field.object()?)).transpose()?,
         keep_alive: keep_alive(&mut fields)?,
         as_request: false,

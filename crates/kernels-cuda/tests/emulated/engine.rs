@@ -24,8 +24,28 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().expect("an array of ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
 }
 
+/// The prompts that there are goldens of.
+pub(crate) fn golden_prompts() -> Vec<Vec<u32>> {
+    let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    let rows = golden["prompts"].as_array().expect("prompts");
+    rows.iter().map(|row| ids(&row["prompt_ids"])).collect()
+}
+
 /// Greedy continuations of all prompts side by side.
-fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+pub(crate) fn continuations<B: Backend>(
+    backend: B,
+    kv_type: KvType,
+    prompts: &[Vec<u32>],
+) -> Vec<Vec<u32>> {
+    ran(backend, kv_type, prompts).0
+}
+
+/// As `continuations`, with the engine that said them.
+pub(crate) fn ran<B: Backend>(
+    backend: B,
+    kv_type: KvType,
+    prompts: &[Vec<u32>],
+) -> (Vec<Vec<u32>>, Engine<B>) {
     let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
     let config = EngineConfig {
@@ -64,7 +84,7 @@ fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[Vec<u32>]) 
             }
         }
     }
-    answers
+    (answers, engine)
 }
 
 /// The tokens of the CPU's engine, and of an independent implementation.
@@ -72,7 +92,7 @@ fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[Vec<u32>]) 
 fn the_demo_model_says_what_it_says_on_the_cpu() {
     let golden: Value = serde_json::from_str(GOLDEN).expect("JSON");
     let rows = golden["prompts"].as_array().expect("prompts");
-    let prompts: Vec<Vec<u32>> = rows.iter().map(|row| ids(&row["prompt_ids"])).collect();
+    let prompts = golden_prompts();
     assert_eq!(prompts.len(), 12);
     let pool = Arc::new(ThreadPool::new(2));
     let tier = Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none");

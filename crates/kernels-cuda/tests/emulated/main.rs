@@ -8,5 +8,6 @@ mod driver;
 mod engine;
 mod module;
 mod mutants;
+mod offload;
 mod products;
 mod replay;

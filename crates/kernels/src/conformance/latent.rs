@@ -31,6 +31,7 @@ pub fn check_heads_matmul<B: Backend>(make: &impl Fn() -> B) {
                 (0..heads).map(|_| Weights::random(dtype, outputs, cols, &mut random)).collect();
             let packed: Vec<B::Matrix> =
                 weights.iter().map(|of| rig.matrix(std::slice::from_ref(of))).collect();
+            let packed = rig.backend.heads(packed);
             let (x_cols, out_cols) = (heads * (cols + rest), heads * (outputs + rest));
             let rows = 130;
             let mut x = random.normals(rows * x_cols);

@@ -8,6 +8,7 @@ mod rotation;
 mod rows;
 mod states;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -171,6 +172,7 @@ impl Backend for CpuBackend {
     type Matrix = CpuMatrix;
     type Vector = CpuVector;
     type Experts = CpuExperts;
+    type Heads = Vec<CpuMatrix>;
     type LowRank = CpuLowRank;
     type Buffer = CpuBuffer;
     type Kv = CpuKv;
@@ -196,6 +198,10 @@ impl Backend for CpuBackend {
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<CpuMatrix, KernelError> {
         assert!(self.turn.is_none(), "pack inside a step");
         CpuMatrix::pack(parts, &mut self.pool.turn(), &self.device())
+    }
+
+    fn heads(&self, matrices: Vec<CpuMatrix>) -> Vec<CpuMatrix> {
+        matrices
     }
 
     fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
@@ -421,7 +427,7 @@ impl Backend for CpuBackend {
         attention::attention(step.tier, step.turn, scratch, step.batch, &job, &qkv.data, &mut out.data);
     }
 
-    fn heads_matmul(&mut self, weights: &[CpuMatrix], x: &CpuBuffer, out: &mut CpuBuffer) {
+    fn heads_matmul(&mut self, weights: &Vec<CpuMatrix>, x: &CpuBuffer, out: &mut CpuBuffer) {
         self.step().heads_matmul(weights, x, out);
     }
 
@@ -497,9 +503,9 @@ impl Backend for CpuBackend {
         step.matmul(down, None, None, hidden, out);
     }
 
-    fn add_low_rank(
+    fn add_low_rank<L: Borrow<CpuLowRank> + Sync>(
         &mut self,
-        deltas: &[Option<CpuLowRank>],
+        deltas: &[Option<L>],
         x: &CpuBuffer,
         low: &mut CpuBuffer,
         out: &mut CpuBuffer,

@@ -4,6 +4,7 @@
 //! row alone: every product of it with A is two chains over the inputs, every one with B a chain over the rank, whoever is
 //! beside it. A lies row by row, filled up to whole vectors; B in panels of 16 outputs.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
 use half::{bf16, f16};
@@ -443,16 +444,16 @@ impl Widen<'_> {
 pub(super) type Rows<'a> = (&'a mut [f32], usize);
 
 /// `out[r] += scale · B · (A · x[r])` for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows of the tiles.
-pub(super) fn add(
+pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
     tier: Tier,
     turn: &mut Turn,
     tiles: &[Tile],
-    deltas: &[Option<CpuLowRank>],
+    deltas: &[Option<L>],
     (x, cols): (&[f32], usize),
     (low, low_stride): Rows<'_>,
     (out, out_stride): Rows<'_>,
 ) {
-    let of = |tile: &Tile| deltas.get(tile.adapter as usize).and_then(Option::as_ref);
+    let of = |tile: &Tile| deltas.get(tile.adapter as usize)?.as_ref().map(Borrow::borrow);
     let (mut ranks, mut panels) = (0, 0);
     for tile in tiles {
         let Some(delta) = of(tile) else { continue };

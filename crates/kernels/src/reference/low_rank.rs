@@ -1,5 +1,7 @@
 //! Low-rank adapters, naively, and what of the reference's matrices and buffers the ops read.
 
+use std::borrow::Borrow;
+
 use super::formulas;
 use super::storage::check_source;
 use super::{ReferenceBuffer, ReferenceMatrix};
@@ -41,9 +43,9 @@ impl ReferenceLowRank {
     }
 }
 
-pub(super) fn add(
+pub(super) fn add<L: Borrow<ReferenceLowRank>>(
     batch: &Batch,
-    deltas: &[Option<ReferenceLowRank>],
+    deltas: &[Option<L>],
     x: &ReferenceBuffer,
     low: &mut ReferenceBuffer,
     out: &mut ReferenceBuffer,
@@ -52,7 +54,7 @@ pub(super) fn add(
     assert!(x.rows >= rows && low.rows >= rows && out.rows >= rows, "buffers of the batch's rows");
     for (row, adapter) in batch.adapted_rows() {
         let (row, delta) = (row as usize, deltas.get(adapter as usize));
-        let Some(delta) = delta.and_then(Option::as_ref) else { continue };
+        let Some(delta) = delta.and_then(Option::as_ref).map(Borrow::borrow) else { continue };
         assert!(delta.rank() <= low.cols, "scratch narrower than the ranks");
         for pair in &delta.pairs {
             assert_eq!(pair.a.cols, x.cols, "an adapter of other inputs");

@@ -198,6 +198,7 @@ macro_rules! on_every_backend {
 }
 
 mod adapters;
+mod cut;
 mod dense;
 mod formats;
 mod gemma;

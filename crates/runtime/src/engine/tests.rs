@@ -21,9 +21,11 @@ use crate::{
 };
 
 mod constrained;
+mod cut;
 mod drafted;
 mod kept;
 mod mixtures;
+mod paced;
 mod scored;
 mod shifted;
 mod states;

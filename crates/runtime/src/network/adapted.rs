@@ -2,7 +2,7 @@
 //! takes. A network without adapters has none of it and computes as if there were none.
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, Stage,
 };
 
 use super::packing::{DOWN, OUTPUT, first, up};
@@ -53,6 +53,7 @@ pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows
 pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &Adapter) -> u64 {
     let groups = (0..spec.layers.len()).flat_map(|layer| groups(spec, layer).map(|parts| (layer, parts)));
     let of_group = |(layer, parts): (usize, &'static [LayerPart])| {
+        backend.enter(Stage::Layer(layer));
         let pairs = pairs_of(spec, adapter, layer, parts);
         let shapes: Vec<LowRankShape> =
             pairs.iter().map(|(_, pair)| LowRankShape { a: shape(&pair.a), b: shape(&pair.b) }).collect();
@@ -107,6 +108,7 @@ impl<B: Backend> Network<B> {
     pub(crate) fn adapt(&mut self, backend: &B, slot: usize, adapter: &Adapter) -> Result<(), LoadError> {
         let mut made = Vec::with_capacity(self.layers.len());
         for layer in 0..self.layers.len() {
+            backend.enter(Stage::Layer(layer));
             let mut of_layer = [None, None, None, None];
             for (made, parts) in of_layer.iter_mut().zip(groups(&self.spec, layer)) {
                 let pairs = pairs_of(&self.spec, adapter, layer, parts);

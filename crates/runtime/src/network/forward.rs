@@ -5,7 +5,7 @@ use std::mem::swap;
 
 use hanzo_engine_kernels::{
     Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
-    OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp,
+    OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp, Stage,
 };
 
 use super::observed::{Observed, Watcher};
@@ -211,6 +211,7 @@ impl<B: Backend> Network<B> {
             // An MLP's two products apart, with the same numbers, so that what is between them can be read.
             b.adapting = true;
         }
+        backend.enter(Stage::Inputs);
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
         if let (Some(table), Some(positions)) = (&self.positions, self.spec.positions) {
             let ids = RowIds::Positions { offset: positions.offset };
@@ -254,6 +255,7 @@ impl<B: Backend> Network<B> {
 
     /// From the sum of the embeddings to what the first layer reads.
     pub(crate) fn begin(&mut self, backend: &mut B) {
+        backend.enter(Stage::Layer(0));
         if let (Some(norm), Some(b)) = (&self.first_norm, &mut self.buffers) {
             Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
         }
@@ -266,6 +268,7 @@ impl<B: Backend> Network<B> {
         index: usize,
         attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
     ) {
+        backend.enter(Stage::Layer(index));
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
         let hidden = self.spec.hidden;
         let mut watcher = self.observed.as_mut().map(|sums| Watcher { sums, layer: index, spec, hidden });

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use hanzo_engine_kernels::{Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, quant};
+use hanzo_engine_kernels::{
+    Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, quant,
+};
 
 use super::adapted::Deltas;
 use super::packing::{
@@ -52,6 +54,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let experts = experts.map(|parts| Group { parts, multiplied: true });
         for group in groups(spec).into_iter().chain(experts) {
             for (part, shape) in group.parts.iter().zip(group.shapes(spec, tensors, weight_type)) {
+                backend.enter(group.stage(spec));
                 if !backend.supports(shape.dtype) {
                     let (tensor, dtype) = (tensors.get(part.weight()).name.clone(), shape.dtype);
                     let device = backend.device();
@@ -70,17 +73,21 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// `Kernel` where the backend cannot give the memory.
     pub(crate) fn network(&mut self) -> Result<Network<B>, LoadError> {
         let spec = self.spec;
+        self.backend.enter(Stage::Inputs);
         let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
         let (inputs, streams) = (self.inputs()?, self.streams()?);
         let positions = self.pack_if(spec.positions.is_some(), &Group::looked_up(Part::PositionEmbedding))?;
         let types = self.pack_if(spec.type_vocab > 0, &Group::looked_up(Part::TypeEmbedding))?;
         let embedding_norm = self.norm_if(spec.embedding_norm, Part::EmbeddingNorm)?;
+        self.backend.enter(Stage::Layer(0));
         // Of several streams each layer norms the one that it computes.
         let first_norm = spec.layers[0].order.first_norm().filter(|_| streams.is_none());
         let first_norm = first_norm.map(|part| self.norm(Part::Layer(0, part))).transpose()?;
         let layers: Result<Vec<_>, _> = (0..spec.layers.len()).map(|layer| self.layer(layer)).collect();
+        self.backend.enter(Stage::Everywhere);
         let ropes: Result<Vec<_>, _> =
             spec.ropes.iter().map(|rope| self.backend.vector(&rope.inv_freq())).collect();
+        self.backend.enter(Stage::Head);
         Ok(Network {
             embedding,
             inputs,
@@ -102,6 +109,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     fn layer(&mut self, index: usize) -> Result<Layer<B>, LoadError> {
+        self.backend.enter(Stage::Layer(index));
         let layer = &self.spec.layers[index];
         let attention = &layer.attention;
         let of_layer = |part| Part::Layer(index, part);
@@ -297,9 +305,15 @@ impl<'a, B: Backend> Loader<'a, B> {
             let name = &self.tensors.get(names[head / heads]).name;
             packed.push(self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?);
         }
-        let value_up = packed.split_off(heads);
+        let value_up = self.backend.heads(packed.split_off(heads));
         let norm = self.plain_norm(of_layer(LayerPart::LatentNorm))?;
-        Ok(Latent { query_down, query: self.matrix(index, QUERY)?, norm, key_up: packed, value_up })
+        Ok(Latent {
+            query_down,
+            query: self.matrix(index, QUERY)?,
+            norm,
+            key_up: self.backend.heads(packed),
+            value_up,
+        })
     }
 
     /// A root mean square norm inside attention.

@@ -107,8 +107,8 @@ pub(crate) struct Latent<B: Backend> {
     pub(crate) query_down: Option<(B::Matrix, Norm<B>)>, // (query_rank, hidden), (query_rank)
     pub(crate) query: B::Matrix, // (heads * (nope_dim + rope_dim), hidden or query_rank)
     pub(crate) norm: Norm<B>,    // (rank)
-    pub(crate) key_up: Vec<B::Matrix>, // (heads) of (rank, nope_dim)
-    pub(crate) value_up: Vec<B::Matrix>, // (heads) of (value_dim, rank)
+    pub(crate) key_up: B::Heads, // (heads) of (rank, nope_dim)
+    pub(crate) value_up: B::Heads, // (heads) of (value_dim, rank)
 }
 
 /// The MLP beside experts.
@@ -270,7 +270,7 @@ fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
 
 #[cfg(test)]
 impl<B: Backend> Network<B> {
-    /// All matrices that it holds but for experts'.
+    /// All matrices that it holds but for experts' and those of single heads.
     pub(crate) fn matrices(&self) -> Vec<&B::Matrix> {
         let mut matrices = vec![&self.embedding];
         matrices.extend(self.positions.iter().chain(&self.types));
@@ -284,7 +284,6 @@ impl<B: Backend> Network<B> {
             if let Some(latent) = &layer.latent {
                 matrices.extend(latent.query_down.iter().map(|(down, _)| down));
                 matrices.extend([&latent.query]);
-                matrices.extend(latent.key_up.iter().chain(&latent.value_up));
             }
             match &layer.mlp {
                 Mlp::None => {}

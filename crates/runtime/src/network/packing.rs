@@ -1,6 +1,6 @@
 //! Which matrices a network is packed as, in which types, and what memory it takes.
 
-use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape, StateRule};
+use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape, Stage, StateRule};
 use serde::{Deserialize, Serialize};
 
 use super::{MemoryPlan, all_buffer_shapes};
@@ -121,6 +121,11 @@ impl Group {
         Group { parts: parts.iter().map(|&part| Part::Layer(layer, part)).collect(), multiplied: true }
     }
 
+    /// Where in the network it is.
+    pub(super) fn stage(&self, spec: &TransformerSpec) -> Stage {
+        self.parts.first().map_or(Stage::Everywhere, |&part| stage_of(spec, part))
+    }
+
     /// Of each part as it is packed.
     pub(super) fn shapes(
         &self,
@@ -147,6 +152,34 @@ impl Group {
         };
         self.parts.iter().map(shape).collect()
     }
+}
+
+/// The last layer's stage, which ends with the last norm.
+pub(super) fn last_layer(spec: &TransformerSpec) -> Stage {
+    Stage::Layer(spec.layers.len().saturating_sub(1))
+}
+
+/// Where in the network a part is read.
+fn stage_of(spec: &TransformerSpec, part: Part) -> Stage {
+    match part {
+        Part::Layer(layer, _) => Stage::Layer(layer),
+        Part::Head | Part::LmDense => Stage::Head,
+        Part::FinalNorm | Part::Gemma(GemmaPart::StreamDown(_)) => last_layer(spec),
+        _ => Stage::Inputs,
+    }
+}
+
+/// As [`stage_of`], of a vector: the norm that a layer's attention reads through belongs to the layer before, where that ends with it.
+fn stage_of_vector(spec: &TransformerSpec, part: Part) -> Stage {
+    if let Part::Layer(layer, of) = part
+        && layer > 0
+        && spec.streams.is_none()
+        && spec.layers[layer].order.first_norm() == Some(of)
+        && !spec.layers[layer - 1].order.on_sum()
+    {
+        return Stage::Layer(layer - 1);
+    }
+    stage_of(spec, part)
 }
 
 /// Every packed matrix but for the experts'.
@@ -266,6 +299,7 @@ pub(crate) fn plan<B: Backend>(
 ) -> MemoryPlan {
     let mut bytes = 0;
     for group in groups(spec) {
+        backend.enter(group.stage(spec));
         let parts = group.shapes(spec, tensors, weight_type);
         bytes += if parts.iter().all(|part| backend.supports(part.dtype)) {
             backend.matrix_bytes(&parts)
@@ -274,6 +308,7 @@ pub(crate) fn plan<B: Backend>(
         };
     }
     for layer in 0..spec.layers.len() {
+        backend.enter(Stage::Layer(layer));
         bytes += latent_shapes(spec, tensors, layer)
             .iter()
             .map(|shape| backend.matrix_bytes(&[*shape]))
@@ -288,13 +323,17 @@ pub(crate) fn plan<B: Backend>(
             parts.map(|part| tensors.get(part.weight()).bytes.len()).sum()
         };
     }
-    bytes += vector_lengths(spec).map(|length| backend.vector_bytes(length)).sum::<usize>();
+    let vector_bytes = |(stage, length)| {
+        backend.enter(stage);
+        backend.vector_bytes(length)
+    };
+    bytes += vector_lengths(spec).map(vector_bytes).sum::<usize>();
     let more = (more_cols > 0).then_some((BufferRole::Operand, more_cols));
     MemoryPlan { weights_bytes: bytes as u64, buffers: all_buffer_shapes(spec).chain(more).collect() }
 }
 
-/// Lengths of all vectors: norms, biases, frequencies, and tables over distances.
-fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
+/// Lengths of all vectors, and where in the network each is: norms, biases, frequencies, and tables over distances.
+fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = (Stage, usize)> {
     // These make tables, counted below.
     let is_table = |weight: &Weight| {
         use LayerPart::{DistanceKey, DistanceQuery};
@@ -315,14 +354,17 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         );
         (shape.len() == 1 && !is_table(weight) && !is_joined(weight) && !factor) || gate
     });
-    let experts = spec.layers.iter().filter_map(|layer| layer.mlp.experts()).filter(|of| of.expert_bias);
+    let layers = || spec.layers.iter().enumerate().map(|(index, layer)| (Stage::Layer(index), layer));
+    let experts = layers().filter_map(|(stage, layer)| Some((stage, layer.mlp.experts()?)));
+    let experts = experts.filter(|(_, of)| of.expert_bias);
     // Norms of queries and keys that files have no weights of.
-    let unit = spec.layers.iter().filter(|layer| layer.attention.qk_norm == QkNorm::Unit);
-    let units = unit.flat_map(|layer| [layer.attention.projection.head_shape().head_dim; 2]);
+    let unit = layers().filter(|(_, layer)| layer.attention.qk_norm == QkNorm::Unit);
+    let units =
+        unit.flat_map(|(stage, layer)| [(stage, layer.attention.projection.head_shape().head_dim); 2]);
     let hidden = spec.hidden;
-    let joined = experts.flat_map(move |of| {
+    let joined = experts.flat_map(move |(stage, of)| {
         let parts = if of.gated { 2 } else { 1 };
-        [of.count * parts * of.ffn, of.count * hidden]
+        [of.count * parts * of.ffn, of.count * hidden].map(|length| (stage, length))
     });
     let tables = match spec.distance {
         Distance::None => Vec::new(),
@@ -339,9 +381,14 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = usize> {
         }
     };
     vectors
-        .map(|(_, shape)| shape[shape.len() - 1])
+        .map(move |(weight, shape)| (stage_of_vector(spec, weight.part), shape[shape.len() - 1]))
         .chain(joined)
         .chain(units)
-        .chain(spec.ropes.iter().map(|rope| rope.dim / 2))
-        .chain(tables)
+        .chain(
+            spec.ropes
+                .iter()
+                .map(|rope| rope.dim / 2)
+                .chain(tables)
+                .map(|length| (Stage::Everywhere, length)),
+        )
 }

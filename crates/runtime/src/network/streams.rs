@@ -4,13 +4,13 @@
 
 use std::mem::swap;
 
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, KernelError, RowOp};
+use hanzo_engine_kernels::{Activation, Backend, BufferRole, KernelError, RowOp, Stage};
 
 use super::forward::{Normer, Sum};
 use super::inputs::{InputBuffers, LayerInput};
 use super::loader::Loader;
 use super::packing::{LAUREL_DOWN, LAUREL_UP, STREAM_CORRECTION, STREAM_PREDICTION, STREAM_ROUTER};
-use super::{AdapterBuffers, Group, Layer, Mlp, Network, Norm};
+use super::{AdapterBuffers, Group, Layer, Mlp, Network, Norm, packing};
 use crate::error::LoadError;
 use crate::spec::{GemmaPart, LayerPart, NormSpec, Part, StreamsSpec, TransformerSpec};
 
@@ -236,10 +236,14 @@ impl<B: Backend> Loader<'_, B> {
     /// What makes streams, where there are several.
     pub(super) fn streams(&mut self) -> Result<Option<Streams<B>>, LoadError> {
         let Some(count) = self.spec.streams.as_ref().map(|streams| streams.count) else { return Ok(None) };
-        let mut all = |part: fn(usize) -> GemmaPart| -> Result<Vec<B::Matrix>, LoadError> {
-            (0..count - 1).map(|stream| self.pack(&Group::multiplied(Part::Gemma(part(stream))))).collect()
+        let all = |loader: &mut Self, part: fn(usize) -> GemmaPart| -> Result<Vec<B::Matrix>, LoadError> {
+            (0..count - 1).map(|stream| loader.pack(&Group::multiplied(Part::Gemma(part(stream))))).collect()
         };
-        Ok(Some(Streams { up: all(GemmaPart::StreamUp)?, down: all(GemmaPart::StreamDown)? }))
+        let up = all(self, GemmaPart::StreamUp)?;
+        self.backend.enter(packing::last_layer(self.spec));
+        let down = all(self, GemmaPart::StreamDown);
+        self.backend.enter(Stage::Inputs);
+        Ok(Some(Streams { up, down: down? }))
     }
 
     /// What a layer has of streams.

@@ -40,7 +40,7 @@ pub(crate) use distance::{behind_table, learned_table};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
 pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
-use hanzo_engine_kernels::{Activation, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
+use hanzo_engine_kernels::{Activation, Cut, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
 pub use layer::{
     AttentionSpec, DenseSpec, ExpertsSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
@@ -325,6 +325,24 @@ impl TransformerSpec {
     pub(crate) fn cache_of(&self, layer: usize) -> usize {
         let own = self.layers[layer].attention.shares.unwrap_or(layer);
         self.layers[..own].iter().filter(|layer| layer.attention.shares.is_none()).count()
+    }
+
+    /// How two devices may share it, so many layers of it on the first. What comes before the layers is there too, but for a model
+    /// whose head is its embedding: that is where the head is.
+    ///
+    /// # Errors
+    /// Why it cannot be cut there: layers attend to others' keys and values, which are on one device.
+    pub fn cut(&self, layers: usize) -> Result<Cut, String> {
+        let shares = |layer: usize| self.layers[layer].attention.shares;
+        let torn = (layers..self.layers.len()).find(|&layer| shares(layer).is_some_and(|of| of < layers));
+        if let Some(layer) = torn {
+            let of = shares(layer).unwrap_or(0);
+            return Err(format!(
+                "layer {layer} attends to what layer {of} has in its cache, so both are on one device"
+            ));
+        }
+        let caches = (0..layers).filter(|&layer| shares(layer).is_none()).count();
+        Ok(Cut { layers, caches, inputs: self.head.has_matrix() })
     }
 
     /// Heads as attention meets them in the cache, of all layers: the most, the widest, and the fewest of keys and values.

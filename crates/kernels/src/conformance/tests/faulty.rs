@@ -14,6 +14,8 @@ mod sampling;
 mod states;
 
 pub(super) use fault::Fault;
+use std::borrow::Borrow;
+
 use inputs::{in_bf16, renumber_slots, rounded};
 use low_rank::FaultyLowRank;
 
@@ -103,6 +105,7 @@ impl Backend for Faulty {
     type Matrix = Vec<Part>;
     type Vector = Vec<f32>;
     type Experts = Vec<ExpertParts<Part>>;
+    type Heads = Vec<Vec<Part>>;
     type LowRank = FaultyLowRank;
     type Buffer = ReferenceBuffer;
     type Kv = ReferenceKv;
@@ -152,6 +155,10 @@ impl Backend for Faulty {
             Part { shape: source.shape, floats }
         };
         Ok(sources.iter().map(decode).collect())
+    }
+
+    fn heads(&self, matrices: Vec<Vec<Part>>) -> Vec<Vec<Part>> {
+        matrices
     }
 
     fn experts_bytes(&self, experts: &[ExpertParts<MatrixShape>]) -> usize {
@@ -402,9 +409,9 @@ impl Backend for Faulty {
         self.store(out, product);
     }
 
-    fn add_low_rank(
+    fn add_low_rank<L: Borrow<FaultyLowRank> + Sync>(
         &mut self,
-        deltas: &[Option<FaultyLowRank>],
+        deltas: &[Option<L>],
         x: &ReferenceBuffer,
         low: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
@@ -443,7 +450,7 @@ impl Backend for Faulty {
         self.restore(out);
     }
 
-    fn heads_matmul(&mut self, weights: &[Vec<Part>], x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+    fn heads_matmul(&mut self, weights: &Vec<Vec<Part>>, x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
         let rows = self.by_head(weights, &self.rows_of(x, x.cols()), x.cols() / weights.len());
         self.store(out, rows);
     }

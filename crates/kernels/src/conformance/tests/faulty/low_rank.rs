@@ -1,5 +1,7 @@
 //! The faults of adapters.
 
+use std::borrow::Borrow;
+
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, formulas};
 use crate::{Activation, Backend, KernelError, LowRankPair};
@@ -23,9 +25,9 @@ impl Faulty {
         Ok(FaultyLowRank(pairs.iter().map(pair).collect()))
     }
 
-    pub(super) fn add_deltas(
+    pub(super) fn add_deltas<L: Borrow<FaultyLowRank>>(
         &mut self,
-        deltas: &[Option<FaultyLowRank>],
+        deltas: &[Option<L>],
         x: &ReferenceBuffer,
         _low: &mut ReferenceBuffer,
         out: &mut ReferenceBuffer,
@@ -44,7 +46,8 @@ impl Faulty {
             adapted = all.into_iter().map(|row| (row, of(row))).collect();
         }
         for (row, adapter) in adapted {
-            let Some(FaultyLowRank(pairs)) = &deltas[adapter as usize] else { continue };
+            let Some(delta) = &deltas[adapter as usize] else { continue };
+            let FaultyLowRank(pairs) = delta.borrow();
             let x = &x[row as usize * cols..][..cols];
             let out = &mut rows[row as usize * outputs..][..outputs];
             for (index, (a, b, scale, first)) in pairs.iter().enumerate() {

@@ -1,0 +1,115 @@
+//! Engines on any backend: what they take, and how they are made. Which backend is a [`Device`](crate::device::Device)'s to say.
+
+use hanzo_engine_kernels::{Backend, EncoderOps};
+use hanzo_engine_runtime::{
+    EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
+    audio::AudioTower,
+    decoder::Decoder,
+    encoder::{Encoder, WeightType},
+    engine::{DraftModel, EngineMemory},
+    vision::Tower,
+    whisper::WhisperEngine,
+};
+
+use crate::device::{EngineSize, Sides, Steps};
+
+/// [`Device::decoder_memory`](crate::device::Device::decoder_memory) of any backend, with one for what drafts, sees and hears.
+pub(crate) fn decoder_memory<B: Backend, O: EncoderOps>(
+    (own, backend): (&B, &O),
+    files: &ModelFiles,
+    draft: Option<&ModelFiles>,
+    config: &EngineConfig,
+) -> EngineMemory {
+    let drafting = |draft| DraftModel::memory(backend, draft, &files.spec, config);
+    let seeing = files.tower.as_ref();
+    let seeing = seeing.map(|tower| Tower::memory(backend, tower, config.context_tokens_max));
+    Engine::memory(own, files, config)
+        + draft.map(drafting).unwrap_or_default()
+        + seeing.unwrap_or_default()
+        + files.ear.as_ref().map(|ear| AudioTower::memory(backend, ear)).unwrap_or_default()
+}
+
+/// Makes a decoder's engine on any backend, and what sees or hears for it on others of their own.
+///
+/// # Errors
+/// As [`Device::build`](crate::device::Device::build).
+pub(crate) fn decoder_engine<B: Backend, O: EncoderOps>(
+    own: B,
+    backend: &dyn Fn() -> O,
+    files: &ModelFiles,
+    sides: Sides,
+    config: EngineConfig,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Engine<B>, LoadError> {
+    // Before the weights are read, which takes long.
+    config.kv_spec(&files.spec).check()?;
+    if let Some(tower) = &files.tower {
+        tower.check_steps(config.step_tokens_max, config.sequences_max)?;
+    }
+    let decoder = Decoder::load(&own, files, progress)?;
+    let engine = Engine::new(own, decoder, sides.text, sides.embedder, config)?;
+    // A model of these either sees or hears.
+    Ok(match (&files.tower, &files.ear) {
+        (Some(tower), _) => {
+            engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?))
+        }
+        (None, Some(ear)) => engine.with_tower(Box::new(AudioTower::load(backend(), ear)?)),
+        (None, None) => engine,
+    })
+}
+
+/// An engine, with the model that drafts for it where there is one.
+///
+/// # Errors
+/// As [`Device::build`](crate::device::Device::build).
+pub(crate) fn with_draft<B: Backend>(
+    engine: Engine<B>,
+    backend: &dyn Fn() -> B,
+    (files, draft): (&ModelFiles, Option<&ModelFiles>),
+    config: EngineConfig,
+) -> Result<Box<dyn Steps>, LoadError> {
+    let Some(draft) = draft else { return Ok(Box::new(engine)) };
+    config.kv_spec(&draft.spec).check()?;
+    let backend = backend();
+    let decoder = Decoder::load(&backend, draft, &mut |_| ())?;
+    let model = DraftModel::new(backend, (decoder, draft.info.parameters), &files.spec, &config)?;
+    Ok(Box::new(engine.with_draft_model(model)))
+}
+
+/// [`Device::build`](crate::device::Device::build) of any backend, of which each network has one of its own.
+///
+/// # Errors
+/// As [`Device::build`](crate::device::Device::build).
+pub(crate) fn build<B: EncoderOps>(
+    backend: &dyn Fn() -> B,
+    encoder_weights: WeightType,
+    (files, draft): (&Opened, Option<&ModelFiles>),
+    sides: Sides,
+    size: EngineSize,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Steps>, LoadError> {
+    match (&files.network, size) {
+        (Network::Decoder(files), EngineSize::Decoder(config)) => {
+            let engine = decoder_engine(backend(), backend, files, sides, config, progress)?;
+            with_draft(engine, backend, (files, draft), config)
+        }
+        (Network::Encoder(files), EngineSize::Encoder(config)) => {
+            let own = backend();
+            let encoder = Encoder::load(&own, files, encoder_weights, progress)?;
+            let engine = EncoderEngine::new(own, encoder, sides.embedder, config)?;
+            let Some(tower) = &files.tower else { return Ok(Box::new(engine)) };
+            let tower = Tower::load(backend(), tower, config.input_tokens_max)?;
+            Ok(Box::new(engine.with_tower(Box::new(tower))))
+        }
+        (Network::Whisper(files), EngineSize::Whisper(size)) => {
+            let listener = sides.listener.expect("sides are made of these same files");
+            let config = (encoder_weights, size.config);
+            Ok(Box::new(WhisperEngine::load(backend(), files, listener, config, progress)?))
+        }
+        (Network::Decoder(_) | Network::Encoder(_) | Network::Whisper(_) | Network::Voice(_), _) => {
+            unreachable!(
+                "a load is sized by a match on the network of these same files, and this is {size:?}"
+            )
+        }
+    }
+}

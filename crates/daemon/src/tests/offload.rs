@@ -1,0 +1,203 @@
+//! Models that do not fit on a card: a card whose memory is small, played by the processor.
+
+use hanzo_engine_kernels::{Cut, Split};
+use hanzo_engine_runtime::{
+    Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
+    encoder::EncoderFiles,
+    engine::EngineMemory,
+    spec::TransformerSpec,
+    whisper::{WhisperConfig, WhisperFiles},
+};
+
+use super::*;
+use crate::{
+    budget::Budget,
+    config::GpuLayers,
+    device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
+    gpu_layers::Sharing,
+    making::{decoder_engine, decoder_memory, with_draft},
+    places::Place,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A card that is none.
+#[derive(Clone)]
+struct PlayedCard {
+    cpu: Cpu,
+    processor: Cpu,
+    sharing: Option<Sharing>,
+}
+
+impl PlayedCard {
+    fn split(
+        &self,
+        cut: Cut,
+    ) -> Split<hanzo_engine_kernels::cpu::CpuBackend, hanzo_engine_kernels::cpu::CpuBackend> {
+        Split::new(self.processor.backend(), self.cpu.backend(), cut)
+    }
+}
+
+impl Device for PlayedCard {
+    fn describe(&self) -> String {
+        self.sharing.map_or("a card".to_owned(), |sharing| format!("a card: {sharing}"))
+    }
+
+    fn is_card(&self) -> bool {
+        true
+    }
+
+    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
+        Some(Arc::new(PlayedCard { sharing: Some(sharing), ..self.clone() }))
+    }
+
+    fn decoder_memory(
+        &self,
+        files: &ModelFiles,
+        draft: Option<&ModelFiles>,
+        config: &EngineConfig,
+    ) -> EngineMemory {
+        match self.sharing {
+            Some(sharing) => decoder_memory(
+                (&self.split(sharing.cut).counting_second(), &self.cpu.backend()),
+                files,
+                draft,
+                config,
+            ),
+            None => self.cpu.decoder_memory(files, draft, config),
+        }
+    }
+
+    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+        let of = |sharing: Sharing| Engine::memory(&self.split(sharing.cut).counting_first(), files, config);
+        self.sharing.map(of).unwrap_or_default()
+    }
+
+    fn adapter_memory(&self, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
+        self.cpu.adapter_memory(spec, adapter, rows)
+    }
+
+    fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
+        self.cpu.encoder_memory(files, config)
+    }
+
+    fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory {
+        self.cpu.whisper_memory(files, config)
+    }
+
+    fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError> {
+        self.cpu.voice_memory(files)
+    }
+
+    fn build(
+        &self,
+        origin: &Origin,
+        files: (&Opened, Option<&ModelFiles>),
+        sides: Sides,
+        size: EngineSize,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Steps>, LoadError> {
+        let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
+            (origin.sharing, &files.0.network, size)
+        else {
+            return self.cpu.build(origin, files, sides, size, progress);
+        };
+        let own_backend = self.split(sharing.cut);
+        let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
+        with_draft(engine, &|| self.split(Cut::NOWHERE), (own, files.1), config)
+    }
+}
+
+/// A daemon with a card of so much memory, and a processor or none; its client, and what is used of the budgets.
+async fn rig(
+    card_bytes: u64,
+    processor: bool,
+    gpu_layers: GpuLayers,
+) -> (Client, Vec<Arc<Budget>>, oneshot::Sender<()>, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::default();
+    (config.server.grpc_port, config.server.admin_port) = (0, 0);
+    config.store.dir = Some(dir.path().join("store"));
+    config.engine.on_demand = OnDemand::Never;
+    config.engine.gpu_layers = gpu_layers;
+    // Steps of few rows, so that layers and not what is between them take the memory.
+    (config.engine.step_tokens_max, config.engine.sequences_max) = (16, 2);
+    let cpu = || Cpu::new(Some(1)).unwrap();
+    let card = PlayedCard { cpu: cpu(), processor: cpu(), sharing: None };
+    let mut places = vec![Place { device: Arc::new(card), budget: Budget::new(card_bytes) }];
+    if processor {
+        places.push(Place { device: Arc::new(cpu()), budget: Budget::new(512 * MIB) });
+    }
+    let budgets = places.iter().map(|place| place.budget.clone()).collect();
+    let daemon = Daemon::bind_in(config, places).await.unwrap();
+    let address = format!("http://{}", daemon.handle().grpc_addr());
+    let (stop, stopped) = oneshot::channel::<()>();
+    tokio::spawn(daemon.serve(async { drop(stopped.await) }));
+    let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
+    (EngineClient::new(channel), budgets, stop, dir)
+}
+
+fn wish(gpu_layers: &str) -> v1::LoadRequest {
+    v1::LoadRequest {
+        model: DEMO_MODEL.into(),
+        gpu_layers: gpu_layers.into(),
+        context_tokens_max: 256,
+        kv_bytes: 8 * MIB,
+        ..Default::default()
+    }
+}
+
+async fn answer(client: &mut Client) -> String {
+    let events = in_time(client.infer(endless(16))).await.unwrap().into_inner();
+    said(&collect(events).await.unwrap(), 0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
+    let (mut client, budgets, _stop, _dir) = rig(1 << 40, true, GpuLayers::Auto).await;
+    let whole = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
+    assert_eq!((&*whole.device, budgets[1].used_bytes()), ("a card", 0));
+    let bytes = budgets[0].used_bytes();
+    let expected = answer(&mut client).await;
+    assert!(!expected.is_empty());
+
+    // A quarter less than it takes.
+    let (mut client, budgets, _stop, _dir) = rig(bytes / 4 * 3, true, GpuLayers::Auto).await;
+    let shared = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
+    let on_card: usize =
+        shared.device.strip_prefix("a card: ").and_then(|of| of.split(' ').next()).unwrap().parse().unwrap();
+    assert!((1..6).contains(&on_card), "{}", shared.device);
+    let used = [0, 1].map(|place: usize| budgets[place].used_bytes());
+    assert!(used[0] > bytes / 4 && used[0] <= bytes / 4 * 3 && used[1] > bytes / 8, "{used:?} of {bytes}");
+    assert_eq!(shared.weights_bytes + shared.kv_bytes + shared.scratch_bytes, used[0] + used[1]);
+    assert_eq!(answer(&mut client).await, expected);
+    // One layer more would not have fitted, and one that is asked for is refused with the bytes.
+    in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+        .await
+        .unwrap();
+    let more = in_time(client.load(wish(&(on_card + 1).to_string()))).await.unwrap_err();
+    assert!(more.message().contains("needs") || more.message().contains("free"), "{}", more.message());
+    let fewer = in_time(client.load(wish("1"))).await.unwrap().into_inner().model.unwrap();
+    assert_eq!(fewer.device, "a card: 1 of 6 layers");
+    assert_eq!(answer(&mut client).await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_are_where_they_are_asked_for_or_refused_by_name() {
+    let (mut client, budgets, _stop, _dir) = rig(1 << 40, true, GpuLayers::Count(0)).await;
+    let none = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
+    assert!(none.device.starts_with("cpu") && budgets[0].used_bytes() == 0, "{}", none.device);
+    in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+        .await
+        .unwrap();
+    let all = in_time(client.load(wish("99"))).await.unwrap().into_inner().model.unwrap();
+    assert_eq!(all.device, "a card", "it has fewer");
+    let wrong = in_time(client.load(wish("some"))).await.unwrap_err();
+    assert!(wrong.code() == Code::InvalidArgument && wrong.message().contains("gpu_layers"), "{wrong:?}");
+
+    let (mut client, _, _stop, _dir) = rig(1 << 40, false, GpuLayers::Auto).await;
+    for (layers, reason) in [("0", "names no processor"), ("3", "names no processor")] {
+        let refused = in_time(client.load(wish(layers))).await.unwrap_err();
+        assert!(refused.message().contains(reason), "{layers}: {}", refused.message());
+    }
+}

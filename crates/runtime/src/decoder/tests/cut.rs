@@ -1,0 +1,100 @@
+//! Decoders that two devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
+
+use hanzo_engine_kernels::{Split, split::Placed};
+
+use super::*;
+
+/// With heads, windows, latents, streams, caches that layers share, states, experts and slopes; with a head of its own or not.
+const SHARED: &[&str] = &[
+    "tiny/qwen3",
+    "tiny/llama-linear",
+    "tiny/qwen3-moe",
+    "dense/gemma3",
+    "dense/gemma3n",
+    "dense/gemma4-e",
+    "dense/olmo2",
+    "dense/baichuan-alibi",
+    "mixtures/deepseek-v3",
+    "mixtures/gpt-oss",
+    "states/qwen3-next",
+    "states/nemotron-h",
+];
+
+fn cpu() -> CpuBackend {
+    let tier = Tier::available().last().expect("the portable tier always is");
+    CpuBackend::new(Arc::new(ThreadPool::new(1)), tier)
+}
+
+#[test]
+fn a_network_computes_the_same_wherever_it_is_cut() {
+    for &case in SHARED {
+        let folder = data(case);
+        let (golden, files) = (Golden::read(&folder), ModelFiles::open(&folder).unwrap());
+        let text = golden.text();
+        let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+        let expected = bits(Runner::new(cpu(), &files).prefill(&text));
+        let layers = files.spec.layers.len();
+        let mut cuts = 0;
+        for cut in (0..=layers).filter_map(|layers| files.spec.cut(layers).ok()) {
+            cuts += 1;
+            let mut runner = Runner::new(Split::new(cpu(), cpu(), cut), &files);
+            assert!(bits(runner.prefill(&text)) == expected, "{case}, cut at {cut:?}");
+            let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len().min(8), |_, _| false);
+            assert_eq!(tokens, golden.greedy[..tokens.len()], "{case}, cut at {cut:?}");
+        }
+        let shares = files.spec.layers.iter().any(|layer| layer.attention.shares.is_some());
+        assert!(if shares { cuts > 1 && cuts <= layers } else { cuts == layers + 1 }, "{case}: {cuts} cuts");
+    }
+}
+
+#[test]
+fn rows_cross_where_layers_change_hands() {
+    // The sum and its norm go on, and embeddings that are the head come back; the head reads the norm alone.
+    for (case, inputs, crossed) in
+        [("tiny/llama-linear", true, [1, 2, 1]), ("dense/gemma3", false, [0, 3, 2])]
+    {
+        let files = ModelFiles::open(&data(case)).unwrap();
+        let layers = files.spec.layers.len();
+        for (layers, crossed) in [0, 1, layers].into_iter().zip(crossed) {
+            let cut = files.spec.cut(layers).unwrap();
+            let mut runner = Runner::new(Split::new(cpu(), cpu(), cut), &files);
+            for step in 1..=2 {
+                runner.prefill(&[1, 2, 3]);
+                assert_eq!(runner.backend.passes(), step * crossed, "{case}, {cut:?}");
+            }
+            assert_eq!(cut.inputs, inputs, "{case}");
+        }
+    }
+}
+
+/// Numbers of what is on the first device, and on the second.
+fn numbers<T>(of: &Placed<T, T>, count: impl Fn(&T) -> usize) -> [usize; 2] {
+    match of {
+        Placed::First(of) => [count(of), 0],
+        Placed::Second(of) => [0, count(of)],
+        Placed::Both(one, other) => [count(one), count(other)],
+    }
+}
+
+#[test]
+fn what_each_device_takes_is_planned_to_the_byte() {
+    for case in
+        ["tiny/qwen3", "tiny/llama-linear", "dense/gemma3", "dense/gemma3n", "dense/gemma4-e", "dense/olmo2"]
+    {
+        let files = ModelFiles::open(&data(case)).unwrap();
+        for cut in (0..=files.spec.layers.len()).filter_map(|layers| files.spec.cut(layers).ok()) {
+            let make = || Split::new(ReferenceBackend::new(), ReferenceBackend::new(), cut);
+            let network = Decoder::load(&make(), &files, &mut |_| ()).unwrap().network;
+            let (vectors, norms) = network.vectors_and_norms();
+            let biases = norms.iter().filter_map(|norm| norm.bias.as_ref());
+            let vectors = vectors.into_iter().chain(norms.iter().map(|norm| &norm.weight)).chain(biases);
+            let vectors = vectors.map(|vector| numbers(vector, Vec::len));
+            let matrices = network.matrices();
+            let matrices = matrices.iter().map(|of| numbers(of, |matrix| matrix.rows() * matrix.cols()));
+            let held = vectors.chain(matrices).fold([0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
+            let planned = |backend| Decoder::plan(&backend, &files).weights_bytes;
+            let planned = [planned(make().counting_first()), planned(make().counting_second())];
+            assert_eq!(planned, held.map(|numbers| 4 * numbers as u64), "{case}, cut at {cut:?}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The engine on two devices that share its model: the tokens and events of one device, with batches that come and go, prefixes
+//! that are found, and sequences that are put back.
+
+use hanzo_engine_kernels::Split;
+
+use super::*;
+
+fn cpu() -> CpuBackend {
+    CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
+}
+
+/// What comes of jobs that enter while others run, and how often one was put back and a prefix found.
+fn told<B: Backend>(backend: B, config: EngineConfig) -> (Vec<Event>, u64, u64) {
+    let opened = opened();
+    let text = Arc::new(opened.text_model().unwrap());
+    let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
+    let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
+    let mut engine = Engine::new(backend, decoder, text, embedder, config).unwrap();
+    let (mut events, mut entered, mut steps) = (Vec::new(), 0, 0);
+    while entered < 5 || !engine.is_idle() {
+        if steps % 3 == 0 && entered < 5 {
+            let prompt = (0..40 + 8 * (entered as u32 % 3)).map(|i| 300 + i * 31 % 3000).collect();
+            engine.submit(&Job {
+                sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+                ..job(entered, prompt, 64)
+            });
+            entered += 1;
+        }
+        engine.step(&mut events).unwrap();
+        engine.check();
+        steps += 1;
+    }
+    let stats = engine.stats();
+    (events, stats.preemptions, stats.prefix_hit_tokens)
+}
+
+#[test]
+fn a_model_that_is_shared_says_the_same() {
+    let spec = &opened().decoder().unwrap().spec;
+    for (kv_type, speculation) in [(KvType::F16, Speculation::Off), (KvType::Q8_0, Speculation::Ngram)] {
+        // Fewer blocks than the jobs need together.
+        let config =
+            EngineConfig { kv_type, speculation, kv_blocks: 14, context_tokens_max: 200, ..config() };
+        let expected = told(cpu(), config);
+        assert!(expected.1 > 0 && expected.2 > 0, "{} put back, {} tokens found", expected.1, expected.2);
+        for layers in 0..=spec.layers.len() {
+            let found = told(Split::new(cpu(), cpu(), spec.cut(layers).unwrap()), config);
+            assert!(found == expected, "{kv_type}, {layers} layers on the first");
+        }
+    }
+}
