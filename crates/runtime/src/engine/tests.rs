@@ -26,6 +26,7 @@ mod drafted;
 mod kept;
 mod mixtures;
 mod paced;
+mod paced;
 mod scored;
 mod shifted;
 mod states;
