@@ -26,7 +26,6 @@ mod drafted;
 mod kept;
 mod mixtures;
 mod paced;
-mod paced;
 mod scored;
 mod shifted;
 mod states;
