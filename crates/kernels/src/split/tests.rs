@@ -1,3 +1,5 @@
+//! A pair whose devices take turns op by op is right, each counts its own, and a part of a cache is laid out tightly.
+
 use std::cell::Cell;
 use std::sync::Arc;
 
