@@ -3,6 +3,7 @@
 //! waits costs next to nothing: the completions of a job share its prompt until they write to it.
 
 mod drafts;
+mod found;
 mod names;
 
 use std::{mem, ops::Range, sync::Arc};
@@ -180,21 +181,6 @@ impl Sequence {
         self.len() - self.computed
     }
 
-    /// Of them, those that are not in the cache: what lies behind those may be.
-    pub fn uncomputed(&self) -> usize {
-        self.remaining() - self.found_behind()
-    }
-
-    /// Tokens that it found behind such as it has to compute, and has not come to yet.
-    fn found_behind(&self) -> usize {
-        self.behind.iter().map(Range::len).sum::<usize>() * BLOCK_TOKENS
-    }
-
-    /// Whether it may begin to compute, or go on, wherever a block begins.
-    pub fn goes_on_behind(&self) -> bool {
-        !self.media.iter().any(|span| span.mutual)
-    }
-
     /// Tokens it has, known or not.
     fn len(&self) -> usize {
         self.tokens.len() + self.assumed
@@ -263,14 +249,6 @@ impl Sequence {
         matches!(self.purpose, Purpose::Generate(_))
     }
 
-    /// Whether another would find a block in the cache that this one is about to compute: the first of the other's
-    /// that is not there yet.
-    pub fn is_computing_for(&self, other: &Sequence, pool: &BlockPool) -> bool {
-        let (found, _) = pool.find_prefix(other.shareable());
-        let next = other.shareable().get(found);
-        self.computed / BLOCK_TOKENS <= found && next.is_some() && self.hashes.get(found) == next
-    }
-
     /// Tokens whose keys and values are in the cache.
     pub fn computed(&self) -> usize {
         self.computed
@@ -294,11 +272,6 @@ impl Sequence {
     /// Whether it has drawn what its turn gives it, and made up for what coming back cost.
     pub fn turn_is_over(&self, turn_tokens: usize) -> bool {
         self.decodes() && self.drawn_in_turn() >= turn_tokens.max(self.turn.recomputed)
-    }
-
-    /// Blocks of others, or free ones, that it would share.
-    pub fn prefix<'a>(&'a self, pool: &'a BlockPool) -> impl Iterator<Item = u32> + 'a {
-        pool.prefix(self.shareable())
     }
 
     /// Asserts that what is in the cache has blocks, and that no block can be found that is not computed.
@@ -377,20 +350,6 @@ impl Sequence {
         step.parts.push(Part { order: self.order, first, rows, yields });
     }
 
-    /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed, and none where every
-    /// row is.
-    pub fn shareable(&self) -> &[BlockHash] {
-        match &self.purpose {
-            _ if self.skips_cache => &[],
-            Purpose::Read(reading) if !reading.can_skip() => &[],
-            Purpose::Generate(generation) => {
-                let rows = generation.skippable_rows().min(self.tokens.len() - 1);
-                &self.hashes[..rows / BLOCK_TOKENS]
-            }
-            Purpose::Read(_) => &self.hashes[..(self.tokens.len() - 1) / BLOCK_TOKENS],
-        }
-    }
-
     /// Free blocks that [`Sequence::enter`] would use up.
     pub fn blocks_needed(&self, pool: &BlockPool) -> usize {
         BlockTables::needed(pool, self.shareable(), self.tokens.len())
@@ -464,14 +423,6 @@ impl Sequence {
         }
         self.waits = logits > u32::from(draws) || self.computed == self.len();
         logits
-    }
-
-    /// Goes over what it has found, where it has come to that.
-    fn pass_found(&mut self) {
-        if let Some(run) = self.behind.pop_if(|run| run.start * BLOCK_TOKENS == self.computed) {
-            self.computed = run.end * BLOCK_TOKENS;
-            self.published = run.end;
-        }
     }
 
     /// Takes what came of its logits in the step that ran, `scores` of known tokens first: log probabilities of its
