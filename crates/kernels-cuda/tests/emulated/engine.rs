@@ -32,11 +32,7 @@ pub(crate) fn golden_prompts() -> Vec<Vec<u32>> {
 }
 
 /// Greedy continuations of all prompts side by side.
-pub(crate) fn continuations<B: Backend>(
-    backend: B,
-    kv_type: KvType,
-    prompts: &[Vec<u32>],
-) -> Vec<Vec<u32>> {
+pub(crate) fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
     ran(backend, kv_type, prompts).0
 }
 
