@@ -320,13 +320,7 @@ impl Backend for CpuBackend {
         eps: f32,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
-        let (rows, cols) = (step.batch.rows(), weight.values.len());
-        residual.check(rows, cols, "residual");
-        x.check(rows, cols, "x");
-        out.check(rows, cols, "out");
-        let residual = Some(&mut residual.data[..]);
-        norm::rms_norm(step.tier, step.turn, rows, &x.data, residual, (&weight.values, eps), &mut out.data);
+        self.step().add_rms_norm(residual, x, weight, eps, out);
     }
 
     fn matmul(&mut self, weight: &CpuMatrix, bias: Option<&CpuVector>, x: &CpuBuffer, out: &mut CpuBuffer) {

@@ -109,8 +109,9 @@ impl<A: Backend, B: Backend> Backend for Split<A, B> {
     }
 
     fn kv_bytes(&self, spec: &KvSpec) -> usize {
-        let (first, second) =
-            (kv_of(spec, 0..self.cut.caches), kv_of(spec, self.cut.caches..spec.layers.len()));
+        let layers = spec.layers.len();
+        let caches = self.cut.caches.min(layers);
+        let (first, second) = (kv_of(spec, 0..caches), kv_of(spec, caches..layers));
         self.count(
             [first.is_some(), second.is_some()],
             |of| first.as_ref().map_or(0, |spec| of.kv_bytes(spec)),
@@ -119,7 +120,8 @@ impl<A: Backend, B: Backend> Backend for Split<A, B> {
     }
 
     fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError> {
-        let (caches, layers) = (self.cut.caches, spec.layers.len());
+        let layers = spec.layers.len();
+        let caches = self.cut.caches.min(layers);
         let first = kv_of(spec, 0..caches).map(|spec| self.first.kv(&spec)).transpose()?;
         let second = kv_of(spec, caches..layers).map(|spec| self.second.kv(&spec)).transpose()?;
         Ok(SplitKv { first, second, caches })

@@ -84,7 +84,7 @@ fn what_is_behind_a_hole_is_held_from_the_first_on() {
     }
     let run: Vec<u32> = ids[first..first + long].to_vec();
     release(&mut pool, &mut ids);
-    let behind = vec![first..first + long];
+    let behind: Vec<_> = std::iter::once(first..first + long).collect();
     assert_eq!(pool.find_behind(&hashes, 1), behind);
     let mut tables = BlockTables::default();
     assert_eq!(BlockTables::needed(&pool, &hashes, 310), 20);

@@ -17,6 +17,22 @@ impl Step<'_> {
         norm::rms_norm(self.tier, self.turn, rows, &x.data, None, (&weight.values, eps), &mut out.data);
     }
 
+    pub(super) fn add_rms_norm(
+        &mut self,
+        residual: &mut CpuBuffer,
+        x: &CpuBuffer,
+        weight: &CpuVector,
+        eps: f32,
+        out: &mut CpuBuffer,
+    ) {
+        let (rows, cols) = (self.batch.rows(), weight.values.len());
+        residual.check(rows, cols, "residual");
+        x.check(rows, cols, "x");
+        out.check(rows, cols, "out");
+        let residual = Some(&mut residual.data[..]);
+        norm::rms_norm(self.tier, self.turn, rows, &x.data, residual, (&weight.values, eps), &mut out.data);
+    }
+
     /// The contract's `logits`.
     pub(super) fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) {
         x.check(self.batch.rows(), head.cols(), "x");

@@ -80,7 +80,7 @@ fn an_answer_that_was_begun_is_gone_on_with() {
 
 #[test]
 fn long_conversations_are_within_what_a_prompt_may_take() {
-    let role = |at: usize| if at / 2 % 2 == 0 { "user" } else { "assistant" };
+    let role = |at: usize| if (at / 2).is_multiple_of(2) { "user" } else { "assistant" };
     let messages: Vec<Value> = (0..6000).map(|at| json!({"role": role(at), "content": "x"})).collect();
     let of = chat(&json!({ "messages": messages }));
     let prompt = rendered("{{ range .Messages }}{{ .Content }};{{ end }}", &of).unwrap();
