@@ -206,7 +206,11 @@ def a_model_is_pulled_named_used_and_removed(client, _):
     assert [line.status for line in client.create(model="brief", from_="brief", parameters={"num_predict": 5}, stream=True)][-1] == "success"
     client.generate("brief", keep_alive=0)
     assert client.chat("brief", FRANCE).eval_count == 5 and "Answer in one word." in client.show("brief").modelfile
-    for wrong in [dict(parameters={"tfs": 1}), dict(template="{{ .Prompt }}"), dict(files={"a.gguf": "sha256:0"}), dict(quantize="q4_0")]:
+    # A template in Go's language.
+    client.create(model="plain", from_="small", template="{{ if .System }}{{ .System }}\n{{ end }}{{ range .Messages }}{{ .Content }}\n{{ end }}")
+    assert client.chat("plain", FRANCE, options={"num_predict": 2}).eval_count == 2
+    client.delete("plain")
+    for wrong in [dict(parameters={"tfs": 1}), dict(template="{{ call .Prompt }}"), dict(files={"a.gguf": "sha256:0"}), dict(quantize="q4_0")]:
         try:
             client.create(model="wrong", from_="small", **wrong)
             raise AssertionError(wrong)
