@@ -109,6 +109,14 @@ impl Draws {
         self.scratch = scratch;
     }
 
+    /// Has the tokens of the last step that others have drawn, for rows of the next.
+    pub(crate) fn know(&mut self, others: &Draws) {
+        let others = &others.rows[..others.count];
+        for (draw, other) in self.rows(others.len()).iter_mut().zip(others) {
+            *draw = Draw { sampled: None, token: other.token };
+        }
+    }
+
     /// Takes what was drawn elsewhere.
     pub fn put(&mut self, drawn: impl ExactSizeIterator<Item = Option<Sampled>>) {
         for (draw, sampled) in self.rows(drawn.len()).iter_mut().zip(drawn) {

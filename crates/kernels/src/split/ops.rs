@@ -480,7 +480,11 @@ impl<A: Backend, B: Backend> Backend for Split<A, B> {
     ) -> Result<(), KernelError> {
         self.bring(x, Side::Second);
         self.passed()?;
-        self.second.sample(head.second(), &x.second(), specs, room)
+        self.second.sample(head.second(), &x.second(), specs, room)?;
+        if self.has_first() {
+            self.first.draws().know(self.second.draws());
+        }
+        Ok(())
     }
 
     fn draws(&mut self) -> &mut Draws {
