@@ -428,7 +428,7 @@ impl Moe {
             for (col, (sum, size)) in outputs.into_iter().enumerate() {
                 let off = (sum - f64::from(found[row * width + col])).abs();
                 assert!(
-                    off <= 0.02 * size + 1e-5,
+                    off <= 0.02 * size + 1e-6,
                     "{}: row {row}, column {col} is {off} off what experts read",
                     self.name()
                 );

@@ -22,10 +22,7 @@ fn rows_are_where_they_are_read() {
         let cut = Cut { layers: 1, caches, inputs: true };
         let counting = || if first { pair(cut).counting_first() } else { pair(cut).counting_second() };
         conformance::briefly(|| {
-            let make = || Split { restless: Some(Cell::new(false)), ..counting() };
-            conformance::check_rms_norm(&make);
-            conformance::check_layer_norm(&make);
-            conformance::check_row_sources(&make);
+            conformance::check_decoder_ops(&|| Split { restless: Some(Cell::new(false)), ..counting() });
         });
     }
 }
