@@ -29,6 +29,8 @@ impl Default for Limits {
     }
 }
 
+/// Columns or rows of a picture: what resizing takes grows with the longer side, however short the other is. No format but PNG knows longer ones.
+const SIDE_MAX: u32 = u16::MAX as u32;
 /// How often a JPEG may go over its picture: those that are used have 20 at most.
 const SCANS_MAX: usize = 64;
 /// Beside the decoded picture: palettes, profiles, tables.
@@ -132,6 +134,9 @@ fn check_size(width: u32, height: u32, limits: &Limits) -> Result<(), PictureErr
     }
     if u64::from(width) * u64::from(height) > limits.pixels_max {
         return Err(PictureError::TooManyPixels { width, height, max: limits.pixels_max });
+    }
+    if width.max(height) > SIDE_MAX {
+        return Err(PictureError::TooLong { width, height, max: SIDE_MAX });
     }
     Ok(())
 }

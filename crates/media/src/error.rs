@@ -26,6 +26,16 @@ pub enum PictureError {
         /// How many it may have.
         max: u64,
     },
+    /// A side that is longer than any is taken.
+    #[error("is {width} x {height} pixels, and at most {max} beside or above each other are taken; cut it")]
+    TooLong {
+        /// As its header says.
+        width: u32,
+        /// As its header says.
+        height: u32,
+        /// Of either.
+        max: u32,
+    },
     /// It begins like no format that is read.
     #[error("is neither JPEG, PNG, WebP nor GIF; send it as one of these")]
     UnknownFormat,
@@ -72,6 +82,18 @@ pub enum PictureError {
         most: u64,
         /// The smallest picture.
         square: u64,
+    },
+    /// Bounds of a request by which a picture would become larger than any is made.
+    #[error(
+        "would become {width} x {height} pixels, and at most {max} are made of a picture; set min_pixels lower"
+    )]
+    Larger {
+        /// Of what it would become.
+        width: u32,
+        /// Of what it would become.
+        height: u32,
+        /// How many it may have.
+        max: u64,
     },
     /// Bounds of a request, of a processor that has none.
     #[error("has min_pixels or max_pixels, which this model's processor does not know; leave them out")]

@@ -137,6 +137,45 @@ fn rows_first(from: &Picture, width: u32, height: u32) -> bool {
     height < from_height && from_height - height > 2 * (from_width - width)
 }
 
+/// The picture in the middle of a square of a colour, whose side is the picture's longer one, in another size. The square itself, which
+/// may have as many times the picture's pixels as one of its sides is longer than the other, is never there.
+///
+/// # Panics
+/// For a size of nothing.
+pub(crate) fn resize_on_square(picture: &Picture, side: u32, filter: Filter, color: [u8; 3]) -> Picture {
+    assert!(side > 0, "a picture of nothing");
+    let (width, height) = (picture.width as usize, picture.height as usize);
+    let (longest, to) = (width.max(height), side as usize);
+    let (top, left) = ((longest - height) / 2, (longest - width) / 2);
+    let weights = Weights::new(filter, longest, to);
+    // Of a line that has nothing but the colour. What a picture's line is more or less than that is added: sums are whole numbers, so they
+    // are those of the line itself, whatever they pass on the way.
+    let plain = |index: usize| {
+        let sum: i32 = weights.of(index).1.iter().sum();
+        color.map(|value| HALF.wrapping_add(i32::from(value).wrapping_mul(sum)))
+    };
+    let plain: Vec<[i32; 3]> = (0..to).map(plain).collect();
+    let line: Vec<u8> = plain.iter().flat_map(|sum| sum.map(rounded)).collect();
+    let mut rgb = line.repeat(longest);
+    let lines = rgb.chunks_exact_mut(to * 3).skip(top);
+    for (source, out) in picture.rgb.chunks_exact(width * 3).zip(lines) {
+        let (source, out) = (source.as_chunks::<3>().0, out.as_chunks_mut::<3>().0);
+        for (index, (out, mut sum)) in out.iter_mut().zip(plain.iter().copied()).enumerate() {
+            let (first, weights) = weights.of(index);
+            let (from, end) = (first.max(left), (first + weights.len()).min(left + width));
+            for column in from..end {
+                for ((sum, &value), own) in sum.iter_mut().zip(&source[column - left]).zip(color) {
+                    let differs = i32::from(value) - i32::from(own);
+                    *sum = sum.wrapping_add(differs * weights[column - first]);
+                }
+            }
+            *out = sum.map(rounded);
+        }
+    }
+    // Columns come first here, as `rows_first` has it of a square that stays one.
+    resize_rows(&Picture { width: side, height: longest as u32, rgb }, side, filter)
+}
+
 fn resize_columns(picture: &Picture, width: u32, filter: Filter) -> Picture {
     let (from, to) = (picture.width as usize, width as usize);
     let weights = Weights::new(filter, from, to);

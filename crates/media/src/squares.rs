@@ -4,7 +4,7 @@
 use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
 use crate::processor::{Detail, Frame, Prepared};
-use crate::resize::{Filter, resize};
+use crate::resize::{Filter, resize, resize_on_square};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Square {
@@ -56,8 +56,13 @@ impl Square {
         let side = self.side;
         if let Some(color) = self.padded {
             let longest = picture.width.max(picture.height);
-            let place = ((longest - picture.height) / 2, (longest - picture.width) / 2);
-            picture = on_canvas(&picture, (longest, longest), place, color);
+            picture = match longest == side {
+                true => {
+                    let place = ((longest - picture.height) / 2, (longest - picture.width) / 2);
+                    on_canvas(&picture, (longest, longest), place, color)
+                }
+                false => resize_on_square(&picture, side, filter, color),
+            };
         }
         let Picture { width, height, .. } = picture;
         if !self.cropped {
@@ -145,7 +150,7 @@ impl Grids {
         let mut frames = Vec::with_capacity(2);
         if detail != Detail::Low {
             let place = ((canvas[0] - size.0) / 2, (canvas[1] - size.1) / 2);
-            let small = to(picture.clone(), size, filter);
+            let small = resize(&picture, size.1, size.0, filter);
             frames.push(frame(on_canvas(&small, (canvas[0], canvas[1]), place, [0; 3])));
         }
         frames.insert(0, frame(to(picture, (side, side), filter)));

@@ -210,6 +210,52 @@ fn what_is_too_large_is_refused_by_its_header() {
     assert_eq!(decode(b"BM and more of what is no picture", &limits), Err(PictureError::UnknownFormat));
 }
 
+#[test]
+fn a_line_is_refused_however_few_pixels_it_has() {
+    let mut png = file("rgb.png");
+    for (width, height) in [(65_536_u32, 1_u32), (1, 50_000_000)] {
+        png[16..20].copy_from_slice(&width.to_be_bytes());
+        png[20..24].copy_from_slice(&height.to_be_bytes());
+        let crc = crc32(&png[12..29]);
+        png[29..33].copy_from_slice(&crc.to_be_bytes());
+        let error = decode(&png, &Limits::default()).unwrap_err();
+        assert_eq!(error, PictureError::TooLong { width, height, max: 65_535 });
+    }
+}
+
+/// What a processor makes of the longest pictures that there are takes a second at most, and no more memory than a large picture does.
+#[test]
+fn the_longest_lines_are_made_to_frames_or_refused() {
+    let of = |config: Value| Processor::from_config(config.as_object().unwrap()).unwrap();
+    let padded = of(json!({ "image_processor_type": "LlavaImageProcessor", "do_pad": true }));
+    let grids = of(json!({
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": { "shortest_edge": 336 },
+        "crop_size": { "height": 336, "width": 336 },
+    }));
+    let all = ["Idefics2", "Idefics3", "Gemma3", "CLIP", "Siglip", "Llava", "Qwen2VL", "Pixtral"];
+    let all = all.map(|name| of(json!({ "image_processor_type": format!("{name}ImageProcessor") })));
+    for processor in all.iter().chain([&padded, &grids]) {
+        for (width, height) in [(65_535, 1), (1, 65_535)] {
+            let picture = Picture { width, height, rgb: vec![7; 3 * 65_535] };
+            match processor.prepare(picture, Look::default()) {
+                Ok(prepared) => assert!(!prepared.frames.is_empty()),
+                Err(PictureError::Shape { .. }) => {}
+                Err(error) => panic!("{processor:?}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_request_wants_made_of_a_picture_is_bounded() {
+    let config = json!({ "image_processor_type": "Qwen2VLImageProcessor" });
+    let qwen = Processor::from_config(config.as_object().unwrap()).unwrap();
+    let look = Look { pixels_min: Some(4_000_000_000), pixels_max: Some(4_000_000_000), ..Look::default() };
+    let error = qwen.prepare(texture(100, 100), look).unwrap_err();
+    assert!(matches!(error, PictureError::Larger { max: 50_000_000, .. }), "{error:?}");
+}
+
 /// As PNG has it (ISO 3309).
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {

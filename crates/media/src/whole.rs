@@ -1,7 +1,7 @@
 //! A picture as a whole, in a size near its own: Qwen's models (`smart_resize` of `image_processing_qwen2_vl.py`). Both sides become
 //! whole numbers of squares of patches, and the picture has no fewer and no more pixels than is said.
 
-use crate::decode::Picture;
+use crate::decode::{Limits, Picture};
 use crate::error::PictureError;
 use crate::processor::{Detail, Frame, Look, Prepared};
 use crate::resize::{Filter, resize};
@@ -113,6 +113,10 @@ impl Whole {
                 self.size_of_longest(&picture, longest.min(low))?
             }
         };
+        let max = Limits::default().pixels_max;
+        if u64::from(size.0) * u64::from(size.1) > max {
+            return Err(PictureError::Larger { width: size.1, height: size.0, max });
+        }
         let square = self.square();
         if !size.0.is_multiple_of(square) || !size.1.is_multiple_of(square) {
             return Err(PictureError::Shape { width: picture.width, height: picture.height });
