@@ -164,6 +164,10 @@ impl<D: Device> Backend for CudaBackend<D> {
     type Buffer = CudaBuffer<D>;
     type Kv = CudaKv<D>;
 
+    fn knows_memories(&self) -> bool {
+        false
+    }
+
     fn device(&self) -> String {
         self.device.name()
     }

@@ -164,6 +164,11 @@ pub trait Backend: Send + 'static {
     /// The paged KV cache of all layers.
     type Kv: Send;
 
+    /// Whether it knows memories ([`AttentionParams::memory`](crate::AttentionParams::memory)), and what a row sees of them.
+    fn knows_memories(&self) -> bool {
+        true
+    }
+
     /// What this is, for people: `cpu: avx512vnni, 8 threads`.
     fn device(&self) -> String;
 

@@ -21,12 +21,18 @@ pub struct SequenceSpan {
     pub table_first: u32,
 }
 
-/// What a sequence attends to besides itself: keys and values that lie in a cache of their own.
+/// What some rows of a sequence attend to besides it: keys and values that lie in a cache of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySpan {
-    /// Keys in it.
+    /// First of the rows in the batch.
+    pub row_first: u32,
+    /// How many they are; at least 1.
+    pub rows: u32,
+    /// The first key that they see,
+    pub first: u32,
+    /// and the end of those; beyond it.
     pub context: u32,
-    /// Where its block ids start in [`Batch::memory_tables`].
+    /// Where the block ids of the memory, from its first on, start in [`Batch::memory_tables`].
     pub table_first: u32,
 }
 
@@ -74,9 +80,9 @@ pub struct Batch {
     /// Block ids of all sequences, one run each: for each layer group the blocks up to the context's end, without those
     /// before all that the sequence's first row sees through the group's window.
     pub block_tables: Vec<u32>,
-    /// The memory of each sequence; empty where no layer reads one.
-    pub memories: Vec<MemorySpan>, // (sequences), or none
-    /// Block ids of all memories, one run each.
+    /// What rows see of memories, in the rows' order, none twice; empty where no layer reads one. A row that sees none is given zeros.
+    pub memories: Vec<MemorySpan>,
+    /// Block ids of all memories, one run each, which several of them may have in common.
     pub memory_tables: Vec<u32>,
     /// The window of each layer group of the cache ([`crate::KvGroups::windows`]); empty for one group that has none.
     pub windows: Vec<Option<u32>>, // (groups), or none
@@ -98,7 +104,7 @@ impl Batch {
         self.adapters.reserve(limits.sequences);
         self.states.reserve(limits.sequences);
         self.block_tables.reserve(limits.sequences.saturating_mul(blocks));
-        self.memories.reserve(limits.sequences);
+        self.memories.reserve(limits.rows);
         self.memory_tables.reserve(limits.sequences.saturating_mul(blocks));
         self.windows.reserve(limits.kv_groups);
         self.logit_rows.reserve(limits.logit_rows);
@@ -219,11 +225,13 @@ impl Batch {
         self.logit_rows.clear();
     }
 
-    /// Adds the memory of the sequence that was added last: so many keys, in these blocks.
+    /// Adds the memory of the sequence that was added last: so many keys, in these blocks, all of which each of its rows sees.
     pub fn push_memory(&mut self, context: usize, blocks: impl Iterator<Item = u32>) {
+        let span = self.sequences.last().copied().expect("a memory is a sequence's");
         let table_first = self.memory_tables.len() as u32;
         self.memory_tables.extend(blocks.take(context.div_ceil(BLOCK_TOKENS)));
-        self.memories.push(MemorySpan { context: context as u32, table_first });
+        let SequenceSpan { row_first, rows, .. } = span;
+        self.memories.push(MemorySpan { row_first, rows, first: 0, context: context as u32, table_first });
     }
 
     /// Block ids of a memory.
@@ -258,10 +266,12 @@ impl Batch {
         assert!(adapted == 0 || adapted == self.sequences.len(), "an adapter a sequence, or none at all");
         let states = self.states.len();
         assert!(states == 0 || states == self.sequences.len(), "a state a sequence, or none at all");
-        let memories = self.memories.len();
-        assert!(memories == 0 || memories == self.sequences.len(), "a memory a sequence, or none at all");
+        let mut behind = 0;
         for memory in &self.memories {
-            assert!(memory.context > 0, "an empty memory");
+            assert!(memory.rows > 0 && memory.row_first >= behind, "a row sees one part of a memory");
+            behind = memory.row_first + memory.rows;
+            assert!(behind as usize <= rows, "rows that are not there see a memory");
+            assert!(memory.first < memory.context, "an empty memory");
             assert!(memory.context as usize <= limits.context, "a memory longer than reserved");
             assert_eq!(self.memory_blocks(memory).len(), (memory.context as usize).div_ceil(BLOCK_TOKENS));
         }
@@ -442,6 +452,20 @@ mod tests {
             assert!(!passes(&Batch { states: vec![7], ..batch(cached) }), "too few states");
             assert!(!passes(&Batch { states: vec![7, 7], ..batch(cached) }), "one state twice");
             assert!(!passes(&Batch { positions: vec![0; 4], ..batch(cached) }), "too few positions");
+            let sees = |row_first, rows, first, context| MemorySpan {
+                row_first,
+                rows,
+                first,
+                context,
+                table_first: 0,
+            };
+            let remembers =
+                |memories| passes(&Batch { memories, memory_tables: vec![4, 2, 7], ..batch(cached) });
+            assert!(remembers(vec![sees(0, 2, 0, 40), sees(4, 1, 17, 33)]));
+            assert!(!remembers(vec![sees(0, 2, 0, 40), sees(1, 2, 0, 40)]), "a row twice");
+            assert!(!remembers(vec![sees(4, 2, 0, 40)]), "a row that is not there");
+            assert!(!remembers(vec![sees(0, 2, 5, 5)]), "no key");
+            assert!(!remembers(vec![sees(0, 2, 0, 41)]), "more keys than reserved");
         }
         assert!(!passes(&Batch { slots: Vec::new(), ..batch(true) }), "block tables and no slots");
         assert!(!passes(&Batch { block_tables: vec![1], slots: vec![16, 17], ..batch(true) }), "some slots");

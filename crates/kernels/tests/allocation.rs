@@ -285,7 +285,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let slopes = backend.vector(&[0.2; HEADS.heads])?;
     let buckets = backend.vector(&vec![0.1; 2 * HEADS.q_width()])?;
     let bucket_of: Vec<u32> = (0..2 * reach + 1).map(|i| i % 2).collect();
-    let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, bias };
+    let params = |bias| SelfAttentionParams { heads: HEADS, scale: 0.125, reach: None, padding: 0, bias };
     let attentions = [
         params(PositionBias::None),
         params(PositionBias::Alibi { slopes: &slopes }),

@@ -1,6 +1,7 @@
 //! Pictures, from bytes that a stranger sent to the pixels that a vision tower reads: decoding within bounds, and what each
 //! family's own processor makes of a picture. Numbers are made of pixels here; what a tower does with them is the runtime's.
 
+mod canvas;
 mod data_uri;
 mod decode;
 mod error;

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::canvas::Canvas;
 use crate::decode::Picture;
 use crate::error::{PictureError, ProcessorError};
 use crate::pixels::PixelScale;
@@ -32,6 +33,8 @@ enum Cut {
     Whole(Whole),
     /// One, a square of one size: Gemma 3, LLaVA 1.5, CLIP and SigLIP.
     Square(Square),
+    /// One, of some squares beside and above each other, which are tiles: Llama 3.2 Vision.
+    Canvas(Canvas),
     /// Such a square, and the whole on a canvas of some squares beside each other: LLaVA-NeXT.
     Grids(Grids),
 }
@@ -136,7 +139,7 @@ impl Processor {
             false => 1.0,
         };
         let [mean, deviation] = match kind {
-            Kind::Tiles | Kind::Quarters | Kind::Gemma3 | Kind::Siglip => [[0.5; 3]; 2],
+            Kind::Tiles | Kind::Quarters | Kind::Gemma3 | Kind::Siglip | Kind::Mllama => [[0.5; 3]; 2],
             Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Llava | Kind::LlavaNext => CLIP_COLORS,
         };
         let (mean, deviation) = match read.truth("do_normalize", true)? {
@@ -148,7 +151,7 @@ impl Processor {
         }
         let usual = match kind {
             Kind::Tiles => Filter::Lanczos,
-            Kind::Gemma3 | Kind::Quarters => Filter::Bilinear,
+            Kind::Gemma3 | Kind::Quarters | Kind::Mllama => Filter::Bilinear,
             Kind::Qwen | Kind::Pixtral | Kind::Clip | Kind::Siglip | Kind::Llava | Kind::LlavaNext => {
                 Filter::Bicubic
             }
@@ -171,6 +174,7 @@ impl Processor {
             Kind::Siglip => Cut::Square(read.resized()?),
             Kind::Clip | Kind::Llava => Cut::Square(read.cropped(kind == Kind::Llava, mean)?),
             Kind::LlavaNext => Cut::Grids(read.grids(mean)?),
+            Kind::Mllama => Cut::Canvas(read.canvas()?),
         };
         let filter = read.filter("resample", usual)?;
         Ok(Processor { scale: PixelScale::new(factor, mean, deviation), filter, cut })
@@ -199,6 +203,7 @@ impl Processor {
             Cut::Quarters(quarters) => quarters.prepare(picture, self.filter, look.detail),
             Cut::Square(square) => square.prepare(picture, self.filter),
             Cut::Grids(grids) => grids.prepare(picture, self.filter, look.detail),
+            Cut::Canvas(canvas) => canvas.prepare(picture, self.filter, look.detail),
         }
     }
 
@@ -207,7 +212,7 @@ impl Processor {
         match &self.cut {
             Cut::Tiles(tiles) => tiles.frames_max(),
             Cut::Quarters(quarters) => quarters.frames_max(),
-            Cut::Whole(_) | Cut::Square(_) => 1,
+            Cut::Whole(_) | Cut::Square(_) | Cut::Canvas(_) => 1,
             Cut::Grids(_) => 2,
         }
     }
@@ -218,6 +223,7 @@ impl Processor {
             Cut::Tiles(tiles) => Some(tiles.side),
             Cut::Square(square) => Some(square.side),
             Cut::Grids(grids) => Some(grids.square.side),
+            Cut::Canvas(canvas) => Some(canvas.side),
             Cut::Whole(_) | Cut::Quarters(_) => None,
         }
     }
@@ -226,6 +232,7 @@ impl Processor {
     pub fn squares_max(&self) -> u32 {
         match &self.cut {
             Cut::Grids(grids) => grids.squares_max(),
+            Cut::Canvas(canvas) => canvas.tiles,
             _ => 1,
         }
     }
@@ -253,7 +260,7 @@ impl Processor {
 }
 
 /// Classes that are known, without `ImageProcessor`.
-const CLASSES: [&str; 10] = [
+const CLASSES: [&str; 11] = [
     "Idefics2",
     "Idefics3",
     "SmolVLM",
@@ -264,6 +271,7 @@ const CLASSES: [&str; 10] = [
     "Llava",
     "LlavaNext",
     "Pixtral",
+    "Mllama",
 ];
 
 /// What a class makes of pictures.
@@ -278,6 +286,7 @@ enum Kind {
     Llava,
     LlavaNext,
     Pixtral,
+    Mllama,
 }
 
 impl Kind {
@@ -291,6 +300,7 @@ impl Kind {
             "Llava" => Kind::Llava,
             "LlavaNext" => Kind::LlavaNext,
             "Pixtral" => Kind::Pixtral,
+            "Mllama" => Kind::Mllama,
             "Idefics2" => Kind::Quarters,
             _ => Kind::Tiles,
         }
@@ -327,6 +337,7 @@ impl Kind {
             Kind::LlavaNext => {
                 &["crop_size", "do_center_crop", "image_grid_pinpoints", "resample", "rescale_factor", "size"]
             }
+            Kind::Mllama => &["max_image_tiles", "resample", "rescale_factor", "size"],
             Kind::Pixtral => &["patch_size", "resample", "rescale_factor", "size"],
         }
     }
@@ -483,6 +494,19 @@ impl Settings<'_> {
             (Some(height), Some(width)) if height == width => Ok(height as u32),
             _ => Err(ProcessorError::new(key, format!("{value} is no square of 1 to {SIDE_MAX} pixels"))),
         }
+    }
+
+    /// Llama 3.2 Vision's: squares of one size, of which a picture has some.
+    fn canvas(&self) -> Result<Canvas, ProcessorError> {
+        const TILES: &str = "max_image_tiles";
+        for key in ["do_pad", "do_resize"] {
+            if !self.truth(key, true)? {
+                return Err(ProcessorError::new(key, "whole tiles of one size are wanted"));
+            }
+        }
+        let tiles = self.set(TILES).map_or(Some(4), Value::as_u64).filter(|tiles| (1..=16).contains(tiles));
+        let tiles = tiles.ok_or_else(|| ProcessorError::new(TILES, "is no number from 1 to 16"))?;
+        Ok(Canvas { side: self.square("size", 224)?, tiles: tiles as u32 })
     }
 
     /// SigLIP's: both sides made as long as a square's.

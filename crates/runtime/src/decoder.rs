@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, Stage, StepLimits, Ticket, sampling::soft_cap,
+    AttentionParams, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket,
+    sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;
@@ -19,7 +20,8 @@ pub use crate::network::{MemoryPlan, Met};
 /// A model's weights on a backend, and what it takes to run them.
 pub struct Decoder<B: Backend> {
     network: Network<B>,
-    slopes: Option<B::Vector>,     // (heads): what scores lose with distance
+    memories: Option<B::Kv>, // keys and values of what sequences remember, where layers read some
+    slopes: Option<B::Vector>, // (heads): what scores lose with distance
     head_bias: Option<Arc<[f32]>>, // (vocab)
 }
 
@@ -33,9 +35,18 @@ impl<B: Backend> Decoder<B> {
     /// than the packed weights and one matrix as stored; a mapped file's pages are given back as they are packed.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported`
-    /// where a head differs from the embedding it is tied to.
+    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory, or knows no memories and layers
+    /// read some; `Unsupported` where a head differs from the embedding it is tied to.
     pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
+        if files.spec.picture_rows > 0 && !backend.knows_memories() {
+            let device = backend.device();
+            return Err(LoadError::Unsupported {
+                file: files.info.name.clone(),
+                key: "cross_attention_layers".to_owned(),
+                value: "pictures".to_owned(),
+                reason: format!("{device} does not run layers that read what is remembered of pictures"),
+            });
+        }
         let mut loader = Loader::new(backend, &files.spec, &files.tensors, WeightType::Stored, progress)?;
         backend.enter(Stage::Everywhere);
         let slopes = match files.spec.distance {
@@ -46,7 +57,7 @@ impl<B: Backend> Decoder<B> {
             true => Some(loader.take(Part::Head.bias())?.into()),
             false => None,
         };
-        Ok(Self { network: loader.network()?, slopes, head_bias })
+        Ok(Self { network: loader.network()?, memories: None, slopes, head_bias })
     }
 
     /// What this decoder is.
@@ -61,6 +72,38 @@ impl<B: Backend> Decoder<B> {
     pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
         backend.reserve(limits)
+    }
+
+    /// Makes room for what sequences remember, once.
+    ///
+    /// # Errors
+    /// The backend's, when it cannot give the memory.
+    pub fn make_memories(&mut self, backend: &B, spec: &KvSpec) -> Result<(), KernelError> {
+        self.memories = Some(backend.kv(spec)?);
+        Ok(())
+    }
+
+    /// Remembers rows, `(n, hidden)`, the last of so many, in a memory's blocks.
+    ///
+    /// # Errors
+    /// The device's. What is remembered is then unknown.
+    ///
+    /// # Panics
+    /// Without [`Decoder::make_memories`], and beyond the step's limits.
+    pub fn remember(
+        &mut self,
+        backend: &mut B,
+        rows: &[f32],
+        (end, blocks): (usize, &[u32]),
+    ) -> Result<(), KernelError> {
+        let count = rows.len() / self.network.spec.hidden;
+        let mut batch = Batch::default();
+        batch.sources.resize(count, RowSource::Embedding);
+        batch.push_sequence(count, end, |_, index| blocks[index]);
+        let memories = self.memories.as_mut().expect("there is room for what is remembered");
+        backend.begin(&batch)?;
+        let written = self.network.remember(backend, rows, memories);
+        backend.end().and(written)
     }
 
     /// Bytes of an adapter's matrices on a backend, and of the buffers that the first of them makes, for steps of so many rows.
@@ -179,6 +222,9 @@ impl<B: Backend> Decoder<B> {
         let hidden = self.network.spec.hidden;
         let deep = step.given.iter().any(|given| given.width > hidden);
         self.network.clear_deep(backend, step.batch.rows(), deep)?;
+        if !step.batch.memories.is_empty() {
+            self.network.set_seeing(backend, &step.seeing)?;
+        }
         for given in &step.given {
             let rows = &given.values[given.elements.clone()];
             self.network.give(backend, given.row, given.width, rows)?;
@@ -196,11 +242,20 @@ impl<B: Backend> Decoder<B> {
 
     /// From the rows of a batch to their hidden states.
     fn layers_forward(&mut self, backend: &mut B, batch: &Batch, kv: &mut B::Kv) {
-        let (network, slopes) = (&mut self.network, self.slopes.as_ref());
+        let (network, slopes, memories) = (&mut self.network, self.slopes.as_ref(), &mut self.memories);
         network.set_adapting(!batch.adapters.is_empty());
         network.embed(backend, batch.rows());
         network.begin(backend);
         for index in 0..network.layers.len() {
+            let remembers = network.spec.layers[index].attention.memory;
+            if remembers && batch.memories.is_empty() {
+                network.norm_behind(backend, index);
+                continue;
+            }
+            let kv = match memories {
+                Some(memories) if remembers => &mut *memories,
+                _ => &mut *kv,
+            };
             network.layer(backend, index, |backend, attention, rows, attended| {
                 let cache = attention.layer.cache;
                 if attention.recur(backend, rows.own, (kv, cache), attended) {
@@ -250,8 +305,8 @@ fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionPa
         chunked: attention.spec.chunked,
         sinks: attention.layer.sinks.as_ref(),
         slopes: None,
-        queries_alone: attention.spec.shares.is_some(),
-        memory: false,
+        queries_alone: attention.spec.queries_alone(),
+        memory: attention.spec.memory,
     }
 }
 

@@ -6,6 +6,7 @@ mod adapters;
 mod draft_model;
 mod encoder;
 mod kept;
+mod memories;
 mod pictures;
 
 use std::{mem, sync::Arc};
@@ -20,6 +21,7 @@ use crate::{
     error::StepError,
     job::{EmbedJob, Event, Job, JobId},
     kv::BlockPool,
+    limits::PICTURES_REMEMBERED,
     load::ModelFiles,
     media::MediaSpan,
     output::Hidden,
@@ -34,6 +36,8 @@ use adapters::Held;
 pub use draft_model::{DraftModel, Drafting, check_vocabulary};
 pub use encoder::{EncoderConfig, EncoderEngine};
 use kept::Kept;
+use memories::Memories;
+pub use memories::Memory;
 use pictures::{Pictures, Ready, Work};
 
 /// How large an engine is made. All bounds are at least 1.
@@ -94,7 +98,8 @@ impl EngineConfig {
     fn step_limits(&self, spec: &TransformerSpec) -> StepLimits {
         let limits = spec.step_limits(self.step_tokens_max, self.sequences_max, self.context_tokens_max);
         let logit_rows = if limits.logit_rows == 0 { 0 } else { self.scheduler(spec).logit_rows() };
-        StepLimits { logit_rows, ..limits }
+        let context = limits.context.max(PICTURES_REMEMBERED * spec.picture_rows);
+        StepLimits { logit_rows, context, ..limits }
     }
 }
 
@@ -182,6 +187,8 @@ pub struct Engine<B: Backend> {
     steps: u64,
     draft_model: Option<DraftModel<B>>,
     pictures: Option<Pictures>, // what sees, and who waits for it
+    memories: Option<Memories>, // what is remembered of pictures, where layers read that
+    step_rows: usize,           // at most
     kept: Option<Kept>,         // where blocks are that have left the cache
     waited: Option<Waited>,     // the last step that the last call waited for
 }
@@ -210,7 +217,8 @@ impl<B: Backend> Engine<B> {
         let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
         EngineMemory {
             weights_bytes: plan.weights_bytes,
-            kv_bytes: backend.kv_bytes(&config.kv_spec(&files.spec)) as u64,
+            kv_bytes: backend.kv_bytes(&config.kv_spec(&files.spec)) as u64
+                + memories::kv_spec(&files.spec, config).map_or(0, |spec| backend.kv_bytes(&spec) as u64),
             scratch_bytes: plan.scratch_bytes(backend, &limits) + room as u64,
         }
     }
@@ -233,7 +241,13 @@ impl<B: Backend> Engine<B> {
         );
         let limits = config.step_limits(decoder.spec());
         decoder.prepare(&mut backend, &limits)?;
+        let remembers = memories::kv_spec(decoder.spec(), &config);
+        if let Some(remembers) = &remembers {
+            decoder.make_memories(&backend, remembers)?;
+        }
         Ok(Engine {
+            memories: remembers.as_ref().map(Memories::new),
+            step_rows: config.step_tokens_max,
             kv: backend.kv(&config.kv_spec(decoder.spec()))?,
             pool: BlockPool::of_groups(config.kv_blocks, config.prefix_cache, room)
                 .with_states(decoder.spec().states_of(config.sequences_max)),
@@ -308,13 +322,12 @@ impl<B: Backend> Engine<B> {
     /// Goes a piece further with what jobs are to see; one that has seen all enters.
     fn see(&mut self) -> Result<(), KernelError> {
         let alone = self.flight.is_none() && !self.scheduler.has_work();
+        if self.remember(alone)? {
+            return Ok(());
+        }
         let Some(pictures) = &mut self.pictures else { return Ok(()) };
-        if let Some(Ready { work, paused }) = pictures.step(alone)? {
-            match &work {
-                Work::Answer(job) => self.enter(job),
-                Work::Embed(job) => self.enter_inputs(job),
-            }
-            self.scheduler.hold(work.id(), paused);
+        if let Some(ready) = pictures.step(alone)? {
+            self.admit_seen(ready);
         }
         Ok(())
     }
@@ -382,7 +395,10 @@ impl<B: Backend> Engine<B> {
     /// Where rows of media are not of the model's width, or there is no tower for pictures.
     pub fn submit(&mut self, job: &Job) {
         match Pictures::concerns(job.media.iter()) {
-            false => self.enter(job),
+            false if job.media.iter().any(MediaSpan::is_remembered) => {
+                self.admit_seen(Ready { work: Work::Answer(Box::new(job.clone())), paused: false });
+            }
+            false => self.enter(job, None),
             true => self.wait_to_see(Work::Answer(Box::new(job.clone()))),
         }
     }
@@ -392,14 +408,14 @@ impl<B: Backend> Engine<B> {
     }
 
     fn check_rows<'a>(&self, mut media: impl Iterator<Item = &'a MediaSpan>) {
-        let &TransformerSpec { hidden, deep_layers, .. } = self.decoder.spec();
-        let widths = [hidden, hidden * (1 + deep_layers)];
+        let &TransformerSpec { hidden, deep_layers, picture_rows, .. } = self.decoder.spec();
+        let widths = [hidden, hidden * (1 + deep_layers + picture_rows)];
         assert!(media.all(|span| widths.contains(&span.width())), "media in rows of {widths:?}");
     }
 
-    fn enter(&mut self, job: &Job) {
+    fn enter(&mut self, job: &Job, memory: Option<&Memory>) {
         self.check_rows(job.media.iter());
-        self.scheduler.submit(job, &self.text);
+        self.scheduler.submit(job, &self.text, memory);
         self.fetch_prefix(job);
     }
 
@@ -424,6 +440,7 @@ impl<B: Backend> Engine<B> {
         if let Some(pictures) = &mut self.pictures {
             pictures.cancel(job);
         }
+        self.memories.iter_mut().for_each(|memories| memories.cancel(job));
         self.scheduler.cancel(job, &mut self.pool);
         self.forget_fetch(job);
     }
@@ -433,17 +450,19 @@ impl<B: Backend> Engine<B> {
         if let Some(pictures) = &mut self.pictures {
             pictures.set_paused(job, paused);
         }
+        self.memories.iter_mut().for_each(|memories| memories.set_paused(job, paused));
         self.scheduler.hold(job, paused);
     }
 
     /// Whether a step would run something, or settle what is under way.
     pub fn has_work(&self) -> bool {
-        self.flight.is_some() || self.unseen() > 0 || self.scheduler.has_work()
+        let sees = self.unseen() > 0 && !self.memories.as_ref().is_some_and(Memories::waits_for_room);
+        self.flight.is_some() || sees || self.scheduler.has_work()
     }
 
     /// Jobs that wait for what they see.
     fn unseen(&self) -> usize {
-        self.pictures.as_ref().map_or(0, Pictures::count)
+        self.pictures.as_ref().map_or(0, Pictures::count) + self.memories.as_ref().map_or(0, Memories::count)
     }
 
     /// Whether there is no job at all.
@@ -481,6 +500,7 @@ impl<B: Backend> Engine<B> {
     pub fn check(&self) {
         self.scheduler.check(&self.pool);
         self.draft_model.iter().for_each(DraftModel::check);
+        self.memories.iter().for_each(Memories::check);
     }
 
     /// What its steps run on.

@@ -223,6 +223,9 @@ pub const OVERRIDES_MAX: usize = 64;
 pub const OVERRIDE_BYTES_MAX: usize = 4096;
 /// Patches of a frame of a picture.
 pub const PATCHES_MAX: usize = 1 << 14;
+/// Pictures that prompts remember at once, of models whose layers read what is remembered of them (Llama 3.2 Vision); one prompt has no
+/// more.
+pub const PICTURES_REMEMBERED: usize = 4;
 /// Bytes of rows that were made of pictures and are kept for the next prompt with the same ones.
 pub const PICTURE_ROWS_BYTES: usize = 32 << 20;
 /// Bytes of pictures' vectors that are kept by a model whose pictures become vectors.

@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, MemorySpan};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
@@ -33,6 +33,9 @@ pub struct MediaSpan {
     /// Their positions go by the picture's rows and columns, and what follows them stands behind its longer side (M-RoPE), rather
     /// than behind as many tokens as there are.
     pub in_plane: bool,
+    /// Of what is remembered of it, and stands in `rows` behind the row of its one token: rows that tokens behind it see, which are the
+    /// first, and all. Nothing of most models' pictures.
+    pub remembered: [u32; 2],
 }
 
 /// What a picture's lines end with besides the rows of its frame.
@@ -88,6 +91,16 @@ impl MediaSpan {
 
     fn range(&self) -> Range<usize> {
         self.first..self.first + self.tokens
+    }
+
+    /// Elements of the row of its token, where more of it is remembered.
+    pub fn own_width(&self) -> usize {
+        self.width() / (1 + self.remembered[1] as usize)
+    }
+
+    /// Whether something of it is remembered.
+    pub fn is_remembered(&self) -> bool {
+        self.remembered[1] > 0
     }
 
     /// Those of the span's tokens that lie in a range of the prompt's.
@@ -187,9 +200,78 @@ pub fn check(
         if ![hidden, seen].contains(&span.width()) {
             return refuse(&format!("is in rows of {} numbers, and the model's have {hidden}", span.width()));
         }
+        if span.is_remembered()
+            && (span.tokens != 1 || span.width() != seen || span.remembered[0] > span.remembered[1])
+        {
+            return refuse("is more than one token, or not as much as the model remembers");
+        }
         end = span.first + span.tokens;
     }
     Ok(())
+}
+
+/// Rows that are remembered of all pictures of a prompt.
+pub fn remembered(spans: &[MediaSpan]) -> usize {
+    spans.iter().map(|span| span.remembered[1] as usize).sum()
+}
+
+/// What is remembered of them, in the order in which tokens see it: of each picture what those behind it see, and then what is seen by
+/// those alone that stand before all pictures.
+pub fn memory_of(spans: &[MediaSpan], hidden: usize) -> Vec<f32> {
+    let part = |span: &MediaSpan, first: u32, end: u32| {
+        // The token's own row is the first.
+        let place = |row: u32| (1 + row as usize) * hidden;
+        span.rows[place(first)..place(end)].to_vec()
+    };
+    let spans = || spans.iter().filter(|span| span.is_remembered());
+    let seen = spans().flat_map(|span| part(span, 0, span.remembered[0]));
+    seen.chain(spans().flat_map(|span| part(span, span.remembered[0], span.remembered[1]))).collect()
+}
+
+/// Which of it a token sees: of the last picture before it, or its own, and of those that stand right before that; as the reference has
+/// it (`processing_mllama.py`). A token before all pictures sees all of it, but is not let through the MLPs of layers that read
+/// it (`full_text_row_masked_out_mask` of `modeling_mllama.py`); then the second is false.
+pub fn seen_of_memory(spans: &[MediaSpan], token: usize) -> (Range<u32>, bool) {
+    let (mut seen, mut sees, mut before) = (0..0, false, None);
+    for span in spans.iter().filter(|span| span.is_remembered()).take_while(|span| span.first <= token) {
+        let first = if before.is_some_and(|before| before + 1 == span.first) { seen.start } else { seen.end };
+        seen = first..seen.end + span.remembered[0];
+        (sees, before) = (true, Some(span.first));
+    }
+    if sees { (seen, true) } else { (0..remembered(spans) as u32, false) }
+}
+
+/// Says what a sequence's rows see of what is remembered, which begin with the batch's `first` and are of such tokens, where that lies in
+/// these blocks; and which of them see something. Rows of others, that are in the batch before, see nothing.
+pub fn remember(
+    spans: &[MediaSpan],
+    (first, tokens): (usize, &Range<usize>),
+    blocks: &[u32],
+    (batch, seeing): (&mut Batch, &mut Vec<bool>),
+) {
+    let table_first = batch.memory_tables.len() as u32;
+    batch.memory_tables.extend(blocks);
+    seeing.resize(first, false);
+    for (row, token) in (first as u32..).zip(tokens.clone()) {
+        let (seen, sees) = seen_of_memory(spans, token);
+        seeing.push(sees);
+        match batch.memories.last_mut() {
+            Some(last)
+                if last.table_first == table_first
+                    && last.row_first >= first as u32
+                    && (last.first, last.context) == (seen.start, seen.end) =>
+            {
+                last.rows += 1;
+            }
+            _ => batch.memories.push(MemorySpan {
+                row_first: row,
+                rows: 1,
+                first: seen.start,
+                context: seen.end,
+                table_first,
+            }),
+        }
+    }
 }
 
 /// What a block's name depends on besides its tokens: the media in it, and which part of them.
@@ -290,6 +372,29 @@ mod tests {
         let mut batch = before;
         see(&spans, (3, &(10..12)), &mut batch);
         assert!(batch.sees.is_empty(), "nobody sees what is behind");
+    }
+
+    #[test]
+    fn tokens_see_the_pictures_right_before_them() {
+        // Pictures of 3 and 2 tiles' rows of 4, then one of 1.
+        let of = |first, seen| MediaSpan { remembered: [seen, 4], ..span(first, 1, 1) };
+        let spans = [of(2, 3), of(3, 2), of(7, 1)];
+        let seen = |token| seen_of_memory(&spans, token);
+        assert_eq!([seen(0), seen(1)], [(0..12, false), (0..12, false)], "before all");
+        assert_eq!([seen(2), seen(3), seen(6)], [(0..3, true), (0..5, true), (0..5, true)]);
+        assert_eq!([seen(7), seen(100)], [(5..6, true), (5..6, true)]);
+        let mut batch = Batch { positions: vec![0; 3], ..Batch::default() };
+        let mut seeing = Vec::new();
+        remember(&spans, (3, &(1..9)), &[9, 4], (&mut batch, &mut seeing));
+        let runs: Vec<_> = batch.memories.iter().map(|m| (m.row_first, m.rows, m.first, m.context)).collect();
+        assert_eq!(runs, [(3, 1, 0, 12), (4, 1, 0, 3), (5, 4, 0, 5), (9, 2, 5, 6)]);
+        assert_eq!((seeing.iter().filter(|&&sees| sees).count(), seeing.len()), (7, 11));
+        let rows = |numbers: [f32; 5]| Arc::from(numbers);
+        let spans = [
+            MediaSpan { rows: rows([0.0, 1.0, 2.0, 3.0, 4.0]), ..of(2, 3) },
+            MediaSpan { rows: rows([0.0, 5.0, 6.0, 7.0, 8.0]), ..of(3, 1) },
+        ];
+        assert_eq!(memory_of(&spans, 1), [1.0, 2.0, 3.0, 5.0, 4.0, 6.0, 7.0, 8.0]);
     }
 
     #[test]

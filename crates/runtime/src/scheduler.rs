@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     embedding::Embedder,
+    engine::Memory,
     fair::{Arriving, FairLine, Order, tokens_of},
     job::{EmbedJob, Event, Job, JobId},
     kv::{BlockHash, BlockPool},
@@ -133,13 +134,14 @@ impl Scheduler {
         }
     }
 
-    /// Puts a job's completions in line.
-    pub fn submit(&mut self, job: &Job, text: &TextModel) {
+    /// Puts a job's completions in line, with what they remember of its pictures.
+    pub fn submit(&mut self, job: &Job, text: &TextModel, memory: Option<&Memory>) {
         let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
         let arrival = Arriving { job: job.id, priority: job.priority, client: job.client, tokens };
         let arrival = self.line.arrive(arrival);
-        for sequence in Sequence::of_job(job, text, arrival, self.config.speculation) {
+        for mut sequence in Sequence::of_job(job, text, arrival, self.config.speculation) {
             self.counters.prompt_tokens += job.prompt.len() as u64;
+            sequence.memory = memory.cloned();
             self.wait(sequence);
         }
     }
@@ -458,6 +460,9 @@ impl Scheduler {
             let tables = sequence.tables();
             batch.states.extend(tables.state());
             batch.push_sequence(rows, computed + rows, |group, index| tables.block(group, index));
+        }
+        if !step.seeing.is_empty() {
+            step.seeing.resize(step.batch.rows(), false);
         }
         report
     }

@@ -13,6 +13,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, RowSource, Sampled};
 use crate::{
     adapter::LoadedAdapter,
     embedding::Embedder,
+    engine::Memory,
     fair::{Arrival, Order},
     job::{EmbedJob, Event, EventKind, Job, JobId},
     kv::{BlockHash, BlockPool, BlockTables},
@@ -43,6 +44,8 @@ pub struct Sequence {
     pub fetching: bool,
     /// Rows it has in the batch being run; 0 when it is not part of it.
     pub scheduled: usize,
+    /// Where what it remembers of its pictures lies.
+    pub memory: Option<Memory>,
     /// It has ended, and has no blocks any more.
     pub ended: bool,
     tokens: Arc<Vec<u32>>, // the prompt, then what was generated; copied when the first is
@@ -108,7 +111,7 @@ impl Sequence {
         speculation: Speculation,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let tokens = Arc::new(job.prompt.to_vec());
-        let root = root(job.adapter.as_deref(), &job.cache_salt);
+        let root = root(job.adapter.as_deref(), &job.cache_salt, &job.media);
         let hashes = Arc::new(full_block_hashes(&tokens, &job.media, root));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
@@ -131,7 +134,7 @@ impl Sequence {
     ) -> impl Iterator<Item = Sequence> + 'a {
         (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
-            let root = root(None, &[]);
+            let root = root(None, &[], &input.media);
             let hashes = Arc::new(full_block_hashes(&tokens, &input.media, root));
             let place = (job.id, choice, arrival.next(tokens.len()));
             let prompt = (tokens, input.media.clone(), root, hashes);
@@ -151,6 +154,7 @@ impl Sequence {
             held: false,
             fetching: false,
             scheduled: 0,
+            memory: None,
             ended: false,
             prompt_tokens: tokens.len(),
             tokens,
@@ -314,12 +318,21 @@ impl Sequence {
                 let given =
                     sources.iter_mut().zip(within.clone()).filter(|&(_, token)| !span.is_token(token));
                 given.for_each(|(source, _)| *source = RowSource::Embedding);
-                let (values, elements) = (span.rows.clone(), span.elements(&within));
-                step.given.push(GivenRows { row, values, elements, width: span.width() });
+                let values = span.rows.clone();
+                // What is remembered of it stands behind the row of its token.
+                let (elements, width) = match span.is_remembered() {
+                    true => (0..span.own_width(), span.own_width()),
+                    false => (span.elements(&within), span.width()),
+                };
+                step.given.push(GivenRows { row, values, elements, width });
             }
         }
         media::place(&self.media, (first, &positions), &mut step.batch);
         media::see(&self.media, (first, &positions), &mut step.batch);
+        if let Some(memory) = &self.memory {
+            let Step { batch, seeing, .. } = step;
+            media::remember(&self.media, (first, &positions), memory, (batch, seeing));
+        }
         let ends = rows == self.remaining() + self.draft.len();
         let yields = match &mut self.purpose {
             Purpose::Read(_) => Yields::Hidden { before: self.computed, ends },

@@ -15,6 +15,8 @@ pub struct Step {
     pub draws: SampleSpecs,
     /// Masks of [`Step::draws`] that are not found yet, in their order.
     pub masks: Vec<MaskWork>,
+    /// Which rows see something of what their sequences remember; empty where none remembers anything.
+    pub seeing: Vec<bool>, // (rows), or none
     /// Rows that are not those of tokens.
     pub given: Vec<GivenRows>,
     /// Whose rows they are, in their order.
@@ -101,6 +103,7 @@ impl Step {
         self.batch.clear();
         self.draws.clear();
         self.masks.clear();
+        self.seeing.clear();
         self.given.clear();
         self.parts.clear();
     }

@@ -27,6 +27,7 @@ pub(crate) fn encoders(criterion: &mut Criterion) {
             heads,
             scale: 1.0 / (heads.head_dim as f32).sqrt(),
             reach: None,
+            padding: 0,
             bias: PositionBias::None,
         };
         let pairs: usize = lengths.iter().map(|length| length * length).sum();

@@ -156,9 +156,9 @@ pub struct AttentionParams<'a, V> {
     pub slopes: Option<&'a V>,
     /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
     pub queries_alone: bool,
-    /// Keys and values are those of the sequence's memory ([`Batch::memories`](crate::Batch::memories)), all of which each of its
-    /// rows sees: cross-attention (Whisper). Without a window or slopes. Not every device that runs decoders and
-    /// encoders knows it.
+    /// Keys and values are those of a memory, of which rows see what [`Batch::memories`](crate::Batch::memories) says, and are given
+    /// zeros where that is nothing: cross-attention (Whisper, Llama 3.2 Vision). Without a window or slopes. Not every device
+    /// that runs decoders and encoders knows it.
     pub memory: bool,
 }
 

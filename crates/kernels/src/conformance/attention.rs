@@ -1,10 +1,12 @@
 //! Checks of `attention` over the paged cache.
 
+use std::ops::Range;
+
 use super::bounds::{CaseErrors, FLOAT, HALF, operand_sigma, same_bits};
 use super::extent::every;
 use super::random::Random;
 use super::rig::Rig;
-use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history};
+use super::scene::{Chunk, STEP_ROWS_MAX, Scene, Setting, history, memory_parts};
 use crate::reference::{ReferenceBackend, formulas, visible};
 use crate::{AttentionParams, Backend, Batch, HeadShape, KvType, Rounding, SequenceSpan};
 
@@ -46,7 +48,7 @@ pub fn check_attention<B: Backend>(make: &impl Fn() -> B) {
     }
 }
 
-/// `attention` of rows to memories: of all keys that their sequence had, those behind them too.
+/// `attention` of rows to memories: of all keys that their sequence had, those behind them too, or of a part of those, or of none.
 ///
 /// # Panics
 /// If a number is out of bounds.
@@ -327,7 +329,10 @@ fn sigmas(
         slopes: None,
     };
     let keys = match setting.memory {
-        true => 0..span.context,
+        true => {
+            let seen = |(rows, _): &(Range<u32>, _)| rows.contains(&row);
+            memory_parts(span.rows, span.context).find(seen).map_or(0..0, |(_, keys)| keys)
+        }
         false => {
             let sees = setting.sees(span.context - span.rows + row, span.context);
             visible(&params, (&Batch::default(), &span), row).start..sees

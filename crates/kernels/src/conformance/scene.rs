@@ -1,13 +1,15 @@
 //! Sequences with known queries, keys and values, laid out in a paged cache with shuffled blocks, and steps over
 //! any part of them: what the checks of attention and of whole steps are played on.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::random::Random;
 use super::rig::Rig;
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
-    Operands, QkvParams, Rounding, RowSource, StepLimits,
+    MemorySpan, Operands, QkvParams, Rounding, RowSource, StepLimits,
 };
 
 /// One sequence of a scene.
@@ -72,6 +74,16 @@ const LAYER: usize = 1;
 const OTHER: HeadShape = HeadShape { heads: 1, kv_heads: 1, head_dim: 32 };
 /// Rows of the largest step of these checks.
 pub(super) const STEP_ROWS_MAX: usize = 512;
+
+/// Which of so many rows see which keys of a memory that has so many: of several rows the first see none, and each third another part.
+pub(super) fn memory_parts(rows: u32, keys: u32) -> impl Iterator<Item = (Range<u32>, Range<u32>)> {
+    let third = rows / 3;
+    let parts = match third {
+        0 => vec![(0..rows, 0..keys)],
+        _ => vec![(third..2 * third, keys / 4..keys / 2 + 1), (2 * third..rows, keys / 3..keys)],
+    };
+    parts.into_iter()
+}
 
 impl Scene {
     /// Sequences of these lengths. Keys and values are normal, and exactly what the type of cache can hold, so that
@@ -156,7 +168,16 @@ impl Scene {
             let context = (chunk.start + chunk.rows) as usize;
             batch.sources.extend((chunk.start..context as u32).map(RowSource::Token));
             batch.push_sequence(chunk.rows as usize, chunk.rows as usize, |_, index| own[index]);
+            let first = batch.positions.len() as u32 - chunk.rows;
             batch.push_memory(context, memory.iter().copied());
+            let whole = batch.memories.pop().expect("it was added");
+            batch.memories.extend(memory_parts(chunk.rows, context as u32).map(|(rows, keys)| MemorySpan {
+                row_first: first + rows.start,
+                rows: rows.end - rows.start,
+                first: keys.start,
+                context: keys.end,
+                ..whole
+            }));
         }
         batch
     }

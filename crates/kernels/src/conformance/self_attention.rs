@@ -34,6 +34,7 @@ struct Setting {
     shape: HeadShape,
     scale: f32,
     reach: Option<u32>,
+    padding: u32,
     tables: Tables,
 }
 
@@ -80,9 +81,9 @@ impl Setting {
     }
 
     fn name(&self) -> String {
-        let Setting { shape, scale, reach, .. } = self;
+        let Setting { shape, scale, reach, padding, .. } = self;
         let bias = self.bias_name();
-        format!("self_attention, {shape:?}, scale {scale}, reach: {reach:?}, {bias}")
+        format!("self_attention, {shape:?}, scale {scale}, reach: {reach:?}, padding: {padding}, {bias}")
     }
 
     /// The tables on a device.
@@ -110,8 +111,8 @@ impl Setting {
                 reach: *reach,
             },
         };
-        let Setting { shape: heads, scale, reach, .. } = *self;
-        SelfAttentionParams { heads, scale, reach, bias }
+        let Setting { shape: heads, scale, reach, padding, .. } = *self;
+        SelfAttentionParams { heads, scale, reach, padding, bias }
     }
 }
 
@@ -245,6 +246,11 @@ pub fn check_self_attention<B: EncoderOps>(make: &impl Fn() -> B) {
             check_case(make, &setting, lengths, &mut random);
         }
     }
+    for (heads, padding, lengths) in [(3, 7, &[60, 8, 300][..]), (2, 330, &[600, 331]), (1, 1, &[2, 290])] {
+        let shape = HeadShape { heads, kv_heads: heads, head_dim: 40 };
+        let setting = Setting { padding, ..plain(shape, None) };
+        check_case(make, &setting, lengths, &mut random);
+    }
 }
 
 /// The same bits for a sequence alone, among others and in any order.
@@ -288,7 +294,7 @@ pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
 fn plain(shape: HeadShape, reach: Option<u32>) -> Setting {
     // Not the usual one to the bit, so that a device cannot take it for granted.
     let scale = 1.1 / (shape.head_dim as f32).sqrt();
-    Setting { shape, scale, reach, tables: Tables::None }
+    Setting { shape, scale, reach, padding: 0, tables: Tables::None }
 }
 
 fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: &[u32], random: &mut Random) {

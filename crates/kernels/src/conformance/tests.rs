@@ -333,6 +333,7 @@ fn faulty_attention_inside_sequences_is_caught() {
     caught! {
         ScaleIgnored by check_self_attention: "self_attention";
         ReachIgnored by check_self_attention: "reach: Some";
+        PaddingSeen by check_self_attention: "padding: ";
         ReachOneMore by check_self_attention: "reach: Some";
         ReachOneLess by check_self_attention: "reach: Some";
         AlwaysCausal by check_self_attention: "self_attention";
@@ -382,6 +383,7 @@ fn faulty_attention_is_caught() {
         WindowOneLess by check_attention: "window: Some";
         ChunksSlide by check_attention: "chunked: true";
         MemorySeenCausally by check_memory_attention: "memory: true";
+        MemorySeenFromItsBeginning by check_memory_attention: "memory: true";
         PicturesSeenCausally by check_mutual_attention: "mutual: Some";
         PicturesSeenToTheEnd by check_mutual_attention: "mutual: Some";
         SoftcapIgnored by check_attention: "softcap: Some";

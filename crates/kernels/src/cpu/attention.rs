@@ -21,7 +21,7 @@ use super::kv::LayerKv;
 use super::lanes::dispatch;
 use super::pool::Turn;
 use super::tier::Tier;
-use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType};
+use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, MemorySpan, SequenceSpan};
 
 use state::{Finish, Merge, State};
 use tile::{Pack, PartitionSums, Workspace};
@@ -51,7 +51,7 @@ pub(super) struct AttentionScratch {
     parts_max: usize,
     slot_vectors: usize,
     /// First item of each sequence in the loop at hand, and the number of items.
-    item_first: Vec<usize>, // (sequences + 1)
+    item_first: Vec<usize>, // (spans + 1)
 }
 
 #[derive(Debug)]
@@ -100,7 +100,8 @@ impl ThreadScratch {
 pub(super) struct AttentionLimits {
     pub(super) heads: HeadShape,
     pub(super) context: usize,
-    pub(super) sequences: usize,
+    /// Sequences, or parts of memories that rows see.
+    pub(super) spans: usize,
     pub(super) threads: usize,
 }
 
@@ -125,7 +126,7 @@ impl AttentionLimits {
         let thread = 2 * VECTORS * state + ThreadScratch::desk_len(state::width(self.heads.head_dim));
         let parts = self.parts_max().saturating_mul(self.slot_vectors() * state);
         (self.threads * thread).saturating_add(parts).saturating_mul(size_of::<f32>())
-            + (self.sequences + 1) * size_of::<usize>()
+            + (self.spans + 1) * size_of::<usize>()
     }
 }
 
@@ -140,7 +141,7 @@ impl AttentionScratch {
             parts: Aligned::zeroed(parts, "attention scratch")?,
             parts_max,
             slot_vectors,
-            item_first: Vec::with_capacity(limits.sequences + 1),
+            item_first: Vec::with_capacity(limits.spans + 1),
         })
     }
 }
@@ -160,21 +161,33 @@ pub(super) struct AttentionJob<'a> {
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
-    /// Keys and values are those of the sequences' memories.
+    /// Keys and values are those of memories, and items are of the rows that see each.
     pub(super) memory: bool,
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) slopes: Option<&'a [f32]>,
 }
 
 impl AttentionJob<'_> {
-    /// Keys that a sequence has.
-    fn keys(&self, batch: &Batch, index: usize) -> usize {
-        let context =
-            if self.memory { batch.memories[index].context } else { batch.sequences[index].context };
-        context as usize
+    /// Rows that see something: of sequences, or of each part of a memory.
+    fn count(&self, batch: &Batch) -> usize {
+        if self.memory { batch.memories.len() } else { batch.sequences.len() }
     }
 
-    /// Block ids of a sequence's keys, and which of its blocks the first of them is.
+    /// Which rows those are, and the end of the keys that the last of them sees.
+    fn span(&self, batch: &Batch, index: usize) -> SequenceSpan {
+        if !self.memory {
+            return batch.sequences[index];
+        }
+        let MemorySpan { row_first, rows, context, table_first, .. } = batch.memories[index];
+        SequenceSpan { row_first, rows, context, table_first }
+    }
+
+    /// The first key that such rows see, of a memory.
+    fn first(&self, batch: &Batch, index: usize) -> Option<usize> {
+        self.memory.then(|| batch.memories[index].first as usize)
+    }
+
+    /// Block ids of such rows' keys, and which of the blocks the first of them is.
     fn blocks<'b>(&self, batch: &'b Batch, index: usize) -> (usize, &'b [u32]) {
         match self.memory {
             true => (0, batch.memory_blocks(&batch.memories[index])),
@@ -229,8 +242,8 @@ pub(super) struct Vectors {
     /// Keys that came before the sequence's first row, and all its keys.
     pub(super) before: usize,
     pub(super) context: usize,
-    /// The keys are a memory's: each row sees all of them.
-    pub(super) memory: bool,
+    /// The keys are a memory's: each row sees those from here on.
+    pub(super) memory: Option<usize>,
     /// Keys up to which each row of the sequence sees, from its first on; none where it sees up to its own.
     pub(super) sees: Option<*const u32>,
     pub(super) window: Window,
@@ -249,8 +262,8 @@ impl Vectors {
     /// Positions of the keys that vector `v` (counted from `first`) sees, first and end.
     #[inline(always)]
     pub(super) fn visible(&self, v: usize) -> (usize, usize) {
-        if self.memory {
-            return (0, self.context);
+        if let Some(first) = self.memory {
+            return (first, self.context);
         }
         let row = (self.first + v) / self.group;
         let end = self.before + row + 1;
@@ -284,11 +297,13 @@ struct Share {
 
 impl Share {
     fn new(batch: &Batch, index: usize, job: &AttentionJob<'_>, item_vectors: usize) -> Share {
-        let span = &batch.sequences[index];
+        let span = job.span(batch, index);
         let vectors = span.rows as usize * (job.shape.heads / job.shape.kv_heads);
-        let context = job.keys(batch, index);
-        let before = if job.memory { 0 } else { context - span.rows as usize };
-        let oldest = job.window().first(before + 1);
+        let context = span.context as usize;
+        let oldest = match job.first(batch, index) {
+            Some(first) => first,
+            None => job.window().first(context - span.rows as usize + 1),
+        };
         let first_partition = oldest / PARTITION;
         let partitions = context.div_ceil(PARTITION) - first_partition;
         Share { vectors, chunks: vectors.div_ceil(item_vectors), first_partition, partitions }
@@ -320,7 +335,6 @@ pub(super) fn attention(
         !job.memory || (job.window.is_none() && job.slopes.is_none()),
         "what sees a memory has neither a window nor distances"
     );
-    assert!(!job.memory || batch.memories.len() == batch.sequences.len(), "a memory for each sequence");
     assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
     assert!(batch.sees.is_empty() || batch.sees.len() == rows, "what each row sees");
     assert!(batch.sees.is_empty() || job.slopes.is_none(), "what is behind a row is at no distance of it");
@@ -329,15 +343,26 @@ pub(super) fn attention(
         kv.window.is_none_or(|kept| job.window.is_some_and(|window| window <= kept)),
         "a window beyond what its layer's group keeps"
     );
-    for (index, span) in batch.sequences.iter().enumerate() {
-        let (_, blocks) = job.blocks(batch, index);
+    let count = job.count(batch);
+    let mut row = 0;
+    for index in 0..count {
+        let (span, (_, blocks)) = (job.span(batch, index), job.blocks(batch, index));
         assert!(blocks.iter().all(|&block| (block as usize) < kv.blocks), "a block outside the cache");
-        assert!(span.rows <= span.context && (span.row_first + span.rows) as usize <= rows, "a bad span");
+        let behind = (span.row_first + span.rows) as usize;
+        assert!((job.memory || span.rows <= span.context) && behind <= rows, "a bad span");
+        if job.memory {
+            // What sees nothing of a memory.
+            out[row * out_stride..span.row_first as usize * out_stride].fill(0.0);
+            row = behind;
+        }
+    }
+    if job.memory {
+        out[row * out_stride..rows * out_stride].fill(0.0);
     }
 
     let items_of = |item_vectors: usize| -> usize {
         let chunks = |index| Share::new(batch, index, job, item_vectors).chunks;
-        (0..batch.sequences.len()).map(chunks).sum::<usize>() * kv_heads
+        (0..count).map(chunks).sum::<usize>() * kv_heads
     };
     let enough = items_of(VECTORS) >= ITEMS_ENOUGH * turn.threads();
     let item_vectors = if enough { VECTORS } else { VECTORS_FEW };
@@ -349,7 +374,7 @@ pub(super) fn attention(
     scratch.item_first.clear();
     scratch.item_first.push(0);
     let (mut total, mut parts) = (0, 0);
-    for index in 0..batch.sequences.len() {
+    for index in 0..count {
         let share = shares(index);
         let pieces = if splits(&share) {
             parts += kv_heads * share.partitions;
@@ -365,7 +390,7 @@ pub(super) fn attention(
     let qkv = Shared::new_const(qkv.as_ptr());
     let out = Shared::new(out);
     let vectors_of = |index: usize, kv_head: usize, first: usize, count: usize| -> Vectors {
-        let span = &batch.sequences[index];
+        let span = job.span(batch, index);
         let (row, head) = (span.row_first as usize, kv_head * group);
         let (first_block, blocks) = job.blocks(batch, index);
         let values = kv.values[kv_head * kv.value_stride..].as_ptr();
@@ -388,9 +413,10 @@ pub(super) fn attention(
             slopes: job.slopes.map(|slopes| slopes[head..].as_ptr()),
             scale: job.scale,
             softcap: job.softcap,
-            before: (span.context - span.rows) as usize,
-            context: job.keys(batch, index),
-            memory: job.memory,
+            // Of a memory it says nothing.
+            before: span.context.saturating_sub(span.rows) as usize,
+            context: span.context as usize,
+            memory: job.first(batch, index),
             sees: batch.sees.get(row..).filter(|sees| !sees.is_empty()).map(<[u32]>::as_ptr),
             window: job.window(),
             blocks: blocks.as_ptr(),
@@ -458,7 +484,7 @@ pub(super) fn attention(
     if !split {
         return;
     }
-    turn.run(batch.sequences.len() * kv_heads, 1, &|_, range| {
+    turn.run(count * kv_heads, 1, &|_, range| {
         for item in range {
             let (index, kv_head) = (item / kv_heads, item % kv_heads);
             let share = shares(index);

@@ -124,7 +124,7 @@ impl CpuBackend {
         AttentionLimits {
             heads: limits.heads,
             context: limits.context,
-            sequences: limits.sequences,
+            spans: limits.sequences.max(limits.rows),
             threads: self.pool.threads(),
         }
     }

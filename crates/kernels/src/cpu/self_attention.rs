@@ -137,6 +137,7 @@ pub(super) struct SelfAttentionJob<'a> {
     pub(super) shape: HeadShape,
     pub(super) scale: f32,
     pub(super) reach: Option<u32>,
+    pub(super) padding: u32,
     pub(super) bias: Bias<'a>,
 }
 
@@ -149,6 +150,13 @@ impl SelfAttentionJob<'_> {
     fn visible(&self, rows: usize, i: usize) -> (usize, usize) {
         let reach = self.reach();
         (i.saturating_sub(reach), i.saturating_add(reach).saturating_add(1).min(rows))
+    }
+
+    /// Queries of a sequence of so many rows that see the same keys, those up to the second number: all of them, or those before the
+    /// padding and those of it.
+    fn halves(&self, rows: usize) -> [(std::ops::Range<usize>, usize); 2] {
+        let own = rows - self.padding as usize;
+        [(0..own, rows), (own..rows, own)]
     }
 
     /// Products of a head of a sequence of `rows`, about.
@@ -170,6 +178,9 @@ struct Share {
 impl Share {
     /// Items of about `products`, whose queries are whole groups of `unit`.
     fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize, unit: usize) -> Share {
+        if rows == 0 {
+            return Share { queries: 0, blocks: 0, heads: 0, chunks: 0 };
+        }
         let most = if matches!(job.bias, Bias::Disentangled(_)) { QUERIES_WITH_TERMS } else { QUERIES };
         let head = job.products(rows).max(1);
         let blocks = head.div_ceil(products).min(rows.div_ceil(QUERIES_FEW)).max(rows.div_ceil(most));
@@ -177,6 +188,10 @@ impl Share {
         let blocks = rows.div_ceil(queries);
         let heads = if blocks == 1 { (products / head).clamp(1, job.shape.heads) } else { 1 };
         Share { queries, blocks, heads, chunks: job.shape.heads.div_ceil(heads) }
+    }
+
+    fn items(&self) -> usize {
+        self.blocks * self.chunks
     }
 }
 
@@ -187,7 +202,7 @@ pub(super) struct Part<'a> {
     workspace: Workspace,
     heads: std::ops::Range<usize>,
     queries: std::ops::Range<usize>,
-    /// Rows of the sequence; and of the batch from its first row on.
+    /// Rows of the sequence up to the last that any of the queries sees; and of the batch from its first row on.
     rows: usize,
     readable: usize,
     qkv: *const f32, // from the sequence's first row on
@@ -303,7 +318,7 @@ impl Part<'_> {
         if from >= to {
             return;
         }
-        let reach = job.reach().min(self.rows) as isize;
+        let reach = job.reach().min(self.rows + query + count) as isize;
         let at = query as isize - key_first as isize;
         let group = Group {
             workspace: self.workspace,
@@ -347,20 +362,23 @@ pub(super) fn self_attention(
     for span in &batch.sequences {
         assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
         assert!((span.row_first + span.rows) as usize <= rows, "a bad span");
+        assert!(job.padding < span.rows, "{span:?}: nothing but padding");
     }
+    let plain = job.reach.is_none() && matches!(job.bias, Bias::None);
+    assert!(job.padding == 0 || plain, "padding stands nowhere");
     let products = batch.sequences.iter().map(|span| job.products(span.rows as usize) * heads);
     let products = products.fold(0, usize::saturating_add) / (turn.threads() * ITEMS_PER_THREAD);
     let products = products.max(ITEM_PRODUCTS_MIN);
     // Terms of content and position are the vectors' everywhere.
     let by_unit = tier == Tier::Amx && !matches!(job.bias, Bias::Disentangled(_));
     let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
-    let share = |index: usize| Share::new(job, batch.sequences[index].rows as usize, products, unit);
+    let halves = |index: usize| job.halves(batch.sequences[index].rows as usize);
+    let share = |index: usize| halves(index).map(|(own, _)| Share::new(job, own.len(), products, unit));
     scratch.item_first.clear();
     scratch.item_first.push(0);
     let mut items = 0;
     for index in 0..batch.sequences.len() {
-        let Share { blocks, chunks, .. } = share(index);
-        items += blocks * chunks;
+        items += share(index).iter().map(Share::items).sum::<usize>();
         scratch.item_first.push(items);
     }
     let item_first = &scratch.item_first[..];
@@ -372,18 +390,23 @@ pub(super) fn self_attention(
         let workspace = workspace(memory, head_dim);
         for item in range {
             let index = item_first.partition_point(|&first| first <= item) - 1;
-            let (share, local) = (share(index), item - item_first[index]);
+            let ([first, second], [before, padding]) = (share(index), halves(index));
+            let local = item - item_first[index];
+            let (share, (own, seen), local) = match local.checked_sub(first.items()) {
+                None => (first, before, local),
+                Some(local) => (second, padding, local),
+            };
             let (chunk, block) = (local / share.blocks, local % share.blocks);
-            let span = &batch.sequences[index];
-            let (row, count) = (span.row_first as usize, span.rows as usize);
+            let row = batch.sequences[index].row_first as usize;
             // SAFETY: the sequence's rows are there (asserted), and its part of the output is the item's own.
             unsafe {
                 let part = Part {
                     job,
                     workspace,
                     heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),
-                    queries: block * share.queries..count.min((block + 1) * share.queries),
-                    rows: count,
+                    queries: own.start + block * share.queries
+                        ..own.end.min(own.start + (block + 1) * share.queries),
+                    rows: seen,
                     readable: rows - row,
                     qkv: qkv.get().add(row * width),
                     out: out.get().add(row * q_width),

@@ -50,8 +50,11 @@ impl EncoderOps for ReferenceBackend {
         out.check(batch.rows(), params.heads.q_width(), "out");
         assert!(heads.is_multiple_of(kv_heads), "{:?}: key-value heads divide the heads", params.heads);
         check_bias(params);
+        let plain = params.reach.is_none() && matches!(params.bias, PositionBias::None);
+        assert!(params.padding == 0 || plain, "padding stands nowhere");
         for span in &batch.sequences {
             assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
+            assert!(params.padding < span.rows, "{span:?}: nothing but padding");
             let element = |row: u32, head: usize| {
                 &qkv.row((span.row_first + row) as usize)[head * head_dim..][..head_dim]
             };
@@ -125,6 +128,7 @@ pub(super) fn prepare(
 /// Keys that row `i` of a sequence of `rows` sees.
 pub(crate) fn seen<V>(params: &SelfAttentionParams<'_, V>, rows: u32, i: u32) -> std::ops::Range<u32> {
     let reach = params.reach.unwrap_or(u32::MAX);
+    let rows = if i < rows - params.padding { rows } else { rows - params.padding };
     i.saturating_sub(reach)..i.saturating_add(reach).saturating_add(1).min(rows)
 }
 

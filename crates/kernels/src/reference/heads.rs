@@ -3,7 +3,7 @@
 use super::encoder::{norm_all, prepare};
 use super::storage::{store_rounded, visible};
 use super::{ReferenceBuffer, ReferenceKv, formulas};
-use crate::{AttentionParams, Batch, DType, HeadShape, KvType, QkvParams};
+use crate::{AttentionParams, Batch, DType, HeadShape, KvType, MemorySpan, QkvParams};
 
 /// The contract's `rope_to_cache`.
 pub(super) fn to_cache(
@@ -69,12 +69,22 @@ pub(super) fn attention(
     assert!(params.slopes.is_none_or(|slopes| slopes.len() == heads), "one slope a head");
     assert!(!params.memory || params.window.is_none() && params.slopes.is_none(), "a memory has no places");
     assert!(batch.sees.is_empty() || params.slopes.is_none(), "what is behind a row is at no distance of it");
-    for (index, span) in batch.sequences.iter().enumerate() {
+    for span in &batch.sequences {
         for row in 0..span.rows {
-            let memory = params.memory.then(|| batch.memories[index]);
-            let keys = memory.map_or_else(|| visible(params, (batch, span), row), |memory| 0..memory.context);
+            let seen = |memory: &&MemorySpan| {
+                (memory.row_first..memory.row_first + memory.rows).contains(&(span.row_first + row))
+            };
+            let memory = if params.memory { batch.memories.iter().find(seen) } else { None };
+            if params.memory && memory.is_none() {
+                out.row_mut((span.row_first + row) as usize).fill(0.0);
+                continue;
+            }
+            let keys = match memory {
+                Some(memory) => memory.first..memory.context,
+                None => visible(params, (batch, span), row),
+            };
             let position = span.context - span.rows + row;
-            let slot = |key| match &memory {
+            let slot = |key| match memory {
                 Some(memory) => batch.memory_slot(memory, key),
                 None => batch.slot(span, group, key),
             };

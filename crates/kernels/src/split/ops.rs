@@ -21,6 +21,11 @@ impl<A: Backend, B: Backend> Backend for Split<A, B> {
     type Buffer = SplitBuffer<A, B>;
     type Kv = SplitKv<A, B>;
 
+    fn knows_memories(&self) -> bool {
+        // A memory would be on one of the two.
+        false
+    }
+
     fn device(&self) -> String {
         match self.has_first() {
             true => format!("{} and {}", self.second.device(), self.first.device()),

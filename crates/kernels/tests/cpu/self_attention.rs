@@ -71,7 +71,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
             reach: REACH,
         },
     };
-    let params = SelfAttentionParams { heads: HEADS, scale: 0.3, reach, bias };
+    let params = SelfAttentionParams { heads: HEADS, scale: 0.3, reach, padding: 0, bias };
     backend.begin(&batch)?;
     backend.self_attention(&qkv, &params, &mut out);
     backend.end()?;

@@ -149,6 +149,7 @@ impl Hearing {
     fn span(&self, Window { frames, tokens }: Window, first: usize) -> MediaSpan {
         let digest = Sha256::new().chain_update(self.settings).chain_update(&frames).finalize();
         MediaSpan {
+            remembered: [0; 2],
             first,
             tokens,
             digest: digest.into(),

@@ -206,6 +206,7 @@ impl<B: EncoderOps> Towers for AudioTower<B> {
                     heads: attention.shape,
                     scale: attention.spec.scale,
                     reach: None,
+                    padding: 0,
                     bias: PositionBias::None,
                 };
                 backend.self_attention(qkv, &params, attended);

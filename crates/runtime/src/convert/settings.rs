@@ -34,6 +34,9 @@ pub(super) fn keys(
     let Projection::Heads(heads) = first.attention.projection else {
         return Err(unsaid(directory, "attention", "latent".into()));
     };
+    if spec.picture_rows > 0 {
+        return Err(unsaid(directory, "layers", "some that read what is remembered of pictures".into()));
+    }
     keys.count("block_count", spec.layers.len());
     keys.count("context_length", spec.context_tokens_max as usize);
     keys.count("embedding_length", spec.hidden);

@@ -157,6 +157,10 @@ impl Embedder {
     /// [`RequestError`] naming the field.
     pub fn chat(&self, tokens: Vec<u32>, media: Vec<MediaSpan>) -> Result<EmbedInput, RequestError> {
         self.check_length(tokens.len(), None)?;
+        if media.iter().any(MediaSpan::is_remembered) {
+            let reason = "must have no pictures: this model remembers them for answers alone";
+            return Err(RequestError::invalid("messages", reason));
+        }
         self.checked(EmbedInput { tokens: tokens.into(), media: media.into(), ..EmbedInput::default() })
     }
 

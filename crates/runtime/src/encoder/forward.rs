@@ -30,6 +30,7 @@ impl<B: EncoderOps> Encoder<B> {
                         Mask::Whole { reach } => reach,
                         Mask::Causal { .. } => unreachable!("a decoder is no encoder; its spec is checked"),
                     },
+                    padding: 0,
                     bias: distance.bias(index),
                 };
                 backend.self_attention(qkv, &params, attended);

@@ -429,6 +429,7 @@ fn span(first: usize, tokens: &[u32], digest: u8) -> MediaSpan {
     dequantize_row(tensor.dtype, &tensor.bytes, &mut embedding);
     let rows = tokens.iter().flat_map(|&token| &embedding[token as usize * hidden..][..hidden]);
     MediaSpan {
+        remembered: [0; 2],
         first,
         tokens: tokens.len(),
         digest: [digest; 32],

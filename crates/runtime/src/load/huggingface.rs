@@ -32,16 +32,22 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
         });
     };
     let whole = config.clone();
-    let multimodal = Multimodal::take(&mut config)?;
+    let mut multimodal = Multimodal::take(&mut config)?;
     let quantised = quantised::Settings::take(&mut config, directory)?;
+    if let Some(multimodal) = &mut multimodal
+        && (quantised.is_some() || !TowerFiles::are_said(directory)?)
+    {
+        multimodal.pass_by(&mut config);
+    }
     let Weights { mut tensors, files, format } = weights::open(directory)?;
-    let beside = multimodal.as_ref().map(|multimodal| multimodal.leave_text(&mut tensors));
+    let mut beside = multimodal.as_ref().map(|multimodal| multimodal.leave_text(&mut tensors));
     let (mut tensors, rounded) = match &quantised {
         Some(settings) => quantised::assemble(settings, tensors)?,
         None => (tensors, None),
     };
     if let Some(multimodal) = &multimodal {
-        multimodal.unwrap(&mut tensors, &mut config);
+        let behind = multimodal.unwrap(&mut tensors, &mut config);
+        beside.iter_mut().for_each(|beside| beside.extend(behind.clone()));
     }
     let bare = Names::HUGGING_FACE.of("", Part::TokenEmbedding.weight());
     if tensors.iter().any(|tensor| tensor.name == bare) {
@@ -49,6 +55,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     }
     let watched = overrides.over_config(&mut config)?;
     let mut spec = spec::from_config(&config)?;
+    multimodal.iter().for_each(|multimodal| multimodal.cross(&mut spec));
     let generation_config = read_config(directory, "generation_config.json")?;
     let mut text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;

@@ -9,6 +9,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::observed::{Observed, Watcher};
+use super::remembering::MemoryBuffers;
 use super::states::{StateBuffers, gate_width, state_widths};
 use super::{
     Buffers, DeepBuffers, InputBuffers, Latent, LatentBuffers, Layer, Network, Norm, StreamBuffers,
@@ -129,7 +130,7 @@ impl<B: Backend> Attention<'_, B> {
             norm_after_rope: self.spec.norm_after_rope,
             query_scale: self.spec.query_scale,
             values_normed: self.spec.values_normed,
-            queries_alone: self.spec.shares.is_some(),
+            queries_alone: self.spec.queries_alone(),
             rope: self.rope.map(|(rope, inv_freq)| Rope {
                 kind: rope.kind,
                 inv_freq,
@@ -178,6 +179,7 @@ impl<B: Backend> Network<B> {
             inputs: InputBuffers::new(backend, spec, rows)?,
             streams: StreamBuffers::new(backend, spec, rows)?,
             deep: DeepBuffers::new(backend, spec, rows)?,
+            memory: MemoryBuffers::new(backend, spec, rows)?,
             both: seeing::both(backend, spec, rows)?,
             residual: residual?,
             normed: normed?,
@@ -285,6 +287,7 @@ impl<B: Backend> Network<B> {
             inputs,
             streams,
             deep,
+            memory,
             both,
             attended,
             branch,
@@ -359,6 +362,9 @@ impl<B: Backend> Network<B> {
             backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, sum.branch);
         }
         backend.all_reduce(sum.branch);
+        if let Some([factor, _]) = layer.half_factors {
+            backend.row_op(&RowOp::Scale(factor), sum.branch);
+        }
         if let Some(post) = &layer.attention_post_norm {
             match spec.order {
                 NormOrder::PostTwice => sum.normer(post).add(backend, sum.branch, sum.residual, sum.normed),
@@ -401,6 +407,12 @@ impl<B: Backend> Network<B> {
                 } else if let Some(watcher) = &mut watcher {
                     watcher.mlp(backend, x, &inner[layer.inner]);
                 }
+            }
+            if let Some([_, factor]) = layer.half_factors {
+                if let Some(memory) = memory.as_ref().filter(|_| spec.attention.memory) {
+                    memory.leave_out(backend, sum.branch);
+                }
+                backend.row_op(&RowOp::Scale(factor), sum.branch);
             }
             if let Some(post) = &layer.mlp_post_norm {
                 sum.normer(post).run(backend, sum.branch, sum.normed);

@@ -11,8 +11,8 @@ use hanzo_engine_kernels::{
 
 use super::adapted::Deltas;
 use super::packing::{
-    DOWN, Group, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT, expert_groups,
-    expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
+    DOWN, Group, KEY_VALUE, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
+    expert_groups, expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
 };
 use super::{
     Latent, Layer, Mlp, Network, Norm, Shared, WeightType, attended_width, inner_widths, own_width, widths_of,
@@ -148,6 +148,8 @@ impl<'a, B: Backend> Loader<'a, B> {
             state: attention.projection.state().map(|state| self.state(index, state)).transpose()?,
             qkv_bias: self.biases_if(attention.qkv_bias, index, qkv)?,
             q_norm: self.qk_norm(index, LayerPart::QueryNorm)?,
+            remembered: self.pack_if(attention.memory, &Group::of_layer(index, KEY_VALUE))?,
+            half_factors: self.half_factors(index)?,
             k_norm: match attention.shares {
                 None => self.qk_norm(index, LayerPart::KeyNorm)?,
                 Some(_) => None,
@@ -219,6 +221,18 @@ impl<'a, B: Backend> Loader<'a, B> {
                 apart: if experts.apart { Some(self.apart(index)?) } else { None },
             },
         })
+    }
+
+    /// Factors on what the halves of a layer give.
+    fn half_factors(&mut self, index: usize) -> Result<Option<[f32; 2]>, LoadError> {
+        if !self.spec.layers[index].attention.gated_halves {
+            return Ok(None);
+        }
+        let mut factors = [0.0; 2];
+        for (half, factor) in factors.iter_mut().enumerate() {
+            *factor = self.take(Part::Layer(index, LayerPart::HalfFactor(half)).weight())?[0].tanh();
+        }
+        Ok(Some(factors))
     }
 
     /// The numbers of an MLP's xIELU, for squares, exponentials and the number itself.

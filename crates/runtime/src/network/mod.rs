@@ -12,6 +12,7 @@ mod loader;
 mod mlp;
 mod observed;
 mod packing;
+mod remembering;
 mod seeing;
 mod states;
 mod streams;
@@ -32,6 +33,7 @@ pub use observed::Met;
 pub(crate) use observed::Observed;
 pub use packing::WeightType;
 pub(crate) use packing::{Group, is_transposed, plan};
+use remembering::MemoryBuffers;
 use seeing::DeepBuffers;
 use streams::{LayerStreams, StreamBuffers, Streams};
 
@@ -83,12 +85,14 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) qkv: B::Matrix, // (qkv_width, hidden): query, key and value projections; or (rank + rope_dim, hidden)
     pub(crate) latent: Option<Latent<B>>, // what latent attention has besides
     pub(crate) qkv_bias: Option<B::Vector>, // (qkv_width)
+    remembered: Option<B::Matrix>, // (2 * kv_heads * head_dim, hidden): keys and values of what sequences remember
+    half_factors: Option<[f32; 2]>, // on what its halves give
     pub(crate) q_norm: Option<Norm<B>>, // (head_dim), or of all heads (heads * head_dim)
     pub(crate) k_norm: Option<Norm<B>>, // (head_dim), or (kv_heads * head_dim)
     pub(crate) sinks: Option<B::Vector>, // (heads)
     pub(crate) gate: Option<B::Matrix>, // (q_width, hidden): what multiplies attention's output
     pub(crate) state: Option<State<B>>, // what a layer that keeps a state has besides
-    pub(crate) output: B::Matrix, // (hidden, q_width)
+    pub(crate) output: B::Matrix,  // (hidden, q_width)
     pub(crate) output_bias: Option<B::Vector>, // (hidden)
     pub(crate) attention_post_norm: Option<Norm<B>>, // of what attention adds, or of the first of two sums
     pub(crate) middle_norm: Option<Norm<B>>, // of the sum after the half that comes first; beside the other, of what attention reads
@@ -180,6 +184,7 @@ pub(crate) struct Buffers<B: Backend> {
     inputs: Option<InputBuffers<B>>, // where single layers read of tokens
     streams: Option<StreamBuffers<B>>, // where there are several
     deep: Option<DeepBuffers<B>>,   // where first layers add what is given of pictures
+    memory: Option<MemoryBuffers<B>>, // where layers read what sequences remember
     both: Option<B::Buffer>,        // (rows, 2 * ffn): where gate and up have biases
     attended: Vec<B::Buffer>,       // (rows, q_width), one for each width of layers
     pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
@@ -266,6 +271,7 @@ fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
         .chain(inputs::shapes(spec))
         .chain(streams::shapes(spec))
         .chain(seeing::shapes(spec))
+        .chain(remembering::shapes(spec))
 }
 
 #[cfg(test)]
@@ -276,7 +282,7 @@ impl<B: Backend> Network<B> {
         matrices.extend(self.positions.iter().chain(&self.types));
         for layer in &self.layers {
             matrices.extend([&layer.qkv, &layer.output]);
-            matrices.extend(&layer.gate);
+            matrices.extend(layer.gate.iter().chain(&layer.remembered));
             if let Some(of) = &layer.streams {
                 matrices.extend([&of.router, &of.prediction, &of.correction, &of.laurel_down, &of.laurel_up]);
             }

@@ -56,6 +56,7 @@ pub(super) const LAUREL_DOWN: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::Laure
 pub(super) const LAUREL_UP: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::LaurelUp)];
 pub(super) const INPUT_GATE: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::InputGate)];
 pub(super) const INPUT_UP: &[LayerPart] = &[LayerPart::Gemma(GemmaPart::InputUp)];
+pub(super) const KEY_VALUE: &[LayerPart] = &[LayerPart::Key, LayerPart::Value];
 pub(super) const OUTPUT: &[LayerPart] = &[LayerPart::AttentionOutput];
 pub(super) const DOWN: &[LayerPart] = &[LayerPart::Down];
 pub(super) const ROUTER: &[LayerPart] = &[LayerPart::Router];
@@ -75,7 +76,7 @@ pub(super) fn first(attention: &AttentionSpec) -> &'static [LayerPart] {
     match &attention.projection {
         Projection::Latent(_) => LATENT_DOWN,
         Projection::State(state) => state_in(state),
-        Projection::Heads(_) if attention.shares.is_some() => QUERY,
+        Projection::Heads(_) if attention.queries_alone() => QUERY,
         // The same rows twice: what values are is normed apart.
         Projection::Heads(_) if attention.values_are_keys => QUERY_KEY,
         Projection::Heads(_) => QKV,
@@ -215,6 +216,9 @@ pub(super) fn groups(spec: &TransformerSpec) -> Vec<Group> {
         if layer.attention.output_gate {
             groups.push(group(QUERY_GATE));
         }
+        if layer.attention.memory {
+            groups.push(group(KEY_VALUE));
+        }
         if spec.streams.is_some() {
             let all = [STREAM_ROUTER, STREAM_PREDICTION, STREAM_CORRECTION, LAUREL_DOWN, LAUREL_UP];
             groups.extend(all.map(group));
@@ -347,10 +351,13 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = (Stage, usize)
     };
     let vectors = weights.filter(move |(weight, shape)| {
         let gate = matches!(weight.part, Part::Layer(_, LayerPart::SharedRouter));
-        use LayerPart::{CurveLinear, CurveNegative, CurvePositive, Gemma};
+        use LayerPart::{CurveLinear, CurveNegative, CurvePositive, Gemma, HalfFactor};
+        let Part::Layer(_, of_layer) = weight.part else {
+            return shape.len() == 1 && !is_table(weight);
+        };
         let factor = matches!(
-            weight.part,
-            Part::Layer(_, Gemma(GemmaPart::OutputScale) | CurvePositive | CurveNegative | CurveLinear)
+            of_layer,
+            Gemma(GemmaPart::OutputScale) | HalfFactor(_) | CurvePositive | CurveNegative | CurveLinear
         );
         (shape.len() == 1 && !is_table(weight) && !is_joined(weight) && !factor) || gate
     });

@@ -8,9 +8,17 @@ use crate::{
     media::{MediaSpan, salt_of_block},
 };
 
-/// What the first block has before it: prefixes that have another are never shared, though their tokens are equal.
-pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8]) -> BlockHash {
+/// What the first block has before it: prefixes that have another are never shared, though their tokens are equal. Of pictures that are
+/// remembered even the tokens before them see something.
+pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8], media: &[MediaSpan]) -> BlockHash {
     let adapter = adapter.map_or(&b""[..], |adapter| &adapter.digest);
+    let pictures: Vec<u8> =
+        media.iter().filter(|span| span.is_remembered()).flat_map(|span| span.digest).collect();
+    if !pictures.is_empty() {
+        let lengths =
+            [adapter.len(), cache_salt.len(), pictures.len()].map(|length| (length as u64).to_le_bytes());
+        return BlockHash::root(&[lengths.concat().as_slice(), adapter, cache_salt, &pictures].concat());
+    }
     match cache_salt {
         [] => BlockHash::root(adapter),
         // Either has a length of its own: what is the adapter's cannot be the salt's.

@@ -41,7 +41,7 @@ fn completions_that_wait_share_what_they_were_given() {
     let tokens: Vec<u32> = (0..1000).chain([278; 8]).collect();
     assert_eq!(
         *sequences[0].hashes,
-        full_block_hashes(&tokens, &[], root(None, &[])),
+        full_block_hashes(&tokens, &[], root(None, &[], &[])),
         "names do not depend on how the tokens came"
     );
 }

@@ -168,6 +168,10 @@ pub struct AttentionSpec {
     pub values_are_keys: bool,
     /// The layer before this one whose keys and values it attends to, having none of its own (Gemma 3n).
     pub shares: Option<usize>,
+    /// Keys and values are of what a sequence remembers, of which each row sees its part: it has none of its own (Llama 3.2 Vision).
+    pub memory: bool,
+    /// What each half of the layer gives is multiplied by the hyperbolic tangent of a number (Llama 3.2 Vision).
+    pub gated_halves: bool,
     /// Added to the mean of the squares of latents and of what their queries are made of, where it is not what the other norms add.
     pub latent_eps: Option<f32>,
 }
@@ -326,13 +330,20 @@ impl AttentionSpec {
             values_normed: false,
             values_are_keys: false,
             shares: None,
+            memory: false,
+            gated_halves: false,
             latent_eps: None,
         }
     }
 
-    /// Columns of what the first product gives: queries alone where keys and values are another layer's.
+    /// Rows are of queries alone, because keys and values are another layer's, or remembered.
+    pub(crate) fn queries_alone(&self) -> bool {
+        self.shares.is_some() || self.memory
+    }
+
+    /// Columns of what the first product gives: queries alone where keys and values are made elsewhere.
     pub(crate) fn first_width(&self) -> usize {
-        if self.shares.is_some() { self.projection.q_width() } else { self.projection.first_width() }
+        if self.queries_alone() { self.projection.q_width() } else { self.projection.first_width() }
     }
 
     /// What a cache keeps of each token.

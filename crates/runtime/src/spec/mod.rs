@@ -3,6 +3,7 @@
 //! `crate::encoder`'s families; a setting that cannot be expressed, or run, is a load error.
 
 mod config;
+mod crossing;
 mod dense;
 mod dense_absolute;
 mod dense_gguf;
@@ -34,6 +35,7 @@ mod weights;
 use std::ops::Range;
 
 pub use config::Config;
+pub(crate) use crossing::ROWS_OF_IMAGES;
 pub(crate) use dense_gguf::LONG_FACTORS;
 pub use distance::{Alibi, Buckets, Disentangled, Distance};
 pub(crate) use distance::{behind_table, learned_table};
@@ -97,6 +99,8 @@ pub struct TransformerSpec {
     pub deep_layers: usize,
     /// Factors on rows of layers' matrices that those of files are yet to be multiplied with (Falcon-H1).
     pub row_factors: Vec<RowFactor>,
+    /// Rows of each picture that a sequence remembers, for the layers that read those (Llama 3.2 Vision). 0 where none do.
+    pub picture_rows: usize,
     /// Rows that are computed in one step at most, because they see each other: a picture's (Gemma 3). 0 where none do.
     pub together: usize,
     /// What makes numbers for the tokens of the vocabulary.
@@ -251,6 +255,7 @@ impl TransformerSpec {
             streams: None,
             deep_layers: 0,
             row_factors: Vec::new(),
+            picture_rows: 0,
             together: 0,
             head: HeadSpec::None,
             context_tokens_max: context_tokens_max as u32,
@@ -317,14 +322,23 @@ impl TransformerSpec {
 
     /// What the cache of each layer that has one keeps of a token.
     pub fn kv_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
-        let own = self.layers.iter().filter(|layer| layer.attention.shares.is_none());
+        let own = self.layers.iter().filter(|layer| !layer.attention.queries_alone());
         own.map(|layer| layer.attention.kv_layout())
     }
 
-    /// Which of [`TransformerSpec::kv_layouts`] a layer attends to.
+    /// What is remembered of a row, for each layer that reads it.
+    pub fn memory_layouts(&self) -> impl Iterator<Item = KvLayout> + '_ {
+        let reads = self.layers.iter().filter(|layer| layer.attention.memory);
+        reads.map(|layer| layer.attention.kv_layout())
+    }
+
+    /// Which of [`TransformerSpec::kv_layouts`] a layer attends to, or of [`TransformerSpec::memory_layouts`].
     pub(crate) fn cache_of(&self, layer: usize) -> usize {
+        if self.layers[layer].attention.memory {
+            return self.layers[..layer].iter().filter(|layer| layer.attention.memory).count();
+        }
         let own = self.layers[layer].attention.shares.unwrap_or(layer);
-        self.layers[..own].iter().filter(|layer| layer.attention.shares.is_none()).count()
+        self.layers[..own].iter().filter(|layer| !layer.attention.queries_alone()).count()
     }
 
     /// How two devices may share it, so many layers of it on the first. What comes before the layers is there too, but for a model
@@ -333,6 +347,9 @@ impl TransformerSpec {
     /// # Errors
     /// Why it cannot be cut there: layers attend to others' keys and values, which are on one device.
     pub fn cut(&self, layers: usize) -> Result<Cut, String> {
+        if self.picture_rows > 0 {
+            return Err("what it remembers of pictures is on one device".to_owned());
+        }
         let shares = |layer: usize| self.layers[layer].attention.shares;
         let torn = (layers..self.layers.len()).find(|&layer| shares(layer).is_some_and(|of| of < layers));
         if let Some(layer) = torn {

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::Config;
+use super::crossing::{PASSED_BY, cut_off, layers_of_images};
 use crate::audio;
 use crate::error::LoadError;
 use crate::tensor::Tensor;
@@ -384,8 +385,10 @@ pub(crate) struct Multimodal {
     pub(crate) text_type: String,
     /// What its settings say of the head: that it is the embedding, that it is not, or neither.
     tied: Option<bool>,
-    /// Layers that attend to images, ascending. A text passes them by, and they are not among its layers.
-    skipped: Vec<usize>,
+    /// Layers that attend to images, ascending.
+    pub(super) crossing: Vec<usize>,
+    /// Nobody shows it any, so that a text passes those layers by, and they are not among its layers.
+    pub(super) passes_by: bool,
 }
 
 /// The names of model types whose text is run.
@@ -447,8 +450,8 @@ impl Multimodal {
         };
         complete(&mut settings, &text_type);
         settings.remove("tie_word_embeddings");
-        let skipped = match text_type.as_str() {
-            "mllama_text_model" => pass_by_images(config, &mut settings)?,
+        let crossing = match text_type.as_str() {
+            "mllama_text_model" => layers_of_images(config, &mut settings)?,
             _ => Vec::new(),
         };
         for key in ["rope_scaling", "rope_parameters"] {
@@ -457,7 +460,7 @@ impl Multimodal {
             }
         }
         config.settings = settings;
-        Ok(Some(Multimodal { wrapper, text_type, tied, skipped }))
+        Ok(Some(Multimodal { wrapper, text_type, tied, crossing, passes_by: false }))
     }
 
     /// What it was made to read and this build does not.
@@ -484,66 +487,27 @@ impl Multimodal {
         tensors.extract_if(.., is_other).collect()
     }
 
-    /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head is the embedding.
-    pub(crate) fn unwrap(&self, tensors: &mut Vec<Tensor>, config: &mut Config) {
+    /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head is the embedding. Gives the rows
+    /// of the embedding that are not the vocabulary's, where there are some that stand for images.
+    pub(crate) fn unwrap(&self, tensors: &mut Vec<Tensor>, config: &mut Config) -> Option<Tensor> {
         let vocab = config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
+        let mut behind = None;
         for tensor in tensors.iter_mut() {
             let found =
                 PREFIXES.iter().find_map(|(start, own)| Some((tensor.name.strip_prefix(start)?, own)));
             if let Some((rest, own)) = found {
                 tensor.name = format!("{own}{rest}");
             }
-            if !self.skipped.is_empty() {
-                self.renumber(tensor, vocab);
+            if !self.crossing.is_empty() {
+                self.renumber(tensor);
+                behind = behind.or(cut_off(tensor, vocab));
             }
         }
         tensors.retain(|tensor| !tensor.name.starts_with(PASSED_BY));
         let has_head = tensors.iter().any(|tensor| tensor.name == "lm_head.weight");
         config.set("tie_word_embeddings", (!has_head && self.tied != Some(false)).into());
+        behind
     }
-}
-
-/// Before the names of layers that a text passes by.
-const PASSED_BY: &str = "passed by: ";
-
-impl Multimodal {
-    /// Gives a layer's tensor the number that it has without the layers that are passed by. Rows of the embedding behind the
-    /// vocabulary are of images.
-    fn renumber(&self, tensor: &mut Tensor, vocab: usize) {
-        const LAYERS: &str = "model.layers.";
-        if tensor.name == "model.embed_tokens.weight" && tensor.shape.len() == 2 && tensor.shape[0] > vocab {
-            *tensor = tensor.rows(0..vocab);
-        }
-        let Some(rest) = tensor.name.strip_prefix(LAYERS) else { return };
-        let Some((number, own)) = rest.split_once('.') else { return };
-        let Ok(layer) = number.parse::<usize>() else { return };
-        tensor.name = match self.skipped.binary_search(&layer) {
-            Ok(_) => format!("{PASSED_BY}{}", tensor.name),
-            Err(before) => format!("{LAYERS}{}.{own}", layer - before),
-        };
-    }
-}
-
-/// Takes the layers that attend to images alone out of the settings of a text, and gives their numbers.
-fn pass_by_images(config: &Config, settings: &mut Map<String, Value>) -> Result<Vec<usize>, LoadError> {
-    const LIST: &str = "cross_attention_layers";
-    let layers = settings.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
-    let mut skipped: Vec<usize> = match settings.remove(LIST) {
-        None | Some(Value::Null) => vec![3, 8, 13, 18, 23, 28, 33, 38],
-        Some(Value::Array(list)) => {
-            let number = |value: &Value| value.as_u64().and_then(|layer| usize::try_from(layer).ok());
-            let numbers = list.iter().map(number).collect::<Option<Vec<usize>>>();
-            numbers.ok_or_else(|| config.corrupt(LIST, "expected a list of layers"))?
-        }
-        Some(other) => return Err(config.corrupt(LIST, format!("expected a list of layers, found {other}"))),
-    };
-    skipped.sort_unstable();
-    skipped.dedup();
-    if skipped.len() >= layers || skipped.last().is_some_and(|&last| last >= layers) {
-        return Err(config.corrupt(LIST, format!("{skipped:?} of {layers} layers")));
-    }
-    settings.insert("num_hidden_layers".to_owned(), (layers - skipped.len()).into());
-    Ok(skipped)
 }
 
 /// Puts in what the class of the text takes for granted.

@@ -531,7 +531,6 @@ impl Names {
         }
     }
 
-    /// Within a layer.
     fn layer_name(&self, part: LayerPart, bias: bool) -> String {
         let of_expert = |pattern: &str, expert: usize| match pattern {
             "" => format!("{}[{expert}]", self.stack(part)),
@@ -584,6 +583,7 @@ impl Names {
             LayerPart::Gate => self.gate,
             LayerPart::Up => self.up,
             LayerPart::Down => self.down,
+            LayerPart::HalfFactor(half) => return format!("half_factor.{half}"),
             LayerPart::CurvePositive => return format!("{}alpha_p", self.curve),
             LayerPart::CurveNegative => return format!("{}alpha_n", self.curve),
             LayerPart::CurveLinear => return format!("{}beta", self.curve),

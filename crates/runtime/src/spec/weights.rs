@@ -116,6 +116,8 @@ pub enum LayerPart {
     Up,
     /// (hidden, ffn)
     Down,
+    /// (1), before its hyperbolic tangent: the factor on what the layer's first half gives, or its second.
+    HalfFactor(usize),
     /// (1), before its softplus: what squares count for in an MLP's xIELU.
     CurvePositive,
     /// (1), before its softplus: what exponentials count for, beside the next.
@@ -298,6 +300,9 @@ impl TransformerSpec {
                     list.matrix(part(LayerPart::LatentUp), up, latent.rank, false);
                 }
             }
+        }
+        for half in (0..2).filter(|_| attention.gated_halves) {
+            list.vector(part(LayerPart::HalfFactor(half)), 1, false);
         }
         match attention.qk_norm {
             QkNorm::None | QkNorm::Unit => {}

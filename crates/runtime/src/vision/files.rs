@@ -7,10 +7,11 @@ use hanzo_engine_kernels::DType;
 use hanzo_engine_media::Processor;
 
 use super::layout::Layout;
+use super::mosaic::MosaicFiles;
 use super::perceiver::PerceiverFiles;
 use super::pooled::PooledFiles;
 use super::spec::{COLORS, Family, Given, TowerSpec};
-use super::{gemma3, idefics3, llava, pixtral, qwen};
+use super::{gemma3, idefics3, llava, mllama, pixtral, qwen};
 use crate::error::LoadError;
 use crate::limits::{EXTRA_LOGIT_ROWS, LAYERS_MAX};
 use crate::load::{Found, Tensors, huggingface::read_config};
@@ -34,6 +35,7 @@ pub struct TowerFiles {
     /// What makes rows of squares; none where a vector is made, or a perceiver makes them.
     pub(super) joiner: Option<JoinerFiles>,
     pub(super) perceiver: Option<PerceiverFiles>,
+    pub(super) mosaic: Option<MosaicFiles>,
     pub(super) pooled: Option<PooledFiles>,
     pub(super) deep: Vec<JoinerFiles>,
 }
@@ -72,6 +74,14 @@ fn processor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
 }
 
 impl TowerFiles {
+    /// Whether a directory says how pictures are prepared.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub(crate) fn are_said(directory: &Path) -> Result<bool, LoadError> {
+        Ok(processor_config(directory)?.is_some())
+    }
+
     /// Opens the tower of a model whose `config.json` and tensors beside the text's these are. None where the directory says
     /// nothing of how pictures are prepared: the model is one of text then.
     ///
@@ -167,7 +177,11 @@ impl TowerFiles {
             Family::Qwen => (qwen::names(&spec), "visual.patch_embed.proj"),
             Family::Gemma3 | Family::Llava => (&gemma3::NAMES, "vision_tower.embeddings.patch_embedding"),
             Family::Pixtral => (&pixtral::NAMES, "vision_tower.patch_conv"),
+            Family::Mllama => (&mllama::NAMES, "vision_model.patch_embedding"),
         };
+        if let Some(mosaic) = &spec.mosaic {
+            mllama::name_layers(&mut tensors, mosaic.local);
+        }
         tensors.push(no_tokens(names, hidden));
         let mut found = Found::new(name, names, tensors)?;
         let weight = format!("{stem}.weight");
@@ -237,6 +251,8 @@ impl TowerFiles {
         };
         let perceiver = spec.perceiver.as_ref();
         let perceiver = perceiver.map(|own| PerceiverFiles::take(&mut found, &spec, own)).transpose()?;
+        let mosaic = spec.mosaic.as_ref();
+        let mosaic = mosaic.map(|own| MosaicFiles::take(&mut found, &spec, own)).transpose()?;
         let pooled = spec.pooled.map(|pooled| PooledFiles::take(&mut found, &spec, pooled)).transpose()?;
         let deep = (0..spec.deep.len()).map(|index| joiner_of(&mut found, &spec, index));
         let deep = deep.collect::<Result<Vec<_>, _>>()?;
@@ -261,6 +277,7 @@ impl TowerFiles {
             line_end,
             joiner,
             perceiver,
+            mosaic,
             pooled,
             deep,
         })
@@ -273,7 +290,8 @@ impl TowerFiles {
         let first = [&self.patch].into_iter().chain(&self.patch_bias).chain(&self.learned);
         let first = first.chain(&self.given_norm).chain(&self.line_end);
         let perceiver = self.perceiver.iter().flat_map(PerceiverFiles::all);
-        first.chain(joiners.flat_map(JoinerFiles::all)).chain(pooled).chain(perceiver)
+        let mosaic = self.mosaic.iter().flat_map(MosaicFiles::all);
+        first.chain(joiners.flat_map(JoinerFiles::all)).chain(pooled).chain(perceiver).chain(mosaic)
     }
 
     /// Refuses steps in which a picture whose rows see each other has no place beside what else runs.
@@ -324,6 +342,11 @@ fn joiner(found: &mut Found<'_>, spec: &TowerSpec, deep: Option<usize>) -> Resul
         Family::Gemma3 => {
             let name = "multi_modal_projector.mm_input_projection_weight";
             return Ok(plain(turned(&found.take(name, &[square, text])?)?));
+        }
+        Family::Mllama => {
+            let down = found.take("multi_modal_projector.weight", &[text, square])?;
+            let down_bias = Some(found.take("multi_modal_projector.bias", &[text])?);
+            return Ok(JoinerFiles { norm: None, merge: None, up: None, down, down_bias });
         }
         Family::Llava | Family::Pixtral => {
             const AT: &str = "multi_modal_projector";

@@ -263,6 +263,7 @@ impl<B: EncoderOps> Perceiver<B> {
                 heads: self.spec.heads,
                 scale: 1.0 / (self.spec.heads.head_dim as f32).sqrt(),
                 reach: None,
+                padding: 0,
                 bias: PositionBias::None,
             };
             backend.self_attention(qkv, &params, attended);

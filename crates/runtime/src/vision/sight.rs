@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use super::spec::{Family, PerceiverSpec};
 use super::{TowerFiles, TowerSpec, gemma3, pixtral};
 use crate::error::{LoadError, RequestError};
+use crate::limits::PICTURES_REMEMBERED;
 use crate::media::{LineEnds, MediaSpan};
 use crate::template::Rendered;
 use crate::tokenizer::Tokenizer;
@@ -52,7 +53,7 @@ impl Sight {
             Family::Idefics3 => &[FAKE, GLOBAL],
             Family::Gemma3 => &gemma3::MARKS,
             Family::Pixtral => &pixtral::LINE_ENDS,
-            Family::Qwen | Family::Llava | Family::Dual => &[],
+            Family::Qwen | Family::Llava | Family::Mllama | Family::Dual => &[],
         };
         for token in marks {
             if tokenizer.token_id(token).is_none_or(|id| !tokenizer.is_special(id)) {
@@ -79,7 +80,7 @@ impl Sight {
                 Family::Pixtral => {
                     pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
                 }
-                _ => [image_token; 2],
+                _ => [files.spec.stand_in.unwrap_or(image_token); 2],
             },
         })
     }
@@ -87,6 +88,12 @@ impl Sight {
     /// Numbers of a row that a frame becomes.
     pub(crate) fn row_width(&self) -> usize {
         self.spec.row_width()
+    }
+
+    /// What stands in prompts for a picture's row that is given, where what a template writes is no token of the vocabulary.
+    #[cfg(test)]
+    pub(super) fn stand_in(&self) -> Option<u32> {
+        self.spec.stand_in
     }
 
     /// Whether a span is a frame of the model's tower.
@@ -104,11 +111,13 @@ impl Sight {
             LineEnds::Last | LineEnds::Each => self.spec.lines,
         };
         let middle = self.spec.perceiver.as_ref().map_or(middle, whole);
+        let middle = if self.spec.mosaic.is_some() { span.grid == [1, 1] } else { middle };
         let tokens = span.ends.tokens(span.grid.map(|side| side as usize));
         let grid = self.spec.grid(sides).filter(|_| middle && ends && tokens == span.tokens);
         grid.is_some_and(|grid| self.spec.frame_bytes(grid) == span.pixels.len())
             && span.in_plane == self.spec.axes.is_some()
             && span.mutual == self.spec.mutual
+            && span.remembered == self.spec.remembered(span.whole)
     }
 
     /// Rows that a picture has in a prompt, and tokens between them.
@@ -131,6 +140,9 @@ impl Sight {
         let whole = [frame.height / side, frame.width / side];
         if let Some(perceiver) = &self.spec.perceiver {
             return ([1, perceiver.latents as u32], whole, LineEnds::None);
+        }
+        if self.spec.mosaic.is_some() {
+            return ([1, 1], whole, LineEnds::None);
         }
         let on_canvas = self.spec.lines && index > 0;
         let ends = match self.spec.family {
@@ -192,6 +204,12 @@ impl Sight {
             let reason = format!("the chat template has places for {places} pictures, and there are {count}");
             return Err(RequestError::invalid("chat.messages", reason));
         }
+        if self.spec.mosaic.is_some() && count > PICTURES_REMEMBERED {
+            let reason = format!(
+                "a prompt of this model has {PICTURES_REMEMBERED} pictures at most, and this one {count}"
+            );
+            return Err(RequestError::invalid("chat.messages", reason));
+        }
         let (mut all, mut spans) = (Vec::with_capacity(tokens.len()), Vec::new());
         let mut pictures = pictures.into_iter();
         for &token in tokens {
@@ -244,7 +262,7 @@ impl Sight {
             let end = span.first + span.tokens;
             tokens.extend((span.first..end).map(|token| match span.is_token(token) {
                 true => self.line_ends[usize::from(token + 1 == end)],
-                false => self.spec.image_token,
+                false => self.spec.stand_in.unwrap_or(self.spec.image_token),
             }));
             spans.push(span);
         }
@@ -263,6 +281,7 @@ impl Sight {
             hash.update(side.to_le_bytes());
         }
         hash.update([ends as u8]);
+        let remembered = self.spec.remembered(whole);
         // Frames of one size have pixels beyond their last patch where patches do not divide it.
         let pixels = self.cropped(frame, whole.map(|rows| rows * side));
         MediaSpan {
@@ -276,6 +295,7 @@ impl Sight {
             ends,
             in_plane: self.spec.axes.is_some(),
             mutual: self.spec.mutual,
+            remembered,
         }
     }
 

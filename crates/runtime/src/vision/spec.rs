@@ -4,7 +4,8 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeAxes};
 
 use super::layout::Grid;
-use super::{dual, gemma3, idefics2, idefics3, llava, pixtral, qwen};
+use super::mosaic::MosaicSpec;
+use super::{dual, gemma3, idefics2, idefics3, llava, mllama, pixtral, qwen};
 use crate::encoder::HeadActivation;
 use crate::error::LoadError;
 use crate::limits::PATCHES_MAX;
@@ -25,6 +26,8 @@ pub(crate) enum Family {
     Llava,
     /// Pixtral and Mistral 3: lines of rows, with a token at the end of each.
     Pixtral,
+    /// Llama 3.2 Vision: a token whose row is given, and what is remembered of it.
+    Mllama,
     /// CLIP and SigLIP: a vector, and in no prompt.
     Dual,
 }
@@ -129,6 +132,8 @@ pub struct TowerSpec {
     pub(crate) pooled: Option<Pooling>,
     /// What makes rows, where no square of patches becomes one.
     pub(crate) perceiver: Option<PerceiverSpec>,
+    /// What makes rows that are remembered, of tiles that see each other.
+    pub(crate) mosaic: Option<MosaicSpec>,
     /// A learned row ends the lines of frames of several squares, and what stands for a frame alone.
     pub(crate) lines: bool,
     /// Rows of a picture see each other in the text model.
@@ -139,8 +144,10 @@ pub struct TowerSpec {
     pub(crate) axes: Option<RopeAxes>,
     /// Elements of a row that the text model reads, or of a vector.
     pub(crate) text_hidden: usize,
-    /// What a prompt has in a picture's place.
+    /// What a template writes in a picture's place, and a prompt has there, unless
     pub(crate) image_token: u32,
+    /// this stands there instead.
+    pub(crate) stand_in: Option<u32>,
 }
 
 /// Colours of a pixel.
@@ -148,8 +155,10 @@ pub(super) const COLORS: usize = 3;
 
 /// Whether a model is of a family whose pictures are read.
 pub(crate) fn knows(model_type: &str) -> bool {
-    matches!(model_type, "idefics2" | "idefics3" | "smolvlm" | "gemma3" | "llava" | "llava_next" | "mistral3")
-        || qwen::knows(model_type)
+    matches!(
+        model_type,
+        "idefics2" | "idefics3" | "smolvlm" | "gemma3" | "llava" | "llava_next" | "mistral3" | "mllama"
+    ) || qwen::knows(model_type)
 }
 
 impl TowerSpec {
@@ -171,12 +180,14 @@ impl TowerSpec {
             reads: Reads::default(),
             pooled: None,
             perceiver: None,
+            mosaic: None,
             lines: false,
             mutual: false,
             deep: Vec::new(),
             axes: None,
             text_hidden,
             image_token: 0,
+            stand_in: None,
         }
     }
 
@@ -191,6 +202,7 @@ impl TowerSpec {
         let side = frame.map(|frame| frame as usize);
         match (model_type.as_str(), side) {
             ("llava" | "llava_next", _) => llava::spec(config, (side, squares as usize), text_hidden),
+            ("mllama", Some(side)) => mllama::spec(config, (side, squares as usize), text_hidden),
             (of, None) if qwen::knows(of) => qwen::spec(config, of, (text_hidden, text_pairs)),
             ("idefics2", None) => idefics2::spec(config, text_hidden),
             ("mistral3", None) => pixtral::spec(config, text_hidden),
@@ -248,6 +260,9 @@ impl TowerSpec {
 
     /// Rows of the layers for so many patches.
     pub(super) fn layer_rows(&self, patches: usize) -> usize {
+        if let Some(rows) = self.mosaic_rows() {
+            return rows;
+        }
         if self.first { patches + patches.div_ceil(self.one_square().count()) } else { patches }
     }
 
@@ -264,6 +279,9 @@ impl TowerSpec {
 
     /// Numbers of what is made of a square of patches first: of all of them, or of their mean.
     pub(super) fn square_width(&self) -> usize {
+        if let Some(mosaic) = &self.mosaic {
+            return self.layers.hidden * (1 + mosaic.between.len());
+        }
         if self.reads.mean { self.layers.hidden } else { self.layers.hidden * self.square_patches() }
     }
 
@@ -272,9 +290,15 @@ impl TowerSpec {
         if self.reads.merged { self.layers.hidden } else { self.square_width() }
     }
 
-    /// Numbers of a row that are given, what is added in the text model's first layers behind those of its embedding.
+    /// Numbers of a row that are given, what is added in the text model's first layers behind those of its embedding, or rows that
+    /// are remembered.
     pub(crate) fn row_width(&self) -> usize {
-        self.text_hidden * (1 + self.deep.len())
+        self.text_hidden * (1 + self.deep.len() + self.picture_rows())
+    }
+
+    /// Rows that are remembered of a picture.
+    pub(crate) fn picture_rows(&self) -> usize {
+        self.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles * self.tile_rows())
     }
 
     /// Has a text model take what this tower gives it: positions by row and column, and rows for its first layers.
@@ -283,6 +307,7 @@ impl TowerSpec {
             rope.axes = self.axes.map(|axes| AxesSpec { axes, anew: false });
         }
         text.deep_layers = self.deep.len();
+        text.picture_rows = self.picture_rows();
         text.together = if self.mutual { self.patches_max / self.square_patches() } else { 0 };
     }
 

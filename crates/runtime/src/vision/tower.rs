@@ -8,6 +8,7 @@ use hanzo_engine_kernels::{
 
 use super::files::JoinerFiles;
 use super::layout::{Grid, Layout};
+use super::mosaic::{Mosaic, MosaicFiles, MosaicWay};
 use super::perceiver::{self, Perceiver, PerceiverFiles};
 use super::pooled::{Pooled, PooledFiles};
 use super::spec::{COLORS, Given, Learned};
@@ -45,41 +46,43 @@ pub trait Towers: Send {
 
 /// A tower's weights on a backend of its own, and what it takes to run them.
 pub struct Tower<B: EncoderOps> {
-    backend: B,
-    network: Network<B>,
-    spec: TowerSpec,
-    scale: [[f32; 256]; COLORS],
-    patch: B::Matrix,                // (hidden, patch_width)
-    patch_bias: Option<B::Vector>,   // (hidden)
-    learned: Vec<f32>,               // (side * side, hidden), or none
-    given_norm: Vec<f32>,            // (hidden), or none
-    line_end: Vec<f32>,              // (text_hidden), or none
-    joiner: Option<Joiner<B>>,       // where it makes rows of squares
-    perceiver: Option<Perceiver<B>>, // where that makes them
-    pooled: Option<Pooled>,          // where it makes a vector
+    pub(super) backend: B,
+    pub(super) network: Network<B>,
+    pub(super) spec: TowerSpec,
+    pub(super) scale: [[f32; 256]; COLORS],
+    pub(super) patch: B::Matrix,          // (hidden, patch_width)
+    patch_bias: Option<B::Vector>,        // (hidden)
+    learned: Vec<f32>,                    // (side * side, hidden), or none
+    given_norm: Vec<f32>,                 // (hidden), or none
+    line_end: Vec<f32>,                   // (text_hidden), or none
+    pub(super) joiner: Option<Joiner<B>>, // where it makes rows of squares
+    perceiver: Option<Perceiver<B>>,      // where that makes them
+    pooled: Option<Pooled>,               // where it makes a vector
+    pub(super) mosaic: Option<Mosaic>,    // where it makes rows of tiles
     deep: Vec<Joiner<B>>,
-    buffers: Buffers<B>,
+    pub(super) buffers: Buffers<B>,
     kept_bytes: usize,
     way: Way,
+    pub(super) mosaic_way: MosaicWay,
 }
 
 /// What makes rows of squares of patches.
-struct Joiner<B: EncoderOps> {
+pub(super) struct Joiner<B: EncoderOps> {
     norm: Option<[B::Vector; 2]>,               // (square)
     merge: Option<B::Matrix>,                   // (hidden, square)
     up: Option<(B::Matrix, Option<B::Vector>)>, // (inner, square or hidden), (inner)
-    down: B::Matrix,                            // (text_hidden, inner or square)
-    down_bias: Option<B::Vector>,               // (text_hidden)
+    pub(super) down: B::Matrix,                 // (text_hidden, inner or square)
+    pub(super) down_bias: Option<B::Vector>,    // (text_hidden)
 }
 
 /// For the largest frame.
-struct Buffers<B: EncoderOps> {
-    pixels: B::Buffer,         // (patches, patch_width)
-    squares: B::Buffer,        // (rows, square)
-    normed: Option<B::Buffer>, // (rows, square)
-    merged: Option<B::Buffer>, // (rows, hidden)
-    inner: Option<B::Buffer>,  // (rows, inner)
-    given: B::Buffer,          // (rows, text_hidden)
+pub(super) struct Buffers<B: EncoderOps> {
+    pub(super) pixels: B::Buffer,  // (patches, patch_width)
+    pub(super) squares: B::Buffer, // (rows, square)
+    normed: Option<B::Buffer>,     // (rows, square)
+    merged: Option<B::Buffer>,     // (rows, hidden)
+    inner: Option<B::Buffer>,      // (rows, inner)
+    pub(super) given: B::Buffer,   // (rows, text_hidden)
 }
 
 /// The frame under way.
@@ -186,7 +189,7 @@ impl<B: EncoderOps> Tower<B> {
         let pooled = files.pooled.iter().flat_map(PooledFiles::all);
         let own = files.perceiver.iter().flat_map(PerceiverFiles::held);
         let held = files.learned.iter().chain(&files.given_norm).chain(&files.line_end);
-        let held = held.chain(pooled).chain(own);
+        let held = held.chain(pooled).chain(own).chain(files.mosaic.iter().flat_map(MosaicFiles::held));
         let learned: usize = held.map(|table| table.elements() * size_of::<f32>()).sum();
         let rows = rows_behind(spec, patches);
         let widths = row_widths(spec).into_iter().flatten();
@@ -251,6 +254,8 @@ impl<B: EncoderOps> Tower<B> {
             line_end: held(&files.line_end)?,
             kept_bytes: kept_bytes(&spec, rows),
             way: Way::default(),
+            mosaic_way: MosaicWay::default(),
+            mosaic: files.mosaic.as_ref().map(Mosaic::load).transpose()?,
             patch,
             patch_bias,
             joiner,
@@ -390,6 +395,8 @@ fn rows_behind(spec: &TowerSpec, patches: usize) -> usize {
     match &spec.perceiver {
         Some(perceiver) => perceiver.latents,
         None if spec.pooled.is_some() => 1,
+        // Those of one tile after the other.
+        None if spec.mosaic.is_some() => spec.tile_rows(),
         None => patches / spec.square_patches(),
     }
 }
@@ -399,6 +406,7 @@ fn kept_bytes(spec: &TowerSpec, rows: usize) -> usize {
     if spec.pooled.is_some() {
         return PICTURE_VECTORS_BYTES;
     }
+    let rows = if spec.mosaic.is_some() { 1 } else { rows };
     PICTURE_ROWS_BYTES.max(2 * rows * spec.row_width() * size_of::<f32>())
 }
 
@@ -435,6 +443,9 @@ impl<B: EncoderOps> Towers for Tower<B> {
     }
 
     fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError> {
+        if self.mosaic.is_some() {
+            return self.begin_mosaic(span);
+        }
         let [whole, wanted] = [span.whole, span.grid].map(|sides| sides.map(|side| side as usize));
         let (frame, grid) = (&span.pixels, Grid { rows: whole[0], cols: whole[1] });
         assert_eq!(frame.len(), self.spec.frame_bytes(grid), "a frame with as many pixels as its rows have");
@@ -463,6 +474,9 @@ impl<B: EncoderOps> Towers for Tower<B> {
     }
 
     fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
+        if self.mosaic.is_some() {
+            return self.advance_mosaic(layers);
+        }
         let end = self.layers().min(self.way.done + layers);
         for index in self.way.done..end {
             let sees_window = |windows: &super::spec::Windows| !windows.whole.contains(&index);
@@ -478,6 +492,7 @@ impl<B: EncoderOps> Towers for Tower<B> {
                     heads: attention.shape,
                     scale: attention.spec.scale,
                     reach: None,
+                    padding: 0,
                     bias: PositionBias::None,
                 };
                 backend.self_attention(qkv, &params, attended);

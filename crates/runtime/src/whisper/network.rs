@@ -322,6 +322,7 @@ impl<B: EncoderOps> Whisper<B> {
                 heads,
                 scale: (heads.head_dim as f32).sqrt().recip(),
                 reach: None,
+                padding: 0,
                 bias: PositionBias::None,
             };
             self.backend.self_attention(&self.wide, &params, &mut self.branch);

@@ -178,7 +178,7 @@ impl Compute {
         batch_of(&mut batch, qkv.rows);
         self.backend.begin(&batch)?;
         let written = self.backend.write_rows(&mut x, 0, &qkv.data);
-        let params = SelfAttentionParams { heads, scale, reach: None, bias: PositionBias::None };
+        let params = SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None };
         self.backend.self_attention(&x, &params, &mut y);
         self.backend.end().and(written)?;
         let mut out = Signal::zeros(qkv.rows, width);

@@ -43,6 +43,7 @@ impl EncoderOps for CpuBackend {
             shape: params.heads,
             scale: params.scale,
             reach: params.reach,
+            padding: params.padding,
             bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
         };
         let scratch = &mut step.scratch.self_attention;

@@ -39,6 +39,11 @@ impl Faulty {
                 let batch = Batch { sees: Vec::new(), ..self.batch.clone() };
                 self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
             }
+            Fault::MemorySeenFromItsBeginning => {
+                let mut batch = self.batch.clone();
+                batch.memories.iter_mut().for_each(|memory| memory.first = 0);
+                self.with_batch(&batch, |inner| inner.attention(qkv, &changed, kv, layer, out));
+            }
             Fault::PicturesSeenToTheEnd => {
                 let mut batch = self.batch.clone();
                 let spans = if batch.sees.is_empty() { &[][..] } else { &batch.sequences[..] };

@@ -277,6 +277,7 @@ impl Faulty {
         match self.fault {
             Fault::ScaleIgnored => changed.scale = 1.0 / (head_dim as f32).sqrt(),
             Fault::ReachIgnored => changed.reach = None,
+            Fault::PaddingSeen => changed.padding = 0,
             Fault::ReachOneMore => changed.reach = params.reach.map(|reach| reach + 1),
             Fault::ReachOneLess => changed.reach = params.reach.map(|reach| reach.saturating_sub(1)),
             _ => {}

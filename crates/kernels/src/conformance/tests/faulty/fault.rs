@@ -136,6 +136,8 @@ pub(in super::super) enum Fault {
     WindowOneLess,
     ChunksSlide,
     MemorySeenCausally,
+    MemorySeenFromItsBeginning,
+    PaddingSeen,
     PicturesSeenCausally,
     PicturesSeenToTheEnd,
     SoftcapIgnored,

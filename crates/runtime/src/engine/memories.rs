@@ -1,0 +1,228 @@
+//! What prompts remember of their pictures, for layers that read that instead of the prompt (Llama 3.2 Vision): where keys and values of it
+//! lie, by the pictures' names. A job that has seen all its pictures waits for room, has them remembered some rows a step, and
+//! enters. What it holds is its own as long as one of its sequences is there, whether that runs or not; then it stays until the room is needed.
+
+use std::sync::Arc;
+
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvSpec};
+
+use super::{
+    Engine, EngineConfig,
+    pictures::{Ready, Work},
+};
+use crate::{
+    job::JobId,
+    limits::PICTURES_REMEMBERED,
+    media::{self, MediaSpan},
+    spec::TransformerSpec,
+};
+
+/// Blocks of what one prompt remembers.
+pub type Memory = Arc<[u32]>;
+
+/// All that is remembered, and the job that waits for it.
+pub(super) struct Memories {
+    free: Vec<u32>,
+    /// What there is, by the pictures' names, that which was used the longest ago first.
+    kept: Vec<(Vec<[u8; 32]>, Memory)>,
+    under_way: Option<UnderWay>,
+}
+
+struct UnderWay {
+    ready: Ready,
+    /// Where its pictures go, once there is room.
+    to: Option<To>,
+}
+
+struct To {
+    memory: Memory,
+    /// All of them, (rows, hidden).
+    rows: Vec<f32>,
+    /// How many are there.
+    done: usize,
+}
+
+fn is_unheld(memory: &Memory) -> bool {
+    Arc::strong_count(memory) == 1
+}
+
+/// The pictures of a prompt that are remembered, by name.
+fn names(spans: &[MediaSpan]) -> Vec<[u8; 32]> {
+    spans.iter().filter(|span| span.is_remembered()).map(|span| span.digest).collect()
+}
+
+/// The cache of what is remembered; none where nothing is.
+pub(super) fn kv_spec(spec: &TransformerSpec, config: &EngineConfig) -> Option<KvSpec> {
+    let rows = spec.picture_rows;
+    (rows > 0).then(|| KvSpec {
+        layers: spec.memory_layouts().collect(),
+        blocks: PICTURES_REMEMBERED * rows.div_ceil(BLOCK_TOKENS),
+        kv_type: config.kv_type,
+        resident: config.kv_resident,
+        ..KvSpec::default()
+    })
+}
+
+impl Memories {
+    pub(super) fn new(spec: &KvSpec) -> Memories {
+        Memories { free: (0..spec.blocks as u32).rev().collect(), kept: Vec::new(), under_way: None }
+    }
+
+    /// What is remembered under these names.
+    fn find(&mut self, names: &[[u8; 32]]) -> Option<Memory> {
+        let place = self.kept.iter().position(|(own, _)| own == names)?;
+        let found = self.kept.remove(place);
+        let memory = found.1.clone();
+        self.kept.push(found);
+        Some(memory)
+    }
+
+    /// Whether there is room for so many rows, or what nobody holds.
+    fn has_room(&self, rows: usize) -> bool {
+        let unheld = self.kept.iter().filter(|(_, memory)| is_unheld(memory));
+        let there: usize = unheld.map(|(_, memory)| memory.len()).sum();
+        rows.div_ceil(BLOCK_TOKENS) <= self.free.len() + there
+    }
+
+    /// Whether a job waits until others let go of theirs.
+    pub(super) fn waits_for_room(&self) -> bool {
+        let waits = self.under_way.as_ref().filter(|waits| waits.to.is_none());
+        waits.is_some_and(|waits| match &waits.ready.work {
+            Work::Answer(job) => !self.has_room(media::remembered(&job.media)),
+            Work::Embed(_) => false,
+        })
+    }
+
+    /// Blocks for so many rows, as soon as others let go of theirs.
+    fn take(&mut self, rows: usize) -> Option<Memory> {
+        let blocks = rows.div_ceil(BLOCK_TOKENS);
+        if !self.has_room(rows) {
+            return None;
+        }
+        while self.free.len() < blocks {
+            let oldest = self.kept.iter().position(|(_, memory)| is_unheld(memory))?;
+            self.free.extend(self.kept.remove(oldest).1.iter());
+        }
+        Some(self.free.split_off(self.free.len() - blocks).into())
+    }
+
+    /// Jobs that wait for it.
+    pub(super) fn count(&self) -> usize {
+        usize::from(self.under_way.is_some())
+    }
+
+    pub(super) fn cancel(&mut self, job: JobId) {
+        if let Some(UnderWay { to: Some(To { memory, .. }), .. }) =
+            self.under_way.take_if(|waits| waits.ready.work.id() == job)
+        {
+            self.free.extend(memory.iter());
+        }
+    }
+
+    pub(super) fn set_paused(&mut self, job: JobId, paused: bool) {
+        if let Some(waits) = self.under_way.as_mut().filter(|waits| waits.ready.work.id() == job) {
+            waits.ready.paused = paused;
+        }
+    }
+
+    /// Asserts that each block is free or somebody's, and nobody's twice.
+    pub(super) fn check(&self) {
+        let under_way = self.under_way.iter().filter_map(|waits| waits.to.as_ref());
+        let held = self.kept.iter().map(|(_, memory)| memory).chain(under_way.map(|to| &to.memory));
+        let mut all: Vec<u32> = held.flat_map(|memory| memory.iter()).chain(&self.free).copied().collect();
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(0..all.len() as u32), "blocks of what is remembered");
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Whether what is remembered keeps others from being seen, of which it then does a piece: so many rows, or all where nobody else
+    /// runs.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn remember(&mut self, alone: bool) -> Result<bool, KernelError> {
+        let Some(memories) = &mut self.memories else { return Ok(false) };
+        let Some(UnderWay { ready, to }) = &mut memories.under_way else { return Ok(false) };
+        let Work::Answer(job) = &ready.work else { unreachable!("only answers remember pictures") };
+        let (media, hidden) = (job.media.clone(), self.decoder.spec().hidden);
+        let Some(To { memory, rows, done }) = to else {
+            let taken = memories.take(media::remembered(&media));
+            if let Some(waits) = &mut memories.under_way {
+                waits.to = taken.map(|memory| To { memory, rows: media::memory_of(&media, hidden), done: 0 });
+            }
+            return Ok(true);
+        };
+        let all = rows.len() / hidden;
+        while *done < all {
+            let end = all.min(*done + self.step_rows);
+            self.decoder.remember(&mut self.backend, &rows[*done * hidden..end * hidden], (end, memory))?;
+            *done = end;
+            if !alone {
+                break;
+            }
+        }
+        if *done == all {
+            let memory = memory.clone();
+            memories.kept.push((names(&media), memory.clone()));
+            if let Some(UnderWay { ready, .. }) = memories.under_way.take() {
+                self.enter_seen(&ready, Some(&memory));
+            }
+        }
+        Ok(true)
+    }
+
+    /// A job has all its rows: it enters, or has its pictures remembered before.
+    pub(super) fn admit_seen(&mut self, ready: Ready) {
+        let media = match &ready.work {
+            Work::Answer(job) => job.media.clone(),
+            Work::Embed(_) => Arc::default(),
+        };
+        let names = names(&media);
+        match &mut self.memories {
+            Some(memories) if !names.is_empty() => match memories.find(&names) {
+                Some(memory) => self.enter_seen(&ready, Some(&memory)),
+                None => memories.under_way = Some(UnderWay { ready, to: None }),
+            },
+            _ => self.enter_seen(&ready, None),
+        }
+    }
+
+    fn enter_seen(&mut self, Ready { work, paused }: &Ready, memory: Option<&Memory>) {
+        match work {
+            Work::Answer(job) => self.enter(job, memory),
+            Work::Embed(job) => self.enter_inputs(job),
+        }
+        self.scheduler.hold(work.id(), *paused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_holds_goes_when_room_is_needed() {
+        let mut memories = Memories::new(&KvSpec { blocks: 4, ..KvSpec::default() });
+        let name = |of: u8| vec![[of; 32]];
+        let put = |memories: &mut Memories, of: u8, rows: usize| {
+            let memory = memories.take(rows)?;
+            memories.kept.push((name(of), memory.clone()));
+            memories.check();
+            Some(memory)
+        };
+        let one = put(&mut memories, 1, 17).unwrap();
+        let two = put(&mut memories, 2, 32).unwrap();
+        assert_eq!((one.len(), two.len()), (2, 2));
+        assert!(put(&mut memories, 3, 1).is_none(), "both are held");
+        drop(one);
+        assert!(memories.find(&name(1)).is_some(), "still there");
+        assert!(memories.find(&name(9)).is_none());
+        drop(two);
+        // The second was used the longest ago.
+        assert!(put(&mut memories, 3, 16).is_some());
+        assert!(memories.find(&name(2)).is_none() && memories.find(&name(1)).is_some());
+        assert!(put(&mut memories, 4, 65).is_none(), "more than there is");
+        memories.check();
+    }
+}

@@ -1,0 +1,106 @@
+//! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
+//! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
+
+use hanzo_engine_kernels::{Backend, BufferRole, KernelError, QkvParams, RowOp};
+
+use super::Network;
+use super::forward::Normer;
+use crate::spec::{NormSpec, TransformerSpec};
+
+/// Activations of such layers.
+pub(crate) struct MemoryBuffers<B: Backend> {
+    pairs: B::Buffer,  // (rows, 2 * kv_heads * head_dim): keys and values
+    own: B::Buffer,    // (rows, qkv_width): the same with room for queries before them
+    seeing: B::Buffer, // (rows, hidden): 1 in the rows that see something, 0 in the others
+    /// Whether some row of the step sees nothing.
+    active: bool,
+}
+
+/// Columns of keys and values of the layers that remember, and of queries before them too.
+fn widths(spec: &TransformerSpec) -> Option<[usize; 2]> {
+    let layer = spec.layers.iter().find(|layer| layer.attention.memory)?;
+    let shape = layer.attention.projection.head_shape();
+    Some([shape.qkv_width() - shape.q_width(), shape.qkv_width()])
+}
+
+/// Role and columns of the buffers that are there for this.
+pub(super) fn shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole, usize)> {
+    let all = widths(spec).map(|[pairs, own]| [pairs, own, spec.hidden]);
+    all.into_iter().flatten().map(|cols| (BufferRole::Operand, cols))
+}
+
+impl<B: Backend> MemoryBuffers<B> {
+    pub(super) fn new(backend: &B, spec: &TransformerSpec, rows: usize) -> Result<Option<Self>, KernelError> {
+        let Some([pairs, own]) = widths(spec) else { return Ok(None) };
+        let buffer = |cols| backend.buffer(BufferRole::Operand, rows, cols);
+        Ok(Some(MemoryBuffers {
+            pairs: buffer(pairs)?,
+            own: buffer(own)?,
+            seeing: buffer(spec.hidden)?,
+            active: false,
+        }))
+    }
+
+    /// Has rows that see nothing add nothing.
+    pub(super) fn leave_out(&self, backend: &mut B, branch: &mut B::Buffer) {
+        if self.active {
+            backend.row_op(&RowOp::Multiply { by: &self.seeing, first: 0 }, branch);
+        }
+    }
+}
+
+impl<B: Backend> Network<B> {
+    /// Says which rows of the step see something of what their sequences remember.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn set_seeing(&mut self, backend: &mut B, seeing: &[bool]) -> Result<(), KernelError> {
+        let hidden = self.spec.hidden;
+        let buffers = self.buffers.as_mut().and_then(|buffers| buffers.memory.as_mut());
+        let Some(buffers) = buffers else { return Ok(()) };
+        buffers.active = seeing.contains(&false);
+        if !buffers.active {
+            return Ok(());
+        }
+        let numbers: Vec<f32> =
+            seeing.iter().flat_map(|&sees| std::iter::repeat_n(f32::from(u8::from(sees)), hidden)).collect();
+        backend.write_rows(&mut buffers.seeing, 0, &numbers)
+    }
+
+    /// Norms the sum behind a layer again, once it was changed, or the layer passed by.
+    pub(crate) fn norm_behind(&mut self, backend: &mut B, layer: usize) {
+        let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
+        if let Some(norm) = &self.layers[layer].last_norm {
+            Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
+        }
+    }
+
+    /// Puts keys and values of rows, `(n, hidden)`, where the batch of the step says, into what is remembered.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub(crate) fn remember(
+        &mut self,
+        backend: &mut B,
+        rows: &[f32],
+        memories: &mut B::Kv,
+    ) -> Result<(), KernelError> {
+        let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
+        let MemoryBuffers { pairs, own, .. } = b.memory.as_mut().expect("a layer remembers");
+        let written = backend.write_rows(&mut b.normed, 0, rows);
+        let NormSpec { eps, .. } = self.spec.norm;
+        for (layer, spec) in self.layers.iter().zip(&self.spec.layers) {
+            let Some(matrix) = &layer.remembered else { continue };
+            let shape = spec.attention.projection.head_shape();
+            backend.matmul(matrix, None, &b.normed, pairs);
+            backend.row_op(&RowOp::Put { x: pairs, first: shape.q_width() }, own);
+            let params = QkvParams {
+                k_norm: layer.k_norm.as_ref().map(|norm| &norm.weight),
+                norm_eps: eps,
+                ..QkvParams::plain(shape)
+            };
+            backend.rope_to_cache(own, &params, memories, layer.cache);
+        }
+        written
+    }
+}

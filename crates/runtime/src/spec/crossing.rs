@@ -1,0 +1,94 @@
+//! Layers of a text that attend to images alone (Llama 3.2 Vision): passed by where it is shown none, and named as the others where
+//! they read what is remembered of some.
+
+use serde_json::{Map, Value};
+
+use super::{Config, Multimodal, QkNorm, TransformerSpec};
+use crate::error::LoadError;
+use crate::tensor::Tensor;
+
+/// Before the names of layers that a text passes by.
+pub(super) const PASSED_BY: &str = "passed by: ";
+
+/// What rows of an embedding behind the vocabulary's are called.
+pub(crate) const ROWS_OF_IMAGES: &str = "rows of images";
+
+/// Cuts them off.
+pub(super) fn cut_off(tensor: &mut Tensor, vocab: usize) -> Option<Tensor> {
+    if tensor.name != "model.embed_tokens.weight" || tensor.shape.len() != 2 || tensor.shape[0] <= vocab {
+        return None;
+    }
+    let behind = Tensor { name: ROWS_OF_IMAGES.to_owned(), ..tensor.rows(vocab..tensor.shape[0]) };
+    *tensor = tensor.rows(0..vocab);
+    Some(behind)
+}
+
+impl Multimodal {
+    /// Takes the layers that attend to images out of the settings of a text, because it is shown none.
+    pub(crate) fn pass_by(&mut self, config: &mut Config) {
+        let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
+        if !self.crossing.is_empty() {
+            self.passes_by = true;
+            config.set("num_hidden_layers", layers.saturating_sub(self.crossing.len()).into());
+        }
+    }
+
+    /// Has the layers that attend to images do so.
+    pub(crate) fn cross(&self, spec: &mut TransformerSpec) {
+        for &layer in self.crossing.iter().filter(|_| !self.passes_by) {
+            let Some(attention) = spec.layers.get_mut(layer).map(|layer| &mut layer.attention) else {
+                return;
+            };
+            attention.rope = None;
+            attention.qk_norm = QkNorm::Heads;
+            attention.memory = true;
+            attention.gated_halves = true;
+        }
+    }
+
+    /// Gives a layer's tensor the number that it has without the layers that are passed by; what those have that are not is named as
+    /// what others have in their place.
+    pub(super) fn renumber(&self, tensor: &mut Tensor) {
+        const LAYERS: &str = "model.layers.";
+        let Some(rest) = tensor.name.strip_prefix(LAYERS) else { return };
+        let Some((number, own)) = rest.split_once('.') else { return };
+        let Ok(layer) = number.parse::<usize>() else { return };
+        tensor.name = match self.crossing.binary_search(&layer) {
+            Err(_) if !self.passes_by => return,
+            Ok(_) if !self.passes_by => {
+                let own = match own {
+                    "cross_attn_attn_gate" => "half_factor.0".to_owned(),
+                    "cross_attn_mlp_gate" => "half_factor.1".to_owned(),
+                    _ => own.replace("cross_attn.", "self_attn."),
+                };
+                format!("{LAYERS}{layer}.{own}")
+            }
+            Ok(_) => format!("{PASSED_BY}{}", tensor.name),
+            Err(before) => format!("{LAYERS}{}.{own}", layer - before),
+        };
+    }
+}
+
+/// The numbers of the layers that attend to images alone, which are taken out of the settings.
+pub(super) fn layers_of_images(
+    config: &Config,
+    settings: &mut Map<String, Value>,
+) -> Result<Vec<usize>, LoadError> {
+    const LIST: &str = "cross_attention_layers";
+    let layers = settings.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
+    let mut skipped: Vec<usize> = match settings.remove(LIST) {
+        None | Some(Value::Null) => vec![3, 8, 13, 18, 23, 28, 33, 38],
+        Some(Value::Array(list)) => {
+            let number = |value: &Value| value.as_u64().and_then(|layer| usize::try_from(layer).ok());
+            let numbers = list.iter().map(number).collect::<Option<Vec<usize>>>();
+            numbers.ok_or_else(|| config.corrupt(LIST, "expected a list of layers"))?
+        }
+        Some(other) => return Err(config.corrupt(LIST, format!("expected a list of layers, found {other}"))),
+    };
+    skipped.sort_unstable();
+    skipped.dedup();
+    if skipped.len() >= layers || skipped.last().is_some_and(|&last| last >= layers) {
+        return Err(config.corrupt(LIST, format!("{skipped:?} of {layers} layers")));
+    }
+    Ok(skipped)
+}

@@ -1,0 +1,349 @@
+//! A picture in tiles that see each other (Llama 3.2 Vision, `modeling_mllama.py`): what is learned of tiles and of places in them is added
+//! to patches, a row of its own stands before those of each tile, and rows that fill tiles and pictures up go through the layers too,
+//! because what the reference has masked are only pairs of them. What is of few numbers is the host's.
+
+use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
+
+use super::layout::{Grid, Layout, batch_of};
+use super::spec::TowerSpec;
+use super::tower::Tower;
+use crate::error::LoadError;
+use crate::load::Found;
+use crate::media::MediaSpan;
+use crate::spec::ROWS_OF_IMAGES;
+use crate::tensor::Tensor;
+
+/// Of the norms before and behind the layers (the class does not ask its settings).
+const EPS: f64 = 1e-5;
+/// Rows of a tile are filled up to whole ones of these.
+const ROWS_UNIT: usize = 8;
+
+/// How pictures are in tiles.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MosaicSpec {
+    /// Tiles of a picture at most.
+    pub(crate) tiles: usize,
+    /// Layers before the others, which are gated.
+    pub(crate) local: usize,
+    /// Of them, those that are read beside the last of all.
+    pub(crate) between: Vec<usize>,
+    /// Arrangements of tiles that something was learned of.
+    pub(crate) ratios: usize,
+    /// Which of the embedding's rows behind the vocabulary's is the image token's.
+    pub(crate) image_row: usize,
+}
+
+impl MosaicSpec {
+    /// Tiles above each other and beside each other that there may be, in the order of what is learned of them, from 1 on.
+    pub(crate) fn arrangements(&self) -> impl Iterator<Item = [usize; 2]> + '_ {
+        let all = (1..=self.tiles).flat_map(|high| (1..=self.tiles).map(move |wide| [high, wide]));
+        all.filter(|[high, wide]| high * wide <= self.tiles)
+    }
+}
+
+impl TowerSpec {
+    /// Rows of a tile, its own row before its patches included.
+    pub(crate) fn tile_rows(&self) -> usize {
+        self.one_square().count() + 1
+    }
+
+    /// Rows that are remembered of a picture whose frame has so many above each other and beside each other: those that tokens behind
+    /// it see, and all, with those of tiles that it does not have. None where none are.
+    pub(crate) fn remembered(&self, [rows, cols]: [u32; 2]) -> [u32; 2] {
+        let Some(mosaic) = &self.mosaic else { return [0; 2] };
+        let side = self.one_square();
+        let tiles = (rows as usize / side.rows) * (cols as usize / side.cols);
+        [tiles, mosaic.tiles].map(|tiles| (tiles * self.tile_rows()) as u32)
+    }
+
+    /// Rows of the layers.
+    pub(super) fn mosaic_rows(&self) -> Option<usize> {
+        let mosaic = self.mosaic.as_ref()?;
+        Some(mosaic.tiles * self.tile_rows().next_multiple_of(ROWS_UNIT))
+    }
+}
+
+/// What it has beside layers, on disk.
+#[derive(Debug)]
+pub(super) struct MosaicFiles {
+    class: Tensor,            // (hidden)
+    places: Tensor,           // (tile rows, hidden)
+    tile_places: Tensor,      // (arrangements, tiles * tile rows * hidden): read for each picture
+    before: Tensor,           // (arrangements, tiles * hidden)
+    behind: Tensor,           // (arrangements, tiles * hidden)
+    gates: [Tensor; 3],       // (1): of places, and of the two others
+    norms: [Tensor; 4], // (hidden): factors and addends before the layers, and behind the first kind of them
+    pub(super) image: Tensor, // (text hidden): the row of the token that stands for a picture
+}
+
+impl MosaicFiles {
+    pub(super) fn take(
+        found: &mut Found<'_>,
+        spec: &TowerSpec,
+        mosaic: &MosaicSpec,
+    ) -> Result<MosaicFiles, LoadError> {
+        let hidden = spec.layers.hidden;
+        let mut take = |name: &str, shape: &[usize]| found.take(&format!("vision_model.{name}"), shape);
+        let (all, tiles, rows) = (mosaic.ratios + 1, mosaic.tiles, spec.tile_rows());
+        let files = MosaicFiles {
+            class: take("class_embedding", &[hidden])?,
+            places: take("gated_positional_embedding.embedding", &[rows, hidden])?,
+            tile_places: take(
+                "gated_positional_embedding.tile_embedding.weight",
+                &[all, tiles * rows * hidden],
+            )?,
+            before: take("pre_tile_positional_embedding.embedding.weight", &[all, tiles * hidden])?,
+            behind: take("post_tile_positional_embedding.embedding.weight", &[all, tiles * hidden])?,
+            gates: [
+                take("gated_positional_embedding.gate", &[1])?,
+                take("pre_tile_positional_embedding.gate", &[1])?,
+                take("post_tile_positional_embedding.gate", &[1])?,
+            ],
+            norms: [
+                take("layernorm_pre.weight", &[hidden])?,
+                take("layernorm_pre.bias", &[hidden])?,
+                take("layernorm_post.weight", &[hidden])?,
+                take("layernorm_post.bias", &[hidden])?,
+            ],
+            image: match found.take_any(ROWS_OF_IMAGES) {
+                Some(rows) if rows.shape.len() == 2 && rows.shape[1] == spec.text_hidden => {
+                    let first = mosaic.image_row;
+                    if first >= rows.shape[0] {
+                        return Err(lacks(found));
+                    }
+                    rows.rows(first..first + 1)
+                }
+                _ => return Err(lacks(found)),
+            },
+        };
+        Ok(files)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Tensor> {
+        let own = [&self.class, &self.places, &self.tile_places, &self.before, &self.behind, &self.image];
+        own.into_iter().chain(&self.gates).chain(&self.norms)
+    }
+
+    /// Those that stay with the host.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Tensor> {
+        self.all().filter(|tensor| !std::ptr::eq(*tensor, &self.tile_places))
+    }
+}
+
+fn lacks(found: &Found<'_>) -> LoadError {
+    LoadError::Missing {
+        file: found.file().to_owned(),
+        what: "the embedding's row of the image token".into(),
+        hint: "; it stands behind those of the vocabulary".into(),
+    }
+}
+
+/// What a tower has for it.
+pub(super) struct Mosaic {
+    class: Vec<f32>,
+    places: Vec<f32>,
+    tile_places: Tensor,
+    before: Vec<f32>,
+    behind: Vec<f32>,
+    gates: [f32; 3],
+    norms: [Vec<f32>; 4],
+    image: Vec<f32>,
+}
+
+impl Mosaic {
+    pub(super) fn load(files: &MosaicFiles) -> Result<Mosaic, LoadError> {
+        let gate = |of: usize| Ok::<_, LoadError>(files.gates[of].to_f32()?[0].tanh());
+        let norm = |of: usize| files.norms[of].to_f32();
+        files.tile_places.rows(0..1).to_f32()?;
+        Ok(Mosaic {
+            class: files.class.to_f32()?,
+            places: files.places.to_f32()?,
+            tile_places: files.tile_places.clone(),
+            before: files.before.to_f32()?,
+            behind: files.behind.to_f32()?,
+            gates: [gate(0)?, gate(1)?, gate(2)?],
+            norms: [norm(0)?, norm(1)?, norm(2)?, norm(3)?],
+            image: files.image.to_f32()?,
+        })
+    }
+}
+
+/// The picture under way.
+#[derive(Default)]
+pub(super) struct MosaicWay {
+    /// Which arrangement its tiles are in, from 1 on.
+    arrangement: usize,
+    /// Tiles that it has.
+    tiles: usize,
+    /// All rows.
+    all: Batch,
+    /// Layers that were gone through.
+    done: usize,
+    /// What those between gave, (tiles of all pictures * tile rows, hidden) each.
+    between: Vec<Vec<f32>>,
+}
+
+/// A layer norm.
+fn norm_all(rows: &mut [f32], factors: &[f32], addends: &[f32]) {
+    for row in rows.chunks_exact_mut(factors.len()) {
+        let count = row.len() as f64;
+        let mean = row.iter().copied().map(f64::from).sum::<f64>() / count;
+        let variance = row.iter().map(|&number| (f64::from(number) - mean).powi(2)).sum::<f64>() / count;
+        let scale = 1.0 / (variance + EPS).sqrt();
+        for ((number, factor), addend) in row.iter_mut().zip(factors).zip(addends) {
+            *number = ((f64::from(*number) - mean) * scale) as f32 * factor + addend;
+        }
+    }
+}
+
+impl<B: EncoderOps> Tower<B> {
+    /// Rows of the layers: those of the picture's tiles, of tiles that it does not have, and those that fill all of them up.
+    fn begin_rows(&mut self, way: &MosaicWay, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
+        let (mosaic, spec) = (self.mosaic.as_ref().expect("it has tiles"), &self.spec);
+        let (hidden, rows) = (spec.layers.hidden, spec.tile_rows());
+        let all = spec.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles);
+        let of_tile = mosaic.tile_places.rows(way.arrangement..way.arrangement + 1).to_f32();
+        let of_tile = of_tile.expect("of floats, as loading has seen");
+        let [gate, gate_before, _] = mosaic.gates;
+        let mut numbers = Vec::with_capacity(way.all.rows() * hidden);
+        for tile in 0..all {
+            let before = &mosaic.before[(way.arrangement * all + tile) * hidden..][..hidden];
+            for row in 0..rows {
+                let place = &mosaic.places[row * hidden..][..hidden];
+                let in_tile = &of_tile[(tile * rows + row) * hidden..][..hidden];
+                let patch = (row > 0 && tile < way.tiles)
+                    .then(|| &patches[(tile * (rows - 1) + row - 1) * hidden..][..hidden]);
+                numbers.extend((0..hidden).map(|column| {
+                    let own = match row {
+                        0 => mosaic.class[column],
+                        _ => patch.map_or(0.0, |patch| patch[column]) + gate_before * before[column],
+                    };
+                    own + (1.0 - gate) * place[column] + gate * in_tile[column]
+                }));
+            }
+        }
+        norm_all(&mut numbers, &mosaic.norms[0], &mosaic.norms[1]);
+        numbers.resize(way.all.rows() * hidden, 0.0);
+        Ok(numbers)
+    }
+
+    pub(super) fn begin_mosaic(&mut self, span: &MediaSpan) -> Result<(), KernelError> {
+        let [rows, cols] = span.whole.map(|side| side as usize);
+        let side = self.spec.one_square();
+        let arrangement = [rows / side.rows, cols / side.cols];
+        let layout = Layout::new(&self.spec, Grid { rows, cols });
+        let patches = layout.patches_of(&self.spec, &self.scale, &span.pixels);
+        let mosaic = self.spec.mosaic.as_ref().expect("it has tiles");
+        let place = mosaic.arrangements().position(|one| one == arrangement);
+        let way = MosaicWay {
+            arrangement: place.expect("a frame that fits is arranged in one of the ways") + 1,
+            tiles: arrangement[0] * arrangement[1],
+            all: batch_of(&[self.spec.mosaic_rows().unwrap_or(0)]),
+            done: 0,
+            between: vec![Vec::new(); mosaic.between.len()],
+        };
+        let count = rows * cols;
+        self.backend.begin(&batch_of(&[count]))?;
+        let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
+        self.backend.matmul(&self.patch, None, &self.buffers.pixels, self.network.residual());
+        self.backend.end().and(written)?;
+        let mut embedded = vec![0.0; count * self.spec.layers.hidden];
+        self.backend.read_rows(self.network.residual(), 0, &mut embedded)?;
+        let numbers = self.begin_rows(&way, &embedded)?;
+        self.backend.begin(&way.all)?;
+        let written = self.backend.write_rows(self.network.residual(), 0, &numbers);
+        self.network.embed(&mut self.backend, way.all.rows());
+        self.network.begin(&mut self.backend);
+        self.mosaic_way = way;
+        self.backend.end().and(written)
+    }
+
+    /// Rows of all tiles, as the sum of the layers has them now.
+    fn tiles_now(&mut self) -> Result<Vec<f32>, KernelError> {
+        let tiles = self.spec.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles);
+        let mut numbers = vec![0.0; tiles * self.spec.tile_rows() * self.spec.layers.hidden];
+        self.backend.read_rows(self.network.residual(), 0, &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// Norms what the first kind of layers gives, and adds where each tile stands.
+    fn cross_over(&mut self, layer: usize) -> Result<(), KernelError> {
+        let (hidden, rows) = (self.spec.layers.hidden, self.spec.tile_rows());
+        let all = self.spec.mosaic.as_ref().map_or(0, |mosaic| mosaic.tiles);
+        let filled = self.mosaic_way.all.rows() / all - rows;
+        let mut numbers = vec![0.0; self.mosaic_way.all.rows() * hidden];
+        self.backend.read_rows(self.network.residual(), 0, &mut numbers)?;
+        let mosaic = self.mosaic.as_ref().expect("it has tiles");
+        norm_all(&mut numbers, &mosaic.norms[2], &mosaic.norms[3]);
+        for (index, row) in numbers.chunks_exact_mut(hidden).enumerate() {
+            let tile = match index.checked_sub(all * rows) {
+                None => index / rows,
+                Some(filling) => filling / filled,
+            };
+            let behind = &mosaic.behind[(self.mosaic_way.arrangement * all + tile) * hidden..][..hidden];
+            row.iter_mut().zip(behind).for_each(|(number, more)| *number += mosaic.gates[2] * more);
+        }
+        self.backend.begin(&self.mosaic_way.all)?;
+        let written = self.backend.write_rows(self.network.residual(), 0, &numbers);
+        self.network.norm_behind(&mut self.backend, layer);
+        self.backend.end().and(written)
+    }
+
+    pub(super) fn advance_mosaic(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
+        let count = self.network.layers.len();
+        let mosaic = self.spec.mosaic.clone().expect("it has tiles");
+        let padding = self.mosaic_way.all.rows() - self.mosaic_way.tiles * self.spec.tile_rows();
+        let end = count.min(self.mosaic_way.done + layers);
+        for index in self.mosaic_way.done..end {
+            self.backend.begin(&self.mosaic_way.all)?;
+            self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {
+                let params = SelfAttentionParams {
+                    heads: attention.shape,
+                    scale: attention.spec.scale,
+                    reach: None,
+                    padding: padding as u32,
+                    bias: PositionBias::None,
+                };
+                backend.self_attention(rows.own, &params, attended);
+            });
+            self.backend.end()?;
+            for (place, _) in mosaic.between.iter().enumerate().filter(|(_, layer)| **layer == index) {
+                self.mosaic_way.between[place] = self.tiles_now()?;
+            }
+            if index + 1 == mosaic.local {
+                self.cross_over(index)?;
+            }
+        }
+        self.mosaic_way.done = end;
+        if end < count { Ok(None) } else { self.mosaic_given().map(Some) }
+    }
+
+    /// The row of the token that stands for the picture, and what is remembered of it.
+    fn mosaic_given(&mut self) -> Result<Vec<f32>, KernelError> {
+        let last = self.tiles_now()?;
+        let between = std::mem::take(&mut self.mosaic_way.between);
+        let (hidden, rows, text) = (self.spec.layers.hidden, self.spec.tile_rows(), self.spec.text_hidden);
+        let joiner = self.joiner.as_ref().expect("a tower of tiles has a matrix behind it");
+        let mut given = self.mosaic.as_ref().expect("it has tiles").image.clone();
+        let batch = batch_of(&[rows]);
+        let mut read = Vec::with_capacity(rows * self.spec.square_width());
+        for (tile, numbers) in last.chunks_exact(rows * hidden).enumerate() {
+            read.clear();
+            for (row, last) in numbers.chunks_exact(hidden).enumerate() {
+                read.extend_from_slice(last);
+                let at = (tile * rows + row) * hidden;
+                // Of each element those of all layers, one after the other.
+                read.extend((at..at + hidden).flat_map(|place| between.iter().map(move |of| of[place])));
+            }
+            self.backend.begin(&batch)?;
+            let written = self.backend.write_rows(&mut self.buffers.squares, 0, &read);
+            let (x, out) = (&self.buffers.squares, &mut self.buffers.given);
+            self.backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, out);
+            self.backend.end().and(written)?;
+            let first = given.len();
+            given.resize(first + rows * text, 0.0);
+            self.backend.read_rows(&self.buffers.given, 0, &mut given[first..])?;
+        }
+        Ok(given)
+    }
+}
