@@ -44,7 +44,8 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
     let done = match &plan.output {
         Some(path) => to_file(&args, &plan, path, &host, embed_client, survey).await,
         None => {
-            let quiet = args.quiet || !args.texts.is_empty() || stdout().is_terminal();
+            let quiet =
+                args.quiet || !args.texts.is_empty() || !args.image.is_empty() || stdout().is_terminal();
             let progress = Progress::new(quiet, survey.map(|survey| survey.rows), 0);
             Job {
                 args: &args,
@@ -72,9 +73,12 @@ struct Plan {
 
 impl Plan {
     fn new(args: &EmbedArgs) -> Result<Self, CliError> {
-        let input = Input::new(&args.texts, args.input.as_deref(), args.input_format, args.field.as_deref())?;
+        let input = match args.image.is_empty() {
+            true => Input::new(&args.texts, args.input.as_deref(), args.input_format, args.field.as_deref())?,
+            false => Some(Input::with_pictures(&args.texts, &args.image)),
+        };
         let input = input.ok_or_else(|| {
-            CliError::Usage("nothing to embed: give texts, or --input with a file or -".to_owned())
+            CliError::Usage("nothing to embed: give texts, --image, or --input with a file or -".to_owned())
         })?;
         let output = args.output.clone().filter(|path| path.as_os_str() != "-");
         let kind = match &output {

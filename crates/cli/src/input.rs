@@ -10,10 +10,12 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Bytes of one line; of a longer one only its beginning is looked at, and it is refused.
 const LINE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a picture that a daemon takes.
+const PICTURE_BYTES_MAX: u64 = 20 << 20;
 /// The field of a JSON line that has the text, unless another is named.
 const FIELD: &str = "text";
 
@@ -21,6 +23,8 @@ const FIELD: &str = "text";
 #[derive(Debug)]
 enum Source {
     Words(Vec<String>),
+    /// Texts, and files of pictures behind them.
+    Shown(Vec<String>, Vec<PathBuf>),
     File(PathBuf),
     Stdin,
 }
@@ -63,6 +67,8 @@ pub(crate) enum Text {
     Some(String),
     /// An empty line of a text file: it keeps its place and has no vector.
     Blank,
+    /// In its place a file of a picture.
+    Picture(PathBuf),
     /// There is none to be had; why.
     Bad(String),
 }
@@ -107,10 +113,17 @@ impl Input {
         Ok(Some(Self { source, format, field: field.unwrap_or(FIELD).to_owned() }))
     }
 
+    /// Texts of a command, and pictures behind them. Each is an object that says which it is, as JSON lines are.
+    pub(crate) fn with_pictures(words: &[String], pictures: &[PathBuf]) -> Self {
+        let source = Source::Shown(words.to_vec(), pictures.to_vec());
+        Self { source, format: InputFormat::Jsonl, field: FIELD.to_owned() }
+    }
+
     /// Its name in messages.
     pub(crate) fn name(&self) -> String {
         match &self.source {
             Source::Words(_) => "the texts".to_owned(),
+            Source::Shown(..) => "the texts and pictures".to_owned(),
             Source::File(path) => path.display().to_string(),
             Source::Stdin => "stdin".to_owned(),
         }
@@ -120,6 +133,12 @@ impl Input {
     pub(crate) fn at(&self, number: u64) -> String {
         match &self.source {
             Source::Words(_) => format!("text {number}"),
+            Source::Shown(words, pictures) => {
+                match pictures.get((number as usize).wrapping_sub(words.len() + 1)) {
+                    Some(picture) => picture.display().to_string(),
+                    None => format!("text {number}"),
+                }
+            }
             _ => format!("{}:{number}", self.name()),
         }
     }
@@ -134,6 +153,20 @@ impl Input {
                     sha.update(word);
                 }
                 return Ok(Some(Survey { rows: words.len() as u64, sha256: hex(&sha.finalize()) }));
+            }
+            Source::Shown(words, pictures) => {
+                for word in words {
+                    sha.update((word.len() as u64).to_le_bytes());
+                    sha.update(word);
+                }
+                for path in pictures {
+                    let data =
+                        picture(path).map_err(|source| CliError::Path { path: path.clone(), source })?;
+                    sha.update((data.len() as u64).to_le_bytes());
+                    sha.update(data);
+                }
+                let rows = (words.len() + pictures.len()) as u64;
+                return Ok(Some(Survey { rows, sha256: hex(&sha.finalize()) }));
             }
             Source::Stdin => return Ok(None),
             Source::File(path) => path,
@@ -157,13 +190,16 @@ impl Input {
             |from: Box<dyn Read + Send>| Supply::Lines(Lines::new(BufReader::with_capacity(1 << 18, from)));
         let from = match &self.source {
             Source::Words(words) => Supply::Words(words.clone().into_iter()),
+            Source::Shown(words, pictures) => {
+                Supply::Shown(words.clone().into_iter(), pictures.clone().into_iter())
+            }
             Source::Stdin => lines(Box::new(io::stdin())),
             Source::File(path) => {
                 let file = File::open(path);
                 lines(Box::new(file.map_err(|source| CliError::Path { path: path.clone(), source })?))
             }
         };
-        Ok(Items { from, format: self.format, field: self.field.clone(), number: 0, chain: 0 })
+        Ok(Items { from, format: self.format, field: self.field.clone(), number: 0, chain: 0, picture: None })
     }
 }
 
@@ -174,10 +210,13 @@ pub(crate) struct Items {
     field: String,
     number: u64,
     chain: u64,
+    /// Of the line that was read last.
+    picture: Option<PathBuf>,
 }
 
 enum Supply {
     Words(std::vec::IntoIter<String>),
+    Shown(std::vec::IntoIter<String>, std::vec::IntoIter<PathBuf>),
     Lines(Lines<Box<dyn Read + Send>>),
 }
 
@@ -188,6 +227,7 @@ impl Items {
         let mut item =
             Item { number: self.number, chain: self.chain, line: Vec::new(), id: None, text: Text::Blank };
         item.text = match &self.from {
+            _ if let Some(picture) = self.picture.take() => Text::Picture(picture),
             _ if line.cut => Text::Bad(format!("the line has over {LINE_BYTES_MAX} bytes")),
             Supply::Words(_) if line.bytes.is_empty() => Text::Bad("the text is empty".to_owned()),
             _ => match std::str::from_utf8(&line.bytes) {
@@ -227,6 +267,14 @@ impl Items {
                 Supply::Words(words) => {
                     words.next().map(|word| Line { len: word.len() as u64, bytes: word.into(), cut: false })
                 }
+                Supply::Shown(words, pictures) => {
+                    let shown = words.next().map(|word| (FIELD, word));
+                    self.picture = if shown.is_none() { pictures.next() } else { None };
+                    let named = self.picture.as_ref().map(|path| ("image", path.display().to_string()));
+                    let line =
+                        shown.or(named).map(|(name, value)| serde_json::json!({ name: value }).to_string());
+                    line.map(|line| Line { len: line.len() as u64, bytes: line.into(), cut: false })
+                }
                 Supply::Lines(lines) => lines.next()?,
             };
             let Some(line) = line else { return Ok(None) };
@@ -244,6 +292,13 @@ impl Items {
         self.chain = short(&sha.finalize());
         Ok(Some(line))
     }
+}
+
+/// A picture's file, of which no more is read than is refused.
+pub(crate) fn picture(path: &Path) -> io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    File::open(path)?.take(PICTURE_BYTES_MAX + 1).read_to_end(&mut data)?;
+    Ok(data)
 }
 
 /// A blank line between JSON objects is none of them; an empty line of text is one.

@@ -64,6 +64,7 @@ fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
         match item.text {
             Text::Some(document) => documents.push(Ranked { index, score: 0.0, id: item.id, document }),
             Text::Blank => {}
+            Text::Picture(_) => unreachable!("pictures are given to embed alone"),
             Text::Bad(why) => {
                 return Err(CliError::Input(format!("{}: {why}", input.at(item.number))));
             }

@@ -268,3 +268,32 @@ fn what_makes_no_sense_is_said_before_work_begins() {
     assert!(!place.path("out.npy.partial").exists(), "nothing was done: nothing is kept");
     assert!(place.fails(1, "rerank -m hanzo-demo -q fox dog").contains("cannot"), "it is no reranker");
 }
+
+#[test]
+fn pictures_stand_behind_texts_in_one_space() {
+    let place = Place::new();
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data");
+    std::os::unix::fs::symlink(tests.join("vision/clip"), place.path("clip")).unwrap();
+    for (name, from) in [("a.png", "rgb.png"), ("b.jpg", "rgb.jpg")] {
+        drop(std::fs::copy(tests.join("fuzz/picture").join(from), place.path(name)));
+    }
+    place.write("bad.png", "no picture");
+    let (out, err) = place.ok("embed -m ./clip fox --image a.png --image b.jpg --image a.png");
+    let rows = lines(&out);
+    assert_eq!((rows[0]["text"].as_str(), rows[0].get("image")), (Some("fox"), None));
+    let names: Vec<_> = rows[1..].iter().map(|row| row["image"].as_str().unwrap()).collect();
+    assert_eq!((&names[..], err.as_str()), (&["a.png", "b.jpg", "a.png"][..], ""));
+    let [fox, a, b, again] = [0, 1, 2, 3].map(|at| vector(&rows[at]));
+    assert!(a == again && a != b && a != fox && a.len() == fox.len());
+    // To a file, and without texts.
+    place.ok("embed -m ./clip --image b.jpg --image a.png -o out.npy");
+    let (shape, values) = npy(&place.read("out.npy"));
+    assert!(shape.contains(&format!("(2, {})", a.len())), "{shape}");
+    assert_eq!(values, [b, a].concat());
+    let why = place.fails(1, "embed -m ./clip --image a.png --image bad.png");
+    assert!(why.contains("bad.png") && why.contains("neither JPEG"), "{why}");
+    let why = place.fails(1, "embed -m ./clip --image gone.png");
+    assert!(why.contains("gone.png"), "{why}");
+    assert!(place.fails(1, "embed -m hanzo-demo --image a.png").contains("pictures"));
+    assert!(place.fails(2, "embed -m ./clip -i x.txt --image a.png").contains("--image"));
+}

@@ -19,9 +19,10 @@ pub(crate) enum InputFormat {
   hanzo-engine embed -m ./qwen3-embedding \"a text\" \"another\"           JSON lines on stdout
   hanzo-engine embed -m ./qwen3-embedding -i docs.txt -o docs.npy
   hanzo-engine embed -m ./qwen3-embedding -i docs.jsonl --field body -o docs.parquet --with-text
+  hanzo-engine embed -m ./clip \"a cat on a sofa\" --image cat.jpg --image dog.png
   cat queries.txt | hanzo-engine embed -m ./qwen3-embedding --prompt-name query -i - -o - > queries.jsonl
 
-Input. In .txt each line is a text; an empty line is kept as a row without a vector, so that row n is line n. In .jsonl each line is an object with the text in --field; blank lines are no rows.
+Input. In .txt each line is a text; an empty line is kept as a row without a vector, so that row n is line n. In .jsonl each line is an object with the text in --field; blank lines are no rows. A picture's row is an object with its file as `image`.
 
 Output. .jsonl repeats the input's object, or one with `text`, and adds `embedding` (null for an empty line). .npy is one array of float32, rows by dimensions; a row without a vector is NaN. .parquet has the columns `id` (if the input has that field: integers, else strings), `text` (--with-text) and `embedding`, a list of floats or null. `-` is JSON lines on stdout.
 
@@ -37,6 +38,10 @@ pub(crate) struct EmbedArgs {
     /// Texts to embed
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub(crate) texts: Vec<String>,
+    /// Picture to embed (JPEG, PNG, WebP or GIF), of a model that has texts and pictures in one space; its row follows those of the
+    /// texts; repeatable
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "input_format", "field"])]
+    pub(crate) image: Vec<PathBuf>,
     /// File of texts, .txt or .jsonl, or - for stdin
     #[arg(long, short, value_name = "FILE")]
     pub(crate) input: Option<String>,

@@ -2,9 +2,9 @@
 
 use super::output::Kind;
 use super::partial::{Outcome, Record};
-use super::request::EmbedClient;
+use super::request::{Asked, EmbedClient};
 use crate::error::CliError;
-use crate::input::{Items, Text};
+use crate::input::{Items, Text, picture};
 use std::io;
 
 /// Bytes of a batch's lines after which it takes no further one, so that it fits a daemon's message.
@@ -27,7 +27,7 @@ struct Waiting {
 pub(crate) struct EmbeddedBatch {
     /// In the order of the items.
     pub(crate) records: Vec<Record>,
-    /// Of all texts.
+    /// Of all inputs.
     pub(crate) tokens: u64,
 }
 
@@ -38,6 +38,9 @@ impl Batch {
         while batch.len() < rows && bytes < BATCH_BYTES_MAX {
             let Some(mut item) = items.next()? else { break };
             bytes += item.line.len();
+            if let Text::Picture(path) = &item.text {
+                bytes += std::fs::metadata(path).map_or(0, |file| file.len() as usize);
+            }
             let carried = kind.carried(&mut item);
             batch.push(Waiting { number: item.number, chain: item.chain, carried, text: item.text });
         }
@@ -46,12 +49,19 @@ impl Batch {
 
     /// Asks for the vectors.
     pub(crate) async fn embed(self, embed_client: EmbedClient) -> Result<EmbeddedBatch, CliError> {
-        let mut texts = Vec::new();
+        let mut asked = Vec::new();
         let mut place = |text: Text| match text {
             Text::Some(text) => {
-                texts.push(text);
+                asked.push(Asked::Text(text));
                 None
             }
+            Text::Picture(path) => match picture(&path) {
+                Ok(bytes) => {
+                    asked.push(Asked::Picture(bytes));
+                    None
+                }
+                Err(error) => Some(Outcome::Failed(error.to_string())),
+            },
             Text::Blank => Some(Outcome::Blank),
             Text::Bad(why) => Some(Outcome::Failed(why)),
         };
@@ -60,7 +70,7 @@ impl Batch {
             .into_iter()
             .map(|item| (place(item.text), item.number, item.chain, item.carried))
             .collect();
-        let vectors = embed_client.vectors(texts).await?;
+        let vectors = embed_client.vectors(asked).await?;
         let mut each = vectors.each.into_iter().map(|vector| match vector {
             Ok(vector) => Outcome::Vector(vector),
             Err(why) => Outcome::Failed(why),

@@ -25,43 +25,61 @@ pub(crate) struct EmbedClient {
 /// What came of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Vectors {
-    /// In the order of the texts: (dimensions) f32, little-endian, or why there is none.
+    /// In the order of the inputs: (dimensions) f32, little-endian, or why there is none.
     pub(crate) each: Vec<Result<Vec<u8>, String>>,
-    /// Of all texts.
+    /// Of all inputs.
     pub(crate) tokens: u64,
 }
 
+/// What becomes a vector.
+pub(crate) enum Asked {
+    Text(String),
+    /// A file's bytes.
+    Picture(Vec<u8>),
+}
+
+impl Asked {
+    fn input(&self) -> v1::EmbedInput {
+        let input = match self {
+            Asked::Text(text) => Input::Text(text.clone()),
+            Asked::Picture(data) => {
+                Input::Picture(v1::Media { data: data.clone().into(), ..v1::Media::default() })
+            }
+        };
+        v1::EmbedInput { input: Some(input) }
+    }
+}
+
 impl EmbedClient {
-    /// Vectors of `texts`.
-    pub(crate) async fn vectors(mut self, texts: Vec<String>) -> Result<Vectors, CliError> {
+    /// Vectors of all that is asked for.
+    pub(crate) async fn vectors(mut self, asked: Vec<Asked>) -> Result<Vectors, CliError> {
         let mut vectors = Vectors::default();
-        let mut left = vec![texts];
-        while let Some(mut texts) = left.pop() {
-            if texts.is_empty() {
+        let mut left = vec![asked];
+        while let Some(mut asked) = left.pop() {
+            if asked.is_empty() {
                 continue;
             }
-            match self.ask(&texts).await {
-                Ok(answer) => self.take(answer, texts.len(), &mut vectors)?,
+            match self.ask(&asked).await {
+                Ok(answer) => self.take(answer, asked.len(), &mut vectors)?,
                 Err(status) if !is_of_an_input(&status) => return Err(connect::failed(status)),
-                Err(status) if texts.len() == 1 => {
+                Err(status) if asked.len() == 1 => {
                     let why = without_place(status.message()).to_owned();
                     vectors.each.push(Err(why));
                 }
                 Err(_) => {
-                    let second = texts.split_off(texts.len() / 2);
-                    left.extend([second, texts]);
+                    let second = asked.split_off(asked.len() / 2);
+                    left.extend([second, asked]);
                 }
             }
         }
         Ok(vectors)
     }
 
-    async fn ask(&mut self, texts: &[String]) -> Result<v1::EmbedResponse, Status> {
+    async fn ask(&mut self, asked: &[Asked]) -> Result<v1::EmbedResponse, Status> {
         let began = Instant::now();
         loop {
             let mut request = self.request.clone();
-            let input = |text: &String| v1::EmbedInput { input: Some(Input::Text(text.clone())) };
-            request.inputs = texts.iter().map(input).collect();
+            request.inputs = asked.iter().map(Asked::input).collect();
             match self.client.embed(request).await {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => match retry_after(&status) {
@@ -72,10 +90,10 @@ impl EmbedClient {
         }
     }
 
-    fn take(&self, answer: v1::EmbedResponse, texts: usize, vectors: &mut Vectors) -> Result<(), CliError> {
+    fn take(&self, answer: v1::EmbedResponse, inputs: usize, vectors: &mut Vectors) -> Result<(), CliError> {
         let bytes = self.dimensions as usize * size_of::<f32>();
         let is_whole = |embedding: &v1::Embedding| embedding.packed.len() == bytes;
-        if answer.embeddings.len() != texts || !answer.embeddings.iter().all(is_whole) {
+        if answer.embeddings.len() != inputs || !answer.embeddings.iter().all(is_whole) {
             return Err(CliError::UnexpectedAnswer(
                 "as many vectors as inputs, of the length its model says",
             ));
