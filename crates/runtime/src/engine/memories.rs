@@ -22,6 +22,7 @@ pub type Memory = Arc<[u32]>;
 
 /// All that is remembered, and the job that waits for it.
 pub(super) struct Memories {
+    blocks: usize,
     free: Vec<u32>,
     /// What there is, by the pictures' names, that which was used the longest ago first.
     kept: Vec<(Vec<[u8; 32]>, Memory)>,
@@ -65,7 +66,8 @@ pub(super) fn kv_spec(spec: &TransformerSpec, config: &EngineConfig) -> Option<K
 
 impl Memories {
     pub(super) fn new(spec: &KvSpec) -> Memories {
-        Memories { free: (0..spec.blocks as u32).rev().collect(), kept: Vec::new(), under_way: None }
+        let free = (0..spec.blocks as u32).rev().collect();
+        Memories { blocks: spec.blocks, free, kept: Vec::new(), under_way: None }
     }
 
     /// What is remembered under these names.
@@ -131,7 +133,7 @@ impl Memories {
         let held = self.kept.iter().map(|(_, memory)| memory).chain(under_way.map(|to| &to.memory));
         let mut all: Vec<u32> = held.flat_map(|memory| memory.iter()).chain(&self.free).copied().collect();
         all.sort_unstable();
-        assert!(all.iter().copied().eq(0..all.len() as u32), "blocks of what is remembered");
+        assert!(all.iter().copied().eq(0..self.blocks as u32), "blocks of what is remembered");
     }
 }
 

@@ -97,7 +97,12 @@ fn who_leaves_makes_room_for_who_waits() {
             break;
         }
     }
-    let again = || Job { id: JobId(9), ..three[2].clone() };
+    // Pictures that nobody had in this order.
+    let mut last = job(9, &model.1, &talks[2]);
+    let [one, two] =
+        [0, 1].map(|of: usize| MediaSpan { first: last.media[of].first, ..last.media[1 - of].clone() });
+    last.media = [one, two].into();
+    let again = || last.clone();
     // Whatever it is at, what it holds is free again.
     for steps in 0..60 {
         engine.submit(&again());
