@@ -189,6 +189,28 @@ def langchain_huggingface(served):
 
 
 @check
+def cohere_embeds(served):
+    client = cohere.ClientV2(api_key="none", base_url=served.http)
+    texts = [text for text in TEXTS if text.strip()]
+    answer = client.embed(model=served.model, texts=texts, input_type="search_document", embedding_types=["float", "base64", "ubinary", "binary"])
+    own = served.embed(texts)
+    assert len(answer.embeddings.float_) == len(texts) and answer.texts == texts and answer.response_type == "embeddings_by_type"
+    for vector, packed, bits, signed, expected in zip(answer.embeddings.float_, answer.embeddings.base64, answer.embeddings.ubinary, answer.embeddings.binary, own, strict=True):
+        near(vector, expected)
+        assert numpy.array_equal(numpy.frombuffer(base64.b64decode(packed), "<f4"), numpy.array(vector, "<f4"))
+        assert numpy.array_equal(numpy.packbits(numpy.array(vector) > 0), numpy.array(bits)) and [bit - 128 for bit in bits] == signed
+    assert answer.meta.billed_units.input_tokens > 0
+    mixed = client.embed(model=served.model, inputs=[{"content": [{"type": "text", "text": texts[0]}]}], input_type="search_query", output_dimension=16)
+    assert len(mixed.embeddings.float_[0]) == 16
+    for wrong in ({"texts": texts, "embedding_types": ["int8"]}, {"images": ["data:image/png;base64,AAAA"]}, {"texts": texts, "max_tokens": 3}):
+        try:
+            client.embed(model=served.model, input_type="search_document", **wrong)
+            raise AssertionError(wrong)
+        except cohere.errors.BadRequestError as error:
+            assert error.body["error"]["param"], error.body
+
+
+@check
 def cohere_is_told_what_the_model_is_for(served):
     try:
         cohere.ClientV2(api_key="none", base_url=served.http).rerank(model=served.model, query="a", documents=["b"])

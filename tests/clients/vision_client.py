@@ -1,9 +1,9 @@
-"""Pictures through the official openai, anthropic and ollama packages, unmodified, to tiny models that see: answers are what the transformers library
+"""Pictures through the official openai, anthropic, ollama and cohere packages, unmodified, to tiny models that see: answers are what the transformers library
 computes of the same pictures (tests/data/vision), whichever client asks, from safetensors and from GGUF with a projector beside it.
 usage: vision_client.py HANZO_ENGINE_BINARY"""
-import base64, json, os, struct, sys, urllib.request, zlib
+import base64, json, os, struct, sys, time, urllib.request, zlib
 
-import anthropic, ollama, openai
+import anthropic, cohere, ollama, openai
 
 from engine import ROOT, Engine, check, run_checks
 
@@ -58,7 +58,7 @@ def uri(picture):
 @check
 def answers_are_the_librarys(engine, models):
     told = []
-    for case, model in models.items():
+    for case, model in ((case, models[case]) for case in CASES):
         for talk in (0, 1):
             asked = Asked(engine, model, case, talk)
             text, prompt_tokens = asked.openai()
@@ -72,7 +72,7 @@ def answers_are_the_librarys(engine, models):
 
 @check
 def every_client_gets_the_same(engine, models):
-    for case, model in models.items():
+    for case, model in ((case, models[case]) for case in CASES):
         asked = Asked(engine, model, case, 0)
         picture, question = asked.pictures()
         plain, _ = asked.openai()
@@ -89,6 +89,26 @@ def every_client_gets_the_same(engine, models):
 
 
 @check
+def texts_and_pictures_have_vectors_in_one_space(engine, models):
+    model, picture = models["clip"], texture(40, 30)
+    def embed(**body):
+        request = urllib.request.Request(f"http://{engine.http}/v1/embeddings", json.dumps({"model": model, **body}).encode(), {"content-type": "application/json"})
+        return [one["embedding"] for one in json.load(urllib.request.urlopen(request, timeout=60))["data"]]
+    text, shown = embed(input=[{"text": "a cat"}, {"image": uri(picture)}])
+    client = cohere.ClientV2(api_key="none", base_url=f"http://{engine.http}")
+    answer = client.embed(model=model, images=[uri(picture)], input_type="image", embedding_types=["float"])
+    assert answer.embeddings.float_ == [shown] and answer.meta.billed_units.images == 1, answer
+    inputs = [{"content": [{"type": "text", "text": "a cat"}]}, {"content": [{"type": "image_url", "image_url": {"url": uri(picture)}}]}]
+    answer = client.embed(model=model, inputs=inputs, input_type="search_document", embedding_types=["float"])
+    assert answer.embeddings.float_ == [text, shown]
+    try:
+        both = [{"content": [part for one in inputs for part in one["content"]]}]
+        client.embed(model=model, inputs=both, input_type="search_document")
+        raise AssertionError("CLIP has no vector of both together")
+    except cohere.errors.BadRequestError as error: assert error.body["error"]["code"] == "model_not_capable", error.body
+
+
+@check
 def what_is_only_named_is_not_fetched(engine, models):
     client = openai.OpenAI(base_url=f"http://{engine.http}/v1", api_key="none", max_retries=0)
     for url in (f"http://{engine.http}/health", "https://example.com/cat.png", "file:///etc/passwd", "data:image/png;base64,AAAA"):
@@ -100,8 +120,14 @@ def what_is_only_named_is_not_fetched(engine, models):
 
 
 if __name__ == "__main__":
-    arguments = [argument for path in CASES.values() for argument in ("--model", os.path.join(DATA, path))]
+    served = dict(CASES, clip="clip")
+    arguments = [argument for path in served.values() for argument in ("--model", os.path.join(DATA, path))]
     with Engine(*arguments, "--log-level", "warn") as engine:
-        found = [model["id"] for model in json.loads(engine.text("/v1/models"))["data"]]
-        models = {case: next(model for model in found if os.path.basename(os.path.splitext(path)[0]) in model) for case, path in CASES.items()}
+        # The engine answers as soon as one model does.
+        found, deadline = [], time.monotonic() + 60
+        while len(found) < len(served):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+            found = [model["id"] for model in json.loads(engine.text("/v1/models"))["data"] if model["state"] == "ready"]
+        models = {case: next(model for model in found if os.path.basename(os.path.splitext(path)[0]) in model) for case, path in served.items()}
         sys.exit(run_checks(engine, models))

@@ -194,6 +194,7 @@ const WIRES_MEET: &[&str] = &[
     "status.rs",
     "tei/words.rs",
     "tokens.rs",
+    "vectors/cohere.rs",
     "vectors/inputs.rs",
     "vectors/json.rs",
 ];

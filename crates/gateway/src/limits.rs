@@ -127,6 +127,8 @@ pub(crate) const RETRY_AFTER_S_MAX: u64 = 3600;
 /// Bytes of one message from the engine: the token ids of the largest body, or the vectors of one call, of
 /// which one for each token of an input is the largest: 8,192 of 4,096 numbers.
 pub(crate) const ENGINE_MESSAGE_BYTES_MAX: usize = (128 << 20) + (1 << 20);
+/// Inputs of a request in Cohere's words, as many as its own service takes: their answer is made whole.
+pub(crate) const COHERE_INPUTS_MAX: usize = 96;
 /// Texts of one call to the engine. More of them are several calls.
 pub(crate) const CALL_INPUTS_MAX: usize = 256;
 /// Bytes of the texts of one call, unless one text alone is larger. Well under what a daemon takes as a message.

@@ -17,7 +17,7 @@ use crate::{
     error::ApiError,
     llamacpp,
     mcp::{self, Mcp},
-    models, ollama, openai, openapi, ops, page, responses, scores, surface, tei, tokens, track,
+    models, ollama, openai, openapi, ops, page, responses, scores, surface, tei, tokens, track, vectors,
 };
 
 /// Every route.
@@ -38,6 +38,7 @@ pub(crate) fn router(app: Arc<App>, mcp: Mcp) -> Router {
         .route("/v1/audio/voices", get(audio::speech::voices))
         .route("/v1/embeddings", post(openai::embeddings::handle))
         .route("/embeddings", post(openai::embeddings::handle))
+        .route("/v2/embed", post(vectors::cohere::handle))
         .route("/v1/rerank", post(scores::rerank::handle))
         .route("/rerank", post(tei::rerank::either))
         .route("/v2/rerank", post(scores::rerank::handle))

@@ -173,6 +173,9 @@ const EMBEDDING: [Known; 9] = [
     ("media_io_kwargs", Neutral::Any(Type::Object), ""),
 ];
 
+/// Of Cohere's embeddings.
+const COHERE: [Known; 1] = [("max_tokens", Neutral::None, "the model's own length (truncate)")];
+
 /// Of what ranks, scores and classifies.
 const SCORES: [Known; 10] = [
     ("max_tokens_per_doc", Neutral::None, ""),
@@ -209,6 +212,7 @@ pub(crate) fn schemas(list: &str) -> Vec<(&'static str, Value)> {
         "transcription" => &[&TRANSCRIPTION],
         "llama" => &[&COMMON, &COMPLETION, &LLAMA],
         "embedding" => &[&EMBEDDING],
+        "cohere" => &[&COHERE],
         "scores" => &[&SCORES],
         _ => &[],
     };
@@ -251,6 +255,11 @@ pub(crate) fn llama_completion(fields: &mut Fields) -> Result<(), ApiError> {
 /// Takes an embedding request's unsupported and harmless fields out of `fields`.
 pub(crate) fn embedding(fields: &mut Fields) -> Result<(), ApiError> {
     refuse(fields, EMBEDDING.iter())
+}
+
+/// Takes the unsupported and harmless fields of a request for vectors in Cohere's words out of `fields`.
+pub(crate) fn cohere_embedding(fields: &mut Fields) -> Result<(), ApiError> {
+    refuse(fields, COHERE.iter())
 }
 
 /// Takes the unsupported and harmless fields of a request for scores out of `fields`.

@@ -3,7 +3,7 @@
 use std::{iter::Peekable, sync::Arc, vec};
 
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
-use hanzo_engine_proto::v1::{self, EmbedOutput, embed_input::Input};
+use hanzo_engine_proto::v1::{self, EmbedOutput, content_part::Part, embed_input::Input};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
@@ -38,10 +38,21 @@ impl Weighed for v1::EmbedInput {
             // Five bytes is the longest varint of an id.
             Some(Input::Tokens(tokens)) => tokens.ids.len() * 5,
             Some(Input::Picture(picture)) => picture.data.len(),
-            // A request has no other beside it.
-            Some(Input::Chat(_)) | None => 0,
+            Some(Input::Chat(chat)) => chat_bytes(chat),
+            None => 0,
         }
     }
+}
+
+/// Of what a chat says and shows.
+fn chat_bytes(chat: &v1::Chat) -> usize {
+    let parts = chat.messages.iter().flat_map(|message| &message.content);
+    let bytes = parts.map(|part| match &part.part {
+        Some(Part::Text(text)) => text.len(),
+        Some(Part::Media(media)) => media.data.len(),
+        None => 0,
+    });
+    bytes.sum()
 }
 
 impl Weighed for v1::ClassifyInput {

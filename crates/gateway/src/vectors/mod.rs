@@ -6,6 +6,7 @@
 //! whole. Dropping the answer drops the calls.
 
 pub(crate) mod calls;
+pub(crate) mod cohere;
 pub(crate) mod inputs;
 pub(crate) mod json;
 pub(crate) mod response;

@@ -6,6 +6,7 @@
 mod anthropic;
 mod audio;
 mod cloud;
+mod cohere;
 mod connections;
 mod dialects;
 mod doors;

@@ -1,0 +1,328 @@
+//! `POST /v2/embed`: Cohere's embeddings of texts, of pictures, and of inputs that are either or both. An answer has each kind of numbers that
+//! is asked for, so it is made whole; its inputs are few.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    response::{IntoResponse as _, Response},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures_util::TryStreamExt as _;
+use hanzo_engine_proto::v1::{
+    self, Capability, EmbedOutput, TruncateSide, content_part::Part, embed_input::Input,
+};
+use serde::Serialize;
+
+use crate::{
+    app::App,
+    asker::Asker,
+    body::{self, Incoming},
+    config::Config,
+    error::ApiError,
+    fields::{Field, Fields},
+    limits::COHERE_INPUTS_MAX,
+    names::SentFields,
+    pictures,
+    request::{filled, model, priority},
+    request_id::random_id,
+    select::select,
+    unsupported,
+    vectors::{
+        calls::{Caller, Spent},
+        inputs::text_input,
+    },
+};
+
+/// What a body asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Without its inputs and its id; the model is empty where none is named.
+    request: v1::EmbedRequest,
+    inputs: Vec<v1::EmbedInput>,
+    /// What the inputs are called: `texts`, `images` or `inputs`.
+    called: &'static str,
+    /// Names of prompts, of which the first that the model has goes before texts.
+    prompts: &'static [&'static str],
+    /// The texts, where there are nothing else.
+    texts: Option<Vec<String>>,
+    kinds: Kinds,
+}
+
+/// How numbers are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Kinds {
+    float: bool,
+    base64: bool,
+    binary: bool,
+    ubinary: bool,
+}
+
+/// What a text is for, and what models call their prompts for it.
+const PROMPTS: [(&str, &[&str]); 5] = [
+    ("search_query", &["search_query", "query", "retrieval.query"]),
+    ("search_document", &["search_document", "document", "passage", "retrieval.passage"]),
+    ("classification", &["classification"]),
+    ("clustering", &["clustering", "separation"]),
+    ("image", &[]),
+];
+
+/// The route's handler.
+pub(crate) async fn handle(
+    State(app): State<Arc<App>>,
+    Extension(asker): Extension<Asker>,
+    incoming: Incoming,
+) -> Result<Response, ApiError> {
+    let received = body::read(&app, incoming).await?;
+    let ((asked, sent), room) = received.into(SentFields::beside(request)).await?;
+    let Asked { mut request, mut inputs, called, prompts, texts, kinds } = asked;
+    request.model = select(&app, &asker, request.model, &[Capability::Embed]).await?.model;
+    if !prompts.is_empty() {
+        request.prompt_name = prompt_of(&app, &asker, &request.model, prompts).await?;
+    }
+    app.media_hosts.fetch_inputs(&mut inputs, app.config.body_bytes_max).await?;
+    let images = inputs.iter().map(pictures_in).sum();
+    let name = move |field: &str| match field.strip_prefix("inputs") {
+        Some(index) => Some(format!("{called}{}", index.split(".chat").next().unwrap_or_default())),
+        None if field == "dimensions" => Some("output_dimension".to_owned()),
+        None => sent.name(field),
+    };
+    let mut answers = Caller::new(&app, &asker, room).embed(request, inputs, name);
+    let (mut vectors, mut spent) = (Vec::new(), Spent::default());
+    while let Some(answer) = answers.try_next().await? {
+        spent.add(answer.prompt_tokens, answer.model);
+        vectors.extend(answer.embeddings.into_iter().map(|embedding| embedding.packed));
+    }
+    let every = |wanted: bool| wanted.then_some(&vectors[..]);
+    let answer = Answer {
+        id: random_id(),
+        embeddings: Embeddings {
+            float: every(kinds.float).map(|of| of.iter().map(|packed| numbers(packed).collect()).collect()),
+            base64: every(kinds.base64).map(|of| of.iter().map(|packed| STANDARD.encode(packed)).collect()),
+            binary: every(kinds.binary).map(|of| of.iter().map(|packed| signed(packed)).collect()),
+            ubinary: every(kinds.ubinary).map(|of| of.iter().map(|packed| signs(packed)).collect()),
+        },
+        texts,
+        meta: Meta {
+            api_version: ApiVersion { version: "2" },
+            billed_units: BilledUnits { input_tokens: spent.prompt_tokens, images },
+        },
+        response_type: "embeddings_by_type",
+    };
+    Ok(Json(answer).into_response())
+}
+
+/// The first of these prompts that a model has; empty where it has none: it makes no difference of what texts are for then. Which it has is
+/// known of one that is loaded, so one that is not is asked something first.
+async fn prompt_of(app: &App, asker: &Asker, model: &str, prompts: &[&str]) -> Result<String, ApiError> {
+    let mut engine = app.engine(asker);
+    let status = match engine.show(model.to_owned()).await {
+        Ok(shown) if shown.status.is_some() => shown.status,
+        _ => {
+            let inputs = vec![text_input("a".to_owned())];
+            let request = v1::EmbedRequest { model: model.to_owned(), inputs, ..v1::EmbedRequest::default() };
+            let model = engine.embed(request, None).await?.model;
+            engine.show(model).await?.status
+        }
+    };
+    let names = status.and_then(|status| status.embedder).unwrap_or_default().prompt_names;
+    let known = prompts.iter().find(|prompt| names.iter().any(|name| name == *prompt));
+    Ok(known.map(|known| (*known).to_owned()).unwrap_or_default())
+}
+
+/// Reads a body.
+pub(crate) fn request(mut fields: Fields<'_>, config: &Config) -> Result<Asked, ApiError> {
+    let model = model(&mut fields)?;
+    let words = PROMPTS.map(|(word, _)| word);
+    let wanted = fields.take("input_type").map(|field| field.word(&words)).transpose()?;
+    let most = config.embedding_inputs_max.min(COHERE_INPUTS_MAX);
+    let given: Vec<&'static str> =
+        ["texts", "images", "inputs"].into_iter().filter(|name| fields.gives(name)).collect();
+    let called = match given[..] {
+        [] => return Err(ApiError::field("texts", "required, or images, or inputs")),
+        [one] => one,
+        [first, second, ..] => {
+            let problem = format!("cannot be combined with {first}: send one of them");
+            return Err(ApiError::field(second, problem));
+        }
+    };
+    let field = fields.require(called)?;
+    let list = field.list()?;
+    match list.clone().count() {
+        0 => return Err(ApiError::empty(&field.path())),
+        count if count > most => {
+            return Err(field.error(format!("has {count} elements, at most {most}")));
+        }
+        _ => {}
+    }
+    let mut texts = None;
+    let inputs: Vec<v1::EmbedInput> = match called {
+        "texts" => {
+            let all = list.map(filled).collect::<Result<Vec<String>, _>>()?;
+            texts = Some(all.clone());
+            all.into_iter().map(text_input).collect()
+        }
+        "images" => list.map(|field| pictures::alone(field).map(picture)).collect::<Result<_, _>>()?,
+        _ => list.map(input).collect::<Result<_, _>>()?,
+    };
+    let prompts = wanted.and_then(|wanted| PROMPTS.iter().find(|(word, _)| *word == wanted));
+    let are_texts = inputs.iter().all(|input| matches!(input.input, Some(Input::Text(_))));
+    let kinds = match fields.take("embedding_types") {
+        None => Kinds { float: true, ..Kinds::default() },
+        Some(field) => kinds(field)?,
+    };
+    // Cohere's default is to cut.
+    let cut = fields.take("truncate").map(|field| field.word(&["NONE", "START", "END"])).transpose()?;
+    let side = if cut == Some("START") { TruncateSide::Left } else { TruncateSide::Right };
+    let dimensions = fields.take("output_dimension").map(|field| field.integer(1..=u32::MAX)).transpose()?;
+    let request = v1::EmbedRequest {
+        model,
+        output: EmbedOutput::Pooled.into(),
+        dimensions: dimensions.unwrap_or(0),
+        truncate: cut != Some("NONE"),
+        truncate_side: side.into(),
+        packed: true,
+        priority: priority(&mut fields)?,
+        ..v1::EmbedRequest::default()
+    };
+    unsupported::cohere_embedding(&mut fields)?;
+    fields.finish()?;
+    let prompts = prompts.filter(|_| are_texts).map_or(&[][..], |(_, prompts)| prompts);
+    Ok(Asked { request, inputs, called, prompts, texts, kinds })
+}
+
+fn kinds(field: Field) -> Result<Kinds, ApiError> {
+    const UNKNOWN: &str = "not supported by this build: which numbers a byte stands for is known of one maker's models alone; take float, \
+                           base64, binary or ubinary";
+    let mut kinds = Kinds::default();
+    for field in field.list()? {
+        match field.word(&["float", "base64", "binary", "ubinary", "int8", "uint8"])? {
+            "float" => kinds.float = true,
+            "base64" => kinds.base64 = true,
+            "binary" => kinds.binary = true,
+            "ubinary" => kinds.ubinary = true,
+            _ => return Err(ApiError::unsupported(&field.path(), UNKNOWN)),
+        }
+    }
+    match kinds == Kinds::default() {
+        true => Err(ApiError::empty(&field.path())),
+        false => Ok(kinds),
+    }
+}
+
+/// What becomes one vector: a text, a picture, or several parts, as a message of a user has them.
+fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
+    let mut fields = field.object()?;
+    let content = fields.require("content")?;
+    let mut parts = Vec::new();
+    for part in content.list()? {
+        let mut fields = part.object()?;
+        let part = match fields.require("type")?.word(&["text", "image_url"])? {
+            "text" => v1::ContentPart { part: Some(Part::Text(filled(fields.require("text")?)?)) },
+            _ => pictures::openai(&mut fields)?,
+        };
+        fields.finish()?;
+        parts.push(part);
+    }
+    fields.finish()?;
+    let input = match &mut parts[..] {
+        [] => return Err(ApiError::empty(&content.path())),
+        [v1::ContentPart { part: Some(Part::Text(text)) }] => Input::Text(std::mem::take(text)),
+        [v1::ContentPart { part: Some(Part::Media(media)) }] => Input::Picture(std::mem::take(media)),
+        _ => {
+            let message = v1::Message { role: "user".to_owned(), content: parts, ..v1::Message::default() };
+            let chat = v1::Chat {
+                messages: vec![message],
+                add_generation_prompt: Some(false),
+                ..v1::Chat::default()
+            };
+            Input::Chat(chat)
+        }
+    };
+    Ok(v1::EmbedInput { input: Some(input) })
+}
+
+fn picture(media: v1::Media) -> v1::EmbedInput {
+    v1::EmbedInput { input: Some(Input::Picture(media)) }
+}
+
+fn pictures_in(input: &v1::EmbedInput) -> usize {
+    let in_chat = |chat: &v1::Chat| {
+        let parts = chat.messages.iter().flat_map(|message| &message.content);
+        parts.filter(|part| matches!(part.part, Some(Part::Media(_)))).count()
+    };
+    match &input.input {
+        Some(Input::Picture(_)) => 1,
+        Some(Input::Chat(chat)) => in_chat(chat),
+        _ => 0,
+    }
+}
+
+fn numbers(packed: &[u8]) -> impl Iterator<Item = f32> {
+    packed.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes))
+}
+
+/// The numbers' signs, eight a byte, the first the highest bit: 1 is above 0.
+fn signs(packed: &[u8]) -> Vec<u8> {
+    let bits: Vec<u8> = numbers(packed).map(|number| u8::from(number > 0.0)).collect();
+    let byte = |bits: &[u8]| (0..8).fold(0, |byte, at| byte << 1 | bits.get(at).copied().unwrap_or(0));
+    bits.chunks(8).map(byte).collect()
+}
+
+/// The same, with 128 taken from each.
+fn signed(packed: &[u8]) -> Vec<i8> {
+    signs(packed).into_iter().map(|byte| (i16::from(byte) - 128) as i8).collect()
+}
+
+#[derive(Serialize)]
+struct Answer {
+    id: String,
+    embeddings: Embeddings,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    texts: Option<Vec<String>>,
+    meta: Meta,
+    response_type: &'static str,
+}
+
+#[derive(Serialize)]
+struct Embeddings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    float: Option<Vec<Vec<f32>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary: Option<Vec<Vec<i8>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ubinary: Option<Vec<Vec<u8>>>,
+}
+
+#[derive(Serialize)]
+struct Meta {
+    api_version: ApiVersion,
+    billed_units: BilledUnits,
+}
+
+#[derive(Serialize)]
+struct ApiVersion {
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct BilledUnits {
+    input_tokens: u64,
+    images: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_bits_the_first_the_highest() {
+        let packed = |numbers: &[f32]| -> Vec<u8> { numbers.iter().flat_map(|n| n.to_le_bytes()).collect() };
+        let nine = packed(&[1.0, -1.0, 0.0, 2.0, -0.5, -0.5, -0.5, 0.1, 3.0]);
+        assert_eq!(signs(&nine), [0b1001_0001, 0b1000_0000]);
+        assert_eq!(signed(&nine), [17, 0]);
+    }
+}
