@@ -10,7 +10,7 @@ use hanzo_engine_runtime::{LoadError, VoiceFiles, VoiceKind};
 use crate::error::SpeakError;
 use crate::kokoro::{Kokoro, KokoroConfig};
 use crate::limits::ROOM_BYTES;
-use crate::nn::{Compute, matrix_bytes, scratch_bytes};
+use crate::nn::{Compute, Cut, matrix_bytes, scratch_bytes};
 use crate::noise::Noise;
 use crate::script::Piece;
 use crate::vits::{Vits, VitsConfig};
@@ -71,10 +71,15 @@ fn heads(files: &VoiceFiles) -> Result<HeadShape, LoadError> {
 
 /// Matrices as they will be packed, as far as sizes tell: every tensor that is one, its taps beside each other.
 fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
+    with_taps(files, |[_, _, taps]| taps)
+}
+
+/// The same, each with as many taps as `count` says.
+fn with_taps(files: &VoiceFiles, count: impl Fn([usize; 3]) -> usize) -> Vec<(usize, usize)> {
     let shape = |shape: &[usize]| match *shape {
         [rows, cols] => Some((rows, cols)),
         [outer, inner, 1] => Some((outer, inner)),
-        [outer, inner, taps] => Some((outer, inner * taps)),
+        [outer, inner, taps] => Some((outer, inner * count([outer, inner, taps]))),
         _ => None,
     };
     files
@@ -92,7 +97,9 @@ fn shapes(files: &VoiceFiles) -> Vec<(usize, usize)> {
 pub fn memory(files: &VoiceFiles, pool: &Arc<ThreadPool>, tier: Tier) -> Result<EngineMemory, LoadError> {
     let heads = heads(files)?;
     let shapes = shapes(files);
-    let packed: u64 = shapes.iter().map(|&shape| matrix_bytes(pool, tier, shape)).sum();
+    // Convolutions with fewer products have more numbers.
+    let packed = with_taps(files, |sizes| Cut::of(sizes).map_or(sizes[2], Cut::taps));
+    let packed: u64 = packed.into_iter().map(|shape| matrix_bytes(pool, tier, shape)).sum();
     // What is no matrix stays as numbers, and memories are turned over beside.
     let plain: u64 = files.tensors.iter().map(|tensor| 4 * tensor.elements() as u64).sum::<u64>() / 4;
     let voices: u64 = files.voices.iter().map(|(_, voice)| voice.bytes.len() as u64).sum();

@@ -15,11 +15,13 @@ use super::split::{split_bytes, split_row};
 use super::tier::Tier;
 use crate::KernelError;
 
-/// `(rows, cols)` f32 that a product reads.
+/// Rows of as many f32 as a product has inputs.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
     pub(super) x: *const f32,
     pub(super) rows: usize,
+    /// Numbers from a row's first to the next one's, where rows do not follow each other: they may overlap.
+    pub(super) step: Option<usize>,
     /// Which columns of the product the rows are; without, each row is one.
     pub(super) places: Option<Places<'a>>,
 }
@@ -158,9 +160,10 @@ impl Activations {
             ActKind::Int32 => (cols / 32, cols / 32),
             ActKind::Int256 => (cols / 256, cols / 16),
         };
+        let step = input.step.unwrap_or(cols);
         let mut columns = Columns {
-            floats: input.x.wrapping_add(window.start * cols),
-            floats_stride: cols,
+            floats: input.x.wrapping_add(window.start * step),
+            floats_stride: step,
             codes: self.codes.as_ptr(),
             codes_stride: cols + PAD,
             scales: self.scales.as_ptr(),
@@ -183,7 +186,7 @@ impl Activations {
             }
             (ActKind::Float, None) => return columns,
             (ActKind::Float, Some(_)) => {
-                columns.floats = self.codes.as_ptr().cast();
+                (columns.floats, columns.floats_stride) = (self.codes.as_ptr().cast(), cols);
                 window.len() * 4 * cols <= self.codes.len()
             }
             _ => window.len() <= self.rows && cols <= self.width,
@@ -225,7 +228,7 @@ impl Activations {
                     unsafe {
                         match made {
                             Some(from) => to.copy(from, place),
-                            None => to.make(x.get().add(row * cols).cast_const(), place, tier),
+                            None => to.make(x.get().add(row * step).cast_const(), place, tier),
                         }
                     }
                     made = made.or(Some(place));

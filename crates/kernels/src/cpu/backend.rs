@@ -7,6 +7,7 @@ mod latent;
 mod rotation;
 mod rows;
 mod states;
+mod windows;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -153,7 +154,7 @@ impl Step<'_> {
         let rows = self.batch.rows();
         x.check(rows, weight.cols(), "x");
         out.check(rows, weight.rows(), "out");
-        let input = Input { x: x.data.as_ptr(), rows, places: None };
+        let input = Input { x: x.data.as_ptr(), rows, step: None, places: None };
         let bias = bias.map(|bias| &bias.values[..]);
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { self.product().store(weight, bias, activation, input, &mut out.data) };
@@ -490,7 +491,7 @@ impl Backend for CpuBackend {
         let rows = step.batch.rows();
         x.check(rows, gate_up.cols(), "x");
         hidden.check(rows, gate_up.rows() / 2, "hidden");
-        let input = Input { x: x.data.as_ptr(), rows, places: None };
+        let input = Input { x: x.data.as_ptr(), rows, step: None, places: None };
         let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };

@@ -93,7 +93,7 @@ pub(super) fn heads_matmul(
         scratch.firsts.clear();
         scratch.firsts.extend((0..=heads).map(|head| (head * window) as u32));
         let groups = Groups { matrices: weights, firsts: &scratch.firsts };
-        let input = Input { x: inputs.as_ptr(), rows: heads * window, places: None };
+        let input = Input { x: inputs.as_ptr(), rows: heads * window, step: None, places: None };
         // SAFETY: the inputs of each head's rows were gathered above; nothing is prepared.
         unsafe { product.store_rows(groups, 0..outputs, Epilogue::default(), input, &mut None, given) };
         let given = Shared::new_const(given.as_ptr());

@@ -171,6 +171,35 @@ impl Product<'_> {
         }
     }
 
+    /// `out[c * stride + i] = matrix[i] · x[c] + bias[i]` of each group's matrix for its columns.
+    ///
+    /// # Safety
+    /// `input.x` holds the rows, as far as they reach.
+    pub(super) unsafe fn spread(
+        &mut self,
+        groups: Groups<'_>,
+        bias: Option<&[f32]>,
+        input: Input<'_>,
+        (out, stride): (&mut [f32], usize),
+    ) {
+        let (outputs, columns, tier) = (groups.shape().0, input.columns(), self.tier);
+        assert!(stride >= outputs, "columns of {outputs} outputs do not overlap");
+        assert!(columns == 0 || out.len() >= (columns - 1) * stride + outputs, "out holds every column");
+        let biases = outputs * groups.matrices.len();
+        assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
+        let rows = Selection { groups, wanted: &|_| true, rows: 0..outputs };
+        // SAFETY: the caller's promise on `input`; `out` holds what is written to it (asserted); each item owns its part of
+        // it, and its sums are there.
+        unsafe {
+            self.rows(rows, input, &mut None, (Shared::new(out), stride), &|item, scratch, out| {
+                let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
+                let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
+                let activation = None;
+                dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
+            });
+        }
+    }
+
     /// As `store`, of the outputs `range` of each group's matrix for its columns; `out` is
     /// `(input.columns(), range.len())`.
     ///
@@ -196,7 +225,7 @@ impl Product<'_> {
         // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each item
         // owns its part of it, and its sums are there.
         unsafe {
-            self.rows(rows, input, prepared, Shared::new(out), &|item, scratch, out| {
+            self.rows(rows, input, prepared, (Shared::new(out), stride), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
                 let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                 dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
@@ -279,13 +308,13 @@ impl Product<'_> {
             let rows = |rows| Selection { groups, wanted: &apart, rows };
             // SAFETY: the caller's promise on `input`; each item owns its part of `hidden`, its sums are there.
             unsafe {
-                self.rows(rows(0..stride), input, &mut None, out, &|item, scratch, out| {
+                self.rows(rows(0..stride), input, &mut None, (out, stride), &|item, scratch, out| {
                     let bias = bias(item.group, item.row_first);
                     let (sums, columns, rows) = (scratch.sums.as_ptr(), item.columns, item.rows);
                     let activation = None;
                     dispatch(tier, StoreSums { sums, columns, rows, bias, activation, out, stride });
                 });
-                self.rows(rows(stride..outputs), input, &mut None, out, &|item, scratch, out| {
+                self.rows(rows(stride..outputs), input, &mut None, (out, stride), &|item, scratch, out| {
                     let biases = [None, bias(item.group, item.row_first)];
                     let (gate, up, columns, rows) = (None, scratch.sums.as_ptr(), item.columns, item.rows);
                     dispatch(tier, GateSums { gate, up, biases, columns, rows, activation, out, stride });
@@ -295,7 +324,7 @@ impl Product<'_> {
     }
 
     /// Computes sums of the rows selected, item by item, and calls `finish` with each, whose rows count from the matrix's
-    /// first, and its place in `out`, `(input.columns(), selection.rows.len())`.
+    /// first, and its place in `out`, which has `stride` numbers from a column's first to the next one's.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; `out` is what it says; what
@@ -305,11 +334,11 @@ impl Product<'_> {
         selection: Selection<'_>,
         input: Input<'_>,
         prepared: &mut Option<PreparedColumns>,
-        out: Shared<f32>,
+        (out, stride): (Shared<f32>, usize),
         finish: &Finish<'_>,
     ) {
         let Selection { groups, wanted, rows: range } = selection;
-        let (tier, stride, row_first) = (self.tier, range.len(), range.start);
+        let (tier, row_first) = (self.tier, range.start);
         let (cols, columns_all) = (groups.shape().1, input.columns());
         let overlap = |segment: &Segment| {
             range.start.max(segment.row_first)..range.end.min(segment.row_first + segment.rows)

@@ -161,7 +161,7 @@ impl MoeScratch {
     /// The experts of each row, their weights, and the columns of all pairs. Returns how many columns there are.
     fn route(&mut self, product: &mut Product<'_>, job: &MoeJob<'_>) -> usize {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
-        let input = Input { x: job.routed.as_ptr(), rows, places: None };
+        let input = Input { x: job.routed.as_ptr(), rows, step: None, places: None };
         // SAFETY: `routed` holds the rows, as `moe` asserts.
         unsafe {
             product.store(job.router, job.biases.router, None, input, &mut self.scores[..rows * experts])
@@ -223,7 +223,7 @@ pub(super) fn moe(
         }
         x = out.as_ptr();
     }
-    let input = Input { x, rows, places: Some(places) };
+    let input = Input { x, rows, step: None, places: Some(places) };
     let activation = job.params.activation;
     // SAFETY: `x` holds the rows (asserted); each pair has a column of its own.
     unsafe {
@@ -236,7 +236,7 @@ pub(super) fn moe(
         }
     }
     let down = Groups { matrices: &job.experts.down, firsts };
-    let input = Input { x: hidden.as_ptr(), rows: columns, places: None };
+    let input = Input { x: hidden.as_ptr(), rows: columns, step: None, places: None };
     let mut prepared = None;
     // So many outputs at a time that those of all pairs stay in a cache until they are added up.
     let width = if columns * outputs <= PARTIAL {

@@ -4,8 +4,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use crate::nn::{
-    Affine, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats, leaky_relu,
-    snake,
+    Affine, Bent, Compute, Conv, ConvShape, DepthwiseUp, Lstm, LstmDirection, Signal, channel_stats,
 };
 use crate::weights::Weights;
 
@@ -156,16 +155,21 @@ impl StyleBlock {
         x: &Signal,
         style: &[f32],
     ) -> Result<Signal, KernelError> {
-        let mut y = x.clone();
-        let affine = self.norms[0].of(compute, &y, style);
-        leaky_relu(compute, &mut y, Some(&affine), 0.2);
-        if let Some(up) = &self.up {
-            y = up.run(&y);
-        }
-        let mut y = self.convs[0].run(compute, &y)?;
+        let affine = self.norms[0].of(compute, x, style);
+        let bent = Bent::Leaky { affine: Some(&affine), slope: 0.2 };
+        let mut y = match &self.up {
+            Some(up) => {
+                let mut y = compute.signal(x.rows, x.cols);
+                let rows = y.data.chunks_exact_mut(x.cols).enumerate();
+                rows.for_each(|(at, row)| bent.row(x.row(at), row));
+                self.convs[0].run(compute, &up.run(&y))?
+            }
+            None => self.convs[0].run_bent(compute, x, bent, None)?,
+        };
         let affine = self.norms[1].of(compute, &y, style);
-        leaky_relu(compute, &mut y, Some(&affine), 0.2);
-        let mut y = self.convs[1].run(compute, &y)?;
+        let bent = Bent::Leaky { affine: Some(&affine), slope: 0.2 };
+        let inner = self.convs[1].run_bent(compute, &y, bent, None)?;
+        compute.spent(std::mem::replace(&mut y, inner).data);
         let around = match &self.up {
             Some(_) => &x.repeated(&vec![2; x.rows]),
             None => x,
@@ -219,18 +223,33 @@ impl SnakeBlock {
     pub(super) fn run(
         &self,
         compute: &mut Compute,
-        mut x: Signal,
+        x: &Signal,
         style: &[f32],
     ) -> Result<Signal, KernelError> {
-        for pair in &self.pairs {
-            let mut y = x.clone();
-            for half in pair {
-                let affine = half.norm.of(compute, &y, style);
-                snake(compute, &mut y, &affine, &half.alpha, &half.inverse);
-                y = half.conv.run(compute, &y)?;
+        let mut done: Option<Signal> = None;
+        for [first, second] in &self.pairs {
+            let from = done.as_ref().unwrap_or(x);
+            let between = first.run(compute, from, style, None)?;
+            let y = second.run(compute, &between, style, Some(from))?;
+            compute.spent(between.data);
+            if let Some(old) = done.replace(y) {
+                compute.spent(old.data);
             }
-            x.add(&y);
         }
-        Ok(x)
+        Ok(done.unwrap_or_else(|| x.clone()))
+    }
+}
+
+impl SnakeConv {
+    fn run(
+        &self,
+        compute: &mut Compute,
+        x: &Signal,
+        style: &[f32],
+        added: Option<&Signal>,
+    ) -> Result<Signal, KernelError> {
+        let affine = self.norm.of(compute, x, style);
+        let bent = Bent::Snake { affine: &affine, alpha: &self.alpha, inverse: &self.inverse };
+        self.conv.run_bent(compute, x, bent, added)
     }
 }

@@ -8,7 +8,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::blocks::{SnakeBlock, conv};
 use super::{KokoroConfig, SAMPLE_RATE};
-use crate::nn::{Compute, Conv, ConvShape, Signal, Stft, TransposedConv, leaky_relu};
+use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, Stft, TransposedConv};
 use crate::noise::Noise;
 use crate::weights::Weights;
 
@@ -133,29 +133,36 @@ impl Generator {
         pitch: &[f32],
         noise: &mut Noise,
     ) -> Result<Vec<f32>, KernelError> {
+        let leaky = |slope| Bent::Leaky { affine: None, slope };
         let source = self.stft.transform(compute, &self.source(pitch, noise));
         for (index, stage) in self.stages.iter().enumerate() {
-            leaky_relu(compute, &mut x, None, 0.1);
             let joins = stage.source.run(compute, &source)?;
-            let joins = stage.source_block.run(compute, joins, style)?;
-            x = stage.up.run(compute, &x)?;
+            let joined = stage.source_block.run(compute, &joins, style)?;
+            compute.spent(joins.data);
+            let longer = stage.up.run(compute, &x, leaky(0.1))?;
+            compute.spent(std::mem::replace(&mut x, longer).data);
             if index + 1 == self.stages.len() {
                 x = with_mirrored_row(x);
             }
-            x.add(&joins);
+            compute.add(&mut x, &joined, 1.0);
+            compute.spent(joined.data);
             let mut sum: Option<Signal> = None;
-            for block in &stage.blocks {
-                let y = block.run(compute, x.clone(), style)?;
+            for (at, block) in stage.blocks.iter().enumerate() {
+                let y = block.run(compute, &x, style)?;
+                let share = if at + 1 == stage.blocks.len() { 1.0 / stage.blocks.len() as f32 } else { 1.0 };
                 match &mut sum {
-                    Some(sum) => sum.add(&y),
+                    Some(sum) => {
+                        compute.add(sum, &y, share);
+                        compute.spent(y.data);
+                    }
                     None => sum = Some(y),
                 }
             }
-            x = sum.expect("config.json was checked to have blocks");
-            x.scale(1.0 / stage.blocks.len() as f32);
+            let sum = sum.expect("config.json was checked to have blocks");
+            compute.spent(std::mem::replace(&mut x, sum).data);
         }
-        leaky_relu(compute, &mut x, None, 0.01);
-        let mut spectrum = self.post.run(compute, &x)?;
+        let mut spectrum = self.post.run_bent(compute, &x, leaky(0.01), None)?;
+        compute.spent(x.data);
         let (cols, bins) = (spectrum.cols, spectrum.cols / 2);
         compute.rows(&mut spectrum.data, cols, &|_, piece| {
             for row in piece.chunks_exact_mut(cols) {

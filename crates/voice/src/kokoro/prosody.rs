@@ -154,7 +154,7 @@ impl TextEncoder {
         for (conv, norm) in &self.layers {
             x = conv.run(compute, &x)?;
             layer_norm(&mut x, EPS, norm);
-            leaky_relu(compute, &mut x, None, 0.2);
+            leaky_relu(compute, &mut x, 0.2);
         }
         self.lstm.run(compute, &x)
     }

@@ -1,10 +1,9 @@
 //! The processor as these networks use it: packed matrices, tiles of rows, loops over rows. A turn of the pool is taken for
 //! each tile and each loop and given back, so that the steps of other models go on between them.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hanzo_engine_kernels::cpu::{CpuBackend, CpuBuffer, CpuMatrix, CpuVector, ThreadPool, Tier};
+use hanzo_engine_kernels::cpu::{CpuBackend, CpuMatrix, CpuVector, ThreadPool, Tier};
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, EncoderOps, HeadShape, KernelError, MatrixShape, MatrixSource,
     PositionBias, RowSource, SelfAttentionParams, SequenceSpan, StepLimits,
@@ -12,10 +11,12 @@ use hanzo_engine_kernels::{
 
 use super::Signal;
 
-/// Numbers of a tile of unfolded rows: it stays in a second-level cache.
-const TILE_NUMBERS: usize = 1 << 18;
-/// Rows of a tile.
-const TILE_ROWS: std::ops::RangeInclusive<usize> = 64..=1024;
+/// Rows of one attention at most.
+const ROWS_MAX: usize = 1024;
+/// Multiply-adds of a turn of the pool, about: two milliseconds of a core.
+const TURN_PRODUCTS: usize = 1 << 27;
+/// Numbers of signals that wait to be used again, at most.
+const SPARE_NUMBERS: usize = 16 << 20;
 /// Numbers of a piece of a loop.
 const PIECE_NUMBERS: usize = 1 << 14;
 
@@ -23,43 +24,21 @@ const PIECE_NUMBERS: usize = 1 << 14;
 pub(crate) struct Compute {
     backend: CpuBackend,
     reserved: Option<HeadShape>,
-    batch: Batch,
-    buffers: BTreeMap<(bool, usize), CpuBuffer>, // by side of a product and width
-    tile: Vec<f32>,
+    spare: Vec<Vec<f32>>,
 }
 
-/// A packed matrix and its bias.
+/// A packed matrix and its bias; or several of one shape.
 pub(crate) struct Matrix {
-    weight: CpuMatrix,
+    weights: Vec<CpuMatrix>,
     bias: Option<CpuVector>,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
 }
 
-fn batch_of(batch: &mut Batch, rows: usize) {
-    batch.sources.clear();
-    batch.sources.resize(rows, RowSource::Embedding);
-    batch.positions.clear();
-    batch.positions.extend(0..rows as u32);
-    batch.sequences.clear();
-    let rows = rows as u32;
-    batch.sequences.push(SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 });
-}
-
-fn tile_rows(cols: usize) -> usize {
-    (TILE_NUMBERS / cols).clamp(*TILE_ROWS.start(), *TILE_ROWS.end()) / 16 * 16
-}
-
 impl Compute {
     pub(crate) fn new(pool: Arc<ThreadPool>, tier: Tier) -> Compute {
         let backend = CpuBackend::new(pool, tier);
-        Compute {
-            backend,
-            reserved: None,
-            batch: Batch::default(),
-            buffers: BTreeMap::new(),
-            tile: Vec::new(),
-        }
+        Compute { backend, reserved: None, spare: Vec::new() }
     }
 
     /// For people.
@@ -82,85 +61,95 @@ impl Compute {
         numbers: &[f32],
         bias: Option<&[f32]>,
     ) -> Result<Matrix, KernelError> {
-        assert_eq!(numbers.len(), rows * cols, "{name} has as many numbers as its shape says");
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.pack_alike(name, (rows, cols), &[numbers], bias)
+    }
+
+    /// Packs matrices of one shape.
+    pub(crate) fn pack_alike(
+        &self,
+        name: &str,
+        (rows, cols): (usize, usize),
+        parts: &[&[f32]],
+        bias: Option<&[f32]>,
+    ) -> Result<Matrix, KernelError> {
         let shape = MatrixShape { rows, cols, dtype: DType::F32 };
-        let weight = self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?;
+        let pack = |numbers: &&[f32]| {
+            assert_eq!(numbers.len(), rows * cols, "{name} has as many numbers as its shape says");
+            let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])
+        };
+        let weights = parts.iter().map(pack).collect::<Result<_, _>>()?;
         let bias = bias.map(|bias| self.backend.vector(bias)).transpose()?;
-        Ok(Matrix { weight, bias, rows, cols })
+        Ok(Matrix { weights, bias, rows, cols })
     }
 
-    /// `(rows, matrix.rows)`: the matrix times rows that `fill` writes, each of them once, into zeros.
-    pub(crate) fn product(
+    /// A signal of this shape, of numbers that mean nothing.
+    pub(crate) fn signal(&mut self, rows: usize, cols: usize) -> Signal {
+        Signal { rows, cols, data: self.numbers(rows * cols) }
+    }
+
+    /// Numbers that mean nothing.
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+        let fitting = self.spare.iter().enumerate().filter(|(_, spare)| spare.capacity() >= count);
+        let fitting = fitting.min_by_key(|(_, spare)| spare.capacity()).map(|(at, _)| at);
+        let mut numbers = fitting.map(|at| self.spare.swap_remove(at)).unwrap_or_default();
+        numbers.resize(count, 0.0);
+        numbers
+    }
+
+    /// Keeps the memory of numbers that nobody reads any more: fresh pages are dear.
+    pub(crate) fn spent(&mut self, numbers: Vec<f32>) {
+        self.spare.push(numbers);
+        while self.spare.iter().map(Vec::capacity).sum::<usize>() > SPARE_NUMBERS {
+            self.spare.remove(0);
+        }
+    }
+
+    /// `out[r * out_step..][..matrix.rows] = matrix · x[r * x_step..][..matrix.cols] + bias` for `r` below `rows`.
+    pub(crate) fn windows(
         &mut self,
         matrix: &Matrix,
+        (x, x_step): (&[f32], usize),
         rows: usize,
-        fill: &(dyn Fn(usize, &mut [f32]) + Sync),
-    ) -> Result<Signal, KernelError> {
-        let mut out = Signal::zeros(rows, matrix.rows);
-        let most = tile_rows(matrix.cols.max(matrix.rows));
-        let tile_max = tile_rows(matrix.cols);
-        let (mut x, mut y) = (
-            self.take_buffer(false, matrix.cols, tile_max)?,
-            self.take_buffer(true, matrix.rows, tile_rows(matrix.rows))?,
-        );
-        let mut tile = std::mem::take(&mut self.tile);
-        let mut batch = std::mem::take(&mut self.batch);
-        let mut done = Ok(());
+        (out, out_step): (&mut [f32], usize),
+    ) {
+        assert_eq!(matrix.weights.len(), 1, "one matrix for all rows");
+        let most = (TURN_PRODUCTS / (matrix.rows * matrix.cols)).max(64);
         for first in (0..rows).step_by(most) {
-            let count = most.min(rows - first);
-            tile.clear();
-            tile.resize(count * matrix.cols, 0.0);
-            batch_of(&mut batch, count);
-            done = self.tile(matrix, &batch, (first, &mut tile), fill, (&mut x, &mut y), &mut out);
-            if done.is_err() {
-                break;
-            }
+            let ends = [0, most.min(rows - first) as u32];
+            let (x, out) = (&x[first * x_step..], &mut out[first * out_step..]);
+            self.backend.windows(&matrix.weights, matrix.bias.as_ref(), (x, x_step), &ends, (out, out_step));
         }
-        (self.tile, self.batch) = (tile, batch);
-        self.buffers.insert((false, matrix.cols), x);
-        self.buffers.insert((true, matrix.rows), y);
-        done.map(|()| out)
     }
 
-    fn tile(
+    /// As `windows`, without bias: the first matrix for the first `rows` windows, the second for as many behind them, and so on.
+    pub(crate) fn alike(
         &mut self,
-        matrix: &Matrix,
-        batch: &Batch,
-        (first, tile): (usize, &mut [f32]),
-        fill: &(dyn Fn(usize, &mut [f32]) + Sync),
-        (x, y): (&mut CpuBuffer, &mut CpuBuffer),
-        out: &mut Signal,
-    ) -> Result<(), KernelError> {
-        let count = batch.rows();
-        self.backend.begin(batch)?;
-        let piece = (PIECE_NUMBERS / matrix.cols).max(1);
-        let pieces: Vec<Mutex<&mut [f32]>> = tile.chunks_mut(piece * matrix.cols).map(Mutex::new).collect();
-        self.backend.on_host(pieces.len(), &|index| {
-            let mut rows = pieces[index].lock().unwrap_or_else(PoisonError::into_inner);
-            for (row, numbers) in rows.chunks_exact_mut(matrix.cols).enumerate() {
-                fill(first + index * piece + row, numbers);
-            }
-        });
-        drop(pieces);
-        let written = self.backend.write_rows(x, 0, tile);
-        self.backend.matmul(&matrix.weight, matrix.bias.as_ref(), x, y);
-        self.backend.end().and(written)?;
-        let place = &mut out.data[first * matrix.rows..][..count * matrix.rows];
-        self.backend.read_rows(y, 0, place)
-    }
-
-    fn take_buffer(&mut self, side: bool, cols: usize, rows: usize) -> Result<CpuBuffer, KernelError> {
-        match self.buffers.remove(&(side, cols)) {
-            Some(buffer) => Ok(buffer),
-            None => self.backend.buffer(BufferRole::Operand, rows, cols),
-        }
+        matrices: &Matrix,
+        (x, x_step): (&[f32], usize),
+        rows: usize,
+        out: &mut [f32],
+    ) {
+        let ends: Vec<u32> = (0..=matrices.weights.len()).map(|at| (at * rows) as u32).collect();
+        self.backend.windows(&matrices.weights, None, (x, x_step), &ends, (out, matrices.rows));
     }
 
     /// `matrix · x + bias` of every row.
     pub(crate) fn linear(&mut self, matrix: &Matrix, x: &Signal) -> Result<Signal, KernelError> {
         assert_eq!(x.cols, matrix.cols, "as many channels as the matrix reads");
-        self.product(matrix, x.rows, &|row, out| out.copy_from_slice(x.row(row)))
+        let mut out = self.signal(x.rows, matrix.rows);
+        self.windows(matrix, (&x.data, x.cols), x.rows, (&mut out.data, matrix.rows));
+        Ok(out)
+    }
+
+    /// `sum = (sum + x) · factor`.
+    pub(crate) fn add(&self, sum: &mut Signal, x: &Signal, factor: f32) {
+        assert_eq!((sum.rows, sum.cols), (x.rows, x.cols), "signals of one shape");
+        let cols = x.cols;
+        self.rows(&mut sum.data, cols, &|first, piece| {
+            let from = &x.data[first * cols..][..piece.len()];
+            piece.iter_mut().zip(from).for_each(|(sum, x)| *sum = (*sum + x) * factor);
+        });
     }
 
     /// `softmax(q · k · scale) · v` of all rows, `qkv` being `(rows, 3 * heads * head_dim)`. At most [`Compute::ROWS_MAX`] rows.
@@ -174,8 +163,13 @@ impl Compute {
         let width = heads.heads * heads.head_dim;
         let mut x = self.backend.buffer(BufferRole::Operand, qkv.rows, 3 * width)?;
         let mut y = self.backend.buffer(BufferRole::Operand, qkv.rows, width)?;
-        let mut batch = Batch::default();
-        batch_of(&mut batch, qkv.rows);
+        let rows = qkv.rows as u32;
+        let batch = Batch {
+            sources: vec![RowSource::Embedding; qkv.rows],
+            positions: (0..rows).collect(),
+            sequences: vec![SequenceSpan { row_first: 0, rows, context: rows, table_first: 0 }],
+            ..Batch::default()
+        };
         self.backend.begin(&batch)?;
         let written = self.backend.write_rows(&mut x, 0, &qkv.data);
         let params = SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None };
@@ -201,7 +195,7 @@ impl Compute {
     }
 
     /// Rows of one attention at most.
-    pub(crate) const ROWS_MAX: usize = *TILE_ROWS.end();
+    pub(crate) const ROWS_MAX: usize = ROWS_MAX;
 }
 
 fn limits(width: usize, heads: HeadShape) -> StepLimits {
@@ -220,7 +214,7 @@ fn limits(width: usize, heads: HeadShape) -> StepLimits {
     }
 }
 
-/// Bytes that [`Compute::reserve`] and the buffers of matrices of these shapes take.
+/// Bytes that [`Compute::reserve`] takes for matrices of these shapes.
 pub(crate) fn scratch_bytes(
     pool: &Arc<ThreadPool>,
     tier: Tier,
@@ -228,14 +222,7 @@ pub(crate) fn scratch_bytes(
     heads: HeadShape,
 ) -> u64 {
     let width = shapes.iter().map(|&(rows, cols)| rows.max(cols)).max().unwrap_or(1);
-    let backend = CpuBackend::new(pool.clone(), tier);
-    let mut widths: Vec<(bool, usize)> =
-        shapes.iter().flat_map(|&(rows, cols)| [(true, rows), (false, cols)]).collect();
-    widths.sort_unstable();
-    widths.dedup();
-    let buffers: usize = widths.iter().map(|&(_, cols)| 4 * tile_rows(cols) * cols).sum();
-    let tile = 4 * shapes.iter().map(|&(_, cols)| tile_rows(cols) * cols).max().unwrap_or(0);
-    (backend.scratch_bytes(&limits(width, heads)) + buffers + tile) as u64
+    CpuBackend::new(pool.clone(), tier).scratch_bytes(&limits(width, heads)) as u64
 }
 
 /// Bytes that a packed matrix of this shape takes.

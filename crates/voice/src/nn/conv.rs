@@ -1,9 +1,11 @@
-//! Convolutions along time: of rows laid side by side (`out[t] = Σ_j W_j · x[t·stride + j·dilation - padding]`), turned round
-//! (`out[t·stride + j - padding] += W_j · x[t]`), and a channel by itself.
+//! Convolutions along time: a window of neighbouring rows is a row of a matrix product where it lies, because rows follow each
+//! other (`out[t] = Σ_j W_j · x[t·stride + j·dilation - padding]`); turned round, a window makes several rows
+//! (`out[t·stride + j - padding] += W_j · x[t]`); and a channel by itself.
 
 use hanzo_engine_kernels::KernelError;
 
-use super::{Compute, Matrix, Signal};
+use super::toom::{Cut, Toom};
+use super::{Bent, Compute, Matrix, Signal};
 
 /// How a convolution moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +26,15 @@ impl ConvShape {
 
 /// A convolution.
 pub(crate) struct Conv {
-    matrix: Matrix, // (out, kernel, in)
+    way: Way,
     inputs: usize,
     kernel: usize,
     shape: ConvShape,
+}
+
+enum Way {
+    Windows(Matrix), // (out, kernel, in)
+    Toom(Box<Toom>),
 }
 
 impl Conv {
@@ -40,38 +47,75 @@ impl Conv {
         bias: Option<&[f32]>,
         shape: ConvShape,
     ) -> Result<Conv, KernelError> {
-        let mut turned = Vec::with_capacity(weight.len());
-        for out in weight.chunks_exact(inputs * kernel) {
-            for tap in 0..kernel {
-                turned.extend((0..inputs).map(|input| out[input * kernel + tap]));
+        assert!(shape.stride == 1 || shape.dilation == 1, "{name} steps over rows or over taps");
+        let sizes = [outputs, inputs, kernel];
+        let way = match Cut::of(sizes).filter(|_| shape.stride == 1) {
+            Some(cut) => Way::Toom(Box::new(Toom::new(compute, name, (sizes, cut), weight, bias, shape)?)),
+            None => {
+                let mut turned = Vec::with_capacity(weight.len());
+                for out in weight.chunks_exact(inputs * kernel) {
+                    for tap in 0..kernel {
+                        turned.extend((0..inputs).map(|input| out[input * kernel + tap]));
+                    }
+                }
+                Way::Windows(compute.pack(name, (outputs, kernel * inputs), &turned, bias)?)
             }
-        }
-        let matrix = compute.pack(name, (outputs, kernel * inputs), &turned, bias)?;
-        Ok(Conv { matrix, inputs, kernel, shape })
+        };
+        Ok(Conv { way, inputs, kernel, shape })
     }
 
+    /// Of `x` as it is.
     pub(crate) fn run(&self, compute: &mut Compute, x: &Signal) -> Result<Signal, KernelError> {
+        self.run_bent(compute, x, Bent::Not, None)
+    }
+
+    /// Of `x` bent; and `added` to what comes out.
+    pub(crate) fn run_bent(
+        &self,
+        compute: &mut Compute,
+        x: &Signal,
+        bent: Bent<'_>,
+        added: Option<&Signal>,
+    ) -> Result<Signal, KernelError> {
         assert_eq!(x.cols, self.inputs, "as many channels as the convolution reads");
+        let matrix = match &self.way {
+            Way::Windows(matrix) => matrix,
+            Way::Toom(toom) => return Ok(toom.run(compute, x, bent, added)),
+        };
         let ConvShape { stride, dilation, padding: (before, after) } = self.shape;
         let padded = x.rows + before + after;
         let reach = dilation * (self.kernel - 1) + 1;
         let rows = if padded < reach { 0 } else { (padded - reach) / stride + 1 };
-        compute.product(&self.matrix, rows, &|row, out| {
-            let first = row * stride;
-            for (tap, out) in out.chunks_exact_mut(self.inputs).enumerate() {
-                let from = (first + tap * dilation).checked_sub(before);
-                if let Some(from) = from.filter(|&from| from < x.rows) {
-                    out.copy_from_slice(x.row(from));
+        let mut out = compute.signal(rows, matrix.rows);
+        // Every dilation-th row is a signal of its own.
+        let (cols, length) = (x.cols, padded.div_ceil(dilation));
+        let mut lined = compute.numbers(dilation * length * cols);
+        compute.rows(&mut lined, cols, &|first, piece| {
+            for (index, row) in piece.chunks_exact_mut(cols).enumerate() {
+                let (phase, at) = ((first + index) / length, (first + index) % length);
+                match (phase + at * dilation).checked_sub(before).filter(|&from| from < x.rows) {
+                    Some(from) => bent.row(x.row(from), row),
+                    None => row.fill(0.0),
                 }
             }
-        })
+        });
+        for phase in 0..dilation.min(rows) {
+            let windows = (&lined[phase * length * cols..][..length * cols], stride * cols);
+            let places = (&mut out.data[phase * matrix.rows..], dilation * matrix.rows);
+            compute.windows(matrix, windows, (rows - phase).div_ceil(dilation), places);
+        }
+        compute.spent(lined);
+        if let Some(added) = added {
+            compute.add(&mut out, added, 1.0);
+        }
+        Ok(out)
     }
 }
 
-/// A convolution turned round, which makes a signal longer.
+/// A convolution turned round, which makes a signal longer: each window of rows makes as many as a step is long.
 pub(crate) struct TransposedConv {
-    matrix: Matrix, // (kernel, out) of in
-    bias: Vec<f32>,
+    matrix: Matrix, // (stride, out) of (rows of a window, in)
+    window: usize,
     kernel: usize,
     stride: usize,
     padding: usize,
@@ -87,37 +131,51 @@ impl TransposedConv {
         bias: Option<&[f32]>,
         (stride, padding): (usize, usize),
     ) -> Result<TransposedConv, KernelError> {
-        let mut turned = Vec::with_capacity(weight.len());
-        for tap in 0..kernel {
+        let window = kernel.div_ceil(stride);
+        let mut turned = Vec::with_capacity(stride * outputs * window * inputs);
+        for phase in 0..stride {
             for output in 0..outputs {
-                turned.extend((0..inputs).map(|input| weight[(input * outputs + output) * kernel + tap]));
+                // The window's last row gives its first taps.
+                for back in (0..window).rev() {
+                    let tap = phase + back * stride;
+                    let own = |input: usize| weight[(input * outputs + output) * kernel + tap];
+                    turned.extend((0..inputs).map(|input| if tap < kernel { own(input) } else { 0.0 }));
+                }
             }
         }
-        let matrix = compute.pack(name, (kernel * outputs, inputs), &turned, None)?;
-        let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
-        Ok(TransposedConv { matrix, bias, kernel, stride, padding })
+        let bias: Option<Vec<f32>> = bias.map(|bias| bias.repeat(stride));
+        let matrix = compute.pack(name, (stride * outputs, window * inputs), &turned, bias.as_deref())?;
+        Ok(TransposedConv { matrix, window, kernel, stride, padding })
     }
 
-    pub(crate) fn run(&self, compute: &mut Compute, x: &Signal) -> Result<Signal, KernelError> {
-        let taps = compute.linear(&self.matrix, x)?;
-        let outputs = self.bias.len();
+    /// Of `x` bent.
+    pub(crate) fn run(
+        &self,
+        compute: &mut Compute,
+        x: &Signal,
+        bent: Bent<'_>,
+    ) -> Result<Signal, KernelError> {
+        let (cols, step, edge) = (x.cols, self.matrix.rows, self.window - 1);
+        assert_eq!(self.matrix.cols, self.window * cols, "as many channels as the convolution reads");
+        let outputs = step / self.stride;
         let rows = ((x.rows - 1) * self.stride + self.kernel).saturating_sub(2 * self.padding);
-        let mut out = Signal::zeros(rows, outputs);
-        // Each row is the sum of the taps that meet in it, in their order.
-        compute.rows(&mut out.data, outputs, &|first, piece| {
-            for (index, row) in piece.chunks_exact_mut(outputs).enumerate() {
-                row.copy_from_slice(&self.bias);
-                let at = first + index + self.padding;
-                for tap in (at % self.stride..self.kernel.min(at + 1)).step_by(self.stride) {
-                    let from = (at - tap) / self.stride;
-                    if from < x.rows {
-                        let part = &taps.row(from)[tap * outputs..][..outputs];
-                        row.iter_mut().zip(part).for_each(|(sum, &part)| *sum += part);
-                    }
+        let mut lined = compute.numbers((x.rows + 2 * edge) * cols);
+        compute.rows(&mut lined, cols, &|first, piece| {
+            for (index, row) in piece.chunks_exact_mut(cols).enumerate() {
+                match (first + index).checked_sub(edge).filter(|&from| from < x.rows) {
+                    Some(from) => bent.row(x.row(from), row),
+                    None => row.fill(0.0),
                 }
             }
         });
-        Ok(out)
+        let windows = x.rows + edge;
+        let mut all = compute.numbers(windows * step);
+        compute.windows(&self.matrix, (&lined, cols), windows, (&mut all, step));
+        compute.spent(lined);
+        // Without the padding.
+        all.copy_within(self.padding * outputs..(self.padding + rows) * outputs, 0);
+        all.truncate(rows * outputs);
+        Ok(Signal { rows, cols: outputs, data: all })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hanzo_engine_kernels::KernelError;
 
-use super::{Compute, Matrix, Signal};
+use super::{Compute, Matrix, Signal, sigmoid, tanh};
 
 /// One direction's weights by PyTorch's shapes: `(4 * hidden, inputs)`, `(4 * hidden, hidden)` and the sum of both biases,
 /// gates in the order input, forget, cell, output.
@@ -68,8 +68,8 @@ impl Lstm {
             add_product(&mut gates, &state, &self.recurrent[way]);
             for unit in 0..hidden {
                 let [input, forget, candidate, output] = [0, 1, 2, 3].map(|gate| gates[gate * hidden + unit]);
-                cell[unit] = sigmoid(forget) * cell[unit] + sigmoid(input) * candidate.tanh();
-                state[unit] = sigmoid(output) * cell[unit].tanh();
+                cell[unit] = sigmoid(forget) * cell[unit] + sigmoid(input) * tanh(candidate);
+                state[unit] = sigmoid(output) * tanh(cell[unit]);
             }
             out[row * hidden..][..hidden].copy_from_slice(&state);
         }
@@ -92,8 +92,4 @@ fn add_product(gates: &mut [f32], state: &[f32], weight: &[f32]) {
         let row = &weight[(done + index) * width..][..width];
         gates.iter_mut().zip(row).for_each(|(gate, &weight)| *gate += factor * weight);
     }
-}
-
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
 }

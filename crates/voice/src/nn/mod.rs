@@ -1,5 +1,5 @@
-//! What networks of speech are made of. Signals are `(rows, channels)`, a row a moment in time, so that a convolution is a
-//! matrix product of rows laid side by side, which runs on the kernels' packed matrices.
+//! What networks of speech are made of. Signals are `(rows, channels)`, a row a moment in time, so that neighbouring rows, where
+//! they lie, are a row of a convolution's matrix product, which runs on the kernels' packed matrices.
 
 mod compute;
 mod conv;
@@ -7,6 +7,7 @@ mod lstm;
 mod norm;
 mod signal;
 mod stft;
+mod toom;
 mod wave;
 
 pub(crate) use compute::{Compute, Matrix, matrix_bytes, scratch_bytes};
@@ -15,4 +16,5 @@ pub(crate) use lstm::{Direction as LstmDirection, Lstm};
 pub(crate) use norm::{Affine, channel_stats, layer_norm};
 pub(crate) use signal::Signal;
 pub(crate) use stft::Stft;
-pub(crate) use wave::{leaky_relu, snake};
+pub(crate) use toom::Cut;
+pub(crate) use wave::{Bent, leaky_relu, sigmoid, tanh};

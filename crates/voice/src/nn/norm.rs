@@ -24,38 +24,33 @@ pub(crate) fn layer_norm(x: &mut Signal, eps: f32, affine: &Affine) {
     }
 }
 
-/// Mean and variance of each channel along all rows.
+/// Mean and variance of each channel along all rows, in doubles, in which the difference of two sums loses nothing.
 pub(crate) fn channel_stats(compute: &Compute, x: &Signal) -> (Vec<f32>, Vec<f32>) {
+    const PIECE_ROWS: usize = 256;
     let (rows, cols) = (x.rows, x.cols);
-    let sums = |task: &(dyn Fn(&[f32], &mut [f64]) + Sync)| -> Vec<f64> {
-        const PIECE_ROWS: usize = 256;
-        let pieces = rows.div_ceil(PIECE_ROWS);
-        let parts: Vec<Mutex<Vec<f64>>> = (0..pieces).map(|_| Mutex::new(vec![0.0; cols])).collect();
-        compute.each(pieces, &|piece| {
-            let mut part = parts[piece].lock().unwrap_or_else(PoisonError::into_inner);
-            let end = (piece + 1) * PIECE_ROWS;
-            for row in x.data[piece * PIECE_ROWS * cols..end.min(rows) * cols].chunks_exact(cols) {
-                task(row, &mut part);
+    let pieces = rows.div_ceil(PIECE_ROWS);
+    let parts: Vec<Mutex<Vec<f64>>> = (0..pieces).map(|_| Mutex::new(vec![0.0; 2 * cols])).collect();
+    compute.each(pieces, &|piece| {
+        let mut part = parts[piece].lock().unwrap_or_else(PoisonError::into_inner);
+        let (sums, squares) = part.split_at_mut(cols);
+        let end = (piece + 1) * PIECE_ROWS;
+        for row in x.data[piece * PIECE_ROWS * cols..end.min(rows) * cols].chunks_exact(cols) {
+            for ((sum, square), &x) in sums.iter_mut().zip(&mut *squares).zip(row) {
+                let x = f64::from(x);
+                *sum += x;
+                *square += x * x;
             }
-        });
-        // In the order of pieces, whoever computed them.
-        let mut total = vec![0.0; cols];
-        for part in parts {
-            let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
-            total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
-        }
-        total
-    };
-    let mean: Vec<f64> = sums(&|row, part| {
-        part.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
-    });
-    let mean: Vec<f64> = mean.iter().map(|sum| sum / rows as f64).collect();
-    let variance = sums(&|row, part| {
-        for ((sum, &x), mean) in part.iter_mut().zip(row).zip(&mean) {
-            let off = f64::from(x) - mean;
-            *sum += off * off;
         }
     });
-    let variance = variance.iter().map(|sum| (sum / rows as f64) as f32).collect();
-    (mean.iter().map(|&mean| mean as f32).collect(), variance)
+    // In the order of pieces, whoever computed them.
+    let mut total = vec![0.0; 2 * cols];
+    for part in parts {
+        let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
+        total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
+    }
+    let (sums, squares) = total.split_at(cols);
+    let count = rows as f64;
+    let variance = |(sum, square): (&f64, &f64)| (square / count - (sum / count).powi(2)).max(0.0) as f32;
+    let variances = sums.iter().zip(squares).map(variance).collect();
+    (sums.iter().map(|sum| (sum / count) as f32).collect(), variances)
 }

@@ -7,6 +7,7 @@ mod letters;
 mod normalize;
 mod numbers;
 mod reader;
+mod roman;
 mod sentences;
 
 use english::{Dialect, English};

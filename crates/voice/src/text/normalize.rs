@@ -1,6 +1,7 @@
 //! What English says for what is written otherwise: numbers, dates, times, money, units, abbreviations, signs. Words stay.
 
 use super::numbers::{cardinal, digits, ordinal, written, year};
+use super::roman;
 
 /// Abbreviations, without the point, where the next word begins.
 const TITLES: [(&str, &str); 16] = [
@@ -96,15 +97,18 @@ pub(crate) fn normalize(text: &str) -> String {
     let mut said: Vec<String> = Vec::with_capacity(words.len());
     let mut at = 0;
     while at < words.len() {
-        let (used, word) = one(&words[at..]);
+        let (used, word) = match roman::said(&words, at) {
+            Some(word) => (1, word),
+            None => one(words[..at].last().copied().unwrap_or_default(), &words[at..]),
+        };
         said.push(word);
         at += used;
     }
     said.join(" ")
 }
 
-/// The first of these words, or the first few, and how many they were.
-fn one(words: &[&str]) -> (usize, String) {
+/// The first of these words, or the first few, and how many they were. `last` is the word before them.
+fn one(last: &str, words: &[&str]) -> (usize, String) {
     let word = words[0];
     // What stands around a word stays around it.
     let opens = word.len() - word.trim_start_matches(['(', '"', '\'', '“', '‘', '[', '{']).len();
@@ -142,8 +146,9 @@ fn one(words: &[&str]) -> (usize, String) {
         return (1, around(signs(core), after));
     }
     // A unit, or how many, may be a word of its own.
+    let whole = names_what_follows(last, words.get(2).copied().unwrap_or_default());
     if after.is_empty()
-        && let Some((value, next_after)) = with_next(core, next)
+        && let Some((value, next_after)) = with_next(core, next, whole)
     {
         return (2, format!("{before}{value}{next_after}"));
     }
@@ -155,19 +160,33 @@ fn is_month(month: &str, word: &str) -> bool {
     month == word || month.starts_with(word) && (word.len() == 3 || word == "Sept")
 }
 
-/// A number with the unit or the scale that stands behind it, and what stands behind that.
-fn with_next<'a>(core: &str, next: &'a str) -> Option<(String, &'a str)> {
+/// Whether an amount between these two words says what kind of thing the second is, and is not counted: `a 5 km run`.
+fn names_what_follows(last: &str, next: &str) -> bool {
+    const GOES_ON: [&str; 32] = [
+        "of", "in", "on", "at", "to", "by", "as", "for", "from", "with", "into", "than", "that", "which",
+        "and", "or", "it", "he", "she", "they", "we", "you", "I", "is", "was", "are", "were", "has", "had",
+        "have", "will", "would",
+    ];
+    let named = next.starts_with(char::is_alphabetic) && !GOES_ON.contains(&next);
+    named && ["a", "an", "another", "the"].iter().any(|word| word.eq_ignore_ascii_case(last))
+}
+
+/// A number with the unit or the scale that stands behind it, and what stands behind that. `whole`: it is not counted.
+fn with_next<'a>(core: &str, next: &'a str, whole: bool) -> Option<(String, &'a str)> {
     let name = next.trim_end_matches([',', ';', ':', '!', '?', '.', ')']);
     let after = &next[name.len()..];
+    let whole = whole && after.is_empty();
     if let Some((sign, names)) = CURRENCIES.iter().find(|(sign, _)| core.starts_with(*sign)) {
         let amount = core.trim_start_matches(*sign);
         let scale = SCALES.iter().find(|scale| scale.eq_ignore_ascii_case(name));
         return scale
             .filter(|_| is_number(amount))
-            .map(|scale| (format!("{} {scale} {}", written(amount), names[1]), after));
+            .map(|scale| (format!("{} {scale} {}", written(amount), names[usize::from(!whole)]), after));
     }
-    let (_, one, many) = UNITS.iter().find(|(short, ..)| *short == name && name.len() > 1)?;
-    is_number(core).then(|| (format!("{} {}", written(core), if core == "1" { one } else { many }), after))
+    let known = |short: &str| short == name && (name.len() > 1 || ["m", "g", "l"].contains(&name));
+    let (_, one, many) = UNITS.iter().find(|(short, ..)| known(short))?;
+    let single = core == "1" || whole;
+    is_number(core).then(|| (format!("{} {}", written(core), if single { one } else { many }), after))
 }
 
 /// `5, 2024` or `5th` behind a month's name: how many words, how it is said, what stands behind.
@@ -246,7 +265,7 @@ fn token(core: &str) -> String {
     {
         return ordinal(rest);
     }
-    if let Some(said) = time(core).or_else(|| date(core)) {
+    if let Some(said) = time(core).or_else(|| date(core)).or_else(|| phone(core)) {
         return said;
     }
     if let Some((from, to)) = core.split_once(['-', '–']).filter(|(a, b)| is_number(a) && is_number(b)) {
@@ -319,6 +338,21 @@ fn date(core: &str) -> Option<String> {
     known.then(|| format!("{name} {}, {}", ordinal(day), year(of_year)))
 }
 
+/// `555-0142` and `202-555-0142`, as North Americans write numbers of telephones: digit by digit.
+fn phone(core: &str) -> Option<String> {
+    let groups: Vec<&str> = core.split('-').collect();
+    if !groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_digit())) {
+        return None;
+    }
+    let known = match groups.iter().map(|group| group.len()).collect::<Vec<_>>()[..] {
+        // Rather from one to the other.
+        [3, 4] => !groups[1].ends_with("00"),
+        [3, 3, 4] | [1, 3, 3, 4] => true,
+        _ => false,
+    };
+    known.then(|| groups.iter().map(|group| digits(group)).collect::<Vec<_>>().join(", "))
+}
+
 /// Letters, digits and signs in one word: each by itself.
 fn mixed(core: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -385,7 +419,16 @@ mod tests {
     fn what_is_written_is_said_in_words() {
         for (text, right) in [
             ("It costs $3.50, not $4.", "It costs three dollars and fifty cents, not four dollars."),
-            ("A $3.2 billion deal.", "A three point two billion dollars deal."),
+            ("A $3.2 billion deal.", "A three point two billion dollar deal."),
+            (
+                "The $3 billion it cost, a 5 km run, the 100 m in 9 s: $2 million",
+                "The three billion dollars it cost, a five kilometer run, the one hundred meters in nine s: two million dollars",
+            ),
+            ("World War II, 250 g", "World War two, two hundred fifty grams"),
+            (
+                "Call 555-0142, 202-555-0142; pages 100-2000",
+                "Call five five five, zero one four two, two zero two, five five five, zero one four two; pages one hundred to two thousand",
+            ),
             ("Dr. Smith met Mrs. Jones.", "doctor Smith met missus Jones."),
             ("On May 5, 2024 at 3:45 pm!", "On May fifth, twenty twenty-four at three forty-five pm!"),
             ("At 10:05am and 9am.", "At ten oh five A M and nine A M."),

@@ -207,7 +207,7 @@ impl Reader {
             .iter()
             .flatten()
             .filter(|clause| said(clause))
-            .map(|(words, _)| words.clone())
+            .map(|(words, _)| if english { letters_together(words) } else { words.clone() })
             .collect();
         let mut phonemes = espeak.phonemes(voice, &parts)?.into_iter();
         let mut clause = |clause: &(String, String)| {
@@ -230,6 +230,21 @@ const ESPEAKS: [(&str, &str); 7] = [
     ("pt", "pt-br"),
     ("pt-br", "pt-br"),
 ];
+
+/// Letters that stand apart (`A M`) as one word of letters: espeak-ng takes an A by itself for the article.
+fn letters_together(words: &str) -> String {
+    let letter = |word: &str| word.len() == 1 && word != "I" && word.as_bytes()[0].is_ascii_uppercase();
+    let (mut together, mut after_letter) = (String::with_capacity(words.len()), false);
+    for word in words.split(' ') {
+        let is_letter = letter(word);
+        if !together.is_empty() {
+            together.push(if after_letter && is_letter { '.' } else { ' ' });
+        }
+        together.push_str(word);
+        after_letter = is_letter;
+    }
+    together
+}
 
 /// A sentence's parts that are said in one breath, each with the signs that end it.
 fn clauses(sentence: &str) -> Vec<(String, String)> {
@@ -393,6 +408,7 @@ mod tests {
         assert_eq!(apart("Um 10:30, sagte er; \"gut!\""), ["Um 10:30|,", "sagte er|;", "\"gut|!"]);
         assert_eq!(apart("the dogs' 3.5 …"), ["the dogs' 3.5|…"]);
         assert!(apart("  ").is_empty());
+        assert_eq!(letters_together("at nine A M on plan B if I A"), "at nine A.M on plan B if I A");
     }
 
     #[test]

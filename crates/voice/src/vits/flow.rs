@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{Conditioning, Named};
-use crate::nn::{Compute, Conv, ConvShape, Matrix, Signal};
+use crate::nn::{Compute, Conv, ConvShape, Matrix, Signal, sigmoid, tanh};
 
 pub(super) struct Flow {
     couplings: Vec<Coupling>,
@@ -93,19 +93,21 @@ impl WaveNet {
     fn run(&self, compute: &mut Compute, mut x: Signal, speaker: &[f32]) -> Result<Signal, KernelError> {
         let hidden = self.hidden;
         let added = self.conditioning.as_ref().filter(|_| !speaker.is_empty()).map(|own| own.of(speaker));
+        let none = vec![0.0; hidden];
         let mut out = Signal::zeros(x.rows, hidden);
         for (at, (gates, said)) in self.layers.iter().enumerate() {
             let gates = gates.run(compute, &x)?;
             let added = added.as_ref().map(|added| &added[at * 2 * hidden..][..2 * hidden]);
-            let mut acts = Signal::zeros(x.rows, hidden);
+            let mut acts = compute.signal(x.rows, hidden);
             compute.rows(&mut acts.data, hidden, &|first, piece| {
                 for (index, row) in piece.chunks_exact_mut(hidden).enumerate() {
-                    let gates = gates.row(first + index);
-                    for (channel, act) in row.iter_mut().enumerate() {
-                        let add = |at: usize| added.map_or(0.0, |added| added[at]);
-                        let value = (gates[channel] + add(channel)).tanh();
-                        let gate = gates[hidden + channel] + add(hidden + channel);
-                        *act = value / (1.0 + (-gate).exp());
+                    let (values, gates) = gates.row(first + index).split_at(hidden);
+                    let of_speaker = added.map_or((&none[..], &none[..]), |added| added.split_at(hidden));
+                    let added = of_speaker.0.iter().zip(of_speaker.1);
+                    for ((act, (value, gate)), (a, b)) in
+                        row.iter_mut().zip(values.iter().zip(gates)).zip(added)
+                    {
+                        *act = tanh(value + a) * sigmoid(gate + b);
                     }
                 }
             });

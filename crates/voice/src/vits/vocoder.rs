@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{Conditioning, Named};
-use crate::nn::{Compute, Conv, ConvShape, Signal, TransposedConv, leaky_relu};
+use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv};
 
 /// Before the last convolution, whatever the others have.
 const LAST_SLOPE: f32 = 0.01;
@@ -82,24 +82,28 @@ impl Vocoder {
                 row.iter_mut().zip(&added).for_each(|(x, added)| *x += added);
             }
         }
+        let leaky = |slope| Bent::Leaky { affine: None, slope };
         for stage in &self.stages {
-            leaky_relu(compute, &mut x, None, self.slope);
-            x = stage.up.run(compute, &x)?;
+            let longer = stage.up.run(compute, &x, leaky(self.slope))?;
+            compute.spent(std::mem::replace(&mut x, longer).data);
             let mut sum: Option<Signal> = None;
-            for block in &stage.blocks {
-                let y = block.run(compute, x.clone(), self.slope)?;
+            for (at, block) in stage.blocks.iter().enumerate() {
+                let y = block.run(compute, &x, leaky(self.slope))?;
+                let share = if at + 1 == stage.blocks.len() { 1.0 / stage.blocks.len() as f32 } else { 1.0 };
                 match &mut sum {
-                    Some(sum) => sum.add(&y),
+                    Some(sum) => {
+                        compute.add(sum, &y, share);
+                        compute.spent(y.data);
+                    }
                     None => sum = Some(y),
                 }
             }
             if let Some(sum) = sum {
-                x = sum;
-                x.scale(1.0 / stage.blocks.len() as f32);
+                compute.spent(std::mem::replace(&mut x, sum).data);
             }
         }
-        leaky_relu(compute, &mut x, None, LAST_SLOPE);
-        let mut samples = self.post.run(compute, &x)?.data;
+        let mut samples = self.post.run_bent(compute, &x, leaky(LAST_SLOPE), None)?.data;
+        compute.spent(x.data);
         samples.iter_mut().for_each(|sample| *sample = sample.tanh());
         Ok(samples)
     }
@@ -129,17 +133,23 @@ impl Block {
         Ok(Block { steps: dilations.iter().enumerate().map(step).collect::<Result<_, _>>()? })
     }
 
-    fn run(&self, compute: &mut Compute, mut x: Signal, slope: f32) -> Result<Signal, KernelError> {
+    fn run(&self, compute: &mut Compute, x: &Signal, bent: Bent<'_>) -> Result<Signal, KernelError> {
+        let mut done: Option<Signal> = None;
         for (first, second) in &self.steps {
-            let mut y = x.clone();
-            leaky_relu(compute, &mut y, None, slope);
-            y = first.run(compute, &y)?;
-            if let Some(second) = second {
-                leaky_relu(compute, &mut y, None, slope);
-                y = second.run(compute, &y)?;
+            let from = done.as_ref().unwrap_or(x);
+            let y = match second {
+                Some(second) => {
+                    let between = first.run_bent(compute, from, bent, None)?;
+                    let y = second.run_bent(compute, &between, bent, Some(from))?;
+                    compute.spent(between.data);
+                    y
+                }
+                None => first.run_bent(compute, from, bent, Some(from))?,
+            };
+            if let Some(old) = done.replace(y) {
+                compute.spent(old.data);
             }
-            x.add(&y);
         }
-        Ok(x)
+        Ok(done.unwrap_or_else(|| x.clone()))
     }
 }

@@ -40,7 +40,7 @@ impl Step<'_> {
         assert_eq!(out.len(), rows * head.rows(), "out holds one row of logits a logit row");
         assert!(head.cols() <= self.scratch.limits.width, "a head wider than the step limits");
         let gathered = self.scratch.activations.gather(&x.data, head.cols(), &self.batch.logit_rows);
-        let input = Input { x: gathered, rows, places: None };
+        let input = Input { x: gathered, rows, step: None, places: None };
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
         unsafe { self.product().store(head, None, None, input, out) };
     }
