@@ -40,6 +40,9 @@ pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
 pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
 /// Prompts of one model rendered and tokenized at the same time; more wait, holding a place in its queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
+/// Those of them that have pictures or sounds.
+pub(crate) const PROMPT_MEDIA_MAX: usize = 2;
+const _: () = assert!(0 < PROMPT_MEDIA_MAX && PROMPT_MEDIA_MAX < PROMPT_BUILDS_MAX);
 /// Time that one prompt may take from its turn on, waiting not counted. A chat template's own bounds end it sooner, where
 /// the machine is not busy.
 pub(crate) const PROMPT_BUILD_TIME_MAX: Duration = Duration::from_secs(10);

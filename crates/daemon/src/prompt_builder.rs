@@ -16,13 +16,15 @@ use tokio::sync::Semaphore;
 use crate::{
     blocking::blocking,
     error::Error,
-    limits::{PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX},
+    limits::{PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX, PROMPT_MEDIA_MAX},
 };
 
 /// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
 /// here holds a place in a bounded queue.
 pub(crate) struct PromptBuilder {
     turns: Arc<Semaphore>,
+    /// Of those, what prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and others must not stand behind them.
+    media_turns: Arc<Semaphore>,
     /// From a prompt's turn on.
     time_max: Duration,
     context_shift: bool,
@@ -50,12 +52,36 @@ impl PromptBuilder {
     /// For one model, whose completions go on beyond the context where `context_shift` says so and a request nothing else.
     pub(crate) fn new(context_shift: bool) -> Self {
         let turns = Arc::new(Semaphore::new(PROMPT_BUILDS_MAX));
-        Self { turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
+        let media_turns = Arc::new(Semaphore::new(PROMPT_MEDIA_MAX));
+        Self { turns, media_turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
     }
 
     /// Whether completions go on beyond the context where a request does not say.
     pub(crate) fn shifts(&self) -> bool {
         self.context_shift
+    }
+
+    /// As [`PromptBuilder::run`], with a turn of those that are for media first where there are some.
+    ///
+    /// # Errors
+    /// As [`PromptBuilder::run`].
+    pub(crate) async fn run_with_media<T: Send + 'static>(
+        &self,
+        has_media: bool,
+        kind: BuildKind,
+        by: Option<Instant>,
+        work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let ended = |_| Error::Stopped { what: "prompts ended" };
+        let turn = match has_media {
+            true => Some(self.media_turns.clone().acquire_owned().await.map_err(ended)?),
+            false => None,
+        };
+        self.run(kind, by, move |interrupted| {
+            let _turn = turn;
+            work(interrupted)
+        })
+        .await
     }
 
     /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
@@ -136,6 +162,27 @@ mod tests {
             let ended = builder.run(kind, Some(Instant::now()), endless).await;
             assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn prompts_with_media_leave_turns_to_others() {
+        let builder = Arc::new(PromptBuilder::new(false));
+        let slow: Vec<_> = (0..2 * PROMPT_BUILDS_MAX)
+            .map(|_| {
+                let builder = builder.clone();
+                tokio::spawn(
+                    async move { builder.run_with_media(true, BuildKind::Chat, None, endless).await },
+                )
+            })
+            .collect();
+        until(|| builder.media_turns.available_permits() == 0);
+        builder.run_with_media(false, BuildKind::Chat, None, |_| Ok(())).await.unwrap();
+        assert!(builder.turns.available_permits() >= PROMPT_BUILDS_MAX - PROMPT_MEDIA_MAX);
+        for gone in slow {
+            gone.abort();
+            let _ = gone.await;
+        }
+        until(|| builder.media_turns.available_permits() == PROMPT_MEDIA_MAX);
     }
 
     #[tokio::test(flavor = "multi_thread")]

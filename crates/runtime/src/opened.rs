@@ -19,7 +19,7 @@ use crate::spec::Part;
 use crate::tensor::Tensor;
 use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
-use crate::vision::Sight;
+use crate::vision::{Sight, TowerFiles};
 use crate::voice::VoiceFiles;
 use crate::whisper::WhisperFiles;
 
@@ -123,6 +123,7 @@ impl Opened {
                 let (files, watched) = huggingface::open(path, overrides)?;
                 let stated = embedding::read(path, files.spec.hidden)?;
                 let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(Pooling::Last, true));
+                let embedding = embedding::asking(embedding, &files, &files.info.name);
                 Ok(Opened {
                     network: Network::Decoder(files),
                     embedding,
@@ -174,7 +175,10 @@ impl Opened {
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Decoder(files), stated, Pooling::Last)
         };
-        let embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(plain, true));
+        let mut embedding = stated.unwrap_or_else(|| EmbeddingSpec::plain(plain, true));
+        if let Network::Decoder(files) = &network {
+            embedding = embedding::asking(embedding, files, name);
+        }
         let mut opened = Opened { network, embedding, context_tokens_default: None, watched };
         overrides.over_text(opened.text_files_mut())?;
         let vocab = match &opened.network {
@@ -196,9 +200,13 @@ impl Opened {
             (None, false) => "a topology".to_owned(),
         };
         let importance = overrides.imatrix.as_deref().map(Importance::open).transpose()?;
-        let (spec, tensors, info) = match &mut self.network {
-            Network::Decoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
-            Network::Encoder(files) => (&files.spec, &mut files.tensors, &mut files.info),
+        let (spec, tensors, tower, info) = match &mut self.network {
+            Network::Decoder(files) => {
+                (&files.spec, &mut files.tensors, files.tower.as_mut(), &mut files.info)
+            }
+            Network::Encoder(files) => {
+                (&files.spec, &mut files.tensors, files.tower.as_mut(), &mut files.info)
+            }
             Network::Whisper(_) if let Some(importance) = importance => {
                 return Err(LoadError::Unsupported {
                     file: importance.file().to_owned(),
@@ -223,22 +231,30 @@ impl Opened {
                 });
             }
         };
-        let types = isq_types(spec, tensors, overrides.isq, &overrides.topology)?;
+        let seen_by = tower.as_deref().map(TowerFiles::layers);
+        let [types, of_tower] = isq_types(spec, tensors, seen_by, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
             info.quantization = format!("{name} (of {})", info.quantization);
         }
         tensors.pack_as(types);
+        if let Some(tower) = tower {
+            tower.pack_as(of_tower);
+        }
         importance.map_or(Ok(()), |importance| tensors.weigh(Arc::new(importance), spec))
     }
 
     /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.
     pub fn quantised(&self) -> Option<String> {
-        match &self.network {
-            Network::Decoder(files) => files.tensors.packed_summary(),
-            Network::Encoder(files) => files.tensors.packed_summary(),
-            Network::Whisper(files) => files.packed_summary(),
-            Network::Voice(_) => None,
-        }
+        let (own, tower) = match &self.network {
+            Network::Decoder(files) => (files.tensors.packed_summary(), &files.tower),
+            Network::Encoder(files) => (files.tensors.packed_summary(), &files.tower),
+            Network::Whisper(files) => (files.packed_summary(), &None),
+            Network::Voice(_) => (None, &None),
+        };
+        let seeing = tower.as_ref().and_then(TowerFiles::packed_summary);
+        let seeing = seeing.map(|summary| format!("what sees: {summary}"));
+        let all: Vec<String> = own.into_iter().chain(seeing).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// That every setting that was put over the files' was read; known once the text side is made.

@@ -18,7 +18,7 @@ use crate::{
     template::{ChatTemplate, Content, Rendered},
     thinking::ThinkingSwitches,
     tokenizer::Tokenizer,
-    vision::Sight,
+    vision::{PICTURE, Sight},
 };
 use ends::{boundary_tokens, end_tokens, stops};
 
@@ -188,7 +188,16 @@ impl TextModel {
         let chat = self.roles.spoken(chat);
         if chat.pictures + chat.sounds > 0 {
             // Templates of models that see or hear go through the parts of messages.
-            return self.render_opened(template, &chat, Content::Parts, interrupted);
+            let parts = self.render_opened(template, &chat, Content::Parts, interrupted);
+            let by_letter = self.sight.as_ref().and_then(|sight| sight.by_letter(&self.tokenizer));
+            let Some([place, spelled]) = by_letter else { return parts };
+            if parts.as_ref().is_ok_and(|rendered| rendered.writes(&place) > 0) {
+                return parts;
+            }
+            // A template of texts alone, as files of a model have it whose tower is another file: pictures are where they were sent.
+            let mut rendered = self.render_opened(template, &chat, Content::Text, interrupted)?;
+            rendered.place_each(PICTURE, &spelled);
+            return Ok(rendered);
         }
         let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
         let (mut content, mut rendered) = rendered_of(Content::Text);

@@ -12,7 +12,7 @@ import json, runpy, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CASES = ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "pixtral", "mistral3"]
+CASES = ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "pixtral", "mistral3"]
 CLIP_COLORS = [[0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]]
 
 
@@ -47,9 +47,12 @@ def convert_clip(peer, folder, out):
     with tempfile.TemporaryDirectory() as room:
         from safetensors.torch import save_file
         vision = dict(whole["vision_config"], vision_feature_layer=whole["vision_feature_layer"], architectures=["CLIPVisionModel"])
+        # As what was LLaVA 1.6 says it, whose projector's file has the end of lines too.
+        if "image_grid_pinpoints" in whole: vision.update(image_grid_pinpoints=whole["image_grid_pinpoints"], mm_patch_merge_type="spatial_unpad", image_aspect_ratio="anyres")
         Path(room, "config.json").write_text(json.dumps(vision))
         save_file({name.replace("vision_tower.", ""): tensor for name, tensor in weights.items() if name.startswith("vision_tower.")}, f"{room}/model.safetensors", metadata={"format": "pt"})
-        torch.save({name: tensor.float() for name, tensor in weights.items() if name.startswith("multi_modal_projector.")}, f"{room}/llava.projector")
+        projector = {name: tensor.float() for name, tensor in weights.items() if name.startswith("multi_modal_projector.")}
+        torch.save(dict(projector, **{"model.image_newline": weights["image_newline"].float()} if "image_newline" in weights else {}), f"{room}/llava.projector")
         sys.argv = ["convert", "-m", room, "--clip-model-is-vision", "--llava-projector", f"{room}/llava.projector", "--output-dir", room]
         runpy.run_path(f"{peer}/tools/mtmd/legacy-models/convert_image_encoder_to_gguf.py", run_name="__main__")
         shutil.copy(f"{room}/mmproj-model-f16.gguf", out)
@@ -63,7 +66,8 @@ def published(case, folder):
     weights = load_file(folder / "model.safetensors")
     bare = lambda name: name.removeprefix("model.")
     if case == "gemma3": weights = {bare(name).replace("vision_tower.", "vision_tower.vision_model."): tensor for name, tensor in weights.items()}
-    if case == "llava": weights = {bare(name): tensor for name, tensor in weights.items()}
+    if case.startswith("llava"): weights = {bare(name).replace("vision_tower.vision_model.", "vision_tower."): tensor for name, tensor in weights.items()}
+    if case == "llava_next": config["architectures"] = ["LlavaForConditionalGeneration"]
     if case == "smolvlm": config["text_config"]["architectures"] = ["VLlama3ForCausalLM"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
@@ -107,7 +111,7 @@ def make(peer, case):
         config, settings = published(case, folder)
         kind = "f16" if config["dtype"] == "float16" else "bf16"
         run("--convert", peer, folder, out / "text.gguf", "--outtype", kind)
-        if case == "llava": run("--convert-clip", peer, folder, out / "mmproj.gguf")
+        if case.startswith("llava"): run("--convert-clip", peer, folder, out / "mmproj.gguf")
         else: run("--convert", peer, folder, out / "mmproj.gguf", "--outtype", kind, "--mmproj")
     if case.startswith("qwen"):
         size = settings.get("size", {})

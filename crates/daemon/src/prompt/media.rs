@@ -1,7 +1,12 @@
 //! Pictures and sounds of a chat: from what was sent to what a prompt has in their places.
 
 use hanzo_engine_media::Prepared;
-use hanzo_engine_runtime::{EmbedInput, MediaSpan, RequestError, TextModel, audio::Heard, chat::Chat};
+use hanzo_engine_runtime::{
+    EmbedInput, MediaSpan, RequestError, TextModel,
+    audio::Heard,
+    chat::{Chat, Message},
+    tokenizer::CutSide,
+};
 
 use super::{RequestedPicture, RequestedSound, pictures, sounds};
 use crate::{error::Error, served::Served};
@@ -21,7 +26,7 @@ pub(super) struct Perceived {
 
 impl RequestedMedia {
     /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pictures.is_empty() && self.sounds.is_empty()
     }
 
@@ -62,6 +67,49 @@ pub(crate) fn embedded(
     let prompt = text.prompt_from_chat(&chat, tokens_max, interrupted)?;
     let (tokens, media) = perceived.placed(prompt.tokens, text)?;
     Ok(served.embedder.chat(tokens, media)?)
+}
+
+/// What a user says or shows, as an input of a model that is told `told` of it. A text is cut where that is asked for.
+///
+/// # Errors
+/// As [`embedded`].
+pub(crate) fn represented(
+    (said, media): (String, RequestedMedia),
+    told: String,
+    cut: Option<CutSide>,
+    served: &Served,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<EmbedInput, Error> {
+    let message = |role: &str, content: String| Message { role: role.into(), content, ..Message::default() };
+    let pictures = media.pictures.len();
+    let chat = |said: String| Chat {
+        messages: vec![message("system", told.clone()), message("user", said)],
+        add_generation_prompt: true,
+        pictures,
+        ..Chat::default()
+    };
+    let (text, tokens_max) = (&served.text, served.embedder.tokens_max);
+    let mut said = said;
+    if let Some(side) = cut.filter(|_| media.is_empty()) {
+        let around = text.prompt_from_chat(&chat(String::new()), tokens_max, interrupted)?.tokens.len();
+        let (tokens, count) = text.tokenizer.encode_cut(&said, tokens_max.saturating_sub(around), side)?;
+        if tokens.len() < count {
+            said = text.tokenizer.decode(&tokens, true);
+        }
+    }
+    embedded((chat(said), media), served, interrupted)
+}
+
+/// A conversation as it is embedded: one without a system prompt, of a model that is told something of inputs, is an input like others.
+pub(crate) fn told(mut chat: Chat, told: Option<String>) -> Chat {
+    if let Some(told) = told
+        && chat.messages.iter().all(|message| message.role == "user")
+    {
+        let system = Message { role: "system".into(), content: told, ..Message::default() };
+        chat.messages.insert(0, system);
+        chat.add_generation_prompt = true;
+    }
+    chat
 }
 
 impl Perceived {

@@ -6,6 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use hanzo_engine_runtime::{
     ClientId, Computed, EmbedInput, EmbedJob, Embedder, Output, RequestError, tokenizer::Tokenizer,
+    vision::PICTURE,
 };
 use tokio::sync::oneshot;
 
@@ -19,7 +20,7 @@ use crate::{
     error::Error,
     frame_room::Held,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
-    prompt::{media, pictures},
+    prompt::{RequestedMedia, media, pictures},
     prompt_builder::BuildKind,
     served::Served,
     ticket::{Results, embed_ticket},
@@ -84,6 +85,8 @@ impl<'a> Batches<'a> {
             if batch.is_empty() {
                 break;
             }
+            let has_media =
+                batch.iter().any(|(_, source)| matches!(source, Source::Picture(_) | Source::Chat(_)));
             let has_chat = batch.iter().any(|(_, source)| matches!(source, Source::Chat(_)));
             let (encode, of) = (encode.clone(), self.served.clone());
             let read = move |interrupted: &dyn Fn() -> bool| {
@@ -92,15 +95,31 @@ impl<'a> Batches<'a> {
                         return Err(RequestError::Interrupted.into());
                     }
                     let of_input = |error| encode.of_input(field, index, error);
-                    match source {
-                        Source::Picture(picture) => {
+                    let named = |error| match error {
+                        Error::Request(error) => encode.of_input(field, index, error),
+                        other => of_chat(index, other),
+                    };
+                    let told = of.embedder.asks(&encode.prompt).map_err(of_input)?;
+                    match (source, told) {
+                        (Source::Text(text), Some(told)) if !text.is_empty() => {
+                            let said = (text, RequestedMedia::default());
+                            media::represented(said, told, encode.cut, &of, interrupted).map_err(named)
+                        }
+                        (Source::Picture(picture), Some(told)) => {
+                            let pictures = RequestedMedia { pictures: vec![picture], ..Default::default() };
+                            let shown = (String::from(PICTURE), pictures);
+                            media::represented(shown, told, None, &of, interrupted).map_err(named)
+                        }
+                        (Source::Picture(picture), None) => {
                             let span = pictures::alone(picture, &of.text)?;
                             of.embedder.picture(span, output).map_err(of_input)
                         }
-                        Source::Chat(chat) => {
-                            media::embedded(*chat, &of, interrupted).map_err(|error| of_chat(index, error))
+                        (Source::Chat(chat), told) => {
+                            let (chat, shown) = *chat;
+                            let asked = (media::told(chat, told), shown);
+                            media::embedded(asked, &of, interrupted).map_err(|error| of_chat(index, error))
                         }
-                        text => encode.input(text, &of.text.tokenizer, &of.embedder).map_err(of_input),
+                        (text, _) => encode.input(text, &of.text.tokenizer, &of.embedder).map_err(of_input),
                     }
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
@@ -109,7 +128,8 @@ impl<'a> Batches<'a> {
                 true => BuildKind::Chat,
                 false => BuildKind::Plain("tokenizing the inputs"),
             };
-            let inputs = self.served.prompts.run(kind, answer_by(self.deadline), read).await?;
+            let inputs =
+                self.served.prompts.run_with_media(has_media, kind, answer_by(self.deadline), read).await?;
             self.submit(inputs)?;
             record.queued = true;
             record.prompt_tokens = self.computed.tokens.iter().sum();

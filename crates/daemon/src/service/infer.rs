@@ -202,7 +202,9 @@ async fn begin(
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let work = served.prompts.run(ask.prompt.kind(), by, move |interrupted| build(ask, &of, interrupted));
+    let (has_media, kind) = (!ask.media.is_empty(), ask.prompt.kind());
+    let build = move |interrupted: &dyn Fn() -> bool| build(ask, &of, interrupted);
+    let work = served.prompts.run_with_media(has_media, kind, by, build);
     let mut built = within(by, work).await?;
     let frames = served.hold_frames(built.job.media.iter())?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);

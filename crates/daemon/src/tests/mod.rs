@@ -15,6 +15,7 @@ mod overflow;
 mod overrides;
 mod pictures;
 mod pulls;
+mod represented;
 mod seeing;
 mod sounds;
 mod speaking;

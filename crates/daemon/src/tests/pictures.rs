@@ -7,7 +7,7 @@ use super::talks::{answers_are_the_librarys, media_part, text_part};
 use super::*;
 
 /// As `texture` in tests/data/vision/make_vision.py, as a PNG.
-fn png(width: u32, height: u32) -> Vec<u8> {
+pub(super) fn png(width: u32, height: u32) -> Vec<u8> {
     let value = |x: u64, y: u64, c: u64| {
         let edge = if (x / 7 + y / 5 + c).is_multiple_of(2) { 60 } else { 0 };
         let noise = (x * 7919 + y * 104_729 + c * 1_299_709) % 31;

@@ -151,6 +151,19 @@ impl Embedder {
         Ok(EmbedInput { tokens: vec![0; span.tokens].into(), media: [span].into(), ..EmbedInput::default() })
     }
 
+    /// What the system prompt says where inputs are messages of a user; none of a model whose inputs are not.
+    ///
+    /// # Errors
+    /// [`RequestError`] of a prompt that the model does not have.
+    pub fn asks(&self, prompt: &Prompt) -> Result<Option<String>, RequestError> {
+        match (&self.spec.asks, prompt) {
+            (None, _) => Ok(None),
+            (Some(own), Prompt::Default) => Ok(Some(own.clone())),
+            (Some(_), Prompt::Named(_)) => self.prompt(prompt).map(Some),
+            (Some(_), Prompt::Instruction(told)) => Ok(Some(told.clone())),
+        }
+    }
+
     /// A conversation's prompt as an input, with what is seen or heard in it. It is whole, so one that is too long is refused.
     ///
     /// # Errors

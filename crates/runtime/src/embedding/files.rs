@@ -11,7 +11,7 @@ use crate::encoder::{HeadActivation, HeadLayer, HeadNorm};
 use crate::error::{LoadError, shorten};
 use crate::gguf::Metadata;
 use crate::limits::{CONTEXT_TOKENS_MAX, EMBEDDING_MODULES_MAX, WIDTH_MAX};
-use crate::load::{TextFile, weights};
+use crate::load::{ModelFiles, TextFile, weights};
 use crate::pytorch;
 use crate::spec::Config;
 use crate::tensor::Tensor;
@@ -297,6 +297,23 @@ fn prompts(directory: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> 
         spec.default_prompt = Some(name.to_owned());
     }
     Ok(())
+}
+
+/// What Qwen3-VL-Embedding is told where a request says nothing, as its makers' code has it.
+const REPRESENT: &str = "Represent the user's input.";
+
+/// Of a decoder with that name: Qwen3-VL-Embedding has the files of the model that chats, and is known by sentence-transformers' files or the pooling
+/// beside them, and before there were any by its name.
+pub(crate) fn asking(spec: EmbeddingSpec, files: &ModelFiles, name: &str) -> EmbeddingSpec {
+    // What the text is of which a tower sees for.
+    let sees = files.tower.is_some() && files.spec.architecture.starts_with("qwen3");
+    let is_named = name.to_ascii_lowercase().replace('_', "-").contains("qwen3-vl-embedding");
+    if !sees || !(spec.stated || is_named) {
+        return spec;
+    }
+    let told = spec.default_prompt.as_ref().and_then(|name| spec.prompts.get(name));
+    let told = told.filter(|told| !told.trim().is_empty()).cloned();
+    EmbeddingSpec { stated: true, asks: Some(told.unwrap_or_else(|| REPRESENT.to_owned())), ..spec }
 }
 
 /// Of a GGUF file; none where it says nothing. llama.cpp's vectors have length 1.

@@ -11,7 +11,7 @@ mod spec;
 
 pub(crate) use embedder::yes_no;
 pub use embedder::{Embedder, PairPrompt, Prompt, Task};
-pub(crate) use files::{network_folder, of_gguf, read};
+pub(crate) use files::{asking, network_folder, of_gguf, read};
 pub use modules::Module;
 pub use pooling::{Pooled, Pooling};
 pub use readout::{Computed, Output, Readout, Rows};

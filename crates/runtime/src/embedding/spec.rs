@@ -19,6 +19,9 @@ pub struct EmbeddingSpec {
     pub prompts: BTreeMap<String, String>,
     /// The prompt of requests that name none.
     pub default_prompt: Option<String>,
+    /// What a model that chats is told in its system prompt of inputs, each of which is a user's message then: their vectors are the
+    /// row behind the prompt for an answer (Qwen3-VL-Embedding).
+    pub asks: Option<String>,
     /// Tokens of an input at most, where the files say less than the network can take.
     pub tokens_max: Option<usize>,
     /// Texts are put in lower case first.
@@ -78,6 +81,7 @@ impl EmbeddingSpec {
             modules: if normalizes { vec![Module::Normalize] } else { Vec::new() },
             prompts: BTreeMap::new(),
             default_prompt: None,
+            asks: None,
             tokens_max: None,
             lowercase: false,
             words_alone: false,

@@ -191,25 +191,29 @@ struct Wanted<'a> {
     isq: Option<Isq>,
     rules: &'a [IsqRule],
     used: Vec<bool>,
+    /// Whose matrices they are: of a tower's, rules say something by names alone, because layers are the text's, and what none says
+    /// something of is 8 bits: a tower is a small part of a model, and loses more by fewer.
+    sees: bool,
 }
 
 impl<'a> Wanted<'a> {
     fn new(isq: Option<Isq>, rules: &'a [IsqRule]) -> Wanted<'a> {
-        Wanted { isq, rules, used: vec![false; rules.len()] }
+        Wanted { isq, rules, used: vec![false; rules.len()], sees: false }
     }
 
     /// What a matrix with rows of so many columns is packed as, where that is another type than it is stored in. `fine`: its
     /// numbers count more than others.
     fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<DType> {
-        let used = &mut self.used;
+        let (used, sees) = (&mut self.used, self.sees);
         let matching = |(at, rule): (usize, &IsqRule)| {
-            let matches = rule.matches(layer, &tensor.name);
+            let matches = (!sees || rule.tensors.is_some()) && rule.matches(layer, &tensor.name);
             used[at] |= matches;
             matches.then_some(rule.isq)
         };
         let said = self.rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said));
         let (isq, wanted) = match said {
             Some(said) => said.map(|isq| (isq, isq.dtype))?,
+            None if sees => self.isq.map(|isq| (isq, eight_bits(isq.dtype)))?,
             None if fine => self.isq.map(|isq| (isq, finer(isq.dtype)))?,
             None => self.isq.map(|isq| (isq, isq.dtype))?,
         };
@@ -260,40 +264,60 @@ pub(crate) fn types_by_name<'t>(
     wanted.check(layers, || last.cloned()).map(|()| types)
 }
 
-/// The types of the matrices that are packed as another than they are stored in.
+/// The types of the matrices that are packed as another than they are stored in: a network's, and those of the tower that sees for it.
 ///
 /// # Errors
 /// `Unsupported` with a rule that is about none of the matrices.
 pub(crate) fn types(
     spec: &TransformerSpec,
     tensors: &Tensors,
+    tower: Option<(&TransformerSpec, &Tensors)>,
     isq: Option<Isq>,
     rules: &[IsqRule],
-) -> Result<BTreeMap<Weight, DType>, LoadError> {
+) -> Result<[BTreeMap<Weight, DType>; 2], LoadError> {
     let mut wanted = Wanted::new(isq, rules);
-    let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
-    let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
-    let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
-    let mut typed = |part: Part| {
-        let tensor = tensors.get(part.weight());
-        match part {
-            // Small, and read by position or by type; and routers decide, and steps are exponents, so they keep their digits.
-            Part::PositionEmbedding | Part::TypeEmbedding | Part::Convolution => return None,
-            Part::Layer(_, LayerPart::Router | LayerPart::StateBeta | LayerPart::StateStep) => return None,
-            Part::Gemma(part) | Part::Layer(_, LayerPart::Gemma(part)) if part.is_small() => return None,
-            _ => {}
-        }
-        let layer = match part {
-            Part::Layer(layer, _) => Some(layer),
-            _ => None,
-        };
-        let fine = matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_));
-        let cols = if is_transposed(spec, part) { tensor.shape[0] } else { tensor.shape[1] };
-        wanted.of(tensor, layer, fine, cols).map(|dtype| (part.weight(), dtype))
-    };
-    let types = parts.filter_map(&mut typed).collect();
+    let own = wanted.types_of(spec, tensors);
+    wanted.sees = true;
+    let of_tower = tower.map(|(spec, tensors)| wanted.types_of(spec, tensors)).unwrap_or_default();
     let such_as = || Some(tensors.get(Part::Layer(0, LayerPart::AttentionOutput).weight()).clone());
-    wanted.check(spec.layers.len(), such_as).map(|()| types)
+    wanted.check(spec.layers.len(), such_as)?;
+    Ok([own, of_tower])
+}
+
+impl Wanted<'_> {
+    /// Of a network's matrices, those that are packed as another type than they are stored in.
+    fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, DType> {
+        let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
+        let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
+        let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
+        let mut typed = |part: Part| {
+            let tensor = tensors.get(part.weight());
+            match part {
+                // Small, and read by position or by type; and routers decide, and steps are exponents, so they keep their digits.
+                Part::PositionEmbedding | Part::TypeEmbedding | Part::Convolution => return None,
+                Part::Layer(_, LayerPart::Router | LayerPart::StateBeta | LayerPart::StateStep) => {
+                    return None;
+                }
+                Part::Gemma(part) | Part::Layer(_, LayerPart::Gemma(part)) if part.is_small() => return None,
+                // A tower has no tokens.
+                Part::TokenEmbedding if self.sees => return None,
+                _ => {}
+            }
+            let layer = match part {
+                Part::Layer(layer, _) => Some(layer),
+                _ => None,
+            };
+            let fine = matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_));
+            let cols = if is_transposed(spec, part) { tensor.shape[0] } else { tensor.shape[1] };
+            self.of(tensor, layer, fine, cols).map(|dtype| (part.weight(), dtype))
+        };
+        parts.filter_map(&mut typed).collect()
+    }
+}
+
+/// As many bits as a tower's matrices have where nothing else is said of them.
+fn eight_bits(dtype: DType) -> DType {
+    dtype.affine().and_then(|(_, group)| DType::of_affine(8, group)).unwrap_or(DType::Q8_0)
 }
 
 /// What the embedding and the head are quantised to: each token's numbers and scores come from them alone.

@@ -105,6 +105,35 @@ impl Rendered {
         (self.text, self.from_request) = (text, ranges);
     }
 
+    /// How often the template, and not the request, has written something.
+    pub(crate) fn writes(&self, place: &str) -> usize {
+        let ends = self.from_request.iter().map(|range| range.start).chain([self.text.len()]);
+        let starts = [0].into_iter().chain(self.from_request.iter().map(|range| range.end));
+        starts.zip(ends).map(|(start, end)| self.text[start..end].matches(place).count()).sum()
+    }
+
+    /// Puts something in the place of a letter of the request's, as if the template had written it.
+    pub(crate) fn place_each(&mut self, letter: char, place: &str) {
+        let mut text = String::with_capacity(self.text.len());
+        let (mut done, mut ranges) = (0, Vec::with_capacity(self.from_request.len()));
+        for range in self.from_request.drain(..) {
+            text.push_str(&self.text[done..range.start]);
+            for (index, said) in self.text[range.clone()].split(letter).enumerate() {
+                if index > 0 {
+                    text.push_str(place);
+                }
+                let start = text.len();
+                text.push_str(said);
+                if !said.is_empty() {
+                    ranges.push(start..text.len());
+                }
+            }
+            done = range.end;
+        }
+        text.push_str(&self.text[done..]);
+        (self.text, self.from_request) = (text, ranges);
+    }
+
     /// Leaves the first `end` bytes, which must end with a character.
     fn truncate(&mut self, end: usize) {
         self.text.truncate(end);

@@ -293,3 +293,15 @@ fn the_message_that_is_continued_is_the_requests() {
     let prompt = template.render(&chat, &|| false).expect("renders");
     assert_eq!(marked(&prompt), "<user>« a<|im_end|>É »<end><assistant>«x</think>y»");
 }
+
+#[test]
+fn a_letter_of_the_requests_becomes_the_templates() {
+    let place = "<image>";
+    let mut rendered = Rendered { text: "U: *a*<image>b* A:*".to_owned(), from_request: vec![3..15] };
+    assert_eq!(rendered.writes(place), 0, "what the request spells is text");
+    rendered.place_each('*', place);
+    assert_eq!(rendered.text, "U: <image>a<image><image>b<image> A:*");
+    assert_eq!(rendered.writes(place), 3);
+    let said: Vec<&str> = rendered.from_request.iter().map(|range| &rendered.text[range.clone()]).collect();
+    assert_eq!(said, ["a", "<image>b"]);
+}

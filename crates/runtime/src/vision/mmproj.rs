@@ -471,7 +471,12 @@ impl Tower<'_> {
         const KEY: &str = "tokenizer.ggml.tokens";
         let place = self.projector.place();
         let at = words.strings(KEY)?.and_then(|tokens| tokens.iter().position(|token| token == place));
-        at.ok_or_else(|| LoadError::Missing {
+        // LLaVA's text models have none, nor any text that becomes this one.
+        let other = match self.projector {
+            Mlp => words.u32("tokenizer.ggml.unknown_token_id")?.map(|token| token as usize),
+            _ => None,
+        };
+        at.or(other).ok_or_else(|| LoadError::Missing {
             file: words.file().to_owned(),
             what: format!("token {place}"),
             hint: format!(

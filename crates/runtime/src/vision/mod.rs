@@ -17,6 +17,7 @@ mod mosaic;
 mod perceiver;
 mod pixtral;
 mod pooled;
+mod quantise;
 mod qwen;
 mod sight;
 mod spec;

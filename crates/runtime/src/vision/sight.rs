@@ -120,6 +120,14 @@ impl Sight {
             && span.remembered == self.spec.remembered(span.whole)
     }
 
+    /// What stands for a picture in prompts of a model whose template may write none, and it as that model's own writes it: LLaVA's, which
+    /// came with the templates of the text models that they were made of.
+    pub(crate) fn by_letter(&self, tokenizer: &Tokenizer) -> Option<[String; 2]> {
+        let place = || String::from_utf8_lossy(tokenizer.token_bytes(self.spec.image_token)).into_owned();
+        let place = (self.spec.family == Family::Llava).then(place)?;
+        Some([place.clone(), format!("{place}\n")])
+    }
+
     /// Rows that a picture has in a prompt, and tokens between them.
     pub fn rows_of(&self, picture: &Prepared) -> usize {
         let tokens = |(index, frame)| {

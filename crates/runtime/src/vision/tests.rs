@@ -12,6 +12,7 @@ use hanzo_engine_kernels::{EncoderOps, KvType};
 use hanzo_engine_media::{Look, Picture};
 use serde_json::Value;
 
+mod letters;
 mod remembering;
 
 use super::*;
@@ -142,7 +143,7 @@ fn job(id: u64, text: &TextModel, talk: &Talk) -> Job {
     job
 }
 
-fn cpu(tier: Tier) -> CpuBackend {
+pub(super) fn cpu(tier: Tier) -> CpuBackend {
     CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
 }
 
@@ -247,7 +248,12 @@ fn seen(span: &MediaSpan) -> impl Iterator<Item = usize> {
     (0..span.tokens).filter(|token| !span.is_token(span.first + token))
 }
 
-fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
+pub(super) fn rows_of<B: EncoderOps>(
+    backend: B,
+    opened: &Opened,
+    spans: &[MediaSpan],
+    layers: usize,
+) -> Vec<f32> {
     let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
@@ -416,8 +422,8 @@ fn a_processor_of_which_a_setting_would_be_lost_is_refused() {
 }
 
 /// Those that llama.cpp's files are beside (make_mmproj.py).
-const OF_FILES: [&str; 8] =
-    ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "pixtral", "mistral3"];
+const OF_FILES: [&str; 9] =
+    ["smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "llava_next", "pixtral", "mistral3"];
 
 fn numbers(files: &TowerFiles) -> Vec<(Vec<usize>, Vec<f32>)> {
     let all = files.tensors.all().chain(files.beside());

@@ -1,0 +1,126 @@
+//! A tower whose matrices a load quantises: those of its layers, which are nearly all of it. What makes patches of pixels and rows of what
+//! the layers give stays as it is stored, as do convolutions and places: they are small, and everything that is seen goes through them.
+
+use std::collections::BTreeMap;
+
+use hanzo_engine_kernels::DType;
+
+use super::TowerFiles;
+use crate::load::Tensors;
+use crate::spec::{TransformerSpec, Weight};
+
+impl TowerFiles {
+    /// Its layers, and what they are made of.
+    pub(crate) fn layers(&self) -> (&TransformerSpec, &Tensors) {
+        (&self.spec.layers, &self.tensors)
+    }
+
+    /// Has matrices of its layers packed as other types than they are stored in.
+    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, DType>) {
+        self.tensors.pack_as(types);
+    }
+
+    /// As the network's, of its layers.
+    pub(crate) fn packed_summary(&self) -> Option<String> {
+        self.tensors.packed_summary()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use hanzo_engine_kernels::cpu::{CpuBackend, Tier};
+    use hanzo_engine_media::Look;
+
+    use super::*;
+    use crate::error::LoadError;
+    use crate::network::IsqRule;
+    use crate::opened::{Network, Opened};
+    use crate::overrides::Overrides;
+    use crate::spec::{LayerPart, Part};
+    use crate::vision::Tower;
+    use crate::vision::tests::{cpu, rows_of, texture};
+
+    /// The tiny towers' rows are no whole blocks; these are.
+    fn see() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-see")
+    }
+
+    fn open(isq: Option<&str>, topology: Vec<IsqRule>) -> Result<Opened, LoadError> {
+        let isq = isq.map(|isq| isq.parse().unwrap());
+        Opened::open_with(&see(), &Overrides { isq, topology, ..Overrides::default() })
+    }
+
+    fn tower(opened: &Opened) -> &TowerFiles {
+        match &opened.network {
+            Network::Decoder(files) => files.tower.as_ref().unwrap(),
+            _ => panic!("it answers"),
+        }
+    }
+
+    /// Of its layers' matrices: the name, and what each is packed as.
+    fn types(opened: &Opened) -> BTreeMap<String, DType> {
+        let (spec, tensors) = tower(opened).layers();
+        let matrices = spec.weights().into_iter().filter(|(_, shape)| shape.len() == 2);
+        matrices.map(|(weight, _)| (tensors.get(weight).name.clone(), tensors.packed_type(weight))).collect()
+    }
+
+    fn rows(opened: &Opened) -> Vec<f32> {
+        let text = opened.text_model().unwrap();
+        let sight = text.sight.as_ref().unwrap();
+        let picture = sight.prepare(texture([90, 70]), Look::default()).unwrap();
+        let (_, spans) =
+            sight.place(&[tower(opened).spec.image_token], vec![picture], &text.tokenizer).unwrap();
+        rows_of(cpu(Tier::detect().unwrap()), opened, &spans, 100)
+    }
+
+    #[test]
+    fn what_sees_is_quantised_to_eight_bits_and_sees_the_same() {
+        let plain = open(None, Vec::new()).unwrap();
+        let bytes = |opened: &Opened| {
+            Tower::<CpuBackend>::memory(&cpu(Tier::detect().unwrap()), tower(opened), 512).weights_bytes
+        };
+        let (stored, seen) = (types(&plain), rows(&plain));
+        let range = seen.iter().fold(0.0_f32, |most, row| most.max(row.abs()));
+        for isq in ["8", "4", "Q4_0", "AFQ4"] {
+            let eight = open(Some(isq), Vec::new()).unwrap();
+            assert!(eight.quantised().unwrap().contains("; what sees: matrices quantised: 36 "), "{isq}");
+            assert!(bytes(&eight) * 3 < bytes(&plain) * 2, "{isq}: {} of {}", bytes(&eight), bytes(&plain));
+            let changed = types(&eight).into_iter().filter(|(name, dtype)| stored[name] != *dtype);
+            let changed: Vec<DType> = changed.map(|(_, dtype)| dtype).collect();
+            let wanted = if isq == "AFQ4" { DType::AFQ8_G64 } else { DType::Q8_0 };
+            assert!(
+                changed.len() == 36 && changed.iter().all(|dtype| *dtype == wanted),
+                "{isq}: {changed:?}"
+            );
+            let differs = seen.iter().zip(rows(&eight)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(0.0 < differs && differs < 0.05 * range, "{isq}: {differs} of {range}");
+        }
+    }
+
+    #[test]
+    fn rules_are_of_what_sees_where_they_name_it() {
+        let rule = |layers, tensors: Option<&str>, isq: Option<&str>| IsqRule {
+            layers,
+            tensors: tensors.map(str::to_owned),
+            isq: isq.map(|isq| isq.parse().unwrap()),
+        };
+        let stored = types(&open(None, Vec::new()).unwrap());
+        // Numbers of layers are the text's.
+        let opened = open(None, vec![rule(Some((0, 1)), None, Some("Q8_0"))]).unwrap();
+        assert_eq!(types(&opened), stored);
+        assert!(opened.quantised().is_some_and(|summary| !summary.contains("sees")));
+        let of_tower = "*vision_model*q_proj*";
+        let opened = open(Some("8"), vec![rule(None, Some(of_tower), None)]).unwrap();
+        let kept = |name: &str| name.contains("q_proj");
+        assert!(types(&opened).iter().all(|(name, dtype)| !kept(name) || *dtype == stored[name]));
+        let opened = open(None, vec![rule(None, Some(of_tower), Some("Q4_0"))]).unwrap();
+        let query = Part::Layer(0, LayerPart::Query).weight();
+        assert_eq!(tower(&opened).layers().1.packed_type(query), DType::Q4_0);
+        // Of the text nothing was said.
+        assert!(opened.quantised().unwrap().starts_with("what sees: "));
+        assert_eq!(opened.info().quantization, "BF16");
+        assert!(open(Some("8"), vec![rule(None, Some("*none*"), None)]).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! LLaVA behind templates of the text models that it was made of, which know no pictures, and vocabularies that have no place for one.
+
+use super::*;
+use crate::gguf::{Array, Metadata, Value as Setting};
+
+/// As Vicuna's, whose contents are texts.
+const VICUNA: &str = "{% for message in messages %}{{ message['role'] | upper }}: {{ message['content'] }} {% endfor %}\
+                      {% if add_generation_prompt %}ASSISTANT:{% endif %}";
+
+#[test]
+fn pictures_stand_where_they_were_sent_where_a_template_writes_no_place() {
+    for case in ["llava", "llava_next"] {
+        let overrides = Overrides { chat_template: Some(VICUNA.to_owned()), ..Overrides::default() };
+        let opened = Opened::open_with(&folder(case).join("text.gguf"), &overrides).unwrap();
+        let text = opened.text_model().unwrap();
+        let talk = &talks(case)[0];
+        // A picture and a question: the same as by the template that knows pictures.
+        assert_eq!(prompt(&text, talk).0, talk.tokens, "{case}");
+        // Two of them with words between, of which a placeholder is one.
+        let talk = &talks(case)[1];
+        let (tokens, spans) = prompt(&text, talk);
+        assert!(spans.len() >= talk.pictures.len());
+        let rows: usize = spans.iter().map(|span| span.tokens).sum();
+        let place = files(&opened).spec.image_token;
+        let ends: usize = spans
+            .iter()
+            .map(|span| (span.first..span.first + span.tokens).filter(|&at| span.is_token(at)).count())
+            .sum();
+        assert_eq!(tokens.iter().filter(|&&token| token == place).count(), rows, "{ends} of them end lines");
+        // Without pictures nothing is in their place.
+        let mut chat = talk.chat.clone();
+        (chat.pictures, chat.messages[0].content) = (0, "Hi \u{fdd0}".to_owned());
+        let rendered = text.prompt_from_chat(&chat, 1024, &|| false).unwrap();
+        assert!(!rendered.tokens.contains(&place), "a letter is a letter");
+    }
+}
+
+#[test]
+fn a_vocabulary_without_a_place_has_one_in_the_token_that_no_text_becomes() {
+    let (text, _) = crate::gguf::open(&folder("llava").join("text.gguf")).unwrap();
+    let (tower, _) = crate::gguf::open(&folder("llava").join("mmproj.gguf")).unwrap();
+    let spec = Opened::open(&folder("llava").join("text.gguf")).unwrap().decoder().unwrap().spec.clone();
+    let with = |unknown: Option<u32>| {
+        let mut words = Metadata::clone(&text.metadata);
+        words.set("tokenizer.ggml.tokens", Setting::Array(Array::String(Vec::new())));
+        if let Some(token) = unknown {
+            words.set("tokenizer.ggml.unknown_token_id", Setting::U32(token));
+        }
+        TowerFiles::of_mmproj(tower.clone(), &words, &spec)
+    };
+    assert_eq!(with(Some(3)).unwrap().spec.image_token, 3);
+    assert!(with(None).unwrap_err().to_string().contains("token <image>"));
+}
