@@ -5,5 +5,6 @@ mod bloat;
 mod fairness;
 mod files;
 mod memory;
+mod pictures;
 mod store;
 mod templates;

@@ -8,19 +8,21 @@ use std::{
     env, fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
+use hanzo_engine_proto::v1::LoadRequest;
 use hanzo_engine_tests::rig::Rig;
 
-const ROLE: &str = "HANZO_ENGINE_HOSTILE_SERVER";
+pub(crate) const ROLE: &str = "HANZO_ENGINE_HOSTILE_SERVER";
 const NAME: &str = "memory::bodies_cost_no_more_than_twice_their_bytes";
 /// Bodies at the same time.
 const WAVE: usize = 8;
 const SPARE_BYTES: usize = 64 << 20;
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// A path and a body of about `bytes`, by what it is made of.
 fn bodies(bytes: usize) -> Vec<(&'static str, String)> {
@@ -80,7 +82,7 @@ fn bodies(bytes: usize) -> Vec<(&'static str, String)> {
 }
 
 /// Posts a body; the answer's status and its body's start.
-fn post(address: SocketAddr, path: &str, body: &str) -> String {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
     let head = format!(
@@ -95,18 +97,27 @@ fn post(address: SocketAddr, path: &str, body: &str) -> String {
 }
 
 /// Bytes of a line of `/proc/PID/status`.
-fn memory(server: &Child, line: &str) -> usize {
+pub(crate) fn memory(server: &Child, line: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("a process");
     let value = status.lines().find_map(|l| l.strip_prefix(line)).expect("the kernel says so");
     value.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }
 
-/// The engine, until its standard input ends.
-fn serve() {
+/// Has what is highest from now on told as `VmHWM`.
+pub(crate) fn forget_peak(server: &Child) {
+    fs::write(format!("/proc/{}/clear_refs", server.id()), "5").expect("the peak can be reset");
+}
+
+/// The engine, with a model beside the demo where one is named, until its standard input ends.
+pub(crate) fn serve(model: Option<&Path>) {
     // As the programs begin.
     let runtime = hanzo_engine_daemon::preflight::runtime(2).expect("threads");
     runtime.block_on(async {
         let rig = Rig::start_in_one().await;
+        if let Some(model) = model {
+            let model = model.to_str().expect("UTF-8").to_owned();
+            rig.grpc().await.load(LoadRequest { model, ..Default::default() }).await.expect("it loads");
+        }
         println!("\nlistening {}", rig.http);
         let wait = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
         drop(wait.await);
@@ -114,22 +125,29 @@ fn serve() {
     });
 }
 
-#[test]
-fn bodies_cost_no_more_than_twice_their_bytes() {
-    if env::var_os(ROLE).is_some() {
-        return serve();
-    }
+/// The engine that a test of that name serves where it finds [`ROLE`], in a process of its own.
+pub(crate) fn served_apart(test: &str) -> (Child, SocketAddr) {
     let mut server = Command::new(env::current_exe().expect("this program"))
-        .args([NAME, "--exact", "--nocapture"])
+        .args([test, "--exact", "--nocapture"])
         .env(ROLE, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("this program again");
-    let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines();
-    let address =
-        lines.by_ref().map_while(Result::ok).find_map(|line| line.strip_prefix("listening ")?.parse().ok());
-    let address: SocketAddr = address.expect("the server starts");
+    let mut reader = BufReader::new(server.stdout.take().expect("piped"));
+    let lines = reader.by_ref().lines().map_while(Result::ok);
+    let address = lines.filter_map(|line| line.strip_prefix("listening ")?.parse().ok()).next();
+    // What it prints at its end must have a reader.
+    server.stdout = Some(reader.into_inner());
+    (server, address.expect("the server starts"))
+}
+
+#[test]
+fn bodies_cost_no_more_than_twice_their_bytes() {
+    if env::var_os(ROLE).is_some() {
+        return serve(None);
+    }
+    let (mut server, address) = served_apart(NAME);
     let chat = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":4}";
     assert!(post(address, CHAT, chat).starts_with("HTTP/1.1 200"));
     let before = memory(&server, "VmRSS:");
@@ -140,7 +158,7 @@ fn bodies_cost_no_more_than_twice_their_bytes() {
     let mut faults = Vec::new();
     for (count, (path, body)) in small.into_iter().map(|body| (WAVE, body)).chain(large) {
         // The peak is what was highest since here.
-        fs::write(format!("/proc/{}/clear_refs", server.id()), "5").expect("the peak can be reset");
+        forget_peak(&server);
         let mut answer = String::new();
         thread::scope(|scope| {
             let posts: Vec<_> = (0..count).map(|_| scope.spawn(|| post(address, path, &body))).collect();

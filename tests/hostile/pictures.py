@@ -123,32 +123,32 @@ def bombs():
     yield "png with a gigabyte behind its pixel", png(1, 1, chunk(b"IDAT", zeros(1 << 30))), True
     yield "png with a profile of a gigabyte", png(1, 1, chunk(b"iCCP", b"a\0\0" + zeros(1 << 30)), chunk(b"IDAT", small)), True
     yield "png with a text of a gigabyte", png(1, 1, chunk(b"zTXt", b"a\0\0" + zeros(1 << 30)), chunk(b"IDAT", small)), True
-    yield "png with 400,000 texts", png(1, 1, chunk(b"tEXt", b"a\0b") * 400_000, chunk(b"IDAT", small)), True
-    yield "png with 400,000 parts", png(1, 1, chunk(b"IDAT", b"") * 400_000, chunk(b"IDAT", small)), True
+    yield "png with 250,000 texts", png(1, 1, chunk(b"tEXt", b"a\0b") * 250_000, chunk(b"IDAT", small)), True
+    yield "png with 300,000 parts", png(1, 1, chunk(b"IDAT", b"") * 300_000, chunk(b"IDAT", small)), True
     yield "png that moves", png(*within, frames, rows(*within, 3)), True
     yield "png that says four gigabytes", b"\x89PNG\r\n\x1a\n" + header(1, 1) + struct.pack(">I", 2**31 - 1) + b"iCCP" + bytes(100), False
     yield "gif over the limit", gif(65535, 65535), False
     yield "gif with a frame over the limit", gif(1, 1, frame=(65535, 65535)), False
     yield "gif within the limit", gif(*within), True
     yield "gif within the limit, a small frame", gif(*within, frame=(1, 1)), True
-    yield "gif with 900,000 comments", gif(1, 1, b"\x21\xfe\x01a\x00" * 900_000), True
-    yield "gif with a comment without an end", b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b"\x21\xfe" + b"\xffx" * 3_000_000, False
+    yield "gif with 700,000 comments", gif(1, 1, b"\x21\xfe\x01a\x00" * 700_000), True
+    yield "gif with a comment without an end", b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b"\x21\xfe" + b"\xffx" * 1_900_000, False
     yield "webp over the limit", riff((b"VP8L", plain_webp(16384, 16384))), False
     yield "webp within the limit", riff((b"VP8L", plain_webp(*within))), True
     yield "webp on a canvas of 2^24", riff((b"VP8X", canvas(2**24, 2**24)), (b"VP8L", plain_webp(1, 1))), False
     yield "webp larger than its canvas", riff((b"VP8X", canvas(1, 1)), (b"VP8L", plain_webp(16384, 16384))), False
-    yield "webp with a profile without an end", riff((b"VP8X", canvas(4, 4, 0x20)), (b"ICCP", bytes(7_000_000)), (b"VP8L", plain_webp(4, 4))), True
+    yield "webp with a profile without an end", riff((b"VP8X", canvas(4, 4, 0x20)), (b"ICCP", bytes(3_900_000)), (b"VP8L", plain_webp(4, 4))), True
     yield "webp, lossy, over the limit", riff((b"VP8 ", lossy_webp(16383, 16383))), False
     yield "webp, lossy, cut", riff((b"VP8 ", lossy_webp(*within))), True
     yield "webp that moves, larger than its canvas", riff((b"VP8X", canvas(4, 4, 0x12)), (b"ANIM", bytes(6)), (b"ANMF", bits((0, 48), (16383, 24), (16383, 24), (0, 32)) + b"VP8L" + struct.pack("<I", 24) + plain_webp(16384, 16384).ljust(24, b"\0"))), False
-    yield "webp with 800,000 chunks", riff((b"VP8X", canvas(4, 4)), *[(b"abcd", b"")] * 800_000, (b"VP8L", plain_webp(4, 4))), True
+    yield "webp with 480,000 chunks", riff((b"VP8X", canvas(4, 4)), *[(b"abcd", b"")] * 480_000, (b"VP8L", plain_webp(4, 4))), True
     yield "jpeg over the limit", jpeg(65500, 65500), False
     yield "jpeg within the limit, cut", jpeg(*within), True
     yield "jpeg within the limit, progressive", jpeg(*within, progressive=True), True
     yield "jpeg that passes over itself 60 times", jpeg(*within, progressive=True, scans=60), True
     yield "jpeg that passes over itself 20,000 times", jpeg(*within, progressive=True, scans=20_000, entropy=b"\0"), False
     yield "jpeg of a line", jpeg(65500, 1, entropy=b"\0" * 9000), True
-    yield "jpeg with 7 MB of comments", b"\xff\xd8" + marker(0xFE, bytes(65_000)) * 110 + jpeg(8, 8)[2:], True
+    yield "jpeg with 4 MB of comments", b"\xff\xd8" + marker(0xFE, bytes(65_000)) * 60 + jpeg(8, 8)[2:], True
     yield "bmp", bmp(2**31 - 1, 2**31 - 1), False
     yield "tiff", tiff(2**32 - 1, 2**32 - 1), False
     yield "qoi", qoi(2**32 - 1, 2**32 - 1), False
