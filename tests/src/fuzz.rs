@@ -14,6 +14,7 @@ use std::{
 use hanzo_engine_constraints::{Grammar, Spec, Vocabulary, Word};
 use hanzo_engine_daemon::{fuzz as daemon, store::Store, store::fuzz as store};
 use hanzo_engine_gateway::fuzz as gateway;
+use hanzo_engine_kernels::DType;
 use hanzo_engine_media as media;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
@@ -23,7 +24,9 @@ use hanzo_engine_runtime::{
     gguf::Gguf,
     load::{GenerationDefaults, TextFiles, TokenizerSource},
     mapped::ModelBytes,
-    pytorch, safetensors,
+    pytorch,
+    quantise::Importance,
+    safetensors,
     template::ChatTemplate,
     tensor::Tensor,
     tokenizer::{CutSide, Tokenizer},
@@ -46,12 +49,13 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "gguf", read: gguf, mutations: 4000 },
     Target { name: "safetensors", read: safetensors, mutations: 20_000 },
     Target { name: "pickle", read: pickle, mutations: 20_000 },
     Target { name: "tokenizer", read: tokenizer, mutations: 2000 },
     Target { name: "config", read: config, mutations: 4000 },
+    Target { name: "importance", read: importance, mutations: 4000 },
     Target { name: "quantised", read: quantised, mutations: 2000 },
     Target { name: "template", read: template, mutations: 4000 },
     Target { name: "body", read: gateway::body, mutations: 4000 },
@@ -221,6 +225,35 @@ fn config(bytes: &[u8]) {
     AROUND.with(|around| {
         std::fs::write(around.path().join("config.json"), bytes).expect("written");
         drop(Opened::open(around.path()));
+    });
+}
+
+/// An importance matrix, in either format: every value is one, and of a matrix that it fits.
+fn importance(bytes: &[u8]) {
+    thread_local! {
+        static FILE: tempfile::NamedTempFile = tempfile::NamedTempFile::new().expect("a temporary file");
+    }
+    FILE.with(|file| {
+        std::fs::write(file.path(), bytes).expect("written");
+        let Ok(importance) = Importance::open(file.path()) else { return };
+        for name in importance.names() {
+            for columns in [1, 3] {
+                let tensor = Tensor {
+                    file: "a".into(),
+                    name: name.to_owned(),
+                    dtype: DType::F32,
+                    shape: vec![2, columns],
+                    bytes: ModelBytes::from_static(&[]),
+                };
+                if let Ok(Some(values)) = importance.of(&tensor) {
+                    assert_eq!(values.len(), columns, "{name}");
+                    assert!(
+                        values.iter().all(|value| value.is_finite() && *value >= 0.0),
+                        "{name}: {values:?}"
+                    );
+                }
+            }
+        }
     });
 }
 

@@ -367,7 +367,7 @@ impl Connected for Connection {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{net::TcpStream, time::timeout};
+    use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
     use super::*;
 
@@ -408,5 +408,18 @@ mod tests {
         assert!(timeout(short, accepted.recv()).await.is_err());
         drop(first);
         assert!(timeout(long, accepted.recv()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn first_words_are_waited_for_so_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits { connections_max: 2, of_address_max: 1, first: Duration::from_millis(50) };
+        let mut accepted = connections(listener, None, limits);
+        let _client = TcpStream::connect(address).await.unwrap();
+        let mut connection = accepted.recv().await.unwrap();
+        let read = timeout(Duration::from_secs(20), connection.read_u8()).await;
+        let error = read.expect("it waits for ever").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

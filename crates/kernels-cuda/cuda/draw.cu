@@ -1,11 +1,12 @@
-// A token for each row of logits, as crates/kernels/src/sampling.rs says, of rows that ask for nothing but a temperature, top-k, top-p and
-// min-p: (logit rows). Weights take the place of logits. All of it is sums of integers and plain operations in a fixed order, so that the
+// A token for each row of logits, as crates/kernels/src/sampling.rs says, of rows that ask for nothing but a soft cap, a mask, penalties and
+// adjustments, a temperature, top-k, top-p and min-p: (logit rows). Weights take the place of logits. All of it is sums of integers and plain operations in a fixed order, so that the
 // host draws the same.
 #include "prelude.cuh"
 
 #define DRAW_THREADS 1024
 #define DRAW_WARPS (DRAW_THREADS / 32)
 #define DIGITS 2048
+#define FLOAT_MAX 3.4028234663852886e38f
 // Lots that ids are in, of whose largest logits the k-th bounds the k largest of all; and how many are wanted where k is not said.
 #define LOTS 256
 #define WANTED 128
@@ -289,6 +290,53 @@ __device__ __forceinline__ uint32_t draw_among_all(DrawRoom& room, const DrawSpe
   return left == 0 ? NONE : place_of(room, logits, vocab, point_of(spec, left), kept);
 }
 
+// `cap * tanh(logit / cap)`.
+__device__ __forceinline__ float soft_cap(float cap, float logit) {
+  const float ratio = logit / cap, size = ratio < 0.0f ? -ratio : ratio;
+  const float e = exp_nonpositive(dev::times(-2.0f, size)), capped = dev::times(cap, dev::plus(1.0f, -e) / dev::plus(1.0f, e));
+  const bool negative = dev::to_bits(logit) >> 31;
+  return negative ? -capped : capped;
+}
+__device__ __forceinline__ float within_floats(float value) { return fminf(fmaxf(value, -FLOAT_MAX), FLOAT_MAX); }
+__device__ __forceinline__ float penalized(float logit, float penalty) {
+  return logit == -INFINITY ? logit : within_floats(logit > 0.0f ? logit / penalty : dev::times(logit, penalty));
+}
+__device__ __forceinline__ float added(float logit, float addend) {
+  return logit == -INFINITY || addend == -INFINITY ? -INFINITY : within_floats(dev::plus(logit, addend));
+}
+__device__ __forceinline__ bool has_bit(const uint32_t* words, uint32_t count, uint32_t id) { return id / 32 < count && (words[id / 32] >> id % 32 & 1); }
+
+// Does to a row's logits what its spec says. Whether this thread met one that is not a number below infinity.
+__device__ __forceinline__ bool edit(const DrawSpec& spec, const uint32_t* edits, float* logits, uint32_t vocab) {
+  bool broken = false;
+  for_each(logits, threadIdx.x, vocab, DRAW_THREADS, [&](uint32_t id, float logit) {
+    broken |= !(logit < INFINITY);
+    const float before = logit;
+    if (spec.softcap != 0.0f && logit > -INFINITY) logit = soft_cap(spec.softcap, logit);
+    if (spec.mask != NONE && !has_bit(edits + spec.mask, spec.mask_words, id)) logit = -INFINITY;
+    if (spec.repetition != 1.0f && has_bit(edits + spec.seen, spec.seen_words, id)) logit = penalized(logit, spec.repetition);
+    if (logit != before) logits[id] = logit;
+  });
+  __syncthreads();
+  // A thread for each token that is adjusted, in the order of its changes.
+  const uint32_t* changes = edits + spec.changes;
+  for (uint32_t i = threadIdx.x; i < spec.changes_count; i += DRAW_THREADS) {
+    const uint32_t token = changes[3 * i];
+    bool is_first = token < vocab;
+    for (uint32_t earlier = 0; is_first && earlier < i; earlier++) is_first = changes[3 * earlier] != token;
+    if (!is_first) continue;
+    float logit = logits[token];
+    for (uint32_t own = i; own < spec.changes_count; own++) {
+      if (changes[3 * own] != token) continue;
+      const float by = dev::from_bits(changes[3 * own + 2]);
+      logit = changes[3 * own + 1] ? penalized(logit, by) : added(logit, by);
+    }
+    logits[token] = logit;
+  }
+  __syncthreads();
+  return broken;
+}
+
 KERNEL(draw, DrawParams, DRAW_THREADS) {
   SHARED(DrawRoom, rooms);
   DrawRoom& room = *rooms;
@@ -298,7 +346,7 @@ KERNEL(draw, DrawParams, DRAW_THREADS) {
   if (spec.by_host) return;
   float* logits = p.logits + (size_t)row * vocab;
   // The largest logit and the lowest id that has it; above all where one is not a number below infinity.
-  uint64_t own = 0;
+  uint64_t own = spec.edited && edit(spec, p.edits, logits, vocab) ? ~0ull : 0;
   for_each(logits, threadIdx.x, vocab, DRAW_THREADS, [&](uint32_t id, float logit) {
     const uint64_t key = logit < INFINITY ? (uint64_t)ordered(logit) << 32 | ~id : ~0ull;
     own = key > own ? key : own;

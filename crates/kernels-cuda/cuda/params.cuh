@@ -247,13 +247,20 @@ struct UnfoldParams {
 struct DrawSpec {
   double uniform;
   float temperature, top_p, min_p;
-  uint32_t top_k, by_host, unused;
+  uint32_t top_k, by_host;
+  // What is done to its logits before: words of `DrawParams::edits`, counts of words and of changes of three words each.
+  uint32_t edited;
+  float softcap, repetition;        // 0: none; 1: none
+  uint32_t mask, mask_words;        // NONE: none
+  uint32_t seen, seen_words;
+  uint32_t changes, changes_count;  // token, whether it multiplies, by or of what
 };
 
 struct DrawParams {
   Batch batch;
   float* logits;  // (logit rows, vocab)
   const DrawSpec* specs;
-  uint32_t* tokens;  // (logit rows); NONE where there is none
+  uint32_t* tokens;       // (logit rows); NONE where there is none
+  const uint32_t* edits;  // of all rows
   uint32_t vocab, unused;
 };

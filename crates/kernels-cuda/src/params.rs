@@ -335,13 +335,22 @@ params! {
         min_p: f32,
         top_k: u32,
         by_host: u32,
-        unused: u32,
+        edited: u32,
+        softcap: f32,
+        repetition: f32,
+        mask: u32,
+        mask_words: u32,
+        seen: u32,
+        seen_words: u32,
+        changes: u32,
+        changes_count: u32,
     }
     DrawParams {
         batch: BatchParams,
         logits: Address,
         specs: Address,
         tokens: Address,
+        edits: Address,
         vocab: u32,
         unused: u32,
     }

@@ -106,6 +106,12 @@ async fn a_keys_models_and_limits_hold_for_grpc_too() {
         assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
         let tokenize = v1::TokenizeRequest { model: model.into(), ..Default::default() };
         assert_eq!(code(rig.client().tokenize(with(&elsewhere, tokenize)).await), Code::PermissionDenied);
+        let config = v1::TranscribeConfig { model: model.into(), ..Default::default() };
+        let first = v1::TranscribeRequest { part: Some(v1::transcribe_request::Part::Config(config)) };
+        let mut speech = v1::speech_client::SpeechClient::new(rig.channel.clone());
+        let request = with(&elsewhere, futures_util::stream::iter([first]));
+        let transcribed = speech.transcribe(request).await;
+        assert_eq!(code(transcribed), Code::PermissionDenied);
     }
     let stats = rig.client().stats(with(&elsewhere, v1::StatsRequest::default())).await.unwrap();
     assert!(stats.into_inner().models.is_empty());
@@ -126,7 +132,7 @@ async fn a_keys_models_and_limits_hold_for_grpc_too() {
         "{metrics}"
     );
     assert!(
-        metrics.contains("hanzo_engine_grpc_refusals_total{reason=\"model_not_allowed\"} 4"),
+        metrics.contains("hanzo_engine_grpc_refusals_total{reason=\"model_not_allowed\"} 6"),
         "{metrics}"
     );
     assert!(!metrics.contains("sk-hanzo"));

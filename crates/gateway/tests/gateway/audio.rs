@@ -41,11 +41,16 @@ fn request(path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
 const FILE: (&str, Option<&str>, &[u8]) = ("file", Some("a.wav"), b"a sound");
 const MODEL: (&str, Option<&str>, &[u8]) = ("model", None, b"hears");
 
-async fn ask(server: &Server, fields: &[(&str, &str)]) -> Answer {
+/// A request for a file's text.
+pub(crate) fn asked(fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
     let mut parts = vec![MODEL];
     parts.extend(fields.iter().map(|(name, value)| (*name, None, value.as_bytes())));
     parts.push(FILE);
-    send(server.address, request(PATH, form(&parts))).await
+    request(PATH, form(&parts))
+}
+
+async fn ask(server: &Server, fields: &[(&str, &str)]) -> Answer {
+    send(server.address, asked(fields)).await
 }
 
 #[tokio::test]

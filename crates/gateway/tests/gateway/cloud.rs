@@ -24,6 +24,7 @@ use crate::{
     fake::{Script, hello},
     http::{Live, get, json_request, post, send},
     keys::Keys,
+    mcp::Client,
     script,
 };
 
@@ -352,6 +353,31 @@ async fn a_chat_of_any_surface_is_asked_there_as_chat_completions() {
         metrics.contains("hanzo_engine_cloud_requests_total{reason=\"model\",status=\"200\"} 8"),
         "{metrics}"
     );
+}
+
+#[tokio::test]
+async fn a_tools_chat_goes_there_too() {
+    let (elsewhere, at) = Elsewhere::start().await;
+    let server = server(at, script(hello), |_| {}).await;
+    let client = Client::at(server.address, None).await;
+    let answer = client.call("hanzo_infer", json!({"model": "far", "prompt": "hi", "max_tokens": 9})).await;
+    let told = &answer["structuredContent"];
+    assert_eq!((&told["text"], &told["usage"]["total_tokens"]), (&json!("Far away"), &json!(42)), "{answer}");
+    let asked = elsewhere.asked();
+    assert_eq!(asked.len(), 1);
+    let (path, headers, body) = &asked[0];
+    assert_eq!(
+        (path.as_str(), &headers["authorization"]),
+        ("/v1/chat/completions", &format!("Bearer {KEY}")[..])
+    );
+    assert_eq!(
+        (&body["messages"], &body["max_completion_tokens"]),
+        (&json!([{"role": "user", "content": "hi"}]), &json!(9)),
+        "{body}"
+    );
+    let refused = client.call("hanzo_infer", json!({"model": "far", "prompt": "please 401"})).await;
+    assert!(refused["isError"] == true && !refused.to_string().contains(KEY), "{refused}");
+    assert!(server.fake.seen().is_empty());
 }
 
 #[tokio::test]

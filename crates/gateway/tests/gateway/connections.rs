@@ -12,7 +12,8 @@ use tokio::{
 use crate::{
     PATIENCE, Server,
     fake::{Step, delta, finished, hello, logprob, started, with_logprobs},
-    http::{Live, get, post, post_bytes},
+    http::{Live, get, json_request, post, post_bytes, send},
+    keys::Keys,
     script,
 };
 
@@ -61,6 +62,40 @@ async fn bodies_that_come_slowly_keep_nobody_out() {
         tokio::time::timeout(PATIENCE, stream.read_exact(&mut answer)).await.expect("408").unwrap();
         assert_eq!(&answer, b"HTTP/1.1 408");
     }
+}
+
+#[tokio::test]
+async fn bodies_of_one_key_keep_no_other_out() {
+    let keys = Keys::new();
+    let (slow, quick) = (keys.add("slow", |_| {}), keys.add("quick", |_| {}));
+    let server = Server::with(script(hello), |config| {
+        config.api_keys_file = Some(keys.path.clone());
+        (config.body_bytes_max, config.bodies_bytes_max) = (1_000_000, 8_000_000);
+    })
+    .await;
+    // More than there is room for, from the address that all of them share.
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {slow}\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(tokio::spawn(async move {
+            // What there is no room for stays with its client.
+            let _ = stream.write_all(&[b' '; 900_000]).await;
+            std::future::pending::<TcpStream>().await
+        }));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
+    let body = json!({"messages": [{"role": "user", "content": "x".repeat(900_000)}]});
+    let mut request = json_request("/v1/chat/completions", body.to_string());
+    request.headers_mut().insert("authorization", format!("Bearer {quick}").parse().unwrap());
+    assert_eq!(send(server.address, request).await.status, 200);
+    // It was the minute in which the slow ones end.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    held.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

@@ -60,6 +60,12 @@ async fn look(server: &Server, key: &str, path: &str) -> Answer {
     send(server.address, request).await
 }
 
+/// The names of Ollama's list.
+fn names_of(tags: &Answer) -> Vec<String> {
+    let models = tags.json()["models"].as_array().cloned().unwrap_or_default();
+    models.iter().map(|model| model["name"].as_str().unwrap().to_owned()).collect()
+}
+
 #[tokio::test]
 async fn without_a_key_only_probes_are_answered() {
     let keys = Keys::new();
@@ -259,6 +265,21 @@ async fn a_key_sees_its_models_alone() {
         assert_eq!(answer.status, 403, "{path}: {}", answer.text);
         assert!(answer.text.contains("this key may not use"), "{path}: {}", answer.text);
     }
+    let remove = |path: &str, body: &str| {
+        let request =
+            Request::delete(path).header("x-api-key", &boss).header("content-type", "application/json");
+        request.body(Full::from(body.to_owned())).unwrap()
+    };
+    for request in
+        [remove("/v1/models/owner/ready", ""), remove("/api/delete", "{\"model\": \"owner/ready\"}")]
+    {
+        let answer = send(server.address, request).await;
+        assert!(answer.status == 403 && answer.text.contains("this key may not use"), "{}", answer.text);
+    }
+    let mut sound = crate::audio::asked(&[]);
+    sound.headers_mut().insert("x-api-key", other.parse().unwrap());
+    let answer = send(server.address, sound).await;
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (403, &json!("model_not_allowed")));
     for (path, body) in [
         ("/v1/audio/speech", json!({"model": "owner/ready", "input": "x", "voice": "alloy"})),
         ("/v1/chat/completions", chat()),
@@ -293,6 +314,23 @@ async fn a_key_sees_its_models_alone() {
     // Nor do other names tell of others' models.
     let tags = look(&server, &other, "/api/tags").await;
     assert_eq!((tags.status, tags.json()), (200, json!({"models": []})), "{}", tags.text);
+    // Nor of its own: another name of its model is another's to use.
+    for (models, seen) in
+        [(vec!["a-stored"], vec!["a-stored:latest"]), (vec!["*"], vec!["a-stored:latest", "mine:latest"])]
+    {
+        let key =
+            keys.add(models[0], |record| record.models = models.iter().map(ToString::to_string).collect());
+        let mut tags = vec![];
+        for _ in 0..100 {
+            tags = names_of(&look(&server, &key, "/api/tags").await);
+            if !tags.is_empty() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        tags.retain(|name| name.starts_with("a-stored") || name.starts_with("mine"));
+        assert_eq!(tags, seen, "{models:?}");
+    }
     assert_eq!(server.fake.seen().len(), 1);
 }
 

@@ -70,7 +70,7 @@ impl Client {
         self.ask(method, params).await.pop().unwrap()["result"].take()
     }
 
-    async fn call(&self, tool: &str, arguments: Value) -> Value {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 }

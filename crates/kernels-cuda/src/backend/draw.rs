@@ -1,7 +1,7 @@
-//! Tokens: drawn where the logits are, for rows that ask for nothing but a temperature, top-k, top-p and min-p; for the others the host
-//! has their logits.
+//! Tokens: drawn where the logits are, for rows that ask for nothing but a soft cap, a mask, penalties and adjustments, a temperature,
+//! top-k, top-p and min-p; for the others the host has their logits.
 
-use hanzo_engine_kernels::{SampleSpec, SampleSpecs};
+use hanzo_engine_kernels::{Change, SampleSpec, SampleSpecs};
 
 use super::*;
 
@@ -9,34 +9,83 @@ use super::*;
 const DRAW_THREADS: u32 = 1024;
 const ROOM_BYTES: u32 = 8 * (DRAW_THREADS + 32 + 2048 + 3);
 
+/// Adjustments of a row for which there is room in any case, and how many it may have at most: to each, those before it are compared.
+const CHANGES: usize = 64;
+const CHANGES_MAX: usize = 1024;
+
 /// What a step's draws are told and tell, kept from step to step.
 #[derive(Default)]
 pub(super) struct Drawing {
     specs: Vec<DrawSpecParams>,
+    edits: Vec<u32>, // masks, what was seen, adjustments
     tokens: Vec<u32>,
 }
 
 impl Drawing {
-    /// Bytes on the device: specs, and tokens behind them.
+    /// Bytes on the device: specs, tokens behind them, and edits behind these.
     pub(super) fn bytes(limits: &StepLimits) -> usize {
-        limits.logit_rows * (size_of::<DrawSpecParams>() + size_of::<u32>())
+        Self::edits_at(limits) + limits.logit_rows * 4 * Self::edit_words(limits)
+    }
+
+    fn tokens_at(limits: &StepLimits) -> usize {
+        limits.logit_rows * size_of::<DrawSpecParams>()
+    }
+
+    fn edits_at(limits: &StepLimits) -> usize {
+        Self::tokens_at(limits) + limits.logit_rows * size_of::<u32>()
+    }
+
+    /// A row's: a mask, what was seen, and some adjustments.
+    fn edit_words(limits: &StepLimits) -> usize {
+        2 * limits.vocab.div_ceil(32) + 3 * CHANGES
+    }
+
+    /// Takes what is done to logits before they are drawn from. Whether there is room for it.
+    fn take_edits(&mut self, specs: &SampleSpecs, limits: &StepLimits) -> bool {
+        let words = specs.masks.len() + specs.seen.len() + 3 * specs.adjustments.len();
+        self.edits.clear();
+        let fits = words <= limits.logit_rows * Self::edit_words(limits);
+        if fits {
+            self.edits.extend_from_slice(&specs.masks);
+            self.edits.extend_from_slice(&specs.seen);
+            self.edits.extend(specs.adjustments.iter().flat_map(|adjustment| {
+                let (multiplies, by) = match adjustment.change {
+                    Change::Add(addend) => (0, addend),
+                    Change::Penalize(penalty) => (1, penalty),
+                };
+                [adjustment.token, multiplies, by.to_bits()]
+            }));
+        }
+        fits
     }
 }
 
 /// A row's spec, where the device draws it.
-fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize) -> Option<DrawSpecParams> {
-    let as_it_comes = specs.softcap.is_none() && specs.bias.is_none() && spec.mask.is_none();
-    let penalized = spec.repetition != 1.0 && !specs.seen_of(row).is_empty();
-    let unchanged = as_it_comes && specs.adjustments_of(row).is_empty() && !penalized;
-    let plain = unchanged && spec.shape.is_neutral() && spec.logprobs.is_none() && spec.given.is_none();
-    plain.then_some(DrawSpecParams {
+fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize, edits_fit: bool) -> Option<DrawSpecParams> {
+    let drawn_alike = spec.shape.is_neutral() && spec.logprobs.is_none() && spec.given.is_none();
+    let seen = if spec.repetition == 1.0 { &[] } else { specs.seen_of(row) };
+    let changes = specs.adjustments_of(row).len();
+    let edited = specs.softcap.is_some() || spec.mask.is_some() || !seen.is_empty() || changes > 0;
+    if !drawn_alike || specs.bias.is_some() || changes > CHANGES_MAX || (edited && !edits_fit) {
+        return None;
+    }
+    let (seen_at, changes_at) = (specs.masks.len(), specs.masks.len() + specs.seen.len());
+    Some(DrawSpecParams {
         uniform: spec.uniform,
         temperature: spec.temperature,
         top_p: spec.top_p,
         min_p: spec.min_p,
         top_k: spec.top_k,
         by_host: 0,
-        unused: 0,
+        edited: edited.into(),
+        softcap: specs.softcap.unwrap_or_default(),
+        repetition: if seen.is_empty() { 1.0 } else { spec.repetition },
+        mask: spec.mask.map_or(NONE, |mask| mask * specs.mask_words as u32),
+        mask_words: specs.mask_words as u32,
+        seen: seen_at as u32 + spec.seen.start,
+        seen_words: seen.len() as u32,
+        changes: changes_at as u32 + 3 * spec.adjustments.start,
+        changes_count: changes as u32,
     })
 }
 
@@ -52,8 +101,9 @@ impl<D: Device> CudaBackend<D> {
         let mut drawing = std::mem::take(&mut self.drawing);
         let by_host = DrawSpecParams { by_host: 1, ..bytemuck::Zeroable::zeroed() };
         let rows = specs.rows.iter().enumerate();
+        let fits = drawing.take_edits(specs, self.steps.limits());
         drawing.specs.clear();
-        drawing.specs.extend(rows.map(|(row, spec)| on_device(spec, specs, row).unwrap_or(by_host)));
+        drawing.specs.extend(rows.map(|(row, spec)| on_device(spec, specs, row, fits).unwrap_or(by_host)));
         let result = if drawing.specs.iter().all(|spec| spec.by_host == 1) {
             self.logits(head, x, room).map(|()| self.draws.draw(specs, room))
         } else {
@@ -83,14 +133,19 @@ impl<D: Device> CudaBackend<D> {
         self.multiply_head(head, x);
         let scratch = self.scratch();
         let (logits, drawn) = (scratch.logits.clone(), scratch.drawn.clone());
-        let tokens_at = size_of::<DrawSpecParams>() * self.steps.limits().logit_rows;
+        let limits = self.steps.limits();
+        let (tokens_at, edits_at) = (Drawing::tokens_at(limits), Drawing::edits_at(limits));
         drawn.write(0, bytemuck::cast_slice(&drawing.specs))?;
+        if drawing.specs.iter().any(|spec| spec.edited == 1) {
+            drawn.write(edits_at, bytemuck::cast_slice(&drawing.edits))?;
+        }
         let mut ops = self.steps.ops();
         let params = DrawParams {
             batch: ops.batch,
             logits: logits.address(),
             specs: drawn.address(),
             tokens: drawn.address().offset(tokens_at),
+            edits: drawn.address().offset(edits_at),
             vocab: head.rows() as u32,
             unused: 0,
         };

@@ -37,7 +37,7 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
     let mut or = |neutral: f32, value: f32| if random.below(2) == 0 { neutral } else { value };
     let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 4.0);
     let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
-    let top_k = [0, 0, 1, 5, 40, 300, vocab as u32, u32::MAX][random.below(8)];
+    let top_k = [0, 300, 1, 5, 40, 300, vocab as u32, u32::MAX][random.below(8)];
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
     let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
     let seen_first = specs.seen.len() as u32;
@@ -60,10 +60,10 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         shape: if plain { Shape::default() } else { shape },
         logprobs: logprobs.filter(|_| !plain),
         given: if !plain && random.below(5) == 0 { Some(random.below(vocab) as u32) } else { None },
-        repetition: if plain { 1.0 } else { repetition },
+        repetition,
         seen: seen_first..specs.seen.len() as u32,
-        adjustments: first..if plain { first } else { specs.adjustments.len() as u32 },
-        mask: mask.filter(|_| !plain),
+        adjustments: first..specs.adjustments.len() as u32,
+        mask,
     });
 }
 
