@@ -164,7 +164,7 @@ pub trait Backend: Send + 'static {
     /// The paged KV cache of all layers.
     type Kv: Send;
 
-    /// Whether it knows memories ([`AttentionParams::memory`](crate::AttentionParams::memory)), and what a row sees of them.
+    /// Whether it knows memories ([`AttentionParams::memory`](crate::AttentionParams::memory)), what a row sees of them, and padding.
     fn knows_memories(&self) -> bool {
         true
     }

@@ -46,7 +46,7 @@ pub struct ServerConfig {
     pub admin_port: u16,
     /// Seconds that running requests may take after the shutdown signal.
     pub drain_s: u64,
-    /// Largest gRPC message accepted, in bytes.
+    /// Largest gRPC message accepted, in bytes: a picture of the largest size, and what is said of it.
     pub message_bytes_max: usize,
     /// Bytes of a sound file that is to be written down.
     pub sound_bytes_max: u64,
@@ -94,7 +94,7 @@ impl Default for ServerConfig {
             grpc_port: 36901,
             admin_port: 36902,
             drain_s: 30,
-            message_bytes_max: 4 << 20,
+            message_bytes_max: 32 << 20,
             sound_bytes_max: 25 << 20,
             sound_s_max: 4 * 3600,
             voice_activity: None,

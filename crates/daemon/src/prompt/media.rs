@@ -69,6 +69,9 @@ pub(crate) fn embedded(
     Ok(served.embedder.chat(tokens, media)?)
 }
 
+/// How often a text is cut until it fits.
+const CUTS_MAX: usize = 8;
+
 /// What a user says or shows, as an input of a model that is told `told` of it. A text is cut where that is asked for.
 ///
 /// # Errors
@@ -89,12 +92,25 @@ pub(crate) fn represented(
         ..Chat::default()
     };
     let (text, tokens_max) = (&served.text, served.embedder.tokens_max);
+    let tokens_of = |said: &str| -> Result<usize, Error> {
+        Ok(text.prompt_from_chat(&chat(said.to_owned()), tokens_max, interrupted)?.tokens.len())
+    };
     let mut said = said;
     if let Some(side) = cut.filter(|_| media.is_empty()) {
-        let around = text.prompt_from_chat(&chat(String::new()), tokens_max, interrupted)?.tokens.len();
-        let (tokens, count) = text.tokenizer.encode_cut(&said, tokens_max.saturating_sub(around), side)?;
-        if tokens.len() < count {
-            said = text.tokenizer.decode(&tokens, true);
+        let mut room = tokens_max.saturating_sub(tokens_of("")?);
+        for _ in 0..CUTS_MAX {
+            let (tokens, count) = text.tokenizer.encode_cut(&said, room, side)?;
+            if tokens.len() == count {
+                break;
+            }
+            let kept = text.tokenizer.decode(&tokens, true);
+            // Within a conversation it may be cut into other tokens.
+            let beyond = tokens_of(&kept)?.saturating_sub(tokens_max);
+            if beyond == 0 {
+                said = kept;
+                break;
+            }
+            room = room.saturating_sub(beyond);
         }
     }
     embedded((chat(said), media), served, interrupted)

@@ -366,15 +366,13 @@ async fn a_tools_chat_goes_there_too() {
     let asked = elsewhere.asked();
     assert_eq!(asked.len(), 1);
     let (path, headers, body) = &asked[0];
+    let bearer = format!("Bearer {KEY}");
     assert_eq!(
-        (path.as_str(), &headers["authorization"]),
-        ("/v1/chat/completions", &format!("Bearer {KEY}")[..])
+        (path.as_str(), headers["authorization"].as_bytes()),
+        ("/v1/chat/completions", bearer.as_bytes())
     );
-    assert_eq!(
-        (&body["messages"], &body["max_completion_tokens"]),
-        (&json!([{"role": "user", "content": "hi"}]), &json!(9)),
-        "{body}"
-    );
+    let said = json!([{"role": "user", "content": "hi"}]);
+    assert_eq!((&body["messages"], &body["max_completion_tokens"]), (&said, &json!(9)), "{body}");
     let refused = client.call("hanzo_infer", json!({"model": "far", "prompt": "please 401"})).await;
     assert!(refused["isError"] == true && !refused.to_string().contains(KEY), "{refused}");
     assert!(server.fake.seen().is_empty());

@@ -1,19 +1,26 @@
 //! `/v2/embed`, in Cohere's words: what the engine is asked, what is answered, and what is refused by name.
 
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
 use base64::Engine as _;
 use hanzo_engine_proto::v1::{self, TruncateSide, content_part::Part, embed_input::Input};
 use serde_json::{Value, json};
 
 use crate::{
     Server, embeddings,
-    http::{Answer, post},
+    http::{Answer, json_request, send},
     vectors::{DIMENSIONS, all_kinds, vector},
 };
 
 const URI: &str = "data:image/png;base64,AQID";
 
+/// Asks, under ids that are in the order of the questions.
 async fn embed(server: &Server, body: Value) -> Answer {
-    post(server.address, "/v2/embed", &body).await
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let mut request = json_request("/v2/embed", body.to_string());
+    let id = format!("q-{:06}", ASKED.fetch_add(1, SeqCst));
+    request.headers_mut().insert("x-request-id", id.parse().unwrap());
+    send(server.address, request).await
 }
 
 /// What `ClientV2.embed` of the official package sends.

@@ -48,6 +48,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
         self.check(qkv, params.heads.qkv_width(), "qkv");
         self.check(out, params.heads.q_width(), "out");
         assert!(heads.is_multiple_of(kv_heads), "{:?}: key-value heads divide the heads", params.heads);
+        assert_eq!(params.padding, 0, "padding, of a device that knows no memories");
         let (bias, table, queries, reach, buckets) = match params.bias {
             PositionBias::None => (0, None, None, 0, None),
             PositionBias::Alibi { slopes } => {

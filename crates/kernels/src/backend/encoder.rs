@@ -70,7 +70,8 @@ pub struct SelfAttentionParams<'a, V> {
     /// Keys a query sees on each side of itself: `|i - j| <= reach`. None: the whole sequence.
     pub reach: Option<u32>,
     /// The last rows of each sequence that do not see each other, themselves included, but all before them, which see them too:
-    /// what fills a picture's tiles up (Llama 3.2 Vision). Fewer than the sequence has; 0 where there is a reach or a bias.
+    /// what fills a picture's tiles up (Llama 3.2 Vision). Fewer than the sequence has; 0 where there is a reach or a bias, or the
+    /// device knows no memories.
     pub padding: u32,
     /// What is added to the scores.
     pub bias: PositionBias<'a, V>,
