@@ -318,8 +318,9 @@ async fn a_key_sees_its_models_alone() {
     for (models, seen) in
         [(vec!["a-stored"], vec!["a-stored:latest"]), (vec!["*"], vec!["a-stored:latest", "mine:latest"])]
     {
-        let key =
-            keys.add(models[0], |record| record.models = models.iter().map(ToString::to_string).collect());
+        let key = keys.add(&format!("of-{}", seen.len()), |record| {
+            record.models = models.iter().map(ToString::to_string).collect();
+        });
         let mut tags = vec![];
         for _ in 0..100 {
             tags = names_of(&look(&server, &key, "/api/tags").await);

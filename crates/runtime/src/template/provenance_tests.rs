@@ -297,7 +297,8 @@ fn the_message_that_is_continued_is_the_requests() {
 #[test]
 fn a_letter_of_the_requests_becomes_the_templates() {
     let place = "<image>";
-    let mut rendered = Rendered { text: "U: *a*<image>b* A:*".to_owned(), from_request: vec![3..15] };
+    let mut rendered =
+        Rendered { text: "U: *a*<image>b* A:*".to_owned(), from_request: std::iter::once(3..15).collect() };
     assert_eq!(rendered.writes(place), 0, "what the request spells is text");
     rendered.place_each('*', place);
     assert_eq!(rendered.text, "U: <image>a<image><image>b<image> A:*");

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn windows_are_rows_wherever_they_begin() {
-        for (tier, &(outputs, inputs, x_step, out_step)) in Tier::available().into_iter().flat_map(|tier| {
+        for (tier, &(outputs, inputs, x_step, out_step)) in Tier::available().flat_map(|tier| {
             [(1, 3, 1, 1), (20, 96, 32, 20), (40, 64, 64, 100), (17, 48, 96, 17)]
                 .iter()
                 .map(move |case| (tier, case))
