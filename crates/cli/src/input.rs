@@ -3,6 +3,7 @@
 
 use crate::args::InputFormat;
 use crate::error::CliError;
+use crate::shown::picture;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::value::RawValue;
@@ -10,12 +11,10 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Bytes of one line; of a longer one only its beginning is looked at, and it is refused.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Bytes of a picture that a daemon takes.
-const PICTURE_BYTES_MAX: u64 = 20 << 20;
 /// The field of a JSON line that has the text, unless another is named.
 const FIELD: &str = "text";
 
@@ -160,8 +159,7 @@ impl Input {
                     sha.update(word);
                 }
                 for path in pictures {
-                    let data =
-                        picture(path).map_err(|source| CliError::Path { path: path.clone(), source })?;
+                    let data = picture(path)?;
                     sha.update((data.len() as u64).to_le_bytes());
                     sha.update(data);
                 }
@@ -292,13 +290,6 @@ impl Items {
         self.chain = short(&sha.finalize());
         Ok(Some(line))
     }
-}
-
-/// A picture's file, of which no more is read than is refused.
-pub(crate) fn picture(path: &Path) -> io::Result<Vec<u8>> {
-    let mut data = Vec::new();
-    File::open(path)?.take(PICTURE_BYTES_MAX + 1).read_to_end(&mut data)?;
-    Ok(data)
 }
 
 /// A blank line between JSON objects is none of them; an empty line of text is one.

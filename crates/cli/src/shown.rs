@@ -52,6 +52,19 @@ pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<C
 
 /// A file as part of a message, in whatever format it has.
 fn part(kind: &Kind, path: &Path) -> Result<ContentPart, CliError> {
+    let (data, mime_type) = (bytes(kind, path)?.into(), kind.mime_type.to_owned());
+    Ok(ContentPart { part: Some(Part::Media(Media { mime_type, data, ..Media::default() })) })
+}
+
+/// The bytes of a picture's file.
+///
+/// # Errors
+/// That it cannot be read, or is longer than a daemon takes.
+pub(crate) fn picture(path: &Path) -> Result<Vec<u8>, CliError> {
+    bytes(&PICTURE, path)
+}
+
+fn bytes(kind: &Kind, path: &Path) -> Result<Vec<u8>, CliError> {
     let unusable = |why: String| CliError::Input(format!("{}: {why}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| unusable(error.to_string()))?;
     let mut data = Vec::new();
@@ -60,8 +73,7 @@ fn part(kind: &Kind, path: &Path) -> Result<ContentPart, CliError> {
     if data.len() > kind.bytes_max {
         return Err(unusable(format!("it is longer than {} bytes", kind.bytes_max)));
     }
-    let mime_type = kind.mime_type.to_owned();
-    Ok(ContentPart { part: Some(Part::Media(Media { mime_type, data: data.into(), ..Media::default() })) })
+    Ok(data)
 }
 
 /// What a typed line shows, and what it says.

@@ -4,7 +4,8 @@ use super::output::Kind;
 use super::partial::{Outcome, Record};
 use super::request::{Asked, EmbedClient};
 use crate::error::CliError;
-use crate::input::{Items, Text, picture};
+use crate::input::{Items, Text};
+use crate::shown::picture;
 use std::io;
 
 /// Bytes of a batch's lines after which it takes no further one, so that it fits a daemon's message.
