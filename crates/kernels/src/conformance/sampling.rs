@@ -35,10 +35,10 @@ fn spec(vocab: usize, specs: &mut SampleSpecs, random: &mut Random) {
         specs.adjustments.push(Adjustment { token, change });
     }
     let mut or = |neutral: f32, value: f32| if random.below(2) == 0 { neutral } else { value };
-    // So hot that all weigh nearly the same, and which are left tells which is drawn.
-    let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 400.0);
+    // At a hundred all weigh nearly the same, and which are left tells which is drawn.
+    let temperature = or(0.0, 1.0) * or(1.0, 0.4) * or(1.0, 4.0) * or(1.0, 100.0);
     let (top_p, min_p) = (or(1.0, 0.8) * or(1.0, 0.5), or(0.0, 0.05));
-    let top_k = [0, 300, 1, 5, 40, 300, vocab as u32, u32::MAX][random.below(8)];
+    let top_k = [0, 0, 1, 5, 40, 300, 300, vocab as u32, u32::MAX][random.below(9)];
     let logprobs = [None, Some(0), Some(3), Some(vocab as u32 + 1)][random.below(4)];
     let mask = (random.below(3) == 0).then(|| masked(vocab, specs, random));
     let seen_first = specs.seen.len() as u32;
