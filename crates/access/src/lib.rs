@@ -6,6 +6,7 @@
 //! again when it changes. [`connections`] accepts on a port, with [`ServerTls`] where it is spoken. [`Access::admit`] makes a [`Pass`] of what a request presents, or a [`Refusal`].
 
 mod access;
+mod crowd;
 mod dial;
 mod file;
 mod follow;
@@ -22,6 +23,7 @@ mod spend;
 mod tls;
 
 pub use access::{Access, AccessError, Presented, Settings};
+pub use crowd::Idle;
 pub use dial::{channel, lazy_channel, lazy_channel_at, with_key};
 pub use file::{FileError, KeysFile, Record};
 pub use follow::Follow;

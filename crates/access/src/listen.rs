@@ -13,26 +13,27 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, mpsc},
     time::sleep,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use crate::{guesses::client_of, opening::Opening, rate::locked, tls::ServerTls};
+use crate::{
+    crowd::{Crowd, Idle},
+    guesses::client_of,
+    opening::Opening,
+    rate::locked,
+    tls::ServerTls,
+};
 
 /// Pause after the listener failed to accept, which means that file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A port is crowded where less than this part of its places is free.
-const CROWDED_SHARE: usize = 4;
-/// What a connection that has not begun has where its port is crowded.
-const CROWDED: Duration = Duration::from_secs(2);
-
 /// What a port bears.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once; more wait in the listener's backlog.
+    /// Connections at once. Where it is nearly full those that do nothing make way; more wait in the listener's backlog.
     pub connections_max: usize,
     /// Of one address at once; more are closed. The loopback's, behind which a proxy may stand, have no limit of their own.
     pub of_address_max: usize,
@@ -55,45 +56,6 @@ pub enum Stream {
     Plain(TcpStream),
     /// TLS.
     Tls(Box<TlsStream<TcpStream>>),
-}
-
-/// Whether a port has nearly all the connections that it bears, so that who does nothing with one makes way. Cloning it is cheap.
-#[derive(Debug, Clone)]
-pub(crate) struct Crowd {
-    places: Arc<Semaphore>,
-    free_min: usize, // below that it is crowded
-    crowded: Arc<watch::Sender<bool>>,
-}
-
-impl Crowd {
-    fn of(places: &Arc<Semaphore>, connections_max: usize) -> Crowd {
-        let crowded = Arc::new(watch::Sender::new(false));
-        Crowd { places: Arc::clone(places), free_min: connections_max / CROWDED_SHARE, crowded }
-    }
-
-    /// Looks whether that is so, where so many places become free now.
-    fn look(&self, freed: usize) {
-        let is_crowded = self.places.available_permits() + freed < self.free_min;
-        self.crowded.send_if_modified(|crowded| std::mem::replace(crowded, is_crowded) != is_crowded);
-    }
-
-    /// Resolves when who has not begun by then is to leave: after that time, or a moment where others want its place.
-    pub(crate) async fn within(self, time: Duration) {
-        let hurried = async {
-            self.is_there().await;
-            sleep(CROWDED).await;
-        };
-        tokio::select! {
-            () = sleep(time) => {}
-            () = hurried => {}
-        }
-    }
-
-    /// Resolves when that is so.
-    async fn is_there(&self) {
-        // Its sender is held here.
-        let _ = self.crowded.subscribe().wait_for(|crowded| *crowded).await;
-    }
 }
 
 /// A place among a port's connections, and among those of its address; it is free again when this is dropped.
@@ -129,20 +91,14 @@ impl Permit {
         Some(Permit { _place: place, address, addresses: Arc::clone(addresses), crowd })
     }
 
-    /// Resolves when the port has all the connections that it bears: who does nothing with one is to make way.
-    pub async fn crowded(&self) {
-        self.crowd.is_there().await;
-    }
-
-    /// Whether that is so.
-    pub fn is_crowded(&self) -> bool {
-        *self.crowd.crowded.borrow()
+    /// To be held while nothing is done with the connection: where the port is nearly full it may be asked to make way.
+    pub fn idle(&self) -> Idle {
+        self.crowd.idle()
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.crowd.look(1);
         let Some(address) = self.address else { return };
         let mut counts = locked(&self.addresses);
         let left = counts.get_mut(&address).map(|count| {
@@ -203,16 +159,12 @@ async fn accept(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    let (places, addresses) = (Arc::new(Semaphore::new(limits.connections_max)), Addresses::default());
-    let crowd = Crowd::of(&places, limits.connections_max);
-    // Never closed.
+    let (crowd, addresses) = (Crowd::new(limits.connections_max), Addresses::default());
     loop {
-        crowd.look(0);
         let place = tokio::select! {
             () = &mut stop => return,
-            place = Arc::clone(&places).acquire_owned() => place,
+            place = crowd.place() => place,
         };
-        let Ok(place) = place else { return };
         let connected = tokio::select! {
             biased;
             () = &mut stop => return,
@@ -373,23 +325,22 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_so_many_connections() {
-        let (places, addresses) = (Arc::new(Semaphore::new(8)), Addresses::default());
-        let crowd = Crowd::of(&places, 8);
-        let take = |from: &str| {
-            let place = Arc::clone(&places).try_acquire_owned().unwrap();
+        let (crowd, addresses) = (Crowd::new(8), Addresses::default());
+        let take = async |from: &str| {
+            let place = crowd.place().await;
             Permit::of(place, from.parse().unwrap(), &addresses, 2, crowd.clone())
         };
-        let held = [take("192.0.2.1"), take("192.0.2.1")];
-        assert!(held.iter().all(Option::is_some) && take("192.0.2.1").is_none());
+        let held = [take("192.0.2.1").await, take("192.0.2.1").await];
+        assert!(held.iter().all(Option::is_some) && take("192.0.2.1").await.is_none());
         // Of IPv6 a network has as many as an address.
-        let network = [take("2001:db8::1"), take("2001:db8::2")];
-        assert!(network.iter().all(Option::is_some) && take("2001:db8::3").is_none());
-        let near = [take("127.0.0.1"), take("127.0.0.1"), take("::1")];
+        let network = [take("2001:db8::1").await, take("2001:db8::2").await];
+        assert!(network.iter().all(Option::is_some) && take("2001:db8::3").await.is_none());
+        let near = [take("127.0.0.1").await, take("127.0.0.1").await, take("::1").await];
         assert!(near.iter().all(Option::is_some));
         drop(held);
-        assert!(take("192.0.2.1").is_some());
+        assert!(take("192.0.2.1").await.is_some());
         drop((network, near));
-        assert!(locked(&addresses).is_empty() && places.available_permits() == 8);
+        assert!(locked(&addresses).is_empty() && crowd.free() == 8);
     }
 
     #[tokio::test]

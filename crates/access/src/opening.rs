@@ -13,7 +13,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::listen::Crowd;
+use crate::crowd::Crowd;
 
 /// What a client of HTTP/2 begins with; one of HTTP/1 differs from it within its first line.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,7 +42,7 @@ impl<S> Opening<S> {
         Opening { stream, awaited: Some(Awaited { deadline: Box::pin(sleep(within)), came: 0 }) }
     }
 
-    /// The same; where its port is crowded it has a moment alone.
+    /// The same; where its port is nearly full it makes way for others.
     pub(crate) fn before(stream: S, within: Duration, crowd: Crowd) -> Opening<S> {
         Opening { stream, awaited: Some(Awaited { deadline: Box::pin(crowd.within(within)), came: 0 }) }
     }

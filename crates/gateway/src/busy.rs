@@ -1,21 +1,12 @@
 //! Whether a connection is of use: one on which nothing is being answered for a while is closed, whatever it speaks.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 /// What runs on a connection; cloning it is cheap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Busy(Arc<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    answers: Mutex<Answers>,
-    changed: Notify,
-}
+pub(crate) struct Busy(Arc<watch::Sender<Answers>>);
 
 #[derive(Debug)]
 struct Answers {
@@ -50,31 +41,36 @@ impl Busy {
     }
 
     fn count(&self, change: impl FnOnce(u32) -> u32) {
-        let mut answers = self.answers();
-        *answers = Answers { running: change(answers.running), since: Instant::now() };
-        drop(answers);
-        self.0.changed.notify_one();
+        self.0.send_modify(|answers| {
+            *answers = Answers { running: change(answers.running), since: Instant::now() };
+        });
     }
 
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.0.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether nothing is being answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.borrow().running == 0
+    }
+
+    /// Resolves when something is being answered.
+    pub(crate) async fn resumed(&self) {
+        // Its sender is held here.
+        let _ = self.0.subscribe().wait_for(|answers| answers.running > 0).await;
     }
 
     /// Resolves when nothing has been answered for that long.
     pub(crate) async fn idle_for(&self, time: Duration) {
+        let mut changes = self.0.subscribe();
         loop {
             let (running, since) = {
-                let answers = self.answers();
+                let answers = changes.borrow_and_update();
                 (answers.running, answers.since)
             };
             let end = since + time;
             match running {
                 0 if Instant::now() >= end => return,
-                0 => {
-                    // Either way it is looked again.
-                    let _ = tokio::time::timeout_at(end, self.0.changed.notified()).await;
-                }
-                _ => self.0.changed.notified().await,
+                // Either way it is looked again.
+                0 => drop(tokio::time::timeout_at(end, changes.changed()).await),
+                _ => drop(changes.changed().await),
             }
         }
     }
@@ -104,5 +100,21 @@ mod tests {
         drop(work);
         assert!(!idle(59).await);
         assert!(idle(2).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_who_waits_for_that_hears_of_it() {
+        const TIME: Duration = Duration::from_secs(60);
+        let busy = Busy::default();
+        assert!(busy.is_idle() && timeout(TIME, busy.resumed()).await.is_err());
+        let work = busy.works();
+        let (waiting, also) = (busy.clone(), busy.clone());
+        let waiting = tokio::spawn(async move { waiting.idle_for(TIME).await });
+        let also = tokio::spawn(async move { also.idle_for(Duration::ZERO).await });
+        sleep(TIME).await;
+        assert!(!busy.is_idle() && timeout(TIME, busy.resumed()).await.is_ok());
+        drop(work);
+        assert!(timeout(TIME, also).await.is_ok() && !waiting.is_finished());
+        assert!(timeout(TIME * 2, waiting).await.is_ok());
     }
 }

@@ -105,8 +105,8 @@ pub struct Config {
     pub sound_bytes_max: usize,
     /// Seconds in which a request's body must have arrived.
     pub body_timeout_s: u64,
-    /// Connections held at once; more wait in the listener's backlog. Beyond three quarters of them those on which nothing is asked for 2 s make way.
-    /// One address has at most a quarter of them.
+    /// Connections held at once; more wait in the listener's backlog. Where nearly all are there those on which nothing has been asked
+    /// for longest make way. One address has at most a quarter of them.
     pub connections_max: usize,
     /// Seconds in which a connection must have done its handshake, then said what it speaks, and a request's headers must
     /// have come.

@@ -31,9 +31,7 @@ use crate::{
     engine::Engine,
     error::GatewayError,
     fleet::{Resolve, SystemResolver},
-    limits::{
-        CROWDED_IDLE_TIME, ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX,
-    },
+    limits::{ENGINE_PING_TIMEOUT, HEADERS_BYTES_MAX, LINGER_TIMEOUT, STREAMS_PER_CONNECTION_MAX},
     listener::{self, Socket},
     mcp::Mcp,
     peer::{self, Peer},
@@ -206,13 +204,14 @@ async fn next(accepted: &mut Option<Receiver<Connection>>) -> Option<Connection>
     }
 }
 
-/// Resolves where others want the place of a connection on which nothing is answered.
+/// Resolves where another wants the place of a connection on which nothing is answered.
 async fn makes_way(permit: &Permit, busy: &Busy) {
     loop {
-        permit.crowded().await;
-        busy.idle_for(CROWDED_IDLE_TIME).await;
-        if permit.is_crowded() {
-            return;
+        busy.idle_for(Duration::ZERO).await;
+        let idle = permit.idle();
+        tokio::select! {
+            () = idle.makes_way() => if busy.is_idle() { return },
+            () = busy.resumed() => {}
         }
     }
 }

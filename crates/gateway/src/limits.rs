@@ -39,8 +39,6 @@ pub(crate) const SOUND_HELD_BYTES: usize = 256 << 10;
 pub(crate) const SOUND_PIECES_MAX: usize = 4;
 /// Bytes of a message with a piece of one: half of what an engine takes.
 pub(crate) const SOUND_MESSAGE_BYTES: usize = 512 << 10;
-/// The time in which a connection must be asked for something where its port has all that it bears.
-pub(crate) const CROWDED_IDLE_TIME: Duration = Duration::from_secs(2);
 /// The time in which another server's connection must be there.
 pub(crate) const CLOUD_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that such a server may say nothing in the midst of an answer.

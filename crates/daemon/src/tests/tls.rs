@@ -71,9 +71,22 @@ async fn a_gateway_shows_its_certificate() {
 #[tokio::test]
 async fn a_grpc_port_bears_so_many_connections() {
     let (handle, _stop, _dir) = served(|config| config.server.connections_max = 2).await;
-    let mut held = vec![TcpStream::connect(handle.grpc_addr()).await.unwrap()];
+    // Those that say nothing make way.
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(handle.grpc_addr()).await.unwrap());
+    }
     assert!(asks(&handle, "http", ClientTls::default()).await);
-    held.push(TcpStream::connect(handle.grpc_addr()).await.unwrap());
+    let begun = async || {
+        let mut stream = TcpStream::connect(handle.grpc_addr()).await.unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut settings = [0; 9];
+        in_time(stream.read_exact(&mut settings)).await.unwrap();
+        stream
+    };
+    let mut held = vec![begun().await];
+    assert!(asks(&handle, "http", ClientTls::default()).await);
+    held.push(begun().await);
     // One that is over waits until another has gone.
     let asked = async { asks(&handle, "http", ClientTls::default()).await };
     let mut asked = Box::pin(asked);
