@@ -7,7 +7,9 @@ Two tables. How much each type loses: both programs quantise one file in F32 (of
 llama-perplexity gives the mean Kullback-Leibler divergence of either result from the F32 (--text, by default the conversations in
 tests/data/eval.jsonl). Types of tensors are compared too. And whether files are read alike: 64 greedy tokens after each of ten
 prompts, of our file in both engines, and of theirs in both. Where two engines come apart, `margin` is how much less likely, in
-nats, the second-best token was there: a near tie is decided by the order of additions. With --imatrix both quantise with an
+nats, the second-best token was there: a near tie is decided by the order of additions, and by how activations are rounded to bytes
+for products with quantised weights. So each such file is compared once more without that: decoded to F32 by either program, and the
+result read by the other's engine. With --imatrix both quantise with an
 importance matrix that `hanzo-engine imatrix` makes of the text. Only the standard library and gguf are needed.
 """
 
@@ -31,6 +33,7 @@ PROMPTS = ["The capital of France is", "Once upon a time", "Q: What is 7 times 8
            "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n", "<|im_start|>user\nWhat is 12 + 30?<|im_end|>\n<|im_start|>assistant\n",
            "<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n", "The weather today"]
 TOKENS = 64
+FLOATS = ("F16", "BF16", "F32")
 
 
 def call(*command):
@@ -130,22 +133,36 @@ def greedy(options, room, model):
     print("\n| file | prompts alike | tokens compared | where they come apart |\n|---|---|---|---|", flush=True)
     for kind in options.greedy:
         for whose, path in zip(("ours", "theirs"), made(options, room, model, kind, None)):
-            ours_at, theirs_at = port(), port()
-            # What ends a text is not drawn, so that each is as long as it may be.
-            fields = GGUFReader(path).fields
-            ends = [str(fields[key].contents()) for key in (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")) if key in fields]
-            ours = completions([options.engine, "serve", "-m", path, "--port", ours_at, "--grpc-port", 0, "--admin-port", 0, "--threads", options.threads], ours_at, "ready", path.stem, ends)
-            theirs = completions([options.llama / "llama-server", "-m", path, "--port", theirs_at, "-t", options.threads, "-c", 2048, "--no-webui"], theirs_at, "health", path.stem, ends)
-            alike, compared, apart = 0, 0, []
-            for number, (first, second) in enumerate(zip(ours, theirs)):
-                (own, margins), (other, _) = tokens_of(first), tokens_of(second)
-                same = next((at for at, pair in enumerate(zip(own, other)) if pair[0] != pair[1]), min(len(own), len(other)))
-                compared += same
-                if first["text"] == second["text"]:
-                    alike += 1
-                else:
-                    apart.append(f"prompt {number + 1}, token {same + 1}: margin {margins[same] if same < len(margins) else 0:.4f}")
-            print(f"| {whose}, {kind} | {alike} of {len(PROMPTS)} | {compared} | {'; '.join(apart) or '–'} |", flush=True)
+            pairs = [(f"{whose}, {kind}", path, path)]
+            if kind not in FLOATS:
+                crossed = [room / f"{whose}-{kind}-by-{program}.gguf" for program in ("llama", "engine")]
+                call(options.llama / "llama-quantize", "--allow-requantize", path, crossed[0], "F32", options.threads)
+                call(options.engine, "quantize", path, crossed[1], "--to", "F32", "--allow-requantize", "--force")
+                pairs.append((f"{whose}, {kind}, decoded to F32", *crossed))
+            for row in pairs:
+                compare(options, *row)
+            for file in {file for row in pairs for file in row[1:]}:
+                file.unlink()
+
+
+def compare(options, what, own_file, other_file):
+    """A row: what our engine says of one file, and llama-server of another, that should be the same."""
+    ours_at, theirs_at = port(), port()
+    # What ends a text is not drawn, so that each is as long as it may be.
+    fields = GGUFReader(own_file).fields
+    ends = [str(fields[key].contents()) for key in (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")) if key in fields]
+    ours = completions([options.engine, "serve", "-m", own_file, "--port", ours_at, "--grpc-port", 0, "--admin-port", 0, "--threads", options.threads], ours_at, "ready", own_file.stem, ends)
+    theirs = completions([options.llama / "llama-server", "-m", other_file, "--port", theirs_at, "-t", options.threads, "-c", 2048, "--no-webui"], theirs_at, "health", other_file.stem, ends)
+    alike, compared, apart = 0, 0, []
+    for number, (first, second) in enumerate(zip(ours, theirs)):
+        (own, margins), (other, _) = tokens_of(first), tokens_of(second)
+        same = next((at for at, pair in enumerate(zip(own, other)) if pair[0] != pair[1]), min(len(own), len(other)))
+        compared += same
+        if first["text"] == second["text"]:
+            alike += 1
+        else:
+            apart.append(f"prompt {number + 1}, token {same + 1}: margin {margins[same] if same < len(margins) else 0:.4f}")
+    print(f"| {what} | {alike} of {len(PROMPTS)} | {compared} | {'; '.join(apart) or '–'} |", flush=True)
 
 
 def main():
