@@ -184,7 +184,7 @@ impl<B: EncoderOps> Steps for EncoderEngine<B> {
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        EncoderEngine::step(self, events)
+        EncoderEngine::step_by(self, clock::nanoseconds, events)
     }
 
     /// An encoder guesses nothing that may or may not be worth its time.

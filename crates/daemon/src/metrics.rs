@@ -4,6 +4,7 @@
 
 mod bounds;
 mod maker;
+mod media;
 mod rate;
 mod series;
 mod vllm;
@@ -25,6 +26,7 @@ use prometheus::{
 
 use bounds::{DECISION_SECONDS, INPUTS, SECONDS, TOKEN_SECONDS, TOKENS};
 use maker::Maker;
+use media::{MediaMetrics, ModelMedia};
 pub(crate) use rate::Rate;
 use series::{remove, signed};
 use waits::LoadWaits;
@@ -86,6 +88,7 @@ pub(crate) struct Metrics {
     load_duration: HistogramVec,
     load_wait: LoadWaits,
     schedule: HistogramVec,
+    media: MediaMetrics,
     traced: [Exemplars; 2], // of request_duration_seconds and of time_to_first_token_seconds
 }
 
@@ -118,6 +121,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) embedded: IntCounter,
     pub(crate) generation_length: Histogram,
     schedule: Histogram,
+    media: ModelMedia,
     /// Tokens drawn, over the last seconds.
     pub(crate) rate: Rate,
 }
@@ -296,6 +300,7 @@ impl Metrics {
                 "Seconds it took to decide what a step computes.",
                 DECISION_SECONDS,
             ),
+            media: MediaMetrics::new(&make),
             registry: make.0,
             traced: [
                 Exemplars::new("hanzo_engine_request_duration_seconds", SECONDS),
@@ -352,6 +357,7 @@ impl Metrics {
             embedded: self.embedded.with_label_values(&[model]),
             generation_length: observed(&self.generation_length),
             schedule: observed(&self.schedule),
+            media: self.media.model(model),
             rate: Rate::default(),
         })
     }
@@ -366,6 +372,7 @@ impl Metrics {
         }
         live.remove(model);
         self.traced.iter().for_each(|traced| traced.forget(model));
+        self.media.forget(model);
         let counters = [
             &self.requests,
             &self.generated_tokens,
@@ -583,6 +590,7 @@ impl ModelMetrics {
         self.prefix_hit_tokens.inc_by(now.prefix_hit_tokens - before.prefix_hit_tokens);
         self.preemptions.inc_by(now.preemptions - before.preemptions);
         self.context_shifts.inc_by(now.context_shifts - before.context_shifts);
+        self.media.advance(before, now);
         self.draft_tokens.inc_by(now.draft_tokens - before.draft_tokens);
         self.accepted_draft_tokens.inc_by(now.accepted_draft_tokens - before.accepted_draft_tokens);
     }

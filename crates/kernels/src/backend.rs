@@ -34,7 +34,7 @@ use crate::{
 pub use attention::{
     AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
-pub use encoder::{EncoderOps, LayerNormParams, PositionBias, RowIds, SelfAttentionParams};
+pub use encoder::{EncoderOps, LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
 pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights, NO_EXPERT};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};

@@ -58,7 +58,7 @@ pub use rope::{check_rope, check_rope_to_cache};
 pub use rope_axes::{check_rope_axes, check_rope_to_cache_axes};
 pub use rows::{check_row_op, check_streams};
 pub use sampling::{check_row_sources, check_running_ahead, check_sample};
-pub use self_attention::{check_self_attention, check_self_attention_invariance};
+pub use self_attention::{check_self_attention, check_self_attention_invariance, check_self_attention_parts};
 pub use states::{check_gate_output, check_states};
 pub use storage::{check_pack, check_sizes, check_steps, check_transfers};
 pub use unfold::check_unfold;
@@ -135,4 +135,5 @@ pub fn check_encoder_ops<B: EncoderOps>(make: &impl Fn() -> B) {
     check_rope_axes(make);
     check_self_attention(make);
     check_self_attention_invariance(make);
+    check_self_attention_parts(make);
 }

@@ -165,6 +165,12 @@ pub struct EngineStats {
     pub context_shifts: u64,
     /// Frames of pictures that went through the tower; those whose rows were kept did not.
     pub frames_seen: u64,
+    /// Frames whose rows were kept.
+    pub frames_kept: u64,
+    /// Tokens of prompts, or inputs that became vectors, that stand for media.
+    pub media_tokens: u64,
+    /// What towers took, in nanoseconds, where somebody measured.
+    pub media_ns: u64,
     /// KV blocks that were kept elsewhere and came back.
     pub fetched_blocks: u64,
 }
@@ -185,6 +191,8 @@ pub struct Engine<B: Backend> {
     hidden: Vec<f32>,            // hidden states of one input, as many rows as it has in a step
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
+    see_ns: u64,   // of the last step, for what was seen
+    media_ns: u64, // of all steps
     draft_model: Option<DraftModel<B>>,
     pictures: Option<Pictures>, // what sees, and who waits for it
     memories: Option<Memories>, // what is remembered of pictures, where layers read that
@@ -259,6 +267,8 @@ impl<B: Backend> Engine<B> {
             hidden: Vec::new(),
             adapters: Vec::new(),
             steps: 0,
+            see_ns: 0,
+            media_ns: 0,
             draft_model: None,
             pictures: None,
             kept: None,
@@ -288,8 +298,8 @@ impl<B: Backend> Engine<B> {
         self.step_by(|| 0, events)
     }
 
-    /// As [`Engine::step`], by its caller's clock, in nanoseconds: the report says what it took to decide on the step. Nothing
-    /// else is done by it.
+    /// As [`Engine::step`], by its caller's clock, in nanoseconds: the report says what it took to decide on the step, and what is seen
+    /// beside others is cut into pieces by how long they take ([`Engine::took`]). Nothing else is done by it.
     pub fn step_by(
         &mut self,
         clock: impl Fn() -> u64,
@@ -302,7 +312,13 @@ impl<B: Backend> Engine<B> {
             self.settle(events)?;
         }
         self.take_fetched()?;
-        self.see()?;
+        self.see_ns = 0;
+        if self.unseen() > 0 {
+            let began = clock();
+            self.see()?;
+            self.see_ns = clock().saturating_sub(began);
+            self.media_ns += self.see_ns;
+        }
         let drafting = self.draft()?;
         let began = clock();
         let mut report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
@@ -326,7 +342,9 @@ impl<B: Backend> Engine<B> {
             return Ok(());
         }
         let Some(pictures) = &mut self.pictures else { return Ok(()) };
-        if let Some(ready) = pictures.step(alone)? {
+        let decoding = self.scheduler.decoding();
+        let decodes = (decoding > 0).then(|| self.scheduler.seconds_of(decoding));
+        if let Some(ready) = pictures.step(decodes)? {
             self.admit_seen(ready);
         }
         Ok(())
@@ -373,9 +391,14 @@ impl<B: Backend> Engine<B> {
     /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted and how much of
     /// a prompt goes beside what decodes, and no more.
     pub fn took(&mut self, seconds: f32) {
+        let seen_s = self.see_ns as f32 / 1e9;
+        if let Some(pictures) = &mut self.pictures {
+            pictures.took(seen_s);
+        }
+        let seconds = seconds - seen_s;
         let Some(Waited { rows, prompt_rows, sequences, drafting }) = self.waited else { return };
-        if self.unseen() > 0 {
-            return; // a piece of a picture may have been seen beside it
+        if self.unseen() > 0 && self.see_ns == 0 {
+            return; // a piece of a picture may have been seen beside it, and nobody measured
         }
         match drafting {
             Drafting::Idle if prompt_rows > 0 => {
@@ -474,13 +497,17 @@ impl<B: Backend> Engine<B> {
     pub fn stats(&self) -> EngineStats {
         let (running, waiting) = self.scheduler.counts();
         let counters = self.scheduler.counters();
+        let media = self.pictures.as_ref().map(Pictures::counts).unwrap_or_default();
         EngineStats {
             blocks_total: self.pool.total(),
             blocks_used: self.pool.used(),
             blocks_cached: self.pool.cached(),
             running,
             waiting: waiting + self.unseen(),
-            frames_seen: self.pictures.as_ref().map_or(0, Pictures::frames_seen),
+            frames_seen: media.seen,
+            frames_kept: media.filled.saturating_sub(media.seen),
+            media_tokens: media.tokens,
+            media_ns: self.media_ns,
             prompt_tokens: counters.prompt_tokens,
             generated_tokens: counters.generated_tokens,
             prefix_hit_tokens: counters.prefix_hit_tokens,

@@ -225,10 +225,19 @@ impl Scheduler {
         }
     }
 
+    /// What a step takes in which so many rows decode, where that is known.
+    pub fn seconds_of(&self, rows: usize) -> Option<f64> {
+        if rows > 0 { self.row_cost.seconds(rows) } else { Some(0.0) }
+    }
+
+    /// Sequences that decode, or would if they were not held.
+    pub fn decoding(&self) -> usize {
+        self.running.iter().filter(|sequence| !sequence.held && sequence.decodes()).count()
+    }
+
     /// A step took so long that had so many rows of prompts, and others that decoded.
     pub fn took_with_prompts(&mut self, prompt_rows: usize, others: usize, seconds: f32) {
-        let others_s = if others > 0 { self.row_cost.seconds(others) } else { Some(0.0) };
-        if let Some(others_s) = others_s {
+        if let Some(others_s) = self.seconds_of(others) {
             self.pace.took(prompt_rows, others_s, seconds);
         }
     }
@@ -247,7 +256,7 @@ impl Scheduler {
     /// drafted token must be.
     pub fn ask_drafts(&mut self) -> (Vec<Asked<'_>>, f32) {
         let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
-        let decodes = self.running.iter().filter(|sequence| !sequence.held && sequence.decodes()).count();
+        let decodes = self.decoding();
         let (least, by_model) = (self.row_cost.least_chance(decodes), self.model_cost.least_chance(decodes));
         let scores = self.running.iter().any(Sequence::scores);
         if speculation == Speculation::Off || decodes == 0 || decodes >= rows_max || scores || by_model >= 1.0

@@ -1,7 +1,7 @@
 //! How metrics are made: each under the namespace, and registered as it is made.
 
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::Collector,
 };
 
@@ -24,6 +24,10 @@ impl Maker {
 
     pub(super) fn counter(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.add(IntCounterVec::new(Self::opts(name, help), labels))
+    }
+
+    pub(super) fn seconds(&self, name: &str, help: &str) -> CounterVec {
+        self.add(CounterVec::new(Self::opts(name, help), &["model"]))
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {

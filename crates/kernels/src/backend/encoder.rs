@@ -1,7 +1,12 @@
 //! The ops that encoders are made of besides a decoder's: rows of whole sequences, no cache. A trait of its own, so that a
 //! device may begin with decoders.
 
+use std::ops::Range;
+
 use super::{Backend, HeadShape, QkvParams};
+
+/// Queries that the parts of [`EncoderOps::attend_part`] begin at multiples of.
+pub const QUERIES_PART: usize = 48;
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
 #[derive(Debug)]
@@ -95,4 +100,28 @@ pub trait EncoderOps: Backend {
         params: &SelfAttentionParams<'_, Self::Vector>,
         out: &mut Self::Buffer,
     );
+
+    /// Whether [`EncoderOps::attend_part`] is there, for who has other work that is not to wait for a whole sequence.
+    fn attends_in_parts(&self) -> bool {
+        false
+    }
+
+    /// Attention of some queries of one sequence to all of it, without reach, padding or bias: `rows` of `qkv` are the sequence's
+    /// `[q | k | v]`, of whatever step; `queries` are counted from its first row, begin at a multiple of [`QUERIES_PART`], and are as many as
+    /// the batch has rows. `out` is `(queries, heads * head_dim)`, with the bits that [`EncoderOps::self_attention`] of the whole gives them.
+    ///
+    /// # Panics
+    /// Where [`EncoderOps::attends_in_parts`] says no.
+    fn attend_part(
+        &mut self,
+        qkv: &Self::Buffer,
+        (rows, queries): (Range<usize>, Range<usize>),
+        params: &SelfAttentionParams<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    ) {
+        let _ = (qkv, params, out);
+        panic!(
+            "queries {queries:?} of rows {rows:?} apart, on a device that attends to sequences as a whole"
+        );
+    }
 }

@@ -6,6 +6,7 @@ use super::bounds::{CaseErrors, FLOAT, hold, operand_sigma, same_bits};
 use super::extent::every;
 use super::random::Random;
 use super::rig::{Rig, whole_batch};
+use crate::backend::QUERIES_PART;
 use crate::reference::{ReferenceBackend, formulas, seen};
 use crate::{EncoderOps, HeadShape, PositionBias, Rounding, SelfAttentionParams, StepLimits};
 
@@ -288,6 +289,47 @@ pub fn check_self_attention_invariance<B: EncoderOps>(make: &impl Fn() -> B) {
                     same_bits(&what, found, expected, q_width);
                     rest = after;
                 }
+            }
+        }
+    }
+}
+
+/// Parts of sequences, on devices that have those: the bits of the whole, wherever in a buffer the sequence lies.
+///
+/// # Panics
+/// If a bit differs.
+pub fn check_self_attention_parts<B: EncoderOps>(make: &impl Fn() -> B) {
+    if !make().attends_in_parts() {
+        return;
+    }
+    let mut random = Random::new(62);
+    for (heads, kv_heads, head_dim, lengths) in LONG.into_iter().step_by(every(2)) {
+        let (shape, before) = (HeadShape { heads, kv_heads, head_dim }, 5);
+        let setting = plain(shape, None);
+        let text = Text::new(&setting, make().rounding(), lengths, &mut random);
+        let mut rig = Rig::new(make(), &text.limits(shape));
+        let q_width = shape.q_width();
+        let all: Vec<usize> = (0..lengths.len()).collect();
+        let expected = text.attend(&mut rig, &setting, &all);
+        let mut numbers = random.normals(before * shape.qkv_width());
+        numbers.extend_from_slice(&text.qkv);
+        let qkv = rig.upload(&numbers, shape.qkv_width());
+        let vectors = setting.vectors(|values| rig.vector(values));
+        let params = setting.params(&vectors);
+        for sequence in all {
+            let rows = text.rows(sequence);
+            let cuts =
+                [0, 1, 1, 3, 6, usize::MAX].map(|cut| rows.len().min(QUERIES_PART.saturating_mul(cut)));
+            for queries in cuts.windows(2).map(|ends| ends[0]..ends[1]).filter(|part| !part.is_empty()) {
+                let mut out = rig.blank(queries.len(), q_width);
+                let of = (before + rows.start..before + rows.end, queries.clone());
+                rig.step(&whole_batch(&[queries.len() as u32]), |rig| {
+                    rig.backend.attend_part(&qkv, of, &params, &mut out);
+                });
+                let found = rig.download("attend_part", &out, queries.len(), q_width);
+                let at = (rows.start + queries.start) * q_width..(rows.start + queries.end) * q_width;
+                let what = format!("{}, queries {queries:?} of {}", setting.name(), rows.len());
+                same_bits(&what, &found, &expected[at], q_width);
             }
         }
     }

@@ -351,6 +351,8 @@ fn faulty_attention_inside_sequences_is_caught() {
         RowBehindBatchWritten by check_self_attention: "rows behind the batch";
         RowsOfChunkMatter by check_self_attention_invariance: "in one batch";
         NeighboursSeen by check_self_attention_invariance: "in one batch";
+        NeighboursSeen by check_self_attention_parts: "queries 0..48 of";
+        LastKeyMissed by check_self_attention_parts: "queries 0..48 of";
     }
 }
 

@@ -38,6 +38,8 @@ const QUERIES_FEW: usize = 24;
 /// Queries that the groups of vectors, and those of the matrix unit, are whole parts of.
 const QUERIES_UNIT: usize = 12;
 const QUERIES_UNIT_AMX: usize = 16;
+/// Queries that the parts of a sequence begin at multiples of, whatever computes them.
+const QUERIES_PART: usize = crate::backend::QUERIES_PART;
 /// Queries of a group at most.
 const GROUP_MAX: usize = 16;
 /// Scores of a query, and a vector that is written and not looked at. Rows of a power of two would share cache sets.
@@ -52,6 +54,8 @@ const ITEMS_PER_THREAD: usize = 8;
 const ITEM_PRODUCTS_MIN: usize = 100_000;
 const _: () = assert!(QUERIES.is_multiple_of(QUERIES_UNIT) && QUERIES.is_multiple_of(QUERIES_UNIT_AMX));
 const _: () = assert!(QUERIES_WITH_TERMS.is_multiple_of(QUERIES_UNIT));
+const _: () =
+    assert!(QUERIES_PART.is_multiple_of(QUERIES_UNIT) && QUERIES_PART.is_multiple_of(QUERIES_UNIT_AMX));
 const _: () = assert!(KEYS.is_multiple_of(2 * LANES));
 
 /// Columns of values a head takes: whole pairs of vectors.
@@ -178,11 +182,16 @@ struct Share {
 impl Share {
     /// Items of about `products`, whose queries are whole groups of `unit`.
     fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize, unit: usize) -> Share {
+        Share::of(job, (rows, job.products(rows)), products, unit)
+    }
+
+    /// As [`Share::new`], of rows that have so many products for each head.
+    fn of(job: &SelfAttentionJob<'_>, (rows, head): (usize, usize), products: usize, unit: usize) -> Share {
         if rows == 0 {
             return Share { queries: 0, blocks: 0, heads: 0, chunks: 0 };
         }
         let most = if matches!(job.bias, Bias::Disentangled(_)) { QUERIES_WITH_TERMS } else { QUERIES };
-        let head = job.products(rows).max(1);
+        let head = head.max(1);
         let blocks = head.div_ceil(products).min(rows.div_ceil(QUERIES_FEW)).max(rows.div_ceil(most));
         let queries = rows.div_ceil(blocks).next_multiple_of(unit);
         let blocks = rows.div_ceil(queries);
@@ -207,6 +216,7 @@ pub(super) struct Part<'a> {
     readable: usize,
     qkv: *const f32, // from the sequence's first row on
     out: *mut f32,
+    out_first: usize, // the row of the sequence that is the output's first
 }
 
 impl Kernel for &Part<'_> {
@@ -237,6 +247,19 @@ pub(super) trait Tiles {
 }
 
 impl Part<'_> {
+    /// By the matrix unit or by vectors.
+    ///
+    /// # Safety
+    /// What its maker vouches for; `tier` is available, and has the unit where that is asked for.
+    unsafe fn run_by(&self, tier: Tier, by_unit: bool) {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if by_unit {
+            return amx::attention::attend(self);
+        }
+        let _ = by_unit;
+        dispatch(tier, self);
+    }
+
     /// All heads and queries of the part.
     #[inline(always)]
     pub(super) unsafe fn attend<T: Tiles>(&self) {
@@ -336,7 +359,7 @@ impl Part<'_> {
             bias_at: self.queries.end - 1 - query,
             first: first >= key_first,
             last: end <= key_first + KEYS,
-            out: self.out.add(query * out_stride + head * head_dim),
+            out: self.out.add((query - self.out_first) * out_stride + head * head_dim),
             out_stride,
         };
         T::group(group);
@@ -410,13 +433,64 @@ pub(super) fn self_attention(
                     readable: rows - row,
                     qkv: qkv.get().add(row * width),
                     out: out.get().add(row * q_width),
+                    out_first: 0,
                 };
-                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-                if by_unit {
-                    amx::attention::attend(&part);
-                    continue;
-                }
-                dispatch(tier, &part);
+                part.run_by(tier, by_unit);
+            }
+        }
+    });
+}
+
+/// As [`self_attention`] where there is no reach, padding or bias, of the queries `queries` of one sequence, which has all rows of
+/// `qkv`; the output's first row is the first of them.
+pub(super) fn some_queries(
+    tier: Tier,
+    turn: &mut Turn,
+    scratch: &mut SelfAttentionScratch,
+    queries: std::ops::Range<usize>,
+    job: &SelfAttentionJob<'_>,
+    qkv: &[f32],
+    out: &mut [f32],
+) {
+    let HeadShape { heads, kv_heads, head_dim } = job.shape;
+    let (rows, q_width) = (qkv.len() / job.shape.qkv_width(), job.shape.q_width());
+    assert!(heads.is_multiple_of(kv_heads), "key-value heads divide heads");
+    assert!(queries.end <= rows && out.len() >= queries.len() * q_width, "queries that are not there");
+    assert!(queries.start.is_multiple_of(QUERIES_PART), "a part begins where groups do");
+    assert!(head_dim <= scratch.head_dim, "heads wider than the step limits");
+    assert!(scratch.threads.len() >= turn.threads(), "scratch for every thread");
+    assert!(
+        job.reach.is_none() && job.padding == 0 && matches!(job.bias, Bias::None),
+        "parts of plain attention"
+    );
+    let head = queries.len() * rows * head_dim;
+    let products = (head * heads / (turn.threads() * ITEMS_PER_THREAD)).max(ITEM_PRODUCTS_MIN);
+    let by_unit = tier == Tier::Amx;
+    let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
+    let share = Share::of(job, (queries.len(), head), products, unit);
+    let (qkv, out) = (Shared::new_const(qkv.as_ptr()), Shared::new(out));
+    let threads = Shared::new(&mut scratch.threads);
+    turn.run(share.items(), 1, &|worker, range| {
+        // SAFETY: the pool gives each thread a number of its own, below the length asserted above.
+        let memory = unsafe { &mut *threads.get().add(worker) };
+        let workspace = workspace(memory, head_dim);
+        for item in range {
+            let (chunk, block) = (item / share.blocks, item % share.blocks);
+            // SAFETY: the sequence's rows are there, and its part of the output is the item's own (both asserted).
+            unsafe {
+                let part = Part {
+                    job,
+                    workspace,
+                    heads: chunk * share.heads..heads.min((chunk + 1) * share.heads),
+                    queries: queries.start + block * share.queries
+                        ..queries.end.min(queries.start + (block + 1) * share.queries),
+                    rows,
+                    readable: rows,
+                    qkv: qkv.get(),
+                    out: out.get(),
+                    out_first: queries.start,
+                };
+                part.run_by(tier, by_unit);
             }
         }
     });

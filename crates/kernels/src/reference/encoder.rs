@@ -1,6 +1,9 @@
 //! The reference's ops for rows of whole sequences without a cache.
 
+use std::ops::Range;
+
 use super::{ReferenceBackend, ReferenceBuffer, formulas};
+use crate::backend::QUERIES_PART;
 use crate::{Batch, EncoderOps, HeadShape, PositionBias, QkvParams, SelfAttentionParams};
 
 impl EncoderOps for ReferenceBackend {
@@ -45,7 +48,7 @@ impl EncoderOps for ReferenceBackend {
         out: &mut ReferenceBuffer,
     ) {
         let batch = self.step();
-        let HeadShape { heads, kv_heads, head_dim } = params.heads;
+        let HeadShape { heads, kv_heads, .. } = params.heads;
         qkv.check(batch.rows(), params.heads.qkv_width(), "qkv");
         out.check(batch.rows(), params.heads.q_width(), "out");
         assert!(heads.is_multiple_of(kv_heads), "{:?}: key-value heads divide the heads", params.heads);
@@ -55,28 +58,61 @@ impl EncoderOps for ReferenceBackend {
         for span in &batch.sequences {
             assert_eq!(span.context, span.rows, "{span:?}: a sequence that is not whole");
             assert!(params.padding < span.rows, "{span:?}: nothing but padding");
-            let element = |row: u32, head: usize| {
-                &qkv.row((span.row_first + row) as usize)[head * head_dim..][..head_dim]
-            };
-            for i in 0..span.rows {
-                let keys = seen(params, span.rows, i);
-                for head in 0..heads {
-                    let kv_head = head * kv_heads / heads;
-                    let query = element(i, head);
-                    let mut scores: Vec<f64> = keys
-                        .clone()
-                        .map(|j| {
-                            let key = element(j, heads + kv_head);
-                            let bias = formulas::position_bias(params, head, (i, query), (j, key));
-                            formulas::score(query, key, params.scale, None) + bias
-                        })
-                        .collect();
-                    let values = keys.clone().map(|j| element(j, heads + kv_heads + kv_head));
-                    let at = head * head_dim..(head + 1) * head_dim;
-                    let out = &mut out.row_mut((span.row_first + i) as usize)[at];
-                    formulas::attend(&mut scores, values, None, out);
-                }
-            }
+            let first = span.row_first as usize;
+            attend(qkv, (first..first + span.rows as usize, 0..span.rows as usize), params, (out, first));
+        }
+    }
+
+    fn attends_in_parts(&self) -> bool {
+        true
+    }
+
+    fn attend_part(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        (rows, queries): (Range<usize>, Range<usize>),
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        qkv.check(rows.end, params.heads.qkv_width(), "qkv");
+        out.check(queries.len(), params.heads.q_width(), "out");
+        assert_eq!(queries.len(), self.step().rows(), "a row of the batch for each query");
+        let plain = params.reach.is_none() && matches!(params.bias, PositionBias::None);
+        assert!(plain && params.padding == 0, "parts of plain attention");
+        assert!(
+            queries.start.is_multiple_of(QUERIES_PART) && queries.end <= rows.len(),
+            "{queries:?} of {rows:?}"
+        );
+        attend(qkv, (rows, queries), params, (out, 0));
+    }
+}
+
+/// Attention of some queries of the sequence that is rows `rows` of `qkv`; theirs are the output's rows from one on.
+fn attend(
+    qkv: &ReferenceBuffer,
+    (rows, queries): (Range<usize>, Range<usize>),
+    params: &SelfAttentionParams<'_, Vec<f32>>,
+    (out, first): (&mut ReferenceBuffer, usize),
+) {
+    let HeadShape { heads, kv_heads, head_dim } = params.heads;
+    let element = |row: u32, head: usize| &qkv.row(rows.start + row as usize)[head * head_dim..][..head_dim];
+    for i in queries.clone().map(|i| i as u32) {
+        let keys = seen(params, rows.len() as u32, i);
+        for head in 0..heads {
+            let kv_head = head * kv_heads / heads;
+            let query = element(i, head);
+            let mut scores: Vec<f64> = keys
+                .clone()
+                .map(|j| {
+                    let key = element(j, heads + kv_head);
+                    let bias = formulas::position_bias(params, head, (i, query), (j, key));
+                    formulas::score(query, key, params.scale, None) + bias
+                })
+                .collect();
+            let values = keys.clone().map(|j| element(j, heads + kv_heads + kv_head));
+            let at = head * head_dim..(head + 1) * head_dim;
+            let out = &mut out.row_mut(first + i as usize - queries.start)[at];
+            formulas::attend(&mut scores, values, None, out);
         }
     }
 }

@@ -15,7 +15,7 @@ use super::*;
 use crate::chat::{Chat, Message};
 use crate::decoder::Decoder;
 use crate::job::{Event, EventKind, Job, JobId, StopConditions};
-use crate::vision::Towers;
+use crate::vision::{Piece, Towers};
 use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation, TextModel};
 
 const CASES: &[&str] = &["qwen2_audio", "voxtral", "qwen3_asr"];
@@ -263,7 +263,7 @@ fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], laye
     let mut all = Vec::new();
     for span in spans {
         tower.begin(span).unwrap();
-        all.extend(std::iter::repeat_with(|| tower.advance(layers).unwrap()).find_map(|rows| rows).unwrap());
+        all.extend(std::iter::repeat_with(|| tower.advance(Piece::Layers(layers)).unwrap()).find_map(|rows| rows).unwrap());
     }
     all
 }

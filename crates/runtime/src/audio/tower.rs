@@ -15,7 +15,7 @@ use crate::limits::PICTURE_ROWS_BYTES;
 use crate::media::MediaSpan;
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
-use crate::vision::{Towers, batch_of, means, pack, shape_of};
+use crate::vision::{Piece, Towers, batch_of, means, pack, shape_of};
 
 /// A tower's weights on a backend of its own, and what it takes to run them.
 pub struct AudioTower<B: EncoderOps> {
@@ -195,8 +195,8 @@ impl<B: EncoderOps> Towers for AudioTower<B> {
         self.convolve(&frames)
     }
 
-    fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
-        let end = self.layers().min(self.way.done + layers);
+    fn advance(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError> {
+        let end = self.layers().min(self.way.done + piece.layers());
         for index in self.way.done..end {
             self.backend.begin(&self.way.rows)?;
             self.network.layer(&mut self.backend, index, |backend, attention, rows, attended| {

@@ -20,7 +20,7 @@ use crate::{
     error::StepError,
     fair::{FairLine, Order},
     job::{EmbedInput, EmbedJob, Event, EventKind, JobId},
-    vision::{Tower, Towers},
+    vision::{Piece, Tower, Towers},
 };
 
 /// Rows whose logits over the vocabulary are on the host at once.
@@ -66,7 +66,10 @@ struct Seeing {
     tower: Box<dyn Towers>,
     on_its_way: Option<OnItsWay>,
     kept: Kept,
-    seen: u64, // pictures that went through the tower
+    seen: u64,     // pictures that went through the tower
+    found: u64,    // pictures whose vectors were kept
+    tokens: u64,   // of all pictures
+    media_ns: u64, // what the tower took
 }
 
 struct OnItsWay {
@@ -155,7 +158,8 @@ impl<B: EncoderOps> EncoderEngine<B> {
     #[must_use]
     pub fn with_tower(mut self, tower: Box<dyn Towers>) -> Self {
         let kept = Kept::new(tower.kept_bytes());
-        self.seeing = Some(Seeing { tower, on_its_way: None, kept, seen: 0 });
+        self.seeing =
+            Some(Seeing { tower, on_its_way: None, kept, seen: 0, found: 0, tokens: 0, media_ns: 0 });
         self
     }
 
@@ -165,14 +169,29 @@ impl<B: EncoderOps> EncoderEngine<B> {
     /// # Errors
     /// The backend's.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
+        self.step_by(|| 0, events)
+    }
+
+    /// As [`EncoderEngine::step`], by its caller's clock, in nanoseconds, which tells what pictures take.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn step_by(
+        &mut self,
+        clock: impl Fn() -> u64,
+        events: &mut Vec<Event>,
+    ) -> Result<StepReport, StepError> {
         let mut report = self.schedule(events);
         if report.sequences > 0 {
             self.encoder.forward(&mut self.backend, &self.batch)?;
             self.commit(events)?;
         }
+        let began = clock();
         if let Some(seeing) = &mut self.seeing
             && let Some(tokens) = seeing.step(report.sequences == 0, &self.embedder, events)?
         {
+            seeing.media_ns += clock().saturating_sub(began);
+            seeing.tokens += tokens as u64;
             report.sequences += 1;
             report.prefill_tokens += tokens;
         }
@@ -224,11 +243,15 @@ impl<B: EncoderOps> EncoderEngine<B> {
 
     /// Gauges and counters, now.
     pub fn stats(&self) -> EngineStats {
+        let seeing = |count: fn(&Seeing) -> u64| self.seeing.as_ref().map_or(0, count);
         EngineStats {
             waiting: self.waiting.len(),
             prompt_tokens: self.prompt_tokens,
             steps: self.steps,
-            frames_seen: self.seeing.as_ref().map_or(0, |seeing| seeing.seen),
+            frames_seen: seeing(|seeing| seeing.seen),
+            frames_kept: seeing(|seeing| seeing.found),
+            media_tokens: seeing(|seeing| seeing.tokens),
+            media_ns: seeing(|seeing| seeing.media_ns),
             ..EngineStats::default()
         }
     }
@@ -344,14 +367,17 @@ impl Seeing {
         let span = &waiting.input.media[0];
         let kept = if *begun { None } else { self.kept.get(&span.digest) };
         let vector = match kept {
-            Some(vector) => vector,
+            Some(vector) => {
+                self.found += 1;
+                vector
+            }
             None => {
                 if !*begun {
                     self.tower.begin(span)?;
                     *begun = true;
                 }
                 let layers = if alone { self.tower.layers() } else { 1 };
-                let Some(vector) = self.tower.advance(layers)? else { return Ok(Some(0)) };
+                let Some(vector) = self.tower.advance(Piece::Layers(layers))? else { return Ok(Some(0)) };
                 self.seen += 1;
                 let vector: Arc<[f32]> = vector.into();
                 self.kept.put(span.digest, vector.clone());

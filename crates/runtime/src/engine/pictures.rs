@@ -1,5 +1,6 @@
-//! Jobs whose pictures are still to be seen, for answers or for vectors: their frames go through the tower one after the other, some
-//! layers a step, and the job enters when all its rows are there. Rows of frames are kept by the frames' names, as long as there is room.
+//! Jobs whose pictures are still to be seen, for answers or for vectors: their frames go through the tower one after the other, a piece a
+//! step, and the job enters when all its rows are there. Beside sequences that decode a piece takes about as long as they do, so that the
+//! next token of each comes after twice the time. Rows of frames are kept by the frames' names, as long as there is room.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -11,11 +12,28 @@ use hanzo_engine_kernels::KernelError;
 use crate::{
     job::{EmbedJob, Job, JobId},
     media::MediaSpan,
-    vision::Towers,
+    pace::Pace,
+    vision::{Piece, Towers},
 };
+
+/// Millions of products of a piece where nobody decodes: some tenths of a second, after which whoever has come meanwhile gets a turn.
+const PRODUCTS_ALONE: usize = 16 << 10;
+/// And beside those who decode, as long as it isn't known how long they take, or it.
+const PRODUCTS_FIRST: usize = 512;
 
 /// Rows of a frame.
 type Rows = Arc<[f32]>;
+
+/// What came of frames since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MediaCounts {
+    /// Frames that went through the tower.
+    pub(super) seen: u64,
+    /// Frames that were given rows, of the tower or kept from before.
+    pub(super) filled: u64,
+    /// Tokens of prompts that stand for media.
+    pub(super) tokens: u64,
+}
 
 /// A tower, and what waits for it.
 pub(super) struct Pictures {
@@ -24,7 +42,11 @@ pub(super) struct Pictures {
     /// Whether the first frame that is missing of the first that waits is under way.
     begun: bool,
     kept: Kept,
-    seen: u64, // frames that went through the tower
+    counts: MediaCounts,
+    /// What a million of its products takes.
+    pace: Pace,
+    /// Of the last step, where it had some.
+    products: Option<usize>,
 }
 
 struct Waiting {
@@ -74,8 +96,18 @@ impl Work {
         }
     }
 
-    /// Takes the rows that are kept.
-    fn fill(&mut self, kept: &mut Kept) {
+    /// Tokens that stand for media.
+    fn tokens(&self) -> u64 {
+        let count = |media: &[MediaSpan]| media.iter().map(|span| span.tokens as u64).sum::<u64>();
+        match self {
+            Work::Answer(job) => count(&job.media),
+            Work::Embed(job) => job.inputs.iter().map(|input| count(&input.media)).sum(),
+        }
+    }
+
+    /// Takes the rows that are kept, and gives of how many frames those were.
+    fn fill(&mut self, kept: &mut Kept) -> u64 {
+        let mut filled_frames = 0;
         for media in self.media() {
             if !media.iter().any(is_missing) {
                 continue;
@@ -83,6 +115,7 @@ impl Work {
             let mut filled = media.to_vec();
             for span in filled.iter_mut().filter(|span| is_missing(span)) {
                 if let Some(rows) = kept.get(&span.digest) {
+                    filled_frames += 1;
                     span.rows = rows;
                     // What was seen is not needed any more.
                     span.pixels = Arc::default();
@@ -90,13 +123,23 @@ impl Work {
             }
             *media = filled.into();
         }
+        filled_frames
     }
 }
 
 impl Pictures {
     pub(super) fn new(tower: Box<dyn Towers>) -> Self {
         let kept = Kept::new(tower.kept_bytes());
-        Pictures { tower, waiting: VecDeque::new(), begun: false, kept, seen: 0 }
+        let waiting = VecDeque::new();
+        Pictures {
+            tower,
+            waiting,
+            begun: false,
+            kept,
+            counts: MediaCounts::default(),
+            pace: Pace::default(),
+            products: None,
+        }
     }
 
     /// Whether something has to wait for it.
@@ -123,33 +166,50 @@ impl Pictures {
         self.waiting.len()
     }
 
-    pub(super) fn frames_seen(&self) -> u64 {
-        self.seen
+    pub(super) fn counts(&self) -> MediaCounts {
+        self.counts
     }
 
-    /// One piece of work: a layer beside others, or a frame where nobody else runs. A job that has all its rows then.
+    /// Hears how long the last step's piece took.
+    pub(super) fn took(&mut self, seconds: f32) {
+        if let Some(products) = self.products.take() {
+            self.pace.took(products.max(1), 0.0, seconds);
+        }
+    }
+
+    /// One piece of work, beside sequences that decode and take so long for it, if that is known. A job that has all its rows then.
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn step(&mut self, alone: bool) -> Result<Option<Ready>, KernelError> {
+    pub(super) fn step(&mut self, decodes: Option<Option<f64>>) -> Result<Option<Ready>, KernelError> {
+        self.products = None;
         let Some(first) = self.waiting.front_mut() else { return Ok(None) };
         if !self.begun {
-            first.work.fill(&mut self.kept);
+            self.counts.filled += first.work.fill(&mut self.kept);
         }
         let Some(span) = first.work.missing() else {
             let ready = self.waiting.pop_front();
+            self.counts.tokens += ready.as_ref().map_or(0, |ready| ready.work.tokens());
             return Ok(ready.map(|Waiting { work, paused }| Ready { work, paused }));
         };
         if !self.begun {
             self.tower.begin(span)?;
             self.begun = true;
         }
-        let layers = if alone { self.tower.layers() } else { 1 };
-        if let Some(rows) = self.tower.advance(layers)? {
+        let products = match decodes {
+            None => PRODUCTS_ALONE,
+            Some(others_s) if others_s.is_some() && self.pace.knows() => {
+                self.pace.rows(others_s, 1, 1, PRODUCTS_ALONE)
+            }
+            Some(_) => PRODUCTS_FIRST,
+        };
+        let given = self.tower.advance(Piece::Products(products))?;
+        self.products = Some(self.tower.spent().unwrap_or(products));
+        if let Some(rows) = given {
             self.begun = false;
-            self.seen += 1;
+            self.counts.seen += 1;
             self.kept.put(span.digest, rows.into());
-            first.work.fill(&mut self.kept);
+            self.counts.filled += first.work.fill(&mut self.kept);
         }
         Ok(None)
     }

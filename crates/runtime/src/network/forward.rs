@@ -57,6 +57,17 @@ pub(crate) struct Attention<'a, B: Backend> {
     rope: Option<(&'a RopeSpec, &'a B::Vector)>,
 }
 
+/// What of a layer is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// All of it.
+    All,
+    /// Rows of queries, keys and values, and no further.
+    UpToRows,
+    /// What stands behind those, which are kept elsewhere.
+    BehindRows,
+}
+
 /// Rows that attention reads.
 pub(crate) struct Rows<'a, B: Backend> {
     /// Queries, keys and values; or latents.
@@ -270,6 +281,16 @@ impl<B: Backend> Network<B> {
         index: usize,
         attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
     ) {
+        self.share_of_layer(backend, (index, Share::All), attend);
+    }
+
+    /// One layer, or what of it can be computed apart for some rows; of a layer whose norms stand before halves that is.
+    pub(crate) fn share_of_layer(
+        &mut self,
+        backend: &mut B,
+        (index, share): (usize, Share),
+        attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
+    ) {
         backend.enter(Stage::Layer(index));
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
         let hidden = self.spec.hidden;
@@ -302,6 +323,7 @@ impl<B: Backend> Network<B> {
             _ => (&mut qkv[layer.own], &mut attended[layer.attended]),
         };
         let on_sum = spec.order.on_sum();
+        assert!(share == Share::All || spec.order == NormOrder::Pre, "a layer of another order is one piece");
         let attention = Attention {
             spec: &spec.attention,
             layer,
@@ -333,7 +355,9 @@ impl<B: Backend> Network<B> {
         if let Some(watcher) = &mut watcher {
             watcher.attention(backend, x);
         }
-        backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
+        if share != Share::BehindRows {
+            backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
+        }
         if let Some(adapters) = &mut adapters {
             backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
         }
@@ -348,6 +372,9 @@ impl<B: Backend> Network<B> {
                 }
             }
             _ => attend(backend, &attention, Rows { own: qkv, queries: None }, attended),
+        }
+        if share == Share::UpToRows {
+            return;
         }
         if let (Some(gate), Some(gates)) = (&layer.gate, gates) {
             backend.matmul(gate, None, x, gates);

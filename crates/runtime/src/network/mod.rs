@@ -24,7 +24,7 @@ use crate::spec::{LayerSpec, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
-pub(crate) use forward::{Attention, Normer};
+pub(crate) use forward::{Attention, Normer, Share};
 use inputs::{InputBuffers, Inputs, LayerInput};
 pub use isq::{Isq, IsqRule};
 pub(crate) use isq::{types as isq_types, types_by_name as isq_types_by_name};

@@ -75,6 +75,14 @@ impl<B: Backend> Network<B> {
         }
     }
 
+    /// Norms the sum as a layer reads it.
+    pub(crate) fn norm_before(&mut self, backend: &mut B, layer: usize) {
+        match layer.checked_sub(1) {
+            None => self.begin(backend),
+            Some(before) => self.norm_behind(backend, before),
+        }
+    }
+
     /// Puts keys and values of rows, `(n, hidden)`, where the batch of the step says, into what is remembered.
     ///
     /// # Errors

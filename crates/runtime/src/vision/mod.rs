@@ -1,6 +1,6 @@
 //! Models that see. A tower is the one network again, over the patches of a picture instead of tokens, with what stands
 //! before and behind it (`tower`); a family is data (`spec` and a file for each, `vit` for what some share), and `layout` says in which order patches go
-//! through it. `mmproj` reads llama.cpp's files.
+//! through it, and `pieces` how far at a time. `mmproj` reads llama.cpp's files.
 //! What a prompt says of a picture, and how many rows it has there, is `sight`, which needs no device. Decoding and
 //! preprocessing are `hanzo-engine-media`'s.
 
@@ -15,6 +15,7 @@ mod mllama;
 pub(crate) mod mmproj;
 mod mosaic;
 mod perceiver;
+mod pieces;
 mod pixtral;
 mod pooled;
 mod quantise;
@@ -32,5 +33,5 @@ pub(crate) use layout::batch_of;
 pub use sight::{PICTURE, Sight};
 pub use spec::TowerSpec;
 pub(crate) use spec::knows;
-pub use tower::{Tower, Towers};
+pub use tower::{Piece, Tower, Towers};
 pub(crate) use tower::{means, pack, shape_of};

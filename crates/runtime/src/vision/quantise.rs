@@ -40,7 +40,7 @@ mod tests {
     use crate::overrides::Overrides;
     use crate::spec::{LayerPart, Part};
     use crate::vision::Tower;
-    use crate::vision::tests::{cpu, rows_of, texture};
+    use crate::vision::tests::{ALL, cpu, rows_of, texture};
 
     /// The tiny towers' rows are no whole blocks; these are.
     fn see() -> PathBuf {
@@ -72,7 +72,7 @@ mod tests {
         let picture = sight.prepare(texture([90, 70]), Look::default()).unwrap();
         let (_, spans) =
             sight.place(&[tower(opened).spec.image_token], vec![picture], &text.tokenizer).unwrap();
-        rows_of(cpu(Tier::detect().unwrap()), opened, &spans, 100)
+        rows_of(cpu(Tier::detect().unwrap()), opened, &spans, ALL)
     }
 
     #[test]

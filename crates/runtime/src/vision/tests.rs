@@ -36,6 +36,8 @@ const CASES: &[&str] = &[
     "mistral3",
     "mllama",
 ];
+/// As far as there is to go.
+pub(super) const ALL: Piece = Piece::Layers(100);
 /// The largest allowed difference of a row's number, as a share of the range of the golden ones.
 const ROWS_TOLERANCE: f32 = 1e-4;
 /// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
@@ -252,14 +254,14 @@ pub(super) fn rows_of<B: EncoderOps>(
     backend: B,
     opened: &Opened,
     spans: &[MediaSpan],
-    layers: usize,
+    piece: Piece,
 ) -> Vec<f32> {
     let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
         tower.begin(span).unwrap();
         loop {
-            if let Some(rows) = tower.advance(layers).unwrap() {
+            if let Some(rows) = tower.advance(piece).unwrap() {
                 let width = rows.len() / span.tokens;
                 all.extend(seen(span).flat_map(|row| &rows[row * width..][..width]));
                 break;
@@ -283,12 +285,15 @@ fn rows_are_the_librarys_on_every_backend() {
                 assert!(differs <= ROWS_TOLERANCE * range, "{case} {index} {what}: {differs} of {range}");
             };
             if index == 0 {
-                check("reference", &rows_of(ReferenceBackend::new(), &opened, &spans, 100));
+                check("reference", &rows_of(ReferenceBackend::new(), &opened, &spans, ALL));
             }
             for tier in Tier::available() {
-                let rows = rows_of(cpu(tier), &opened, &spans, 100);
+                let rows = rows_of(cpu(tier), &opened, &spans, ALL);
                 check(&format!("{tier:?}"), &rows);
-                assert!(rows_of(cpu(tier), &opened, &spans, 1) == rows, "{case} {index} {tier:?}: in pieces");
+                for piece in [Piece::Layers(1), Piece::Products(0), Piece::Products(1)] {
+                    let pieces = rows_of(cpu(tier), &opened, &spans, piece);
+                    assert!(pieces == rows, "{case} {index} {tier:?}: by {piece:?}");
+                }
             }
         }
     }

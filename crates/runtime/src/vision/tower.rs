@@ -10,6 +10,7 @@ use super::files::JoinerFiles;
 use super::layout::{Grid, Layout};
 use super::mosaic::{Mosaic, MosaicFiles, MosaicWay};
 use super::perceiver::{self, Perceiver, PerceiverFiles};
+use super::pieces::{self, PIECE_ROWS, Pieces};
 use super::pooled::{Pooled, PooledFiles};
 use super::spec::{COLORS, Given, Learned};
 use super::{TowerFiles, TowerSpec};
@@ -20,6 +21,16 @@ use crate::limits::{PICTURE_ROWS_BYTES, PICTURE_VECTORS_BYTES};
 use crate::media::{LineEnds, MediaSpan};
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
+
+/// How far a frame goes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// So many layers.
+    Layers(usize),
+    /// As far as about so many millions of products take it, multiplied and added; where the device cannot stop within a layer, one
+    /// layer.
+    Products(usize),
+}
 
 /// What makes rows of frames, a piece at a time, on whatever device.
 pub trait Towers: Send {
@@ -35,13 +46,28 @@ pub trait Towers: Send {
     /// The device's.
     fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError>;
 
-    /// Goes so many layers further. The frame's rows where that was its end, `(rows, numbers of a row)`.
+    /// Goes a piece further. The frame's rows where that was its end, `(rows, numbers of a row)`.
     ///
     /// Of a tower whose frames become vectors it is that.
     ///
     /// # Errors
     /// The device's.
-    fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError>;
+    fn advance(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError>;
+
+    /// Millions of products that the last piece took, where they were counted.
+    fn spent(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl Piece {
+    /// Layers, for who goes by whole ones.
+    pub(crate) fn layers(self) -> usize {
+        match self {
+            Piece::Layers(layers) => layers,
+            Piece::Products(_) => 1,
+        }
+    }
 }
 
 /// A tower's weights on a backend of its own, and what it takes to run them.
@@ -50,20 +76,21 @@ pub struct Tower<B: EncoderOps> {
     pub(super) network: Network<B>,
     pub(super) spec: TowerSpec,
     pub(super) scale: [[f32; 256]; COLORS],
-    pub(super) patch: B::Matrix,          // (hidden, patch_width)
-    patch_bias: Option<B::Vector>,        // (hidden)
-    learned: Vec<f32>,                    // (side * side, hidden), or none
-    given_norm: Vec<f32>,                 // (hidden), or none
-    line_end: Vec<f32>,                   // (text_hidden), or none
-    pub(super) joiner: Option<Joiner<B>>, // where it makes rows of squares
-    perceiver: Option<Perceiver<B>>,      // where that makes them
-    pooled: Option<Pooled>,               // where it makes a vector
-    pub(super) mosaic: Option<Mosaic>,    // where it makes rows of tiles
+    pub(super) patch: B::Matrix,              // (hidden, patch_width)
+    pub(super) patch_bias: Option<B::Vector>, // (hidden)
+    learned: Vec<f32>,                        // (side * side, hidden), or none
+    given_norm: Vec<f32>,                     // (hidden), or none
+    line_end: Vec<f32>,                       // (text_hidden), or none
+    pub(super) joiner: Option<Joiner<B>>,     // where it makes rows of squares
+    perceiver: Option<Perceiver<B>>,          // where that makes them
+    pooled: Option<Pooled>,                   // where it makes a vector
+    pub(super) mosaic: Option<Mosaic>,        // where it makes rows of tiles
     deep: Vec<Joiner<B>>,
     pub(super) buffers: Buffers<B>,
     kept_bytes: usize,
-    way: Way,
+    pub(super) way: Way,
     pub(super) mosaic_way: MosaicWay,
+    pub(super) pieces: Option<Pieces<B>>, // where frames go by rows and not by layers
 }
 
 /// What makes rows of squares of patches.
@@ -87,16 +114,16 @@ pub(super) struct Buffers<B: EncoderOps> {
 
 /// The frame under way.
 #[derive(Default)]
-struct Way {
-    layout: Layout,
-    all: Batch,             // patches that see all others
-    windowed: Batch,        // patches that see their window, where layers do
-    joined: Batch,          // the rows that they become
-    done: usize,            // layers
-    between: Vec<Vec<f32>>, // rows of layers on the way, (rows, text_hidden) in the tower's order
-    whole: [usize; 2],      // rows above each other and beside each other
-    grid: [usize; 2],       // those of its middle that are wanted
-    ends: LineEnds,         // and what ends their lines
+pub(super) struct Way {
+    pub(super) layout: Layout,
+    pub(super) all: Batch,             // patches that see all others
+    pub(super) windowed: Batch,        // patches that see their window, where layers do
+    joined: Batch,                     // the rows that they become
+    done: usize,                       // layers
+    pub(super) between: Vec<Vec<f32>>, // rows of layers on the way, (rows, text_hidden) in the tower's order
+    whole: [usize; 2],                 // rows above each other and beside each other
+    grid: [usize; 2],                  // those of its middle that are wanted
+    ends: LineEnds,                    // and what ends their lines
 }
 
 /// Columns of the buffers of rows: what is joined, what of it is normed, merged and inside an MLP, and rows of the text model.
@@ -111,12 +138,12 @@ fn row_widths(spec: &TowerSpec) -> [Option<usize>; 5] {
     ]
 }
 
-fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
+fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
+    let rows = rows_at_once(spec.layer_rows(patches), cuts);
     let sequences = match spec.windows {
-        Some(_) => patches / spec.square_patches(),
+        Some(_) => patches.min(rows).div_ceil(spec.square_patches()),
         None => spec.squares_max,
     };
-    let rows = spec.layer_rows(patches);
     let limits = spec.layers.step_limits(rows, sequences, rows);
     let width = row_widths(spec).into_iter().flatten().fold(limits.width.max(spec.patch_width()), usize::max);
     let Some(own) = &spec.perceiver else { return StepLimits { width, ..limits } };
@@ -132,6 +159,11 @@ fn limits(spec: &TowerSpec, patches: usize) -> StepLimits {
         },
         ..limits
     }
+}
+
+/// Of so many rows, those that a step has.
+fn rows_at_once(rows: usize, cuts: bool) -> usize {
+    if cuts { rows.min(PIECE_ROWS) } else { rows }
 }
 
 pub(crate) fn shape_of(tensor: &Tensor) -> MatrixShape {
@@ -191,10 +223,14 @@ impl<B: EncoderOps> Tower<B> {
         let held = files.learned.iter().chain(&files.given_norm).chain(&files.line_end);
         let held = held.chain(pooled).chain(own).chain(files.mosaic.iter().flat_map(MosaicFiles::held));
         let learned: usize = held.map(|table| table.elements() * size_of::<f32>()).sum();
-        let rows = rows_behind(spec, patches);
+        let (rows, cuts) = (rows_behind(spec, patches), pieces::cuts(backend, spec));
+        let at_once = squares_at_once(spec, rows, cuts);
         let widths = row_widths(spec).into_iter().flatten();
-        let behind = widths.map(|cols| backend.buffer_bytes(BufferRole::Operand, rows, cols));
+        let behind = widths.map(|cols| backend.buffer_bytes(BufferRole::Operand, at_once, cols));
         let mut behind = behind.sum::<usize>() + kept_bytes(spec, rows);
+        if cuts {
+            behind += pieces::kept_bytes(backend, spec, spec.layer_rows(patches));
+        }
         let mut perceiver = 0;
         if let (Some(files), Some(own)) = (&files.perceiver, &spec.perceiver) {
             perceiver = files.packed_bytes(backend);
@@ -203,7 +239,7 @@ impl<B: EncoderOps> Tower<B> {
         EngineMemory {
             weights_bytes: plan.weights_bytes + (weights + learned + perceiver) as u64,
             kv_bytes: 0,
-            scratch_bytes: plan.scratch_bytes(backend, &limits(spec, patches)) + behind as u64,
+            scratch_bytes: plan.scratch_bytes(backend, &limits(spec, patches, cuts)) + behind as u64,
         }
     }
 
@@ -214,7 +250,8 @@ impl<B: EncoderOps> Tower<B> {
     pub fn load(mut backend: B, files: &TowerFiles, context_tokens_max: usize) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
         let patches = spec.patches_within(context_tokens_max);
-        let rows = rows_behind(&spec, patches);
+        let (rows, cuts) = (rows_behind(&spec, patches), pieces::cuts(&backend, &spec));
+        let at_once = squares_at_once(&spec, rows, cuts);
         let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
         let patch = pack(&backend, &files.patch)?;
         let patch_bias = files.patch_bias.as_ref().map(vector).transpose()?;
@@ -230,20 +267,21 @@ impl<B: EncoderOps> Tower<B> {
         let mut loader =
             Loader::new(&backend, &spec.layers, &files.tensors, WeightType::Stored, &mut silent)?;
         let mut network = loader.network()?;
-        let limits = limits(&spec, patches);
+        let limits = limits(&spec, patches, cuts);
         network.prepare(&backend, limits.rows)?;
         backend.reserve(&limits)?;
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
         let [_, normed, merged, inner, _] =
-            row_widths(&spec).map(|cols| cols.map(|cols| buffer(rows, cols)).transpose());
+            row_widths(&spec).map(|cols| cols.map(|cols| buffer(at_once, cols)).transpose());
         let buffers = Buffers {
             pixels: buffer(limits.rows, spec.patch_width())?,
-            squares: buffer(rows, spec.square_width())?,
+            squares: buffer(at_once, spec.square_width())?,
             normed: normed?,
             merged: merged?,
             inner: inner?,
-            given: buffer(rows, spec.text_hidden)?,
+            given: buffer(at_once, spec.text_hidden)?,
         };
+        let pieces = cuts.then(|| Pieces::new(&backend, &spec, spec.layer_rows(patches))).transpose()?;
         let held = |tensor: &Option<Tensor>| {
             Ok::<_, LoadError>(tensor.as_ref().map(Tensor::to_f32).transpose()?.unwrap_or_default())
         };
@@ -255,6 +293,7 @@ impl<B: EncoderOps> Tower<B> {
             kept_bytes: kept_bytes(&spec, rows),
             way: Way::default(),
             mosaic_way: MosaicWay::default(),
+            pieces,
             mosaic: files.mosaic.as_ref().map(Mosaic::load).transpose()?,
             patch,
             patch_bias,
@@ -269,21 +308,26 @@ impl<B: EncoderOps> Tower<B> {
         })
     }
 
-    /// What is added to patches before the layers of where they stand.
-    fn place(&mut self) -> Result<(), KernelError> {
+    /// What is learned of where patches stand, `(patches, hidden)`, where that depends on the frame.
+    fn learned_of_places(&self) -> Option<Vec<f32>> {
         let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
-        let Some(learned) = self.spec.learned.filter(own) else {
-            let out = self.network.residual();
-            self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
-            return Ok(());
-        };
+        let learned = self.spec.learned.filter(own)?;
         let (layout, hidden) = (&self.way.layout, self.spec.layers.hidden);
-        let numbers = match learned.between {
+        Some(match learned.between {
             true => layout.between(learned, &self.learned, hidden),
             false => {
                 let places = layout.nearest(learned).into_iter();
                 places.flat_map(|place| &self.learned[place * hidden..][..hidden]).copied().collect()
             }
+        })
+    }
+
+    /// What is added to patches before the layers of where they stand.
+    fn place(&mut self) -> Result<(), KernelError> {
+        let Some(numbers) = self.learned_of_places() else {
+            let out = self.network.residual();
+            self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
+            return Ok(());
         };
         let (out, branch) = self.network.residual_and_branch();
         self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, branch);
@@ -294,12 +338,24 @@ impl<B: EncoderOps> Tower<B> {
 
     /// Rows made of what layers have given, those that stand behind them or one between.
     fn join(&mut self, deep: Option<usize>) -> Result<Vec<f32>, KernelError> {
-        let rows = self.way.joined.rows();
         let mut given = vec![0.0; self.way.all.rows() * self.spec.layers.hidden];
         let is_residual = deep.is_some() || !self.spec.reads.normed;
         let from = if is_residual { &*self.network.residual() } else { self.network.hidden() };
         self.backend.read_rows(from, 0, &mut given)?;
-        let mut patches = self.way.layout.of_patches(&self.spec, given);
+        let patches = self.way.layout.of_patches(&self.spec, given);
+        let batch = std::mem::take(&mut self.way.joined);
+        let joined = self.join_patches(deep, patches, &batch);
+        self.way.joined = batch;
+        joined
+    }
+
+    /// Rows made of patches of whole squares, a step over which the batch is.
+    pub(super) fn join_patches(
+        &mut self,
+        deep: Option<usize>,
+        mut patches: Vec<f32>,
+        batch: &Batch,
+    ) -> Result<Vec<f32>, KernelError> {
         if self.spec.reads.mean {
             patches = means(&patches, self.spec.square_patches(), self.spec.layers.hidden);
         }
@@ -310,7 +366,7 @@ impl<B: EncoderOps> Tower<B> {
         let joiner = joiner.expect("a tower without one joins nothing");
         let Buffers { squares, normed, merged, inner, given, .. } = &mut self.buffers;
         let backend = &mut self.backend;
-        backend.begin(&self.way.joined)?;
+        backend.begin(batch)?;
         // The patches of a square stand one after the other.
         let written = backend.write_rows(squares, 0, &patches);
         let mut x = &*squares;
@@ -329,7 +385,7 @@ impl<B: EncoderOps> Tower<B> {
         }
         backend.matmul(&joiner.down, joiner.down_bias.as_ref(), x, given);
         backend.end().and(written)?;
-        let mut given = vec![0.0; rows * self.spec.text_hidden];
+        let mut given = vec![0.0; batch.rows() * self.spec.text_hidden];
         backend.read_rows(&self.buffers.given, 0, &mut given)?;
         Ok(given)
     }
@@ -337,7 +393,8 @@ impl<B: EncoderOps> Tower<B> {
     /// What the frame has become, behind its last layer.
     fn given(&mut self) -> Result<Vec<f32>, KernelError> {
         if self.joiner.is_some() {
-            return self.rows();
+            let joined = self.join(None)?;
+            return Ok(self.rows(joined));
         }
         let hidden = self.spec.layers.hidden;
         let mut rows = vec![0.0; self.way.all.rows() * hidden];
@@ -351,8 +408,8 @@ impl<B: EncoderOps> Tower<B> {
 
     /// The rows of the frame that are wanted in their own order, each with what stands between the layers behind it, and the ends
     /// of their lines.
-    fn rows(&mut self) -> Result<Vec<f32>, KernelError> {
-        let mut parts = vec![self.join(None)?];
+    pub(super) fn rows(&mut self, joined: Vec<f32>) -> Vec<f32> {
+        let mut parts = vec![joined];
         parts.append(&mut self.way.between);
         let (width, hidden) = (self.spec.row_width(), self.spec.text_hidden);
         let Way { layout, whole, grid: [lines, columns], ends, .. } = &self.way;
@@ -386,8 +443,13 @@ impl<B: EncoderOps> Tower<B> {
                 rows[end..][..hidden].copy_from_slice(&self.line_end);
             }
         }
-        Ok(rows)
+        rows
     }
+}
+
+/// Of so many rows of the text model, those that are made at once.
+fn squares_at_once(spec: &TowerSpec, rows: usize, cuts: bool) -> usize {
+    if cuts { rows.min((PIECE_ROWS / spec.square_patches()).max(1)) } else { rows }
 }
 
 /// Rows of the text model of so many patches, at least one; a tower of vectors has that one.
@@ -434,6 +496,10 @@ pub(super) fn norm_all(rows: &mut [f32], factors: &[f32], eps: f32) {
 }
 
 impl<B: EncoderOps> Towers for Tower<B> {
+    fn spent(&self) -> Option<usize> {
+        self.pieces.as_ref().map(Pieces::spent)
+    }
+
     fn layers(&self) -> usize {
         self.network.layers.len()
     }
@@ -465,6 +531,11 @@ impl<B: EncoderOps> Towers for Tower<B> {
             ends: span.ends,
             layout,
         };
+        let learned = self.pieces.as_ref().and_then(|_| self.learned_of_places());
+        if let Some(pieces) = &mut self.pieces {
+            pieces.begin(patches, learned);
+            return Ok(());
+        }
         self.backend.begin(&self.way.all)?;
         let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
         let written = written.and(self.place());
@@ -473,11 +544,14 @@ impl<B: EncoderOps> Towers for Tower<B> {
         self.backend.end().and(written)
     }
 
-    fn advance(&mut self, layers: usize) -> Result<Option<Vec<f32>>, KernelError> {
+    fn advance(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError> {
         if self.mosaic.is_some() {
-            return self.advance_mosaic(layers);
+            return self.advance_mosaic(piece.layers());
         }
-        let end = self.layers().min(self.way.done + layers);
+        if self.pieces.is_some() {
+            return self.advance_pieces(piece);
+        }
+        let end = self.layers().min(self.way.done + piece.layers());
         for index in self.way.done..end {
             let sees_window = |windows: &super::spec::Windows| !windows.whole.contains(&index);
             let batch = match self.spec.windows.as_ref().is_some_and(sees_window) {

@@ -1,5 +1,7 @@
 //! The encoders' ops on the processor's cores.
 
+use std::ops::Range;
+
 use super::{CpuBackend, CpuBuffer, CpuVector, qkv_job};
 use crate::cpu::norm::LayerNorm;
 use crate::cpu::rope;
@@ -56,5 +58,32 @@ impl EncoderOps for CpuBackend {
             &qkv.data,
             &mut out.data,
         );
+    }
+
+    fn attends_in_parts(&self) -> bool {
+        true
+    }
+
+    fn attend_part(
+        &mut self,
+        qkv: &CpuBuffer,
+        (rows, queries): (Range<usize>, Range<usize>),
+        params: &SelfAttentionParams<'_, CpuVector>,
+        out: &mut CpuBuffer,
+    ) {
+        let step = self.step();
+        qkv.check(rows.end, params.heads.qkv_width(), "qkv");
+        out.check(queries.len(), params.heads.q_width(), "out");
+        assert_eq!(queries.len(), step.batch.rows(), "a row of the batch for each query");
+        let job = SelfAttentionJob {
+            shape: params.heads,
+            scale: params.scale,
+            reach: params.reach,
+            padding: params.padding,
+            bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
+        };
+        let scratch = &mut step.scratch.self_attention;
+        let qkv = &qkv.data[rows.start * qkv.cols..rows.end * qkv.cols];
+        self_attention::some_queries(step.tier, step.turn, scratch, queries, &job, qkv, &mut out.data);
     }
 }

@@ -1,5 +1,7 @@
 //! The faults of the ops for rows of whole sequences.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::super::super::rig::whole_batch;
@@ -376,6 +378,26 @@ impl EncoderOps for Faulty {
         out: &mut ReferenceBuffer,
     ) {
         self.attend_within(qkv, params, out);
+    }
+
+    fn attends_in_parts(&self) -> bool {
+        true
+    }
+
+    fn attend_part(
+        &mut self,
+        qkv: &ReferenceBuffer,
+        (rows, queries): (Range<usize>, Range<usize>),
+        params: &SelfAttentionParams<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        let rows = match self.fault {
+            Fault::LastKeyMissed if queries.end < rows.len() => rows.start..rows.end - 1,
+            Fault::NeighboursSeen if rows.start > 5 => rows.start - 1..rows.end,
+            _ => rows,
+        };
+        let batch = self.batch.clone();
+        self.with_batch(&batch, |inner| inner.attend_part(qkv, (rows, queries), params, out));
     }
 }
 
