@@ -151,17 +151,15 @@ fn operation(route: &Route) -> Value {
             json!({"schema": {"type": "string", "description": "Of response_format text, srt and vtt."}});
     }
     if let Some(event) = route.event {
-        let (stream, how) = match route.tag {
-            "Ollama" => ("application/x-ndjson", format!("Lines, a {event} each.")),
-            _ => (
-                "text/event-stream",
-                format!("With stream: events whose data is a {event} each, then [DONE] where OpenAI has it."),
+        let item = json!({"$ref": format!("#/components/schemas/{event}")});
+        let (stream, schema) = match route.tag {
+            "Ollama" => (
+                "application/x-ndjson",
+                json!({"type": "string", "description": format!("Lines, a {event} each.")}),
             ),
+            _ => ("text/event-stream", each_event(event, &item)),
         };
-        content[stream] = json!({
-            "schema": {"type": "string", "description": how},
-            "x-event": {"$ref": format!("#/components/schemas/{event}")},
-        });
+        content[stream] = json!({"schema": schema, "x-event": item});
     }
     let mut responses = json!({"200": {"description": "The answer.", "content": content}});
     for (status, about) in REFUSALS.iter().filter(|(status, _)| route.refuses(status)) {
@@ -208,6 +206,17 @@ fn operation(route: &Route) -> Value {
         operation["parameters"] = json!(parameters);
     }
     operation
+}
+
+/// What each event of a stream is, as whoever checks streams reads it of a document of this version.
+fn each_event(name: &str, item: &Value) -> Value {
+    let data = json!({"type": "string", "contentMediaType": "application/json", "contentSchema": item});
+    json!({
+        "type": "object",
+        "description": format!("With stream: events whose data is a {name} each, then [DONE] where OpenAI has it."),
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": {"anyOf": [{"const": "[DONE]"}, data]}},
+    })
 }
 
 impl Route {
