@@ -1,6 +1,7 @@
-//! The engine of Whisper models: sounds in, transcripts out, a step at a time. A step takes a window a few layers further
-//! through the encoder, if one is at hand, and all windows that were heard a token further through the decoder, whosever
-//! they are. Which sound's window is next goes round among clients, so that a short one waits for no long one's end.
+//! The engine of Whisper models: sounds in, transcripts out, a step at a time. A step takes a window a piece further through the
+//! encoder, if one is at hand, or all windows that were heard a token further through the decoder, whosever they are: as many at
+//! once as there are, because a token of eight windows takes little longer than one of one. Which sound's window is next goes round
+//! among clients, so that a short one waits for no long one's end.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ use crate::engine::{EngineMemory, EngineStats, StepReport};
 use crate::error::{LoadError, StepError};
 use crate::job::{ClientId, Event, EventKind, JobId};
 
-/// Multiplications of a part of a window, in billions: some 50 ms of two cores.
-const PART_WORK: usize = 4;
+/// Products of a piece of a window's way, in millions: some 15 ms of two cores, which another model's token may wait for.
+const PIECE_MILLIONS: usize = if cfg!(test) { 1 } else { 1_000 };
 /// Heads that words are found by where a model's files name none.
 const HEADS_DEFAULT: usize = 10;
 
@@ -58,7 +59,6 @@ pub struct WhisperEngine<B: EncoderOps> {
     vocabulary: std::sync::Arc<Vocabulary>,
     bank: MelBank,
     heads: Vec<(usize, usize)>,
-    layers_at_once: usize,
     sounds: BTreeMap<JobId, Waiting>,
     free: Vec<usize>,
     at_hand: Option<JobId>, // whose window is in the encoder
@@ -97,15 +97,11 @@ impl<B: EncoderOps> WhisperEngine<B> {
         (weight_type, config): (WeightType, WhisperConfig),
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, LoadError> {
-        let spec = &files.spec;
-        let layer = 4 * spec.hidden * spec.hidden + 2 * spec.hidden * spec.encoder.ffn;
-        let work = spec.rows * (layer + 2 * spec.rows * spec.hidden);
         Ok(WhisperEngine {
             model: Whisper::load(backend, files, weight_type, config.windows, progress)?,
             vocabulary,
-            bank: MelBank::new(spec.mels),
+            bank: MelBank::new(files.spec.mels),
             heads: heads_of(files),
-            layers_at_once: (PART_WORK * 1_000_000_000 / work.max(1)).max(1),
             sounds: BTreeMap::new(),
             free: (0..config.windows).rev().collect(),
             at_hand: None,
@@ -181,7 +177,10 @@ impl<B: EncoderOps> WhisperEngine<B> {
     /// The backend's.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
         let listened = self.listen(events)?;
-        let (prefill, decode, sequences) = self.write(events)?;
+        let (prefill, decode, sequences) = match listened && self.gathers() {
+            true => (0, 0, 0),
+            false => self.write(events)?,
+        };
         self.finish(events);
         self.steps += 1;
         Ok(StepReport {
@@ -200,19 +199,23 @@ impl<B: EncoderOps> WhisperEngine<B> {
         ready.min_by_key(|(id, sound)| (sound.priority, sound.turns, **id)).map(|(id, _)| *id)
     }
 
-    /// Takes the window at hand further, or begins with the next one.
+    /// Whether what was heard waits for another window, so that their texts are drawn together: one is at hand, or there is one and
+    /// room for it. There is room for few, so none waits for long; and none for one of lower priority.
+    fn gathers(&self) -> bool {
+        let coming = self.at_hand.or_else(|| self.free.last().and_then(|_| self.next()));
+        let Some(coming) = coming.and_then(|job| self.sounds.get(&job)) else { return false };
+        let heard = self.sounds.values().filter(|sound| sound.hearing.slot().is_some());
+        heard.map(|sound| sound.priority).min().is_none_or(|first| coming.priority <= first)
+    }
+
+    /// Takes the window at hand further, or the next one.
     fn listen(&mut self, events: &mut Vec<Event>) -> Result<bool, KernelError> {
-        let Some(job) = self.at_hand else {
-            return self.begin();
-        };
-        if !self.model.listen(self.layers_at_once)? {
-            return Ok(true);
-        }
+        let Some(job) = self.at_hand.or_else(|| self.begin()) else { return Ok(false) };
+        let Some(followed) = self.model.listen(PIECE_MILLIONS)? else { return Ok(true) };
         self.at_hand = None;
         let Some(sound) = self.sounds.get_mut(&job) else { return Ok(true) };
         let hearing = &mut sound.hearing;
-        let heads: &[(usize, usize)] = if hearing.asked.words { &self.heads } else { &[] };
-        hearing.followed = self.model.remember(heads)?;
+        hearing.followed = followed;
         let Phase::Heard { slot } = hearing.phase else { return Ok(true) };
         if self.vocabulary.multilingual && hearing.language.is_none() {
             hearing.phase = Phase::Language { slot };
@@ -225,22 +228,24 @@ impl<B: EncoderOps> WhisperEngine<B> {
         Ok(true)
     }
 
-    fn begin(&mut self) -> Result<bool, KernelError> {
+    /// Begins with the next window, where there is one and room for it.
+    fn begin(&mut self) -> Option<JobId> {
         let (mels, frames) = (self.model.spec.mels, self.model.spec.frames());
-        let (Some(&slot), Some(job)) = (self.free.last(), self.next()) else { return Ok(false) };
-        let Some(sound) = self.sounds.get_mut(&job) else { return Ok(false) };
-        let Some(window) = sound.hearing.begin_window(mels, frames) else { return Ok(false) };
+        let (&slot, job) = (self.free.last()?, self.next()?);
+        let sound = self.sounds.get_mut(&job)?;
+        let window = sound.hearing.begin_window(mels, frames)?;
         self.free.pop();
         sound.hearing.phase = Phase::Heard { slot };
+        let heads: &[(usize, usize)] = if sound.hearing.asked.words { &self.heads } else { &[] };
         let (client, turns) = (sound.client, sound.turns + 1);
+        self.model.hear(slot, window, heads);
         for (&id, other) in &mut self.sounds {
             if id == job || client.is_some() && other.client == client {
                 other.turns = turns;
             }
         }
-        self.model.hear(slot, &window)?;
         self.at_hand = Some(job);
-        Ok(true)
+        Some(job)
     }
 
     /// Ends the sounds of which nothing is left to be heard.

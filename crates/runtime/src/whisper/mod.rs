@@ -7,6 +7,7 @@ mod files;
 mod ggml;
 mod hearing;
 mod language;
+mod listening;
 pub(crate) mod mel;
 mod network;
 mod packing;

@@ -1,15 +1,15 @@
-//! A Whisper model's weights on a backend, and its two ways: a window of frames through the encoder, a few layers at a time,
-//! into the memory of a slot; and tokens of many slots through the decoder at once.
+//! A Whisper model's weights on a backend, and one of its two ways: tokens of many slots through the decoder at once. A window's way
+//! through the encoder into the memory of a slot is in [`super::listening`].
 //!
 //! Absent: which tokens, who asks, what comes of logits.
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, EncoderOps, HeadShape, KernelError,
-    KvLayout, KvSpec, LayerNormParams, PositionBias, QkvParams, RowIds, RowOp, RowSource,
-    SelfAttentionParams,
+    KvLayout, KvSpec, LayerNormParams, QkvParams, RowIds, RowSource, StepLimits,
 };
 
 use super::files::WhisperFiles;
+use super::listening::{Listening, rows_at_once};
 use super::packing::{Loader, matrices, shapes_of, vector_lengths};
 use super::spec::{Stack, WhisperSpec};
 use crate::encoder::WeightType;
@@ -67,42 +67,48 @@ pub(super) struct Cross<B: EncoderOps> {
 
 /// The model on a backend.
 pub(crate) struct Whisper<B: EncoderOps> {
-    backend: B,
+    pub(super) backend: B,
     pub(crate) spec: WhisperSpec,
-    windows: usize,
-    first: Linear<B>,   // (hidden, 3 * mels)
-    second: Linear<B>,  // (hidden, 3 * hidden)
-    moments: B::Matrix, // (rows, hidden)
-    encoder: Vec<Layer<B>>,
-    encoder_norm: Norm<B>,
+    pub(super) windows: usize,
+    pub(super) first: Linear<B>,   // (hidden, 3 * mels)
+    pub(super) second: Linear<B>,  // (hidden, 3 * hidden)
+    pub(super) moments: B::Matrix, // (rows, hidden)
+    pub(super) encoder: Vec<Layer<B>>,
+    pub(super) encoder_norm: Norm<B>,
     embedding: B::Matrix, // (vocab, hidden)
     positions: B::Matrix, // (tokens, hidden)
-    decoder: Vec<Layer<B>>,
+    pub(super) decoder: Vec<Layer<B>>,
     decoder_norm: Norm<B>,
-    memories: B::Kv,
+    pub(super) memories: B::Kv,
     cache: B::Kv,
-    narrow: B::Buffer, // (rows, 3 * mels)
-    wide: B::Buffer,   // (rows, 3 * hidden)
-    pair: B::Buffer,   // (rows, 2 * hidden)
-    branch: B::Buffer, // (rows, hidden)
-    // Of the window at hand, from step to step.
-    residual: B::Buffer, // (rows, hidden)
-    normed: B::Buffer,   // (rows, hidden)
-    inner: B::Buffer,    // (rows, ffn)
+    // Of a step: of an encoder's piece, and some of the decoder's.
+    pub(super) narrow: B::Buffer,   // (rows, 3 * mels)
+    pub(super) wide: B::Buffer,     // (rows, 3 * hidden)
+    pub(super) pair: B::Buffer,     // (rows, 2 * hidden)
+    pub(super) branch: B::Buffer,   // (rows, hidden)
+    pub(super) residual: B::Buffer, // (rows, hidden)
+    pub(super) normed: B::Buffer,   // (rows, hidden)
+    pub(super) inner: B::Buffer,    // (rows, ffn)
+    // Of the window at hand, from piece to piece.
+    pub(super) kept: B::Buffer, // (rows of a window, 3 * hidden)
     // Of the decoder.
     written_residual: B::Buffer, // (rows written, hidden)
     written: B::Buffer,          // (rows written, hidden)
     written_inner: B::Buffer,    // (rows written, ffn)
-    heard: Vec<f32>,             // (frames, hidden): what the first convolution gives
-    unfolded: Vec<f32>,          // (rows, 3 * hidden)
-    batch: Batch,
-    /// Layers of the window at hand that are done, and its slot.
-    under_way: Option<(usize, usize)>,
+    pub(super) batch: Batch,
+    pub(super) under_way: Option<Listening>,
+    #[cfg(test)]
+    pub(super) encoded: Vec<f32>,
+}
+
+/// The largest step.
+fn limits<B: EncoderOps>(backend: &B, spec: &WhisperSpec, windows: usize) -> StepLimits {
+    spec.step_limits(rows_at_once(backend, spec), windows)
 }
 
 /// Buffers of so many rows and columns each.
-fn buffer_shapes(spec: &WhisperSpec, windows: usize) -> [(BufferRole, usize, usize); 10] {
-    let (hidden, rows) = (spec.hidden, spec.step_limits(windows).rows);
+fn buffer_shapes(spec: &WhisperSpec, rows: usize, windows: usize) -> [(BufferRole, usize, usize); 11] {
+    let hidden = spec.hidden;
     let written = spec.rows_written(windows);
     [
         (BufferRole::Operand, rows, spec.first_width()),
@@ -112,6 +118,7 @@ fn buffer_shapes(spec: &WhisperSpec, windows: usize) -> [(BufferRole, usize, usi
         (BufferRole::Residual, rows, hidden),
         (BufferRole::Operand, rows, hidden),
         (BufferRole::Operand, rows, spec.encoder.ffn),
+        (BufferRole::Operand, spec.rows, 3 * hidden),
         (BufferRole::Residual, written, hidden),
         (BufferRole::Operand, written, hidden),
         (BufferRole::Operand, written, spec.decoder.ffn),
@@ -147,13 +154,15 @@ impl<B: EncoderOps> Whisper<B> {
             .sum();
         let vectors: usize =
             vector_lengths(spec).into_iter().map(|length| backend.vector_bytes(length)).sum();
-        let limits = spec.step_limits(windows);
-        let buffers: usize = buffer_shapes(spec, windows)
+        let limits = limits(backend, spec, windows);
+        let buffers: usize = buffer_shapes(spec, limits.rows, windows)
             .into_iter()
             .map(|(role, rows, cols)| backend.buffer_bytes(role, rows, cols))
             .sum();
-        let unfolded = spec.rows * 3 * spec.hidden.max(spec.mels);
-        let host = (spec.frames() * spec.hidden + unfolded) * size_of::<f32>();
+        // What waits between pieces, and what a convolution reads.
+        let waits = spec.frames() * (spec.mels + spec.hidden) + spec.rows * spec.hidden;
+        let unfolded = limits.rows * 3 * spec.hidden.max(spec.mels);
+        let host = (waits + unfolded) * size_of::<f32>();
         EngineMemory {
             weights_bytes: (weights + vectors) as u64,
             kv_bytes: (backend.kv_bytes(&cache(spec, windows, spec.rows))
@@ -174,7 +183,7 @@ impl<B: EncoderOps> Whisper<B> {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
-        let limits = spec.step_limits(windows);
+        let limits = limits(&backend, &spec, windows);
         backend.reserve(&limits)?;
         let total = matrices(&spec).len() as f32;
         let mut done = 0.0;
@@ -199,7 +208,7 @@ impl<B: EncoderOps> Whisper<B> {
         let decoder = side(&mut loader, "decoder", spec.decoder)?;
         let (encoder_norm, decoder_norm) =
             (loader.norm("encoder.layer_norm")?, loader.norm("decoder.layer_norm")?);
-        let mut buffers = buffer_shapes(&spec, windows)
+        let mut buffers = buffer_shapes(&spec, limits.rows, windows)
             .into_iter()
             .map(|(role, rows, cols)| backend.buffer(role, rows, cols))
             .collect::<Result<Vec<_>, _>>()?
@@ -215,13 +224,14 @@ impl<B: EncoderOps> Whisper<B> {
             residual: next(),
             normed: next(),
             inner: next(),
+            kept: next(),
             written_residual: next(),
             written: next(),
             written_inner: next(),
-            heard: vec![0.0; spec.frames() * spec.hidden],
-            unfolded: vec![0.0; spec.rows * 3 * spec.hidden.max(spec.mels)],
             batch: Batch::default(),
             under_way: None,
+            #[cfg(test)]
+            encoded: Vec::new(),
             windows,
             first,
             second,
@@ -243,144 +253,14 @@ impl<B: EncoderOps> Whisper<B> {
     }
 
     /// Block ids of a slot in a cache of so many tokens a slot.
-    fn block(slot: usize, tokens: usize, index: usize) -> u32 {
+    pub(super) fn block(slot: usize, tokens: usize, index: usize) -> u32 {
         (slot * tokens.div_ceil(BLOCK_TOKENS) + index) as u32
     }
 
-    /// The batch of a whole window, whose rows' keys and values go to its slot's memory.
-    fn window_batch(&mut self, slot: usize) {
-        let rows = self.spec.rows;
-        self.batch.clear();
-        self.batch.sources.resize(rows, RowSource::Embedding);
-        self.batch.push_sequence(rows, rows, |_, index| Self::block(slot, rows, index));
-    }
-
-    /// Begins with a window: frames as [`super::mel::normalize`] leaves them, `(frames, mels)`, into a slot.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(crate) fn hear(&mut self, slot: usize, frames: &[f32]) -> Result<(), KernelError> {
-        assert!(slot < self.windows, "slot {slot} of {}", self.windows);
-        let WhisperSpec { mels, hidden, rows, .. } = self.spec;
-        assert_eq!(frames.len(), 2 * rows * mels, "the frames of a window");
-        self.window_batch(slot);
-        // The first convolution has twice as many rows as a step: two steps.
-        for half in 0..2 {
-            let width = 3 * mels;
-            for row in 0..rows {
-                let out = &mut self.unfolded[row * width..][..width];
-                unfold(frames, mels, (half * rows + row) as isize - 1, out);
-            }
-            self.backend.begin(&self.batch)?;
-            let written = self.backend.write_rows(&mut self.narrow, 0, &self.unfolded[..rows * width]);
-            let Linear { weight, bias } = &self.first;
-            let gelu = Activation::GeluErf;
-            self.backend.matmul_activated(weight, Some(bias), gelu, &self.narrow, &mut self.normed);
-            self.backend.end().and(written)?;
-            let heard = &mut self.heard[half * rows * hidden..][..rows * hidden];
-            self.backend.read_rows(&self.normed, 0, heard)?;
-        }
-        let width = 3 * hidden;
-        for row in 0..rows {
-            let out = &mut self.unfolded[row * width..][..width];
-            unfold(&self.heard, hidden, 2 * row as isize - 1, out);
-        }
-        self.backend.begin(&self.batch)?;
-        let written = self.backend.write_rows(&mut self.wide, 0, &self.unfolded[..rows * width]);
-        let Linear { weight, bias } = &self.second;
-        self.backend.matmul_activated(
-            weight,
-            Some(bias),
-            Activation::GeluErf,
-            &self.wide,
-            &mut self.residual,
-        );
-        self.backend.add_embedding(&self.moments, RowIds::Positions { offset: 0 }, &mut self.residual);
-        layer_norm(&mut self.backend, &self.encoder[0].norm, &self.residual, &mut self.normed);
-        self.backend.end().and(written)?;
-        self.under_way = Some((0, slot));
-        Ok(())
-    }
-
-    /// Goes so many layers further with the window at hand. True where that was its end, and the slot remembers it.
-    ///
-    /// # Errors
-    /// The device's.
-    ///
-    /// # Panics
-    /// Where no window is at hand.
-    pub(crate) fn listen(&mut self, layers: usize) -> Result<bool, KernelError> {
-        let (done, slot) = self.under_way.expect("a window was begun");
-        self.window_batch(slot);
-        let end = self.encoder.len().min(done + layers);
-        let heads = self.spec.heads(self.spec.encoder);
-        self.backend.begin(&self.batch)?;
-        for index in done..end {
-            let layer = &self.encoder[index];
-            self.backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.normed, &mut self.wide);
-            let params = SelfAttentionParams {
-                heads,
-                scale: (heads.head_dim as f32).sqrt().recip(),
-                reach: None,
-                padding: 0,
-                bias: PositionBias::None,
-            };
-            self.backend.self_attention(&self.wide, &params, &mut self.branch);
-            self.backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.normed);
-            let next = self.encoder.get(index + 1).map_or(&self.encoder_norm, |next| &next.norm);
-            let buffers = (&mut self.residual, &mut self.normed, &mut self.branch, &mut self.inner);
-            mlp(&mut self.backend, layer, next, buffers);
-        }
-        self.backend.end()?;
-        self.under_way = Some((end, slot));
-        Ok(end == self.encoder.len())
-    }
-
-    /// The rows of the window at hand, once it was heard to its end: `(rows, hidden)`.
+    /// The rows of the window that was heard last: `(rows, hidden)`.
     #[cfg(test)]
     pub(crate) fn encoded(&self) -> Vec<f32> {
-        let mut rows = vec![0.0; self.spec.rows * self.spec.hidden];
-        self.backend.read_rows(&self.normed, 0, &mut rows).unwrap();
-        rows
-    }
-
-    /// Puts the window at hand, heard to its end, into its slot's memory. Gives the keys of `heads` (layer and head), which words
-    /// are found by.
-    ///
-    /// # Errors
-    /// The device's.
-    pub(crate) fn remember(&mut self, heads: &[(usize, usize)]) -> Result<Followed, KernelError> {
-        let (done, slot) = self.under_way.take().expect("a window was begun");
-        assert_eq!(done, self.encoder.len(), "a window that was heard to its end");
-        self.window_batch(slot);
-        let (rows, hidden) = (self.spec.rows, self.spec.hidden);
-        let shape = self.spec.heads(self.spec.decoder);
-        let mut keys = vec![0.0; heads.len() * rows * shape.head_dim];
-        let mut pairs = Vec::new();
-        let mut read = Ok(());
-        self.backend.begin(&self.batch)?;
-        for (index, layer) in self.decoder.iter().enumerate() {
-            let Some(cross) = &layer.cross else { continue };
-            let Linear { weight, bias } = &cross.memory;
-            self.backend.matmul(weight, Some(bias), &self.normed, &mut self.pair);
-            self.backend.row_op(&RowOp::Put { x: &self.pair, first: hidden }, &mut self.wide);
-            self.backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.memories, index);
-            if heads.iter().any(|&(layer, _)| layer == index) {
-                pairs.resize(rows * 2 * hidden, 0.0);
-                read = read.and(self.backend.read_rows(&self.pair, 0, &mut pairs));
-                let wanted = heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
-                for (place, &(_, head)) in wanted {
-                    let keys = &mut keys[place * rows * shape.head_dim..][..rows * shape.head_dim];
-                    for (key, row) in
-                        keys.chunks_exact_mut(shape.head_dim).zip(pairs.chunks_exact(2 * hidden))
-                    {
-                        key.copy_from_slice(&row[head * shape.head_dim..][..shape.head_dim]);
-                    }
-                }
-            }
-        }
-        self.backend.end().and(read)?;
-        Ok(Followed { keys })
+        self.encoded.clone()
     }
 
     /// One step of the decoder: adds tokens of slots to their caches, and writes the logits that are wanted,
@@ -484,17 +364,26 @@ fn mlp<B: EncoderOps>(
     next: &Norm<B>,
     (residual, normed, branch, inner): (&mut B::Buffer, &mut B::Buffer, &mut B::Buffer, &mut B::Buffer),
 ) {
+    mlp_of(backend, layer, (residual, normed, branch, inner));
+    add_layer_norm(backend, next, residual, branch, normed);
+}
+
+/// Adds what attention has given in `normed`, and leaves in `branch` what the MLP makes of that.
+pub(super) fn mlp_of<B: EncoderOps>(
+    backend: &mut B,
+    layer: &Layer<B>,
+    (residual, normed, branch, inner): (&mut B::Buffer, &B::Buffer, &mut B::Buffer, &mut B::Buffer),
+) {
     add_layer_norm(backend, &layer.last_norm, residual, normed, branch);
     backend.matmul_activated(&layer.up.weight, Some(&layer.up.bias), Activation::GeluErf, branch, inner);
     backend.matmul(&layer.down.weight, Some(&layer.down.bias), inner, branch);
-    add_layer_norm(backend, next, residual, branch, normed);
 }
 
 fn params<B: EncoderOps>(norm: &Norm<B>) -> LayerNormParams<'_, B::Vector> {
     LayerNormParams { weight: &norm.weight, bias: Some(&norm.bias), eps: EPS }
 }
 
-fn layer_norm<B: EncoderOps>(backend: &mut B, norm: &Norm<B>, x: &B::Buffer, out: &mut B::Buffer) {
+pub(super) fn layer_norm<B: EncoderOps>(backend: &mut B, norm: &Norm<B>, x: &B::Buffer, out: &mut B::Buffer) {
     backend.layer_norm(x, &params(norm), out);
 }
 

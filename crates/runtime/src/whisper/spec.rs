@@ -141,12 +141,12 @@ impl WhisperSpec {
         self.tokens + windows
     }
 
-    /// The largest step of a model with so many windows under way.
-    pub(super) fn step_limits(&self, windows: usize) -> StepLimits {
+    /// The largest step of a model with so many windows under way, of which one has so many rows in the encoder at once.
+    pub(super) fn step_limits(&self, rows: usize, windows: usize) -> StepLimits {
         let (encoder, decoder) = (self.heads(self.encoder), self.heads(self.decoder));
         let width = [self.first_width(), 3 * self.hidden, self.encoder.ffn, self.decoder.ffn];
         StepLimits {
-            rows: self.rows.max(self.rows_written(windows)),
+            rows: rows.max(self.rows_written(windows)),
             sequences: windows,
             logit_rows: 2 * windows,
             context: self.rows.max(self.tokens),

@@ -140,12 +140,11 @@ fn check_numbers<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &
     let files = files(opened);
     let spec = files.spec.clone();
     let mut model = Whisper::load(backend, files, WeightType::Stored, 2, &mut |_| ()).unwrap();
-    model.hear(1, &window(&spec, &sound(golden.samples))).unwrap();
-    while !model.listen(1).unwrap() {}
+    model.hear(1, window(&spec, &sound(golden.samples)), &[]);
+    while model.listen(1).unwrap().is_none() {}
     let some: Vec<f32> = model.encoded().chunks_exact(spec.hidden).step_by(9).flatten().copied().collect();
     let worst = difference(&some, &golden.encoded);
     assert!(worst < 2e-3, "{case}, {what}: rows differ by {worst}");
-    model.remember(&[]).unwrap();
 
     // All tokens at once, and then one by one.
     let mut logits = Vec::new();
@@ -315,6 +314,44 @@ fn company_changes_nothing() {
 }
 
 #[test]
+fn texts_of_windows_that_wait_are_drawn_together() {
+    let samples = sound(16_000 * 3);
+    // How many of three sounds with these priorities a step writes that begins a text, and how many steps there were before.
+    let begins = |priorities: [i32; 3], windows: usize| -> Vec<(usize, usize)> {
+        let mut rig = Rig::new("small", windows);
+        for (id, priority) in priorities.into_iter().enumerate() {
+            let asked = rig.vocabulary.ask(&options()).unwrap();
+            let id = JobId(id as u64);
+            rig.engine.submit(TranscribeJob { id, asked, priority, client: None });
+            rig.engine.push(id, Some(&samples));
+            rig.engine.push(id, None);
+        }
+        let mut found = Vec::new();
+        for before in 0.. {
+            if !rig.engine.has_work() {
+                break;
+            }
+            let report = rig.engine.step(&mut Vec::new()).unwrap();
+            if report.prefill_tokens > 0 {
+                found.push((report.prefill_tokens / 3, before));
+            }
+        }
+        found
+    };
+    let together = begins([0; 3], 3);
+    assert_eq!(together[0].0, 3, "{together:?}");
+    assert!(together[0].1 > 20, "a window goes in pieces: {together:?}");
+    // Where there is room for two, the third one's comes when one of them is over.
+    let two = begins([0; 3], 2);
+    assert_eq!(two[0].0, 2, "{two:?}");
+    assert_eq!(two.iter().map(|begun| begun.0).sum::<usize>(), 3, "{two:?}");
+    // Who is not as urgent keeps nobody waiting.
+    let urgent = begins([0, 1, 1], 3);
+    assert_eq!(urgent[0].0, 1, "{urgent:?}");
+    assert!(urgent[0].1 < together[0].1 / 2, "{urgent:?}");
+}
+
+#[test]
 fn silence_and_nothing_end_at_once() {
     let mut rig = Rig::new("small", 1);
     rig.submit(1, &options());
@@ -333,7 +370,7 @@ fn a_sound_that_is_cancelled_gives_its_slot_back() {
         rig.submit(1, &options());
         rig.run(&[(1, &samples)]).remove(0)
     };
-    for steps in 0..6 {
+    for steps in (0..6).chain((6..200).step_by(29)) {
         rig.submit(2, &options());
         rig.engine.push(JobId(2), Some(&samples));
         for _ in 0..steps {

@@ -52,8 +52,8 @@ pub(super) fn numbers(tensor: &Tensor) -> Vec<f32> {
 pub(super) fn rows(opened: &Opened, golden: &Golden) -> Vec<f32> {
     let of = files(opened);
     let mut model = Whisper::load(cpu(Tier::Portable), of, WeightType::Stored, 1, &mut |_| ()).unwrap();
-    model.hear(0, &window(&of.spec, &sound(golden.samples))).unwrap();
-    while !model.listen(1).unwrap() {}
+    model.hear(0, window(&of.spec, &sound(golden.samples)), &[]);
+    while model.listen(1).unwrap().is_none() {}
     model.encoded().chunks_exact(of.spec.hidden).step_by(9).flatten().copied().collect()
 }
 

@@ -1,0 +1,278 @@
+//! A window's way through the encoder in pieces of some rows, so that others' steps go on between them: the convolutions, layers, and
+//! the keys and values that the decoder reads. What rows add up to waits on the host between pieces. Of a layer, queries, keys and values
+//! are made first, for some rows after the other, and then the rest. No row's bits depend on where the cuts are.
+
+use std::ops::Range;
+
+use hanzo_engine_kernels::{
+    Activation, EncoderOps, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds, RowOp, RowSource,
+    SelfAttentionParams,
+};
+
+use super::network::{Followed, Linear, Whisper, layer_norm, mlp_of, unfold};
+use super::spec::WhisperSpec;
+
+/// Rows of a piece at most.
+const PIECE_ROWS: usize = if cfg!(test) { QUERIES_PART } else { 10 * QUERIES_PART };
+/// A product in attention takes about as long as so many of a matrix.
+const ATTENTION_COST: usize = 2;
+/// Products in which a piece's size is told.
+const MILLION: f64 = 1e6;
+
+/// Rows that a step over a window has at most.
+pub(super) fn rows_at_once<B: EncoderOps>(backend: &B, spec: &WhisperSpec) -> usize {
+    if backend.attends_in_parts() { spec.rows.min(PIECE_ROWS) } else { spec.rows }
+}
+
+/// The window at hand.
+pub(super) struct Listening {
+    slot: usize,
+    at: At,
+    heads: Vec<(usize, usize)>, // layer and head, whose keys are kept
+    frames: Vec<f32>,           // (frames, mels)
+    heard: Vec<f32>,            // (frames, hidden): what the first convolution gives
+    sums: Vec<f32>,             // (rows, hidden): what layers add to
+    followed: Followed,
+}
+
+/// Where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Frames up to this are through the first convolution.
+    First(usize),
+    /// Rows up to this are through the second.
+    Second(usize),
+    /// Rows up to this have the layer's queries, keys and values.
+    Before(usize, usize),
+    /// Rows up to this are through the layer.
+    Behind(usize, usize),
+    /// Rows up to this are in the slot's memory.
+    Memory(usize),
+}
+
+impl<B: EncoderOps> Whisper<B> {
+    /// Begins with a window: frames as [`super::mel::normalize`] leaves them, `(frames, mels)`, into a slot. The keys of `heads`
+    /// (layer and head), which words are found by, are kept. One that was under way is forgotten.
+    pub(crate) fn hear(&mut self, slot: usize, frames: Vec<f32>, heads: &[(usize, usize)]) {
+        assert!(slot < self.windows, "slot {slot} of {}", self.windows);
+        let WhisperSpec { mels, hidden, rows, .. } = self.spec;
+        assert_eq!(frames.len(), 2 * rows * mels, "the frames of a window");
+        let head_dim = self.spec.heads(self.spec.decoder).head_dim;
+        self.under_way = Some(Listening {
+            slot,
+            at: At::First(0),
+            heads: heads.to_vec(),
+            frames,
+            heard: vec![0.0; 2 * rows * hidden],
+            sums: vec![0.0; rows * hidden],
+            followed: Followed { keys: vec![0.0; heads.len() * rows * head_dim] },
+        });
+    }
+
+    /// Takes the window at hand further, as far as about so many millions of products take it. What is kept of it where that was its
+    /// end, and its slot remembers it.
+    ///
+    /// # Errors
+    /// The device's.
+    ///
+    /// # Panics
+    /// Where no window is at hand.
+    pub(crate) fn listen(&mut self, millions: usize) -> Result<Option<Followed>, KernelError> {
+        let mut window = self.under_way.take().expect("a window was begun");
+        let mut left = millions as f64;
+        while left > 0.0 {
+            let (at, cost) = match window.at {
+                At::First(frame) => self.first_piece(&mut window, frame, left)?,
+                At::Second(row) => self.second_piece(&mut window, row, left)?,
+                At::Before(layer, row) => self.before_piece(&mut window, (layer, row), left)?,
+                At::Behind(layer, row) => self.behind_piece(&mut window, (layer, row), left)?,
+                At::Memory(row) => self.memory_piece(&mut window, row, left)?,
+            };
+            let Some(at) = at else {
+                #[cfg(test)]
+                {
+                    self.encoded = window.sums;
+                }
+                return Ok(Some(window.followed));
+            };
+            window.at = at;
+            left -= cost;
+        }
+        self.under_way = Some(window);
+        Ok(None)
+    }
+
+    /// The next rows of `all`, where one takes so many products, and what they take in millions. A step over them is begun.
+    fn rows_from(
+        &mut self,
+        slot: usize,
+        row: usize,
+        (cost, left): (usize, f64),
+    ) -> Result<(Range<usize>, f64), KernelError> {
+        let (all, cost) = (self.spec.rows, cost as f64 / MILLION);
+        let fitting = (left / cost.max(f64::MIN_POSITIVE)) as usize / QUERIES_PART * QUERIES_PART;
+        let most = match self.backend.attends_in_parts() {
+            true => fitting.clamp(QUERIES_PART, PIECE_ROWS),
+            false => all,
+        };
+        let rows = row..all.min(row + most);
+        self.batch.clear();
+        self.batch.sources.resize(rows.len(), RowSource::Embedding);
+        self.batch.push_sequence(rows.len(), rows.end, |_, index| Self::block(slot, all, index));
+        self.backend.begin(&self.batch)?;
+        let spent = cost * rows.len() as f64;
+        Ok((rows, spent))
+    }
+
+    /// As many frames as a step has rows.
+    fn first_piece(
+        &mut self,
+        window: &mut Listening,
+        frame: usize,
+        left: f64,
+    ) -> Result<(Option<At>, f64), KernelError> {
+        let WhisperSpec { mels, hidden, rows: all, .. } = self.spec;
+        let width = 3 * mels;
+        // A window has two frames for each row.
+        let (half, row) = (frame / all, frame % all);
+        let (rows, spent) = self.rows_from(window.slot, row, (width * hidden, left))?;
+        let mut unfolded = vec![0.0; rows.len() * width];
+        for (row, out) in unfolded.chunks_exact_mut(width).enumerate() {
+            unfold(&window.frames, mels, (frame + row) as isize - 1, out);
+        }
+        let written = self.backend.write_rows(&mut self.narrow, 0, &unfolded);
+        let Linear { weight, bias } = &self.first;
+        let gelu = Activation::GeluErf;
+        self.backend.matmul_activated(weight, Some(bias), gelu, &self.narrow, &mut self.normed);
+        self.backend.end().and(written)?;
+        let frames = half * all + rows.start..half * all + rows.end;
+        let heard = &mut window.heard[frames.start * hidden..frames.end * hidden];
+        self.backend.read_rows(&self.normed, 0, heard)?;
+        let at = if frames.end < 2 * all { At::First(frames.end) } else { At::Second(0) };
+        Ok((Some(at), spent))
+    }
+
+    fn second_piece(
+        &mut self,
+        window: &mut Listening,
+        row: usize,
+        left: f64,
+    ) -> Result<(Option<At>, f64), KernelError> {
+        let WhisperSpec { hidden, rows: all, .. } = self.spec;
+        let width = 3 * hidden;
+        let (rows, spent) = self.rows_from(window.slot, row, (width * hidden, left))?;
+        let mut unfolded = vec![0.0; rows.len() * width];
+        for (row, out) in rows.clone().zip(unfolded.chunks_exact_mut(width)) {
+            unfold(&window.heard, hidden, 2 * row as isize - 1, out);
+        }
+        let backend = &mut self.backend;
+        let written = backend.write_rows(&mut self.wide, 0, &unfolded);
+        let Linear { weight, bias } = &self.second;
+        let gelu = Activation::GeluErf;
+        backend.matmul_activated(weight, Some(bias), gelu, &self.wide, &mut self.residual);
+        backend.add_embedding(&self.moments, RowIds::Positions { offset: 0 }, &mut self.residual);
+        backend.end().and(written)?;
+        backend.read_rows(&self.residual, 0, &mut window.sums[rows.start * hidden..rows.end * hidden])?;
+        let at = if rows.end < all { At::Second(rows.end) } else { At::Before(0, 0) };
+        Ok((Some(at), spent))
+    }
+
+    /// Queries, keys and values of some rows.
+    fn before_piece(
+        &mut self,
+        window: &mut Listening,
+        (index, row): (usize, usize),
+        left: f64,
+    ) -> Result<(Option<At>, f64), KernelError> {
+        let WhisperSpec { hidden, rows: all, .. } = self.spec;
+        let (rows, spent) = self.rows_from(window.slot, row, (3 * hidden * hidden, left))?;
+        let (layer, backend) = (&self.encoder[index], &mut self.backend);
+        let sums = &window.sums[rows.start * hidden..rows.end * hidden];
+        let written = backend.write_rows(&mut self.residual, 0, sums);
+        layer_norm(backend, &layer.norm, &self.residual, &mut self.normed);
+        backend.matmul(&layer.qkv.weight, Some(&layer.qkv.bias), &self.normed, &mut self.wide);
+        backend.end().and(written)?;
+        let mut made = vec![0.0; rows.len() * 3 * hidden];
+        backend.read_rows(&self.wide, 0, &mut made)?;
+        backend.write_rows(&mut self.kept, rows.start, &made)?;
+        let at = if rows.end < all { At::Before(index, rows.end) } else { At::Behind(index, 0) };
+        Ok((Some(at), spent))
+    }
+
+    /// The rest of a layer, of some rows.
+    fn behind_piece(
+        &mut self,
+        window: &mut Listening,
+        (index, row): (usize, usize),
+        left: f64,
+    ) -> Result<(Option<At>, f64), KernelError> {
+        let WhisperSpec { hidden, rows: all, encoder, .. } = self.spec;
+        let attention = 2 * all * hidden * ATTENTION_COST;
+        let cost = attention + hidden * hidden + 2 * hidden * encoder.ffn;
+        let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
+        let heads = self.spec.heads(encoder);
+        let (layer, backend) = (&self.encoder[index], &mut self.backend);
+        let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];
+        let written = backend.write_rows(&mut self.residual, 0, sums);
+        let params = SelfAttentionParams {
+            heads,
+            scale: (heads.head_dim as f32).sqrt().recip(),
+            reach: None,
+            padding: 0,
+            bias: PositionBias::None,
+        };
+        match rows.len() == all {
+            true => backend.self_attention(&self.kept, &params, &mut self.branch),
+            false => backend.attend_part(&self.kept, (0..all, rows.clone()), &params, &mut self.branch),
+        }
+        backend.matmul(&layer.out.weight, Some(&layer.out.bias), &self.branch, &mut self.normed);
+        let buffers = (&mut self.residual, &self.normed, &mut self.branch, &mut self.inner);
+        mlp_of(backend, layer, buffers);
+        backend.row_op(&RowOp::Add { x: &self.branch, first: 0, factor: 1.0 }, &mut self.residual);
+        backend.end().and(written)?;
+        backend.read_rows(&self.residual, 0, sums)?;
+        let at = match index + 1 {
+            _ if rows.end < all => At::Behind(index, rows.end),
+            next if next < self.encoder.len() => At::Before(next, 0),
+            _ => At::Memory(0),
+        };
+        Ok((Some(at), spent))
+    }
+
+    /// Puts some rows, heard to the end, into the slot's memory.
+    fn memory_piece(
+        &mut self,
+        window: &mut Listening,
+        row: usize,
+        left: f64,
+    ) -> Result<(Option<At>, f64), KernelError> {
+        let WhisperSpec { hidden, rows: all, decoder, .. } = self.spec;
+        let cost = decoder.layers * 2 * hidden * hidden;
+        let (rows, spent) = self.rows_from(window.slot, row, (cost, left))?;
+        let (shape, backend) = (self.spec.heads(decoder), &mut self.backend);
+        let sums = &mut window.sums[rows.start * hidden..rows.end * hidden];
+        let mut done = backend.write_rows(&mut self.residual, 0, sums);
+        layer_norm(backend, &self.encoder_norm, &self.residual, &mut self.normed);
+        let mut pairs = Vec::new();
+        for (index, layer) in self.decoder.iter().enumerate() {
+            let Some(cross) = &layer.cross else { continue };
+            let Linear { weight, bias } = &cross.memory;
+            backend.matmul(weight, Some(bias), &self.normed, &mut self.pair);
+            backend.row_op(&RowOp::Put { x: &self.pair, first: hidden }, &mut self.wide);
+            backend.rope_to_cache(&mut self.wide, &QkvParams::plain(shape), &mut self.memories, index);
+            let wanted = window.heads.iter().enumerate().filter(|(_, (layer, _))| *layer == index);
+            for (place, &(_, head)) in wanted {
+                pairs.resize(rows.len() * 2 * hidden, 0.0);
+                done = done.and(backend.read_rows(&self.pair, 0, &mut pairs));
+                let keys = &mut window.followed.keys[(place * all + rows.start) * shape.head_dim..];
+                for (key, row) in keys.chunks_exact_mut(shape.head_dim).zip(pairs.chunks_exact(2 * hidden)) {
+                    key.copy_from_slice(&row[head * shape.head_dim..][..shape.head_dim]);
+                }
+            }
+        }
+        backend.end().and(done)?;
+        #[cfg(test)]
+        backend.read_rows(&self.normed, 0, sums)?;
+        Ok(((rows.end < all).then_some(At::Memory(rows.end)), spent))
+    }
+}
