@@ -16,7 +16,8 @@ so many tokens before all of them, the same for all.
     tok/s  tokens of all answers over the time of the run
 
 --long TOKENS sends, once half of the first answers have come, one prompt of that length beside them, and tells the 99th
-percentile of the gaps of the others while it is computed, over the median gap before. Only the standard library is needed.
+percentile of the gaps of the others while it is computed, over the median gap before. --sound FILE --ears MODEL has a sound written down
+instead, for as long as they stream: it is sent again when it is over. Only the standard library is needed.
 """
 
 import argparse
@@ -108,6 +109,39 @@ class Answer:
     def gaps(self):
         return [later - earlier for earlier, later in zip(self.events, self.events[1:])]
 
+    def ended(self):
+        return self.events[0]
+
+
+class Heard:
+    """A sound that is written down again and again until others have their answers."""
+
+    def __init__(self, server, file, ears):
+        self.server, self.ears, self.sound, self.times, self.sent = server, ears, open(file, "rb").read(), 0, None
+        self.enough, self.last = threading.Event(), None
+
+    def run(self):
+        mark = "ten-thousand-words"
+        fields = {"model": self.ears, "temperature": "0", "response_format": "verbose_json"}
+        form = "".join(f'--{mark}\r\ncontent-disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items())
+        form += f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        body = form.encode() + self.sound + f"\r\n--{mark}--\r\n".encode()
+        self.sent = time.monotonic()
+        while not self.enough.is_set():
+            connection = http.client.HTTPConnection(*self.server.address, timeout=600)
+            headers = {"content-type": f"multipart/form-data; boundary={mark}"}
+            connection.request("POST", self.server.path + "/v1/audio/transcriptions", body, headers)
+            answer = connection.getresponse()
+            told = answer.read()
+            connection.close()
+            if answer.status != 200:
+                raise Failed(f"{self.server.name}: {answer.status}: {told[:300]!r}")
+            self.times += 1
+        self.last = time.monotonic()
+
+    def ended(self):
+        return self.last
+
 
 def percentile(values, share):
     ordered = sorted(values)
@@ -128,6 +162,9 @@ def run(server, args, seed):
     def client(queue):
         try:
             for answer in queue:
+                if isinstance(answer, Heard):
+                    answer.run()
+                    continue
                 answer.run(seen.release)
                 # Tokens that came several to an event, as drafted ones do.
                 for _ in range(args.answer - len(answer.events)):
@@ -141,15 +178,22 @@ def run(server, args, seed):
     start = time.monotonic()
     for thread in threads:
         thread.start()
-    long = None
-    if args.long:
+    long = heard = None
+    if args.long or args.sound:
         for _ in range(args.clients * args.answer // 2):
             seen.acquire()
-        long = Answer(server, ids(args.long), 1)
-        if not failures:
+        if not failures and args.long:
+            long = Answer(server, ids(args.long), 1)
             long.run()
+        elif not failures:
+            long = heard = Heard(server, args.sound, args.ears)
+            hears = threading.Thread(target=client, args=([heard],), daemon=True)
+            hears.start()
     for thread in threads:
         thread.join()
+    if heard:
+        heard.enough.set()
+        hears.join()
     took = time.monotonic() - start
     if failures:
         raise failures[0]
@@ -168,11 +212,15 @@ def run(server, args, seed):
     if long:
         pairs = [(e, l) for a in answers for e, l in zip(a.events, a.events[1:])]
         before = [l - e for e, l in pairs if l < long.sent]
-        beside = [l - e for e, l in pairs if l > long.sent and e < long.events[0]]
+        beside = [l - e for e, l in pairs if l > long.sent and e < long.ended()]
         if not before or not beside:
             raise Failed(f"{server.name}: no stream ran beside the long prompt; ask for longer answers")
         figures["ITL p99 beside / p50 before"] = percentile(beside, 0.99) / statistics.median(before)
-        figures["TTFT of the long one ms"] = (long.events[0] - long.sent) * 1e3
+        if heard:
+            figures["ITL p50 beside / p50 before"] = statistics.median(beside) / statistics.median(before)
+            figures["s a sound"] = (heard.last - heard.sent) / heard.times
+        else:
+            figures["TTFT of the long one ms"] = (long.events[0] - long.sent) * 1e3
     return figures
 
 
@@ -192,10 +240,14 @@ def main():
         ("seed", 1, "of the prompts"),
     ]:
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{text} [{value}]")
+    parser.add_argument("--sound", metavar="FILE", help="that is written down while others stream")
+    parser.add_argument("--ears", metavar="MODEL", help="that writes it down")
     parser.add_argument("--json", action="store_true", help="every round as JSON instead of the table")
     args = parser.parse_args()
     if len(args.server) > 2:
         parser.error("one server, or two to be compared")
+    if bool(args.sound) != bool(args.ears) or args.sound and args.long:
+        parser.error("--sound and --ears go together, and without --long")
     rounds = {server.name: [] for server in args.server}
     try:
         for server in args.server:
