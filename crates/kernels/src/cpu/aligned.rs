@@ -6,16 +6,12 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use bytemuck::Zeroable;
-use memmap2::MmapMut;
 
+use super::slab::{self, HUGE_PAGE, Piece};
 use crate::KernelError;
 
 /// Bytes of a cache line and of the widest vector.
 pub(super) const ALIGN: usize = 64;
-
-/// What huge pages are multiples of, and the smallest array that is worth a mapping of its own. Weights are read in
-/// several streams, and outputs written a row apart: with small pages the processor spends its time on addresses.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// A zeroed array whose first element lies on a 64-byte boundary.
 pub(super) struct Aligned<T> {
@@ -29,9 +25,8 @@ enum Memory {
     /// Nowhere: it is empty.
     None,
     Heap(Layout),
-    /// Somewhere in it, from a huge page's boundary on.
     Mapped {
-        _owner: MmapMut,
+        _piece: Piece,
     },
 }
 
@@ -65,15 +60,15 @@ impl<T: Zeroable> Aligned<T> {
         if bytes == 0 {
             return Ok(Aligned { first: NonNull::dangling(), len, memory: Memory::None });
         }
+        // Weights are read in several streams, and outputs written a row apart: with small pages the processor spends its
+        // time on addresses.
         if bytes >= HUGE_PAGE {
-            let mut owner = MmapMut::map_anon(bytes.saturating_add(HUGE_PAGE)).map_err(|_| no_memory())?;
-            // Only a hint: a system without huge pages gives small ones.
-            #[cfg(target_os = "linux")]
-            let _ = owner.advise(memmap2::Advice::HugePage);
-            let at = owner.as_ptr().align_offset(HUGE_PAGE);
-            let first = owner[at..at + bytes].as_mut_ptr();
-            let first = NonNull::new(first.cast::<T>()).ok_or_else(no_memory)?;
-            return Ok(Aligned { first, len, memory: Memory::Mapped { _owner: owner } });
+            let piece = slab::take(bytes).ok_or_else(no_memory)?;
+            return Ok(Aligned {
+                first: piece.first().cast(),
+                len,
+                memory: Memory::Mapped { _piece: piece },
+            });
         }
         let layout = Layout::from_size_align(bytes, ALIGN).map_err(|_| no_memory())?;
         // SAFETY: the layout's size is not zero. All-zero bytes are a value of a `Zeroable` type.

@@ -31,6 +31,7 @@ mod rope;
 mod scratch;
 mod self_attention;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod slab;
 mod split;
 mod states;
 mod stored;
