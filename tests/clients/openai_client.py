@@ -1,7 +1,8 @@
 """The official openai package, unmodified, against `hanzo-engine serve` with the bundled demo model."""
-import sys
+import asyncio, sys
 
 import openai
+from pydantic import BaseModel
 
 from engine import Engine, check, run_checks
 
@@ -140,6 +141,27 @@ def bad_fields_name_themselves(client):
         assert error.code == "context_length_exceeded" and "maximum context length is 4096 tokens" in str(error), error
         assert "max_tokens" not in str(error), error
     assert chat(client, max_tokens=1_000_000).choices[0].finish_reason == "stop"
+
+
+@check
+def asynchronously_too(client):
+    class City(BaseModel):
+        city: str
+
+    async def all_at_once():
+        async with openai.AsyncOpenAI(base_url=client.base_url, api_key="none", max_retries=0, timeout=60) as api:
+            stream = await chat(api, stream=True)
+            parsing = api.chat.completions.parse(model=MODEL, messages=FRANCE, response_format=City, max_tokens=60, temperature=0, extra_body=NO_THINK)
+            whole, parsed, models, text, vectors = await asyncio.gather(
+                chat(api), parsing, api.models.list(), api.completions.create(model=MODEL, prompt="one", max_tokens=4),
+                api.embeddings.create(model=MODEL, input=["one", "two"]))
+            said = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
+            assert said == whole.choices[0].message.content == chat(client).choices[0].message.content, said
+            assert isinstance(parsed.choices[0].message.parsed, City), parsed
+            assert [model.id for model in models.data] == [MODEL] and text.usage.completion_tokens == 4
+            assert vectors.data[0].embedding == client.embeddings.create(model=MODEL, input="one").data[0].embedding
+
+    asyncio.run(all_at_once())
 
 
 if __name__ == "__main__":
