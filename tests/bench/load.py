@@ -17,18 +17,22 @@ so many tokens before all of them, the same for all.
 
 --long TOKENS sends, once half of the first answers have come, one prompt of that length beside them, and tells the 99th
 percentile of the gaps of the others while it is computed, over the median gap before. --sound FILE --ears MODEL has a sound written down
-instead, for as long as they stream: it is sent again when it is over. Only the standard library is needed.
+instead, for as long as they stream: it is sent again when it is over. --picture SIDE sends a picture of so many pixels a side. Only the standard library is needed.
 """
 
 import argparse
+import base64
 import http.client
 import json
 import random
+import socket
 import statistics
+import struct
 import sys
 import threading
 import time
 import urllib.parse
+import zlib
 
 
 class Failed(Exception):
@@ -113,6 +117,46 @@ class Answer:
         return self.events[0]
 
 
+class Seen:
+    """A picture of so many pixels a side, which nobody has seen before, in a chat whose answer is a token. Who has asked leaves when the others have
+    their answers, if the picture takes longer."""
+
+    def __init__(self, server, side, seed):
+        draw = random.Random(seed)
+        lines = [b"\0" + b"".join(draw.randbytes(3) * 16 for _ in range((side + 15) // 16))[: 3 * side] for _ in range((side + 15) // 16)]
+        pixels = b"".join(line * 16 for line in lines)[: (3 * side + 1) * side]
+        chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
+        url = "data:image/png;base64," + base64.b64encode(png).decode()
+        content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
+        self.server, self.sent, self.last = server, None, None
+        self.body = json.dumps({"model": server.model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0})
+        self.connection = http.client.HTTPConnection(*server.address, timeout=900)
+
+    def run(self):
+        self.sent = time.monotonic()
+        try:
+            self.connection.request("POST", self.server.path + "/v1/chat/completions", self.body, {"content-type": "application/json"})
+            answer = self.connection.getresponse()
+            told = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            if self.last is None:
+                raise Failed(f"{self.server.name}: {error}") from error
+            return
+        if answer.status != 200:
+            raise Failed(f"{self.server.name}: {answer.status}: {told[:300]!r}")
+        self.last = self.last or time.monotonic()
+
+    def leave(self):
+        self.last = self.last or time.monotonic()
+        if self.connection.sock:
+            self.connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def ended(self):
+        return self.last
+
+
 class Heard:
     """A sound that is written down again and again until others have their answers."""
 
@@ -162,7 +206,7 @@ def run(server, args, seed):
     def client(queue):
         try:
             for answer in queue:
-                if isinstance(answer, Heard):
+                if isinstance(answer, (Heard, Seen)):
                     answer.run()
                     continue
                 answer.run(seen.release)
@@ -178,13 +222,17 @@ def run(server, args, seed):
     start = time.monotonic()
     for thread in threads:
         thread.start()
-    long = heard = None
-    if args.long or args.sound:
+    long = heard = seeing = None
+    if args.long or args.sound or args.picture:
         for _ in range(args.clients * args.answer // 2):
             seen.acquire()
         if not failures and args.long:
             long = Answer(server, ids(args.long), 1)
             long.run()
+        elif not failures and args.picture:
+            long = seeing = Seen(server, args.picture, seed)
+            sees = threading.Thread(target=client, args=([seeing],), daemon=True)
+            sees.start()
         elif not failures:
             long = heard = Heard(server, args.sound, args.ears)
             hears = threading.Thread(target=client, args=([heard],), daemon=True)
@@ -194,6 +242,9 @@ def run(server, args, seed):
     if heard:
         heard.enough.set()
         hears.join()
+    if seeing:
+        seeing.leave()
+        sees.join()
     took = time.monotonic() - start
     if failures:
         raise failures[0]
@@ -219,6 +270,10 @@ def run(server, args, seed):
         if heard:
             figures["ITL p50 beside / p50 before"] = statistics.median(beside) / statistics.median(before)
             figures["s a sound"] = (heard.last - heard.sent) / heard.times
+        elif seeing:
+            figures["ITL p50 beside / p50 before"] = statistics.median(beside) / statistics.median(before)
+            figures["ITL most beside ms"] = max(beside) * 1e3
+            figures["s beside the picture"] = seeing.last - seeing.sent
         else:
             figures["TTFT of the long one ms"] = (long.events[0] - long.sent) * 1e3
     return figures
@@ -235,6 +290,7 @@ def main():
         ("prefix", 0, "tokens before each prompt, the same for all"),
         ("answer", 64, "tokens of an answer"),
         ("long", 0, "tokens of a prompt that comes while others stream"),
+        ("picture", 0, "pixels a side of a picture that comes while others stream"),
         ("vocab", 30_000, "token ids are drawn below this"),
         ("rounds", 3, "that count"),
         ("seed", 1, "of the prompts"),
@@ -246,8 +302,8 @@ def main():
     args = parser.parse_args()
     if len(args.server) > 2:
         parser.error("one server, or two to be compared")
-    if bool(args.sound) != bool(args.ears) or args.sound and args.long:
-        parser.error("--sound and --ears go together, and without --long")
+    if bool(args.sound) != bool(args.ears) or sum(map(bool, (args.sound, args.long, args.picture))) > 1:
+        parser.error("--sound and --ears go together, and one of --sound, --long and --picture")
     rounds = {server.name: [] for server in args.server}
     try:
         for server in args.server:
