@@ -1,13 +1,14 @@
 """Service levels of a server with one model: how soon it is ready and in how much memory, what a chat's next turn costs before and after a
 restart, what a client that leaves gives back, and whether a file may be replaced under load.
 
-    python tests/bench/levels.py --engine target/release/hanzo-engine --model FILE.gguf [--llama-server PATH] [--rounds 5] [--only ready,chat,leave,replace]
+    python tests/bench/levels.py --engine target/release/hanzo-engine --model FILE.gguf [--llama-server PATH] [--rounds 5] [--only ready,chat,leave,replace,waiting]
 
 ready: from starting the program to an answer of /ready (of /health where that is not known), and the resident set then, of it and of its workers' processes; of llama-server on the
 same file in turns, where --llama-server is given. chat: a history of 1,500 tokens and ten turns of 32 tokens asked and 32 answered, the time to the
 first token of each turn; then the same tenth turn again after a restart with the disk cache, and after a restart with every tenth of its files
 damaged. leave: from closing a stream's connection to as many free KV blocks as before. replace: the model's file is replaced by renaming while
-clients stream, then the model is let go and asked for again; none of their requests may fail. Tokens are drawn at random, the same ones each time.
+clients stream, then the model is let go and asked for again; none of their requests may fail. waiting: while 1,000 requests wait, how long it takes to decide what a step computes, of 99 decisions in 100 no more than (a bound of the
+histogram that the server exports). Tokens are drawn at random, the same ones each time.
 Ends with 1 where a request failed. Only the standard library is needed."""
 import argparse, contextlib, http.client, json, os, random, re, shutil, statistics, subprocess, sys, tempfile, threading, time, urllib.request
 from pathlib import Path
@@ -20,7 +21,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", required=True); parser.add_argument("--model", required=True); parser.add_argument("--llama-server")
     parser.add_argument("--rounds", type=int, default=5); parser.add_argument("--threads", type=int, default=2); parser.add_argument("--vocab", type=int, default=30_000)
-    parser.add_argument("--isolation", default="thread", choices=["thread", "process"]); parser.add_argument("--only", default="ready,chat,leave,replace")
+    parser.add_argument("--isolation", default="thread", choices=["thread", "process"]); parser.add_argument("--only", default="ready,chat,leave,replace,waiting")
     return parser.parse_args()
 
 
@@ -248,9 +249,40 @@ def levels_of_replacing(args, folder):
     return not failed
 
 
+def levels_of_waiting(args, folder):
+    config = folder / "engine.toml"
+    config.write_text("[engine]\nqueue_requests_max = 3000\n")
+    command, port, admin = ours(args, folder, "--config", str(config))
+    bounds = lambda: {float(bound): int(count) for bound, count in
+                      re.findall(r'^hanzo_engine_schedule_seconds_bucket\{[^}]*le="([^"]+)"[^}]*\} (\d+)$', urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics").read().decode(), re.M)}
+    waiting = lambda: metric(admin, r"hanzo_engine_queue_depth\{[^}]*\}")
+    found, connections, draw = [], [], random.Random(1)
+    with served(command, port):
+        for number in range(1000 + 300):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+            body = {"prompt": [draw.randrange(args.vocab // 8, args.vocab) for _ in range(16)], "n_predict": 32, "temperature": 0, "stream": True, "ignore_eos": True}
+            connection.request("POST", "/completion", json.dumps(body), {"content-type": "application/json"})
+            connections.append(connection)
+        began = time.monotonic()
+        while waiting() < 1000:
+            if time.monotonic() - began > 20:
+                sys.exit(f"only {waiting():.0f} requests wait")
+            time.sleep(0.05)
+        before = bounds()
+        while waiting() >= 1000 and time.monotonic() - began < WAIT_S:
+            time.sleep(0.05)
+        seen = {bound: count - before[bound] for bound, count in bounds().items()}
+        for connection in connections:
+            connection.close()
+    decisions = seen[float("inf")]
+    half, under = (next(bound for bound, count in sorted(seen.items()) if count >= share * decisions) for share in (0.5, 0.99))
+    print(f"waiting: {decisions} decisions beside 1,000 and more that wait, half of them took at most {half * 1e6:.0f} µs, 99 of 100 at most {under * 1e6:.0f} µs")
+    return decisions >= 100 and under <= 1e-4
+
+
 def main():
     args = arguments()
-    levels = {"ready": levels_of_ready, "chat": levels_of_chat, "leave": levels_of_leaving, "replace": levels_of_replacing}
+    levels = {"ready": levels_of_ready, "chat": levels_of_chat, "leave": levels_of_leaving, "replace": levels_of_replacing, "waiting": levels_of_waiting}
     fine = True
     for name in args.only.split(","):
         with tempfile.TemporaryDirectory() as scratch:

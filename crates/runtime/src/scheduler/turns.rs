@@ -87,6 +87,10 @@ impl Scheduler {
         let most = self.line.running_most();
         let newcomers = self.displaced < self.config.sequences_max * DISPLACED_PER_SLOT_MAX
             && self.running.iter().any(|sequence| sequence.turn_is_over(SINGLE_TURN_TOKENS));
+        // Nobody in a long line is asked where nobody could be let in.
+        if most < 2 && !newcomers {
+            return None;
+        }
         // What the first in line waits for is not taken from it by those that overtake it.
         let kept = self.waiting[&first].blocks_needed(pool);
         let held = Holdings::of(&self.running, pool);
