@@ -333,11 +333,10 @@ def check_tls(keys, made):
 def guesses_end_in_429_and_a_made_key_still_works():
     with tempfile.TemporaryDirectory() as folder:
         keys = os.path.join(folder, "keys.json")
-        made = created(keys, "alice")
-        return check_guesses(keys, made)
+        return check_guesses(keys, created(keys, "alice"), created(keys, "once", "--requests-per-minute", "1"))
 
 
-def check_guesses(keys, made):
+def check_guesses(keys, made, once):
     with Engine("--api-keys-file", keys, env={"HANZO_ENGINE_API_KEY": OWNER}) as engine:
         def ask(key):
             request = urllib.request.Request(f"http://{engine.http}/v1/models", headers={"authorization": f"Bearer {key}"})
@@ -350,6 +349,16 @@ def check_guesses(keys, made):
         assert statuses[:20] == [401] * 20 and statuses[-1] == 429 and set(statuses) == {401, 429}, statuses
         assert int(answers[-1].headers["retry-after"]) >= 1
         assert ask(made).status == 200
+        # Whose limit it is that a request meets is in its line of the log.
+        client = openai.OpenAI(base_url=f"http://{engine.http}/v1", api_key=once, max_retries=0)
+        try:
+            raise AssertionError([client.completions.create(model=MODEL, prompt="Hello!", max_tokens=1) for _ in range(2)])
+        except openai.RateLimitError as error:
+            assert "requests per minute" in str(error), error
+        deadline = time.monotonic() + 20
+        while not any('key="once"' in line and "status=429" in line for line in engine.lines):
+            assert time.monotonic() < deadline, engine.lines[-5:]
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ pub struct Config {
     /// Seconds in which a connection must have done its handshake, then said what it speaks, and a request's headers must
     /// have come.
     pub headers_timeout_s: u64,
-    /// Seconds after which a connection that asks for nothing is closed.
+    /// Seconds after which a connection that asks for nothing, or whose client takes nothing of its answer, is closed.
     pub idle_timeout_s: u64,
     /// Stop strings of one request.
     pub stop_strings_max: usize,

@@ -37,6 +37,7 @@ use crate::{
     peer::{self, Peer},
     reload::Reload,
     routes::{mcp_router, router},
+    taking::Taking,
     track,
 };
 
@@ -230,6 +231,7 @@ impl Connections {
     fn serve(&self, connection: Connection, router: &Router) {
         let from = connection.from();
         let headers = Duration::from_secs(self.app.config.headers_timeout_s);
+        let idle = Duration::from_secs(self.app.config.idle_timeout_s);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS_BYTES_MAX);
         builder
@@ -246,7 +248,7 @@ impl Connections {
                 let socket = peer::Socket::new(stream);
                 builder.http1().half_close(true);
                 let service = self.service(router, from, Some(peer.clone()), busy.clone());
-                let io = TokioIo::new(Opening::new(socket.clone(), headers));
+                let io = TokioIo::new(Opening::new(Taking::new(socket.clone(), idle), headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 let gone = async move { peer.gone(socket).await };
                 self.run(self.graceful.watch(served), gone, busy, permit);
@@ -254,7 +256,7 @@ impl Connections {
             // One that ends its half of TLS has left: nothing can be written beside what is encrypted.
             Stream::Tls(stream) => {
                 let service = self.service(router, from, None, busy.clone());
-                let io = TokioIo::new(Opening::new(stream, headers));
+                let io = TokioIo::new(Opening::new(Taking::new(stream, idle), headers));
                 let served = builder.serve_connection(io, service).into_owned();
                 self.run(self.graceful.watch(served), std::future::pending(), busy, permit);
             }

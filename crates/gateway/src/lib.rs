@@ -60,6 +60,7 @@ mod select;
 mod sounds;
 mod status;
 mod surface;
+mod taking;
 mod tei;
 mod tokens;
 mod track;

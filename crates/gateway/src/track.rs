@@ -19,7 +19,7 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-use hanzo_engine_access::{Pass, Presented, Running, Standing};
+use hanzo_engine_access::{Pass, Presented, Running};
 use hanzo_engine_telemetry::TraceContext;
 
 use crate::{
@@ -86,12 +86,15 @@ fn client_of(pass: &Pass, request: &Request) -> Option<Client> {
     Some(hanzo_engine_access::client_of(address)).filter(|ip| !ip.is_loopback()).map(Client::Address)
 }
 
-/// Why a request is not let in, and what its key has left.
-struct Refused(Box<ApiError>, Standing);
+/// Why a request is not let in, and whose key it came with.
+struct Refused {
+    error: Box<ApiError>,
+    pass: Option<Pass>, // None: none that is known, or it was not looked at
+}
 
 impl From<ApiError> for Refused {
     fn from(error: ApiError) -> Refused {
-        Refused(Box::new(error), Standing::default())
+        Refused { error: Box::new(error), pass: None }
     }
 }
 
@@ -116,7 +119,9 @@ fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused>
     // What only looks is not counted, as elsewhere.
     let _running = match () {
         () if looks || mcp => Running::default(),
-        () => pass.enter().map_err(|refusal| Refused(Box::new(app.refuse(&refusal)), pass.standing()))?,
+        () => pass
+            .enter()
+            .map_err(|refusal| Refused { error: Box::new(app.refuse(&refusal)), pass: Some(pass.clone()) })?,
     };
     Ok(Admitted { pass, _running, _admission })
 }
@@ -191,9 +196,12 @@ fn is_stream(response: &Response) -> bool {
 async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Response {
     let admitted = match admit(&tracked.app, &request, &tracked.route) {
         Ok(admitted) => admitted,
-        Err(Refused(error, standing)) => {
+        Err(Refused { error, pass }) => {
             let mut response = surface::refuse(request.uri().path(), *error);
-            quota::tell(standing, response.headers_mut());
+            if let Some(pass) = pass {
+                tracked.key = pass.name().map(str::to_owned);
+                quota::tell(pass.standing(), response.headers_mut());
+            }
             return response;
         }
     };

@@ -4,7 +4,10 @@
 use hanzo_engine_gateway::{Config, Gateway};
 use hanzo_engine_proto::v1::FinishReason;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+};
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use crate::{
@@ -278,6 +281,22 @@ async fn a_client_that_leaves_cancels_in_the_engine() {
     }
     waiting.abort();
     drop(waiting.await);
+    assert!(!server.fake.stream_over().await);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answer_is_let_go_and_cancels() {
+    // More than sockets and buffers hold.
+    let mut steps = vec![started()];
+    steps.extend((0..400).map(|_| delta(0, &"much ".repeat(10_000))));
+    steps.push(Step::Hang);
+    let script = script(move |_| Ok(steps.clone()));
+    let server = Server::with(script, |config| config.idle_timeout_s = 1).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true}).to_string();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    silent.write_all(request.as_bytes()).await.unwrap();
     assert!(!server.fake.stream_over().await);
 }
 
