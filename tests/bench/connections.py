@@ -1,7 +1,7 @@
 """What connections cost the gateway, and what many of them cost others: memory of idle streams, and the times of clients, with a new connection each time and
 with one that is kept, beside more connections than the port bears. Those come from a process of their own, so that its work is not taken for the gateway's: first from
 one address of this machine, of which the port bears a quarter of what it does, then from the loopback, which has no such limit, because a proxy may stand there. There
-a new connection waits behind all that came before it. `engine-gateway` stands before an engine of a few lines, whose streams begin and then say nothing.
+those that have said nothing for longest make way for a new one. `engine-gateway` stands before an engine of a few lines, whose streams begin and then say nothing.
 usage: connections.py ENGINE_GATEWAY [STREAMS [CONNECTIONS]]"""
 import asyncio, json, os, re, resource, socket, statistics, subprocess, sys, time
 
