@@ -12,6 +12,8 @@ use crate::weights::Weights;
 
 /// Phonemes that a piece has at least, if the text has more: shorter ones sound cut off.
 const PIECE_PHONEMES_MIN: usize = 24;
+/// Phonemes of a first sentence, some six seconds, from which on it is cut where one breathes first: its sound comes sooner.
+const FIRST_PHONEMES_MAX: usize = 90;
 
 /// What is asked.
 #[derive(Clone, Debug, Default)]
@@ -238,7 +240,9 @@ impl Script {
             }
         };
         let (mut pieces, mut phonemes) = (Vec::new(), 0);
-        for run in joined(runs) {
+        let runs = joined(runs);
+        // The others' networks are so fast that a long sentence begins soon anyway.
+        for run in if self.kokoro { begun_soon(runs) } else { runs } {
             let tokens = self.reader.tokens(&run);
             for tokens in self.fitting(&run, tokens) {
                 let style = self.style(&blend, tokens.len());
@@ -345,4 +349,39 @@ fn joined(runs: Vec<String>) -> Vec<String> {
         }
     }
     joined
+}
+
+/// Sentences, the first of which is two where it is long and one breathes in it.
+fn begun_soon(mut runs: Vec<String>) -> Vec<String> {
+    let Some(first) = runs.first() else { return runs };
+    let signs: Vec<(usize, char)> = first.char_indices().collect();
+    if signs.len() <= FIRST_PHONEMES_MAX {
+        return runs;
+    }
+    let breath = |at: &usize| [',', ';', ':', '—', '…'].contains(&signs[*at].1) && signs[at + 1].1 == ' ';
+    if let Some(at) = (PIECE_PHONEMES_MIN..signs.len() - PIECE_PHONEMES_MIN).find(breath) {
+        let (head, rest) = first.split_at(signs[at + 1].0);
+        let two = [head.to_owned(), rest.trim_start().to_owned()];
+        runs.splice(0..1, two);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_first_sentence_begins_soon() {
+        let soon = |runs: &[&str]| begun_soon(runs.iter().map(|&run| run.to_owned()).collect());
+        let (head, rest) = ("wˈʌn tˈu θɹˈi fˈɔɹ fˈaɪv,", "sˈɪks — sˈɛvən, ".repeat(6));
+        let long = format!("{head} {rest}ˈeɪt.");
+        assert_eq!(soon(&[&long, &long]), [head.to_owned(), format!("{rest}ˈeɪt."), long.clone()]);
+        // Neither a short one, nor where no breath is taken, nor into parts that are too short.
+        for whole in [&long[..60], &"sˈɪks".repeat(30), &format!("nˈoʊ, {}, jˈɛs.", "sˈɪks".repeat(30))]
+        {
+            assert_eq!(soon(&[whole]), [whole]);
+        }
+        assert!(soon(&[]).is_empty());
+    }
 }
