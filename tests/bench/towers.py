@@ -48,7 +48,7 @@ class Ours:
     def ask(self, data, kind="png", text="hi", **more):
         """What the tower took, and the request, and its prompt's tokens."""
         url = f"data:image/{kind};base64," + base64.b64encode(data).decode()
-        content = [{"type": "image_url", "image_url": {"url": url, **more}}, {"type": "text", "text": text}]
+        content = [{"type": "image_url", "image_url": {"url": url}, **more}, {"type": "text", "text": text}]
         body = json.dumps({"model": self.name, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}).encode()
         before, began = self.seconds(), time.monotonic()
         request = urllib.request.Request(f"http://{self.places['HTTP']}/v1/chat/completions", body, {"content-type": "application/json"})

@@ -10,6 +10,9 @@ use crate::{
     limits::{PICTURE_BYTES_MAX, URL_BYTES_MAX},
 };
 
+/// Frames of a film: an engine takes no more pictures of a chat.
+const FRAMES_MAX: usize = 16;
+
 /// OpenAI's part: `image_url` is an object with `url` and `detail`, or the URL itself, and `detail` beside it. Qwen's services
 /// know `min_pixels` and `max_pixels` beside those.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
@@ -29,6 +32,27 @@ pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
     };
     let [min_pixels, max_pixels] = [least, most].map(|pixels| pixels.map(u64::from));
     Ok(part(v1::Media { min_pixels, max_pixels, ..media }))
+}
+
+/// A film as a list of its frames, as Qwen's services have it: `video`, of URLs. They are pictures, one after the other.
+pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiError> {
+    let mut bound = |name: &str| fields.take(name).map(|field| field.integer(1..=u32::MAX)).transpose();
+    let [min_pixels, max_pixels] = [bound("min_pixels")?, bound("max_pixels")?].map(|of| of.map(u64::from));
+    let field = fields.require("video")?;
+    if !field.value().is_array() {
+        return Err(
+            field.error("expected a list of frames, each a picture's URL: files of films are not read")
+        );
+    }
+    let mut list = field.list()?;
+    let frames = list.by_ref().take(FRAMES_MAX);
+    let frames = frames.map(|frame| Ok(part(v1::Media { min_pixels, max_pixels, ..of_uri(frame, "auto")? })));
+    let frames = frames.collect::<Result<Vec<_>, ApiError>>()?;
+    match list.next() {
+        Some(_) => Err(field.error(format!("has more than {FRAMES_MAX} frames"))),
+        None if frames.is_empty() => Err(field.error("has no frames")),
+        None => Ok(frames),
+    }
 }
 
 /// Anthropic's block: a `source` of base64, or of a URL.

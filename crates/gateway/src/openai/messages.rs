@@ -139,6 +139,7 @@ impl Said {
                 self.text.push(part(fields.require("text")?.string()?));
             }
             "image_url" | "input_image" if !assistant => self.text.push(pictures::openai(&mut fields)?),
+            "video" if !assistant => self.text.append(&mut pictures::frames(&mut fields)?),
             "input_audio" if !assistant => self.text.push(sounds::openai(&mut fields)?),
             "audio_url" if !assistant => self.text.push(sounds::by_url(&mut fields)?),
             "refusal" if assistant => self.text.push(part(fields.require("refusal")?.string()?)),
@@ -148,11 +149,11 @@ impl Said {
                 let text = names.iter().find_map(|name| text_of(&mut fields, name));
                 self.reasoning.push_str(&text.unwrap_or_default());
             }
-            known @ ("image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
-            | "input_file" | "refusal" | "thinking" | "reasoning") => {
+            known @ ("image_url" | "input_audio" | "file" | "video" | "video_url" | "audio_url"
+            | "input_image" | "input_file" | "refusal" | "thinking" | "reasoning") => {
                 let problem = format!(
                     "{known} is not supported here by this build, only text and, of others than the assistant, image_url, \
-                     input_audio and audio_url"
+                     video, input_audio and audio_url"
                 );
                 return Err(ApiError::unsupported(&field.path(), problem));
             }

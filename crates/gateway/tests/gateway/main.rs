@@ -16,6 +16,7 @@ mod fake;
 mod fake_speech;
 mod fake_store;
 mod fleet;
+mod films;
 mod heard;
 mod history;
 mod http;
