@@ -6,7 +6,8 @@
 Each folder has a random model of the library's own class as the library saves it, with windows of 6 seconds, and its tokenizer.
 `golden.safetensors` has of the sound that `sound` makes: every seventh frame of `mel`, every ninth row that the encoder gives
 (`encoded`), and the `logits` of all `tokens` after the prompt. `golden.json` has those tokens, drawn greedily (`greedy`), and
-those that are drawn under the library's own rules of timestamps and suppression (`ruled`).
+those that are drawn under the library's own rules of timestamps and suppression (`ruled`); and those of the sound's frames with zeros behind
+them (`ruled_alone`), which is how faster-whisper fills a window, where the extractor goes on with silence.
 
 `ctranslate2` has what CTranslate2's own converter makes of `turbo` (pip install ctranslate2): for each of float16, int8 and bfloat16
 
@@ -80,24 +81,30 @@ def make(name, mels, dtype, layers, seed):
     prompt = [sot, of("<|de|>"), of("<|transcribe|>")]
     with torch.no_grad():
         encoded = model.model.encoder(mel).last_hidden_state
-        outputs = (encoded,)
+        alone = mel.clone()
+        alone[:, :, len(samples) // extractor.hop_length:] = 0
 
-        def logits_of(tokens): return model(encoder_outputs=outputs, decoder_input_ids=torch.tensor([tokens])).logits[0]
+        def logits_of(tokens, encoded=encoded): return model(encoder_outputs=(encoded,), decoder_input_ids=torch.tensor([tokens])).logits[0]
 
         greedy = prompt + [plain]
         for _ in range(GREEDY): greedy.append(int(logits_of(greedy)[-1].argmax()))
         logits = logits_of(greedy)
-        ruled = list(prompt)
         rules = [SuppressTokensLogitsProcessor(suppressed), SuppressTokensAtBeginLogitsProcessor([of("Ġ"), eot], len(prompt)),
                  WhisperTimeStampLogitsProcessor(generation, begin_index=len(prompt))]
-        while len(ruled) < len(prompt) + 32 and ruled[-1] != eot:
-            scores = logits_of(ruled)[-1:]
-            for rule in rules: scores = rule(torch.tensor([ruled]), scores)
-            ruled.append(int(scores[0].argmax()))
+
+        def ruled_of(encoded):
+            ruled = list(prompt)
+            while len(ruled) < len(prompt) + 32 and ruled[-1] != eot:
+                scores = logits_of(ruled, encoded)[-1:]
+                for rule in rules: scores = rule(torch.tensor([ruled]), scores)
+                ruled.append(int(scores[0].argmax()))
+            return ruled
+
+        ruled, ruled_alone = ruled_of(encoded), ruled_of(model.model.encoder(alone).last_hidden_state)
     model.to(dtype).save_pretrained(folder)
     numbers = {"mel": mel[0].T[::7].contiguous(), "encoded": encoded[0, ::9].contiguous(), "logits": logits.contiguous()}
     save_file(numbers, str(folder / "golden.safetensors"))
-    (folder / "golden.json").write_text(json.dumps({"samples": len(samples), "greedy": greedy, "ruled": ruled}) + "\n")
+    (folder / "golden.json").write_text(json.dumps({"samples": len(samples), "greedy": greedy, "ruled": ruled, "ruled_alone": ruled_alone}) + "\n")
     print(name, greedy[4:16], ruled)
 
 

@@ -2,7 +2,7 @@
 //! What it waits for is its [`Phase`]; the engine moves it on.
 
 use super::SAMPLE_RATE;
-use super::mel::{self, HOP, MelBank, MelFrames, SILENCE};
+use super::mel::{self, HOP, MelBank, MelFrames};
 use super::network::Followed;
 use super::transcript::{Segment, SpokenToken, Transcript};
 use super::vocabulary::{Asked, Vocabulary};
@@ -137,10 +137,11 @@ impl Hearing {
         if self.window == 0 {
             return None;
         }
-        let have = self.frames.len().min(frames * mels);
+        let have = self.frames.len().min(self.window * mels);
         let mut window = self.frames[..have].to_vec();
-        window.resize(frames * mels, SILENCE);
         mel::normalize(&mut window);
+        // Not silence, which OpenAI's goes on with, but as faster-whisper fills it up: fewer words of short sounds are wrong so.
+        window.resize(frames * mels, 0.0);
         Some(window)
     }
 

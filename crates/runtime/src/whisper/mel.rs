@@ -192,8 +192,8 @@ impl MelFrames {
     }
 }
 
-/// Raises what is far below a window's loudest number, and brings the numbers near 0. Frames that a window lacks are
-/// silent: their number is `silence` before.
+/// Raises what is far below a window's loudest number, and brings the numbers near 0. Frames that are silent have the number
+/// [`SILENCE`] before.
 pub(crate) fn normalize(frames: &mut [f32]) {
     let loudest = frames.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let floor = loudest - 8.0;
