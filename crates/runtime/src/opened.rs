@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hanzo_engine_kernels::quant::dequantize_row;
 use serde_json::Value;
 
-use crate::audio::Hearing;
+use crate::audio::{AudioFiles, Hearing};
 use crate::embedding::{self, Embedder, EmbeddingSpec, Padding, PairPrompt, Pooling, Task};
 use crate::encoder::{self, Classifier, EncoderFiles, Head, HeadActivation, HeadInput, HeadLayer, Scores};
 use crate::error::LoadError;
@@ -200,12 +200,15 @@ impl Opened {
             (None, false) => "a topology".to_owned(),
         };
         let importance = overrides.imatrix.as_deref().map(Importance::open).transpose()?;
-        let (spec, tensors, tower, info) = match &mut self.network {
+        let (spec, tensors, mut tower, info) = match &mut self.network {
             Network::Decoder(files) => {
-                (&files.spec, &mut files.tensors, files.tower.as_mut(), &mut files.info)
+                let seeing = files.tower.as_mut().map(TowerFiles::layers_mut);
+                let tower = seeing.or(files.ear.as_mut().map(AudioFiles::layers_mut));
+                (&files.spec, &mut files.tensors, tower, &mut files.info)
             }
             Network::Encoder(files) => {
-                (&files.spec, &mut files.tensors, files.tower.as_mut(), &mut files.info)
+                let tower = files.tower.as_mut().map(TowerFiles::layers_mut);
+                (&files.spec, &mut files.tensors, tower, &mut files.info)
             }
             Network::Whisper(_) if let Some(importance) = importance => {
                 return Err(LoadError::Unsupported {
@@ -231,13 +234,13 @@ impl Opened {
                 });
             }
         };
-        let seen_by = tower.as_deref().map(TowerFiles::layers);
-        let [types, of_tower] = isq_types(spec, tensors, seen_by, overrides.isq, &overrides.topology)?;
+        let beside = tower.as_ref().map(|(spec, tensors)| (*spec, &**tensors));
+        let [types, of_tower] = isq_types(spec, tensors, beside, overrides.isq, &overrides.topology)?;
         if !types.is_empty() {
             info.quantization = format!("{name} (of {})", info.quantization);
         }
         tensors.pack_as(types);
-        if let Some(tower) = tower {
+        if let Some((_, tower)) = &mut tower {
             tower.pack_as(of_tower);
         }
         importance.map_or(Ok(()), |importance| tensors.weigh(Arc::new(importance), spec))
@@ -245,15 +248,17 @@ impl Opened {
 
     /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.
     pub fn quantised(&self) -> Option<String> {
-        let (own, tower) = match &self.network {
-            Network::Decoder(files) => (files.tensors.packed_summary(), &files.tower),
-            Network::Encoder(files) => (files.tensors.packed_summary(), &files.tower),
-            Network::Whisper(files) => (files.packed_summary(), &None),
-            Network::Voice(_) => (None, &None),
+        let (own, tower, ear) = match &self.network {
+            Network::Decoder(files) => (files.tensors.packed_summary(), &files.tower, &files.ear),
+            Network::Encoder(files) => (files.tensors.packed_summary(), &files.tower, &None),
+            Network::Whisper(files) => (files.packed_summary(), &None, &None),
+            Network::Voice(_) => (None, &None, &None),
         };
         let seeing = tower.as_ref().and_then(TowerFiles::packed_summary);
         let seeing = seeing.map(|summary| format!("what sees: {summary}"));
-        let all: Vec<String> = own.into_iter().chain(seeing).collect();
+        let hearing = ear.as_ref().and_then(AudioFiles::packed_summary);
+        let hearing = hearing.map(|summary| format!("what hears: {summary}"));
+        let all: Vec<String> = own.into_iter().chain(seeing).chain(hearing).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -97,6 +97,16 @@ fn extractor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
 }
 
 impl AudioFiles {
+    /// Its layers, and what they are made of: what a load quantises, as of a tower that sees.
+    pub(crate) fn layers_mut(&mut self) -> (&TransformerSpec, &mut Tensors) {
+        (&self.spec.layers, &mut self.tensors)
+    }
+
+    /// As the network's, of its layers.
+    pub(crate) fn packed_summary(&self) -> Option<String> {
+        self.tensors.packed_summary()
+    }
+
     /// Opens the tower of a model whose `config.json` and tensors beside the text's these are. None where the directory says
     /// nothing of how sound is prepared: the model is one of text then.
     ///

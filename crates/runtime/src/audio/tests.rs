@@ -383,3 +383,25 @@ fn an_extractor_of_which_a_setting_would_be_lost_is_refused() {
         assert!(refused.contains(key) && refused.contains("preprocessor_config.json"), "{refused}");
     }
 }
+
+#[test]
+fn what_hears_is_quantised_to_eight_bits_and_hears_the_same() {
+    use crate::overrides::Overrides;
+    // The other towers' rows are no whole blocks.
+    let (case, talk) = ("voxtral", talks("voxtral").remove(0));
+    let (plain, text) = open(case);
+    let (_, spans) = prompt(&text, &talk);
+    let bytes = |opened: &Opened| AudioTower::memory(&cpu(Tier::Portable), files(opened)).weights_bytes;
+    for isq in ["8", "4"] {
+        let overrides = Overrides { isq: Some(isq.parse().unwrap()), ..Overrides::default() };
+        let eight = Opened::open_with(&folder(case), &overrides).unwrap();
+        let summary = eight.quantised().unwrap();
+        assert!(summary.contains("what hears: matrices quantised: 12 Q8_0"), "{isq}: {summary}");
+        assert!(bytes(&eight) < bytes(&plain), "{isq}: {} of {}", bytes(&eight), bytes(&plain));
+        let rows = rows_of(cpu(Tier::detect().unwrap()), &eight, &spans, 100);
+        let differs = difference(&rows, &talk.rows);
+        assert!(0.0 < differs && differs < 0.05 * range(&talk.rows), "{isq}: {differs}");
+    }
+    let (other, _) = open("qwen3_asr");
+    assert_eq!(other.quantised(), None);
+}

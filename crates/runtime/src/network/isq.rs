@@ -264,7 +264,7 @@ pub(crate) fn types_by_name<'t>(
     wanted.check(layers, || last.cloned()).map(|()| types)
 }
 
-/// The types of the matrices that are packed as another than they are stored in: a network's, and those of the tower that sees for it.
+/// The types of the matrices that are packed as another than they are stored in: a network's, and those of the tower that sees or hears for it.
 ///
 /// # Errors
 /// `Unsupported` with a rule that is about none of the matrices.

@@ -1,23 +1,14 @@
 //! A tower whose matrices a load quantises: those of its layers, which are nearly all of it. What makes patches of pixels and rows of what
 //! the layers give stays as it is stored, as do convolutions and places: they are small, and everything that is seen goes through them.
 
-use std::collections::BTreeMap;
-
-use hanzo_engine_kernels::DType;
-
 use super::TowerFiles;
 use crate::load::Tensors;
-use crate::spec::{TransformerSpec, Weight};
+use crate::spec::TransformerSpec;
 
 impl TowerFiles {
     /// Its layers, and what they are made of.
-    pub(crate) fn layers(&self) -> (&TransformerSpec, &Tensors) {
-        (&self.spec.layers, &self.tensors)
-    }
-
-    /// Has matrices of its layers packed as other types than they are stored in.
-    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, DType>) {
-        self.tensors.pack_as(types);
+    pub(crate) fn layers_mut(&mut self) -> (&TransformerSpec, &mut Tensors) {
+        (&self.spec.layers, &mut self.tensors)
     }
 
     /// As the network's, of its layers.
@@ -28,8 +19,10 @@ impl TowerFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
 
+    use hanzo_engine_kernels::DType;
     use hanzo_engine_kernels::cpu::{CpuBackend, Tier};
     use hanzo_engine_media::Look;
 
@@ -61,7 +54,8 @@ mod tests {
 
     /// Of its layers' matrices: the name, and what each is packed as.
     fn types(opened: &Opened) -> BTreeMap<String, DType> {
-        let (spec, tensors) = tower(opened).layers();
+        let TowerFiles { spec, tensors, .. } = tower(opened);
+        let spec = &spec.layers;
         let matrices = spec.weights().into_iter().filter(|(_, shape)| shape.len() == 2);
         matrices.map(|(weight, _)| (tensors.get(weight).name.clone(), tensors.packed_type(weight))).collect()
     }
@@ -117,7 +111,7 @@ mod tests {
         assert!(types(&opened).iter().all(|(name, dtype)| !kept(name) || *dtype == stored[name]));
         let opened = open(None, vec![rule(None, Some(of_tower), Some("Q4_0"))]).unwrap();
         let query = Part::Layer(0, LayerPart::Query).weight();
-        assert_eq!(tower(&opened).layers().1.packed_type(query), DType::Q4_0);
+        assert_eq!(tower(&opened).tensors.packed_type(query), DType::Q4_0);
         // Of the text nothing was said.
         assert!(opened.quantised().unwrap().starts_with("what sees: "));
         assert_eq!(opened.info().quantization, "BF16");
