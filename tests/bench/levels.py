@@ -7,7 +7,7 @@ ready: from starting the program to an answer of /ready (of /health where that i
 same file in turns, where --llama-server is given. chat: a history of 1,500 tokens and ten turns of 32 tokens asked and 32 answered, the time to the
 first token of each turn; then the same tenth turn again after a restart with the disk cache, and after a restart with every tenth of its files
 damaged. leave: from closing a stream's connection to as many free KV blocks as before. replace: the model's file is replaced by renaming while
-clients stream, then the model is let go and asked for again; none of their requests may fail. waiting: while 1,000 requests wait, how long it takes to decide what a step computes, of 99 decisions in 100 no more than (a bound of the
+clients stream from it by name, then the model is let go and asked for again; none of their requests may fail. waiting: while 1,000 requests wait, how long it takes to decide what a step computes, of 99 decisions in 100 no more than (a bound of the
 histogram that the server exports). Tokens are drawn at random, the same ones each time.
 Ends with 1 where a request failed. Only the standard library is needed."""
 import argparse, contextlib, http.client, json, os, random, re, shutil, statistics, subprocess, sys, tempfile, threading, time, urllib.request
@@ -85,10 +85,11 @@ def theirs(args):
     return [args.llama_server, "-m", args.model, "--port", str(port), "-t", str(args.threads), "-tb", str(args.threads), "--no-webui"], port
 
 
-def stream(port, prompt, tokens, on_event=None):
+def stream(port, prompt, tokens, on_event=None, model=None):
     """One completion of token ids, streamed: seconds to its first token, and its tokens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "stream": True, "return_tokens": True, "ignore_eos": True, "cache_prompt": True}
+    body |= {"model": model} if model else {}
     began, first, ids = time.monotonic(), None, []
     connection.request("POST", "/completion", json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
@@ -214,7 +215,7 @@ def levels_of_replacing(args, folder):
         draw = random.Random(number)
         while not over.is_set():
             try:
-                stream(port, [draw.randrange(args.vocab // 8, args.vocab) for _ in range(32)], 16)
+                stream(port, [draw.randrange(args.vocab // 8, args.vocab) for _ in range(32)], 16, model=name)
                 done.append(time.monotonic())
             except (OSError, http.client.HTTPException) as error:
                 failed.append(str(error))
