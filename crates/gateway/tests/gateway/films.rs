@@ -30,7 +30,7 @@ async fn films_that_are_no_frames_are_refused_by_their_place() {
         (json!({"type": "video"}), "video", "required"),
         (json!({"type": "video", "video": "data:video/mp4;base64,YWJj"}), "video", "a list of frames"),
         (json!({"type": "video", "video": []}), "video", "no frames"),
-        (json!({"type": "video", "video": [URI; 17]}), "video", "more than 16 frames"),
+        (json!({"type": "video", "video": vec![URI; 17]}), "video", "more than 16 frames"),
         (json!({"type": "video", "video": [URI, "data:image/png;base64,*"]}), "video[1]", "base64"),
         (json!({"type": "video", "video": [URI], "min_pixels": 0}), "min_pixels", ""),
         (json!({"type": "video_url", "video_url": {"url": URI}}), "type", "video_url is not supported"),

@@ -263,7 +263,11 @@ fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], laye
     let mut all = Vec::new();
     for span in spans {
         tower.begin(span).unwrap();
-        all.extend(std::iter::repeat_with(|| tower.advance(Piece::Layers(layers)).unwrap()).find_map(|rows| rows).unwrap());
+        all.extend(
+            std::iter::repeat_with(|| tower.advance(Piece::Layers(layers)).unwrap())
+                .find_map(|rows| rows)
+                .unwrap(),
+        );
     }
     all
 }

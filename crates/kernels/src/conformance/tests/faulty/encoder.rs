@@ -398,6 +398,7 @@ impl EncoderOps for Faulty {
         };
         let batch = self.batch.clone();
         self.with_batch(&batch, |inner| inner.attend_part(qkv, (rows, queries), params, out));
+        self.restore(out);
     }
 }
 
