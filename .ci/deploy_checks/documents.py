@@ -10,7 +10,7 @@ import monitoring
 from harness import ROOT, check, expect
 
 # Where a metric is made: the maker's call, its name and what it says of itself.
-SAID = re.compile(r'\b(counter|gauge|float|single|histogram|opts)\(\s*"([a-z0-9_]+)",\s*"((?:[^"\\]|\\.)*)"')
+SAID = re.compile(r'\b(counter|seconds|gauge|float|single|histogram|opts)\(\s*"([a-z0-9_]+)",\s*"((?:[^"\\]|\\.)*)"')
 
 
 def metrics():
