@@ -41,13 +41,7 @@ impl EncoderOps for CpuBackend {
         let step = self.step();
         qkv.check(step.batch.rows(), params.heads.qkv_width(), "qkv");
         out.check(step.batch.rows(), params.heads.q_width(), "out");
-        let job = SelfAttentionJob {
-            shape: params.heads,
-            scale: params.scale,
-            reach: params.reach,
-            padding: params.padding,
-            bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
-        };
+        let job = job_of(params);
         let scratch = &mut step.scratch.self_attention;
         self_attention::self_attention(
             step.tier,
@@ -75,15 +69,20 @@ impl EncoderOps for CpuBackend {
         qkv.check(rows.end, params.heads.qkv_width(), "qkv");
         out.check(queries.len(), params.heads.q_width(), "out");
         assert_eq!(queries.len(), step.batch.rows(), "a row of the batch for each query");
-        let job = SelfAttentionJob {
-            shape: params.heads,
-            scale: params.scale,
-            reach: params.reach,
-            padding: params.padding,
-            bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
-        };
+        let job = job_of(params);
         let scratch = &mut step.scratch.self_attention;
         let qkv = &qkv.data[rows.start * qkv.cols..rows.end * qkv.cols];
         self_attention::some_queries(step.tier, step.turn, scratch, queries, &job, qkv, &mut out.data);
+    }
+}
+
+/// The settings as the kernels have them.
+fn job_of<'a>(params: &SelfAttentionParams<'a, CpuVector>) -> SelfAttentionJob<'a> {
+    SelfAttentionJob {
+        shape: params.heads,
+        scale: params.scale,
+        reach: params.reach,
+        padding: params.padding,
+        bias: Bias::new(&params.bias, params.heads, |vector| &vector.values),
     }
 }
