@@ -56,7 +56,7 @@ class Client(threading.Thread):
 
     def __init__(self, address, model):
         super().__init__(daemon=True)
-        self.address, self.model, self.seen, self.over = address, model, collections.deque(maxlen=1_000_000), threading.Event()
+        self.address, self.model, self.seen, self.over = address, model, [], threading.Event()
 
     def run(self):
         while not self.over.is_set():
@@ -90,16 +90,35 @@ class Client(threading.Thread):
         return said
 
 
+def since(client, start):
+    """What it has seen since then, newest first. Nothing older is looked at, of which there is more and more: while one thread of this
+    program looks through it, the others do not read, and that would be taken for the server's."""
+    seen = client.seen
+    for at in range(len(seen) - 1, -1, -1):
+        if seen[at][0] < start:
+            return
+        yield seen[at]
+
+
 def gaps(clients, start, end):
     """Seconds between tokens of one stream, of all of them."""
     found = []
     for client in clients:
-        before = None
-        for at, what in list(client.seen):
-            if what == "token" and before and start <= at <= end:
-                found.append(at - before)
-            before = at if what == "token" else None
+        after = None
+        for at, what in since(client, start):
+            if what == "token" and after and after <= end:
+                found.append(after - at)
+            after = at if what == "token" else None
     return sorted(found)
+
+
+def first(client, start, wanted):
+    """The first thing of that kind that it saw after then, and when."""
+    found = None
+    for at, what in since(client, start):
+        if at > start and wanted(what):
+            found = at, what
+    return found
 
 
 def p99(values):
@@ -168,7 +187,7 @@ def main():
             strike(way, pid)
             if way == "memory":
                 crowd(ports["HTTP"], victim)
-            last = lambda client: next(((at, what) for at, what in list(client.seen) if at > before and what not in ("token", "end")), None)
+            last = lambda client: first(client, before, lambda what: what not in ("token", "end"))
             if not until(HANGS_S, lambda: all(last(client) for client in clients[victim])):
                 wrong.append(f"round {number}, {way}: a request hung")
                 continue
@@ -178,13 +197,13 @@ def main():
             wrong += [f"round {number}, {way}: a request ended so: {what}" for _, what in ends if what not in ("error", "status 503")]
             ended[way].append(max(at for at, _ in ends) - before)
             after = max(at for at, _ in ends)
-            token = lambda: next((at for client in clients[victim] for at, what in list(client.seen) if what == "token" and at > after), None)
+            token = lambda: min((seen[0] for client in clients[victim] if (seen := first(client, after, lambda what: what == "token"))), default=None)
             if not (again := until(COMES_BACK_S, token)):
                 wrong.append(f"round {number}, {way}: {victim} did not come back")
                 break
             back[way].append(again - before)
             other[way] += gaps(clients[bystander], before, again)
-            wrong += [f"round {number}, {way}: the other model: {what}" for client in clients[bystander] for at, what in list(client.seen) if before <= at <= again and what not in ("token", "end")]
+            wrong += [f"round {number}, {way}: the other model: {what}" for client in clients[bystander] for at, what in since(client, before) if at <= again and what not in ("token", "end")]
         time.sleep(args.seconds_between)
         at_last = state(process.pid)
         for client in clients["a"] + clients["b"]:
