@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = "F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS MXFP4_MOE".split()
-LOADED = "Q8_1 AFQ8 AFQ6 AFQ4 HQQ8 HQQ4 FP8 MXFP4 8 6 5 4".split()
+LOADED = "Q8_1 AFQ8 AFQ6 AFQ4 HQQ8 HQQ4 MXFP4 8 6 5 4".split()
 POINTS = 2
 
 
@@ -44,8 +44,21 @@ def solved(row, message):
     return calls == expected
 
 
+def with_ids(messages):
+    """The conversation as OpenAI's API takes it: a call and its result have the same name, which the model never sees."""
+    messages, made, answered = json.loads(json.dumps(messages)), 0, 0
+    for message in messages:
+        for call in message.get("tool_calls") or []:
+            made += 1
+            call.setdefault("id", f"call_{made}")
+        if message["role"] == "tool":
+            answered += 1
+            message.setdefault("tool_call_id", f"call_{answered}")
+    return messages
+
+
 def ask(port, name, row):
-    body = {"model": name, "messages": row["messages"], "temperature": 0, "max_tokens": len(row["reference"]) + 60,
+    body = {"model": name, "messages": with_ids(row["messages"]), "temperature": 0, "max_tokens": len(row["reference"]) + 60,
             "chat_template_kwargs": {"enable_thinking": row["enable_thinking"]}}
     if row["tools"]:
         body["tools"] = row["tools"]
@@ -59,7 +72,9 @@ def score(options, rows, model, isq):
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
     command = [options.engine, "serve", "-m", model, "--port", port, "--grpc-port", 0, "--admin-port", 0] + (["--isq", isq] if isq else [])
-    server = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    # Not a pipe: nobody would read it, and once it is full whoever logs waits.
+    said = tempfile.TemporaryFile()
+    server = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, stderr=said, stdin=subprocess.DEVNULL)
     try:
         for _ in range(600):
             try:
@@ -67,13 +82,15 @@ def score(options, rows, model, isq):
                 break
             except OSError:
                 if server.poll() is not None:
-                    sys.exit(f"{command} ended with {server.returncode}:\n{server.stderr.read().decode()[-2000:]}")
+                    said.seek(0)
+                    sys.exit(f"{command} ended with {server.returncode}:\n{said.read().decode()[-2000:]}")
                 time.sleep(0.1)
         with concurrent.futures.ThreadPoolExecutor(8) as clients:
             return sum(solved(row, message) for row, message in zip(rows, clients.map(lambda row: ask(port, model.stem, row), rows)))
     finally:
         server.terminate()
-        server.communicate()
+        server.wait()
+        said.close()
 
 
 def main():

@@ -245,6 +245,12 @@ impl Overrides {
         if self.imatrix.is_some() && self.isq.is_none() && self.topology.is_empty() {
             return Err(("imatrix", "weighs what a load quantises: set isq or a topology too".into()));
         }
+        if let (Some(_), Some(isq), true) = (&self.imatrix, self.isq, self.topology.is_empty())
+            && isq.dtype().affine().is_some()
+        {
+            let reason = format!("{isq} weighs no columns: take another type, such as Q4_K, or leave it out");
+            return Err(("imatrix", reason));
+        }
         if self.keys.len() > OVERRIDES_MAX {
             return Err((
                 "override_kv",

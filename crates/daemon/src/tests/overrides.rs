@@ -65,6 +65,10 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
         (v1::Overrides { isq: "Q9".into(), ..none() }, "overrides.isq: there is no type \"Q9\""),
         (v1::Overrides { imatrix: "/m.imatrix".into(), ..none() }, "overrides: imatrix: "),
         (
+            v1::Overrides { isq: "HQQ4".into(), imatrix: "/m.imatrix".into(), ..none() },
+            "overrides: imatrix: HQQ4 weighs no columns",
+        ),
+        (
             v1::Overrides { kv: vec!["a=int:1".into(); 2], ..none() },
             "overrides: override_kv: a is given twice",
         ),

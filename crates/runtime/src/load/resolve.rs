@@ -8,6 +8,7 @@ use hanzo_engine_kernels::{DType, HeadShape};
 
 use super::{experts, grouped, halves, stacked, states, turned};
 use crate::error::LoadError;
+use crate::network::Target;
 use crate::quantise::Importance;
 use crate::spec::{
     ConvolutionSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection,
@@ -20,7 +21,7 @@ use crate::tensor::Tensor;
 pub struct Tensors {
     by_weight: BTreeMap<Weight, Tensor>,
     /// Types of the matrices that are packed as another than they are stored in.
-    pub(super) packed: BTreeMap<Weight, DType>,
+    pub(super) packed: BTreeMap<Weight, Target>,
     /// How much their columns matter.
     pub(super) importance: Option<Arc<Importance>>,
     /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
@@ -37,11 +38,16 @@ impl Tensors {
 
     /// What a matrix is packed as, unless the device has reasons of its own: its type, or the one that a load quantises it to.
     pub(crate) fn packed_type(&self, weight: Weight) -> DType {
-        self.packed.get(&weight).copied().unwrap_or_else(|| self.get(weight).dtype)
+        self.packed.get(&weight).map_or_else(|| self.get(weight).dtype, |target| target.dtype)
+    }
+
+    /// Whether a load quantises it as HQQ does.
+    pub(crate) fn by_hqq(&self, weight: Weight) -> bool {
+        self.packed.get(&weight).is_some_and(|target| target.hqq)
     }
 
     /// Has matrices packed as other types than they are stored in.
-    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, DType>) {
+    pub(crate) fn pack_as(&mut self, types: BTreeMap<Weight, Target>) {
         self.packed = types;
     }
 
@@ -543,19 +549,19 @@ fn is_buffer(tensor: &Tensor) -> bool {
 
 /// How many matrices are quantised to each type, and how many stay in each, of what each is quantised to and stored in; none where none
 /// is quantised.
-pub(crate) fn packed_summary(matrices: impl Iterator<Item = (Option<DType>, DType)>) -> Option<String> {
+pub(crate) fn packed_summary(matrices: impl Iterator<Item = (Option<Target>, DType)>) -> Option<String> {
     let (mut quantised, mut kept) = (BTreeMap::new(), BTreeMap::new());
     for (packed, stored) in matrices {
         match packed {
-            Some(dtype) => *quantised.entry(dtype).or_insert(0usize) += 1,
-            None => *kept.entry(stored).or_insert(0usize) += 1,
+            Some(target) => *quantised.entry(target).or_insert(0usize) += 1,
+            None => *kept.entry(Target::from(stored)).or_insert(0usize) += 1,
         }
     }
     if quantised.is_empty() {
         return None;
     }
-    let list = |counts: BTreeMap<DType, usize>| {
-        let each: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
+    let list = |counts: BTreeMap<Target, usize>| {
+        let each: Vec<String> = counts.iter().map(|(target, count)| format!("{count} {target}")).collect();
         each.join(", ")
     };
     let kept = if kept.is_empty() { "none".to_owned() } else { list(kept) };

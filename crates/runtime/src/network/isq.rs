@@ -18,15 +18,50 @@ use crate::tensor::Tensor;
 /// A type that a load quantises a model's matrices to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isq {
-    dtype: DType,
+    target: Target,
     /// By the name of a type rather than by bits: what is quantised already is then quantised again where that makes it smaller.
     named: bool,
+}
+
+/// What a matrix is packed as, where that is another type than it is stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Target {
+    pub(crate) dtype: DType,
+    /// Codes are chosen as HQQ does it ([`hqq`](super::hqq)), not by the type's own rule; of affine types.
+    pub(crate) hqq: bool,
+}
+
+impl From<DType> for Target {
+    fn from(dtype: DType) -> Target {
+        Target { dtype, hqq: false }
+    }
+}
+
+impl Target {
+    fn map(self, to: impl FnOnce(DType) -> DType) -> Target {
+        Target { dtype: to(self.dtype), ..self }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dtype.affine() {
+            Some((bits, 64)) if self.hqq => write!(to, "HQQ{bits}"),
+            Some((bits, group)) if self.hqq => write!(to, "HQQ{bits}_G{group}"),
+            _ => self.dtype.fmt(to),
+        }
+    }
 }
 
 impl Isq {
     /// The type of most matrices.
     pub fn dtype(self) -> DType {
-        self.dtype
+        self.target.dtype
+    }
+
+    /// Whether codes are chosen as HQQ does it, which weighs no columns.
+    pub fn is_hqq(self) -> bool {
+        self.target.hqq
     }
 
     /// Every type that can be asked for by its name.
@@ -39,22 +74,22 @@ impl Isq {
 /// As the type's name and whether it was asked for by that.
 impl Serialize for Isq {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        (self.dtype.label(), self.named).serialize(to)
+        (self.target.dtype.label(), self.target.hqq, self.named).serialize(to)
     }
 }
 
 impl<'de> Deserialize<'de> for Isq {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Isq, D::Error> {
-        let (label, named) = <(String, bool)>::deserialize(from)?;
-        let found = Self::known().find(|dtype| dtype.label() == label);
+        let (label, hqq, named) = <(String, bool, bool)>::deserialize(from)?;
+        let found = Self::known().find(|dtype| dtype.label() == label && (!hqq || dtype.affine().is_some()));
         let dtype = found.ok_or_else(|| D::Error::custom(format!("no type {label:?} to quantise to")))?;
-        Ok(Isq { dtype, named })
+        Ok(Isq { target: Target { dtype, hqq }, named })
     }
 }
 
 impl fmt::Display for Isq {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.dtype.fmt(to)
+        self.target.fmt(to)
     }
 }
 
@@ -64,7 +99,7 @@ impl FromStr for Isq {
     /// Bits (2, 3, 4, 5, 6, 8), or a type's name, in which case and `_` do not count. Q8_1, whose sums serve activations
     /// alone, is Q8_0.
     fn from_str(text: &str) -> Result<Self, String> {
-        let of_bits = |dtype| Ok(Isq { dtype, named: false });
+        let of_bits = |dtype: DType| Ok(Isq { target: dtype.into(), named: false });
         match text {
             "2" => return of_bits(DType::Q2_K),
             "3" => return of_bits(DType::Q3_K),
@@ -78,23 +113,25 @@ impl FromStr for Isq {
         // Longer than any name.
         let wanted = if text.len() > 32 { String::new() } else { plain(text) };
         if wanted == plain(DType::Q8_1.label()) {
-            return Ok(Isq { dtype: DType::Q8_0, named: true });
+            return Ok(Isq { target: DType::Q8_0.into(), named: true });
         }
-        // Layouts that other engines have for other devices, and what has as many bits here.
-        let instead = match wanted.as_str() {
-            "HQQ4" => Some("AFQ4, as many bits with a scale and a bias for each group of 64"),
-            "HQQ8" => Some("AFQ8, as many bits with a scale and a bias for each group of 64"),
-            "FP8" | "F8E4M3" | "F8Q8" | "MXFP8" => Some("Q8_0 or AFQ8, as many bits as integers"),
-            _ => None,
+        // Floats that other engines have on other devices, and what has as many bits here.
+        if matches!(wanted.as_str(), "FP8" | "F8E4M3" | "F8Q8" | "MXFP8") {
+            return Err(format!(
+                "nothing is quantised to {text}; take Q8_0 or AFQ8, as many bits as integers"
+            ));
+        }
+        // The affine type of as many bits, its codes chosen otherwise.
+        let (label, hqq) = match wanted.strip_prefix("HQQ") {
+            Some(bits) => (format!("AFQ{bits}"), true),
+            None => (wanted, false),
         };
-        if let Some(instead) = instead {
-            return Err(format!("nothing is quantised to {text}; take {instead}"));
-        }
-        let found = Self::known().find(|dtype| plain(dtype.label()) == wanted);
-        found.map(|dtype| Isq { dtype, named: true }).ok_or_else(|| {
+        let known = |dtype: &DType| plain(dtype.label()) == label && (!hqq || dtype.affine().is_some());
+        let found = Self::known().find(known);
+        found.map(|dtype| Isq { target: Target { dtype, hqq }, named: true }).ok_or_else(|| {
             let names: Vec<&str> = Self::known().map(DType::label).collect();
             format!(
-                "there is no type {:?} to quantise to; there are 2, 3, 4, 5, 6 and 8 (bits), and {}",
+                "there is no type {:?} to quantise to; there are 2, 3, 4, 5, 6 and 8 (bits), and {}, and HQQ2 to HQQ8 in AFQ's layout",
                 shorten(text.into()),
                 names.join(", ")
             )
@@ -203,7 +240,7 @@ impl<'a> Wanted<'a> {
 
     /// What a matrix with rows of so many columns is packed as, where that is another type than it is stored in. `fine`: its
     /// numbers count more than others.
-    fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<DType> {
+    fn of(&mut self, tensor: &Tensor, layer: Option<usize>, fine: bool, cols: usize) -> Option<Target> {
         let (used, sees) = (&mut self.used, self.sees);
         let matching = |(at, rule): (usize, &IsqRule)| {
             let matches = (!sees || rule.tensors.is_some()) && rule.matches(layer, &tensor.name);
@@ -212,18 +249,18 @@ impl<'a> Wanted<'a> {
         };
         let said = self.rules.iter().enumerate().filter_map(matching).fold(None, |_, said| Some(said));
         let (isq, wanted) = match said {
-            Some(said) => said.map(|isq| (isq, isq.dtype))?,
-            None if sees => self.isq.map(|isq| (isq, eight_bits(isq.dtype)))?,
-            None if fine => self.isq.map(|isq| (isq, finer(isq.dtype)))?,
-            None => self.isq.map(|isq| (isq, isq.dtype))?,
+            Some(said) => said.map(|isq| (isq, isq.target))?,
+            None if sees => self.isq.map(|isq| (isq, isq.target.map(eight_bits)))?,
+            None if fine => self.isq.map(|isq| (isq, isq.target.map(finer)))?,
+            None => self.isq.map(|isq| (isq, isq.target))?,
         };
         let stored = tensor.dtype;
         let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16);
         if !(float || isq.named && quant::can_dequantize(stored)) {
             return None;
         }
-        let dtype = fitting(wanted, cols)?;
-        is_smaller(dtype, stored).then_some(dtype)
+        let dtype = fitting(wanted.dtype, cols)?;
+        is_smaller(dtype, stored).then_some(wanted.map(|_| dtype))
     }
 
     /// That every rule was about some matrix.
@@ -253,12 +290,12 @@ pub(crate) fn types_by_name<'t>(
     layers: usize,
     isq: Option<Isq>,
     rules: &[IsqRule],
-) -> Result<BTreeMap<String, DType>, LoadError> {
+) -> Result<BTreeMap<String, Target>, LoadError> {
     let (mut wanted, mut types, mut last) = (Wanted::new(isq, rules), BTreeMap::new(), None);
     for (name, tensor, layer, fine) in matrices {
         last = Some(tensor);
-        if let Some(dtype) = wanted.of(tensor, layer, fine, tensor.shape[1]) {
-            types.insert(name, dtype);
+        if let Some(target) = wanted.of(tensor, layer, fine, tensor.shape[1]) {
+            types.insert(name, target);
         }
     }
     wanted.check(layers, || last.cloned()).map(|()| types)
@@ -274,7 +311,7 @@ pub(crate) fn types(
     tower: Option<(&TransformerSpec, &Tensors)>,
     isq: Option<Isq>,
     rules: &[IsqRule],
-) -> Result<[BTreeMap<Weight, DType>; 2], LoadError> {
+) -> Result<[BTreeMap<Weight, Target>; 2], LoadError> {
     let mut wanted = Wanted::new(isq, rules);
     let own = wanted.types_of(spec, tensors);
     wanted.sees = true;
@@ -286,7 +323,7 @@ pub(crate) fn types(
 
 impl Wanted<'_> {
     /// Of a network's matrices, those that are packed as another type than they are stored in.
-    fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, DType> {
+    fn types_of(&mut self, spec: &TransformerSpec, tensors: &Tensors) -> BTreeMap<Weight, Target> {
         let of_experts = (0..spec.layers.len()).flat_map(|layer| expert_groups(spec, layer));
         let of_experts = of_experts.flat_map(|expert| expert.gate_up.into_iter().chain(expert.down));
         let parts = groups(spec).into_iter().flat_map(|Group { parts, .. }| parts).chain(of_experts);
@@ -309,7 +346,7 @@ impl Wanted<'_> {
             };
             let fine = matches!(part, Part::TokenEmbedding | Part::Head | Part::Gemma(_));
             let cols = if is_transposed(spec, part) { tensor.shape[0] } else { tensor.shape[1] };
-            self.of(tensor, layer, fine, cols).map(|dtype| (part.weight(), dtype))
+            self.of(tensor, layer, fine, cols).map(|target| (part.weight(), target))
         };
         parts.filter_map(&mut typed).collect()
     }
@@ -379,8 +416,30 @@ mod tests {
     }
 
     #[test]
+    fn hqq_is_a_way_to_affine_types() {
+        for (text, dtype, shown) in [
+            ("HQQ4", DType::AFQ4_G64, "HQQ4"),
+            ("hqq_8", DType::AFQ8_G64, "HQQ8"),
+            ("HQQ3_G128", DType::AFQ3_G128, "HQQ3_G128"),
+        ] {
+            let isq: Isq = text.parse().unwrap();
+            assert_eq!(
+                (isq.target, isq.to_string().as_str()),
+                (Target { dtype, hqq: true }, shown),
+                "{text}"
+            );
+            let sent = serde_json::to_string(&isq).unwrap();
+            assert_eq!(serde_json::from_str::<Isq>(&sent).unwrap(), isq);
+        }
+        for text in ["HQQ", "HQQ7", "HQQ4_K"] {
+            assert!(text.parse::<Isq>().unwrap_err().contains("HQQ2 to HQQ8"), "{text}");
+        }
+        assert!(serde_json::from_str::<Isq>("[\"Q4_K\", true, true]").is_err());
+    }
+
+    #[test]
     fn other_engines_types_have_another_beside_them() {
-        for (text, instead) in [("HQQ4", "AFQ4"), ("hqq8", "AFQ8"), ("FP8", "Q8_0"), ("F8_E4M3", "Q8_0")] {
+        for (text, instead) in [("FP8", "Q8_0"), ("F8_E4M3", "AFQ8")] {
             let error = text.parse::<Isq>().unwrap_err();
             assert!(error.contains(instead) && error.contains(text), "{error}");
         }

@@ -10,6 +10,7 @@ use hanzo_engine_kernels::{
 };
 
 use super::adapted::Deltas;
+use super::hqq;
 use super::packing::{
     DOWN, Group, KEY_VALUE, OUTPUT, QUERY, QUERY_DOWN, QUERY_GATE, ROUTER, SHARED_DOWN, STATE_OUTPUT,
     expert_groups, expert_shapes, first, groups, is_transposed, latent_shapes, shared_up, up,
@@ -315,7 +316,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let shapes = latent_shapes(self.spec, self.tensors, index);
         let mut packed = Vec::with_capacity(2 * heads);
         for (head, (numbers, shape)) in keys.iter().chain(&values).zip(shapes).enumerate() {
-            let bytes = encoded(shape.dtype, numbers, None);
+            let bytes = encoded(shape.dtype, numbers, Quantiser::Own(None));
             let name = &self.tensors.get(names[head / heads]).name;
             packed.push(self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?);
         }
@@ -364,10 +365,13 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn stored(&self, group: &Group) -> Result<Vec<Stored<'a>>, LoadError> {
         let stored = |(&part, shape): (&Part, MatrixShape)| {
             let tensor = self.tensors.get(part.weight());
-            let importance = self.tensors.importance(part.weight(), shape.cols);
+            let quantiser = match self.tensors.by_hqq(part.weight()) {
+                true => Quantiser::Hqq,
+                false => Quantiser::Own(self.tensors.importance(part.weight(), shape.cols)),
+            };
             let bytes = match is_transposed(self.spec, part) {
-                true => transposed_as(tensor, shape, importance)?,
-                false => stored_as(self.backend, tensor, shape.dtype, importance)?,
+                true => transposed_as(tensor, shape, quantiser)?,
+                false => stored_as(self.backend, tensor, shape.dtype, quantiser)?,
             };
             Ok(Stored { name: &tensor.name, shape, bytes })
         };
@@ -487,17 +491,36 @@ fn sources<'a>(stored: &'a [Stored<'_>]) -> Vec<MatrixSource<'a>> {
     stored.iter().map(source).collect()
 }
 
-/// A tensor's bytes in a type, which is its own or one it is quantised to; errors of its columns count as `importance` says.
+/// How numbers become codes of a type.
+#[derive(Clone, Copy)]
+pub(crate) enum Quantiser<'a> {
+    /// As the type has it; errors of columns count as much as this says.
+    Own(Option<&'a [f32]>),
+    /// As HQQ does it, of an affine type.
+    Hqq,
+}
+
+impl Quantiser<'_> {
+    /// Whole rows, whose blocks they fill.
+    fn quantize(self, dtype: DType, values: &[f32], out: &mut [u8]) {
+        match self {
+            Quantiser::Own(importance) => quant::quantize_rows(dtype, values, importance, out),
+            Quantiser::Hqq => hqq::quantize(dtype, values, out),
+        }
+    }
+}
+
+/// A tensor's bytes in a type, which is its own or one it is quantised to.
 pub(crate) fn stored_as<'a, B: Backend>(
     backend: &B,
     tensor: &'a Tensor,
     dtype: DType,
-    importance: Option<&[f32]>,
+    quantiser: Quantiser<'_>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
     if dtype == tensor.dtype {
         return Ok(tensor.bytes.read());
     }
-    quantised(backend, tensor, dtype, importance).map(Cow::Owned)
+    quantised(backend, tensor, dtype, quantiser).map(Cow::Owned)
 }
 
 /// A matrix in a type whose blocks its rows fill: some rows at a time, side by side, so that no matrix is held as floats.
@@ -505,10 +528,10 @@ fn quantised<B: Backend>(
     backend: &B,
     tensor: &Tensor,
     dtype: DType,
-    importance: Option<&[f32]>,
+    quantiser: Quantiser<'_>,
 ) -> Result<Vec<u8>, LoadError> {
     if !quant::can_dequantize(tensor.dtype) {
-        return tensor.to_f32().map(|values| encoded(dtype, &values, importance));
+        return tensor.to_f32().map(|values| encoded(dtype, &values, quantiser));
     }
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let row_bytes =
@@ -526,7 +549,7 @@ fn quantised<B: Backend>(
         let mut values = vec![0.0; stored.len() / bytes_in * cols];
         quant::dequantize_row(tensor.dtype, stored, &mut values);
         if values.iter().all(|value: &f32| value.is_finite()) {
-            quant::quantize_rows(dtype, &values, importance, out);
+            quantiser.quantize(dtype, &values, out);
         } else {
             broken.store(true, Relaxed);
         }
@@ -546,20 +569,20 @@ fn quantised<B: Backend>(
 fn transposed_as<'a>(
     tensor: &'a Tensor,
     packed: MatrixShape,
-    importance: Option<&[f32]>,
+    quantiser: Quantiser<'_>,
 ) -> Result<Cow<'a, [u8]>, LoadError> {
     let values = as_f32(tensor)?;
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let turned: Vec<f32> = (0..cols).flat_map(|col| values.iter().skip(col).step_by(cols).copied()).collect();
     debug_assert_eq!(turned.len(), rows * cols);
-    Ok(Cow::Owned(encoded(packed.dtype, &turned, importance)))
+    Ok(Cow::Owned(encoded(packed.dtype, &turned, quantiser)))
 }
 
 /// Numbers in a type whose blocks they fill.
-fn encoded(dtype: DType, values: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
+fn encoded(dtype: DType, values: &[f32], quantiser: Quantiser<'_>) -> Vec<u8> {
     let length = dtype.bytes_of(values.len()).expect("whole blocks, because their types are chosen so");
     let mut bytes = vec![0; length];
-    quant::quantize_rows(dtype, values, importance, &mut bytes);
+    quantiser.quantize(dtype, values, &mut bytes);
     bytes
 }
 

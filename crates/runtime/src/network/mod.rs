@@ -6,6 +6,7 @@
 
 mod adapted;
 mod forward;
+mod hqq;
 mod inputs;
 mod isq;
 mod loader;
@@ -27,8 +28,8 @@ pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_
 pub(crate) use forward::{Attention, Normer, Share};
 use inputs::{InputBuffers, Inputs, LayerInput};
 pub use isq::{Isq, IsqRule};
-pub(crate) use isq::{types as isq_types, types_by_name as isq_types_by_name};
-pub(crate) use loader::{Loader, as_f32, stored_as};
+pub(crate) use isq::{Target, types as isq_types, types_by_name as isq_types_by_name};
+pub(crate) use loader::{Loader, Quantiser, as_f32, stored_as};
 pub use observed::Met;
 pub(crate) use observed::Observed;
 pub use packing::WeightType;

@@ -18,7 +18,7 @@ use crate::load::{
     weights::{self, Weights},
 };
 use crate::mapped::ModelBytes;
-use crate::network::{Isq, IsqRule, isq_types_by_name};
+use crate::network::{Isq, IsqRule, Target, isq_types_by_name};
 use crate::overrides::{Overrides, Watched};
 use crate::spec::Config;
 use crate::tensor::Tensor;
@@ -46,7 +46,7 @@ pub struct WhisperFiles {
     pub(crate) guidance: Guidance,
     tensors: BTreeMap<String, Tensor>,
     /// What matrices are quantised to as they are packed, by the names of `tensors`.
-    packed: BTreeMap<String, DType>,
+    packed: BTreeMap<String, Target>,
 }
 
 /// Whether a `config.json` is of a Whisper model.
@@ -286,7 +286,7 @@ impl WhisperFiles {
     }
 
     /// What a matrix is quantised to by its load, if it is.
-    pub(super) fn quantised_to(&self, name: &str) -> Option<DType> {
+    pub(super) fn quantised_to(&self, name: &str) -> Option<Target> {
         self.packed.get(name).copied()
     }
 

@@ -7,7 +7,7 @@ use super::network::{Cross, Layer, Linear, Norm};
 use super::spec::{Stack, WhisperSpec};
 use crate::encoder::WeightType;
 use crate::error::LoadError;
-use crate::network::stored_as;
+use crate::network::{Quantiser, stored_as};
 use crate::tensor::Tensor;
 
 /// What a matrix is packed as, where its load does not quantise it: floats that are multiplied may become bytes.
@@ -84,7 +84,7 @@ pub(super) fn shapes_of(
         let name = format!("{part}.weight");
         let tensor = files.tensor(&name);
         let own = || if multiplied { packed_type(tensor, weight_type) } else { tensor.dtype };
-        let dtype = files.quantised_to(&name).unwrap_or_else(own);
+        let dtype = files.quantised_to(&name).map_or_else(own, |target| target.dtype);
         MatrixShape { dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
     };
     parts.iter().map(shape).collect()
@@ -129,7 +129,11 @@ impl<B: EncoderOps> Loader<'_, B> {
         let stored = tensors
             .iter()
             .zip(&shapes)
-            .map(|(tensor, shape)| stored_as(self.backend, tensor, shape.dtype, None))
+            .map(|(tensor, shape)| {
+                let by_hqq = self.files.quantised_to(&tensor.name).is_some_and(|target| target.hqq);
+                let quantiser = if by_hqq { Quantiser::Hqq } else { Quantiser::Own(None) };
+                stored_as(self.backend, tensor, shape.dtype, quantiser)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let sources: Vec<MatrixSource<'_>> = tensors
             .iter()
