@@ -116,8 +116,17 @@ void barrier() {
 Warp& warp_of(const Fiber& of) { return block->warps[of.warp]; }
 char* shared_memory() { return block->shared_aligned; }
 
+void make_copies(uint64_t group) {
+  std::vector<Copy>& copies = fiber->copies;
+  size_t made = 0;
+  for (; made < copies.size() && copies[made].group < group; made++) memcpy(copies[made].to, copies[made].from, 16);
+  copies.erase(copies.begin(), copies.begin() + made);
+}
+
 static void enter() {
   block->run(block->params);
+  // Nobody waits for the rest, which are read from all the same.
+  make_copies(UINT64_MAX);
   fiber->done = true;
   // Threads that have ended count as arrived, as on the device.
   block->alive--;
@@ -128,6 +137,8 @@ static void enter() {
 static void prepare(Fiber& of) {
   of.done = false;
   of.waits_for = nullptr;
+  of.copies.clear();
+  of.groups = 0;
 #if EMULATOR_ASSEMBLY
   void** top = reinterpret_cast<void**>(of.stack + STACK_BYTES - 64);
   *--top = nullptr;  // where `enter` would return to

@@ -2,12 +2,14 @@
 //
 // A fiber runs until it must wait for others: at a barrier of its block, or at a collective of its warp, which the last
 // lane to come computes for all. Nothing else switches, so that a missing barrier shows as a warp that has run ahead.
-// Shared memory has the size that the launch says, and holds NaN. Not emulated: what other blocks do meanwhile.
+// Shared memory has the size that the launch says, and holds NaN; so does what is copied to it until the copy is waited for, which
+// is when it is made. Not emulated: what other blocks do meanwhile.
 #pragma once
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
@@ -21,6 +23,13 @@ struct Dim {
 
 enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside };
 
+// 16 bytes on their way to shared memory, and the number of the group that they are of.
+struct Copy {
+  unsigned char* to;
+  const uint8_t* from;
+  uint64_t group;
+};
+
 struct Fiber {
   void* stack_pointer;
   char* stack;
@@ -29,6 +38,8 @@ struct Fiber {
   bool done;
   const uint64_t* waits_for;  // a generation that must move on, or null
   uint64_t generation;
+  std::vector<Copy> copies;
+  uint64_t groups;  // of copies, that are closed
 };
 
 constexpr int WORDS_MAX = 24;
@@ -51,6 +62,8 @@ void wait_for(const uint64_t* generation, uint64_t value);
 void barrier();
 Warp& warp_of(const Fiber& fiber);
 char* shared_memory();
+// Makes the fiber's copies of groups below this one.
+void make_copies(uint64_t group);
 
 // Every lane of a warp brings words; the last to come computes for all. `compute(in, out)`.
 template <class Compute>
@@ -160,15 +173,17 @@ inline void store16(uint8_t* to, const uint32_t from[4]) {
   if (reinterpret_cast<uintptr_t>(to) % 16 != 0) emulator::fail("a store of 16 bytes at a place that is no multiple of them");
   __builtin_memcpy(to, from, 16);
 }
-// What is brought is there at once: nothing shows that it was not waited for.
 inline void bring16(unsigned char* to, const uint8_t* from) {
-  uint32_t words[4];
-  load16(from, words);
-  store16(to, words);
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) emulator::fail("a copy of 16 bytes from or to a place that is no multiple of them");
+  memset(to, 0xff, 16);
+  emulator::fiber->copies.push_back({to, from, emulator::fiber->groups});
 }
-inline void brought() {}
+inline void brought() { emulator::fiber->groups++; }
 template <int LATEST>
-inline void wait_for_all_but() {}
+inline void wait_for_all_but() {
+  const uint64_t groups = emulator::fiber->groups;
+  emulator::make_copies(groups > LATEST ? groups - LATEST : 0);
+}
 inline void shared16(const unsigned char* from, uint32_t to[4]) { load16(from, to); }
 inline uint32_t to_bits(float value) { return emulator::bits<uint32_t>(value); }
 inline uint64_t to_bits(double value) { return emulator::bits<uint64_t>(value); }

@@ -1,8 +1,296 @@
-// softmax(softcap(scale * q·k) - slope * distance, sink) · v, by blocks of 32 keys with a running maximum
-// (arxiv.org/abs/2205.14135). A block of threads has one head of one row: (rows, heads); each warp has every fourth block of keys, and
-// what the warps have is brought together in their order. Blocks of keys begin at absolute positions, so that the order of sums
-// does not depend on how a prompt was cut. Shared: the query, and for each warp its sums, a block's weights and slots, and its state.
+// softmax(softcap(scale * q·k) - slope * distance, sink) · v (arxiv.org/abs/2205.14135), by spans of 128 keys, which begin at absolute
+// positions. A span has a maximum, a total and sums of its own, brought together of its four warps' blocks of 32 keys, and spans
+// are folded into one another from the first that a row sees on. So the order of sums depends on where keys and rows stand in
+// their sequence and on nothing else: not on how a prompt was cut, and not on how many blocks of threads share a row's spans
+// (arxiv.org/abs/2311.01282).
+//
+// A block of threads has some heads of one row, which share keys and values: (rows, kv_heads * tiles of heads). Alone it goes through
+// all spans; beside others, one for each span, it leaves its span to `attention_join`. Shared: the queries, what was folded, and
+// for each warp its sums, a block's weights and slots, and its maxima and totals.
 #include "kv.cuh"
+
+// Keys of a span: a block of 32 for each warp.
+#define SPAN (32 * WARPS)
+// Keys and pairs of numbers whose loads are under way at once.
+#define KEYS_AT_ONCE 16
+#define WORDS_AT_ONCE 8
+
+// Of what was folded: how much of it is kept, and how much of what comes is taken, where that is folded into it.
+struct Folded {
+  float largest, total, kept, taken;
+};
+
+__device__ __forceinline__ void fold(Folded& folded, float largest, float total) {
+  const float both = fmaxf(folded.largest, largest);
+  // Nothing has been seen yet: nothing is kept, or taken.
+  folded.kept = folded.largest == -INFINITY ? 0.0f : expf(folded.largest - both);
+  folded.taken = largest == -INFINITY ? 0.0f : expf(largest - both);
+  folded.total = fmaf(total, folded.taken, dev::times(folded.total, folded.kept));
+  folded.largest = both;
+}
+
+__device__ __forceinline__ float fold_sum(const Folded& folded, float sum, float comes) {
+  return fmaf(comes, folded.taken, dev::times(sum, folded.kept));
+}
+
+// A sink is as a key that was seen before all others, and has no value.
+__device__ __forceinline__ Folded nothing_folded(const float* sinks, uint32_t head) {
+  return {sinks ? sinks[head] : -INFINITY, sinks ? 1.0f : 0.0f, 0.0f, 0.0f};
+}
+
+// The keys that a row sees.
+struct Seen {
+  uint32_t position, first, end, spans;
+};
+
+__device__ __forceinline__ Seen seen_by(const AttentionParams& p, uint32_t row, const uint32_t* span) {
+  const uint32_t position = span[2] - span[1] + row - span[0], end = position + 1;
+  const uint32_t first = p.window == 0 ? 0 : p.chunked ? position / p.window * p.window : end > p.window ? end - p.window : 0;
+  return {position, first, end, position / SPAN - first / SPAN + 1};
+}
+
+// query · key of each head, of `count` numbers in their order.
+template <uint32_t HEADS>
+__device__ __forceinline__ void dot_keys(uint32_t type, const float* queries, const uint8_t* key, uint32_t count, float dots[HEADS]) {
+#pragma unroll
+  for (uint32_t h = 0; h < HEADS; h++) dots[h] = 0.0f;
+  const auto eight = [&](uint32_t i, const uint32_t words[4]) {
+    float numbers[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) numbers[j] = dev::from_half((uint16_t)(words[j / 2] >> (16 * (j % 2))));
+#pragma unroll
+    for (uint32_t h = 0; h < HEADS; h++) {
+      uint32_t query[2][4];
+      const unsigned char* at = reinterpret_cast<const unsigned char*>(queries + h * count + i);
+      dev::shared16(at, query[0]);
+      dev::shared16(at + 16, query[1]);
+#pragma unroll
+      for (int j = 0; j < 8; j++) dots[h] = fmaf(dev::from_bits(query[j / 4][j % 4]), numbers[j], dots[h]);
+    }
+  };
+  if (type == KV_F16 && (size_t)key % 16 == 0 && count % 8 == 0) {
+    uint32_t i = 0;
+    for (; i + 8 * WORDS_AT_ONCE <= count; i += 8 * WORDS_AT_ONCE) {
+      uint32_t words[WORDS_AT_ONCE][4];
+#pragma unroll
+      for (int k = 0; k < WORDS_AT_ONCE; k++) dev::load16(key + 2 * (i + 8 * k), words[k]);
+#pragma unroll
+      for (int k = 0; k < WORDS_AT_ONCE; k++) eight(i + 8 * k, words[k]);
+    }
+    for (; i < count; i += 8) {
+      uint32_t words[4];
+      dev::load16(key + 2 * i, words);
+      eight(i, words);
+    }
+    return;
+  }
+  for (uint32_t i = 0; i < count; i += 4) {
+    float numbers[4];
+    kv_four(type, key, i, count, numbers);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+      if (i + j >= count) break;
+#pragma unroll
+      for (uint32_t h = 0; h < HEADS; h++) dots[h] = fmaf(queries[h * count + i + j], numbers[j], dots[h]);
+    }
+  }
+}
+
+// sums[h][i] = Σ weights[h][j] * value j's number i, of keys `start..last` in their order. A lane has four numbers of each 128.
+template <uint32_t HEADS>
+__device__ __forceinline__ void sum_values(const AttentionParams& p, const uint8_t* values, const float* weights, const uint32_t* slots, uint32_t start, uint32_t last, float* sums) {
+  const uint32_t lane = threadIdx.x % 32, count = p.value_dim;
+  const bool words = p.kv_type == KV_F16 && count % 4 == 0 && (size_t)values % 8 == 0 && p.slot_bytes % 8 == 0;
+  for (uint32_t i = 4 * lane; i < count; i += 128) {
+    float own[HEADS][4] = {};
+    const auto add = [&](uint32_t j, const float numbers[4]) {
+#pragma unroll
+      for (uint32_t h = 0; h < HEADS; h++) {
+        const float weight = weights[32 * h + j];
+#pragma unroll
+        for (int n = 0; n < 4; n++) own[h][n] = fmaf(weight, numbers[n], own[h][n]);
+      }
+    };
+    const auto add_halves = [&](uint32_t j, const uint32_t halves[2]) {
+      float numbers[4];
+#pragma unroll
+      for (int n = 0; n < 4; n++) numbers[n] = dev::from_half((uint16_t)(halves[n / 2] >> (16 * (n % 2))));
+      add(j, numbers);
+    };
+    uint32_t j = start;
+    if (words) {
+      for (; j + KEYS_AT_ONCE <= last; j += KEYS_AT_ONCE) {
+        uint32_t halves[KEYS_AT_ONCE][2];
+#pragma unroll
+        for (int k = 0; k < KEYS_AT_ONCE; k++) dev::load8(values + (size_t)slots[j + k] * p.slot_bytes + 2 * i, halves[k]);
+#pragma unroll
+        for (int k = 0; k < KEYS_AT_ONCE; k++) add_halves(j + k, halves[k]);
+      }
+      for (; j < last; j++) {
+        uint32_t halves[2];
+        dev::load8(values + (size_t)slots[j] * p.slot_bytes + 2 * i, halves);
+        add_halves(j, halves);
+      }
+    } else {
+#pragma unroll 4
+      for (; j < last; j++) {
+        float numbers[4];
+        kv_four(p.kv_type, values + (size_t)slots[j] * p.slot_bytes, i, count, numbers);
+        add(j, numbers);
+      }
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < HEADS; h++) {
+#pragma unroll
+      for (uint32_t n = 0; n < 4; n++) {
+        if (i + n < count) sums[h * count + i + n] = own[h][n];
+      }
+    }
+  }
+}
+
+template <uint32_t HEADS>
+__device__ __forceinline__ void attend(const AttentionParams& p, float* queries) {
+  const uint32_t row = p.row_first + blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= p.batch.counts[COUNT_ROWS]) return;
+  const uint32_t sequence = p.batch.sequence_of[row];
+  const uint32_t* table = p.batch.tables + 2 * (sequence * p.batch.groups + p.group);
+  const Seen seen = seen_by(p, row, p.batch.spans + 4 * sequence);
+  if (p.parts && blockIdx.z >= seen.spans) return;
+  const uint32_t of_each = p.heads / p.kv_heads, tiles = (of_each + HEADS - 1) / HEADS, kv_head = blockIdx.y / tiles;
+  const uint32_t head_first = kv_head * of_each + blockIdx.y % tiles * HEADS, heads_left = (kv_head + 1) * of_each - head_first;
+  // Where there are fewer, the first is computed again, for nobody.
+  const auto head = [&](uint32_t h) { return head_first + (h < heads_left ? h : 0); };
+  const size_t key_at = kv_head * kv_bytes(p.kv_type, p.head_dim), value_at = kv_head * kv_bytes(p.kv_type, p.value_dim);
+  const uint32_t room = HEADS * (p.value_dim + 32 + 2) + 32;
+  float* sums_folded = queries + HEADS * p.head_dim;
+  float* rooms = sums_folded + HEADS * p.value_dim;
+  float* sums = rooms + warp * room;
+  float* weights = sums + HEADS * p.value_dim;
+  float* states = weights + HEADS * 32;
+  uint32_t* slots = reinterpret_cast<uint32_t*>(states + HEADS * 2);
+  for (uint32_t h = 0; h < HEADS; h++) {
+    const float* query = p.q + (size_t)row * p.q_stride + head(h) * p.head_dim;
+    for (uint32_t i = threadIdx.x; i < p.head_dim; i += THREADS) queries[h * p.head_dim + i] = query[i];
+    for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) sums_folded[h * p.value_dim + i] = 0.0f;
+  }
+  __syncthreads();
+  Folded folded[HEADS];
+#pragma unroll
+  for (uint32_t h = 0; h < HEADS; h++) folded[h] = nothing_folded(p.sinks, head(h));
+  const uint32_t span_first = seen.first / SPAN + (p.parts ? blockIdx.z : 0), span_end = p.parts ? span_first + 1 : seen.first / SPAN + seen.spans;
+  for (uint32_t span = span_first; span < span_end; span++) {
+    const uint32_t block = SPAN * span + 32 * warp, key = block + lane;
+    float dots[HEADS];
+    const bool sees = key >= seen.first && key < seen.end;
+    if (sees) {
+      const uint32_t slot = slot_of(p.batch, table, key);
+      slots[lane] = slot;
+      dot_keys<HEADS>(p.kv_type, queries, p.key_plane + (size_t)slot * p.slot_bytes + key_at, p.head_dim, dots);
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < HEADS; h++) {
+      float score = sees ? p.scale * dots[h] : -INFINITY;
+      if (sees && p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
+      if (sees && p.slopes) score -= p.slopes[head(h)] * (float)(seen.position - key);
+      const float largest = dev::warp_max(score);
+      const float weight = score == -INFINITY ? 0.0f : expf(score - largest);
+      states[2 * h] = largest;
+      states[2 * h + 1] = dev::warp_sum(weight);
+      weights[32 * h + lane] = weight;
+    }
+    __syncwarp();
+    const uint32_t last = seen.end <= block ? 0 : seen.end - block < 32 ? seen.end - block : 32, start = seen.first > block ? seen.first - block : 0;
+    if (start < last) sum_values<HEADS>(p, p.value_plane + value_at, weights, slots, start, last, sums);
+    __syncthreads();
+#pragma unroll
+    for (uint32_t h = 0; h < HEADS; h++) {
+      float largest = -INFINITY, total = 0.0f, shares[WARPS];
+#pragma unroll
+      for (uint32_t of = 0; of < WARPS; of++) largest = fmaxf(largest, rooms[of * room + HEADS * (p.value_dim + 32) + 2 * h]);
+#pragma unroll
+      for (uint32_t of = 0; of < WARPS; of++) {
+        // A warp without keys has seen nothing, and has no sums.
+        const float* state = rooms + of * room + HEADS * (p.value_dim + 32) + 2 * h;
+        shares[of] = state[0] == -INFINITY ? 0.0f : expf(state[0] - largest);
+        total = fmaf(shares[of], state[1], total);
+      }
+      const auto sum_of = [&](uint32_t i) {
+        float sum = 0.0f;
+#pragma unroll
+        for (uint32_t of = 0; of < WARPS; of++) {
+          if (shares[of] != 0.0f) sum = fmaf(shares[of], rooms[of * room + h * p.value_dim + i], sum);
+        }
+        return sum;
+      };
+      if (p.parts) {
+        float* part = p.parts + ((size_t)(blockIdx.x * p.heads + head(h)) * p.spans + blockIdx.z) * (p.value_dim + 2);
+        if (h < heads_left) {
+          for (uint32_t i = threadIdx.x; i < p.value_dim + 2; i += THREADS) part[i] = i == 0 ? largest : i == 1 ? total : sum_of(i - 2);
+        }
+      } else {
+        fold(folded[h], largest, total);
+        float* to = sums_folded + h * p.value_dim;
+        for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) to[i] = fold_sum(folded[h], to[i], sum_of(i));
+      }
+    }
+    __syncthreads();
+  }
+  if (p.parts) return;
+#pragma unroll
+  for (uint32_t h = 0; h < HEADS; h++) {
+    float* out = p.out + (size_t)row * p.out_stride + head(h) * p.value_dim;
+    if (h < heads_left) {
+      for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) out[i] = sums_folded[h * p.value_dim + i] / folded[h].total;
+    }
+  }
+}
+
+#define ATTENTION(name, heads)                        \
+  WIDE_KERNEL(name, AttentionParams, THREADS, 4) {    \
+    SHARED(float, room);                              \
+    attend<heads>(p, room);                           \
+  }
+ATTENTION(attention, 1)
+ATTENTION(attention_two, 2)
+ATTENTION(attention_four, 4)
+#undef ATTENTION
+
+// What blocks have left of the spans of a row, folded: (rows, heads).
+KERNEL(attention_join, AttentionParams, THREADS) {
+  const uint32_t row = p.row_first + blockIdx.x, head = blockIdx.y;
+  if (row >= p.batch.counts[COUNT_ROWS]) return;
+  const uint32_t spans = seen_by(p, row, p.batch.spans + 4 * p.batch.sequence_of[row]).spans;
+  const float* parts = p.parts + (size_t)(blockIdx.x * p.heads + head) * p.spans * (p.value_dim + 2);
+  float* out = p.out + (size_t)row * p.out_stride + head * p.value_dim;
+  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) {
+    Folded folded = nothing_folded(p.sinks, head);
+    float sum = 0.0f;
+#pragma unroll 8
+    for (uint32_t span = 0; span < spans; span++) {
+      const float* part = parts + span * (p.value_dim + 2);
+      fold(folded, part[0], part[1]);
+      sum = fold_sum(folded, sum, part[2 + i]);
+    }
+    out[i] = sum / folded.total;
+  }
+}
+
+#define BIAS_NONE 0
+#define BIAS_ALIBI 1
+#define BIAS_BY_DISTANCE 2
+#define BIAS_DISENTANGLED 3
+
+__device__ __forceinline__ uint32_t clamped(int distance, uint32_t reach) {
+  const int far = (int)reach;
+  return (uint32_t)((distance < -far ? -far : distance > far ? far : distance) + far);
+}
+
+__device__ __forceinline__ float dot_of(const float* a, const float* b, uint32_t count) {
+  float dot = 0.0f;
+  for (uint32_t i = 0; i < count; i++) dot = fmaf(a[i], b[i], dot);
+  return dot;
+}
 
 struct Running {
   float largest, total;
@@ -22,104 +310,6 @@ __device__ __forceinline__ float weigh(Running& running, float score, float* sum
   weights[lane] = weight;
   __syncwarp();
   return weight;
-}
-
-// query · key, of `count` numbers in their order.
-__device__ __forceinline__ float dot_key(uint32_t type, const float* query, const uint8_t* key, uint32_t count) {
-  float dot = 0.0f;
-  if (type == KV_F16 && (size_t)key % 16 == 0 && count % 8 == 0) {
-#pragma unroll 4
-    for (uint32_t i = 0; i < count; i += 8) {
-      uint32_t words[4];
-      dev::load16(key + 2 * i, words);
-#pragma unroll
-      for (uint32_t j = 0; j < 8; j++) dot = fmaf(query[i + j], dev::from_half((uint16_t)(words[j / 2] >> (16 * (j % 2)))), dot);
-    }
-    return dot;
-  }
-  for (uint32_t i = 0; i < count; i++) dot = fmaf(query[i], kv_at(type, key, i), dot);
-  return dot;
-}
-
-KERNEL(attention, AttentionParams, THREADS) {
-  SHARED(float, query);
-  const uint32_t row = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= p.batch.counts[COUNT_ROWS]) return;
-  const uint32_t room = p.value_dim + 64 + 2;
-  float* sums = query + p.head_dim + warp * room;
-  float* weights = sums + p.value_dim;
-  uint32_t* slots = reinterpret_cast<uint32_t*>(weights + 32);
-  const uint32_t sequence = p.batch.sequence_of[row];
-  const uint32_t* span = p.batch.spans + 4 * sequence;
-  const uint32_t* table = p.batch.tables + 2 * (sequence * p.batch.groups + p.group);
-  const uint32_t position = span[2] - span[1] + row - span[0], end = position + 1;
-  const uint32_t first = p.window == 0 ? 0 : p.chunked ? position / p.window * p.window : end > p.window ? end - p.window : 0;
-  const uint32_t kv_head = (uint64_t)head * p.kv_heads / p.heads;
-  const size_t key_at = kv_head * kv_bytes(p.kv_type, p.head_dim), value_at = kv_head * kv_bytes(p.kv_type, p.value_dim);
-  for (uint32_t i = threadIdx.x; i < p.head_dim; i += THREADS) query[i] = p.q[(size_t)row * p.q_stride + head * p.head_dim + i];
-  for (uint32_t i = lane; i < p.value_dim; i += 32) sums[i] = 0.0f;
-  __syncthreads();
-  Running running = {-INFINITY, 0.0f};
-  if (p.sinks && warp == 0) running = {p.sinks[head], 1.0f};
-  for (uint32_t block = (first / 32 + (warp + WARPS - first / 32 % WARPS) % WARPS) * 32; block < end; block += 32 * WARPS) {
-    const uint32_t key = block + lane;
-    float score = -INFINITY;
-    if (key >= first && key < end) {
-      const uint32_t slot = slot_of(p.batch, table, key);
-      slots[lane] = slot;
-      score = p.scale * dot_key(p.kv_type, query, p.key_plane + (size_t)slot * p.slot_bytes + key_at, p.head_dim);
-      if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
-      if (p.slopes) score -= p.slopes[head] * (float)(position - key);
-    }
-    weigh(running, score, sums, p.value_dim, weights);
-    const uint32_t last = end - block < 32 ? end - block : 32, start = first > block ? first - block : 0;
-    const uint8_t* values = p.value_plane + value_at;
-    for (uint32_t i = lane; i < p.value_dim; i += 32) {
-      float sum = sums[i];
-#pragma unroll 8
-      for (uint32_t j = start; j < last; j++) sum = fmaf(weights[j], kv_at(p.kv_type, values + (size_t)slots[j] * p.slot_bytes, i), sum);
-      sums[i] = sum;
-    }
-    __syncwarp();
-  }
-  float* states = sums + p.value_dim + 64;
-  states[0] = running.largest;
-  states[1] = running.total;
-  __syncthreads();
-  float largest = -INFINITY, total = 0.0f, shares[WARPS];
-  const float* rooms = query + p.head_dim;
-#pragma unroll
-  for (uint32_t of = 0; of < WARPS; of++) largest = fmaxf(largest, rooms[of * room + p.value_dim + 64]);
-#pragma unroll
-  for (uint32_t of = 0; of < WARPS; of++) {
-    // A warp without keys has seen nothing.
-    const float seen = rooms[of * room + p.value_dim + 64];
-    shares[of] = seen == -INFINITY ? 0.0f : expf(seen - largest);
-    total = fmaf(shares[of], rooms[of * room + p.value_dim + 65], total);
-  }
-  float* out = p.out + (size_t)row * p.out_stride + head * p.value_dim;
-  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) {
-    float sum = 0.0f;
-#pragma unroll
-    for (uint32_t of = 0; of < WARPS; of++) sum = fmaf(shares[of], rooms[of * room + i], sum);
-    out[i] = sum / total;
-  }
-}
-
-#define BIAS_NONE 0
-#define BIAS_ALIBI 1
-#define BIAS_BY_DISTANCE 2
-#define BIAS_DISENTANGLED 3
-
-__device__ __forceinline__ uint32_t clamped(int distance, uint32_t reach) {
-  const int far = (int)reach;
-  return (uint32_t)((distance < -far ? -far : distance > far ? far : distance) + far);
-}
-
-__device__ __forceinline__ float dot_of(const float* a, const float* b, uint32_t count) {
-  float dot = 0.0f;
-  for (uint32_t i = 0; i < count; i++) dot = fmaf(a[i], b[i], dot);
-  return dot;
 }
 
 // Inside whole sequences, without a cache: (rows, heads).

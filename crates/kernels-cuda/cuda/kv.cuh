@@ -8,10 +8,20 @@
 
 __device__ __forceinline__ size_t kv_bytes(uint32_t type, uint32_t elements) { return type == KV_F16 ? 2 * (size_t)elements : (size_t)elements / 32 * 34; }
 
-__device__ __forceinline__ float kv_at(uint32_t type, const uint8_t* head, uint32_t i) {
-  if (type == KV_F16) return dev::from_half(reinterpret_cast<const uint16_t*>(head)[i]);
+// Four numbers of a head from `i` on, a multiple of four, of which those from `count` on stay unknown.
+__device__ __forceinline__ void kv_four(uint32_t type, const uint8_t* head, uint32_t i, uint32_t count, float numbers[4]) {
+  if (type == KV_F16) {
+#pragma unroll
+    for (uint32_t n = 0; n < 4; n++) {
+      if (i + n < count) numbers[n] = dev::from_half((uint16_t)dev::load2(head + 2 * (i + n)));
+    }
+    return;
+  }
   const uint8_t* block = head + i / 32 * 34;
-  return dev::from_half(*reinterpret_cast<const uint16_t*>(block)) * (float)(int8_t)block[2 + i % 32];
+  const float scale = dev::from_half((uint16_t)dev::load2(block));
+  const uint32_t codes = dev::load2(block + 2 + i % 32) | dev::load2(block + 4 + i % 32) << 16;
+#pragma unroll
+  for (uint32_t n = 0; n < 4; n++) numbers[n] = scale * (float)(int8_t)(codes >> (8 * n));
 }
 
 // A warp writes a head from shared memory.

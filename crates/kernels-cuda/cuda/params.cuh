@@ -139,13 +139,14 @@ struct AttentionParams {
   float* out;
   const float* sinks;
   const float* slopes;
+  float* parts;  // (rows, heads, spans): a maximum, a total, and value_dim sums; null: blocks have all spans of their row
   uint32_t q_stride, out_stride;
   uint32_t heads, kv_heads, head_dim, value_dim;
   uint32_t kv_type, group;
   uint32_t slot_bytes, window;  // 0: no window
   uint32_t chunked;
   float scale, softcap;         // 0: no cap
-  uint32_t unused;
+  uint32_t row_first, spans, unused;
 };
 
 struct WholeAttentionParams {

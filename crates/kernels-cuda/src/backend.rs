@@ -21,8 +21,8 @@ use hanzo_engine_kernels::{
 use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
-use crate::plan::{Grid, Kernel, THREADS, WARP, WARPS};
-use crate::step::{Ops, Steps, address_of, batch_bytes};
+use crate::plan::{Grid, Kernel, SPAN, THREADS, WARP, WARPS};
+use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::Drawing;
 use products::{PieceRoom, Product};
@@ -36,6 +36,7 @@ pub struct CudaBackend<D: Device> {
     steps: Steps<D>,
     scratch: Option<Scratch<D>>,
     adapters: Vec<u32>,                          // that the batch has rows of, ascending
+    shares_rows: bool,                           // whether blocks may share a row's keys in attention
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>,                // of an op, which the step's end tells
     draws: Draws,
@@ -66,16 +67,18 @@ struct Scratch<D: Device> {
     weights: Arc<Memory<D>>, // (rows, experts_used)
     logits: Arc<Memory<D>>,  // (logit_rows, vocab)
     pieces: Arc<Memory<D>>,  // of the rows of a product
+    parts: Arc<Memory<D>>,   // of rows' attention, where blocks share a row
     drawn: Arc<Memory<D>>,   // how tokens are drawn, and which
 }
 
 /// Bytes of each list of [`Scratch`].
-fn scratch_parts(limits: &StepLimits) -> [usize; 7] {
+fn scratch_parts(limits: &StepLimits) -> [usize; 8] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =
         [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
             .map(|count| 4 * count);
-    [both, scores, chosen, weights, logits, PieceRoom::of(limits).bytes(), Drawing::bytes(limits)]
+    let (pieces, parts) = (PieceRoom::of(limits).bytes(), attention::parts_bytes(limits));
+    [both, scores, chosen, weights, logits, pieces, parts, Drawing::bytes(limits)]
 }
 
 impl<D: Device> CudaBackend<D> {
@@ -86,6 +89,7 @@ impl<D: Device> CudaBackend<D> {
             device,
             scratch: None,
             adapters: Vec::new(),
+            shares_rows: true,
             buckets: None,
             failure: None,
             draws: Draws::default(),
@@ -97,6 +101,11 @@ impl<D: Device> CudaBackend<D> {
     pub fn without_recording(mut self) -> Self {
         self.steps.record_no_more();
         self
+    }
+
+    /// Has one block go through all keys of a row in attention, however many there are and however few blocks.
+    pub fn without_shared_rows(self) -> Self {
+        Self { shares_rows: false, ..self }
     }
 
     /// Plans that were replayed as one rather than launched one by one.
@@ -250,7 +259,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits)?;
         let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits, pieces, drawn] = scratch_parts(limits).map(make);
+        let [both, scores, chosen, weights, logits, pieces, parts, drawn] = scratch_parts(limits).map(make);
         self.scratch = Some(Scratch {
             both: both?,
             scores: scores?,
@@ -258,6 +267,7 @@ impl<D: Device> Backend for CudaBackend<D> {
             weights: weights?,
             logits: logits?,
             pieces: pieces?,
+            parts: parts?,
             drawn: drawn?,
         });
         Ok(())

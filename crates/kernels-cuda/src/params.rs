@@ -188,6 +188,7 @@ params! {
         out: Address,
         sinks: Address,
         slopes: Address,
+        parts: Address,
         q_stride: u32,
         out_stride: u32,
         heads: u32,
@@ -201,6 +202,8 @@ params! {
         chunked: u32,
         scale: f32,
         softcap: f32,
+        row_first: u32,
+        spans: u32,
         unused: u32,
     }
     WholeAttentionParams {

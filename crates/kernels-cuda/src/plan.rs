@@ -79,8 +79,14 @@ kernels! {
     AddShared = "kernel_add_shared", SharedParams;
     /// Norm and rotation of heads, into the cache.
     Heads = "kernel_heads", HeadParams;
-    /// Attention over the cache.
+    /// Attention over the cache, one head to a block.
     Attention = "kernel_attention", PagedAttentionParams;
+    /// The same for two heads, which share keys.
+    AttentionTwo = "kernel_attention_two", PagedAttentionParams;
+    /// The same for four.
+    AttentionFour = "kernel_attention_four", PagedAttentionParams;
+    /// What blocks have left of a row's keys, brought together.
+    AttentionJoin = "kernel_attention_join", PagedAttentionParams;
     /// Attention inside whole sequences.
     AttentionWhole = "kernel_attention_whole", WholeAttentionParams;
     /// Short convolutions.
@@ -98,6 +104,9 @@ pub(crate) const THREADS: u32 = 128;
 pub(crate) const WARP: u32 = 32;
 /// Outputs that a block of [`THREADS`] has where a warp has one.
 pub(crate) const WARPS: u32 = THREADS / WARP;
+
+/// Keys that attention sums up by themselves, from an absolute position on: a block of a warp's lanes for each warp.
+pub(crate) const SPAN: u32 = THREADS;
 
 /// How a kernel is laid out over blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

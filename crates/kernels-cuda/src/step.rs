@@ -1,7 +1,7 @@
 //! A step: the batch on the device, the plan its ops append to, and the recorded plans of steps before.
 //!
 //! The batch goes up as one copy, to addresses that depend on nothing but the bucket that its rows, sequences and logit
-//! rows are in; grids are as large as the bucket, and kernels read how much of it is there. So the plans of two steps in
+//! rows are in; grids are as large as the bucket, which has its longest context too, and kernels read how much of it is there. So the plans of two steps in
 //! one bucket are the same bytes, and the second may replay what the first has recorded.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, StepLimits};
 
 use crate::device::{Device, Memory, failed};
 use crate::params::{Address, BatchParams, NONE};
-use crate::plan::Plan;
+use crate::plan::{Plan, SPAN};
 
 /// Rows up to which a step's plan is recorded: larger ones take long enough for their launches not to matter.
 const RECORDED_ROWS_MAX: u32 = 64;
@@ -25,6 +25,12 @@ pub(crate) struct Bucket {
     pub(crate) rows: u32,
     pub(crate) sequences: u32,
     pub(crate) logit_rows: u32,
+    pub(crate) spans: u32, // of keys, of the longest context
+}
+
+/// Spans of keys that a context has, rounded up as a bucket's.
+pub(crate) fn spans_of(context: usize) -> u32 {
+    (context as u32).div_ceil(SPAN).next_power_of_two()
 }
 
 impl Bucket {
@@ -34,6 +40,9 @@ impl Bucket {
             rows: round(batch.rows()),
             sequences: round(batch.sequences.len()),
             logit_rows: round(batch.logit_rows.len()),
+            spans: spans_of(
+                batch.sequences.iter().map(|span| span.context as usize).max().unwrap_or_default(),
+            ),
         }
     }
 
@@ -43,12 +52,13 @@ impl Bucket {
             rows: round(limits.rows),
             sequences: round(limits.sequences),
             logit_rows: round(limits.logit_rows),
+            spans: spans_of(limits.context),
         }
     }
 
     /// Numbers before the block tables, and where each list begins.
     fn places(self, groups: u32) -> ([u32; 12], u32) {
-        let Bucket { rows, sequences, logit_rows } = self;
+        let Bucket { rows, sequences, logit_rows, .. } = self;
         // Counts, tokens, positions, axes, types, adapters, sequences, slots, spans, tables, logit rows; then blocks.
         let lengths = [
             4,

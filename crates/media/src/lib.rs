@@ -7,6 +7,7 @@ mod decode;
 mod error;
 mod exif;
 mod jpeg;
+mod lanes;
 mod pixels;
 mod processor;
 mod quarters;

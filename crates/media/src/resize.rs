@@ -4,6 +4,7 @@
 use std::f64::consts::PI;
 
 use crate::decode::Picture;
+use crate::lanes::{HALF, LANES, PRECISION, Strip, rounded, sums};
 
 /// What a pixel of the result is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +66,6 @@ fn sinc(x: f64) -> f64 {
     x.sin() / x
 }
 
-/// Bits of a weight after the point.
-const PRECISION: u32 = 32 - 8 - 2;
-
 /// For each element of the result, the first that it is made of, and their weights.
 struct Weights {
     firsts: Vec<(usize, usize)>, // (first, how many) for each of the result
@@ -107,12 +105,6 @@ impl Weights {
         (first, &self.values[index * self.most..][..count])
     }
 }
-
-fn rounded(sum: i32) -> u8 {
-    (sum >> PRECISION).clamp(0, 255) as u8
-}
-
-const HALF: i32 = 1 << (PRECISION - 1);
 
 /// The picture in another size.
 ///
@@ -180,16 +172,21 @@ fn resize_columns(picture: &Picture, width: u32, filter: Filter) -> Picture {
     let (from, to) = (picture.width as usize, width as usize);
     let weights = Weights::new(filter, from, to);
     let mut rgb = vec![0; picture.height as usize * to * 3];
-    for (source, out) in picture.rgb.chunks_exact(from * 3).zip(rgb.chunks_exact_mut(to * 3)) {
-        for (index, out) in out.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+    // Some lines at a time, whose pixels in a column are side by side.
+    let mut strip = Strip::new(from * 3);
+    let lines = picture.rgb.chunks(from * 3 * LANES).zip(rgb.chunks_mut(to * 3 * LANES));
+    for (sources, outs) in lines {
+        let pixels = strip.take(sources.chunks_exact(from * 3)).as_chunks::<3>().0;
+        for index in 0..to {
             let (first, weights) = weights.of(index);
-            let mut sum = [HALF; 3];
-            for (pixel, weight) in source[first * 3..].as_chunks::<3>().0.iter().zip(weights) {
-                for (sum, &value) in sum.iter_mut().zip(pixel) {
-                    *sum += i32::from(value) * weight;
+            let pixels = &pixels[first..first + weights.len()];
+            for color in 0..3 {
+                let values = pixels.iter().map(|colors| colors[color]);
+                let made = sums(values.zip(weights.iter().copied()));
+                for (out, value) in outs[index * 3 + color..].iter_mut().step_by(to * 3).zip(made) {
+                    *out = value;
                 }
             }
-            *out = sum.map(rounded);
         }
     }
     Picture { width, height: picture.height, rgb }
@@ -199,16 +196,24 @@ fn resize_rows(picture: &Picture, height: u32, filter: Filter) -> Picture {
     let row = picture.width as usize * 3;
     let weights = Weights::new(filter, picture.height as usize, height as usize);
     let mut rgb = vec![0; height as usize * row];
-    let mut sums = vec![0; row];
     for (index, out) in rgb.chunks_exact_mut(row).enumerate() {
         let (first, weights) = weights.of(index);
-        sums.fill(HALF);
-        for (source, &weight) in picture.rgb[first * row..].chunks_exact(row).zip(weights) {
-            for (sum, &value) in sums.iter_mut().zip(source) {
-                *sum += i32::from(value) * weight;
-            }
+        let lines = &picture.rgb[first * row..(first + weights.len()) * row];
+        let (whole, rest) = out.as_chunks_mut::<LANES>();
+        let behind = whole.len() * LANES;
+        for (place, out) in whole.iter_mut().enumerate() {
+            let values = lines.chunks_exact(row).map(|line| &line.as_chunks().0[place]);
+            *out = sums(values.zip(weights).map(|(values, &weight)| (*values, weight)));
         }
-        out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = rounded(sum));
+        if !rest.is_empty() {
+            let last = |line: &[u8]| {
+                let mut values = [0; LANES];
+                values[..row - behind].copy_from_slice(&line[behind..]);
+                values
+            };
+            let made = sums(lines.chunks_exact(row).map(last).zip(weights.iter().copied()));
+            rest.copy_from_slice(&made[..rest.len()]);
+        }
     }
     Picture { width: picture.width, height, rgb }
 }

@@ -2,28 +2,44 @@
 
 use crate::decode::Picture;
 
+/// Pixels of the side of a square that is turned at a time, so that both what is read and what is written stays in the cache.
+const TILE: usize = 32;
+
 /// The picture upright, by Exif's number of how it lies.
 pub(crate) fn turned(picture: Picture, orientation: u16) -> Picture {
     let (width, height) = (picture.width as usize, picture.height as usize);
     let (right, bottom) = (width.saturating_sub(1), height.saturating_sub(1));
     // Where a pixel of the upright picture, at a column and a row, lies in this one.
-    let place: fn(usize, usize, usize, usize) -> (usize, usize) = match orientation {
-        2 => |x, y, right, _| (right - x, y),
-        3 => |x, y, right, bottom| (right - x, bottom - y),
-        4 => |x, y, _, bottom| (x, bottom - y),
-        5 => |x, y, _, _| (y, x),
-        6 => |x, y, _, bottom| (y, bottom - x),
-        7 => |x, y, right, bottom| (right - y, bottom - x),
-        8 => |x, y, right, _| (right - y, x),
-        _ => return picture,
-    };
-    let (cols, rows) = if orientation >= 5 { (height, width) } else { (width, height) };
+    match orientation {
+        2 => moved(&picture, (width, height), |x, y| (right - x, y)),
+        3 => moved(&picture, (width, height), |x, y| (right - x, bottom - y)),
+        4 => moved(&picture, (width, height), |x, y| (x, bottom - y)),
+        5 => moved(&picture, (height, width), |x, y| (y, x)),
+        6 => moved(&picture, (height, width), |x, y| (y, bottom - x)),
+        7 => moved(&picture, (height, width), |x, y| (right - y, bottom - x)),
+        8 => moved(&picture, (height, width), |x, y| (right - y, x)),
+        _ => picture,
+    }
+}
+
+/// A picture of so many columns and rows, each of whose pixels lies elsewhere in another.
+fn moved(
+    picture: &Picture,
+    (cols, rows): (usize, usize),
+    place: impl Fn(usize, usize) -> (usize, usize),
+) -> Picture {
+    let width = picture.width as usize;
     let (pixels, _) = picture.rgb.as_chunks::<3>();
-    let mut rgb = Vec::with_capacity(picture.rgb.len());
-    for row in 0..rows {
-        for col in 0..cols {
-            let (x, y) = place(col, row, right, bottom);
-            rgb.extend_from_slice(&pixels[y * width + x]);
+    let mut rgb = vec![0; picture.rgb.len()];
+    let (out, _) = rgb.as_chunks_mut::<3>();
+    for top in (0..rows).step_by(TILE) {
+        for left in (0..cols).step_by(TILE) {
+            for row in top..rows.min(top + TILE) {
+                for col in left..cols.min(left + TILE) {
+                    let (x, y) = place(col, row);
+                    out[row * cols + col] = pixels[y * width + x];
+                }
+            }
         }
     }
     Picture { width: cols as u32, height: rows as u32, rgb }

@@ -8,6 +8,7 @@ mod encoder;
 mod kept;
 mod memories;
 mod pictures;
+mod sizes;
 
 use std::{mem, sync::Arc};
 

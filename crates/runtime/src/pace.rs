@@ -21,11 +21,6 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether it has heard how long a row takes.
-    pub(crate) fn knows(&self) -> bool {
-        self.row_s.is_some()
-    }
-
     /// A step took so long that had so many rows of prompts, and would have taken `others_s` without them.
     pub(crate) fn took(&mut self, rows: usize, others_s: f64, seconds: f32) {
         let seconds = f64::from(seconds);

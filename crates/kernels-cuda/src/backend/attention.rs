@@ -3,6 +3,15 @@
 use super::*;
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
+/// Blocks from which on a card has enough to do, so that rows are not shared out.
+const BLOCKS_ENOUGH: u32 = 1024;
+/// Spans of keys that a block is done with before two kernels would be.
+const SPANS_OF_ONE: u32 = 2;
+/// Bytes of the parts of rows that are shared out at once, but for a single row's.
+const PARTS_BYTES: usize = 16 << 20;
+/// Of shared memory, that any card gives a block.
+const SHARED_BYTES_MAX: u32 = 48 << 10;
+
 /// How a rotation is told to the kernel.
 struct Turn<'a, D: Device> {
     inv_freq: Option<&'a CudaVector<D>>,
@@ -124,15 +133,15 @@ impl<D: Device> CudaBackend<D> {
         let of_heads = [params.sinks, params.slopes];
         assert!(of_heads.into_iter().flatten().all(|of| of.length == heads), "one sink and one slope a head");
         let place = kv.layer(layer);
-        let mut ops = self.ops();
         let paged = PagedAttentionParams {
-            batch: ops.batch,
+            batch: self.ops().batch,
             q: qkv.memory.address(),
             key_plane: place.keys,
             value_plane: place.values,
             out: out.memory.address(),
             sinks: address_of(params.sinks.map(|sinks| &sinks.memory)),
             slopes: address_of(params.slopes.map(|slopes| &slopes.memory)),
+            parts: Address::NONE,
             q_stride: qkv.cols as u32,
             out_stride: out.cols as u32,
             heads: heads as u32,
@@ -146,12 +155,43 @@ impl<D: Device> CudaBackend<D> {
             chunked: u32::from(params.chunked),
             scale: params.scale,
             softcap: params.softcap.unwrap_or(0.0),
+            row_first: 0,
+            spans: 1,
             unused: 0,
         };
         let mut holds = vec![&qkv.memory, &out.memory, &kv.memory];
         holds.extend(of_heads.into_iter().flatten().map(|of| &of.memory));
-        let grid = paged_grid(ops.bucket.rows, heads, (head_dim, head_dim));
-        ops.push(Kernel::Attention, grid, &paged, &holds);
+        self.attend_by_spans(paged, &holds);
+    }
+
+    /// A block has some heads of a row. Where there are few of them and several spans, blocks share a row's spans of keys, and another
+    /// kernel brings together what they leave; rows whose parts there is no room for at once follow one another. The numbers are the
+    /// same.
+    fn attend_by_spans(&mut self, paged: PagedAttentionParams, holds: &[&Arc<Memory<D>>]) {
+        let (parts, shares_rows) = (self.scratch().parts.clone(), self.shares_rows);
+        let mut ops = self.ops();
+        let rows = ops.bucket.rows;
+        let (kernel, grid) = paged_grid(rows, &paged);
+        let spans = match paged.window {
+            0 => ops.bucket.spans,
+            window => ops.bucket.spans.min(window.div_ceil(SPAN) + 1),
+        };
+        let row_bytes = part_bytes(paged.heads as usize, paged.value_dim as usize) * spans as usize;
+        let rows_at_once = (parts.bytes() / row_bytes) as u32;
+        let blocks = rows * grid.blocks[1];
+        if !shares_rows || spans <= SPANS_OF_ONE || blocks >= BLOCKS_ENOUGH || rows_at_once == 0 {
+            ops.push(kernel, grid, &paged, holds);
+            return;
+        }
+        let holds = [holds, &[&parts]].concat();
+        for row_first in (0..rows).step_by(rows_at_once as usize) {
+            let rows = rows_at_once.min(rows - row_first);
+            let shared = PagedAttentionParams { parts: parts.address(), row_first, spans, ..paged };
+            let grid = Grid { blocks: [rows, grid.blocks[1], spans], ..grid };
+            ops.push(kernel, grid, &shared, &holds);
+            let grid = Grid { blocks: [rows, paged.heads, 1], threads: THREADS, shared_bytes: 0 };
+            ops.push(Kernel::AttentionJoin, grid, &shared, &holds);
+        }
     }
 
     pub(super) fn multiply_heads(
@@ -258,15 +298,15 @@ impl<D: Device> CudaBackend<D> {
         self.check(out, heads * rank, "out");
         kv.check_latent(&shape, layer);
         let place = kv.layer(layer);
-        let mut ops = self.ops();
         let paged = PagedAttentionParams {
-            batch: ops.batch,
+            batch: self.ops().batch,
             q: queries.memory.address(),
             key_plane: place.keys,
             value_plane: place.keys,
             out: out.memory.address(),
             sinks: Address::NONE,
             slopes: Address::NONE,
+            parts: Address::NONE,
             q_stride: queries.cols as u32,
             out_stride: out.cols as u32,
             heads: heads as u32,
@@ -280,18 +320,43 @@ impl<D: Device> CudaBackend<D> {
             chunked: 0,
             scale,
             softcap: 0.0,
+            row_first: 0,
+            spans: 1,
             unused: 0,
         };
-        let grid = paged_grid(ops.bucket.rows, heads, (width, rank));
-        ops.push(Kernel::Attention, grid, &paged, &[&queries.memory, &out.memory, &kv.memory]);
+        self.attend_by_spans(paged, &[&queries.memory, &out.memory, &kv.memory]);
     }
 }
 
-/// A block for each head of each row, with room for its query and for what each warp has: sums, the weights and slots of a block
-/// of keys, and its state.
-fn paged_grid(rows: u32, heads: usize, (head_dim, value_dim): (usize, usize)) -> Grid {
-    let shared_bytes = 4 * (head_dim as u32 + WARPS * (value_dim as u32 + 2 * WARP + 2));
-    Grid { blocks: [rows, heads as u32, 1], threads: THREADS, shared_bytes }
+/// Bytes of what is left of a span of keys of a row: of each head a maximum, a total, and sums.
+fn part_bytes(heads: usize, value_dim: usize) -> usize {
+    4 * heads * (value_dim + 2)
+}
+
+/// Bytes of the parts of rows: of all that a step may have, if that is not too much, and of one at least.
+pub(super) fn parts_bytes(limits: &StepLimits) -> usize {
+    let spans = spans_of(limits.context);
+    if spans <= SPANS_OF_ONE {
+        return 0;
+    }
+    let row_bytes = part_bytes(limits.heads.heads, limits.heads.head_dim) * spans as usize;
+    (limits.rows * row_bytes).min(PARTS_BYTES.max(row_bytes))
+}
+
+/// The kernel, and a block for as many heads of each row as share keys, are few enough for it and leave room for the queries, for what
+/// was folded, and for what each warp has: sums, the weights and slots of a block of keys, maxima and totals.
+fn paged_grid(rows: u32, paged: &PagedAttentionParams) -> (Kernel, Grid) {
+    let PagedAttentionParams { heads, kv_heads, head_dim, value_dim, .. } = *paged;
+    let of_each = heads / kv_heads;
+    let shared_bytes = |at_once: u32| {
+        4 * (at_once * (head_dim + value_dim) + WARPS * (at_once * (value_dim + WARP + 2) + WARP))
+    };
+    let kernels = [(Kernel::AttentionFour, 4), (Kernel::AttentionTwo, 2)];
+    let suits =
+        |&(_, at_once): &(Kernel, u32)| at_once < 2 * of_each && shared_bytes(at_once) <= SHARED_BYTES_MAX;
+    let (kernel, at_once) = kernels.into_iter().find(suits).unwrap_or((Kernel::Attention, 1));
+    let blocks = [rows, kv_heads * of_each.div_ceil(at_once), 1];
+    (kernel, Grid { blocks, threads: THREADS, shared_bytes: shared_bytes(at_once) })
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.

@@ -11,6 +11,13 @@ pub(crate) fn is_again() -> bool {
 
 /// Runs the test of this name with these variables; it must pass there.
 pub(crate) fn in_a_process(test: &str, variables: &[(&str, &str)]) {
+    let (success, said) = ended(test, variables);
+    // One that is not there would end well too.
+    assert!(success && said.contains("1 passed"), "{test} with {variables:?} has not passed:\n{said}");
+}
+
+/// Runs the test of this name with these variables: whether it has ended well, and how, behind all that it has said.
+pub(crate) fn ended(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let program = std::env::current_exe().expect("a program knows its path");
     let run = Command::new(program)
         .args(["--exact", test, "--nocapture"])
@@ -19,10 +26,5 @@ pub(crate) fn in_a_process(test: &str, variables: &[(&str, &str)]) {
         .output()
         .expect("this program starts");
     let said = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    // One that is not there would end well too.
-    assert!(
-        run.status.success() && said.contains("1 passed"),
-        "{test} with {variables:?} has ended with {}:\n{said}",
-        run.status
-    );
+    (run.status.success(), format!("{said}\n{}", run.status))
 }

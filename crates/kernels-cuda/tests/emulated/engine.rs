@@ -36,38 +36,50 @@ pub(crate) fn continuations<B: Backend>(backend: B, kv_type: KvType, prompts: &[
     ran(backend, kv_type, prompts).0
 }
 
+/// Of the demo model, on a backend.
+pub(crate) fn engine<B: Backend>(backend: B, config: EngineConfig) -> Engine<B> {
+    let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
+    let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
+    let files = opened.decoder().expect("the embedded model is a decoder");
+    let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
+    let embedder = opened.embedder(&text.tokenizer, config.context_tokens_max).expect("and embeds");
+    Engine::new(backend, decoder, text, Arc::new(embedder), config).expect("memory for the demo model")
+}
+
+pub(crate) fn config(kv_type: KvType, sequences_max: usize) -> EngineConfig {
+    EngineConfig {
+        kv_blocks: 256,
+        kv_type,
+        kv_resident: false,
+        step_tokens_max: 64,
+        prefill_tokens_beside_decodes: 32,
+        sequences_max,
+        context_tokens_max: 256,
+        prefix_cache: true,
+        speculation: Speculation::Off,
+    }
+}
+
+/// A greedy continuation of a prompt, of so many tokens.
+pub(crate) fn job(id: usize, prompt: &[u32], tokens: usize) -> Job {
+    Job {
+        id: JobId(id as u64),
+        prompt: prompt.into(),
+        sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+        stop: StopConditions { max_tokens: tokens as u32, ignore_eos: true, ..StopConditions::default() },
+        ..Job::default()
+    }
+}
+
 /// As `continuations`, with the engine that said them.
 pub(crate) fn ran<B: Backend>(
     backend: B,
     kv_type: KvType,
     prompts: &[Vec<u32>],
 ) -> (Vec<Vec<u32>>, Engine<B>) {
-    let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
-    let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
-    let config = EngineConfig {
-        kv_blocks: 256,
-        kv_type,
-        kv_resident: false,
-        step_tokens_max: 64,
-        prefill_tokens_beside_decodes: 32,
-        sequences_max: prompts.len(),
-        context_tokens_max: 256,
-        prefix_cache: true,
-        speculation: Speculation::Off,
-    };
-    let files = opened.decoder().expect("the embedded model is a decoder");
-    let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
-    let embedder = opened.embedder(&text.tokenizer, config.context_tokens_max).expect("and embeds");
-    let mut engine =
-        Engine::new(backend, decoder, text, Arc::new(embedder), config).expect("memory for the demo model");
+    let mut engine = engine(backend, config(kv_type, prompts.len()));
     for (id, prompt) in prompts.iter().enumerate() {
-        engine.submit(&Job {
-            id: JobId(id as u64),
-            prompt: prompt.clone().into(),
-            sampling: SamplingParams { temperature: 0.0, ..SamplingParams::default() },
-            stop: StopConditions { max_tokens: TOKENS as u32, ignore_eos: true, ..StopConditions::default() },
-            ..Job::default()
-        });
+        engine.submit(&job(id, prompt, TOKENS));
     }
     let (mut answers, mut events) = (vec![Vec::new(); prompts.len()], Vec::new());
     while !engine.is_idle() {

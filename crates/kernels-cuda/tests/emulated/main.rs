@@ -3,6 +3,8 @@
 //! which the emulator answers.
 
 mod again;
+mod attention;
+mod batches;
 mod conformance;
 mod driver;
 mod engine;
@@ -11,3 +13,4 @@ mod mutants;
 mod offload;
 mod products;
 mod replay;
+mod undefined;

@@ -6,6 +6,9 @@ use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
+use crate::attention::{check_shared_rows, check_shared_rows_by_turns};
+use crate::products::check_products;
+
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
 /// A check of what is in `file` must fail, with these words, where it or what it includes has other words instead of its own.
@@ -51,10 +54,40 @@ fn a_missing_barrier_before_memory_is_used_again() {
 
 #[test]
 fn a_missing_barrier_of_a_warp() {
-    let own = "weights[lane] = weight;\n  __syncwarp();";
-    must_fail("attention.cu", own, "weights[lane] = weight;", "latent attention", |make| {
+    let own = "weights[32 * h + lane] = weight;\n    }\n    __syncwarp();";
+    let instead = "weights[32 * h + lane] = weight;\n    }";
+    must_fail("attention.cu", own, instead, "latent attention", |make| {
         conformance::check_latent_attention(&make);
     });
+}
+
+#[test]
+fn a_missing_barrier_before_warps_are_brought_together() {
+    let own = "weights, slots, start, last, sums);\n    __syncthreads();";
+    let instead = "weights, slots, start, last, sums);";
+    must_fail("attention.cu", own, instead, "attention of", check_shared_rows);
+}
+
+#[test]
+fn a_missing_barrier_before_the_next_span() {
+    // A warp's sums are written over while another still folds the last ones: only where a block has several spans.
+    let own = "    __syncthreads();\n  }\n  if (p.parts) return;";
+    must_fail("attention.cu", own, "  }\n  if (p.parts) return;", "attention of", check_shared_rows);
+}
+
+#[test]
+fn spans_that_are_folded_backwards() {
+    // The right numbers, but for rounding: not the bits of one block.
+    let own = "parts + span * (p.value_dim + 2)";
+    let instead = "parts + (spans - 1 - span) * (p.value_dim + 2)";
+    must_fail("attention.cu", own, instead, "has not the bits of", check_shared_rows);
+}
+
+#[test]
+fn rows_of_another_turn() {
+    let own = "const uint32_t row = p.row_first + blockIdx.x, head = blockIdx.y;";
+    let instead = "const uint32_t row = blockIdx.x, head = blockIdx.y;";
+    must_fail("attention.cu", own, instead, "rows that take turns", check_shared_rows_by_turns);
 }
 
 #[test]
@@ -92,6 +125,20 @@ fn a_missing_barrier_before_segments_of_pieces_are_added_up() {
 }
 
 #[test]
+fn a_copy_that_is_not_waited_for() {
+    let own = "dev::wait_for_all_but<MANY_STAGES - 2>();";
+    let instead = "dev::wait_for_all_but<MANY_STAGES - 1>();";
+    must_fail("product.cu", own, instead, "of BF16: NaN", check_products);
+}
+
+#[test]
+fn copies_of_other_warps_that_are_not_waited_for() {
+    let own = "dev::wait_for_all_but<MANY_STAGES - 2>();\n      __syncthreads();";
+    let instead = "dev::wait_for_all_but<MANY_STAGES - 2>();";
+    must_fail("product.cu", own, instead, "of BF16: NaN", check_products);
+}
+
+#[test]
 fn a_piece_that_is_not_what_is_left() {
     let own = "const float rest = value - dev::from_half(first[j]);";
     let instead = "const float rest = 0.0f * value;";
@@ -99,13 +146,12 @@ fn a_piece_that_is_not_what_is_left() {
 }
 
 #[test]
-fn keys_cut_where_the_row_begins_to_see() {
-    // Blocks of keys from the window's first key on: sums in another order for each row, in chunks or whole all the same, but
-    // wrong where a block is not whole.
-    let own = "% WARPS) % WARPS) * 32; block < end;";
-    let instead = "% WARPS) % WARPS) * 32 + 1; block < end;";
+fn keys_cut_one_too_late() {
+    // Sums in the same order for each row, in chunks or whole all the same, but without the first key.
+    let own = "const uint32_t block = SPAN * span + 32 * warp, key";
+    let instead = "const uint32_t block = SPAN * span + 32 * warp + 1, key";
     must_fail("attention.cu", own, instead, "latent attention", |make| {
-        conformance::check_latent_attention(&make)
+        conformance::check_latent_attention(&make);
     });
 }
 

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{Card, CudaBackend};
+use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};
@@ -17,9 +17,8 @@ const ROWS: usize = 150;
 const OUTPUTS: usize = 43;
 const COLS: usize = 32 * 7;
 
-fn products(card: &Card, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
+fn products<D: Device>(mut backend: CudaBackend<D>, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
     let rows = x.len() / COLS;
-    let mut backend = CudaBackend::new(card.clone());
     backend.reserve(&StepLimits { rows: ROWS, context: ROWS, ..limits() }).expect("memory");
     let sources = matrices.iter().map(|(dtype, bytes)| MatrixSource {
         name: "numbers",
@@ -44,9 +43,8 @@ fn products(card: &Card, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
 
 /// The kernels for a few rows, for some, for tens, and for many give a row the same bits, and the right ones but for rounding: of F32 and
 /// of mixtures with it in tf32, of others in pieces.
-#[test]
-fn kernels_of_products_agree_to_the_bit() {
-    let (card, x) = (card(), numbers(1, ROWS * COLS));
+pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    let x = numbers(1, ROWS * COLS);
     let weights = numbers(2, OUTPUTS * COLS);
     let stored = |bytes: &dyn Fn(f32) -> Vec<u8>| weights.iter().flat_map(|&value| bytes(value)).collect();
     let half = |value: f32| f32::from_bits(value.to_bits() & 0xffff_0000);
@@ -68,7 +66,7 @@ fn kernels_of_products_agree_to_the_bit() {
     ];
     for matrices in stacks {
         let outputs = OUTPUTS * matrices.len();
-        let all = products(&card, matrices, &x);
+        let all = products(make(), matrices, &x);
         let kept = |value: f32| match matrices[0].0 {
             DType::F32 => value,
             DType::F16 => f16::from_f32(value).to_f32(),
@@ -87,9 +85,15 @@ fn kernels_of_products_agree_to_the_bit() {
             );
         }
         for rows in [1, 9, 16, 17, 64] {
-            let few = products(&card, matrices, &x[..rows * COLS]);
+            let few = products(make(), matrices, &x[..rows * COLS]);
             let same = few.iter().zip(&all).all(|(few, all)| few.to_bits() == all.to_bits());
             assert!(same, "{rows} rows of {} matrices differ from the same of {ROWS}", matrices.len());
         }
     }
+}
+
+#[test]
+fn kernels_of_products_agree_to_the_bit() {
+    let card = card();
+    check_products(&|| CudaBackend::new(card.clone()));
 }

@@ -1,6 +1,6 @@
 //! Jobs whose pictures are still to be seen, for answers or for vectors: their frames go through the tower one after the other, a piece a
-//! step, and the job enters when all its rows are there. Beside sequences that decode a piece takes about as long as they do, so that the
-//! next token of each comes after twice the time. Rows of frames are kept by the frames' names, as long as there is room.
+//! step, and the job enters when all its rows are there. Beside sequences that decode a piece takes a part of what they do ([`super::sizes`]), so
+//! that the next token of each comes after less than twice the time. Rows of frames are kept by the frames' names, as long as there is room.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -9,17 +9,12 @@ use std::{
 
 use hanzo_engine_kernels::KernelError;
 
+use super::sizes::Sizes;
 use crate::{
     job::{EmbedJob, Job, JobId},
     media::MediaSpan,
-    pace::Pace,
-    vision::{Piece, Towers},
+    vision::{Products, Towers},
 };
-
-/// Millions of products of a piece where nobody decodes: some tenths of a second, after which whoever has come meanwhile gets a turn.
-const PRODUCTS_ALONE: usize = 16 << 10;
-/// And beside those who decode, as long as it isn't known how long they take, or it.
-const PRODUCTS_FIRST: usize = 512;
 
 /// Rows of a frame.
 type Rows = Arc<[f32]>;
@@ -43,10 +38,10 @@ pub(super) struct Pictures {
     begun: bool,
     kept: Kept,
     counts: MediaCounts,
-    /// What a million of its products takes.
-    pace: Pace,
-    /// Of the last step, where it had some.
-    products: Option<usize>,
+    /// How far it goes at a time.
+    sizes: Sizes,
+    /// What the last step took, where it had a piece and that was counted.
+    products: Option<Products>,
 }
 
 struct Waiting {
@@ -137,7 +132,7 @@ impl Pictures {
             begun: false,
             kept,
             counts: MediaCounts::default(),
-            pace: Pace::default(),
+            sizes: Sizes::default(),
             products: None,
         }
     }
@@ -173,7 +168,7 @@ impl Pictures {
     /// Hears how long the last step's piece took.
     pub(super) fn took(&mut self, seconds: f32) {
         if let Some(products) = self.products.take() {
-            self.pace.took(products.max(1), 0.0, seconds);
+            self.sizes.took(products, seconds);
         }
     }
 
@@ -196,15 +191,9 @@ impl Pictures {
             self.tower.begin(span)?;
             self.begun = true;
         }
-        let products = match decodes {
-            None => PRODUCTS_ALONE,
-            Some(others_s) if others_s.is_some() && self.pace.knows() => {
-                self.pace.rows(others_s, 1, 1, PRODUCTS_ALONE)
-            }
-            Some(_) => PRODUCTS_FIRST,
-        };
-        let given = self.tower.advance(Piece::Products(products))?;
-        self.products = Some(self.tower.spent().unwrap_or(products));
+        let piece = decodes.map_or_else(|| self.sizes.alone(), |others_s| self.sizes.beside(others_s));
+        let given = self.tower.advance(piece)?;
+        self.products = self.tower.spent();
         if let Some(rows) = given {
             self.begun = false;
             self.counts.seen += 1;

@@ -206,7 +206,8 @@ impl TowerFiles {
             } else {
                 let positions = found.name(Part::PositionEmbedding.weight());
                 let all = found.take(&positions, &shape)?;
-                let nearest = Layout::new(&spec, spec.one_square()).nearest(table);
+                let layout = Layout::new(&spec, spec.one_square());
+                let nearest = layout.nearest(table, 0..layout.patches());
                 let order = (0..before).chain(nearest.into_iter().map(|place| before + place));
                 let mut places = in_order(&all, &order.collect::<Vec<_>>(), hidden)?;
                 if spec.first {

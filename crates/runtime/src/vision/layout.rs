@@ -1,6 +1,8 @@
 //! In which order a frame's patches go through a tower, and where each stands: those of a square one after the other, squares row
 //! by row or, where layers see windows, window by window.
 
+use std::ops::Range;
+
 use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
 
 use super::spec::{COLORS, Learned, TowerSpec};
@@ -106,27 +108,52 @@ impl Layout {
         batch_of(&[self.squares.len()])
     }
 
-    /// Numbers of a frame's patches: of each its colours, row by row.
+    /// Patches of the frame.
+    pub(super) fn patches(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Rows of the layers.
+    pub(super) fn rows(&self) -> usize {
+        self.places.len() + self.first * self.windows.len()
+    }
+
+    /// Patches of each part that rows of no patch stand before; all parts of such a frame are alike.
+    fn of_part(&self, spec: &TowerSpec) -> usize {
+        self.parts(spec).next().unwrap_or(1)
+    }
+
+    /// The rows of the layers that some patches are.
+    pub(super) fn rows_of(&self, spec: &TowerSpec, patches: Range<usize>) -> impl Iterator<Item = usize> {
+        let (first, part) = (self.first, self.of_part(spec));
+        patches.map(move |patch| if first == 0 { patch } else { patch + (patch / part + 1) * first })
+    }
+
+    /// Row and column of the patch that a row of the layers is; none of one that is of no patch.
+    fn place_of(&self, row: usize, part: usize) -> Option<[usize; 2]> {
+        if self.first == 0 {
+            return Some(self.places[row]);
+        }
+        let each = self.first + part;
+        (row % each).checked_sub(self.first).map(|patch| self.places[row / each * part + patch])
+    }
+
+    /// Numbers of the patches that some rows of the layers are: of each its colours, row by row; zeros where it is of none.
     pub(super) fn patches_of(
         &self,
         spec: &TowerSpec,
         scale: &[[f32; 256]; COLORS],
         frame: &[u8],
+        rows: Range<usize>,
     ) -> Vec<f32> {
         let (patch, line) = (spec.patch, self.size[1] * spec.patch * COLORS);
-        let rows = self.places.len() + self.first * self.windows.len();
-        let mut numbers = Vec::with_capacity(rows * spec.patch_width());
-        let mut firsts = self.parts(spec).scan(0, |all, patches| {
-            let first = *all;
-            *all += patches;
-            Some(first)
-        });
-        let mut first = firsts.next();
-        for (index, &[row, col]) in self.places.iter().enumerate() {
-            if first == Some(index) {
-                numbers.extend(std::iter::repeat_n(0.0, self.first * spec.patch_width()));
-                first = firsts.next();
-            }
+        let part = self.of_part(spec);
+        let mut numbers = Vec::with_capacity(rows.len() * spec.patch_width());
+        for row in rows {
+            let Some([row, col]) = self.place_of(row, part) else {
+                numbers.extend(std::iter::repeat_n(0.0, spec.patch_width()));
+                continue;
+            };
             let (top, left) = (row * patch, col * patch);
             for (color, scale) in scale.iter().enumerate() {
                 for row in top..top + patch {
@@ -139,9 +166,9 @@ impl Layout {
         numbers
     }
 
-    /// Which of the learned positions each patch has: those of the same share of the way, as the reference's `bucketize`
+    /// Which of the learned positions some patches have: those of the same share of the way, as the reference's `bucketize`
     /// finds them in single precision.
-    pub(super) fn nearest(&self, learned: Learned) -> Vec<usize> {
+    pub(super) fn nearest(&self, learned: Learned, patches: Range<usize>) -> Vec<usize> {
         let step = 1.0 / learned.side as f64;
         let bounds: Vec<f32> =
             (1..learned.side).map(|bound| (step + (bound - 1) as f64 * step) as f32).collect();
@@ -150,12 +177,19 @@ impl Layout {
             bounds.partition_point(|&bound| bound <= share)
         };
         let [rows, cols] = self.size;
-        self.places.iter().map(|&[row, col]| along(row, rows) * learned.side + along(col, cols)).collect()
+        let places = self.places[patches].iter();
+        places.map(|&[row, col]| along(row, rows) * learned.side + along(col, cols)).collect()
     }
 
-    /// What patches get of learned positions, `(patches, hidden)`, where the table's corners are the frame's and between its numbers
-    /// lie straight lines.
-    pub(super) fn between(&self, learned: Learned, table: &[f32], hidden: usize) -> Vec<f32> {
+    /// What some patches get of learned positions, `(patches, hidden)`, where the table's corners are the frame's and between its
+    /// numbers lie straight lines.
+    pub(super) fn between(
+        &self,
+        learned: Learned,
+        table: &[f32],
+        hidden: usize,
+        patches: Range<usize>,
+    ) -> Vec<f32> {
         let side = learned.side;
         // The two rows or columns that one lies between, and the second's share.
         let along = |index: usize, all: usize| {
@@ -165,9 +199,9 @@ impl Layout {
             let first = (first as usize).min(side - 1);
             ([first, (first + 1).min(side - 1)], [1.0 - share, share])
         };
-        let mut numbers = vec![0.0; self.places.len() * hidden];
+        let mut numbers = vec![0.0; patches.len() * hidden];
         let [rows, cols] = self.size;
-        for (&[row, col], out) in self.places.iter().zip(numbers.chunks_exact_mut(hidden)) {
+        for (&[row, col], out) in self.places[patches].iter().zip(numbers.chunks_exact_mut(hidden)) {
             let ((down, down_shares), (right, right_shares)) = (along(row, rows), along(col, cols));
             for (row, by_row) in down.into_iter().zip(down_shares) {
                 for (col, by_col) in right.into_iter().zip(right_shares) {

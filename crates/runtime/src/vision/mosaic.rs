@@ -232,7 +232,7 @@ impl<B: EncoderOps> Tower<B> {
         let side = self.spec.one_square();
         let arrangement = [rows / side.rows, cols / side.cols];
         let layout = Layout::new(&self.spec, Grid { rows, cols });
-        let patches = layout.patches_of(&self.spec, &self.scale, &span.pixels);
+        let patches = layout.patches_of(&self.spec, &self.scale, &span.pixels, 0..layout.rows());
         let mosaic = self.spec.mosaic.as_ref().expect("it has tiles");
         let place = mosaic.arrangements().position(|one| one == arrangement);
         let way = MosaicWay {

@@ -1,20 +1,24 @@
 //! Idefics2's connector: a gated MLP over patches, and a perceiver over what that gives (arxiv.org/abs/2103.03206). Its latents see the
-//! patches and themselves, which is attention in one sequence of both, of whose rows only the latents' are read. What is of few
-//! numbers, norms and sums, is the host's.
+//! patches and themselves, which is attention in one sequence of both, of whose rows only the latents' are read: on devices whose attention
+//! may be cut no others see anything. What is of few numbers, norms and sums, is the host's.
+
+use std::ops::Range;
 
 use hanzo_engine_kernels::{
-    Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias, SelfAttentionParams,
+    Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias, QUERIES_PART,
+    SelfAttentionParams,
 };
 
 use super::layout::batch_of;
 use super::spec::{PerceiverSpec, TowerSpec};
 use super::tower::norm_all;
+use super::towers::{MILLION, Products};
 use crate::error::LoadError;
 use crate::load::Found;
 use crate::tensor::Tensor;
 
-/// Patches that are in the MLP at once, whose inner rows are wide.
-const ROWS_AT_ONCE: usize = 256;
+/// Rows that are computed at once: those inside the MLP are wide.
+pub(super) const ROWS_AT_ONCE: usize = 256;
 
 /// Its weights on disk.
 #[derive(Debug)]
@@ -127,16 +131,26 @@ pub(super) struct Perceiver<B: EncoderOps> {
     latents: Vec<f32>,
     layers: Vec<Layer<B>>,
     norm: Vec<f32>,
+    parts: bool, // whether only latents see
+    way: Way,
     buffers: Buffers<B>,
+}
+
+/// The frame under way.
+#[derive(Default)]
+struct Way {
+    context: Vec<f32>, // (patches, text)
+    latents: Vec<f32>, // (latents, text)
 }
 
 struct Buffers<B: EncoderOps> {
     patches: B::Buffer,  // (at once, hidden)
     inner: B::Buffer,    // (at once, inner)
     given: B::Buffer,    // (at once, text)
-    seen: B::Buffer,     // (patches + latents, text)
+    seen: B::Buffer,     // (at once, text)
+    made: B::Buffer,     // (at once, qkv)
     qkv: B::Buffer,      // (patches + latents, qkv)
-    attended: B::Buffer, // (patches + latents, heads * head_dim)
+    attended: B::Buffer, // (rows that see, heads * head_dim)
     found: B::Buffer,    // (latents, heads * head_dim)
     latents: B::Buffer,  // (latents, text)
     between: B::Buffer,  // (latents, 4 * text)
@@ -144,16 +158,18 @@ struct Buffers<B: EncoderOps> {
 }
 
 /// Rows and columns of the buffers, in their order.
-fn sizes(spec: &TowerSpec, own: &PerceiverSpec, patches: usize) -> [[usize; 2]; 10] {
+fn sizes(spec: &TowerSpec, own: &PerceiverSpec, (patches, parts): (usize, bool)) -> [[usize; 2]; 11] {
     let (text, q) = (spec.text_hidden, own.heads.q_width());
     let (both, latents) = (patches + own.latents, own.latents);
+    let qkv = own.heads.qkv_width();
     [
         [ROWS_AT_ONCE, spec.layers.hidden],
         [ROWS_AT_ONCE, own.inner],
         [ROWS_AT_ONCE, text],
-        [both, text],
-        [both, own.heads.qkv_width()],
-        [both, q],
+        [ROWS_AT_ONCE, text],
+        [ROWS_AT_ONCE, qkv],
+        [both, qkv],
+        [if parts { both.min(seeing_max(own)) } else { both }, q],
         [latents, q],
         [latents, text],
         [latents, 4 * text],
@@ -161,21 +177,33 @@ fn sizes(spec: &TowerSpec, own: &PerceiverSpec, patches: usize) -> [[usize; 2]; 
     ]
 }
 
+/// Rows that see something at most, where only latents and those that begin a part with them do.
+fn seeing_max(own: &PerceiverSpec) -> usize {
+    own.latents + QUERIES_PART
+}
+
+/// Rows of a step at most, of so many patches.
+pub(super) fn rows_max(own: &PerceiverSpec, (patches, parts): (usize, bool)) -> usize {
+    let seeing = if parts { seeing_max(own) } else { patches + own.latents };
+    seeing.max(ROWS_AT_ONCE)
+}
+
 /// The widest input or output of a matrix.
 pub(super) fn width(spec: &TowerSpec, own: &PerceiverSpec) -> usize {
-    let widths = sizes(spec, own, 0).map(|[_, cols]| cols);
+    let widths = sizes(spec, own, (0, false)).map(|[_, cols]| cols);
     widths.into_iter().chain([2 * own.inner, 8 * spec.text_hidden]).max().unwrap_or(0)
 }
 
-/// Bytes of the buffers.
+/// Bytes of the buffers, and of what waits on the host.
 pub(super) fn buffer_bytes<B: EncoderOps>(
     backend: &B,
     spec: &TowerSpec,
     own: &PerceiverSpec,
     patches: usize,
 ) -> usize {
-    let sizes = sizes(spec, own, patches).into_iter();
-    sizes.map(|[rows, cols]| backend.buffer_bytes(BufferRole::Operand, rows, cols)).sum()
+    let sizes = sizes(spec, own, (patches, backend.attends_in_parts())).into_iter();
+    let buffers = sizes.map(|[rows, cols]| backend.buffer_bytes(BufferRole::Operand, rows, cols));
+    buffers.sum::<usize>() + (patches + own.latents) * spec.text_hidden * size_of::<f32>()
 }
 
 fn pack<B: EncoderOps>(backend: &B, tensors: &[Tensor]) -> Result<B::Matrix, LoadError> {
@@ -213,8 +241,10 @@ impl<B: EncoderOps> Perceiver<B> {
                 down: pack(backend, &files.mlp[2..])?,
             })
         };
-        let [patch_rows, inner, given, seen, qkv, attended, found, latents, between, more] =
-            sizes(spec, own, patches).map(|[rows, cols]| backend.buffer(BufferRole::Operand, rows, cols));
+        let parts = backend.attends_in_parts();
+        let [patch_rows, inner, given, seen, made, qkv, attended, found, latents, between, more] =
+            sizes(spec, own, (patches, parts))
+                .map(|[rows, cols]| backend.buffer(BufferRole::Operand, rows, cols));
         Ok(Perceiver {
             spec: own.clone(),
             hidden: spec.layers.hidden,
@@ -224,11 +254,14 @@ impl<B: EncoderOps> Perceiver<B> {
             latents: files.latents.to_f32()?,
             layers: files.layers.iter().map(layer).collect::<Result<_, _>>()?,
             norm: files.norm.to_f32()?,
+            parts,
+            way: Way::default(),
             buffers: Buffers {
                 patches: patch_rows?,
                 inner: inner?,
                 given: given?,
                 seen: seen?,
+                made: made?,
                 qkv: qkv?,
                 attended: attended?,
                 found: found?,
@@ -241,65 +274,134 @@ impl<B: EncoderOps> Perceiver<B> {
 
     /// The rows of a frame, `(latents, text hidden)`, of its patches behind the layers, `(patches, hidden)`.
     pub(super) fn rows(&mut self, backend: &mut B, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
-        let context = self.projected(backend, patches)?;
-        let (text, eps) = (self.text, self.spec.eps);
-        let (count, latent_count) = (context.len() / text, self.spec.latents);
-        let both = batch_of(&[count + latent_count]);
-        let few = batch_of(&[latent_count]);
-        let mut latents = self.latents.clone();
-        for layer in &self.layers {
-            let [of_context, of_latents, of_mlp] = &layer.norms;
-            let mut seen = context.clone();
-            norm_all(&mut seen, of_context, eps);
-            let mut own = latents.clone();
-            norm_all(&mut own, of_latents, eps);
-            seen.append(&mut own);
-            let Buffers { seen: all, qkv, attended, found, latents: rows, between, more, .. } =
-                &mut self.buffers;
-            backend.begin(&both)?;
-            let written = backend.write_rows(all, 0, &seen);
-            backend.matmul(&layer.qkv, None, all, qkv);
-            let params = SelfAttentionParams {
-                heads: self.spec.heads,
-                scale: 1.0 / (self.spec.heads.head_dim as f32).sqrt(),
-                reach: None,
-                padding: 0,
-                bias: PositionBias::None,
-            };
-            backend.self_attention(qkv, &params, attended);
-            backend.end().and(written)?;
-            let mut read = vec![0.0; latent_count * self.spec.heads.q_width()];
-            backend.read_rows(attended, count, &mut read)?;
-            let out = of_few(backend, &few, (found, &read), (more, text), |backend, found, more| {
-                backend.matmul(&layer.out, None, found, more);
-            })?;
-            add(&mut latents, &out);
-            let mut normed = latents.clone();
-            norm_all(&mut normed, of_mlp, eps);
-            let activation = self.spec.activation;
-            let out = of_few(backend, &few, (rows, &normed), (more, text), |backend, rows, more| {
-                backend.gated_mlp(&layer.gate_up, &layer.down, activation, rows, between, more);
-            })?;
-            add(&mut latents, &out);
+        self.begin();
+        for some in patches.chunks(ROWS_AT_ONCE * self.hidden) {
+            self.project(backend, some)?;
         }
-        norm_all(&mut latents, &self.norm, eps);
-        Ok(latents)
+        let all = self.seen_rows();
+        for layer in 0..self.depth() {
+            for row in (0..all).step_by(ROWS_AT_ONCE) {
+                self.make_rows(backend, layer, row..all.min(row + ROWS_AT_ONCE))?;
+            }
+            self.see(backend, layer)?;
+        }
+        Ok(self.take())
     }
 
-    /// Patches as wide as the text's rows.
-    fn projected(&mut self, backend: &mut B, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
-        let text = self.text;
-        let mut all = Vec::with_capacity(patches.len() / self.hidden * text);
-        for some in patches.chunks(ROWS_AT_ONCE * self.hidden) {
-            let Buffers { patches, inner, given, .. } = &mut self.buffers;
-            let (gate_up, down, activation) = (&self.gate_up, &self.down, self.spec.inner_activation);
-            let batch = batch_of(&[some.len() / self.hidden]);
-            let wide = of_few(backend, &batch, (patches, some), (given, text), |backend, patches, given| {
+    /// Begins with a frame.
+    pub(super) fn begin(&mut self) {
+        self.way = Way { context: Vec::new(), latents: self.latents.clone() };
+    }
+
+    /// Layers.
+    pub(super) fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Rows that latents see: those of patches, and their own behind them.
+    pub(super) fn seen_rows(&self) -> usize {
+        self.way.context.len() / self.text + self.spec.latents
+    }
+
+    /// Makes patches, [`ROWS_AT_ONCE`] at most, as wide as the text's rows.
+    pub(super) fn project(&mut self, backend: &mut B, some: &[f32]) -> Result<(), KernelError> {
+        let Buffers { patches, inner, given, .. } = &mut self.buffers;
+        let (gate_up, down, activation) = (&self.gate_up, &self.down, self.spec.inner_activation);
+        let batch = batch_of(&[some.len() / self.hidden]);
+        let wide =
+            of_few(backend, &batch, (patches, some), (given, self.text), |backend, patches, given| {
                 backend.gated_mlp(gate_up, down, activation, patches, inner, given);
             })?;
-            all.extend(wide);
+        self.way.context.extend(wide);
+        Ok(())
+    }
+
+    /// Queries, keys and values of some rows that are seen in a layer, [`ROWS_AT_ONCE`] at most.
+    pub(super) fn make_rows(
+        &mut self,
+        backend: &mut B,
+        layer: usize,
+        rows: Range<usize>,
+    ) -> Result<(), KernelError> {
+        let (text, eps) = (self.text, self.spec.eps);
+        let Layer { norms: [of_context, of_latents, _], qkv, .. } = &self.layers[layer];
+        let Way { context, latents } = &self.way;
+        let count = context.len() / text;
+        let [mut read, mut own] = [
+            context[rows.start.min(count) * text..rows.end.min(count) * text].to_vec(),
+            latents[rows.start.saturating_sub(count) * text..rows.end.saturating_sub(count) * text].to_vec(),
+        ];
+        norm_all(&mut read, of_context, eps);
+        norm_all(&mut own, of_latents, eps);
+        read.append(&mut own);
+        let Buffers { seen, made, qkv: all, .. } = &mut self.buffers;
+        let (batch, width) = (batch_of(&[rows.len()]), self.spec.heads.qkv_width());
+        let numbers = of_few(backend, &batch, (seen, &read), (made, width), |backend, seen, made| {
+            backend.matmul(qkv, None, seen, made);
+        })?;
+        backend.write_rows(all, rows.start, &numbers)
+    }
+
+    /// Has latents see all rows of a layer, which are made, and go on behind that.
+    pub(super) fn see(&mut self, backend: &mut B, layer: usize) -> Result<(), KernelError> {
+        let (text, latent_count, all) = (self.text, self.spec.latents, self.seen_rows());
+        let (count, few) = (all - latent_count, batch_of(&[latent_count]));
+        let Layer { norms: [_, _, of_mlp], out, gate_up, down, .. } = &self.layers[layer];
+        let Buffers { qkv, attended, found, latents: rows, between, more, .. } = &mut self.buffers;
+        let params = SelfAttentionParams {
+            heads: self.spec.heads,
+            scale: 1.0 / (self.spec.heads.head_dim as f32).sqrt(),
+            reach: None,
+            padding: 0,
+            bias: PositionBias::None,
+        };
+        let first = if self.parts { count / QUERIES_PART * QUERIES_PART } else { 0 };
+        backend.begin(&batch_of(&[all - first]))?;
+        match self.parts {
+            true => backend.attend_part(qkv, (0..all, first..all), &params, attended),
+            false => backend.self_attention(qkv, &params, attended),
         }
-        Ok(all)
+        backend.end()?;
+        let mut read = vec![0.0; latent_count * self.spec.heads.q_width()];
+        backend.read_rows(attended, count - first, &mut read)?;
+        let given = of_few(backend, &few, (found, &read), (more, text), |backend, found, more| {
+            backend.matmul(out, None, found, more);
+        })?;
+        let latents = &mut self.way.latents;
+        add(latents, &given);
+        let mut normed = latents.clone();
+        norm_all(&mut normed, of_mlp, self.spec.eps);
+        let activation = self.spec.activation;
+        let given = of_few(backend, &few, (rows, &normed), (more, text), |backend, rows, more| {
+            backend.gated_mlp(gate_up, down, activation, rows, between, more);
+        })?;
+        add(latents, &given);
+        Ok(())
+    }
+
+    /// What the latents of a frame have become.
+    pub(super) fn take(&mut self) -> Vec<f32> {
+        let mut latents = std::mem::take(&mut self.way).latents;
+        norm_all(&mut latents, &self.norm, self.spec.eps);
+        latents
+    }
+
+    /// Millions of products that a patch takes to become as wide as the text's rows.
+    pub(super) fn project_cost(&self) -> f64 {
+        (self.spec.inner * (2 * self.hidden + self.text)) as f64 / MILLION
+    }
+
+    /// And a row its queries, keys and values.
+    pub(super) fn row_cost(&self) -> f64 {
+        (self.text * self.spec.heads.qkv_width()) as f64 / MILLION
+    }
+
+    /// And latents what they see and what is behind that.
+    pub(super) fn see_cost(&self) -> Products {
+        let (q, latents) = (self.spec.heads.q_width(), self.spec.latents);
+        let attention = 2 * q * seeing_max(&self.spec) * self.seen_rows();
+        let matrix = latents * self.text * (q + 12 * self.text);
+        Products { matrix: matrix as f64 / MILLION, attention: attention as f64 / MILLION }
     }
 }
 

@@ -12,6 +12,7 @@ use hanzo_engine_kernels::{EncoderOps, KvType};
 use hanzo_engine_media::{Look, Picture};
 use serde_json::Value;
 
+mod beside;
 mod letters;
 mod remembering;
 
@@ -38,10 +39,16 @@ const CASES: &[&str] = &[
 ];
 /// As far as there is to go.
 pub(super) const ALL: Piece = Piece::Layers(100);
+/// As little as there may be.
+const LEAST: Piece = products(0.0);
 /// The largest allowed difference of a row's number, as a share of the range of the golden ones.
 const ROWS_TOLERANCE: f32 = 1e-4;
 /// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
 const LOGPROBS_TOLERANCE: f64 = 1e-3;
+
+const fn products(millions: f64) -> Piece {
+    Piece::Products { millions, attention: 2.0 }
+}
 
 fn folder(case: &str) -> PathBuf {
     crate::decoder::tests::data("vision").join(case)
@@ -150,18 +157,19 @@ pub(super) fn cpu(tier: Tier) -> CpuBackend {
 }
 
 fn engine(model: &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine<CpuBackend> {
-    engine_of(model, step_tokens_max, 96)
+    engine_of(model, step_tokens_max, 96, Tier::detect().unwrap())
 }
 
 fn engine_of(
     (opened, text): &(Opened, Arc<TextModel>),
     step_tokens_max: usize,
     kv_blocks: usize,
+    tier: Tier,
 ) -> Engine<CpuBackend> {
-    let backend = cpu(Tier::detect().unwrap());
+    let backend = cpu(tier);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, 512).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
-    let tower = Tower::load(cpu(Tier::detect().unwrap()), files(opened), 512).unwrap();
+    let tower = Tower::load(cpu(tier), files(opened), 512).unwrap();
     let config = config(opened, step_tokens_max, kv_blocks);
     Engine::new(backend, decoder, text.clone(), embedder, config).unwrap().with_tower(Box::new(tower))
 }
@@ -290,7 +298,7 @@ fn rows_are_the_librarys_on_every_backend() {
             for tier in Tier::available() {
                 let rows = rows_of(cpu(tier), &opened, &spans, ALL);
                 check(&format!("{tier:?}"), &rows);
-                for piece in [Piece::Layers(1), Piece::Products(0), Piece::Products(1)] {
+                for piece in [Piece::Layers(1), LEAST, products(0.4), products(3.0)] {
                     let pieces = rows_of(cpu(tier), &opened, &spans, piece);
                     assert!(pieces == rows, "{case} {index} {tier:?}: by {piece:?}");
                 }
@@ -300,57 +308,81 @@ fn rows_are_the_librarys_on_every_backend() {
 }
 
 #[test]
-fn answers_are_the_librarys_in_any_company() {
+fn answers_are_the_librarys_in_any_company_on_every_tier() {
     let mut preemptions = 0;
     for case in CASES {
-        let model = open(case);
-        let talks = talks(case);
-        let jobs: Vec<Job> =
-            talks.iter().enumerate().map(|(id, talk)| job(id as u64, &model.1, talk)).collect();
-        // Alone, and once more: the tower has nothing to do then, and the prompt is found.
-        let (mut one, mut alone) = (engine(&model, 64), Vec::new());
-        for (job, talk) in jobs.iter().zip(&talks) {
-            one.submit(job);
-            let found = finish(&mut one).remove(&job.id).unwrap();
-            assert_eq!(found.tokens, talk.greedy, "{case} alone");
-            let vocab = talk.logits.len() / talk.greedy.len();
-            let mut golden = talk.greedy.iter().zip(talk.logits.chunks_exact(vocab));
-            assert!(found.logprobs.len() > 10);
-            for &(token, logprob) in &found.logprobs {
-                let (_, logits) = golden.find(|&(&of, _)| of == token).unwrap();
-                let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
-                let known = f64::from(logits[token as usize]) - sum.ln();
-                let largest = logits.iter().fold(f32::MIN, |a, &b| a.max(b));
-                let range = f64::from(largest - logits.iter().fold(f32::MAX, |a, &b| a.min(b)));
-                let differs = (f64::from(logprob) - known).abs();
-                assert!(differs < LOGPROBS_TOLERANCE * range, "{case}: {logprob} for {known} of {range}");
-            }
-            let (seen, hits) = (one.stats().frames_seen, one.stats().prefix_hit_tokens);
-            let again = JobId(job.id.0 + 100);
-            one.submit(&Job { id: again, ..job.clone() });
-            assert_eq!(finish(&mut one)[&again], found, "{case} again");
-            assert_eq!(one.stats().frames_seen, seen, "{case}: nothing is seen twice");
-            assert!(one.stats().prefix_hit_tokens > hits, "{case}: its prefix is found");
-            alone.push(found);
-        }
-        // Beside each other, in steps of any size, and where blocks are so short that some are put back and computed again.
-        let room = model.0.decoder().unwrap().spec.kv_room(64);
-        let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + talks[of].greedy.len());
-        let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
-        // Where a picture is computed as a whole it must have its place in a step.
-        let least = if jobs[0].media.iter().any(|span| span.mutual) { 41 } else { 9 };
-        for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (least, 96), (64, short)] {
-            let mut engine = engine_of(&model, step_tokens_max, kv_blocks);
-            jobs.iter().for_each(|job| engine.submit(job));
-            let found = finish(&mut engine);
-            assert_eq!(found.len(), talks.len());
-            for (found, alone) in found.values().zip(&alone) {
-                assert_eq!(found, alone, "{case} in steps of {step_tokens_max}, {kv_blocks} blocks");
-            }
-            preemptions += engine.stats().preemptions;
+        let (model, talks) = (open(case), talks(case));
+        let jobs = talks.iter().enumerate().map(|(id, talk)| job(id as u64, &model.1, talk));
+        let jobs: Vec<Job> = jobs.collect();
+        for tier in Tier::available() {
+            let alone = alone_and_again(&format!("{case} by {tier}"), &model, (&jobs, &talks), tier);
+            preemptions += beside_each_other(&format!("{case} by {tier}"), &model, (&jobs, &alone), tier);
         }
     }
     assert!(preemptions > 0, "nobody was put back");
+}
+
+/// What each job has drawn by itself: the library's tokens, as likely as there; and once more, when the tower has nothing to do and the
+/// prompt is found.
+fn alone_and_again(
+    named: &str,
+    model: &(Opened, Arc<TextModel>),
+    (jobs, talks): (&[Job], &[Talk]),
+    tier: Tier,
+) -> Vec<Drawn> {
+    let (mut one, mut alone) = (engine_of(model, 64, 96, tier), Vec::new());
+    for (job, talk) in jobs.iter().zip(talks) {
+        one.submit(job);
+        let found = finish(&mut one).remove(&job.id).unwrap();
+        assert_eq!(found.tokens, talk.greedy, "{named} alone");
+        let vocab = talk.logits.len() / talk.greedy.len();
+        let mut golden = talk.greedy.iter().zip(talk.logits.chunks_exact(vocab));
+        assert!(found.logprobs.len() > 10);
+        for &(token, logprob) in &found.logprobs {
+            let (_, logits) = golden.find(|&(&of, _)| of == token).unwrap();
+            let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+            let known = f64::from(logits[token as usize]) - sum.ln();
+            let largest = logits.iter().fold(f32::MIN, |a, &b| a.max(b));
+            let range = f64::from(largest - logits.iter().fold(f32::MAX, |a, &b| a.min(b)));
+            let differs = (f64::from(logprob) - known).abs();
+            assert!(differs < LOGPROBS_TOLERANCE * range, "{named}: {logprob} for {known} of {range}");
+        }
+        let (seen, hits) = (one.stats().frames_seen, one.stats().prefix_hit_tokens);
+        let again = JobId(job.id.0 + 100);
+        one.submit(&Job { id: again, ..job.clone() });
+        assert_eq!(finish(&mut one)[&again], found, "{named} again");
+        assert_eq!(one.stats().frames_seen, seen, "{named}: nothing is seen twice");
+        assert!(one.stats().prefix_hit_tokens > hits, "{named}: its prefix is found");
+        alone.push(found);
+    }
+    alone
+}
+
+/// All of them beside each other, in steps of any size, and where blocks are so short that some are put back and computed again: how
+/// often that was.
+fn beside_each_other(
+    named: &str,
+    model: &(Opened, Arc<TextModel>),
+    (jobs, alone): (&[Job], &[Drawn]),
+    tier: Tier,
+) -> u64 {
+    let room = model.0.decoder().unwrap().spec.kv_room(64);
+    let needs = |of: usize| room.blocks_of(jobs[of].prompt.len() + jobs[of].stop.max_tokens as usize);
+    let short = (needs(0) + needs(1) - 1).max(needs(1)).max(needs(2));
+    // Where a picture is computed as a whole it must have its place in a step.
+    let least = if jobs[0].media.iter().any(|span| span.mutual) { 41 } else { 9 };
+    let mut preemptions = 0;
+    for (step_tokens_max, kv_blocks) in [(512, 96), (64, 96), (least, 96), (64, short)] {
+        let mut engine = engine_of(model, step_tokens_max, kv_blocks, tier);
+        jobs.iter().for_each(|job| engine.submit(job));
+        let found = finish(&mut engine);
+        assert_eq!(found.len(), jobs.len());
+        for (found, alone) in found.values().zip(alone) {
+            assert_eq!(found, alone, "{named} in steps of {step_tokens_max}, {kv_blocks} blocks");
+        }
+        preemptions += engine.stats().preemptions;
+    }
+    preemptions
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! One frame's way through a tower: patches, layers, squares of patches, rows of the text model. It is cut into pieces, so that
 //! others' steps go on between them.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use hanzo_engine_kernels::{
     Activation, Batch, BufferRole, EncoderOps, HeadShape, KernelError, LayerNormParams, MatrixShape,
     MatrixSource, PositionBias, RowOp, SelfAttentionParams, StepLimits,
@@ -13,6 +16,7 @@ use super::perceiver::{self, Perceiver, PerceiverFiles};
 use super::pieces::{self, PIECE_ROWS, Pieces};
 use super::pooled::{Pooled, PooledFiles};
 use super::spec::{COLORS, Given, Learned};
+use super::towers::{Piece, Products, Towers};
 use super::{TowerFiles, TowerSpec};
 use crate::encoder::{WeightType, turn};
 use crate::engine::EngineMemory;
@@ -22,69 +26,21 @@ use crate::media::{LineEnds, MediaSpan};
 use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
 
-/// How far a frame goes at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// So many layers.
-    Layers(usize),
-    /// As far as about so many millions of products take it, multiplied and added; where the device cannot stop within a layer, one
-    /// layer.
-    Products(usize),
-}
-
-/// What makes rows of frames, a piece at a time, on whatever device.
-pub trait Towers: Send {
-    /// Layers of the way of a frame.
-    fn layers(&self) -> usize;
-
-    /// Bytes of rows that are kept for prompts with the same pictures: those of the largest frame at least.
-    fn kept_bytes(&self) -> usize;
-
-    /// Begins with a frame that is to be seen; one that was under way is forgotten.
-    ///
-    /// # Errors
-    /// The device's.
-    fn begin(&mut self, span: &MediaSpan) -> Result<(), KernelError>;
-
-    /// Goes a piece further. The frame's rows where that was its end, `(rows, numbers of a row)`.
-    ///
-    /// Of a tower whose frames become vectors it is that.
-    ///
-    /// # Errors
-    /// The device's.
-    fn advance(&mut self, piece: Piece) -> Result<Option<Vec<f32>>, KernelError>;
-
-    /// Millions of products that the last piece took, where they were counted.
-    fn spent(&self) -> Option<usize> {
-        None
-    }
-}
-
-impl Piece {
-    /// Layers, for who goes by whole ones.
-    pub(crate) fn layers(self) -> usize {
-        match self {
-            Piece::Layers(layers) => layers,
-            Piece::Products(_) => 1,
-        }
-    }
-}
-
 /// A tower's weights on a backend of its own, and what it takes to run them.
 pub struct Tower<B: EncoderOps> {
     pub(super) backend: B,
     pub(super) network: Network<B>,
     pub(super) spec: TowerSpec,
     pub(super) scale: [[f32; 256]; COLORS],
-    pub(super) patch: B::Matrix,              // (hidden, patch_width)
-    pub(super) patch_bias: Option<B::Vector>, // (hidden)
-    learned: Vec<f32>,                        // (side * side, hidden), or none
-    given_norm: Vec<f32>,                     // (hidden), or none
-    line_end: Vec<f32>,                       // (text_hidden), or none
-    pub(super) joiner: Option<Joiner<B>>,     // where it makes rows of squares
-    perceiver: Option<Perceiver<B>>,          // where that makes them
-    pooled: Option<Pooled>,                   // where it makes a vector
-    pub(super) mosaic: Option<Mosaic>,        // where it makes rows of tiles
+    pub(super) patch: B::Matrix,                // (hidden, patch_width)
+    pub(super) patch_bias: Option<B::Vector>,   // (hidden)
+    learned: Vec<f32>,                          // (side * side, hidden), or none
+    given_norm: Vec<f32>,                       // (hidden), or none
+    line_end: Vec<f32>,                         // (text_hidden), or none
+    pub(super) joiner: Option<Joiner<B>>,       // where it makes rows of squares
+    pub(super) perceiver: Option<Perceiver<B>>, // where that makes them
+    pooled: Option<Pooled>,                     // where it makes a vector
+    pub(super) mosaic: Option<Mosaic>,          // where it makes rows of tiles
     deep: Vec<Joiner<B>>,
     pub(super) buffers: Buffers<B>,
     kept_bytes: usize,
@@ -124,6 +80,7 @@ pub(super) struct Way {
     whole: [usize; 2],                 // rows above each other and beside each other
     grid: [usize; 2],                  // those of its middle that are wanted
     ends: LineEnds,                    // and what ends their lines
+    pub(super) pixels: Arc<[u8]>,      // where they are read piece by piece
 }
 
 /// Columns of the buffers of rows: what is joined, what of it is normed, merged and inside an MLP, and rows of the text model.
@@ -147,11 +104,11 @@ fn limits(spec: &TowerSpec, patches: usize, cuts: bool) -> StepLimits {
     let limits = spec.layers.step_limits(rows, sequences, rows);
     let width = row_widths(spec).into_iter().flatten().fold(limits.width.max(spec.patch_width()), usize::max);
     let Some(own) = &spec.perceiver else { return StepLimits { width, ..limits } };
-    let (heads, rows) = (limits.heads, rows + own.latents);
+    let (heads, rows) = (limits.heads, rows.max(perceiver::rows_max(own, (patches, cuts))));
     StepLimits {
         width: width.max(perceiver::width(spec, own)),
         rows,
-        context: rows,
+        context: rows.max(patches + own.latents),
         heads: HeadShape {
             heads: heads.heads.max(own.heads.heads),
             kv_heads: heads.kv_heads.min(own.heads.kv_heads),
@@ -308,15 +265,15 @@ impl<B: EncoderOps> Tower<B> {
         })
     }
 
-    /// What is learned of where patches stand, `(patches, hidden)`, where that depends on the frame.
-    fn learned_of_places(&self) -> Option<Vec<f32>> {
+    /// What is learned of where some patches stand, `(patches, hidden)`, where that depends on the frame.
+    pub(super) fn learned_of_places(&self, patches: Range<usize>) -> Option<Vec<f32>> {
         let own = |learned: &Learned| learned.between || self.spec.frame.is_none();
         let learned = self.spec.learned.filter(own)?;
         let (layout, hidden) = (&self.way.layout, self.spec.layers.hidden);
         Some(match learned.between {
-            true => layout.between(learned, &self.learned, hidden),
+            true => layout.between(learned, &self.learned, hidden, patches),
             false => {
-                let places = layout.nearest(learned).into_iter();
+                let places = layout.nearest(learned, patches).into_iter();
                 places.flat_map(|place| &self.learned[place * hidden..][..hidden]).copied().collect()
             }
         })
@@ -324,7 +281,7 @@ impl<B: EncoderOps> Tower<B> {
 
     /// What is added to patches before the layers of where they stand.
     fn place(&mut self) -> Result<(), KernelError> {
-        let Some(numbers) = self.learned_of_places() else {
+        let Some(numbers) = self.learned_of_places(0..self.way.layout.patches()) else {
             let out = self.network.residual();
             self.backend.matmul(&self.patch, self.patch_bias.as_ref(), &self.buffers.pixels, out);
             return Ok(());
@@ -496,7 +453,7 @@ pub(super) fn norm_all(rows: &mut [f32], factors: &[f32], eps: f32) {
 }
 
 impl<B: EncoderOps> Towers for Tower<B> {
-    fn spent(&self) -> Option<usize> {
+    fn spent(&self) -> Option<Products> {
         self.pieces.as_ref().map(Pieces::spent)
     }
 
@@ -513,10 +470,13 @@ impl<B: EncoderOps> Towers for Tower<B> {
             return self.begin_mosaic(span);
         }
         let [whole, wanted] = [span.whole, span.grid].map(|sides| sides.map(|side| side as usize));
-        let (frame, grid) = (&span.pixels, Grid { rows: whole[0], cols: whole[1] });
-        assert_eq!(frame.len(), self.spec.frame_bytes(grid), "a frame with as many pixels as its rows have");
+        let grid = Grid { rows: whole[0], cols: whole[1] };
+        assert_eq!(
+            span.pixels.len(),
+            self.spec.frame_bytes(grid),
+            "a frame with as many pixels as its rows have"
+        );
         let layout = Layout::new(&self.spec, grid);
-        let patches = layout.patches_of(&self.spec, &self.scale, frame);
         self.way = Way {
             all: layout.batch(&self.spec, false),
             windowed: match self.spec.windows {
@@ -529,13 +489,17 @@ impl<B: EncoderOps> Towers for Tower<B> {
             whole,
             grid: wanted,
             ends: span.ends,
+            pixels: Arc::default(),
             layout,
         };
-        let learned = self.pieces.as_ref().and_then(|_| self.learned_of_places());
         if let Some(pieces) = &mut self.pieces {
-            pieces.begin(patches, learned);
+            pieces.begin();
+            self.perceiver.iter_mut().for_each(Perceiver::begin);
+            self.way.pixels = span.pixels.clone();
             return Ok(());
         }
+        let rows = 0..self.way.layout.rows();
+        let patches = self.way.layout.patches_of(&self.spec, &self.scale, &span.pixels, rows);
         self.backend.begin(&self.way.all)?;
         let written = self.backend.write_rows(&mut self.buffers.pixels, 0, &patches);
         let written = written.and(self.place());

@@ -1,0 +1,253 @@
+//! Long contexts: blocks that share a row's keys leave the bits of one that has them all, whatever else is in the batch, and the
+//! right numbers.
+
+use half::f16;
+use hanzo_engine_cuda_emulator::Emulated;
+use hanzo_engine_kernels::{
+    AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType,
+    QkvParams, RowSource, StepLimits,
+};
+use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device};
+
+use crate::driver::card;
+use crate::replay::{limits, numbers};
+
+/// Rows of the steps that fill the cache, and of the largest that attends.
+const ROWS: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    shape: HeadShape,
+    kv_type: KvType,
+    window: Option<u32>,
+    chunked: bool,
+    softcap: Option<f32>,
+    sinks: bool,
+    slopes: bool,
+}
+
+const fn plain(heads: usize, kv_heads: usize, head_dim: usize, kv_type: KvType) -> Setting {
+    let shape = HeadShape { heads, kv_heads, head_dim };
+    Setting { shape, kv_type, window: None, chunked: false, softcap: None, sinks: false, slopes: false }
+}
+
+/// Heads by two, by four of which one is nobody's, by one, and by fours of which the last has one; windows that begin within a span.
+const SETTINGS: [Setting; 4] = [
+    plain(4, 2, 64, KvType::F16),
+    Setting { window: Some(300), sinks: true, ..plain(3, 1, 32, KvType::Q8_0) },
+    Setting { window: Some(200), chunked: true, softcap: Some(3.0), ..plain(2, 2, 96, KvType::F16) },
+    Setting { window: Some(257), slopes: true, sinks: true, ..plain(5, 1, 64, KvType::F16) },
+];
+/// Below, at and above a span, and of several.
+const CONTEXTS: [usize; 5] = [1, 128, 129, 300, 700];
+const SCALE: f32 = 0.4;
+
+/// Sequences whose keys and values are in the cache.
+struct Bench<D: Device> {
+    backend: CudaBackend<D>,
+    setting: Setting,
+    contexts: Vec<usize>,
+    kv: <CudaBackend<D> as Backend>::Kv,
+    qkv: <CudaBackend<D> as Backend>::Buffer,
+    out: <CudaBackend<D> as Backend>::Buffer,
+    of_heads: [Option<CudaVector<D>>; 2],
+}
+
+/// What a token's projection gives.
+fn token(shape: HeadShape, sequence: usize, position: usize) -> Vec<f32> {
+    numbers(7 + 1000 * sequence + position, shape.qkv_width())
+}
+
+fn sink(head: usize) -> f32 {
+    2.0 - head as f32
+}
+
+fn slope(head: usize) -> f32 {
+    0.02 * 0.5_f32.powi(head as i32)
+}
+
+impl<D: Device> Bench<D> {
+    fn new(mut backend: CudaBackend<D>, setting: Setting, contexts: &[usize]) -> Self {
+        let HeadShape { heads, kv_heads, head_dim } = setting.shape;
+        let context = contexts.iter().copied().max().unwrap_or(1);
+        let sequences = contexts.len();
+        let own = StepLimits {
+            rows: ROWS,
+            sequences,
+            context,
+            width: setting.shape.qkv_width(),
+            heads: setting.shape,
+            ..limits()
+        };
+        backend.reserve(&own).expect("memory");
+        let layers = vec![KvLayout::Heads { kv_heads, head_dim, window: None }];
+        let blocks = sequences * context.div_ceil(BLOCK_TOKENS);
+        let spec = KvSpec { layers, blocks, kv_type: setting.kv_type, ..KvSpec::default() };
+        let kv = backend.kv(&spec).expect("memory");
+        let qkv = backend.buffer(BufferRole::Operand, ROWS, setting.shape.qkv_width()).expect("memory");
+        let out = backend.buffer(BufferRole::Operand, ROWS, setting.shape.q_width()).expect("memory");
+        let of = |has: bool, number: fn(usize) -> f32| {
+            let numbers: Vec<f32> = (0..heads).map(number).collect();
+            has.then(|| backend.vector(&numbers).expect("memory"))
+        };
+        let of_heads = [of(setting.sinks, sink), of(setting.slopes, slope)];
+        let contexts = contexts.to_vec();
+        let mut bench = Self { backend, setting, contexts, kv, qkv, out, of_heads };
+        for sequence in 0..sequences {
+            for first in (0..bench.contexts[sequence]).step_by(ROWS) {
+                let end = bench.contexts[sequence].min(first + ROWS);
+                bench.step(&[(sequence, end - first, end)], false);
+            }
+        }
+        bench
+    }
+
+    /// A step of the last rows of sequences up to a context, as (sequence, rows, context): what attention gives.
+    fn step(&mut self, parts: &[(usize, usize, usize)], attends: bool) -> Vec<f32> {
+        let shape = self.setting.shape;
+        let each = self.contexts.iter().max().unwrap_or(&1).div_ceil(BLOCK_TOKENS);
+        let (mut batch, mut given) = (Batch::default(), Vec::new());
+        for &(sequence, rows, context) in parts {
+            batch.sources.extend((0..rows).map(|row| RowSource::Token(row as u32)));
+            // The first block of a sequence stands last.
+            batch.push_sequence(rows, context, |_, at| (sequence * each + each - 1 - at) as u32);
+            (context - rows..context).for_each(|position| given.extend(token(shape, sequence, position)));
+        }
+        self.backend.write_rows(&mut self.qkv, 0, &given).expect("a copy");
+        self.backend.begin(&batch).expect("a step");
+        self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(shape), &mut self.kv, 0);
+        let [sinks, slopes] = &self.of_heads;
+        let params = AttentionParams {
+            shape,
+            scale: SCALE,
+            softcap: self.setting.softcap,
+            window: self.setting.window,
+            chunked: self.setting.chunked,
+            sinks: sinks.as_ref(),
+            slopes: slopes.as_ref(),
+            queries_alone: false,
+            memory: false,
+        };
+        if attends {
+            self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
+        }
+        self.backend.end().expect("a step");
+        let mut out = vec![0.0; if attends { batch.rows() * shape.q_width() } else { 0 }];
+        self.backend.read_rows(&self.out, 0, &mut out).expect("a copy");
+        out
+    }
+
+    /// The last token of each of some sequences.
+    fn last_of(&mut self, sequences: &[usize]) -> Vec<f32> {
+        let parts: Vec<_> =
+            sequences.iter().map(|&sequence| (sequence, 1, self.contexts[sequence])).collect();
+        self.step(&parts, true)
+    }
+}
+
+/// What the last token of a sequence must get, of a cache in F16.
+fn expected(setting: &Setting, sequence: usize, context: usize) -> Vec<f64> {
+    let HeadShape { heads, kv_heads, head_dim } = setting.shape;
+    let position = context - 1;
+    let first = match setting.window.map(|window| window as usize) {
+        None => 0,
+        Some(window) if setting.chunked => position / window * window,
+        Some(window) => context.saturating_sub(window),
+    };
+    let kept = |value: f32| f64::from(f16::from_f32(value).to_f32());
+    let tokens: Vec<Vec<f32>> =
+        (first..context).map(|position| token(setting.shape, sequence, position)).collect();
+    let mut out = Vec::new();
+    for head in 0..heads {
+        let query = &tokens[position - first][head * head_dim..][..head_dim];
+        let key_at = (heads + head * kv_heads / heads) * head_dim;
+        let value_at = key_at + kv_heads * head_dim;
+        let mut scores: Vec<f64> = Vec::new();
+        for (at, token) in tokens.iter().enumerate() {
+            let pairs = query.iter().zip(&token[key_at..]);
+            let mut score = f64::from(SCALE) * pairs.map(|(&q, &k)| f64::from(q) * kept(k)).sum::<f64>();
+            if let Some(cap) = setting.softcap.map(f64::from) {
+                score = cap * (score / cap).tanh();
+            }
+            let distance = (position - first - at) as f64;
+            scores.push(score - if setting.slopes { f64::from(slope(head)) * distance } else { 0.0 });
+        }
+        let sink = if setting.sinks { f64::from(sink(head)).exp() } else { 0.0 };
+        let total: f64 = sink + scores.iter().map(|score| score.exp()).sum::<f64>();
+        out.extend((0..head_dim).map(|i| {
+            let value = |(token, score): (&Vec<f32>, &f64)| score.exp() / total * kept(token[value_at + i]);
+            tokens.iter().zip(&scores).map(value).sum::<f64>()
+        }));
+    }
+    out
+}
+
+fn same_bits(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    let differs =
+        found.iter().zip(expected).position(|(found, expected)| found.to_bits() != expected.to_bits());
+    if let Some(at) = differs {
+        panic!("{what}: {} has not the bits of {} at {at}", found[at], expected[at]);
+    }
+}
+
+/// The last tokens of sequences: together, alone and in a chunk, with blocks that share rows and with such that do not.
+pub(crate) fn check_shared_rows<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    for setting in SETTINGS {
+        let width = setting.shape.q_width();
+        let mut sharing = Bench::new(make(), setting, &CONTEXTS);
+        let mut whole = Bench::new(make().without_shared_rows(), setting, &CONTEXTS);
+        let together = sharing.last_of(&[0, 1, 2, 3, 4]);
+        if setting.kv_type == KvType::F16 {
+            for (sequence, context) in CONTEXTS.into_iter().enumerate() {
+                let right = expected(&setting, sequence, context);
+                for (at, (&found, right)) in together[sequence * width..].iter().zip(right).enumerate() {
+                    assert!(
+                        (f64::from(found) - right).abs() < 1e-5,
+                        "attention of {setting:?}, {context} keys: {found} for {right} at {at}"
+                    );
+                }
+            }
+        }
+        let what = format!("attention of {setting:?}");
+        same_bits(&format!("{what}, rows that are not shared"), &whole.last_of(&[0, 1, 2, 3, 4]), &together);
+        for (sequence, context) in CONTEXTS.into_iter().enumerate() {
+            let own = &together[sequence * width..][..width];
+            same_bits(&format!("{what}, {context} keys, alone"), &sharing.last_of(&[sequence]), own);
+            let rows = context.min(40);
+            let chunk = sharing.step(&[(sequence, rows, context)], true);
+            same_bits(&format!("{what}, {context} keys, in a chunk"), &chunk[(rows - 1) * width..], own);
+        }
+    }
+}
+
+/// More rows than there is room for the parts of at once.
+pub(crate) fn check_shared_rows_by_turns<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    // 64 heads of 256 numbers leave 1 MB of a row of 16 spans, and there is room for 16 MiB.
+    let mut contexts = vec![20; 16];
+    (contexts[0], contexts[15]) = (1030, 260);
+    let all: Vec<usize> = (0..16).collect();
+    let setting = plain(64, 1, 256, KvType::F16);
+    let shared = Bench::new(make(), setting, &contexts).last_of(&all);
+    let whole = Bench::new(make().without_shared_rows(), setting, &contexts).last_of(&all);
+    same_bits("rows that take turns", &shared, &whole);
+}
+
+#[test]
+fn shared_rows_have_the_bits_of_whole_ones() {
+    let card = card();
+    check_shared_rows(&|| CudaBackend::new(card.clone()));
+}
+
+#[test]
+fn rows_take_turns_where_their_parts_are_large() {
+    let card = card();
+    check_shared_rows_by_turns(&|| CudaBackend::new(card.clone()));
+}
+
+/// Whichever warp of a block runs ahead.
+#[test]
+fn the_order_of_warps_does_not_matter_to_attention() {
+    let device = Emulated::new().scheduled_by(5);
+    check_shared_rows(&|| CudaBackend::new(device.clone()));
+}

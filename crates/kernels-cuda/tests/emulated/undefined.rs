@@ -1,0 +1,60 @@
+//! Nothing undefined is done in the kernels, as the compiler's sanitizer sees it: indices behind arrays, shifts too far, sums of integers
+//! that do not fit, loads at places that are no multiple of their size. It ends the process where it stands, so it has one of its own.
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::conformance::{self, briefly};
+use hanzo_engine_kernels_cuda::CudaBackend;
+
+use crate::again::{ended, in_a_process, is_again};
+use crate::attention::check_shared_rows;
+
+/// Sources whose undefined doings are instructions that no processor has.
+fn watched(sources: Sources, kernels: &[&str]) -> Emulated {
+    let flags = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-O1"];
+    Emulated::of(&flags.into_iter().fold(sources, Sources::with_flag).only(kernels))
+}
+
+#[test]
+fn attention_norms_and_rows_do_nothing_undefined() {
+    if !is_again() {
+        return in_a_process("undefined::attention_norms_and_rows_do_nothing_undefined", &[]);
+    }
+    let device = watched(Sources::default(), &["attention.cu", "heads.cu", "norm.cu", "rows.cu"]);
+    let make = || CudaBackend::new(device.clone());
+    briefly(|| {
+        check_shared_rows(&make);
+        conformance::check_latent_attention(&make);
+        conformance::check_rms_norm(&make);
+        conformance::check_layer_norm(&make);
+        conformance::check_row_op(&make);
+    });
+}
+
+#[test]
+fn experts_and_draws_do_nothing_undefined() {
+    if !is_again() {
+        return in_a_process("undefined::experts_and_draws_do_nothing_undefined", &[]);
+    }
+    let kernels = ["matmul.cu", "product.cu", "experts.cu", "rows.cu", "draw.cu"];
+    let device = watched(Sources::default(), &kernels);
+    let make = || CudaBackend::new(device.clone());
+    briefly(|| {
+        conformance::check_moe(&make);
+        conformance::check_sample(&make);
+    });
+}
+
+/// A number that is no multiple of the size it is loaded with.
+#[test]
+fn what_is_undefined_is_seen() {
+    let test = "undefined::what_is_undefined_is_seen";
+    if !is_again() {
+        let (success, said) = ended(test, &[]);
+        assert!(!success && !said.contains("test result"), "it ends where it stands, not:\n{said}");
+        return;
+    }
+    let own = "const uint32_t row = blockIdx.x, part = blockIdx.y;";
+    let instead = "const uint32_t row = blockIdx.x, part = blockIdx.y << (32 + threadIdx.y);";
+    let device = watched(Sources::default().with("norm.cu", own, instead), &["norm.cu"]);
+    conformance::check_rms_norm(&|| CudaBackend::new(device.clone()));
+}

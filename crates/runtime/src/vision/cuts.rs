@@ -1,0 +1,119 @@
+//! What rows of a tower take, how many of them a piece has, and which heads see together.
+
+use std::ops::Range;
+
+use hanzo_engine_kernels::HeadShape;
+
+use super::pieces::PIECE_ROWS;
+use super::spec::TowerSpec;
+use super::towers::{MILLION, Products};
+use crate::spec::MlpSpec;
+
+/// Rows that go together: each time weights are read, which takes as long as so many rows do.
+pub(super) const ROWS_UNIT: usize = 16;
+/// Heads that see together.
+const HEADS_TOGETHER: usize = if cfg!(test) { 1 } else { 4 };
+
+/// Millions of products that a row of a layer takes: up to queries, keys and values, for what it sees, and behind that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowCost {
+    pub(super) before: f64,
+    pub(super) attention: f64,
+    pub(super) behind: f64,
+}
+
+/// What is left of a piece: so many millions of products, where one of attention counts as so many of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    pub(super) millions: f64,
+    pub(super) attention: f64,
+}
+
+/// The heads of a tower's layers.
+pub(super) fn heads_of(spec: &TowerSpec) -> HeadShape {
+    spec.layers.layers[0].attention.projection.head_shape()
+}
+
+/// Heads that see together, and how often there are so many.
+pub(super) fn groups_of(all: HeadShape) -> (HeadShape, usize) {
+    let beside = all.heads / all.kv_heads;
+    let fits = |&some: &usize| all.kv_heads.is_multiple_of(some) && some * beside <= HEADS_TOGETHER;
+    let kv_heads = (1..=all.kv_heads).rev().find(fits).unwrap_or(1);
+    (HeadShape { heads: kv_heads * beside, kv_heads, ..all }, all.kv_heads / kv_heads)
+}
+
+/// Of a row's queries, keys and values, those of a group of heads.
+pub(super) fn columns_of(all: HeadShape, group: HeadShape, index: usize) -> [Range<usize>; 3] {
+    let part = |first: usize, heads: usize| {
+        let from = (first + index * heads) * all.head_dim;
+        from..from + heads * all.head_dim
+    };
+    [part(0, group.heads), part(all.heads, group.kv_heads), part(all.heads + all.kv_heads, group.kv_heads)]
+}
+
+/// Rows that are nearest to so many millions of products, where one takes `cost`, by `unit`.
+pub(super) fn rows_for(left: f64, cost: f64, unit: usize) -> usize {
+    let units = (left / (cost * unit as f64).max(f64::MIN_POSITIVE)).round() as usize;
+    units.saturating_mul(unit).clamp(unit, PIECE_ROWS)
+}
+
+impl RowCost {
+    /// Of a layer whose rows see so many.
+    pub(super) fn new(spec: &TowerSpec, index: usize, keys: usize) -> RowCost {
+        let layer = &spec.layers.layers[index];
+        let (hidden, shape) = (spec.layers.hidden, layer.attention.projection.head_shape());
+        let mlp = match &layer.mlp {
+            MlpSpec::Dense(dense) => dense.ffn * hidden * (2 + usize::from(dense.gated)),
+            _ => 0,
+        };
+        let [before, attention, behind] =
+            [hidden * shape.qkv_width(), 2 * keys * shape.q_width(), shape.q_width() * hidden + mlp]
+                .map(|products| products as f64 / MILLION);
+        RowCost { before, attention, behind }
+    }
+
+    /// All that a row takes, where a product of attention counts as so many.
+    pub(super) fn all(self, attention: f64) -> f64 {
+        self.before + self.attention * attention + self.behind
+    }
+}
+
+/// So many millions with weights.
+pub(super) fn of_matrix(matrix: f64) -> Products {
+    Products { matrix, attention: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_heads_have_every_column_once() {
+        for (heads, kv_heads, head_dim) in [(16, 16, 80), (12, 4, 16), (3, 3, 16), (8, 1, 4)] {
+            let all = HeadShape { heads, kv_heads, head_dim };
+            let (group, groups) = groups_of(all);
+            let mut columns: Vec<usize> =
+                (0..groups).flat_map(|index| columns_of(all, group, index)).flatten().collect();
+            assert_eq!(columns.len(), groups * group.qkv_width());
+            columns.sort_unstable();
+            assert!(columns.into_iter().eq(0..all.qkv_width()), "{all:?} by {group:?}");
+            // Those that read the same keys see together.
+            assert_eq!(group.heads * all.kv_heads, group.kv_heads * all.heads);
+        }
+    }
+
+    #[test]
+    fn rows_are_the_nearest_to_what_there_is_room_for() {
+        for (left, cost, rows) in [
+            (0.0, 3.0, 16),
+            (3.0 * 23.0, 3.0, 16),
+            (3.0 * 25.0, 3.0, 32),
+            (3.0 * 40.0, 3.0, 48),
+            (f64::INFINITY, 3.0, PIECE_ROWS),
+            (-1.0, 3.0, 16),
+            (1.0, 0.0, PIECE_ROWS),
+        ] {
+            assert_eq!(rows_for(left, cost, 16), rows, "{left} by {cost}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How far a picture goes between the steps of who decodes: by the time that pieces and steps take, told by a clock of the test's own.
+
+use std::cell::Cell;
+
+use super::*;
+
+/// Whatever is done takes a second by this clock.
+fn slow() -> impl Fn() -> u64 {
+    let now = Cell::new(0);
+    move || now.replace(now.get() + 1_000_000_000)
+}
+
+/// Steps until so many frames are seen, of which one with a piece seems to take a second and what it takes without.
+fn steps_to_see(
+    engine: &mut Engine<CpuBackend>,
+    frames: u64,
+    clock: &impl Fn() -> u64,
+    events: &mut Vec<Event>,
+) -> usize {
+    let all = engine.stats().frames_seen + frames;
+    let mut steps = 0;
+    while engine.stats().frames_seen < all {
+        engine.step_by(clock, events).unwrap();
+        engine.took(1.001);
+        steps += 1;
+        assert!(steps < 100_000, "it never ends");
+    }
+    steps
+}
+
+#[test]
+fn a_picture_is_seen_in_small_pieces_beside_who_decodes_and_in_large_ones_alone() {
+    for case in ["smolvlm", "qwen2_5_vl", "qwen3_vl", "llava_next"] {
+        let (model, talks) = (open(case), talks(case));
+        let clock = slow();
+        let mut engine = engine(&model, 64);
+        let mut events = Vec::new();
+        let mut text = Job { media: [].into(), ..job(1, &model.1, &talks[0]) };
+        text.stop.max_tokens = 300;
+        engine.submit(&text);
+        for _ in 0..6 {
+            engine.step(&mut events).unwrap();
+            engine.took(0.001);
+        }
+        let seeing = job(2, &model.1, &talks[1]);
+        let frames = seeing.media.len() as u64;
+        assert!(frames > 1, "{case}");
+        engine.submit(&seeing);
+        let beside = steps_to_see(&mut engine, frames, &clock, &mut events);
+        // But for the first, which is seen before it is known what a piece takes: each in some layers, and some squares behind them.
+        assert!(beside > 4 * frames as usize, "{case}: {frames} frames in {beside} steps");
+        let tokens = drawn(&events)[&JobId(1)].tokens.len();
+        assert!(tokens >= beside.min(280), "{case}: {tokens} tokens in {beside} steps");
+        while engine.has_work() {
+            engine.step(&mut events).unwrap();
+        }
+        assert_eq!(drawn(&events)[&JobId(2)].tokens, talks[1].greedy, "{case}");
+        // Nobody decodes any more: a frame is a piece, and the rows of the last let its job enter.
+        let seeing = job(3, &model.1, &talks[2]);
+        let frames = seeing.media.len() as u64;
+        engine.submit(&seeing);
+        let alone = steps_to_see(&mut engine, frames, &clock, &mut events);
+        assert!(alone <= frames as usize, "{case}: {frames} frames in {alone} steps");
+        while engine.has_work() {
+            engine.step(&mut events).unwrap();
+        }
+        assert_eq!(drawn(&events)[&JobId(3)].tokens, talks[2].greedy, "{case}");
+        engine.check();
+    }
+}
