@@ -297,6 +297,9 @@ def chart_honours_values():
     expect(token == {"name": "hugging-face", "key": "token"}, f"{token}")
     expect(gpu["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1 and gpu["runtimeClassName"] == "nvidia"
            and gpu["nodeSelector"] and gpu["tolerations"], "GPU")
+    settings = yaml.safe_load(configs(render(CHART / "ci/gpu.yaml", "--set", "engine.gpu_layers=20"))[0])
+    layers = (settings["engine"]["gpu_layers"], settings["models"][0]["gpu_layers"], settings["engine"]["devices"])
+    expect(layers == (20, "auto", "cuda:0,cpu"), f"layers on a card: {layers}")
 
 
 # What must be refused, and a word of the refusal.
@@ -315,6 +318,9 @@ REFUSED = [
     ("engine.memory_budget_bytes=8Gi", "memory_budget_bytes"),
     ("engine.kv_type=q4_0", "kv_type"),
     ("engine.prefix_cache=1", "prefix_cache"),
+    ("engine.devices=tpu", "devices"),
+    ("engine.gpu_layers=some", "gpu_layers"),
+    ("models[0].gpu_layers=-1", "models"),
     ("log.format=xml", "format"),
     ("gateway.port=80", "port"),
     ("gateway.api_key=in-the-open", "api_key"),
