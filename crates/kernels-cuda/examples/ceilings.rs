@@ -13,6 +13,8 @@ const COLS: usize = 4096;
 /// Kernels of the step that is recorded, each of one row.
 const KERNELS: usize = 256;
 const REPEATS: usize = 20;
+/// Of the same bytes in one step.
+const COPIES: usize = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -72,11 +74,15 @@ fn copies(card: &Card, rows: usize) -> Result<(f64, f64), KernelError> {
     let x = backend.buffer(BufferRole::Residual, rows, COLS)?;
     let mut out = backend.buffer(BufferRole::Residual, rows, COLS)?;
     let bytes = (4 * rows * COLS) as f64;
-    let copy = best(|| {
-        backend.begin(&batch)?;
-        backend.row_op(&RowOp::Take { x: &x, first: 0 }, &mut out);
-        backend.end()
-    })?;
+    // What one copy more takes: a step of so many rows has work of its own on the host.
+    let mut step = |copies: usize| {
+        best(|| {
+            backend.begin(&batch)?;
+            (0..copies).for_each(|_| backend.row_op(&RowOp::Take { x: &x, first: 0 }, &mut out));
+            backend.end()
+        })
+    };
+    let copy = (step(1 + COPIES)? - step(1)?) / COPIES as f64;
     let numbers = vec![1.0; rows * COLS];
     let upload = best(|| {
         backend.write_rows(&mut out, 0, &numbers)?;

@@ -3,8 +3,9 @@
 use super::*;
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
-/// Blocks from which on a card has enough to do, so that rows are not shared out.
-const BLOCKS_ENOUGH: u32 = 1024;
+/// Blocks from which on a card has enough to do, so that rows are not shared out: on an H200, of 132 multiprocessors, 512 blocks that
+/// have rows to themselves took 0.6 to 0.85 times as long as more of them with spans, and 128 blocks 1.3 to 1.7 times.
+const BLOCKS_ENOUGH: u32 = 512;
 /// Spans of keys that a block is done with before two kernels would be.
 const SPANS_OF_ONE: u32 = 2;
 /// Bytes of the parts of rows that are shared out at once, but for a single row's.
