@@ -24,7 +24,7 @@ mod tests;
 
 use half::f16;
 
-pub use affine::{affine_codes, put_affine_codes};
+pub use affine::{affine_codes, put_affine_block};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
 pub use kquant::{scale_min, scales_q3};
 pub use signs::affine_of;

@@ -7,12 +7,12 @@
 const SHARE_MAX: f64 = 6.0;
 /// Rows of prompts that a step has room for in any case: they share with the decoding ones what each step costs.
 const ROWS_MIN: usize = 8;
-/// The weight of a new step beside those before it: where rows take longer than before that is soon believed, since those who wait
-/// for a token bear it.
-const NEWEST_SLOWER: f64 = 0.5;
-const NEWEST_FASTER: f64 = 0.1;
-/// A row that took so many times what rows take was disturbed, and counts as one that took just that.
-const DISTURBED: f64 = 3.0;
+/// The weight of a new step beside those before it: where its rows, or a picture's piece, take longer than before that is soon
+/// believed, since those who wait for a token bear it.
+pub(crate) const NEWEST_SLOWER: f64 = 0.5;
+pub(crate) const NEWEST_FASTER: f64 = 0.1;
+/// What took so many times what it should was disturbed, and counts as what took just that.
+pub(crate) const DISTURBED: f64 = 3.0;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]

@@ -17,7 +17,7 @@ pub fn affine_codes(bits: u32, packed: &[u8], codes: &mut [u8]) {
 }
 
 /// The string of bits of a group's codes, each below 2^bits: what [`affine_codes`] reads.
-pub fn put_affine_codes(bits: u32, codes: &[u8], packed: &mut [u8]) {
+fn put_affine_codes(bits: u32, codes: &[u8], packed: &mut [u8]) {
     let bytes = bits as usize;
     for (codes, packed) in codes.chunks_exact(8).zip(packed.chunks_exact_mut(bytes)) {
         let word = codes.iter().rev().fold(0u64, |word, &code| word << bits | u64::from(code));
@@ -58,11 +58,11 @@ pub(super) fn encode(bits: u32, weights: &[f32], block: &mut [u8]) {
     for (code, w) in codes.iter_mut().zip(weights) {
         *code = ((w - bias) / scale).round_ties_even().clamp(0.0, top) as u8;
     }
-    put_block(bits, scale, bias, &codes[..weights.len()], block);
+    put_affine_block(bits, scale, bias, &codes[..weights.len()], block);
 }
 
-/// A block of its parts.
-pub(super) fn put_block(bits: u32, scale: f32, bias: f32, codes: &[u8], block: &mut [u8]) {
+/// A block of its parts: codes each below 2^bits, as many as the block has weights.
+pub fn put_affine_block(bits: u32, scale: f32, bias: f32, codes: &[u8], block: &mut [u8]) {
     block[..4].copy_from_slice(&scale.to_le_bytes());
     block[4..CODES_AT].copy_from_slice(&bias.to_le_bytes());
     put_affine_codes(bits, codes, &mut block[CODES_AT..]);

@@ -2,7 +2,7 @@
 //!
 //! A block is `d f16`, then codes, those of the first weights in the lowest bits of the first byte.
 
-use super::affine::put_block;
+use super::affine::put_affine_block;
 use super::{half_at, inverse, put_half};
 use crate::DType;
 
@@ -58,7 +58,7 @@ pub fn affine_of(dtype: DType, blocks: &[u8]) -> Option<(DType, Vec<u8>)> {
             *code = block[2 + i * bits / 8] >> (i * bits % 8) & ((1 << bits) - 1);
         }
         let d = half_at(block, 0);
-        put_block(2, if bits == 1 { 2.0 * d } else { d }, -d, codes, made);
+        put_affine_block(2, if bits == 1 { 2.0 * d } else { d }, -d, codes, made);
     }
     Some((affine, made))
 }

@@ -2,6 +2,7 @@
 //! took. A product of attention takes another time than one with weights, the more so the fewer bits those have, and of layers some are nearly
 //! all the one and some the other, so both are learned. No number depends on it, only when it comes.
 
+use crate::pace::{DISTURBED, NEWEST_FASTER, NEWEST_SLOWER};
 use crate::vision::{Piece, Products};
 
 /// Millions of products of a piece where nobody decodes: some tenths of a second, after which whoever has come meanwhile gets a turn.
@@ -13,11 +14,6 @@ const PRODUCTS_FIRST: f64 = 512.0;
 const SHARE: f64 = 0.6;
 /// As how many with weights a product of attention counts before that is known.
 const ATTENTION_FIRST: f64 = 2.0;
-/// The weight of a new piece beside those before it, as for prompts ([`crate::pace`]).
-const NEWEST_SLOWER: f64 = 0.5;
-const NEWEST_FASTER: f64 = 0.1;
-/// A piece that took so many times what it should was disturbed, and counts as one that took just that.
-const DISTURBED: f64 = 3.0;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]

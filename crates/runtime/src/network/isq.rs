@@ -59,11 +59,6 @@ impl Isq {
         self.target.dtype
     }
 
-    /// Whether codes are chosen as HQQ does it, which weighs no columns.
-    pub fn is_hqq(self) -> bool {
-        self.target.hqq
-    }
-
     /// Every type that can be asked for by its name.
     pub fn known() -> impl Iterator<Item = DType> {
         let blocks = |dtype: &DType| dtype.block_weights() > 1 && quant::can_quantize(*dtype);

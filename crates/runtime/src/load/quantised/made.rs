@@ -75,9 +75,7 @@ where
                     let blocks = codes.chunks_exact(block).zip(out.chunks_exact_mut(block_bytes));
                     for (at, (codes, out)) in blocks.enumerate() {
                         let (scale, bias) = factors(row, at * block / group);
-                        out[..4].copy_from_slice(&scale.to_le_bytes());
-                        out[4..8].copy_from_slice(&bias.to_le_bytes());
-                        quant::put_affine_codes(bits, codes, &mut out[8..]);
+                        quant::put_affine_block(bits, scale, bias, codes, out);
                     }
                 }
             }
