@@ -1,9 +1,11 @@
 //! Every setting of every small model's files, replaced by what nobody would write there: the model is refused, or it loads
-//! and runs. It never panics, and never takes memory that was not counted first.
+//! and runs. It never panics, and never takes memory that was not counted first. `MUTATIONS=1000` tries that many of each
+//! format of quantised weights, and asks that each was done with within a second.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
@@ -27,14 +29,6 @@ const MODELS: &[&str] = &[
     "tiny/qwen2-yarn",
     "tiny/qwen3-moe",
     "tiny/qwen3-moe-mixed",
-    "formats/mlx-mixed",
-    "formats/gptq-4",
-    "formats/awq-gemm",
-    "formats/compressed-4",
-    "formats/compressed-nvfp4",
-    "formats/fp8-blocks",
-    "formats/bnb-nf4",
-    "formats/hqq-4",
     "encoders/bert-classifier",
     "encoders/bert-cls-dense",
     "encoders/bert-crossencoder",
@@ -58,6 +52,12 @@ const MODELS: &[&str] = &[
 ];
 /// Changes tried of each model; all of those there are would take minutes.
 const CHANGES: usize = 120;
+/// Changes tried of each format of quantised weights, where `MUTATIONS` does not say.
+const CHANGES_OF_FORMATS: usize = 40;
+/// What a changed file of a small quantised model may take, beside what there was, and for how long: with `MUTATIONS`, as
+/// other tests run beside this one.
+const FORMATS_KIB_MAX: u64 = 100 << 10;
+const FORMATS_TIME_MAX: Duration = Duration::from_secs(1);
 /// What a small engine may take.
 const MEMORY_BYTES_MAX: u64 = 512 << 20;
 /// What this whole process may: the largest engine, what opening takes, and the program.
@@ -147,6 +147,19 @@ fn settings(folder: &Path, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
+/// Where the settings of all JSON files of a folder are.
+fn places(folder: &Path) -> Vec<(PathBuf, String)> {
+    let (mut files, mut places) = (Vec::new(), Vec::new());
+    settings(folder, &mut files);
+    for file in files {
+        let value: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let mut found = Vec::new();
+        leaves(&value, String::new(), &mut found);
+        places.extend(found.into_iter().map(|place| (file.clone(), place)));
+    }
+    places
+}
+
 fn refused(error: impl ToString) -> String {
     error.to_string()
 }
@@ -233,6 +246,31 @@ fn run(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// The tests here measure the memory of the process that they share.
+fn alone() -> impl Drop {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A copy of a model, all of whose settings can be changed.
+fn copy_of(model: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    tree(&data(model), copy.path());
+    if model.starts_with("tiny/") || model.starts_with("formats/") {
+        // Theirs are of a kind that only the library that made them reads.
+        let of = if model.contains("bert") { "bert-mean" } else { "qwen3-embedding" };
+        let tokenizer = data("encoders").join(of).join("tokenizer.json");
+        std::fs::copy(tokenizer, copy.path().join("tokenizer.json")).unwrap();
+    }
+    copy
+}
+
+/// A number that this process is told of itself, in KiB.
+fn of_process(key: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok())
+}
+
 /// The next of a row of numbers that depends on the seed alone (xorshift64*).
 fn draw(state: &mut u64, below: usize) -> usize {
     *state ^= *state >> 12;
@@ -243,6 +281,7 @@ fn draw(state: &mut u64, below: usize) -> usize {
 
 #[test]
 fn headers_that_nobody_would_write_are_refused_or_run() {
+    let _alone = alone();
     const NASTY: [u32; 9] = [0, 1, 3, 33, 0x7f80_0000, 0x7fc0_0000, 0x7fff_ffff, 0x8000_0001, u32::MAX];
     let (mut state, mut ran, mut faults) = (0x0123_4567_89ab_cdef_u64, 0, Vec::new());
     for model in ["bert-mean.gguf", "nomic-bert.gguf", "qwen3-embedding.gguf", "qwen3-reranker.gguf"] {
@@ -269,26 +308,13 @@ fn headers_that_nobody_would_write_are_refused_or_run() {
 
 #[test]
 fn settings_that_nobody_would_write_are_refused_or_run() {
+    let _alone = alone();
     let (nasty, mut state, mut ran, mut tried) = (nasty(), 0x9e37_79b9_7f4a_7c15_u64, 0, 0);
     let mut faults = Vec::new();
     for model in MODELS {
-        let copy = tempfile::tempdir().unwrap();
-        tree(&data(model), copy.path());
-        if model.starts_with("tiny/") || model.starts_with("formats/") {
-            // Theirs are of a kind that only the library that made them reads.
-            let tokenizer = data("encoders/qwen3-embedding/tokenizer.json");
-            std::fs::copy(tokenizer, copy.path().join("tokenizer.json")).unwrap();
-        }
+        let copy = copy_of(model);
         assert_eq!(run(copy.path()), Ok(()), "{model} as it is");
-        let mut files = Vec::new();
-        settings(copy.path(), &mut files);
-        let mut places = Vec::new();
-        for file in &files {
-            let value: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-            let mut found = Vec::new();
-            leaves(&value, String::new(), &mut found);
-            places.extend(found.into_iter().map(|place| (file.clone(), place)));
-        }
+        let places = places(copy.path());
         for _ in 0..CHANGES {
             let (file, place) = &places[draw(&mut state, places.len())];
             let new = &nasty[draw(&mut state, nasty.len())];
@@ -310,10 +336,108 @@ fn settings_that_nobody_would_write_are_refused_or_run() {
     }
     assert!(faults.is_empty(), "{} of {tried} panic:\n  {}", faults.len(), faults.join("\n  "));
     assert!(ran > tried / 10 && ran < tried, "{ran} of {tried} ran");
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
-    let peak =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")).unwrap();
-    let peak: u64 = peak.parse().unwrap();
+    let Some(peak) = of_process("VmHWM:") else { return };
     assert!(peak < PEAK_KIB_MAX, "{peak} KiB at most");
     println!("{ran} of {tried} ran; {} MiB at most", peak / 1024);
+}
+
+/// A file of weights, changed: what its header says of a tensor, a few of its bytes, or its length.
+fn changed_weights(whole: &[u8], nasty: &[Value], state: &mut u64) -> (Vec<u8>, String) {
+    let header_bytes = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let (header, data) = whole[8..].split_at(header_bytes);
+    match draw(state, 4) {
+        0 | 1 => {
+            let mut value: Value = serde_json::from_slice(header).unwrap();
+            let mut found = Vec::new();
+            leaves(&value, String::new(), &mut found);
+            let place = &found[draw(state, found.len())];
+            const TYPES: [&str; 8] = ["F32", "F16", "BF16", "U8", "I8", "I32", "F8_E4M3", "F64"];
+            let new = match place.ends_with("/dtype") && draw(state, 2) == 0 {
+                true => json!(TYPES[draw(state, TYPES.len())]),
+                false => nasty[draw(state, nasty.len())].clone(),
+            };
+            let said = format!("{place} = {:.40}", new.to_string());
+            *value.pointer_mut(place).unwrap() = new;
+            let header = value.to_string();
+            ([&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat(), said)
+        }
+        2 => {
+            let mut bytes = whole.to_vec();
+            let from = draw(state, whole.len());
+            let count = (1 + draw(state, 64)).min(whole.len() - from);
+            bytes[from..from + count].iter_mut().for_each(|byte| *byte = draw(state, 256) as u8);
+            (bytes, format!("{count} bytes from {from}"))
+        }
+        _ => {
+            let length = draw(state, whole.len());
+            (whole[..length].to_vec(), format!("cut after {length} bytes"))
+        }
+    }
+}
+
+/// Settings and weights of each format of quantised checkpoints.
+#[test]
+fn quantised_files_that_nobody_would_write_are_refused_or_run() {
+    let _alone = alone();
+    let asked: Option<usize> = std::env::var("MUTATIONS").ok().map(|count| count.parse().expect("a number"));
+    let (nasty, mut state) = (nasty(), 0x1357_9bdf_0246_8ace_u64);
+    let mut formats: Vec<String> = std::fs::read_dir(data("formats"))
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| format!("formats/{}", entry.file_name().display()))
+        .collect();
+    formats.sort();
+    assert!(formats.len() > 40, "{} formats", formats.len());
+    let (mut faults, mut tried, mut ran, mut slowest, mut most) = (Vec::new(), 0, 0, Duration::ZERO, 0);
+    for model in &formats {
+        let copy = copy_of(model);
+        std::fs::remove_file(copy.path().join("golden.safetensors")).unwrap();
+        assert_eq!(run(copy.path()), Ok(()), "{model} as it is");
+        let places = places(copy.path());
+        let weights = copy.path().join("model.safetensors");
+        let whole = std::fs::read(&weights).unwrap();
+        // What a change takes at most is then this process's peak from here on.
+        let resets = std::fs::write("/proc/self/clear_refs", "5").is_ok();
+        let before_kib = of_process("VmRSS:").filter(|_| resets);
+        for _ in 0..asked.unwrap_or(CHANGES_OF_FORMATS) {
+            let (file, kept, new, said) = match draw(&mut state, 2) {
+                0 => {
+                    let (file, place) = &places[draw(&mut state, places.len())];
+                    let new = &nasty[draw(&mut state, nasty.len())];
+                    let kept = std::fs::read(file).unwrap();
+                    let mut value: Value = serde_json::from_slice(&kept).unwrap();
+                    *value.pointer_mut(place).unwrap() = new.clone();
+                    let said = format!("{place} = {:.40}", new.to_string());
+                    (file.clone(), kept, value.to_string().into_bytes(), said)
+                }
+                _ => {
+                    let (new, said) = changed_weights(&whole, &nasty, &mut state);
+                    (weights.clone(), whole.clone(), new, said)
+                }
+            };
+            std::fs::write(&file, new).unwrap();
+            tried += 1;
+            let from = Instant::now();
+            let name = file.strip_prefix(copy.path()).unwrap().display();
+            match catch_unwind(AssertUnwindSafe(|| run(copy.path()))) {
+                Ok(came) => ran += usize::from(came.is_ok()),
+                Err(_) => faults.push(format!("{model}: {name}: {said}: a panic")),
+            }
+            if from.elapsed() > FORMATS_TIME_MAX && asked.is_some() {
+                faults.push(format!("{model}: {name}: {said}: {:.1} s", from.elapsed().as_secs_f32()));
+            }
+            slowest = slowest.max(from.elapsed());
+            std::fs::write(&file, kept).unwrap();
+        }
+        if let (Some(before), Some(peak)) = (before_kib, of_process("VmHWM:")) {
+            most = most.max(peak.saturating_sub(before));
+            if peak.saturating_sub(before) > FORMATS_KIB_MAX {
+                faults.push(format!("{model}: {} MiB more than before", (peak - before) / 1024));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} of {tried}:\n  {}", faults.len(), faults.join("\n  "));
+    assert!(ran > tried / 10 && ran < tried, "{ran} of {tried} ran");
+    println!("{} formats: {ran} of {tried} ran; {slowest:?} and {} MiB at most", formats.len(), most / 1024);
 }
