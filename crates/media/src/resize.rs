@@ -2,6 +2,8 @@
 //! 22 bits, columns first, and 8 bits between the two. Models were trained on such pixels.
 
 use std::f64::consts::PI;
+use std::num::NonZero;
+use std::thread;
 
 use crate::decode::Picture;
 use crate::lanes::{HALF, LANES, PRECISION, Strip, rounded, sums};
@@ -168,27 +170,50 @@ pub(crate) fn resize_on_square(picture: &Picture, side: u32, filter: Filter, col
     resize_rows(&Picture { width: side, height: longest as u32, rgb }, side, filter)
 }
 
+/// What a thread makes at least, in bytes: less than a millisecond's work is no thread's worth.
+const BAND_BYTES: usize = 1 << 20;
+
+/// Fills a picture's lines, a multiple of `unit` of them on each of some threads, where there are enough: `fill` has the first line's
+/// number, and the lines.
+fn in_bands(rgb: &mut [u8], line: usize, unit: usize, fill: impl Fn(usize, &mut [u8]) + Sync) {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(rgb.len() / BAND_BYTES).min(4);
+    let lines = (rgb.len() / line).div_ceil(threads.max(1)).next_multiple_of(unit).max(unit);
+    thread::scope(|scope| {
+        let mut bands = rgb.chunks_mut(lines * line).enumerate().map(|(band, out)| (band * lines, out));
+        let first = bands.next();
+        for (from, out) in bands {
+            let fill = &fill;
+            scope.spawn(move || fill(from, out));
+        }
+        if let Some((from, out)) = first {
+            fill(from, out);
+        }
+    });
+}
+
 fn resize_columns(picture: &Picture, width: u32, filter: Filter) -> Picture {
     let (from, to) = (picture.width as usize, width as usize);
     let weights = Weights::new(filter, from, to);
     let mut rgb = vec![0; picture.height as usize * to * 3];
-    // Some lines at a time, whose pixels in a column are side by side.
-    let mut strip = Strip::new(from * 3);
-    let lines = picture.rgb.chunks(from * 3 * LANES).zip(rgb.chunks_mut(to * 3 * LANES));
-    for (sources, outs) in lines {
-        let pixels = strip.take(sources.chunks_exact(from * 3)).as_chunks::<3>().0;
-        for index in 0..to {
-            let (first, weights) = weights.of(index);
-            let pixels = &pixels[first..first + weights.len()];
-            for color in 0..3 {
-                let values = pixels.iter().map(|colors| colors[color]);
-                let made = sums(values.zip(weights.iter().copied()));
-                for (out, value) in outs[index * 3 + color..].iter_mut().step_by(to * 3).zip(made) {
-                    *out = value;
+    in_bands(&mut rgb, to * 3, LANES, |first, rgb| {
+        // Some lines at a time, whose pixels in a column are side by side.
+        let mut strip = Strip::new(from * 3);
+        let sources = picture.rgb[first * from * 3..].chunks(from * 3 * LANES);
+        for (sources, outs) in sources.zip(rgb.chunks_mut(to * 3 * LANES)) {
+            let pixels = strip.take(sources.chunks_exact(from * 3)).as_chunks::<3>().0;
+            for index in 0..to {
+                let (first, weights) = weights.of(index);
+                let pixels = &pixels[first..first + weights.len()];
+                for color in 0..3 {
+                    let values = pixels.iter().map(|colors| colors[color]);
+                    let made = sums(values.zip(weights.iter().copied()));
+                    for (out, value) in outs[index * 3 + color..].iter_mut().step_by(to * 3).zip(made) {
+                        *out = value;
+                    }
                 }
             }
         }
-    }
+    });
     Picture { width, height: picture.height, rgb }
 }
 
@@ -196,24 +221,51 @@ fn resize_rows(picture: &Picture, height: u32, filter: Filter) -> Picture {
     let row = picture.width as usize * 3;
     let weights = Weights::new(filter, picture.height as usize, height as usize);
     let mut rgb = vec![0; height as usize * row];
-    for (index, out) in rgb.chunks_exact_mut(row).enumerate() {
-        let (first, weights) = weights.of(index);
-        let lines = &picture.rgb[first * row..(first + weights.len()) * row];
-        let (whole, rest) = out.as_chunks_mut::<LANES>();
-        let behind = whole.len() * LANES;
-        for (place, out) in whole.iter_mut().enumerate() {
-            let values = lines.chunks_exact(row).map(|line| &line.as_chunks().0[place]);
-            *out = sums(values.zip(weights).map(|(values, &weight)| (*values, weight)));
+    in_bands(&mut rgb, row, 1, |from, rgb| {
+        for (index, out) in rgb.chunks_exact_mut(row).enumerate() {
+            let (first, weights) = weights.of(from + index);
+            let lines = &picture.rgb[first * row..(first + weights.len()) * row];
+            let (whole, rest) = out.as_chunks_mut::<LANES>();
+            let behind = whole.len() * LANES;
+            for (place, out) in whole.iter_mut().enumerate() {
+                let values = lines.chunks_exact(row).map(|line| &line.as_chunks().0[place]);
+                *out = sums(values.zip(weights).map(|(values, &weight)| (*values, weight)));
+            }
+            if !rest.is_empty() {
+                let last = |line: &[u8]| {
+                    let mut values = [0; LANES];
+                    values[..row - behind].copy_from_slice(&line[behind..]);
+                    values
+                };
+                let made = sums(lines.chunks_exact(row).map(last).zip(weights.iter().copied()));
+                rest.copy_from_slice(&made[..rest.len()]);
+            }
         }
-        if !rest.is_empty() {
-            let last = |line: &[u8]| {
-                let mut values = [0; LANES];
-                values[..row - behind].copy_from_slice(&line[behind..]);
-                values
-            };
-            let made = sums(lines.chunks_exact(row).map(last).zip(weights.iter().copied()));
-            rest.copy_from_slice(&made[..rest.len()]);
-        }
-    }
+    });
     Picture { width: picture.width, height, rgb }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Large enough for several threads, with sides that no number of lines divides.
+    #[test]
+    fn bands_are_the_picture() {
+        let (width, height, line) = (1201, 1733, 1201 * 3);
+        let source: Vec<u8> =
+            (0..width * height * 3).map(|place| (place * 31 + place / line * 7) as u8).collect();
+        for (unit, threads_may_be) in [(1, 1..=4), (LANES, 1..=4)] {
+            let (mut copy, bands) = (vec![0; source.len()], std::sync::Mutex::new(Vec::new()));
+            in_bands(&mut copy, line, unit, |first, out| {
+                out.copy_from_slice(&source[first * line..][..out.len()]);
+                bands.lock().unwrap().push((first, out.len() / line));
+            });
+            assert_eq!(copy, source);
+            let bands = bands.into_inner().unwrap();
+            assert!(threads_may_be.contains(&bands.len()), "{bands:?}");
+            assert!(bands.iter().all(|&(first, _)| first % unit == 0), "{bands:?}");
+        }
+        in_bands(&mut [], 3, LANES, |_, _| unreachable!("nothing is filled"));
+    }
 }

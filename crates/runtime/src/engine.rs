@@ -65,6 +65,11 @@ pub struct EngineConfig {
     pub speculation: Speculation,
 }
 
+/// Whether a part of a step draws a token from each of its rows: it decodes, and may have drafted.
+fn decodes(part: &Part) -> bool {
+    matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows)
+}
+
 impl EngineConfig {
     fn scheduler(&self, spec: &TransformerSpec) -> SchedulerConfig {
         SchedulerConfig {
@@ -313,13 +318,6 @@ impl<B: Backend> Engine<B> {
             self.settle(events)?;
         }
         self.take_fetched()?;
-        self.see_ns = 0;
-        if self.unseen() > 0 {
-            let began = clock();
-            self.see()?;
-            self.see_ns = clock().saturating_sub(began);
-            self.media_ns += self.see_ns;
-        }
         let drafting = self.draft()?;
         let began = clock();
         let mut report = self.scheduler.schedule(&mut self.pool, &mut self.step, events);
@@ -327,6 +325,13 @@ impl<B: Backend> Engine<B> {
             report.schedule_ns = clock().saturating_sub(began);
         }
         self.save_evicted();
+        self.see_ns = 0;
+        if self.unseen() > 0 {
+            let began = clock();
+            self.see()?;
+            self.see_ns = clock().saturating_sub(began);
+            self.media_ns += self.see_ns;
+        }
         let flight = if report.sequences > 0 { Some(self.launch(drafting)?) } else { None };
         self.settle(events)?;
         self.flight = flight;
@@ -344,8 +349,14 @@ impl<B: Backend> Engine<B> {
         }
         let Some(pictures) = &mut self.pictures else { return Ok(()) };
         let decoding = self.scheduler.decoding();
-        let decodes = (decoding > 0).then(|| self.scheduler.seconds_of(decoding));
-        if let Some(ready) = pictures.step(decodes)? {
+        // What is drafted takes its part of the step too.
+        let rows: usize = self.step.parts.iter().filter(|part| decodes(part)).map(|part| part.rows).sum();
+        let beside = (decoding > 0).then(|| {
+            let [plain_s, drafted_s] =
+                [decoding, rows.max(decoding)].map(|rows| self.scheduler.seconds_of(rows));
+            plain_s.zip(drafted_s)
+        });
+        if let Some(ready) = pictures.step(beside)? {
             self.admit_seen(ready);
         }
         Ok(())
@@ -373,7 +384,6 @@ impl<B: Backend> Engine<B> {
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let Some(Flight { ticket, parts, drafting }) = self.flight.take() else { return Ok(()) };
         self.backend.wait(ticket, &mut self.drawn)?;
-        let decodes = |part: &Part| matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows);
         let rows = parts.iter().map(|part| part.rows).sum();
         let prompt_rows = parts.iter().filter(|part| !decodes(part)).map(|part| part.rows).sum();
         self.waited = Some(Waited { rows, prompt_rows, sequences: parts.len(), drafting });

@@ -172,11 +172,12 @@ impl Pictures {
         }
     }
 
-    /// One piece of work, beside sequences that decode and take so long for it, if that is known. A job that has all its rows then.
+    /// One piece of work, beside sequences that decode and take so long for that, and for it with what is drafted, if that is known. A job that
+    /// has all its rows then.
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn step(&mut self, decodes: Option<Option<f64>>) -> Result<Option<Ready>, KernelError> {
+    pub(super) fn step(&mut self, beside: Option<Option<(f64, f64)>>) -> Result<Option<Ready>, KernelError> {
         self.products = None;
         let Some(first) = self.waiting.front_mut() else { return Ok(None) };
         if !self.begun {
@@ -191,7 +192,7 @@ impl Pictures {
             self.tower.begin(span)?;
             self.begun = true;
         }
-        let piece = decodes.map_or_else(|| self.sizes.alone(), |others_s| self.sizes.beside(others_s));
+        let piece = beside.map_or_else(|| self.sizes.alone(), |others_s| self.sizes.beside(others_s));
         let given = self.tower.advance(piece)?;
         self.products = self.tower.spent();
         if let Some(rows) = given {

@@ -9,9 +9,11 @@ use crate::vision::{Piece, Products};
 const PRODUCTS_ALONE: f64 = 16_384.0;
 /// And beside those who decode, as long as it isn't known how long they take, or it.
 const PRODUCTS_FIRST: f64 = 512.0;
-/// What a piece takes of the time of a step beside it: with what a step takes longer once the caches are a picture's, the next token of
-/// each comes after less than twice the time.
-const SHARE: f64 = 0.6;
+/// What a piece and drafted tokens together take of the time of a step beside them: with what a step takes longer once the caches are a
+/// picture's, the next token of each comes after less than twice the time.
+const SHARE: f64 = 0.5;
+/// And a piece at least, as steps may draft all the time.
+const SHARE_LEAST: f64 = 0.15;
 /// As how many with weights a product of attention counts before that is known.
 const ATTENTION_FIRST: f64 = 2.0;
 
@@ -27,10 +29,13 @@ impl Sizes {
         self.piece(PRODUCTS_ALONE)
     }
 
-    /// One beside a step of those who decode that takes so long, if that is known.
-    pub(super) fn beside(&self, others_s: Option<f64>) -> Piece {
+    /// One beside a step of those who decode that takes so long without what is drafted, and so long with it, if that is known.
+    pub(super) fn beside(&self, others_s: Option<(f64, f64)>) -> Piece {
         self.piece(match (others_s, self.each_s) {
-            (Some(others_s), Some([matrix_s, _])) => (SHARE * others_s / matrix_s).min(PRODUCTS_ALONE),
+            (Some((plain_s, drafted_s)), Some([matrix_s, _])) => {
+                let left_s = (SHARE * plain_s - (drafted_s - plain_s)).max(SHARE_LEAST * plain_s);
+                (left_s / matrix_s).min(PRODUCTS_ALONE)
+            }
             _ => PRODUCTS_FIRST,
         })
     }
@@ -74,7 +79,8 @@ mod tests {
         for piece in 0..400 {
             // Some pieces of the one kind of layer, then of the other.
             let [matrix, attention] = layers[piece / 40 % 2];
-            let Piece::Products { millions, attention: price } = sizes.beside(Some(others_s)) else {
+            let Piece::Products { millions, attention: price } = sizes.beside(Some((others_s, others_s)))
+            else {
                 panic!("pieces are told in products");
             };
             let share = millions / (matrix + attention * price);
@@ -114,21 +120,25 @@ mod tests {
             Piece::Layers(_) => panic!("pieces are told in products"),
         };
         assert_eq!(millions(sizes.alone()), PRODUCTS_ALONE);
-        assert_eq!(millions(sizes.beside(Some(1.0))), PRODUCTS_FIRST);
+        assert_eq!(millions(sizes.beside(Some((1.0, 1.0)))), PRODUCTS_FIRST);
         let products = Products { matrix: 500.0, attention: 10.0 };
         [0.0, -1.0, f32::NAN, f32::INFINITY].into_iter().for_each(|seconds| sizes.took(products, seconds));
         sizes.took(Products::default(), 1.0);
-        assert_eq!(millions(sizes.beside(Some(1.0))), PRODUCTS_FIRST, "times that are none");
+        assert_eq!(millions(sizes.beside(Some((1.0, 1.0)))), PRODUCTS_FIRST, "times that are none");
         sizes.took(products, 0.01);
         assert_eq!(millions(sizes.beside(None)), PRODUCTS_FIRST);
-        let before = millions(sizes.beside(Some(0.01)));
+        let before = millions(sizes.beside(Some((0.01, 0.01))));
         assert!((before / (SHARE * 520.0) - 1.0).abs() < 1e-3, "{before}");
+        let drafted =
+            |plain_s, drafted_s| millions(sizes.beside(Some((plain_s, drafted_s)))) / before * SHARE;
+        assert!((drafted(0.01, 0.013) - (SHARE - 0.3)).abs() < 1e-3, "drafts take their part");
+        assert!((drafted(0.01, 0.05) - SHARE_LEAST).abs() < 1e-3, "and leave something");
         sizes.took(products, 60.0);
-        let after = millions(sizes.beside(Some(0.01)));
+        let after = millions(sizes.beside(Some((0.01, 0.01))));
         assert!(after >= before / 2.1 && after < before, "{after} after {before}");
         (0..60).for_each(|_| sizes.took(products, 0.01));
-        assert!((millions(sizes.beside(Some(0.01))) / before - 1.0).abs() < 0.1);
+        assert!((millions(sizes.beside(Some((0.01, 0.01)))) / before - 1.0).abs() < 0.1);
         // However fast it is, others get their turn.
-        assert_eq!(millions(sizes.beside(Some(1e6))), PRODUCTS_ALONE);
+        assert_eq!(millions(sizes.beside(Some((1e6, 1e6)))), PRODUCTS_ALONE);
     }
 }
