@@ -147,6 +147,10 @@ pub fn quantize_row(dtype: DType, weights: &[f32], out: &mut [u8]) {
 /// # Panics
 /// As [`quantize_row`], and if `weights` is not whole rows of as many columns.
 pub fn quantize_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    rows(dtype, weights, (importance, encode::Rule::Ggml), out);
+}
+
+fn rows(dtype: DType, weights: &[f32], (importance, rule): (Option<&[f32]>, encode::Rule), out: &mut [u8]) {
     assert_eq!(
         dtype.bytes_of(weights.len()),
         Some(out.len()),
@@ -158,11 +162,20 @@ pub fn quantize_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, 
         Some((importance, Some(bytes))) if bytes > 0 => {
             assert_eq!(weights.len() % importance.len(), 0, "{dtype}: no whole rows of {}", importance.len());
             let rows = weights.chunks_exact(importance.len()).zip(out.chunks_exact_mut(bytes));
-            rows.for_each(|(row, out)| encode::row(dtype, row, Some(importance), out));
+            rows.for_each(|(row, out)| encode::row((dtype, rule), row, Some(importance), out));
         }
         Some((importance, _)) => panic!("{dtype}: {} columns are no whole blocks", importance.len()),
-        None => encode::row(dtype, weights, None, out),
+        None => encode::row((dtype, rule), weights, None, out),
     }
+}
+
+/// As [`quantize_rows`], for numbers that no other program must find the same: what a load quantises to. A block of MXFP4 takes
+/// of GGML's exponent and the two beside it the one whose errors, squared, are least, each as often as its column counts.
+///
+/// # Panics
+/// As [`quantize_rows`].
+pub fn fit_rows(dtype: DType, weights: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    rows(dtype, weights, (importance, encode::Rule::Fitted), out);
 }
 
 /// The half-precision number at a byte offset.

@@ -129,6 +129,50 @@ pub(super) fn encode_mxfp4(weights: &[f32], block: &mut [u8]) {
     });
 }
 
+/// As [`encode_mxfp4`], with that exponent or one beside it: the one whose errors, squared and each as often as its column
+/// counts, are least.
+#[inline(always)]
+pub(super) fn fit_mxfp4(weights: &[f32], columns: Option<&[f32]>, block: &mut [u8]) {
+    let largest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+    let exponent = ((largest.to_bits() >> 23) as u8).saturating_sub(2);
+    // In squares of GGML's step, so that none is too large or too small to tell.
+    let error = |exponent: u8, unit: f32| {
+        let (d, mut sums) = (e8m0_half(exponent), [0.0f32; 8]);
+        for (at, w) in weights.iter().enumerate() {
+            let size = w.abs() / d;
+            let miss = (size - e2m1_near(size).1) * unit;
+            sums[at % 8] += miss * miss * columns.map_or(1.0, |columns| columns[at]);
+        }
+        sums.iter().sum::<f32>()
+    };
+    let mut best = (error(exponent, 1.0), exponent);
+    for (beside, unit) in [(exponent.saturating_sub(1), 0.5), (exponent + 1, 2.0)] {
+        // Better by more than the sums are rounded by.
+        let error = error(beside, unit);
+        if beside != exponent && error < best.0 * (1.0 - 1e-5) {
+            best = (error, beside);
+        }
+    }
+    block[0] = best.1;
+    let d = e8m0_half(best.1);
+    put_nibbles(&mut block[1..], |i| {
+        let (code, _) = e2m1_near(weights[i].abs() / d);
+        if weights[i] < 0.0 && code > 0 { code | 8 } else { code }
+    });
+}
+
+/// The code of the nearest of MXFP4's values without sign, of two as near the lower, and twice the value; of a number doubled too.
+#[inline(always)]
+fn e2m1_near(size: f32) -> (u8, f32) {
+    let (mut code, mut value) = (0, 0.0);
+    for (edge, step) in [(0.5, 1.0), (1.5, 1.0), (2.5, 1.0), (3.5, 1.0), (5.0, 2.0), (7.0, 2.0), (10.0, 4.0)]
+    {
+        code += u8::from(size > edge);
+        value += if size > edge { step } else { 0.0 };
+    }
+    (code, value)
+}
+
 /// NVFP4: four scales of 8 bits, then four runs of 8 bytes of indices, the low nibbles first.
 pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
     for (run, out) in out.chunks_exact_mut(16).enumerate() {

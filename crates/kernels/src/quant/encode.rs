@@ -6,20 +6,29 @@ use half::bf16;
 use super::{affine, block32, codebook, kquant, put_half, signs, ternary};
 use crate::DType;
 
+/// Whose blocks they are to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// GGML's, bit for bit.
+    Ggml,
+    /// As near the weights as the type allows, where that is another rule than GGML's.
+    Fitted,
+}
+
 /// Encodes blocks; where `columns` are given they are one row, and those say how much each counts.
-pub(super) fn row(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+pub(super) fn row(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         if has_avx512() {
             // SAFETY: this processor has the instructions.
-            return unsafe { row_avx512(dtype, weights, columns, out) };
+            return unsafe { row_avx512(of, weights, columns, out) };
         }
         if has_avx2() {
             // SAFETY: this processor has the instructions.
-            return unsafe { row_avx2(dtype, weights, columns, out) };
+            return unsafe { row_avx2(of, weights, columns, out) };
         }
     }
-    row_anywhere(dtype, weights, columns, out);
+    row_anywhere(of, weights, columns, out);
 }
 
 /// Decodes floats.
@@ -48,14 +57,14 @@ fn has_avx512() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn row_avx2(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
-    row_anywhere(dtype, weights, columns, out);
+fn row_avx2(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+    row_anywhere(of, weights, columns, out);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-fn row_avx512(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
-    row_anywhere(dtype, weights, columns, out);
+fn row_avx512(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+    row_anywhere(of, weights, columns, out);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -139,7 +148,8 @@ fn mean_square(weights: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn row_anywhere(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+fn row_anywhere(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out: &mut [u8]) {
+    let (dtype, rule) = of;
     if let Some((bits, group)) = dtype.affine() {
         let blocks = out.chunks_exact_mut(dtype.block_bytes());
         return blocks.zip(weights.chunks_exact(group)).for_each(|(b, w)| affine::encode(bits, w, b));
@@ -174,6 +184,9 @@ fn row_anywhere(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mu
         (DType::Q6_K, _) => blocks!(dtype, 1, weights, columns, out, kquant::encode_q6),
         (DType::IQ4_NL, _) => blocks!(dtype, 8, weights, columns, out, codebook::encode_iq4_nl),
         (DType::IQ4_XS, _) => blocks!(dtype, 1, weights, columns, out, codebook::encode_iq4_xs),
+        (DType::MXFP4, _) if rule == Rule::Fitted => {
+            blocks!(dtype, 1, weights, columns, out, codebook::fit_mxfp4);
+        }
         (DType::MXFP4, _) => alike!(dtype, weights, out, codebook::encode_mxfp4),
         (DType::TQ1_0, _) => alike!(dtype, weights, out, ternary::encode_tq1_0),
         (DType::TQ2_0, _) => alike!(dtype, weights, out, ternary::encode_tq2_0),
@@ -183,7 +196,7 @@ fn row_anywhere(dtype: DType, weights: &[f32], columns: Option<&[f32]>, out: &mu
 
 #[cfg(test)]
 mod tests {
-    use super::super::{can_quantize, dequantize_row, quantize_rows};
+    use super::super::{can_quantize, dequantize_row, fit_rows, quantize_rows};
     use super::*;
     use half::f16;
 
@@ -203,17 +216,20 @@ mod tests {
         let (mut weights, columns) = numbers(4096);
         weights[512..600].fill(0.0);
         weights[800..1100].iter_mut().for_each(|w| *w = w.abs());
-        for &dtype in DType::ALL.iter().filter(|&&dtype| can_quantize(dtype)) {
+        let of_ggml =
+            DType::ALL.iter().filter(|&&dtype| can_quantize(dtype)).map(|&dtype| (dtype, Rule::Ggml));
+        for of in of_ggml.chain([(DType::MXFP4, Rule::Fitted)]) {
+            let dtype = of.0;
             for columns in [None, Some(&columns[..])] {
                 let mut expected = vec![0xAA; dtype.bytes_of(weights.len()).unwrap()];
-                row_anywhere(dtype, &weights, columns, &mut expected);
+                row_anywhere(of, &weights, columns, &mut expected);
                 let mut out = vec![0x55; expected.len()];
-                row(dtype, &weights, columns, &mut out);
+                row(of, &weights, columns, &mut out);
                 assert!(out == expected, "{dtype}");
                 #[cfg(target_arch = "x86_64")]
                 if has_avx2() {
                     // SAFETY: this processor has the instructions.
-                    unsafe { row_avx2(dtype, &weights, columns, &mut out) };
+                    unsafe { row_avx2(of, &weights, columns, &mut out) };
                     assert!(out == expected, "{dtype} by AVX2");
                 }
             }
@@ -229,6 +245,45 @@ mod tests {
             let expected = f16::from_bits(bits as u16).to_f32();
             assert_eq!(found.to_bits(), expected.to_bits(), "{bits:#x}");
         }
+    }
+
+    /// No block of MXFP4 is farther from its weights than GGML's, counted by columns or not, and many are nearer.
+    #[test]
+    fn fitted_exponents_err_no_more_than_ggml_s() {
+        let (normal, columns) = numbers(64 * 512);
+        // Heavy tails: in some blocks one weight is far from the others.
+        let heavy: Vec<f32> = normal.iter().zip(&columns).map(|(w, c)| w * (1.0 + c * c * 1e-2)).collect();
+        // The ends of the range: nothing overflows, and zeros stay.
+        let wide: Vec<f32> =
+            heavy.iter().enumerate().map(|(i, w)| w * 10f32.powi((i / 32 % 70) as i32 - 40)).collect();
+        for (name, weights, saved) in
+            [("normal", &normal, 0.01), ("heavy", &heavy, 0.01), ("wide", &wide, 0.0)]
+        {
+            for importance in [None, Some(&columns[..512])] {
+                let count = |i: usize| importance.map_or(1.0, |of| f64::from(of[i % 512]));
+                let errors = |quantize: fn(DType, &[f32], Option<&[f32]>, &mut [u8])| {
+                    let mut bytes = vec![0; DType::MXFP4.bytes_of(weights.len()).unwrap()];
+                    quantize(DType::MXFP4, weights, importance, &mut bytes);
+                    let mut out = vec![0.0; weights.len()];
+                    dequantize_row(DType::MXFP4, &bytes, &mut out);
+                    let each = out.iter().zip(weights.iter()).enumerate();
+                    let each: Vec<f64> =
+                        each.map(|(i, (a, b))| count(i) * (f64::from(*a) - f64::from(*b)).powi(2)).collect();
+                    each.chunks(32).map(|block| block.iter().sum::<f64>()).collect::<Vec<_>>()
+                };
+                let (ggml, fitted) = (errors(quantize_rows), errors(fit_rows));
+                for (block, (ggml, fitted)) in ggml.iter().zip(&fitted).enumerate() {
+                    assert!(fitted <= ggml, "{name} block {block}: {fitted:e}, GGML {ggml:e}");
+                }
+                let nearer = ggml.iter().zip(&fitted).filter(|(ggml, fitted)| fitted < ggml).count();
+                let ratio = fitted.iter().sum::<f64>() / ggml.iter().sum::<f64>();
+                println!("{name}: {nearer} of {} blocks nearer, errors {ratio:.3}", ggml.len());
+                assert!(nearer * 20 > ggml.len() && ratio <= 1.0 - saved, "{name}: {nearer}, {ratio}");
+            }
+        }
+        let mut zeros = [1; 17];
+        fit_rows(DType::MXFP4, &[0.0; 32], None, &mut zeros);
+        assert_eq!(zeros, [0; 17]);
     }
 
     /// Errors of columns that matter shrink, in all types that have a choice.

@@ -504,7 +504,7 @@ impl Quantiser<'_> {
     /// Whole rows, whose blocks they fill.
     fn quantize(self, dtype: DType, values: &[f32], out: &mut [u8]) {
         match self {
-            Quantiser::Own(importance) => quant::quantize_rows(dtype, values, importance, out),
+            Quantiser::Own(importance) => quant::fit_rows(dtype, values, importance, out),
             Quantiser::Hqq => hqq::quantize(dtype, values, out),
         }
     }

@@ -24,7 +24,7 @@ fn stored(path: &Path, dtype: impl Fn(&str, DType) -> DType) -> ModelFiles {
             let mut values = vec![0.0; tensor.elements()];
             quant::dequantize_row(tensor.dtype, &tensor.bytes, &mut values);
             let mut bytes = vec![0; wanted.bytes_of(values.len()).unwrap()];
-            quant::quantize_row(wanted, &values, &mut bytes);
+            quant::fit_rows(wanted, &values, None, &mut bytes);
             (tensor.dtype, tensor.bytes) = (wanted, bytes.into());
         }
     }
@@ -275,7 +275,7 @@ fn errors_of_columns_count_as_an_importance_matrix_says() {
             let mut bytes = vec![0; wanted.bytes_of(values.len()).unwrap()];
             let columns = name_of(&tensor.name).and_then(|name| known.get(&name));
             weighed += usize::from(columns.is_some());
-            quant::quantize_rows(wanted, &values, columns.map(|columns| &columns[..]), &mut bytes);
+            quant::fit_rows(wanted, &values, columns.map(|columns| &columns[..]), &mut bytes);
             (tensor.dtype, tensor.bytes) = (wanted, bytes.into());
         }
         assert!(weighed >= 2, "{}: {weighed} matrices", path.display());
