@@ -226,14 +226,23 @@ def chart_starts_the_programs():
             tls = any("tls_cert" in text for text in texts)
             if tls:
                 certificates(pathlib.Path(folder) / "tls")
+            clients = {"api_keys_file" in text for text in texts}
+            expect(len(clients) == 1, "one program alone knows the clients' keys")
+            if clients == {True}:
+                os.mkdir(f"{folder}/keys")
+                made = json.loads(must(FOLDER / "hanzo-engine", "keys", "create", "client", "--json", "--file", f"{folder}/keys/keys.json"))
             for name, text in zip(("engine.yaml", "gateway.yaml"), texts):
                 text = re.sub("/etc/hanzo-engine(-engine)?-tls/", f"{folder}/tls/", text)
+                text = text.replace("/etc/hanzo-engine-keys/", f"{folder}/keys/")
                 (pathlib.Path(folder) / name).write_text(text)
             command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
             key = chart.key(objects, containers["gateway"])
             with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
+                if clients == {True}:
+                    status, text = ask(pair.url("/v1/chat/completions"), CHAT, made["key"])
+                    expect(status == 200, f"a client's key of the file gets {status} {text}")
                 if chart.of_kind(objects, "InferencePool"):
                     status, text = ask(pair.url("/metrics", "pool"))
                     told = {"num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"}
