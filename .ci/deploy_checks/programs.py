@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -22,6 +23,7 @@ import yaml
 
 import chart
 import container
+import documents
 import monitoring
 import packages
 import units
@@ -330,6 +332,29 @@ def load(pair, seconds):
     os.kill(next(model["worker_pid"] for model in models if model["name"] == "hanzo-demo"), signal.SIGKILL)
     for thread in clients:
         thread.join()
+
+
+@check
+def node_examples_print_what_is_inferred():
+    """docs/hanzo-node.md in both languages, as it stands there but for the port, prints a text and what it took."""
+    with scratch() as folder:
+        [grpc, admin] = free_ports(2)
+        environment = {"HANZO_ENGINE_SERVER_GRPC_PORT": str(grpc), "HANZO_ENGINE_SERVER_ADMIN_PORT": str(admin),
+                       "HANZO_ENGINE_STORE_DIR": f"{folder}/models"}
+        python = documents.example("python").replace("127.0.0.1:36901", f"127.0.0.1:{grpc}")
+        (pathlib.Path(folder) / "infer.py").write_text(python)
+        must(sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT / "proto", "--python_out=.", "--grpc_python_out=.",
+             "hanzo/engine/v1/engine.proto", cwd=folder)
+        with Program(["engined", "--config", str(ROOT / "systemd/engine.toml")], environment, folder) as daemon:
+            daemon.until(f"http://127.0.0.1:{admin}/readyz")
+            said = must(sys.executable, "infer.py", cwd=folder)
+            expect("completion_tokens: 32" in said and len(said.split("\n")[0]) > 20, said)
+            if (FOLDER / "examples/infer").exists():
+                rust = must(FOLDER / "examples/infer", f"http://127.0.0.1:{grpc}")
+                expect("completion_tokens: 32" in rust and len(rust.split("\n")[0]) > 20, rust)
+            else:
+                not_run("the example in Rust of docs/hanzo-node.md", "it is made with the tests: cargo test -p hanzo-engine-proto")
+            daemon.end()
 
 
 @check
