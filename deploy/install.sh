@@ -6,6 +6,8 @@
 #
 # PREFIX=/opt/hanzo-engine goes over /usr/local; DESTDIR is put before every path, for packages, with --files-only.
 set -euo pipefail
+# Folders that are made on the way are for all to read.
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=${PREFIX:-/usr/local}
 to=${DESTDIR:-}
@@ -28,6 +30,7 @@ files() {
   echo "644 systemd/hanzo-engine.sysusers $sysusers/hanzo-engine.conf"
   echo "644 systemd/hanzo-engine.tmpfiles $tmpfiles/hanzo-engine.conf"
   echo "644 systemd/gpu.conf $share/doc/hanzo-engine/gpu.conf"
+  echo "644 LICENSE $share/doc/hanzo-engine/copyright"
   for file in "$here"/man/*.1.gz; do echo "644 man/${file##*/} $share/man/man1/${file##*/}"; done
   for file in "$here"/completions/bash/*; do echo "644 completions/bash/${file##*/} $share/bash-completion/completions/${file##*/}"; done
   for file in "$here"/completions/zsh/*; do echo "644 completions/zsh/${file##*/} $share/zsh/vendor-completions/${file##*/}"; done

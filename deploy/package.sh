@@ -6,6 +6,8 @@
 #
 # Files have the time of the last commit (SOURCE_DATE_EPOCH goes over it), and the same programs give the same bytes.
 set -euo pipefail
+# What is packed may be read by all, whoever packs it.
+umask 022
 cd "$(dirname "$0")/.."
 
 programs=${1:?usage: deploy/package.sh FOLDER_OF_THE_PROGRAMS [FOLDER]}
@@ -24,7 +26,7 @@ install -m 644 systemd/engine.toml systemd/gateway.toml "$dist/$name/settings/"
 install -m 644 systemd/*.service systemd/*.socket systemd/gpu.conf systemd/hanzo-engine.sysusers systemd/hanzo-engine.tmpfiles \
   "$dist/$name/systemd/"
 install -m 755 deploy/install.sh "$dist/$name/"
-install -m 644 LICENSE "$dist/$name/" 2>/dev/null || true
+install -m 644 LICENSE "$dist/$name/"
 "$dist/$name/bin/engined" --write-documents "$dist/$name"
 "$dist/$name/bin/engine-gateway" --write-documents "$dist/$name"
 "$dist/$name/bin/hanzo-engine" completions --write-documents "$dist/$name"
@@ -41,7 +43,11 @@ if command -v dpkg-deb >/dev/null; then
   install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN/"
   printf '%s\n' /etc/hanzo-engine/engine.toml /etc/hanzo-engine/gateway.toml >"$root/DEBIAN/conffiles"
   debian=$(dpkg --print-architecture)
-  sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$debian/" -e "s/@SIZE@/$(du -sk --apparent-size "$root" | cut -f1)/" \
+  # The newest of glibc's versions that the programs ask for is the oldest that starts them.
+  glibc=$(cat "$root"/usr/bin/* | grep -aoE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1 || true)
+  # In KiB, of files alone: what a folder takes is the disk's to say.
+  size=$(find "$root" -path "$root/DEBIAN" -prune -o -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
+  sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$debian/" -e "s/@SIZE@/$size/" -e "s/@GLIBC@/${glibc#GLIBC_}/" \
     deploy/debian/control >"$root/DEBIAN/control"
   find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
   dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/hanzo-engine_${version}_$debian.deb" >/dev/null

@@ -41,10 +41,12 @@ def of_kind(objects, kind):
 
 def key(objects, container):
     """The API key that a container has from its secret; None where it has none. One that is not the chart's is made up."""
-    [env] = container.get("env") or [None]
+    named = {env["name"]: env for env in container.get("env") or []}
+    strange = named.keys() - {"HANZO_ENGINE_API_KEY", "CUDA_CACHE_PATH"}
+    expect(not strange, f"{strange} are set")
+    env = named.get("HANZO_ENGINE_API_KEY")
     if env is None:
         return None
-    expect(env["name"] == "HANZO_ENGINE_API_KEY", f"{env['name']} is set")
     reference = env["valueFrom"]["secretKeyRef"]
     secrets = {o["metadata"]["name"]: o["data"] for o in of_kind(objects, "Secret")}
     if reference["name"] not in secrets:
@@ -152,7 +154,7 @@ def references(objects):
         config = container["args"][container["args"].index("--config") + 1]
         expect(config.startswith(mounts["config"] + "/"), f"{name}: {config} is not mounted")
         settings = daemon["server"] if name == "engined" else gateway
-        for setting in ("tls_cert", "tls_key", "engine_ca"):
+        for setting in ("tls_cert", "tls_key", "engine_ca", "api_keys_file"):
             path = settings.get(setting)
             expect(path is None or pathlib.PurePath(path).parent in map(pathlib.PurePath, mounts.values()),
                    f"{name}: {setting} {path} is on no mount of {mounts}")
@@ -297,6 +299,9 @@ def chart_honours_values():
     expect(token == {"name": "hugging-face", "key": "token"}, f"{token}")
     expect(gpu["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1 and gpu["runtimeClassName"] == "nvidia"
            and gpu["nodeSelector"] and gpu["tolerations"], "GPU")
+    kept = {env["name"]: env.get("value") for env in gpu["containers"][0]["env"]}["CUDA_CACHE_PATH"]
+    expect(any(kept.startswith(mount["mountPath"] + "/") and not mount.get("readOnly") for mount in gpu["containers"][0]["volumeMounts"]),
+           f"what the driver compiles is kept in {kept}, which is not writable")
     settings = yaml.safe_load(configs(render(CHART / "ci/gpu.yaml", "--set", "engine.gpu_layers=20"))[0])
     layers = (settings["engine"]["gpu_layers"], settings["models"][0]["gpu_layers"], settings["engine"]["devices"])
     expect(layers == (20, "auto", "cuda:0,cpu"), f"layers on a card: {layers}")
@@ -325,6 +330,7 @@ REFUSED = [
     ("gateway.port=80", "port"),
     ("gateway.api_key=in-the-open", "api_key"),
     ("keys.insecure=maybe", "insecure"),
+    ("keys.insecure=true,keys.fileSecret=engine-keys", "keys.fileSecret"),
     ("keys.apiKey=in-the-open", "apiKey"),
     ("gateway.engine=http://elsewhere:1", "engine"),
     ("gateway.request_timeout_s=0", "request_timeout_s"),

@@ -11,6 +11,7 @@ from harness import ROOT, check, expect, must, not_run, run, scratch
 
 DOCKERFILE = ROOT / "deploy/Dockerfile"
 COMPOSE = ROOT / "deploy/compose.yaml"
+COMPOSE_GPU = ROOT / "deploy/compose.gpu.yaml"
 PORTS = {"36900", "36901", "36902"}
 
 
@@ -88,11 +89,12 @@ def context_is_the_whole_build():
 
 @check
 def compose_takes_its_file():
-    if run("docker", "compose", "version")[0] == 0:
-        must("docker", "compose", "-f", COMPOSE, "config", "--quiet")
-        return "docker compose"
-    must("docker-compose", "-f", COMPOSE, "config", "--quiet")
-    return "docker-compose"
+    command = ["docker", "compose"] if run("docker", "compose", "version")[0] == 0 else ["docker-compose"]
+    must(*command, "-f", COMPOSE, "config", "--quiet")
+    both = yaml.safe_load(must(*command, "-f", COMPOSE, "-f", COMPOSE_GPU, "config"))["services"]
+    [cards] = both["engined"]["deploy"]["resources"]["reservations"]["devices"]
+    expect(cards["capabilities"] == ["gpu"] and both["engined"]["read_only"], f"with compose.gpu.yaml: {both['engined']}")
+    return " ".join(command)
 
 
 @check

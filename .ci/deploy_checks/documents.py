@@ -144,3 +144,15 @@ def guides_lead_where_something_is():
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             expect(name in known or base in known or path.name == "configuration.md", f"{path.name}: nobody exports {name}")
     return f"{count} links"
+
+
+def example(language):
+    """The one block of code of docs/hanzo-node.md in a language."""
+    [code] = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/hanzo-node.md").read_text(), re.S)
+    return code
+
+
+@check
+def node_example_is_the_one_that_compiles():
+    there = (ROOT / "crates/proto/examples/infer.rs").read_text()
+    expect(there.partition("\n\n")[2] == example("rust"), "docs/hanzo-node.md and crates/proto/examples/infer.rs differ")

@@ -9,6 +9,8 @@ from harness import ROOT, check, expect, must, not_run, scratch
 import units
 
 SCRIPTS = ["deploy/build.sh", "tests/install/run", "deploy/package.sh", "deploy/install.sh", "deploy/debian/postinst", "deploy/debian/prerm", "deploy/debian/postrm"]
+# What the stand-ins of programs ask for.
+GLIBC = "2.34"
 
 
 @check
@@ -33,11 +35,12 @@ def installs_and_goes_away(programs):
         stand_ins.mkdir()
         for name in ("engined", "engine-gateway", "hanzo-engine"):
             # Debug builds are large: what is packed is a script that asks the real one.
-            (stand_ins / name).write_text(f'#!/bin/sh\nexec "{programs / name}" "$@"\n')
+            (stand_ins / name).write_text(f'#!/bin/sh\nexec "{programs / name}" "$@"\n# GLIBC_2.9 GLIBC_{GLIBC}\n')
             (stand_ins / name).chmod(0o755)
         bytes_of = []
-        for dist in ("one", "two"):
-            must(ROOT / "deploy/package.sh", stand_ins, folder / dist)
+        # Whoever packs it, and wherever.
+        for dist, mask in (("one", "022"), ("two", "077")):
+            must("bash", "-c", f'umask {mask} && exec "$@"', "-", ROOT / "deploy/package.sh", stand_ins, folder / dist)
             [tarball] = (folder / dist).glob("*.tar.gz")
             bytes_of.append([path.read_bytes() for path in [tarball, *(folder / dist).glob("*.deb")]])
         expect(bytes_of[0] == bytes_of[1], "packed twice, the bytes differ")
@@ -49,7 +52,7 @@ def installs_and_goes_away(programs):
         there = tree(root)
         for wanted in ("usr/local/bin/engined", "etc/systemd/system/engined.service", "etc/hanzo-engine/engine.toml",
                        "usr/local/share/man/man1/hanzo-engine-serve.1.gz", "usr/local/share/man/man1/engine-gateway.1.gz",
-                       "usr/local/share/bash-completion/completions/hanzo-engine", "etc/sysusers.d/hanzo-engine.conf"):
+                       "usr/local/share/bash-completion/completions/hanzo-engine", "etc/sysusers.d/hanzo-engine.conf", "usr/local/share/doc/hanzo-engine/copyright"):
             expect(wanted in there, f"{wanted} is not installed: {there}")
         for name in units.UNITS:
             text = (root / "etc/systemd/system" / name).read_text()
@@ -63,5 +66,7 @@ def installs_and_goes_away(programs):
             listed = must("dpkg-deb", "--contents", debian[0])
             expect("./usr/bin/engined" in listed and "./usr/lib/systemd/system/engine-gateway.socket" in listed, listed)
             kept = must("dpkg-deb", "--info", debian[0], "conffiles").split()
+            depends = must("dpkg-deb", "--field", debian[0], "Depends")
+            expect(f"libc6 (>= {GLIBC})" in depends, f"programs that ask for GLIBC_{GLIBC} depend on {depends}")
             expect(kept == ["/etc/hanzo-engine/engine.toml", "/etc/hanzo-engine/gateway.toml"], f"conffiles {kept}")
     return f"{len(there)} files" + (", a .deb" if debian else "")

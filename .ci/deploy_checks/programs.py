@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -22,6 +23,7 @@ import yaml
 
 import chart
 import container
+import documents
 import monitoring
 import packages
 import units
@@ -226,14 +228,23 @@ def chart_starts_the_programs():
             tls = any("tls_cert" in text for text in texts)
             if tls:
                 certificates(pathlib.Path(folder) / "tls")
+            clients = {"api_keys_file" in text for text in texts}
+            expect(len(clients) == 1, "one program alone knows the clients' keys")
+            if clients == {True}:
+                os.mkdir(f"{folder}/keys")
+                made = json.loads(must(FOLDER / "hanzo-engine", "keys", "create", "client", "--json", "--file", f"{folder}/keys/keys.json"))
             for name, text in zip(("engine.yaml", "gateway.yaml"), texts):
                 text = re.sub("/etc/hanzo-engine(-engine)?-tls/", f"{folder}/tls/", text)
+                text = text.replace("/etc/hanzo-engine-keys/", f"{folder}/keys/")
                 (pathlib.Path(folder) / name).write_text(text)
             command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
             key = chart.key(objects, containers["gateway"])
             with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
+                if clients == {True}:
+                    status, text = ask(pair.url("/v1/chat/completions"), CHAT, made["key"])
+                    expect(status == 200, f"a client's key of the file gets {status} {text}")
                 if chart.of_kind(objects, "InferencePool"):
                     status, text = ask(pair.url("/metrics", "pool"))
                     told = {"num_requests_waiting", "num_requests_running", "kv_cache_usage_perc", "cache_config_info"}
@@ -321,6 +332,29 @@ def load(pair, seconds):
     os.kill(next(model["worker_pid"] for model in models if model["name"] == "hanzo-demo"), signal.SIGKILL)
     for thread in clients:
         thread.join()
+
+
+@check
+def node_examples_print_what_is_inferred():
+    """docs/hanzo-node.md in both languages, as it stands there but for the port, prints a text and what it took."""
+    with scratch() as folder:
+        [grpc, admin] = free_ports(2)
+        environment = {"HANZO_ENGINE_SERVER_GRPC_PORT": str(grpc), "HANZO_ENGINE_SERVER_ADMIN_PORT": str(admin),
+                       "HANZO_ENGINE_STORE_DIR": f"{folder}/models"}
+        python = documents.example("python").replace("127.0.0.1:36901", f"127.0.0.1:{grpc}")
+        (pathlib.Path(folder) / "infer.py").write_text(python)
+        must(sys.executable, "-m", "grpc_tools.protoc", "-I", ROOT / "proto", "--python_out=.", "--grpc_python_out=.",
+             "hanzo/engine/v1/engine.proto", cwd=folder)
+        with Program(["engined", "--config", str(ROOT / "systemd/engine.toml")], environment, folder) as daemon:
+            daemon.until(f"http://127.0.0.1:{admin}/readyz")
+            said = must(sys.executable, "infer.py", cwd=folder)
+            expect("completion_tokens: 32" in said and len(said.split("\n")[0]) > 20, said)
+            if (FOLDER / "examples/infer").exists():
+                rust = must(FOLDER / "examples/infer", f"http://127.0.0.1:{grpc}")
+                expect("completion_tokens: 32" in rust and len(rust.split("\n")[0]) > 20, rust)
+            else:
+                not_run("the example in Rust of docs/hanzo-node.md", "it is made with the tests: cargo test -p hanzo-engine-proto")
+            daemon.end()
 
 
 @check

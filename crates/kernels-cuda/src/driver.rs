@@ -16,8 +16,12 @@ use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan};
 use api::{Api, OUT_OF_MEMORY};
 
-/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that.
-pub const PTX: &str = include_str!("../ptx/kernels.ptx");
+/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
+/// text is in the program, because few programs meet a card.
+pub fn ptx() -> Vec<u8> {
+    let packed = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated"));
+    miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
+}
 
 /// The names under which a system has the driver's library.
 const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
@@ -252,7 +256,7 @@ impl Inner {
 
     /// Has the driver compile the kernels.
     fn load(&mut self) -> Result<(), DeviceError> {
-        let ptx = CString::new(PTX).expect("PTX is text without a zero");
+        let ptx = CString::new(ptx()).expect("PTX is text without a zero");
         let mut words = vec![0u8; COMPILER_WORDS_MAX];
         let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
         // The second value is the number itself, in a pointer's clothes.

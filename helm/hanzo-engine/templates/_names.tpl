@@ -76,6 +76,12 @@ server:
   {{- if .Values.keys.insecure }}
   insecure: true
   {{- end }}
+  {{- if .Values.keys.fileSecret }}
+  {{- if .Values.keys.insecure }}
+  {{- fail "keys.fileSecret has keys that are wanted, and keys.insecure says that none is" }}
+  {{- end }}
+  api_keys_file: /etc/hanzo-engine-keys/keys.json
+  {{- end }}
   {{- if .Values.inferencePool.enabled }}
   metrics_compat: vllm
   {{- end }}
@@ -115,6 +121,9 @@ tls_key: /etc/hanzo-engine-tls/tls.key
 drain_s: {{ int .Values.drainSeconds }}
 {{- if .Values.keys.insecure }}
 insecure: true
+{{- end }}
+{{- if .Values.keys.fileSecret }}
+api_keys_file: /etc/hanzo-engine-keys/keys.json
 {{- end }}
 {{- range $key, $value := .Values.traces }}
 traces_{{ $key }}: {{ $value | toJson }}

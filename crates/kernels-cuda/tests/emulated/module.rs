@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hanzo_engine_kernels_cuda::{Kernel, SOURCES, driver::PTX};
+use hanzo_engine_kernels_cuda::{Kernel, SOURCES, driver::ptx};
 use sha2::{Digest as _, Sha256};
 
 const MAKE: &str = include_str!("../../ptx/make");
@@ -22,7 +22,8 @@ fn the_module_is_of_these_sources() {
         let _ = write!(hex, "{byte:02x}");
         hex
     });
-    let first = PTX.lines().next().unwrap_or_default();
+    let ptx = String::from_utf8(ptx()).unwrap();
+    let first = ptx.lines().next().unwrap_or_default();
     assert_eq!(
         first,
         format!("// made by ptx/make of sources {digest}"),
@@ -32,12 +33,13 @@ fn the_module_is_of_these_sources() {
 
 #[test]
 fn the_module_has_every_kernel() {
+    let ptx = String::from_utf8(ptx()).unwrap();
     for kernel in Kernel::ALL {
         let (symbol, bytes) = (kernel.symbol(), kernel.params_bytes());
         let entry = format!(".visible .entry {symbol}(\n.param .align 8 .b8 {symbol}_param_0[{bytes}]\n)");
-        assert!(PTX.contains(&entry), "the module lacks {entry}");
+        assert!(ptx.contains(&entry), "the module lacks {entry}");
     }
-    assert_eq!(PTX.matches(".visible .entry ").count(), Kernel::ALL.len());
+    assert_eq!(ptx.matches(".visible .entry ").count(), Kernel::ALL.len());
 }
 
 /// The committed table has every kernel for each architecture, and nothing spilled.

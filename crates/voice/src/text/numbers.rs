@@ -24,7 +24,9 @@ const SMALL: [&str; 20] = [
 ];
 const TENS: [&str; 10] =
     ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
-const SCALES: [(u64, &str); 4] = [
+const SCALES: [(u64, &str); 6] = [
+    (1_000_000_000_000_000_000, "quintillion"),
+    (1_000_000_000_000_000, "quadrillion"),
     (1_000_000_000_000, "trillion"),
     (1_000_000_000, "billion"),
     (1_000_000, "million"),
