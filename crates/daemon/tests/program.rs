@@ -396,7 +396,7 @@ async fn a_card_is_found_and_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_fails_ends_its_worker() {
     let folder = driver_folder();
-    let environment = with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuStreamSynchronize@60!")]);
+    let environment = with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuEventSynchronize@60!")]);
     for (isolation, device) in [("thread", "cpu: "), ("process", "cuda:0: ")] {
         if isolation == "process" && !cfg!(target_os = "linux") {
             continue;
