@@ -65,6 +65,7 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "fixed_memory_bytes": 2147483648_u64,
         "kv_bytes": 4294967296_u64,
         "gpu_layers": 20,
+        "gpu_devices": "cuda:0,cuda:1,cpu",
         "prefix_cache_dir": "/var/lib/hanzo-engine/kv",
         "isolation": "process",
         "worker_margin_bytes": 1073741824,

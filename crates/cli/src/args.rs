@@ -262,8 +262,8 @@ pub(crate) struct ServeArgs {
     /// Space it may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) prefix_cache_bytes: Option<u64>,
-    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names in order such as cuda:0,cpu [default: auto]
-    #[arg(long, alias = "devices", value_name = "NAMES")]
+    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names in order such as cuda:0,cpu, or the numbers of cards (0,1), the processor behind them [default: auto]
+    #[arg(long, aliases = ["devices", "gpu-devices", "device-map"], value_name = "NAMES")]
     pub(crate) device: Option<hanzo_engine_daemon::config::Devices>,
     /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
@@ -364,6 +364,9 @@ pub(crate) struct RunArgs {
     /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
+    /// Of the daemon's devices those that it may be on, such as cuda:1, or the numbers of cards (0,1) [default: any]
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) gpu_devices: Option<hanzo_engine_daemon::config::Devices>,
     /// How keys and values are stored, when this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,

@@ -5,7 +5,7 @@ use crate::connect::{self, Client, InProcess, Running, SpeechApi};
 use crate::error::CliError;
 use crate::missing::{self, IfMissing};
 use crate::term::{interrupted, tell};
-use hanzo_engine_daemon::config::{GpuLayers, LogConfig, LogFormat, OverrideConfig};
+use hanzo_engine_daemon::config::{Devices, GpuLayers, LogConfig, LogFormat, OverrideConfig};
 use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use std::io::{IsTerminal, stderr};
@@ -21,6 +21,8 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) draft_model: Option<&'a str>,
     /// How many of its layers are on a card.
     pub(crate) gpu_layers: Option<GpuLayers>,
+    /// Which devices it may be on.
+    pub(crate) gpu_devices: Option<&'a Devices>,
     /// What goes over its files.
     pub(crate) overrides: OverrideConfig,
     pub(crate) log_level: LogLevel,
@@ -41,6 +43,7 @@ impl<'a> HostOptions<'a> {
             kv_type: None,
             draft_model: None,
             gpu_layers: None,
+            gpu_devices: None,
             overrides: OverrideConfig::default(),
             log_level: LogLevel::Error,
             quiet: false,
@@ -81,6 +84,7 @@ impl Host {
             model: source.to_owned(),
             draft_model: draft_model.clone(),
             gpu_layers: wanted.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),
+            gpu_devices: wanted.gpu_devices.map(ToString::to_string).unwrap_or_default(),
             overrides: overrides.clone(),
             as_request: wanted.stays == Stays::AsRequest,
             ..Default::default()

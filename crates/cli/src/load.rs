@@ -27,6 +27,7 @@ pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
         adapters,
         tool_format: args.tool_format.unwrap_or_default(),
         gpu_layers: args.gpu_layers.map(|layers| layers.to_string()).unwrap_or_default(),
+        gpu_devices: args.gpu_devices.map(|devices| devices.to_string()).unwrap_or_default(),
         overrides,
         keep_alive: args.keep_alive.map(|time| time.to_string()),
         as_request: false,

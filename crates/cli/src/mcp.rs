@@ -33,6 +33,7 @@ pub(crate) async fn mcp(args: McpArgs) -> Result<(), CliError> {
                 kv_type: args.kv_type,
                 draft_model: None,
                 gpu_layers: None,
+                gpu_devices: None,
                 overrides: OverrideConfig::default(),
                 log_level: args.log_level,
                 quiet: true,

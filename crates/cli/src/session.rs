@@ -41,6 +41,7 @@ impl<'a> Session<'a> {
             kv_type: args.kv_type,
             draft_model: args.draft_model.as_deref(),
             gpu_layers: args.gpu_layers,
+            gpu_devices: args.gpu_devices.as_ref(),
             overrides: args.overrides.config()?,
             log_level: args.log_level,
             quiet: false,

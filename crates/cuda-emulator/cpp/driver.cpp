@@ -1,7 +1,8 @@
 // The CUDA driver's calls that the engine makes, answered by the emulator: what a program that loads libcuda finds instead
 // of it. It holds the engine to what a card's driver would: calls in a context, modules that are PTX with those entries and
 // parameters of that size, memory that was allocated, nothing but launches while a stream is captured; and after a failed
-// launch, the same error for ever. The environment says what else it is:
+// launch, the same error for ever. Work is done as late as a card may do it, when somebody waits: so who reads or changes what a
+// copy is still to read or change is found out. The environment says what else it is:
 //   HANZO_ENGINE_EMULATED_FAILS    a call that fails, or `all`; with `@N` behind it, from the Nth time on; with `!` behind that, as
 //                                  a launch that failed does, after which nothing works
 //   HANZO_ENGINE_EMULATED_MEMORY   bytes of a card's memory (8 GiB without)
@@ -16,8 +17,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,8 +54,18 @@ struct Node {
 struct Graph {
   std::vector<Node> nodes;
 };
+// What was asked for and not done yet, in that order.
 struct Stream {
+  void* context;
   Graph* captured = nullptr;
+  std::mutex running;
+  std::deque<std::function<int()>> work;
+  uint64_t asked = 0, done = 0;
+};
+// All that was asked for before it.
+struct Event {
+  Stream* stream = nullptr;
+  uint64_t until = 0;
 };
 struct Module {
   std::string ptx;
@@ -67,8 +81,13 @@ std::atomic<bool> initialized;
 std::atomic<int> sticky;
 char contexts[8];
 thread_local void* current;
-std::map<uint64_t, size_t> memory;
-size_t memory_used;
+struct Allocation {
+  size_t bytes;
+  void* context;  // whose card's; the host's is no card's
+};
+std::map<uint64_t, Allocation> memory, host_memory;
+std::set<Stream*> streams;
+std::map<void*, size_t> memory_used;
 std::map<std::string, uint64_t> counts;
 
 void write_counts() {
@@ -106,12 +125,63 @@ size_t memory_total() {
   return bytes ? strtoull(bytes, nullptr, 10) : size_t(8) << 30;
 }
 
+// What an address is in, so many bytes of it; none where it is in nothing.
+const Allocation* within(const std::map<uint64_t, Allocation>& memory, uint64_t address, size_t bytes) {
+  auto next = memory.upper_bound(address);
+  if (next == memory.begin()) return nullptr;
+  --next;
+  const uint64_t at = address - next->first, size = next->second.bytes;
+  return at <= size && bytes <= size - at ? &next->second : nullptr;
+}
+
 bool allocated(uint64_t address, size_t bytes) {
   std::lock_guard<std::mutex> lock(mutex);
-  auto next = memory.upper_bound(address);
-  if (next == memory.begin()) return false;
-  --next;
-  return address + bytes <= next->first + next->second;
+  const Allocation* found = within(memory, address, bytes);
+  return found && found->context == current;
+}
+bool page_locked(const void* address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return within(host_memory, reinterpret_cast<uint64_t>(address), bytes);
+}
+// Whether a kernel is told of another card's memory, which it could not read.
+bool is_elsewhere(const std::vector<uint64_t>& params) {
+  std::lock_guard<std::mutex> lock(mutex);
+  for (size_t at = 0; at < params.size(); ++at) {
+    const Allocation* found = within(memory, params[at], 1);
+    if (!found || found->context == current) continue;
+    fprintf(stderr, "emulated launch: word %zu of its parameters is memory of another card\n", at);
+    return true;
+  }
+  return false;
+}
+
+// Does what a stream was asked for, up to there. What a launch that fails leaves undone stays so.
+int advance(Stream* stream, uint64_t until = UINT64_MAX) {
+  std::lock_guard<std::mutex> lock(stream->running);
+  while (!stream->work.empty() && stream->done < until) {
+    if (!sticky) stream->work.front()();
+    stream->work.pop_front();
+    ++stream->done;
+  }
+  return sticky;
+}
+
+int ask(Stream* stream, std::function<int()> work) {
+  std::lock_guard<std::mutex> lock(stream->running);
+  stream->work.push_back(std::move(work));
+  ++stream->asked;
+  return SUCCESS;
+}
+
+// What is freed is waited for.
+int advance_all() {
+  std::set<Stream*> all;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    all = streams;
+  }
+  for (Stream* stream : all) advance(stream);
+  return sticky;
 }
 
 // Where memory of so many bytes lies in a mapping that ends with a page nobody may touch.
@@ -229,7 +299,7 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   IN_CONTEXT("cuMemAlloc_v2");
   if (bytes == 0) return INVALID_VALUE;
   std::lock_guard<std::mutex> lock(mutex);
-  if (memory_used + bytes > memory_total()) return OUT_OF_MEMORY;
+  if (memory_used[current] + bytes > memory_total()) return OUT_OF_MEMORY;
   const Place at = place(bytes);
   char* mapped = static_cast<char*>(mmap(nullptr, at.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (mapped == MAP_FAILED) return OUT_OF_MEMORY;
@@ -238,18 +308,19 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   // A cache of gigabytes is not filled: what is never written is zeros there.
   if (bytes <= size_t(64) << 20) memset(mapped + at.first, 0xff, bytes);
   *address = reinterpret_cast<uint64_t>(mapped + at.first);
-  memory[*address] = bytes;
-  memory_used += bytes;
+  memory[*address] = {bytes, current};
+  memory_used[current] += bytes;
   return SUCCESS;
 }
 int cuMemFree_v2(uint64_t address) {
   IN_CONTEXT("cuMemFree_v2");
+  if (int failed = advance_all()) return failed;
   std::lock_guard<std::mutex> lock(mutex);
   auto found = memory.find(address);
   if (found == memory.end()) return INVALID_VALUE;
-  const Place at = place(found->second);
+  const Place at = place(found->second.bytes);
   munmap(reinterpret_cast<char*>(address) - at.first, at.mapped);
-  memory_used -= found->second;
+  memory_used[found->second.context] -= found->second.bytes;
   memory.erase(found);
   return SUCCESS;
 }
@@ -257,42 +328,111 @@ int cuMemGetInfo_v2(size_t* free, size_t* total) {
   IN_CONTEXT("cuMemGetInfo_v2");
   std::lock_guard<std::mutex> lock(mutex);
   *total = memory_total();
-  *free = *total - memory_used;
+  *free = *total - memory_used[current];
   return SUCCESS;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, Stream* stream) {
   IN_CONTEXT("cuMemsetD8Async");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
   if (!allocated(to, bytes)) return INVALID_VALUE;
-  memset(reinterpret_cast<void*>(to), value, bytes);
-  return SUCCESS;
+  return ask(stream, [=] {
+    memset(reinterpret_cast<void*>(to), value, bytes);
+    return 0;
+  });
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Stream* stream) {
   IN_CONTEXT("cuMemcpyHtoDAsync_v2");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
   if (!allocated(to, bytes)) return INVALID_VALUE;
-  memcpy(reinterpret_cast<void*>(to), from, bytes);
-  return SUCCESS;
+  if (page_locked(from, bytes)) {
+    return ask(stream, [=] {
+      memcpy(reinterpret_cast<void*>(to), from, bytes);
+      return 0;
+    });
+  }
+  // Other memory is copied when this returns.
+  std::vector<char> copied(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+  return ask(stream, [to, copied] {
+    memcpy(reinterpret_cast<void*>(to), copied.data(), copied.size());
+    return 0;
+  });
 }
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, Stream* stream) {
   IN_CONTEXT("cuMemcpyDtoHAsync_v2");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
   if (!allocated(from, bytes)) return INVALID_VALUE;
-  memcpy(to, reinterpret_cast<void*>(from), bytes);
+  ask(stream, [=] {
+    memcpy(to, reinterpret_cast<void*>(from), bytes);
+    return 0;
+  });
+  return page_locked(to, bytes) ? SUCCESS : advance(stream);
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {
+  IN_CONTEXT("cuMemcpyDtoDAsync_v2");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  if (!allocated(from, bytes) || !allocated(to, bytes)) return INVALID_VALUE;
+  return ask(stream, [=] {
+    memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+    return 0;
+  });
+}
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
+  IN_CONTEXT("cuMemHostAlloc");
+  if (bytes == 0 || flags != 0) return INVALID_VALUE;
+  *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (!*memory) return OUT_OF_MEMORY;
+  memset(*memory, 0xff, bytes);
+  std::lock_guard<std::mutex> lock(mutex);
+  host_memory[reinterpret_cast<uint64_t>(*memory)] = {bytes, nullptr};
+  return SUCCESS;
+}
+int cuMemFreeHost(void* memory) {
+  IN_CONTEXT("cuMemFreeHost");
+  if (int failed = advance_all()) return failed;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!host_memory.erase(reinterpret_cast<uint64_t>(memory))) return INVALID_VALUE;
+  free(memory);
+  return SUCCESS;
+}
+int cuEventCreate(Event** event, unsigned flags) {
+  IN_CONTEXT("cuEventCreate");
+  *event = new Event;
+  return flags == 2 ? SUCCESS : INVALID_VALUE;
+}
+int cuEventRecord(Event* event, Stream* stream) {
+  IN_CONTEXT("cuEventRecord");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  std::lock_guard<std::mutex> lock(stream->running);
+  *event = {stream, stream->asked};
+  return SUCCESS;
+}
+int cuEventSynchronize(Event* event) {
+  IN_CONTEXT("cuEventSynchronize");
+  return event->stream ? advance(event->stream, event->until) : SUCCESS;
+}
+int cuEventDestroy_v2(Event* event) {
+  delete event;
   return SUCCESS;
 }
 int cuStreamCreate(Stream** stream, unsigned) {
   IN_CONTEXT("cuStreamCreate");
-  *stream = new Stream;
+  *stream = new Stream{current};
+  std::lock_guard<std::mutex> lock(mutex);
+  streams.insert(*stream);
   return SUCCESS;
 }
 int cuStreamDestroy_v2(Stream* stream) {
+  advance(stream);
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    streams.erase(stream);
+  }
   delete stream;
   return SUCCESS;
 }
 int cuStreamSynchronize(Stream* stream) {
   IN_CONTEXT("cuStreamSynchronize");
-  return stream->captured ? CAPTURE_UNSUPPORTED : SUCCESS;
+  return stream->captured ? CAPTURE_UNSUPPORTED : advance(stream);
 }
 int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared, Stream* stream, void** params, void** extra) {
   IN_CONTEXT("cuLaunchKernel");
@@ -303,7 +443,8 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
   if (bytes != function->bytes) return INVALID_VALUE;
   Node node{function->kernel, {x, y, z}, threads, shared, std::vector<uint64_t>((bytes + 7) / 8)};
   memcpy(node.params.data(), extra[1], bytes);
-  if (!stream->captured) return run(node);
+  if (stream->context != current || is_elsewhere(node.params)) return INVALID_CONTEXT;
+  if (!stream->captured) return ask(stream, [node] { return run(node); });
   stream->captured->nodes.push_back(node);
   return SUCCESS;
 }
@@ -328,10 +469,12 @@ int cuGraphInstantiateWithFlags(Graph** exec, Graph* graph, unsigned long long f
 int cuGraphLaunch(Graph* exec, Stream* stream) {
   IN_CONTEXT("cuGraphLaunch");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
-  for (const Node& node : exec->nodes) {
-    if (int result = run(node)) return result;
-  }
-  return SUCCESS;
+  return ask(stream, [nodes = exec->nodes] {
+    for (const Node& node : nodes) {
+      if (int result = run(node)) return result;
+    }
+    return 0;
+  });
 }
 int cuGraphExecDestroy(Graph* exec) {
   delete exec;

@@ -14,6 +14,7 @@ mod compiler;
 mod library;
 mod memory;
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Launch, Plan};
@@ -60,6 +61,7 @@ impl Default for Emulated {
 // SAFETY: memory is mapped by `memory`, which gives nobody what another holds; launches run to their end before they return.
 unsafe impl Device for Emulated {
     type Graph = Plan;
+    type Mark = ();
 
     fn name(&self) -> String {
         "cuda, emulated".to_owned()
@@ -92,6 +94,34 @@ unsafe impl Device for Emulated {
         Ok(())
     }
 
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
+        let address = memory::allocate(bytes).ok_or(DeviceError::OutOfMemory)?;
+        NonNull::new(address as *mut u8).ok_or(DeviceError::OutOfMemory)
+    }
+
+    unsafe fn free_host(&self, memory: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { memory::free(memory.as_ptr() as u64, bytes) };
+    }
+
+    unsafe fn upload_later(&self, to: Address, from: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise; the host's memory is no device's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.0 as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn download_later(&self, from: Address, to: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: as in `upload_later`.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.as_ptr(), bytes) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy(from.0 as *const u8, to.0 as *mut u8, bytes) };
+        Ok(())
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         unsafe { self.library.launch(launch, self.seed) }.map_err(DeviceError::Failed)
@@ -107,6 +137,14 @@ unsafe impl Device for Emulated {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn mark(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn reach(&self, (): &()) -> Result<(), DeviceError> {
         Ok(())
     }
 }

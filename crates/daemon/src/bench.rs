@@ -226,7 +226,7 @@ fn shared(card: OnCard, cpu: &Cpu, files: &ModelFiles, layers: Option<usize>) ->
     match layers.filter(|&layers| layers < files.spec.layers.len()) {
         None => Ok(card),
         Some(0) => Err(BenchError::Args("--gpu-layers 0 is --device cpu".to_owned())),
-        Some(layers) => Ok(card.beside(Some(cpu)).shared(Sharing::of(files, layers)?)),
+        Some(layers) => Ok(card.beside(Some(cpu)).shared(Sharing::of(files, layers, DeviceName::Cpu)?)),
     }
 }
 

@@ -1,16 +1,19 @@
 //! From a model's files to its worker: headers are read, the engine is sized, its memory reserved, and a new thread
 //! makes it.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
+use hanzo_engine_runtime::{LoadError, ModelFiles, Network, Opened, engine::EngineMemory};
 
 use crate::{
     adapters::Adapters,
     blocking::blocking,
     clock::Bell,
-    config::{EngineSection, GpuLayers},
+    config::{Devices, EngineSection, GpuLayers},
     constraints::Constraints,
     device::{Device, EngineSize, Origin, Sides, WhisperSize},
     draft::Draft,
@@ -20,7 +23,7 @@ use crate::{
     launch::{Launch, Running},
     limits::CONTEXT_BESIDE_OTHERS,
     models::{Life, Models},
-    places::falls_back,
+    places::{DeviceName, falls_back},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
     prompt_builder::PromptBuilder,
     registry::Progress,
@@ -36,7 +39,7 @@ pub(crate) struct Size {
     pub(crate) engine: EngineSize,
     /// In its place.
     pub(crate) memory: EngineMemory,
-    /// In the processor's place, where that has layers of it.
+    /// In the other device's place, where that has layers of it.
     pub(crate) beside: EngineMemory,
 }
 
@@ -86,20 +89,37 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it, or a card
-    /// for as many layers as fit, the processor having the others; the last is as good as any for what fits nowhere.
+    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it; or two
+    /// cards that are together; or a card for as many layers as fit, the processor having the others; the last is as good as any for
+    /// what fits nowhere.
     fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
         let asked = self.gpu_layers(models)?;
         let is_card = |place: usize| models.places[place].device.is_card();
-        let may = |place: &usize| match asked {
-            GpuLayers::Auto => true,
-            GpuLayers::Count(0) => !is_card(*place),
-            GpuLayers::Count(_) => is_card(*place),
+        let devices = self.want.gpu_devices.clone().unwrap_or_default();
+        let is_named = |place: usize| devices.names(models.places[place].device.name());
+        if let Devices::These(names) = &devices {
+            let is_there = |name: &DeviceName| models.places.iter().any(|place| place.device.name() == *name);
+            // What numbers of cards have behind them is no device that was asked for.
+            if let Some(name) = names.iter().find(|name| **name != DeviceName::Cpu && !is_there(name)) {
+                let reason = format!("{name} is not among engine.devices, or does not work");
+                return Err(self.refused("gpu_devices", &devices, &reason));
+            }
+        }
+        let may = |place: &usize| {
+            is_named(*place)
+                && match asked {
+                    GpuLayers::Auto => true,
+                    GpuLayers::Count(0) => !is_card(*place),
+                    GpuLayers::Count(_) => is_card(*place),
+                }
         };
         let candidates: Vec<usize> = (place_first..models.places.len()).filter(may).collect();
         let mut too_small = Vec::new();
         for (at, &place) in candidates.iter().enumerate() {
-            if asked == GpuLayers::Auto && !is_card(place) && self.share(models, &too_small, place)? {
+            if asked == GpuLayers::Auto
+                && !is_card(place)
+                && (self.share_cards(models, &too_small) || self.share(models, &too_small, place)?)
+            {
                 return Ok(());
             }
             self.place = place;
@@ -117,18 +137,25 @@ impl Opening {
             if let (GpuLayers::Count(count), Some(files)) = (asked, self.files.decoder())
                 && (1..files.spec.layers.len()).contains(&(count as usize))
             {
-                let sharing = Sharing::of(files, count as usize)?;
-                let beside = models.places.iter().position(|place| !place.device.is_card());
-                let shared = beside
-                    .and_then(|beside| Some(Shared { sharing, planner: device.sharing(sharing)?, beside }));
+                Sharing::of(files, count as usize, DeviceName::Cpu)?; // what cannot be cut there is said
+                let beside = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
+                let shared =
+                    beside.and_then(|beside| shared_on(models, files, [place, beside], count as usize));
                 self.shared = Some(shared.ok_or_else(|| {
-                    self.refused(asked, "engine.devices names no processor that could have the other layers")
+                    let reason = "engine.devices names no processor that could have the other layers";
+                    self.refused("gpu_layers", &asked, reason)
                 })?);
             }
             match self.choose(models, self.room(models)) {
                 Err(error @ LoadError::DoesNotFit { .. }) if !is_last => {
                     tracing::info!(model = self.name, "not on {}: {error}", device.describe());
                     too_small.push(place);
+                }
+                // There is no place behind it that could take what two cards can.
+                Err(LoadError::DoesNotFit { .. }) if is_card(place) && self.shared.is_none() => {
+                    too_small.push(place);
+                    self.share_cards(models, &too_small);
+                    return Ok(());
                 }
                 _ => return Ok(()),
             }
@@ -137,7 +164,7 @@ impl Opening {
             GpuLayers::Count(0) => "engine.devices names no processor",
             _ => "no card is there that works; `hanzo-engine doctor` says why",
         };
-        if candidates.is_empty() { Err(self.refused(asked, reason)) } else { Ok(()) }
+        if candidates.is_empty() { Err(self.refused("gpu_layers", &asked, reason)) } else { Ok(()) }
     }
 
     /// How many layers are to be on a card; for what does not generate, whether it is to be on one.
@@ -147,7 +174,8 @@ impl Opening {
         match asked {
             GpuLayers::Count(1..) if self.files.decoder().is_none() => match self.want.gpu_layers {
                 Some(GpuLayers::Count(count)) if count != u32::MAX => {
-                    Err(self.refused(asked, "only layers of models that generate are shared; leave it out"))
+                    let reason = "only layers of models that generate are shared; leave it out";
+                    Err(self.refused("gpu_layers", &asked, reason))
                 }
                 _ => Ok(GpuLayers::Auto),
             },
@@ -155,10 +183,10 @@ impl Opening {
         }
     }
 
-    fn refused(&self, asked: GpuLayers, reason: &str) -> LoadError {
+    fn refused(&self, key: &str, asked: &dyn fmt::Display, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.name.clone(),
-            key: "gpu_layers".to_owned(),
+            key: key.to_owned(),
             value: asked.to_string(),
             reason: reason.to_owned(),
         }
@@ -167,17 +195,10 @@ impl Opening {
     /// Has as many layers on one of these cards as fit, and the others in the processor's place. Whether there are any.
     fn share(&mut self, models: &Models, cards: &[usize], beside: usize) -> Result<bool, LoadError> {
         let Some(files) = self.files.decoder() else { return Ok(false) };
-        let layers = files.spec.layers.len();
-        let cuts =
-            |on_card: &usize| Sharing::of(files, *on_card).is_ok_and(|of| of.cut.layers > 0 || of.cut.inputs);
-        let counts: Vec<usize> = (1..=layers).filter(cuts).collect();
+        let counts = counts_on_a_card(files, DeviceName::Cpu);
         let mut found = None;
         for &card in cards {
-            let device = &models.places[card].device;
-            let shared = |on_card: usize| {
-                let sharing = Sharing::of(files, on_card).ok()?;
-                Some(Shared { sharing, planner: device.sharing(sharing)?, beside })
-            };
+            let shared = |on_card: usize| shared_on(models, files, [card, beside], on_card);
             let own = models.places[card].budget.total_bytes();
             let context = |on_card: usize, free: [u64; 2]| {
                 let shared = shared(on_card)?;
@@ -203,6 +224,31 @@ impl Opening {
         Ok(true)
     }
 
+    /// Has all layers on two of these cards, where they fit: as leaves the longest context, and then as many as possible on the first.
+    /// Whether there are two.
+    fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
+        let Some(files) = self.files.decoder() else { return false };
+        let total = |place: usize| models.places[place].budget.total_bytes();
+        for (at, &beside) in cards.iter().enumerate() {
+            for &card in &cards[..at] {
+                let counts = counts_on_a_card(files, models.places[beside].device.name());
+                let fits = |on_card: usize| {
+                    let shared = shared_on(models, files, [card, beside], on_card)?;
+                    let size = self.choose_on(models, &*shared.planner, [total(card), total(beside)]).ok()?;
+                    Some((size.engine.context_tokens_max(), on_card, shared))
+                };
+                let best =
+                    counts.into_iter().filter_map(fits).max_by_key(|&(context, count, _)| (context, count));
+                if let Some((_, _, shared)) = best {
+                    tracing::info!(model = self.name, "on {}", shared.planner.describe());
+                    (self.place, self.shared) = (card, Some(shared));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
     /// All that may be taken where it goes.
     fn room(&self, models: &Models) -> [u64; 2] {
         let total = |place: usize| models.places[place].budget.total_bytes();
@@ -215,7 +261,7 @@ impl Opening {
         shared.unwrap_or_else(|| models.places[self.place].device.clone())
     }
 
-    /// How large it would be with so many bytes free in its place, and in the processor's.
+    /// How large it would be with so many bytes free in its place, and in the other device's.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`].
@@ -263,6 +309,25 @@ impl Opening {
             }
         }
     }
+}
+
+/// Numbers of layers that may be on a card, this device having some.
+fn counts_on_a_card(files: &ModelFiles, with: DeviceName) -> Vec<usize> {
+    let cuts = |on_card: &usize| {
+        Sharing::of(files, *on_card, with).is_ok_and(|of| of.cut.layers > 0 || of.cut.inputs)
+    };
+    (1..=files.spec.layers.len()).filter(cuts).collect()
+}
+
+/// A model of which a card has so many layers, and what is in another place the others; none where they cannot.
+fn shared_on(
+    models: &Models,
+    files: &ModelFiles,
+    [card, beside]: [usize; 2],
+    on_card: usize,
+) -> Option<Shared> {
+    let sharing = Sharing::of(files, on_card, models.places[beside].device.name()).ok()?;
+    Some(Shared { sharing, planner: models.places[card].device.sharing(sharing)?, beside })
 }
 
 /// What is opened.

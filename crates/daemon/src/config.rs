@@ -97,7 +97,8 @@ pub struct EngineSection {
     /// for good.
     pub keep_alive: KeepAlive,
     /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
-    /// they are tried, such as `cuda:0,cpu`. A card's own memory is the budget of what is on it.
+    /// they are tried, such as `cuda:0,cpu`; numbers alone, such as `0,1`, are cards with the processor behind them. A model
+    /// that fits on no card is on two, where those have room for it. A card's own memory is the budget of what is on it.
     pub devices: Devices,
     /// Layers of a model that generates that are on a card, the last ones and the head; the others are the processor's: `auto`, as
     /// many as fit; `all`; or a number.
@@ -154,6 +155,8 @@ pub struct ModelConfig {
     pub kv_bytes: Option<u64>,
     /// Over `engine.gpu_layers`.
     pub gpu_layers: Option<GpuLayers>,
+    /// Of `engine.devices` those that it may be on.
+    pub gpu_devices: Option<Devices>,
     /// Adapters to load with it, by name: directories that PEFT has saved, or GGUF files of adapters.
     pub adapters: BTreeMap<String, String>,
     /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
@@ -255,6 +258,7 @@ impl Default for ModelConfig {
             context_tokens_max: None,
             kv_bytes: None,
             gpu_layers: None,
+            gpu_devices: None,
             adapters: BTreeMap::new(),
             tool_format: None,
             draft_model: None,

@@ -57,7 +57,7 @@ use crate::{
     metrics::Metrics,
     models::{LoadRequest, Models},
     on_demand::{LoadTimes, Waiters},
-    places::{self, Chosen, Found, Place},
+    places::{self, Chosen, Found, OnCard, Place},
     ports,
     prefix_disk::PrefixDisk,
     pulls::Pulls,
@@ -173,15 +173,14 @@ impl Daemon {
         let weights = engine.encoder_weights;
         let processor = || Cpu::new(engine.threads).map(|cpu| cpu.with_encoder_weights(weights));
         let processor = cpu.then(processor).transpose()?;
-        for Found { card, ordinal, budget_bytes } in cards {
-            let card = card.beside(processor.as_ref());
+        // Those behind a card may have the first layers of what does not fit on it.
+        let all: Vec<OnCard> = cards.iter().map(|found| found.card.clone()).collect();
+        for (at, Found { card, budget_bytes }) in cards.into_iter().enumerate() {
+            let card = card.beside(processor.as_ref()).beside_cards(all[at + 1..].to_vec());
             let device: Arc<dyn Device> = match engine.isolation {
                 #[cfg(target_os = "linux")]
-                Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card, ordinal)),
-                _ => {
-                    let _ = ordinal;
-                    Arc::new(card)
-                }
+                Some(Isolation::Process) => Arc::new(Isolated::on_card(engine, &config.log, card)),
+                _ => Arc::new(card),
             };
             places.push(Place { device, budget: Budget::new(budget_bytes) });
         }
@@ -573,6 +572,7 @@ fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
                 tool_format: model.format_of_calls(),
                 draft_model: model.draft_model.clone(),
                 gpu_layers: model.gpu_layers,
+                gpu_devices: model.gpu_devices.clone(),
                 overrides,
             },
             adapters: model

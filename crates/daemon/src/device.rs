@@ -31,6 +31,7 @@ use crate::{
     gpu_layers::Sharing,
     limits::PREFIX_DISK_SAVED_AT_ONCE,
     making::{build, decoder_engine, decoder_memory},
+    places::DeviceName,
     prefix_disk::{Identity, PrefixDisk},
     source::Source,
 };
@@ -306,7 +307,7 @@ pub(crate) struct Origin {
     pub(crate) draft: Option<Source>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
-    /// Which of its layers are the processor's, where the device is a card that has only the others.
+    /// Which of its layers are another device's, where this is a card that has only the others.
     pub(crate) sharing: Option<Sharing>,
     /// What it was planned to take.
     pub(crate) memory: EngineMemory,
@@ -361,22 +362,27 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// For people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
+    /// As settings name it.
+    fn name(&self) -> DeviceName {
+        DeviceName::Cpu
+    }
+
     /// Whether it computes networks of this kind.
     fn computes(&self, _network: &Network) -> bool {
         true
     }
 
-    /// Whether it is a card: what does not fit on it may be the processor's.
+    /// Whether it is a card: what does not fit on it may be another device's.
     fn is_card(&self) -> bool {
         false
     }
 
-    /// What plans a decoder that it shares with the processor; none where it does not.
+    /// What plans a decoder that it shares with another device; none where it does not.
     fn sharing(&self, _sharing: Sharing) -> Option<Arc<dyn Device>> {
         None
     }
 
-    /// What of a decoder's engine is in the processor's memory instead, to the byte.
+    /// What of a decoder's engine is in the other device's memory instead, to the byte.
     fn decoder_memory_beside(&self, _files: &ModelFiles, _config: &EngineConfig) -> EngineMemory {
         EngineMemory::default()
     }

@@ -1,5 +1,6 @@
 //! How many of a model's layers are on a card: what settings say, and who has which where two devices share a model. The last
 //! layers and the head are the card's, as llama.cpp has it: rows go up once, and what draws tokens is with what they are drawn of.
+//! The others are the processor's, or another card's.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -7,7 +8,7 @@ use hanzo_engine_kernels::Cut;
 use hanzo_engine_runtime::{LoadError, ModelFiles};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::device::Device;
+use crate::{device::Device, places::DeviceName};
 
 /// Layers of a model that generates that are on a card; the others are the processor's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,20 +71,22 @@ impl<'de> Deserialize<'de> for GpuLayers {
     }
 }
 
-/// Who has which layers of a model: the processor the first, a card the others.
+/// Who has which layers of a model: another device the first, a card the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     pub(crate) cut: Cut,
+    /// The other device.
+    pub(crate) with: DeviceName,
     /// Of the model.
     pub(crate) layers: usize,
 }
 
 impl Sharing {
-    /// So many layers on the card, fewer than there are.
+    /// So many layers on the card, fewer than there are, and the first on this device.
     ///
     /// # Errors
     /// Why the model cannot be cut there.
-    pub(crate) fn of(files: &ModelFiles, on_card: usize) -> Result<Sharing, LoadError> {
+    pub(crate) fn of(files: &ModelFiles, on_card: usize, with: DeviceName) -> Result<Sharing, LoadError> {
         let layers = files.spec.layers.len();
         let unsupported = |reason| LoadError::Unsupported {
             file: files.info.name.clone(),
@@ -92,7 +95,7 @@ impl Sharing {
             reason,
         };
         let cut = files.spec.cut(layers.saturating_sub(on_card)).map_err(unsupported)?;
-        Ok(Sharing { cut, layers })
+        Ok(Sharing { cut, with, layers })
     }
 
     /// Layers on the card.
@@ -108,13 +111,13 @@ impl fmt::Display for Sharing {
     }
 }
 
-/// A model that a card and the processor share, as it is planned.
+/// A model that two devices share, as it is planned.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) sharing: Sharing,
     /// What says what it takes of each.
     pub(crate) planner: Arc<dyn Device>,
-    /// Which of the places is the processor's.
+    /// Which of the places is the other device's; it is behind the card's, so that nobody reserves of both the other way round.
     pub(crate) beside: usize,
 }
 

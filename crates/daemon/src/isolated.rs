@@ -103,9 +103,10 @@ impl Isolated {
     }
 
     /// A card, with each engine in a process of its own.
-    pub(crate) fn on_card(section: &EngineSection, log: &LogConfig, card: OnCard, ordinal: usize) -> Self {
+    pub(crate) fn on_card(section: &EngineSection, log: &LogConfig, card: OnCard) -> Self {
         let start = Box::new(|stream| start_process(stream).map(Some));
-        let of_card = Self::of(section, log, Box::new(card), DeviceName::Cuda(ordinal), start);
+        let name = card.name();
+        let of_card = Self::of(section, log, Box::new(card), name, start);
         Self { groups: Delegated::find(), ..of_card }
     }
 
@@ -154,6 +155,10 @@ impl Isolated {
 impl Device for Isolated {
     fn describe(&self) -> String {
         self.here.describe()
+    }
+
+    fn name(&self) -> DeviceName {
+        self.name
     }
 
     fn computes(&self, network: &Network) -> bool {
@@ -225,7 +230,7 @@ impl Device for Isolated {
             overrides,
             draft,
             tool_format,
-            gpu_layers: sharing.map(|sharing| sharing.on_card()),
+            shared: sharing.map(|sharing| (sharing.on_card(), sharing.with)),
             size,
             memory,
             device: self.name,

@@ -97,8 +97,8 @@ struct Flags {
     /// Bytes that they may take there, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
-    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu [default: auto]
-    #[arg(long, alias = "devices")]
+    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu, or the numbers of cards (0,1), the processor behind them [default: auto]
+    #[arg(long, aliases = ["devices", "gpu-devices", "device-map"])]
     device: Option<Devices>,
     /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
     #[arg(long, alias = "n-gpu-layers")]

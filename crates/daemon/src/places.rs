@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{Cut, KernelError, Split, cpu::CpuBackend};
+use hanzo_engine_kernels::{Cut, KernelError, Split};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -53,6 +53,16 @@ pub enum Devices {
     These(Vec<DeviceName>),
 }
 
+impl Devices {
+    /// Whether a device is one of them.
+    pub(crate) fn names(&self, name: DeviceName) -> bool {
+        match self {
+            Devices::Auto => true,
+            Devices::These(names) => names.contains(&name),
+        }
+    }
+}
+
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +88,7 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("cuda:").and_then(|number| number.parse().ok())) {
+        match (text, text.strip_prefix("cuda:").unwrap_or(text).parse().ok()) {
             ("cpu", _) => Ok(DeviceName::Cpu),
             ("cuda", _) => Ok(DeviceName::Cuda(0)),
             (_, Some(ordinal)) => Ok(DeviceName::Cuda(ordinal)),
@@ -102,6 +112,10 @@ impl FromStr for Devices {
             }
             names.push(name);
         }
+        // Numbers alone are cards, as elsewhere, and what does not fit on them is the processor's.
+        if text.split(',').all(|word| word.trim().parse::<usize>().is_ok()) {
+            names.push(DeviceName::Cpu);
+        }
         Ok(Devices::These(names))
     }
 }
@@ -114,14 +128,24 @@ impl Serialize for Devices {
 
 impl<'de> Deserialize<'de> for Devices {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
+        /// The environment has one card's number as a number.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Said {
+            Ordinal(usize),
+            Names(String),
+        }
+        let names = match Said::deserialize(from)? {
+            Said::Ordinal(ordinal) => ordinal.to_string(),
+            Said::Names(names) => names,
+        };
+        names.parse().map_err(D::Error::custom)
     }
 }
 
 /// A card that was found to work, and the bytes of it that models may take.
 pub(crate) struct Found {
     pub(crate) card: OnCard,
-    pub(crate) ordinal: usize,
     pub(crate) budget_bytes: u64,
 }
 
@@ -184,8 +208,32 @@ pub(crate) struct OnCard {
     card: Arc<Mutex<Option<Card>>>,
     /// What may have layers of models that do not fit.
     processor: Option<Cpu>,
+    cards: Vec<OnCard>,
     /// Which, of the model that is planned or made.
     sharing: Option<Sharing>,
+}
+
+/// Who has the first layers of a model that does not fit on a card.
+enum Beside<'a> {
+    Processor(&'a Cpu),
+    Card(&'a OnCard),
+}
+
+/// Gives what comes of a pair that counts the bytes of a model which a card shares, whoever it shares it with; or of none.
+macro_rules! counted {
+    ($card:ident, |$pair:ident| $shared:expr, $whole:expr) => {
+        match $card.split() {
+            Some((Beside::Processor(other), sharing)) => {
+                let $pair = Split::new(other.backend(), $card.paper(), sharing.cut);
+                $shared
+            }
+            Some((Beside::Card(other), sharing)) => {
+                let $pair = Split::new(other.paper(), $card.paper(), sharing.cut);
+                $shared
+            }
+            None => $whole,
+        }
+    };
 }
 
 /// What a card's failure is in the contract.
@@ -214,17 +262,26 @@ impl OnCard {
         let keeps = section.isolation != Some(Isolation::Process);
         let card = Arc::new(Mutex::new(keeps.then_some(card)));
         let encoder_weights = section.encoder_weights;
-        let (processor, sharing) = (None, None);
-        let card =
-            OnCard { driver: driver.clone(), ordinal, name, encoder_weights, card, processor, sharing };
-        Ok(Found { card, ordinal, budget_bytes })
+        let (processor, cards, sharing) = (None, Vec::new(), None);
+        let card = OnCard {
+            driver: driver.clone(),
+            ordinal,
+            name,
+            encoder_weights,
+            card,
+            processor,
+            cards,
+            sharing,
+        };
+        Ok(Found { card, budget_bytes })
     }
 
     /// One that was tried by another process, and is opened when an engine is made.
     pub(crate) fn tried(ordinal: usize, encoder_weights: WeightType) -> OnCard {
         let name = DeviceName::Cuda(ordinal).to_string();
         let (driver, card) = (Driver::default(), Arc::default());
-        OnCard { driver, ordinal, name, encoder_weights, card, processor: None, sharing: None }
+        let (processor, cards, sharing) = (None, Vec::new(), None);
+        OnCard { driver, ordinal, name, encoder_weights, card, processor, cards, sharing }
     }
 
     /// It, beside a processor that may have layers of models which do not fit, if there is one.
@@ -232,20 +289,29 @@ impl OnCard {
         OnCard { processor: processor.cloned(), ..self }
     }
 
-    /// It, for a model of which the processor has the first layers; itself where there is no processor.
+    /// It, beside cards that may have some.
+    pub(crate) fn beside_cards(self, cards: Vec<OnCard>) -> OnCard {
+        OnCard { cards, ..self }
+    }
+
+    /// It, for a model of which another device has the first layers; itself where there is no such device.
     pub(crate) fn shared(&self, sharing: Sharing) -> OnCard {
-        OnCard { sharing: self.processor.is_some().then_some(sharing), ..self.clone() }
+        OnCard { sharing: self.other(sharing.with).map(|_| sharing), ..self.clone() }
     }
 
-    /// The processor and its layers, where it has some.
-    fn split(&self) -> Option<(&Cpu, Sharing)> {
-        self.processor.as_ref().zip(self.sharing)
+    fn other(&self, name: DeviceName) -> Option<Beside<'_>> {
+        match name {
+            DeviceName::Cpu => self.processor.as_ref().map(Beside::Processor),
+            DeviceName::Cuda(ordinal) => {
+                self.cards.iter().find(|card| card.ordinal == ordinal).map(Beside::Card)
+            }
+        }
     }
 
-    /// What counts the bytes of a model that is shared.
-    fn split_paper(&self) -> Option<Split<CpuBackend, CudaBackend<Paper>>> {
-        let (processor, sharing) = self.split()?;
-        Some(Split::new(processor.backend(), self.paper(), sharing.cut))
+    /// The other device and its layers, where it has some.
+    fn split(&self) -> Option<(Beside<'_>, Sharing)> {
+        let sharing = self.sharing?;
+        self.other(sharing.with).map(|other| (other, sharing))
     }
 
     /// Makes a decoder's engine.
@@ -261,11 +327,17 @@ impl OnCard {
     ) -> Result<Box<dyn Generator>, LoadError> {
         let card = self.card()?;
         let backend = || CudaBackend::new(card.clone());
-        let Some((processor, sharing)) = self.split() else {
-            return Ok(Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?));
-        };
-        let own = Split::new(processor.backend(), backend(), sharing.cut);
-        Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
+        match self.split() {
+            None => Ok(Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?)),
+            Some((Beside::Processor(other), sharing)) => {
+                let own = Split::new(other.backend(), backend(), sharing.cut);
+                Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
+            }
+            Some((Beside::Card(other), sharing)) => {
+                let own = Split::new(CudaBackend::new(other.card()?), backend(), sharing.cut);
+                Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
+            }
+        }
     }
 
     fn card(&self) -> Result<Card, KernelError> {
@@ -286,11 +358,18 @@ impl OnCard {
 impl Device for OnCard {
     fn describe(&self) -> String {
         match self.split() {
-            Some((processor, sharing)) => {
-                format!("{}: {sharing}; the others on {}", self.name, processor.describe())
+            Some((Beside::Processor(other), sharing)) => {
+                format!("{}: {sharing}; the others on {}", self.name, other.describe())
+            }
+            Some((Beside::Card(other), sharing)) => {
+                format!("{}: {sharing}; the others on {}", self.name, other.name)
             }
             None => self.name.clone(),
         }
+    }
+
+    fn name(&self) -> DeviceName {
+        DeviceName::Cuda(self.ordinal)
     }
 
     fn is_card(&self) -> bool {
@@ -298,7 +377,7 @@ impl Device for OnCard {
     }
 
     fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
-        self.processor.as_ref()?;
+        self.other(sharing.with)?;
         Some(Arc::new(self.shared(sharing)))
     }
 
@@ -314,15 +393,16 @@ impl Device for OnCard {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        match self.split_paper() {
-            Some(split) => decoder_memory((&split.counting_second(), &self.paper()), files, draft, config),
-            None => decoder_memory((&self.paper(), &self.paper()), files, draft, config),
-        }
+        let own = self.paper();
+        counted!(
+            self,
+            |pair| decoder_memory((&pair.counting_second(), &own), files, draft, config),
+            decoder_memory((&own, &own), files, draft, config)
+        )
     }
 
     fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
-        let of = |split: Split<_, _>| Engine::memory(&split.counting_first(), files, config);
-        self.split_paper().map(of).unwrap_or_default()
+        counted!(self, |pair| Engine::memory(&pair.counting_first(), files, config), EngineMemory::default())
     }
 
     fn adapter_memory(
@@ -331,15 +411,15 @@ impl Device for OnCard {
         adapter: &Adapter,
         step_tokens_max: usize,
     ) -> (u64, u64) {
-        match self.split_paper() {
-            Some(split) => Engine::adapter_memory(&split.counting_second(), spec, adapter, step_tokens_max),
-            None => Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max),
-        }
+        counted!(
+            self,
+            |pair| Engine::adapter_memory(&pair.counting_second(), spec, adapter, step_tokens_max),
+            Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max)
+        )
     }
 
     fn adapter_memory_beside(&self, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
-        let of = |split: Split<_, _>| Engine::adapter_memory(&split.counting_first(), spec, adapter, rows);
-        self.split_paper().map(of).unwrap_or_default()
+        counted!(self, |pair| Engine::adapter_memory(&pair.counting_first(), spec, adapter, rows), (0, 0))
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
@@ -365,12 +445,25 @@ impl Device for OnCard {
     ) -> Result<Box<dyn Steps>, LoadError> {
         let card = self.card()?;
         let backend = || CudaBackend::new(card.clone());
-        if let (Some(sharing), Some(processor)) = (origin.sharing, &self.processor)
-            && let (Network::Decoder(own), EngineSize::Decoder(config)) = (&files.0.network, size)
+        let shared =
+            origin.sharing.and_then(|sharing| self.other(sharing.with).map(|other| (other, sharing)));
+        if let (Some((other, sharing)), Network::Decoder(own), EngineSize::Decoder(config)) =
+            (shared, &files.0.network, size)
         {
-            let split = |cut| Split::new(processor.backend(), backend(), cut);
-            let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
-            return with_draft(engine, &|| split(Cut::NOWHERE), (own, files.1), config);
+            let draft = (own, files.1);
+            return match other {
+                Beside::Processor(other) => {
+                    let split = |cut| Split::new(other.backend(), backend(), cut);
+                    let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
+                    with_draft(engine, &|| split(Cut::NOWHERE), draft, config)
+                }
+                Beside::Card(other) => {
+                    let other = other.card()?;
+                    let split = |cut| Split::new(CudaBackend::new(other.clone()), backend(), cut);
+                    let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
+                    with_draft(engine, &|| split(Cut::NOWHERE), draft, config)
+                }
+            };
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)
     }
@@ -391,6 +484,15 @@ mod tests {
         assert_eq!("auto".parse(), Ok(Devices::Auto));
         assert_eq!(of("cuda:1, cpu"), Ok("cuda:1,cpu".to_owned()));
         assert_eq!(of("cuda"), Ok("cuda:0".to_owned()));
+        assert_eq!(of("0, 1"), Ok("cuda:0,cuda:1,cpu".to_owned()));
+        assert_eq!(of("1,cuda:0"), Ok("cuda:1,cuda:0".to_owned()));
+        assert_eq!(of("0,0"), Err("cuda:0 is named twice".to_owned()));
+        for (json, said) in [("1", "cuda:1,cpu"), ("\"0,1\"", "cuda:0,cuda:1,cpu")] {
+            assert_eq!(
+                serde_json::from_str::<Devices>(json).map(|of| of.to_string()).ok().as_deref(),
+                Some(said)
+            );
+        }
         assert_eq!(of("cuda:0,cuda"), Err("cuda:0 is named twice".to_owned()));
         for wrong in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cpu,auto", "cpu,"] {
             let error = of(wrong).expect_err(wrong);

@@ -8,7 +8,7 @@ use hanzo_engine_runtime::{
 };
 
 use crate::{
-    config::{EngineSection, GpuLayers, OnDemand},
+    config::{Devices, EngineSection, GpuLayers, OnDemand},
     limits::{
         CONTEXT_BESIDE_OTHERS, KV_CONTEXTS_DEFAULT, KV_SHARE, KV_TOKENS_MIN, PREFILL_SHARE_BESIDE_DECODES,
         WHISPER_WINDOWS_MAX,
@@ -28,6 +28,8 @@ pub(crate) struct LoadOptions {
     pub(crate) draft_model: Option<String>,
     /// How many of its layers are on a card, over what the daemon says.
     pub(crate) gpu_layers: Option<GpuLayers>,
+    /// Of the daemon's devices those that it may be on.
+    pub(crate) gpu_devices: Option<Devices>,
     /// What goes over its files.
     pub(crate) overrides: Overrides,
 }

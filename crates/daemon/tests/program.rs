@@ -14,8 +14,8 @@ use std::{
 };
 
 use hanzo_engine_proto::v1::{
-    InferRequest, Sampling, StatsRequest, StopConditions, TokenIds, engine_client::EngineClient,
-    infer_event::Event, infer_request::Prompt,
+    InferRequest, ModelStatus, Sampling, StatsRequest, StatsResponse, StopConditions, TokenIds,
+    engine_client::EngineClient, infer_event::Event, infer_request::Prompt,
 };
 
 /// What never takes this long has hung.
@@ -299,6 +299,16 @@ async fn said(engined: &Engined, tokens: u32) -> Result<String, tonic::Status> {
     Ok(text)
 }
 
+async fn stats(engined: &Engined) -> StatsResponse {
+    let mut client = EngineClient::connect(engined.grpc.clone()).await.expect("it listens");
+    client.stats(StatsRequest::default()).await.expect("it answers").into_inner()
+}
+
+/// Of the only model.
+async fn status(engined: &Engined) -> ModelStatus {
+    stats(engined).await.models.remove(0).status.expect("a status")
+}
+
 /// The emulator's driver where the system's would be found, with this in its environment.
 fn with_driver<'a>(
     folder: &'a Path,
@@ -380,8 +390,7 @@ async fn a_card_is_found_and_used() {
     let on_processor = Engined::start_as(&["--device", "cpu"], &[]);
     let text = said(&on_card, 24).await.expect("it is served");
     assert_eq!(text, said(&on_processor, 24).await.expect("it is served"));
-    let mut client = EngineClient::connect(on_card.grpc.clone()).await.expect("it listens");
-    let stats = client.stats(StatsRequest::default()).await.expect("it answers").into_inner();
+    let stats = stats(&on_card).await;
     let status = stats.models[0].status.as_ref().expect("a status");
     assert_eq!(status.device, "cuda:0: Emulated Card, driver 13.0");
     assert_eq!(
@@ -391,12 +400,48 @@ async fn a_card_is_found_and_used() {
     );
 }
 
+/// Two cards have what fits on neither, in this process or in the model's own, and it says the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_cards_have_what_fits_on_neither() {
+    let folder = driver_folder();
+    // Steps of few rows, so that layers and not what is between them take the memory.
+    let small = [
+        ("HANZO_ENGINE_EMULATED_CARDS", "2"),
+        ("HANZO_ENGINE_ENGINE_STEP_TOKENS_MAX", "16"),
+        ("HANZO_ENGINE_ENGINE_SEQUENCES_MAX", "2"),
+        ("HANZO_ENGINE_ENGINE_CONTEXT_TOKENS_MAX", "256"),
+        ("HANZO_ENGINE_ENGINE_KV_BYTES", "8388608"),
+    ];
+    let on_one = Engined::start_with(&with_driver(&folder, &small));
+    let status = status(&on_one).await;
+    assert_eq!(status.device, "cuda:0: Emulated Card, driver 13.0");
+    let text = said(&on_one, 12).await.expect("it is served");
+    // Models may take nine tenths of it, three quarters of what this one does.
+    let takes = status.weights_bytes + status.kv_bytes + status.scratch_bytes;
+    let bytes = (takes / 4 * 3 / 9 * 10).to_string();
+    let mut environment = with_driver(&folder, &small);
+    environment.push(("HANZO_ENGINE_EMULATED_MEMORY", OsStr::new(&bytes)));
+    for isolation in ["thread", "process"] {
+        if isolation == "process" && !cfg!(target_os = "linux") {
+            continue;
+        }
+        let on_two = Engined::start_as(&["--isolation", isolation, "--gpu-devices", "0,1"], &environment);
+        let device = self::status(&on_two).await.device;
+        assert!(
+            device.starts_with("cuda:0: Emulated Card, driver 13.0: ")
+                && device.ends_with(" of 6 layers; the others on cuda:1: Emulated Card, driver 13.0"),
+            "{isolation}: {device}"
+        );
+        assert_eq!(text, said(&on_two, 12).await.expect("it is served"));
+    }
+}
+
 /// A card that fails for good ends the worker, and the error says so. In this process there is no more of it, so the model comes
 /// back on the processor; a process of its own comes back on the card.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_card_that_fails_ends_its_worker() {
     let folder = driver_folder();
-    let environment = with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuStreamSynchronize@60!")]);
+    let environment = with_driver(&folder, &[("HANZO_ENGINE_EMULATED_FAILS", "cuEventSynchronize@60!")]);
     for (isolation, device) in [("thread", "cpu: "), ("process", "cuda:0: ")] {
         if isolation == "process" && !cfg!(target_os = "linux") {
             continue;

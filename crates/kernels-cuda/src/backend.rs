@@ -9,22 +9,23 @@ mod rows;
 mod states;
 
 use std::borrow::Borrow;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
     MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, SampleSpecs, StepLimits,
+    RowIds, RowOp, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
 use crate::plan::{Grid, Kernel, SPAN, THREADS, WARP, WARPS};
-use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of};
+use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
-use draw::Drawing;
+use draw::{Drawing, Drawn, Flight};
 use products::{PieceRoom, Product};
 
 /// Bytes of shared memory that a block adds up in.
@@ -41,6 +42,10 @@ pub struct CudaBackend<D: Device> {
     failure: Option<KernelError>,                // of an op, which the step's end tells
     draws: Draws,
     drawing: Drawing,
+    drawn: Drawn,              // by the open step, or else the last
+    flights: VecDeque<Flight>, // steps that nobody has waited for
+    submitted: u64,            // steps
+    lookahead: usize,
 }
 
 /// A vector of f32.
@@ -94,7 +99,16 @@ impl<D: Device> CudaBackend<D> {
             failure: None,
             draws: Draws::default(),
             drawing: Drawing::default(),
+            drawn: Drawn::Nothing,
+            flights: VecDeque::new(),
+            submitted: 0,
+            lookahead: 1,
         }
+    }
+
+    /// Has steps follow one another, each waited for before the next is made.
+    pub fn without_lookahead(self) -> Self {
+        Self { lookahead: 0, ..self }
     }
 
     /// Launches every kernel by itself, rather than plans that have come up before as one.
@@ -253,11 +267,12 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
-        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>()
+        let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
+        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>() + staged
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
-        self.steps.reserve(limits)?;
+        self.steps.reserve(limits, Drawing::staged_bytes(limits))?;
         let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
         let [both, scores, chosen, weights, logits, pieces, parts, drawn] = scratch_parts(limits).map(make);
         self.scratch = Some(Scratch {
@@ -274,8 +289,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
-        self.steps.begin(batch, &self.draws)?;
-        self.draws.begin();
+        self.begin_step(batch)?;
         self.adapters.clear();
         self.adapters.extend(batch.adapters.iter().flatten());
         self.adapters.sort_unstable();
@@ -545,7 +559,22 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn draws(&mut self) -> &mut Draws {
+        if let Err(error) = self.know_draws() {
+            self.failure.get_or_insert(error);
+        }
         &mut self.draws
+    }
+
+    fn lookahead(&self) -> usize {
+        self.lookahead
+    }
+
+    fn submit(&mut self) -> Result<Ticket, KernelError> {
+        self.submit_step()
+    }
+
+    fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
+        self.wait_for(ticket, drawn)
     }
 
     fn end(&mut self) -> Result<(), KernelError> {

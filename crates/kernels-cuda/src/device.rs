@@ -1,6 +1,7 @@
 //! What runs kernels: a card through its driver, or an emulator of one. Everything above it, from packing to plans of
 //! launches, is the same for both.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::KernelError;
@@ -27,6 +28,8 @@ pub enum DeviceError {
 pub unsafe trait Device: Clone + Send + Sync + 'static {
     /// Launches that were recorded, to be run again as one.
     type Graph: Send;
+    /// A place in the order of what was asked for.
+    type Mark: Send;
 
     /// What it is, for people: `cuda:0: NVIDIA H200, driver 13.0`.
     fn name(&self) -> String;
@@ -58,6 +61,34 @@ pub unsafe trait Device: Clone + Send + Sync + 'static {
     /// The memory is allocated.
     unsafe fn download(&self, from: Address, to: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Memory of the host's that the device copies from and to by itself: of so many bytes, more than none, at a multiple of 16;
+    /// its content is unknown.
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// It was allocated with so many bytes, and no copy from or to it is still to be done.
+    unsafe fn free_host(&self, memory: NonNull<u8>, bytes: usize);
+
+    /// Copies to the device, in the order of launches, some time before a later mark is reached.
+    ///
+    /// # Safety
+    /// Both are allocated, `from` by [`Device::allocate_host`], and nobody writes to it until then.
+    unsafe fn upload_later(&self, to: Address, from: NonNull<u8>, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Copies from the device, likewise.
+    ///
+    /// # Safety
+    /// Both are allocated, `to` by [`Device::allocate_host`], and nobody reads or writes it until then.
+    unsafe fn download_later(&self, from: Address, to: NonNull<u8>, bytes: usize) -> Result<(), DeviceError>;
+
+    /// Copies from the device's memory to other memory of it, in the order of launches.
+    ///
+    /// # Safety
+    /// Both are allocated.
+    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError>;
+
     /// Starts a kernel.
     ///
     /// # Safety
@@ -75,6 +106,12 @@ pub unsafe trait Device: Clone + Send + Sync + 'static {
 
     /// Waits for all that was started.
     fn wait(&self) -> Result<(), DeviceError>;
+
+    /// A mark behind all that was asked for until now.
+    fn mark(&self) -> Result<Self::Mark, DeviceError>;
+
+    /// Waits until all before a mark has been done, and for nothing behind it.
+    fn reach(&self, mark: &Self::Mark) -> Result<(), DeviceError>;
 }
 
 /// What a device's failure is in the contract.

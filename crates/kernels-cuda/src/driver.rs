@@ -8,7 +8,7 @@ mod api;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::device::{Device, DeviceError};
@@ -40,6 +40,9 @@ const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
 /// A stream that waits for no other.
 const STREAM_NON_BLOCKING: u32 = 1;
+/// Memory of the host's, page-locked and no more; and an event that keeps no time.
+const HOST_PLAIN: u32 = 0;
+const EVENT_WITHOUT_TIME: u32 = 2;
 /// Captures what this thread launches, and minds no other.
 const CAPTURE_THREAD_LOCAL: i32 = 1;
 /// What the entries of a launch's `extra` are.
@@ -90,6 +93,16 @@ pub struct CardGraph {
     exec: *mut c_void,
     card: Arc<Inner>,
 }
+
+/// An event of a card.
+#[derive(Debug)]
+pub struct CardMark {
+    event: *mut c_void,
+    card: Arc<Inner>,
+}
+
+// SAFETY: an event may be waited for from any thread.
+unsafe impl Send for CardMark {}
 
 // SAFETY: a graph may be launched from any thread, by one at a time.
 unsafe impl Send for CardGraph {}
@@ -347,10 +360,20 @@ impl Drop for CardGraph {
     }
 }
 
+impl Drop for CardMark {
+    fn drop(&mut self) {
+        if self.card.enter().is_ok() {
+            // SAFETY: made by `mark`, and nobody else has it.
+            unsafe { (self.card.api.cuEventDestroy_v2)(self.event) };
+        }
+    }
+}
+
 // SAFETY: memory is the driver's, which gives nobody what another holds; the stream keeps the order of all that is asked for,
 // and `download` waits for it.
 unsafe impl Device for Card {
     type Graph = CardGraph;
+    type Mark = CardMark;
 
     fn name(&self) -> String {
         self.inner.info.to_string()
@@ -400,6 +423,47 @@ unsafe impl Device for Card {
         self.inner.api.check("cuMemcpyDtoHAsync", result).and(waited)
     }
 
+    fn allocate_host(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
+        self.inner.enter()?;
+        let mut memory = ptr::null_mut();
+        // SAFETY: where the address goes.
+        let result = unsafe { (self.inner.api.cuMemHostAlloc)(&mut memory, bytes, HOST_PLAIN) };
+        self.inner.api.check("cuMemHostAlloc", result)?;
+        NonNull::new(memory.cast()).ok_or(DeviceError::OutOfMemory)
+    }
+
+    unsafe fn free_host(&self, memory: NonNull<u8>, _bytes: usize) {
+        if self.inner.enter().is_ok() {
+            // SAFETY: the caller's promise.
+            unsafe { (self.inner.api.cuMemFreeHost)(memory.as_ptr().cast()) };
+        }
+    }
+
+    unsafe fn upload_later(&self, to: Address, from: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe {
+            (self.inner.api.cuMemcpyHtoDAsync_v2)(to.0, from.as_ptr().cast(), bytes, self.inner.stream)
+        };
+        self.inner.api.check("cuMemcpyHtoDAsync", result)
+    }
+
+    unsafe fn download_later(&self, from: Address, to: NonNull<u8>, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe {
+            (self.inner.api.cuMemcpyDtoHAsync_v2)(to.as_ptr().cast(), from.0, bytes, self.inner.stream)
+        };
+        self.inner.api.check("cuMemcpyDtoHAsync", result)
+    }
+
+    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { (self.inner.api.cuMemcpyDtoDAsync_v2)(to.0, from.0, bytes, self.inner.stream) };
+        self.inner.api.check("cuMemcpyDtoDAsync", result)
+    }
+
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         self.inner.enter()?;
         // SAFETY: the caller's promise.
@@ -442,5 +506,23 @@ unsafe impl Device for Card {
         // SAFETY: the stream is this card's.
         let result = unsafe { (self.inner.api.cuStreamSynchronize)(self.inner.stream) };
         self.inner.api.check("cuStreamSynchronize", result)
+    }
+
+    fn mark(&self) -> Result<CardMark, DeviceError> {
+        let (card, api) = (&self.inner, &self.inner.api);
+        card.enter()?;
+        let mut event = ptr::null_mut();
+        // SAFETY: where the event goes.
+        api.check("cuEventCreate", unsafe { (api.cuEventCreate)(&mut event, EVENT_WITHOUT_TIME) })?;
+        let mark = CardMark { event, card: card.clone() };
+        // SAFETY: the event that was made, and this card's stream.
+        api.check("cuEventRecord", unsafe { (api.cuEventRecord)(event, card.stream) }).map(|()| mark)
+    }
+
+    fn reach(&self, mark: &CardMark) -> Result<(), DeviceError> {
+        self.inner.enter()?;
+        // SAFETY: the event is this card's.
+        let result = unsafe { (self.inner.api.cuEventSynchronize)(mark.event) };
+        self.inner.api.check("cuEventSynchronize", result)
     }
 }

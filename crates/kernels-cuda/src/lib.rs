@@ -16,13 +16,14 @@ mod kv;
 mod paper;
 pub mod params;
 pub mod plan;
+mod staging;
 mod step;
 mod weights;
 
 pub use backend::{CudaBackend, CudaBuffer, CudaVector};
 pub use check::check;
 pub use device::{Device, DeviceError};
-pub use driver::{Card, CardInfo, Driver};
+pub use driver::{Card, CardInfo, CardMark, Driver};
 pub use kv::CudaKv;
 pub use paper::Paper;
 pub use params::Address;

@@ -1,5 +1,7 @@
 //! A device on paper: what a model would take on a card is counted without one.
 
+use std::ptr::NonNull;
+
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
 use crate::plan::{Launch, Plan};
@@ -24,6 +26,7 @@ impl Paper {
 // SAFETY: it gives no memory and runs nothing.
 unsafe impl Device for Paper {
     type Graph = ();
+    type Mark = ();
 
     fn name(&self) -> String {
         self.name.clone()
@@ -47,6 +50,34 @@ unsafe impl Device for Paper {
         Paper::refuse()
     }
 
+    fn allocate_host(&self, _bytes: usize) -> Result<NonNull<u8>, DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn free_host(&self, _memory: NonNull<u8>, _bytes: usize) {}
+
+    unsafe fn upload_later(
+        &self,
+        _to: Address,
+        _from: NonNull<u8>,
+        _bytes: usize,
+    ) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn download_later(
+        &self,
+        _from: Address,
+        _to: NonNull<u8>,
+        _bytes: usize,
+    ) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn copy(&self, _from: Address, _to: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
     unsafe fn launch(&self, _launch: &Launch<'_>) -> Result<(), DeviceError> {
         Paper::refuse()
     }
@@ -60,6 +91,14 @@ unsafe impl Device for Paper {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    fn mark(&self) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    fn reach(&self, (): &()) -> Result<(), DeviceError> {
         Paper::refuse()
     }
 }

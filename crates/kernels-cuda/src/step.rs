@@ -3,21 +3,28 @@
 //! The batch goes up as one copy, to addresses that depend on nothing but the bucket that its rows, sequences and logit
 //! rows are in; grids are as large as the bucket, which has its longest context too, and kernels read how much of it is there. So the plans of two steps in
 //! one bucket are the same bytes, and the second may replay what the first has recorded.
+//!
+//! Two steps may be under way: what one of them sends and fetches is in memory of its own, until its end has been waited for.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, StepLimits};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, StepLimits};
 
 use crate::device::{Device, Memory, failed};
 use crate::params::{Address, BatchParams, NONE};
 use crate::plan::{Plan, SPAN};
+use crate::staging::{Staging, staged_bytes};
 
 /// Rows up to which a step's plan is recorded: larger ones take long enough for their launches not to matter.
 const RECORDED_ROWS_MAX: u32 = 64;
 /// Plans kept; with more, all are forgotten.
 const RECORDED_MAX: usize = 64;
+/// Steps that may be under way: one is computed while the host makes the next.
+const UNDER_WAY_MAX: usize = 2;
 
 /// How much of a batch there is, rounded up to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +97,61 @@ pub(crate) fn batch_bytes(limits: &StepLimits) -> usize {
     4 * (Bucket::of_limits(limits).places(groups as u32).1 as usize + blocks)
 }
 
+/// Bytes of host memory for what steps send and fetch, with so many for what is drawn.
+pub(crate) fn staging_bytes(limits: &StepLimits, drawing: usize) -> usize {
+    UNDER_WAY_MAX * (staged_bytes(&[batch_bytes(limits)]) + drawing)
+}
+
+/// What the last step drew.
+pub(crate) enum Last<'a, D: Device> {
+    /// The host knows it.
+    Known(&'a Draws),
+    /// It is on the device, so many tokens from this byte on. Where a row gave none, the one that comes from it is whatever
+    /// its buffer has: a sequence whose logits are no numbers is at its end.
+    OnDevice(&'a Arc<Memory<D>>, usize, usize),
+}
+
+impl<D: Device> Clone for Last<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for Last<'_, D> {}
+
+impl<D: Device> Last<'_, D> {
+    /// A row's token as kernels read it, as far as the host knows.
+    fn token(self, source: RowSource) -> u32 {
+        match (source, self) {
+            (RowSource::Token(token), _) => token,
+            (RowSource::Embedding, _) => NONE,
+            (RowSource::Sampled(index), Last::Known(draws)) => draws.token(index),
+            (RowSource::Sampled(index), Last::OnDevice(_, _, count)) => {
+                assert!((index as usize) < count, "draw {index} of a step with {count}");
+                NONE
+            }
+        }
+    }
+}
+
+/// Rows that come from draws, as runs of both: the first row, the first draw, and how many.
+fn sampled_runs(sources: &[RowSource]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+    let mut row = 0;
+    std::iter::from_fn(move || {
+        let draw = |row: usize| match sources.get(row) {
+            Some(&RowSource::Sampled(draw)) => Some(draw as usize),
+            _ => None,
+        };
+        let first = (row..sources.len()).find(|&row| draw(row).is_some())?;
+        let index = draw(first)?;
+        let count = (1..).find(|&more| draw(first + more) != Some(index + more))?;
+        row = first + count;
+        Some((first, index, count))
+    })
+}
+
 /// A batch's numbers as kernels read them.
-fn lay_out(batch: &Batch, draws: &Draws, bucket: Bucket, out: &mut Vec<u32>) {
+fn lay_out<D: Device>(batch: &Batch, last: Last<'_, D>, bucket: Bucket, out: &mut Vec<u32>) {
     let (groups, rows) = (batch.groups(), batch.rows());
     let (places, before_blocks) = bucket.places(groups as u32);
     out.clear();
@@ -99,8 +159,8 @@ fn lay_out(batch: &Batch, draws: &Draws, bucket: Bucket, out: &mut Vec<u32>) {
     let mut put = |list: usize, at: usize, value: u32| out[places[list] as usize + at] = value;
     let counts = [rows, batch.sequences.len(), batch.logit_rows.len()];
     counts.iter().enumerate().for_each(|(at, &count)| put(0, at, count as u32));
-    for (row, token) in batch.tokens(draws).enumerate() {
-        put(1, row, token.unwrap_or(NONE));
+    for (row, &source) in batch.sources.iter().enumerate() {
+        put(1, row, last.token(source));
         put(2, row, batch.positions[row]);
         let axes = batch.axes.get(row).copied().unwrap_or([batch.positions[row]; 3]);
         axes.iter().enumerate().for_each(|(axis, &position)| put(3, 3 * row + axis, position));
@@ -136,6 +196,7 @@ pub(crate) struct Steps<D: Device> {
     limits: Option<StepLimits>,
     memory: Option<Arc<Memory<D>>>,
     open: Option<(BatchParams, Bucket)>,
+    slots: Vec<Slot<D>>, // of steps that are under way; the open step's is the first
     numbers: Vec<u32>,
     written: Vec<u32>, // scratch of `Batch::check`
     pending: RefCell<Pending<D>>,
@@ -148,6 +209,13 @@ pub(crate) struct Steps<D: Device> {
 struct Pending<D: Device> {
     plan: Plan,
     holds: Vec<Arc<Memory<D>>>, // what the plan's addresses are of, and what was started since the last wait
+}
+
+/// What a step holds until it has been computed.
+struct Slot<D: Device> {
+    staging: Staging<D>,
+    holds: Vec<Arc<Memory<D>>>,
+    submitted: bool, // and not waited for
 }
 
 /// A plan that came up before.
@@ -163,6 +231,7 @@ impl<D: Device> Steps<D> {
             limits: None,
             memory: None,
             open: None,
+            slots: Vec::new(),
             numbers: Vec::new(),
             written: Vec::new(),
             pending: RefCell::new(Pending { plan: Plan::default(), holds: Vec::new() }),
@@ -172,15 +241,20 @@ impl<D: Device> Steps<D> {
         }
     }
 
-    pub(crate) fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
+    /// Makes room for batches, and for so many bytes of how tokens are drawn and which they are.
+    pub(crate) fn reserve(&mut self, limits: &StepLimits, drawing: usize) -> Result<(), KernelError> {
         assert!(self.limits.is_none(), "reserve is called once");
+        for _ in 0..UNDER_WAY_MAX {
+            let staging = Staging::new(&self.device, staging_bytes(limits, drawing) / UNDER_WAY_MAX)?;
+            self.slots.push(Slot { staging, holds: Vec::new(), submitted: false });
+        }
         self.memory = Some(Memory::zeroed(&self.device, batch_bytes(limits), "batches")?);
         self.limits = Some(*limits);
         Ok(())
     }
 
     /// Starts a step of a batch.
-    pub(crate) fn begin(&mut self, batch: &Batch, draws: &Draws) -> Result<(), KernelError> {
+    pub(crate) fn begin(&mut self, batch: &Batch, last: Last<'_, D>) -> Result<(), KernelError> {
         assert!(self.open.is_none(), "begin inside a step; call end first");
         assert!(batch.sees.is_empty(), "rows that see what is behind them are not known here");
         let (Some(limits), Some(memory)) = (&self.limits, &self.memory) else {
@@ -188,8 +262,11 @@ impl<D: Device> Steps<D> {
         };
         batch.check(limits, &mut self.written);
         let bucket = Bucket::of(batch);
-        lay_out(batch, draws, bucket, &mut self.numbers);
-        memory.write(0, bytemuck::cast_slice(&self.numbers))?;
+        lay_out(batch, last, bucket, &mut self.numbers);
+        let slot = &mut self.slots[0];
+        assert!(!slot.submitted, "{UNDER_WAY_MAX} steps are under way; wait for the first of them");
+        slot.staging.settle()?;
+        slot.staging.send(bytemuck::cast_slice(&self.numbers), memory, 0)?;
         let groups = batch.groups() as u32;
         let [
             counts,
@@ -205,6 +282,17 @@ impl<D: Device> Steps<D> {
             logit_rows,
             blocks,
         ] = bucket.places(groups).0.map(|at| memory.address().offset(4 * at as usize));
+        if let Last::OnDevice(drawn, at, _) = last {
+            for (row, draw, count) in sampled_runs(&batch.sources) {
+                let (from, to) = (drawn.address().offset(at + 4 * draw), tokens.offset(4 * row));
+                // SAFETY: both are of memory that is this backend's, within what `lay_out` has looked at.
+                unsafe { self.device.copy(from, to, 4 * count) }.map_err(failed(
+                    &self.device,
+                    0,
+                    "a step",
+                ))?;
+            }
+        }
         let params = BatchParams {
             counts,
             tokens,
@@ -275,12 +363,67 @@ impl<D: Device> Steps<D> {
         result.map_err(failed(&self.device, 0, "a step"))
     }
 
+    /// Whether a step has begun and not ended.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Copies to memory of the device, which the open step's launches that are still to be started find there.
+    pub(crate) fn send(&mut self, from: &[u8], to: &Arc<Memory<D>>, at: usize) -> Result<(), KernelError> {
+        self.slots[0].staging.send(from, to, at)
+    }
+
+    /// Starts what was asked for, and copies what it leaves in memory of the device. [`Steps::settle`] has it, or
+    /// [`Steps::settle_open`].
+    pub(crate) fn fetch(
+        &mut self,
+        from: &Arc<Memory<D>>,
+        at: usize,
+        bytes: usize,
+    ) -> Result<Range<usize>, KernelError> {
+        self.start()?;
+        self.slots[0].staging.fetch(from, at, bytes)
+    }
+
+    /// Waits for what the open step has fetched, and gives it.
+    pub(crate) fn settle_open(&mut self, fetched: &Range<usize>) -> Result<&[u8], KernelError> {
+        let staging = &mut self.slots[0].staging;
+        staging.settle()?;
+        Ok(staging.fetched(fetched))
+    }
+
+    /// Ends the step, which is computed from here on.
+    pub(crate) fn submit(&mut self) -> Result<(), KernelError> {
+        let started = self.start().and_then(|()| self.slots[0].staging.mark());
+        if let Err(error) = started {
+            return self.end().and(Err(error));
+        }
+        self.open = None;
+        let slot = &mut self.slots[0];
+        slot.submitted = true;
+        mem::swap(&mut slot.holds, &mut self.pending.get_mut().holds);
+        self.slots.rotate_left(1);
+        Ok(())
+    }
+
+    /// Waits for the first step that was submitted and not waited for, and gives what it fetched.
+    pub(crate) fn settle(&mut self, fetched: &Range<usize>) -> Result<&[u8], KernelError> {
+        let slot = self.slots.iter_mut().find(|slot| slot.submitted).expect("a step is under way");
+        slot.submitted = false;
+        let settled = slot.staging.settle();
+        slot.holds.clear();
+        settled.map(|()| slot.staging.fetched(fetched))
+    }
+
     /// Ends the step and waits for it; there may be none.
     pub(crate) fn end(&mut self) -> Result<(), KernelError> {
         let started = self.start();
         self.open = None;
         let waited = self.device.wait().map_err(failed(&self.device, 0, "a step"));
         self.pending.get_mut().holds.clear();
+        if let (Ok(()), Some(slot)) = (&waited, self.slots.iter_mut().find(|slot| !slot.submitted)) {
+            slot.staging.settled();
+        }
         started.and(waited)
     }
 

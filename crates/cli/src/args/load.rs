@@ -27,6 +27,9 @@ pub(crate) struct LoadArgs {
     /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
+    /// Of the daemon's devices those that it may be on, such as cuda:1, or the numbers of cards (0,1) [default: any]
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) gpu_devices: Option<hanzo_engine_daemon::config::Devices>,
     /// Low-rank adapter to load with it, a PEFT directory or a GGUF file; may be given several times
     #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
     pub(crate) adapter: Vec<(String, String)>,

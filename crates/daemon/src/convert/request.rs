@@ -46,6 +46,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         adapters,
         tool_format,
         gpu_layers,
+        gpu_devices,
         overrides,
         keep_alive,
         as_request,
@@ -65,6 +66,10 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             gpu_layers: match gpu_layers.as_str() {
                 "" => None,
                 layers => Some(layers.parse().map_err(|reason: String| Error::field("gpu_layers", reason))?),
+            },
+            gpu_devices: match gpu_devices.as_str() {
+                "" => None,
+                names => Some(names.parse().map_err(|reason: String| Error::field("gpu_devices", reason))?),
             },
             overrides: super::overrides::overrides(overrides.unwrap_or_default())?,
         },

@@ -235,9 +235,14 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
     let device: Box<dyn Device> = match open.device {
         DeviceName::Cpu => Box::new(Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights)),
         DeviceName::Cuda(ordinal) => {
-            // Threads are made for those alone who have something to do.
-            let processor = open.gpu_layers.map(|_| Cpu::new(open.threads)).transpose()?;
-            Box::new(OnCard::tried(ordinal, open.encoder_weights).beside(processor.as_ref()))
+            let tried = |ordinal| OnCard::tried(ordinal, open.encoder_weights);
+            let card = tried(ordinal);
+            Box::new(match open.shared {
+                None => card,
+                Some((_, DeviceName::Cuda(other))) => card.beside_cards(vec![tried(other)]),
+                // Threads are made for those alone who have something to do.
+                Some((_, DeviceName::Cpu)) => card.beside(Some(&Cpu::new(open.threads)?)),
+            })
         }
     };
     let mut percent = 0;
@@ -253,8 +258,8 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         overrides: open.overrides.clone(),
         draft: open.draft.clone(),
         tool_format: open.tool_format,
-        sharing: match (open.gpu_layers, files.decoder()) {
-            (Some(on_card), Some(files)) => Some(Sharing::of(files, on_card)?),
+        sharing: match (open.shared, files.decoder()) {
+            (Some((on_card, with)), Some(files)) => Some(Sharing::of(files, on_card, with)?),
             _ => None,
         },
         memory: open.memory,

@@ -95,8 +95,8 @@ pub(super) struct Open {
     pub(super) overrides: Overrides,
     pub(super) draft: Option<Source>,
     pub(super) tool_format: Option<ToolFormat>,
-    /// Layers on the card, where the processor has the others.
-    pub(super) gpu_layers: Option<usize>,
+    /// Layers on the card, and who has the others, where another device has some.
+    pub(super) shared: Option<(usize, DeviceName)>,
     pub(super) size: EngineSize,
     /// What it was planned to take.
     pub(super) memory: EngineMemory,

@@ -1,4 +1,4 @@
-//! Models that do not fit on a card: a card whose memory is small, played by the processor.
+//! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
 use hanzo_engine_kernels::{Cut, Split};
 use hanzo_engine_runtime::{
@@ -16,7 +16,7 @@ use crate::{
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
     gpu_layers::Sharing,
     making::{decoder_engine, decoder_memory, with_draft},
-    places::Place,
+    places::{DeviceName, Place},
 };
 
 const MIB: u64 = 1 << 20;
@@ -24,8 +24,9 @@ const MIB: u64 = 1 << 20;
 /// A card that is none.
 #[derive(Clone)]
 struct PlayedCard {
+    ordinal: usize,
     cpu: Cpu,
-    processor: Cpu,
+    other: Cpu,
     sharing: Option<Sharing>,
 }
 
@@ -34,13 +35,17 @@ impl PlayedCard {
         &self,
         cut: Cut,
     ) -> Split<hanzo_engine_kernels::cpu::CpuBackend, hanzo_engine_kernels::cpu::CpuBackend> {
-        Split::new(self.processor.backend(), self.cpu.backend(), cut)
+        Split::new(self.other.backend(), self.cpu.backend(), cut)
     }
 }
 
 impl Device for PlayedCard {
     fn describe(&self) -> String {
         self.sharing.map_or("a card".to_owned(), |sharing| format!("a card: {sharing}"))
+    }
+
+    fn name(&self) -> DeviceName {
+        DeviceName::Cuda(self.ordinal)
     }
 
     fn is_card(&self) -> bool {
@@ -108,9 +113,9 @@ impl Device for PlayedCard {
     }
 }
 
-/// A daemon with a card of so much memory, and a processor or none; its client, and what is used of the budgets.
+/// A daemon with cards of so much memory, and a processor or none; its client, and what is used of the budgets.
 async fn rig(
-    card_bytes: u64,
+    cards_bytes: &[u64],
     processor: bool,
     gpu_layers: GpuLayers,
 ) -> (Client, Vec<Arc<Budget>>, oneshot::Sender<()>, tempfile::TempDir) {
@@ -123,8 +128,11 @@ async fn rig(
     // Steps of few rows, so that layers and not what is between them take the memory.
     (config.engine.step_tokens_max, config.engine.sequences_max) = (16, 2);
     let cpu = || Cpu::new(Some(1)).unwrap();
-    let card = PlayedCard { cpu: cpu(), processor: cpu(), sharing: None };
-    let mut places = vec![Place { device: Arc::new(card), budget: Budget::new(card_bytes) }];
+    let card = |(ordinal, &bytes): (usize, &u64)| {
+        let card = PlayedCard { ordinal, cpu: cpu(), other: cpu(), sharing: None };
+        Place { device: Arc::new(card), budget: Budget::new(bytes) }
+    };
+    let mut places: Vec<Place> = cards_bytes.iter().enumerate().map(card).collect();
     if processor {
         places.push(Place { device: Arc::new(cpu()), budget: Budget::new(512 * MIB) });
     }
@@ -154,7 +162,7 @@ async fn answer(client: &mut Client) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
-    let (mut client, budgets, _stop, _dir) = rig(1 << 40, true, GpuLayers::Auto).await;
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
     let whole = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
     assert_eq!((&*whole.device, budgets[1].used_bytes()), ("a card", 0));
     let bytes = budgets[0].used_bytes();
@@ -162,7 +170,7 @@ async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
     assert!(!expected.is_empty());
 
     // A quarter less than it takes.
-    let (mut client, budgets, _stop, _dir) = rig(bytes / 4 * 3, true, GpuLayers::Auto).await;
+    let (mut client, budgets, _stop, _dir) = rig(&[bytes / 4 * 3], true, GpuLayers::Auto).await;
     let shared = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
     let on_card: usize =
         shared.device.strip_prefix("a card: ").and_then(|of| of.split(' ').next()).unwrap().parse().unwrap();
@@ -183,8 +191,39 @@ async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_cards_have_what_fits_on_neither() {
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40, 1 << 40], true, GpuLayers::Auto).await;
+    in_time(client.load(wish(""))).await.unwrap();
+    let bytes = budgets[0].used_bytes();
+    assert_eq!([1, 2].map(|place: usize| budgets[place].used_bytes()), [0, 0], "it fits on the first");
+    let expected = answer(&mut client).await;
+
+    for (processor, layers) in [(true, ""), (false, ""), (true, "all")] {
+        let (mut client, budgets, _stop, _dir) =
+            rig(&[bytes / 4 * 3, bytes / 4 * 3], processor, GpuLayers::Auto).await;
+        let shared = in_time(client.load(wish(layers))).await.unwrap().into_inner().model.unwrap();
+        let used: Vec<u64> = budgets.iter().map(|budget| budget.used_bytes()).collect();
+        assert!(shared.device.ends_with(" of 6 layers"), "{}", shared.device);
+        assert!(used[..2].iter().all(|&used| used > bytes / 8), "{used:?} of {bytes}");
+        assert_eq!(used[2..].iter().sum::<u64>(), 0, "the processor has none");
+        assert_eq!(shared.weights_bytes + shared.kv_bytes + shared.scratch_bytes, used[0] + used[1]);
+        assert_eq!(answer(&mut client).await, expected);
+        in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+            .await
+            .unwrap();
+        assert!(budgets.iter().all(|budget| budget.used_bytes() == 0), "all of it is given back");
+    }
+
+    // The second is too small for the rest, so that is the processor's.
+    let (mut client, budgets, _stop, _dir) = rig(&[bytes / 4 * 3, bytes / 16], true, GpuLayers::Auto).await;
+    in_time(client.load(wish(""))).await.unwrap();
+    assert!(budgets[0].used_bytes() > 0 && budgets[1].used_bytes() == 0 && budgets[2].used_bytes() > 0);
+    assert_eq!(answer(&mut client).await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn layers_are_where_they_are_asked_for_or_refused_by_name() {
-    let (mut client, budgets, _stop, _dir) = rig(1 << 40, true, GpuLayers::Count(0)).await;
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Count(0)).await;
     let none = in_time(client.load(wish(""))).await.unwrap().into_inner().model.unwrap();
     assert!(none.device.starts_with("cpu") && budgets[0].used_bytes() == 0, "{}", none.device);
     in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
@@ -195,7 +234,26 @@ async fn layers_are_where_they_are_asked_for_or_refused_by_name() {
     let wrong = in_time(client.load(wish("some"))).await.unwrap_err();
     assert!(wrong.code() == Code::InvalidArgument && wrong.message().contains("gpu_layers"), "{wrong:?}");
 
-    let (mut client, _, _stop, _dir) = rig(1 << 40, false, GpuLayers::Auto).await;
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40, 1 << 40], true, GpuLayers::Auto).await;
+    let on = |devices: &str| v1::LoadRequest { gpu_devices: devices.into(), ..wish("") };
+    for (devices, place) in [("cuda:1", 1), ("1", 1), ("cuda:1,cuda:0", 0), ("cpu", 2)] {
+        in_time(client.load(on(devices))).await.unwrap();
+        let used: Vec<bool> = budgets.iter().map(|budget| budget.used_bytes() > 0).collect();
+        assert_eq!(used, [0, 1, 2].map(|at| at == place), "{devices}");
+        in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+            .await
+            .unwrap();
+    }
+    for (devices, reason) in [("cuda:7", "cuda:7 is not among engine.devices"), ("gpu", "is no device")] {
+        let refused = in_time(client.load(on(devices))).await.unwrap_err();
+        assert!(
+            refused.message().contains(reason) && refused.message().contains("gpu_devices"),
+            "{}",
+            refused.message()
+        );
+    }
+
+    let (mut client, _, _stop, _dir) = rig(&[1 << 40], false, GpuLayers::Auto).await;
     for (layers, reason) in [("0", "names no processor"), ("3", "names no processor")] {
         let refused = in_time(client.load(wish(layers))).await.unwrap_err();
         assert!(refused.message().contains(reason), "{layers}: {}", refused.message());

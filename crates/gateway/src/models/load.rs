@@ -72,7 +72,8 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadRequest, ApiError> {
         draft_model: text(&mut fields, "draft_model")?.unwrap_or_default(),
         adapters: Vec::new(),
         tool_format: text(&mut fields, "tool_format")?.unwrap_or_default(),
-        gpu_layers: String::new(),
+        gpu_layers: fields.take("gpu_layers").map(layers_or_cards).transpose()?.unwrap_or_default(),
+        gpu_devices: fields.take("gpu_devices").map(layers_or_cards).transpose()?.unwrap_or_default(),
         overrides: fields.take("overrides").map(|field| overrides(field.object()?)).transpose()?,
         keep_alive: keep_alive(&mut fields)?,
         as_request: false,
@@ -134,6 +135,14 @@ fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
 fn bits_or_type(field: Field) -> Result<String, ApiError> {
     match field.value().is_number() {
         true => Ok(field.integer(1..=16_u32)?.to_string()),
+        false => filled(field),
+    }
+}
+
+/// A number or words; which words there are is the engine's to say.
+fn layers_or_cards(field: Field) -> Result<String, ApiError> {
+    match field.value().is_number() {
+        true => Ok(field.integer(0..=u32::MAX)?.to_string()),
         false => filled(field),
     }
 }

@@ -94,7 +94,8 @@ async fn delete(server: &Server, path: &str, key: &str) -> Answer {
 async fn a_model_is_loaded_as_it_is_asked_for() {
     let server = Server::start(script(hello)).await;
     let body = json!({
-        "model": "a-stored", "alias": "mine", "context_tokens_max": 512, "keep_alive": "1h",
+        "model": "a-stored", "alias": "mine", "context_tokens_max": 512, "keep_alive": "1h", "gpu_layers": 20,
+        "gpu_devices": "0,1",
         "overrides": {"isq": 4, "kv": ["a=int:1"], "rope_scale": 2.0},
     });
     let answer = post(server.address, "/v1/models/load", &body).await;
@@ -108,11 +109,14 @@ async fn a_model_is_loaded_as_it_is_asked_for() {
         ("a-stored", "mine", 512)
     );
     assert_eq!(load.keep_alive.as_deref(), Some("1h"));
+    assert_eq!((load.gpu_layers.as_str(), load.gpu_devices.as_str()), ("20", "0,1"));
     let over = load.overrides.unwrap();
     assert_eq!((over.isq.as_str(), over.kv, over.rope_scale), ("4", vec!["a=int:1".to_owned()], 2.0));
 
-    let router = post(server.address, "/models/load", &json!({"model": "a-stored"})).await;
+    let router =
+        post(server.address, "/models/load", &json!({"model": "a-stored", "gpu_layers": "all"})).await;
     assert_eq!((router.status, &router.json()["success"]), (200, &json!(true)));
+    assert_eq!(server.fake.loads().pop().map(|load| load.gpu_layers).as_deref(), Some("all"));
     let gone = post(server.address, "/v1/models/unload", &json!({"model": "owner/ready"})).await;
     assert_eq!((gone.status, &gone.json()["model"]["state"]), (200, &json!("unloaded")), "{}", gone.text);
 }
@@ -124,6 +128,9 @@ async fn what_cannot_be_loaded_is_said_with_its_status() {
         ("/v1/models/load", json!({}), 400, json!("model")),
         ("/v1/models/load", json!({"model": "a-stored", "sise": 1}), 400, json!("sise")),
         ("/v1/models/load", json!({"model": "a-stored", "adapters": []}), 400, json!("adapters")),
+        ("/v1/models/load", json!({"model": "a-stored", "gpu_layers": -1}), 400, json!("gpu_layers")),
+        ("/v1/models/load", json!({"model": "a-stored", "gpu_layers": 1.5}), 400, json!("gpu_layers")),
+        ("/v1/models/load", json!({"model": "a-stored", "gpu_layers": ""}), 400, json!("gpu_layers")),
         (
             "/v1/models/load",
             json!({"model": "a-stored", "overrides": {"tokenizer": "/etc"}}),

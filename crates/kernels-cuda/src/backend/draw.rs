@@ -1,9 +1,16 @@
 //! Tokens: drawn where the logits are, for rows that ask for nothing but a soft cap, a mask, penalties and adjustments, a temperature,
 //! top-k, top-p and min-p; for the others the host has their logits.
+//!
+//! Where the device has drawn all of a step's tokens, nobody waits for them until [`Backend::wait`]: rows of the next step take
+//! theirs from where they were left.
+
+use std::ops::Range;
 
 use hanzo_engine_kernels::{Change, SampleSpec, SampleSpecs};
 
 use super::*;
+use crate::staging::staged_bytes;
+use crate::step::Last;
 
 /// Threads of a block, as `draw.cu` has them, and bytes of what they share.
 const DRAW_THREADS: u32 = 1024;
@@ -13,18 +20,40 @@ const ROOM_BYTES: u32 = 8 * (DRAW_THREADS + 32 + 2048 + 3);
 const CHANGES: usize = 64;
 const CHANGES_MAX: usize = 1024;
 
+/// What a step has drawn.
+pub(super) enum Drawn {
+    Nothing,
+    /// The host knows it.
+    Known,
+    /// It is on the device, and on its way to where the host reads it, so many bytes.
+    OnDevice(Range<usize>),
+}
+
+/// A step that was submitted.
+pub(super) enum Flight {
+    /// It has been waited for.
+    Computed(Ticket),
+    /// It has left its tokens there.
+    Computing(Range<usize>),
+}
+
 /// What a step's draws are told and tell, kept from step to step.
 #[derive(Default)]
 pub(super) struct Drawing {
     specs: Vec<DrawSpecParams>,
     edits: Vec<u32>, // masks, what was seen, adjustments
-    tokens: Vec<u32>,
 }
 
 impl Drawing {
     /// Bytes on the device: specs, tokens behind them, and edits behind these.
     pub(super) fn bytes(limits: &StepLimits) -> usize {
         Self::edits_at(limits) + limits.logit_rows * 4 * Self::edit_words(limits)
+    }
+
+    /// Bytes of copies that are under way with a step.
+    pub(super) fn staged_bytes(limits: &StepLimits) -> usize {
+        let (specs, edits) = (Self::tokens_at(limits), limits.logit_rows * 4 * Self::edit_words(limits));
+        staged_bytes(&[specs, edits, limits.logit_rows * size_of::<u32>()])
     }
 
     fn tokens_at(limits: &StepLimits) -> usize {
@@ -89,7 +118,89 @@ fn on_device(spec: &SampleSpec, specs: &SampleSpecs, row: usize, edits_fit: bool
     })
 }
 
+/// Tokens as the device leaves them.
+fn sampled(tokens: &[u8]) -> impl ExactSizeIterator<Item = Option<Sampled>> + '_ {
+    let (tokens, _) = tokens.as_chunks::<4>();
+    tokens.iter().map(|&token| match u32::from_ne_bytes(token) {
+        NONE => None,
+        token => Some(Sampled { token, ..Sampled::default() }),
+    })
+}
+
 impl<D: Device> CudaBackend<D> {
+    /// Starts a step, whose rows may come from what the last one drew.
+    pub(super) fn begin_step(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        let last = match (&self.drawn, &self.scratch) {
+            (Drawn::OnDevice(tokens), Some(scratch)) => {
+                let at = Drawing::tokens_at(self.steps.limits());
+                Last::OnDevice(&scratch.drawn, at, tokens.len() / size_of::<u32>())
+            }
+            (Drawn::Nothing | Drawn::Known, _) | (_, None) => Last::Known(&self.draws),
+        };
+        self.steps.begin(batch, last)?;
+        self.draws.begin();
+        self.drawn = Drawn::Nothing;
+        Ok(())
+    }
+
+    /// Ends the step: it is computed from here on, or has been where the host had to draw.
+    pub(super) fn submit_step(&mut self) -> Result<Ticket, KernelError> {
+        if let Some(error) = self.failure.take() {
+            return self.steps.end().and(Err(error));
+        }
+        let tokens = match &self.drawn {
+            Drawn::OnDevice(tokens) => Some(tokens.clone()),
+            Drawn::Nothing => Some(0..0),
+            Drawn::Known => None,
+        };
+        let flight = match tokens {
+            Some(tokens) => {
+                self.steps.submit()?;
+                Flight::Computing(tokens)
+            }
+            None => {
+                self.steps.end()?;
+                Flight::Computed(self.draws.submit())
+            }
+        };
+        self.flights.push_back(flight);
+        self.submitted += 1;
+        Ok(Ticket::new(self.submitted))
+    }
+
+    /// Waits for the first step that nobody has waited for.
+    pub(super) fn wait_for(
+        &mut self,
+        ticket: Ticket,
+        drawn: &mut Vec<Option<Sampled>>,
+    ) -> Result<(), KernelError> {
+        let first = self.submitted + 1 - self.flights.len() as u64;
+        let flight = self.flights.pop_front().filter(|_| ticket.step() == first);
+        match flight {
+            None => panic!("{ticket:?} is not the next to be waited for"),
+            Some(Flight::Computed(ticket)) => self.draws.wait(ticket, drawn),
+            Some(Flight::Computing(tokens)) => {
+                drawn.clear();
+                drawn.extend(sampled(self.steps.settle(&tokens)?));
+                if self.flights.is_empty() && !self.steps.is_open() {
+                    self.draws.put(drawn.iter().cloned());
+                    self.drawn = Drawn::Known;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what the open step has drawn, where that is on its way.
+    pub(super) fn know_draws(&mut self) -> Result<(), KernelError> {
+        if let Drawn::OnDevice(tokens) = &self.drawn {
+            assert!(self.steps.is_open(), "a step that was submitted is waited for by its ticket");
+            self.draws.put(sampled(self.steps.settle_open(tokens)?));
+            self.drawn = Drawn::Known;
+        }
+        Ok(())
+    }
+
     /// A token for each of `head · x[logit_rows[i]]`.
     pub(super) fn draw_rows(
         &mut self,
@@ -104,11 +215,17 @@ impl<D: Device> CudaBackend<D> {
         let fits = drawing.take_edits(specs, self.steps.limits());
         drawing.specs.clear();
         drawing.specs.extend(rows.map(|(row, spec)| on_device(spec, specs, row, fits).unwrap_or(by_host)));
-        let result = if drawing.specs.iter().all(|spec| spec.by_host == 1) {
-            self.logits(head, x, room).map(|()| self.draws.draw(specs, room))
+        let by_host = drawing.specs.iter().filter(|spec| spec.by_host == 1).count();
+        let result = if by_host == drawing.specs.len() {
+            self.logits(head, x, room).map(|()| {
+                self.draws.draw(specs, room);
+                self.drawn = Drawn::Known;
+            })
         } else {
-            self.draw_on_device(head, x, &mut drawing)
-                .and_then(|()| self.draw_the_rest(head.rows(), specs, &drawing, room))
+            self.draw_on_device(head, x, &drawing).and_then(|()| match by_host {
+                0 => Ok(()),
+                _ => self.draw_the_rest(head.rows(), specs, &drawing, room),
+            })
         };
         self.drawing = drawing;
         result
@@ -128,16 +245,16 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         head: &CudaMatrix<D>,
         x: &CudaBuffer<D>,
-        drawing: &mut Drawing,
+        drawing: &Drawing,
     ) -> Result<(), KernelError> {
         self.multiply_head(head, x);
         let scratch = self.scratch();
         let (logits, drawn) = (scratch.logits.clone(), scratch.drawn.clone());
         let limits = self.steps.limits();
         let (tokens_at, edits_at) = (Drawing::tokens_at(limits), Drawing::edits_at(limits));
-        drawn.write(0, bytemuck::cast_slice(&drawing.specs))?;
+        self.steps.send(bytemuck::cast_slice(&drawing.specs), &drawn, 0)?;
         if drawing.specs.iter().any(|spec| spec.edited == 1) {
-            drawn.write(edits_at, bytemuck::cast_slice(&drawing.edits))?;
+            self.steps.send(bytemuck::cast_slice(&drawing.edits), &drawn, edits_at)?;
         }
         let mut ops = self.steps.ops();
         let params = DrawParams {
@@ -152,10 +269,9 @@ impl<D: Device> CudaBackend<D> {
         let blocks = [ops.bucket.logit_rows, 1, 1];
         let grid = Grid { blocks, threads: DRAW_THREADS, shared_bytes: ROOM_BYTES };
         ops.push(Kernel::Draw, grid, &params, &[&logits, &drawn]);
-        self.steps.start()?;
-        drawing.tokens.clear();
-        drawing.tokens.resize(drawing.specs.len(), NONE);
-        drawn.read(tokens_at, bytemuck::cast_slice_mut(&mut drawing.tokens))
+        let bytes = drawing.specs.len() * size_of::<u32>();
+        self.drawn = Drawn::OnDevice(self.steps.fetch(&drawn, tokens_at, bytes)?);
+        Ok(())
     }
 
     fn draw_the_rest(
@@ -170,9 +286,12 @@ impl<D: Device> CudaBackend<D> {
         for (row, (room, _)) in rows.filter(|(_, (_, spec))| spec.by_host == 1) {
             logits.read(4 * row * vocab, bytemuck::cast_slice_mut(room))?;
         }
-        let token = |row: usize| (drawing.tokens[row] != NONE).then_some(drawing.tokens[row]);
+        let Drawn::OnDevice(tokens) = &self.drawn else { return Ok(()) };
+        let tokens: Vec<Option<Sampled>> = sampled(self.steps.settle_open(tokens)?).collect();
+        let token = |row: usize| tokens[row].as_ref().map(|sampled| sampled.token);
         let drawn = |row: usize| (drawing.specs[row].by_host == 0).then(|| token(row));
         self.draws.draw_others(specs, room, drawn);
+        self.drawn = Drawn::Known;
         Ok(())
     }
 }

@@ -64,6 +64,13 @@ api! {
     cuMemsetD8Async(c_ulonglong, c_uchar, usize, *mut c_void);
     cuMemcpyHtoDAsync_v2(c_ulonglong, *const c_void, usize, *mut c_void);
     cuMemcpyDtoHAsync_v2(*mut c_void, c_ulonglong, usize, *mut c_void);
+    cuMemcpyDtoDAsync_v2(c_ulonglong, c_ulonglong, usize, *mut c_void);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuEventCreate(*mut *mut c_void, c_uint);
+    cuEventRecord(*mut c_void, *mut c_void);
+    cuEventSynchronize(*mut c_void);
+    cuEventDestroy_v2(*mut c_void);
     cuStreamCreate(*mut *mut c_void, c_uint);
     cuStreamDestroy_v2(*mut c_void);
     cuStreamSynchronize(*mut c_void);

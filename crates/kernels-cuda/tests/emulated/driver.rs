@@ -142,6 +142,9 @@ fn a_failed_launch_ends_the_card() {
         "{reason}"
     );
     let again = words(card.allocate(16));
-    assert!(again.starts_with("it failed before, with kernel_norm: unspecified launch failure"), "{again}");
+    assert!(
+        again.starts_with("it failed before, with cuStreamSynchronize: unspecified launch failure"),
+        "{again}"
+    );
     assert!(backend.vector(&[1.0]).is_err());
 }

@@ -3,6 +3,7 @@
 //! which the emulator answers.
 
 mod again;
+mod ahead;
 mod attention;
 mod batches;
 mod conformance;

@@ -43,6 +43,17 @@ impl<A: Backend, B: Backend> Backend for Split<A, B> {
 
     fn enter(&self, stage: Stage) {
         self.stage.set(stage);
+        // Either may be a pair of its own, which counts layers from its own first on.
+        let [first, second] = self.sides();
+        if first {
+            self.first.enter(stage);
+        }
+        if second {
+            self.second.enter(match stage {
+                Stage::Layer(layer) => Stage::Layer(layer.saturating_sub(self.cut.layers)),
+                other => other,
+            });
+        }
     }
 
     fn supports(&self, dtype: DType) -> bool {

@@ -50,6 +50,36 @@ fn each_device_counts_its_own() {
     assert_eq!(nowhere, ([0; 5], 0), "what is nowhere takes nothing");
 }
 
+/// Of three devices, the second and third being a pair, each has the layers that it should.
+#[test]
+fn a_pair_of_a_pair_counts_its_own() {
+    let shape = [MatrixShape { rows: 64, cols: 64, dtype: crate::DType::F32 }];
+    let cut = |layers| Cut { layers, caches: layers, inputs: false };
+    let other = || CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+    // Layer 0, layers 1 and 2, and the others.
+    let counts = |whose: usize| {
+        let inner = if whose == 1 { pair(cut(2)).counting_first() } else { pair(cut(2)).counting_second() };
+        let outer = Split::new(other(), inner, cut(1));
+        let outer = if whose == 0 { outer.counting_first() } else { outer.counting_second() };
+        let stages = [
+            Stage::Inputs,
+            Stage::Layer(0),
+            Stage::Layer(1),
+            Stage::Layer(2),
+            Stage::Layer(3),
+            Stage::Layer(4),
+            Stage::Head,
+        ];
+        stages.map(|stage| {
+            outer.enter(stage);
+            outer.matrix_bytes(&shape) > 0
+        })
+    };
+    assert_eq!(counts(0), [false, true, false, false, false, false, false]);
+    assert_eq!(counts(1), [false, false, true, true, false, false, false]);
+    assert_eq!(counts(2), [true, false, false, false, true, true, true]);
+}
+
 #[test]
 fn a_part_of_the_layers_takes_few_planes() {
     let heads = |window| KvLayout::Heads { kv_heads: 1, head_dim: 32, window };
