@@ -4,7 +4,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::LoadError;
 
 use super::{Kokoro, KokoroConfig};
-use crate::nn::{Affine, Compute, Matrix, Signal, layer_norm};
+use crate::nn::{Affine, Compute, Matrix, Signal, layer_norm, tanh};
 use crate::weights::Weights;
 
 /// As transformers' `AlbertConfig` has it.
@@ -108,7 +108,10 @@ impl Albert {
             attended.add(&x);
             layer_norm(&mut attended, EPS, &self.attention_norm);
             let mut inner = compute.linear(&self.up, &attended)?;
-            inner.data.iter_mut().for_each(|x| *x = gelu_tanh(*x));
+            let cols = inner.cols;
+            compute.rows(&mut inner.data, cols, &|_, piece| {
+                piece.iter_mut().for_each(|x| *x = gelu_tanh(*x));
+            });
             let mut out = compute.linear(&self.down, &inner)?;
             out.add(&attended);
             layer_norm(&mut out, EPS, &self.full_norm);
@@ -121,5 +124,5 @@ impl Albert {
 /// GELU by tanh (`gelu_new`).
 fn gelu_tanh(x: f32) -> f32 {
     let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
-    0.5 * x * (1.0 + inner.tanh())
+    0.5 * x * (1.0 + tanh(inner))
 }

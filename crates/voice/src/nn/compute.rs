@@ -15,8 +15,11 @@ use super::Signal;
 const ROWS_MAX: usize = 1024;
 /// Multiply-adds of a turn of the pool, about: two milliseconds of a core.
 const TURN_PRODUCTS: usize = 1 << 27;
-/// Numbers of signals that wait to be used again, at most.
-const SPARE_NUMBERS: usize = 16 << 20;
+/// Numbers of signals that wait to be used again, at most: half of the room that signals are counted with.
+const SPARE_NUMBERS: usize = 32 << 20;
+/// How many times what is asked for memory may have that is used again. What a small signal took would be missed by a large one,
+/// and small ones are not given back by all who ask for them.
+const SPARE_TIMES: usize = 4;
 /// Numbers of a piece of a loop.
 const PIECE_NUMBERS: usize = 1 << 14;
 
@@ -90,7 +93,8 @@ impl Compute {
 
     /// Numbers that mean nothing.
     pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
-        let fitting = self.spare.iter().enumerate().filter(|(_, spare)| spare.capacity() >= count);
+        let fits = count..=count.saturating_mul(SPARE_TIMES);
+        let fitting = self.spare.iter().enumerate().filter(|(_, spare)| fits.contains(&spare.capacity()));
         let fitting = fitting.min_by_key(|(_, spare)| spare.capacity()).map(|(at, _)| at);
         let mut numbers = fitting.map(|at| self.spare.swap_remove(at)).unwrap_or_default();
         numbers.resize(count, 0.0);
@@ -229,4 +233,22 @@ pub(crate) fn scratch_bytes(
 pub(crate) fn matrix_bytes(pool: &Arc<ThreadPool>, tier: Tier, (rows, cols): (usize, usize)) -> u64 {
     let backend = CpuBackend::new(pool.clone(), tier);
     backend.matrix_bytes(&[MatrixShape { rows, cols, dtype: DType::F32 }]) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_large_signals_is_not_spent_on_small_ones() {
+        let tier = Tier::available().next().expect("every machine has a tier");
+        let mut compute = Compute::new(Arc::new(ThreadPool::new(1)), tier);
+        let large = compute.numbers(1000);
+        let place = large.as_ptr();
+        compute.spent(large);
+        let small = compute.numbers(10);
+        assert_ne!(small.as_ptr(), place);
+        let again = compute.numbers(900);
+        assert_eq!((again.as_ptr(), again.len()), (place, 900));
+    }
 }

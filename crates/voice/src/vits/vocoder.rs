@@ -6,7 +6,7 @@ use hanzo_engine_runtime::LoadError;
 
 use super::VitsConfig;
 use super::names::{Conditioning, Named};
-use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv};
+use crate::nn::{Bent, Compute, Conv, ConvShape, Signal, TransposedConv, tanh};
 
 /// Before the last convolution, whatever the others have.
 const LAST_SLOPE: f32 = 0.01;
@@ -104,7 +104,8 @@ impl Vocoder {
         }
         let mut samples = self.post.run_bent(compute, &x, leaky(LAST_SLOPE), None)?.data;
         compute.spent(x.data);
-        samples.iter_mut().for_each(|sample| *sample = sample.tanh());
+        compute
+            .rows(&mut samples, 1, &|_, piece| piece.iter_mut().for_each(|sample| *sample = tanh(*sample)));
         Ok(samples)
     }
 }
