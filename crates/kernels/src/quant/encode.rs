@@ -247,6 +247,8 @@ mod tests {
         }
     }
 
+    type Quantise = fn(DType, &[f32], Option<&[f32]>, &mut [u8]);
+
     /// No block of MXFP4 is farther from its weights than GGML's, counted by columns or not, and many are nearer.
     #[test]
     fn fitted_exponents_err_no_more_than_ggml_s() {
@@ -261,7 +263,7 @@ mod tests {
         {
             for importance in [None, Some(&columns[..512])] {
                 let count = |i: usize| importance.map_or(1.0, |of| f64::from(of[i % 512]));
-                let errors = |quantize: fn(DType, &[f32], Option<&[f32]>, &mut [u8])| {
+                let errors = |quantize: Quantise| {
                     let mut bytes = vec![0; DType::MXFP4.bytes_of(weights.len()).unwrap()];
                     quantize(DType::MXFP4, weights, importance, &mut bytes);
                     let mut out = vec![0.0; weights.len()];
