@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = "F16 BF16 Q8_0 Q6_K Q5_K_M Q5_K_S Q5_1 Q5_0 Q4_K_M Q4_K_S Q4_1 Q4_0 IQ4_NL IQ4_XS MXFP4_MOE".split()
-LOADED = "Q8_1 AFQ8 AFQ6 AFQ4 HQQ8 HQQ4 MXFP4 8 6 5 4".split()
+LOADED = "Q8_1 FP8 AFQ8 AFQ6 AFQ4 HQQ8 HQQ4 MXFP4 8 6 5 4".split()
 POINTS = 2
 
 

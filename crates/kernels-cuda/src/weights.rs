@@ -1,9 +1,10 @@
-//! Matrices on a device: blocks as stored, part below part, each at a multiple of 16 bytes, behind a table of the parts.
+//! Matrices on a device: blocks as stored, but for those of 8-bit floats, part below part, each at a multiple of 16 bytes, behind a table of the parts.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, quant,
 };
 
 use crate::device::{Device, Memory};
@@ -14,10 +15,34 @@ const ALIGNMENT: usize = 16;
 /// Outputs of a tile of products in pieces.
 const TILE_OUTPUTS: usize = 16;
 
-/// The types that `cuda/weights.cuh` reads.
+/// What a type is on the device: itself, or BF16 for 8-bit floats, which no kernel reads.
+fn held(shape: &MatrixShape) -> MatrixShape {
+    MatrixShape { dtype: if shape.dtype.is_fp8() { DType::BF16 } else { shape.dtype }, ..*shape }
+}
+
+/// A part's bytes as they are on the device. Their number is right.
+fn held_bytes<'a>(part: &MatrixSource<'a>) -> Cow<'a, [u8]> {
+    let (from, to) = (part.shape.dtype, held(&part.shape).dtype);
+    if from == to {
+        return Cow::Borrowed(part.bytes);
+    }
+    // Some blocks at a time: floats of all would be twice what is made.
+    const BLOCKS: usize = 4096;
+    let mut made = vec![0; part.bytes.len() / from.block_bytes() * from.block_weights() * to.block_bytes()];
+    let outs = made.chunks_mut(BLOCKS * from.block_weights() * to.block_bytes());
+    for (blocks, out) in part.bytes.chunks(BLOCKS * from.block_bytes()).zip(outs) {
+        let mut numbers = vec![0.0; blocks.len() / from.block_bytes() * from.block_weights()];
+        quant::dequantize_row(from, blocks, &mut numbers);
+        quant::quantize_row(to, &numbers, out);
+    }
+    Cow::Owned(made)
+}
+
+/// The types that `cuda/weights.cuh` reads, and those that become one of them.
 pub(crate) fn supports(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
+        || dtype.is_fp8()
         || matches!(
             dtype,
             F32 | F16
@@ -100,6 +125,7 @@ fn aligned(bytes: usize) -> usize {
 }
 
 fn stored_bytes(shape: &MatrixShape) -> usize {
+    let shape = held(shape);
     shape.dtype.bytes_of(shape.cols).map_or(0, |row| row * shape.rows)
 }
 
@@ -129,17 +155,18 @@ fn put<D: Device>(
         unused: 0,
     };
     for part in parts {
-        let MatrixShape { rows, dtype, .. } = part.shape;
+        let MatrixShape { rows, dtype, .. } = held(&part.shape);
+        let bytes = held_bytes(part);
         let entry = PartParams {
             bytes: memory.address().offset(place.bytes),
             dtype: dtype as u32,
             row_first: stack.rows,
             rows: rows as u32,
-            row_bytes: part.bytes.len().checked_div(rows).unwrap_or(0) as u32,
+            row_bytes: bytes.len().checked_div(rows).unwrap_or(0) as u32,
         };
-        memory.write(place.bytes, part.bytes)?;
+        memory.write(place.bytes, &bytes)?;
         memory.write(place.part, bytemuck::bytes_of(&entry))?;
-        place.bytes += aligned(part.bytes.len());
+        place.bytes += aligned(bytes.len());
         place.part += size_of::<PartParams>();
         stack.rows += rows as u32;
     }
@@ -149,7 +176,7 @@ fn put<D: Device>(
 impl<D: Device> CudaMatrix<D> {
     pub(crate) fn new(device: &D, parts: &[MatrixSource<'_>]) -> Result<Self, KernelError> {
         check_all(device, parts)?;
-        let shapes: Vec<MatrixShape> = parts.iter().map(|part| part.shape).collect();
+        let shapes: Vec<MatrixShape> = parts.iter().map(|part| held(&part.shape)).collect();
         let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put(&memory, parts, &mut place)?;

@@ -159,6 +159,10 @@ dtypes! {
     F8_E5M2 = 1104, "F8_E5M2", 1, 1;
     /// A power of two in 8 bits, of safetensors.
     F8_E8M0 = 1105, "F8_E8M0", 1, 1;
+    /// 8-bit floats, a scale for each 128: see [`DType::is_fp8`].
+    FP8 = 1106, "FP8", 128, 132;
+    /// 8-bit floats, a scale for each 32: see [`DType::is_fp8`].
+    FP8_G32 = 1107, "FP8_G32", 32, 36;
 }
 
 /// The first number that no GGUF file has.
@@ -193,6 +197,23 @@ impl DType {
     pub fn of_affine(bits: u32, group: usize) -> Option<DType> {
         let (_, of_groups) = AFFINE.iter().find(|(of_bits, _)| *of_bits == bits)?;
         of_groups.iter().copied().find(|dtype| dtype.block_weights() == group)
+    }
+
+    /// Whether it is one of blocks of 8-bit floats: `w = scale * float`.
+    ///
+    /// A block is `scale f32`, then a byte a weight, floats with 4 bits of exponent and 3 of mantissa (E4M3, no infinities). What
+    /// checkpoints have with a scale for a matrix, a row or a block of 128 by 128 is the same numbers in such blocks, because
+    /// each byte and each scale stays.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::FP8 | DType::FP8_G32)
+    }
+
+    /// The one of 8-bit floats whose blocks are whole both in rows of so many weights and in what shares a scale in them.
+    pub fn of_fp8(cols: usize, shared: usize) -> Option<DType> {
+        let whole = |dtype: &DType| {
+            cols.is_multiple_of(dtype.block_weights()) && shared.is_multiple_of(dtype.block_weights())
+        };
+        [DType::FP8, DType::FP8_G32].into_iter().find(whole)
     }
 
     /// Bytes of `weights` numbers, or `None` where they are not whole blocks or the size overflows.

@@ -2,7 +2,8 @@
 //! bytes mean; the layouts that fast kernels read are made from it or checked against it. The formats are those
 //! of github.com/ggml-org/ggml (`ggml-common.h`); [`DType`] gives each one's block size.
 //!
-//! Besides, the affine blocks of our own ([`DType::affine`]), by MLX's formulas.
+//! Besides, blocks of our own: the affine ones ([`DType::affine`]), by MLX's formulas, and those of 8-bit floats
+//! ([`DType::is_fp8`]).
 //!
 //! Absent: the integers and GGML's types for activations, [`can_dequantize`] says which exist; and encoders for the
 //! codebook types of 1 to 3 bits, which are of no use without an importance matrix.
@@ -13,6 +14,9 @@ mod affine_tests;
 mod block32;
 mod codebook;
 mod encode;
+mod fp8;
+#[cfg(test)]
+mod fp8_tests;
 mod grids;
 mod iq;
 mod kquant;
@@ -26,6 +30,7 @@ use half::f16;
 
 pub use affine::{affine_codes, put_affine_block};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
+pub use fp8::{e4m3, fp8_scale, put_fp8_block, to_e4m3};
 pub use kquant::{scale_min, scales_q3};
 pub use signs::affine_of;
 
@@ -40,6 +45,7 @@ pub const fn can_dequantize(dtype: DType) -> bool {
 pub const fn can_quantize(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
+        || dtype.is_fp8()
         || matches!(dtype, F32 | F16 | BF16 | Q1_0 | Q2_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0)
         || matches!(dtype, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS | MXFP4 | TQ1_0 | TQ2_0)
 }
@@ -68,6 +74,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
     let decode: fn(&[u8], &mut [f32]) = match dtype {
         DType::F32 | DType::F16 | DType::BF16 => return encode::floats(dtype, bytes, out),
+        DType::FP8 | DType::FP8_G32 => fp8::decode,
         DType::Q1_0 => signs::decode_q1_0,
         DType::Q2_0 => signs::decode_q2_0,
         DType::NVFP4 => codebook::decode_nvfp4,

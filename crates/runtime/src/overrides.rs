@@ -246,7 +246,7 @@ impl Overrides {
             return Err(("imatrix", "weighs what a load quantises: set isq or a topology too".into()));
         }
         if let (Some(_), Some(isq), true) = (&self.imatrix, self.isq, self.topology.is_empty())
-            && isq.dtype().affine().is_some()
+            && (isq.dtype().affine().is_some() || isq.dtype().is_fp8())
         {
             let reason = format!("{isq} weighs no columns: take another type, such as Q4_K, or leave it out");
             return Err(("imatrix", reason));

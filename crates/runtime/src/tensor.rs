@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use hanzo_engine_kernels::DType;
+use hanzo_engine_kernels::{DType, quant};
 
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
@@ -110,10 +110,32 @@ impl Tensor {
         }
     }
 
+    /// Itself, or where it is of 8-bit floats, which are quantised for all who change numbers, the same in BF16.
+    pub(crate) fn widened(self) -> Tensor {
+        let (from, cols) = (self.dtype, self.shape.last().copied().unwrap_or_default());
+        let Some(stored_bytes) = from.bytes_of(cols).filter(|&bytes| from.is_fp8() && bytes > 0) else {
+            return self;
+        };
+        let source = self.bytes.clone();
+        let make = move |range: Range<usize>, out: &mut [u8]| {
+            let Some(stored) = source.slice(range.start * stored_bytes..range.end * stored_bytes) else {
+                return;
+            };
+            let (stored, mut values) = (stored.read(), vec![0.0; cols]);
+            for (stored, out) in stored.chunks_exact(stored_bytes).zip(out.chunks_exact_mut(2 * cols)) {
+                quant::dequantize_row(from, stored, &mut values);
+                quant::quantize_row(DType::BF16, &values, out);
+            }
+        };
+        let rows = self.elements() / cols;
+        let bytes = ModelBytes::of_rows(rows, 2 * cols, vec![self.bytes.clone()], make);
+        Tensor { dtype: DType::BF16, bytes, ..self }
+    }
+
     /// Its numbers. For norm weights, biases and the like, which files keep unquantised.
     ///
     /// # Errors
-    /// `Unsupported` for any type but F32, F16 and BF16.
+    /// `Unsupported` for any type but F32, F16, BF16 and 8-bit floats.
     pub fn to_f32(&self) -> Result<Vec<f32>, LoadError> {
         let bytes = self.bytes.read();
         let halves = |convert: fn([u8; 2]) -> f32| -> Vec<f32> {
@@ -125,6 +147,11 @@ impl Tensor {
             }
             DType::F16 => Ok(halves(|bytes| f16::from_le_bytes(bytes).to_f32())),
             DType::BF16 => Ok(halves(|bytes| bf16::from_le_bytes(bytes).to_f32())),
+            dtype if dtype.is_fp8() => {
+                let mut values = vec![0.0; self.elements()];
+                quant::dequantize_row(dtype, &bytes, &mut values);
+                Ok(values)
+            }
             _ => Err(self.unsupported_type("norms and biases are F32, F16 or BF16")),
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct OverrideArgs {
     /// YaRN: turns below which frequencies are divided
     #[arg(long, value_name = "TURNS")]
     pub(crate) yarn_beta_slow: Option<f32>,
-    /// Quantise matrices as they are loaded: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4, AFQ4 or HQQ4
+    /// Quantise matrices as they are loaded: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4, FP8, AFQ4 or HQQ4
     #[arg(long, value_name = "TYPE")]
     pub(crate) isq: Option<String>,
     /// Rules, a file in TOML or YAML, by which layers and tensors are quantised otherwise

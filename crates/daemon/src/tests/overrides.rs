@@ -69,6 +69,10 @@ async fn what_cannot_go_over_a_models_files_is_refused_by_name() {
             "overrides: imatrix: HQQ4 weighs no columns",
         ),
         (
+            v1::Overrides { isq: "fp8".into(), imatrix: "/m.imatrix".into(), ..none() },
+            "overrides: imatrix: FP8 weighs no columns",
+        ),
+        (
             v1::Overrides { kv: vec!["a=int:1".into(); 2], ..none() },
             "overrides: override_kv: a is given twice",
         ),

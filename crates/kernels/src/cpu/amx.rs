@@ -55,6 +55,7 @@ pub(super) struct Job {
     pub(super) panel: *const u8,
     pub(super) panel_stride: usize,
     pub(super) panels: usize,
+    /// Of floats, inputs.
     pub(super) blocks: usize,
     /// Whether all weights are finite as bfloat16 too.
     pub(super) finite: bool,
@@ -91,7 +92,7 @@ pub(super) fn is_available() -> bool {
 pub(super) const fn takes(kind: PanelKind, columns: usize) -> bool {
     use PanelKind::*;
     match kind {
-        F32 | F16 | Bf16 => true,
+        F32 | F16 | Bf16 | Fp8 { .. } => true,
         Stored(_) => false,
         Q4K | Q5K => columns >= COLUMNS_MIN_HALVES,
         Q2K | Q3K | Q6K | Nl4K => columns >= COLUMNS_MIN_256,
@@ -109,6 +110,10 @@ pub(super) unsafe fn panel_sums(job: &Job) {
         PanelKind::F32 => floats::sums::<gemm::F32>(job),
         PanelKind::F16 => floats::sums::<gemm::F16>(job),
         PanelKind::Bf16 => floats::sums::<gemm::Bf16>(job),
+        PanelKind::Fp8 { block: 32 } => {
+            floats::sums::<gemm::Fp8<32>>(&Job { blocks: 32 * job.blocks, ..*job })
+        }
+        PanelKind::Fp8 { .. } => floats::sums::<gemm::Fp8<128>>(&Job { blocks: 128 * job.blocks, ..*job }),
         _ => code_sums(job),
     }
     asm!("tilerelease", options(nostack, preserves_flags, nomem));
@@ -144,7 +149,7 @@ unsafe fn few_code_sums(job: &Job) {
         PanelKind::Q5K => block256::sums::<gemm::Q5K>(job),
         PanelKind::Q6K => block256::sums::<gemm::Q6K>(job),
         PanelKind::Nl4K => block256::sums::<gemm::Nl4K>(job),
-        PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Stored(_) => {}
+        PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Fp8 { .. } | PanelKind::Stored(_) => {}
     }
 }
 

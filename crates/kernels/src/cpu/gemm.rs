@@ -13,6 +13,7 @@ mod block256;
 mod block32;
 mod decoded;
 mod floats;
+mod fp8;
 mod unpack;
 
 use std::marker::PhantomData;
@@ -195,6 +196,13 @@ impl<const BITS: u8> Kind for Affine<BITS> {
     const KIND: PanelKind = PanelKind::Affine { bits: BITS, shift: 0 };
 }
 
+/// `PanelKind::Fp8` with blocks of so many inputs.
+pub(super) struct Fp8<const BLOCK: u8>;
+
+impl<const BLOCK: u8> Kind for Fp8<BLOCK> {
+    const KIND: PanelKind = PanelKind::Fp8 { block: BLOCK };
+}
+
 kinds!(F32 F16 Bf16 Q4 Q4Min Q5 Q5Min Q8 Nl4 Mx4 Q2K Q3K Q4K Q5K Q6K Nl4K);
 
 /// The arithmetic of one kind of panel.
@@ -207,6 +215,26 @@ pub(super) trait Format: 'static {
     const SCALE_STRIDE: usize = Self::KIND.scales_at(0, 1);
     /// Sub-blocks of 32 codes of a block; 0 of floats.
     const GROUPS: usize = Self::KIND.block() / 32;
+    /// Bytes of a block of a panel once it is expanded.
+    const EXPANDED_BYTES: usize = Self::GROUPS * 512;
+
+    /// Writes blocks `first..end` of the panel at `codes` to `out` as tiles of `EXPANDED` codes want them.
+    ///
+    /// # Safety
+    /// Inside `L::vectorize`; the blocks are there, and room for them.
+    #[inline(always)]
+    unsafe fn expand<L: Lanes>(codes: *const u8, first: usize, end: usize, out: *mut u8) {
+        let mut out = out;
+        for block in first..end {
+            for group in 0..Self::GROUPS {
+                let w = unpack::<L>(Self::KIND, codes.add(block * Self::CODE_STRIDE), group);
+                for w in L::paired(w) {
+                    L::store_w(out, w);
+                    out = out.add(64);
+                }
+            }
+        }
+    }
 
     /// Adds blocks to the sums of NP panels, a sub-block of each in turn: streamed panels advance together, because memory
     /// is read fastest as several streams. `EXPANDED` codes are a byte each.
@@ -274,8 +302,10 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     /// Whether a panel's columns are multiplied in pairs. Decoding takes longer than any tile, so there it is not worth
     /// the order it needs.
     pub(super) const PAIRS: bool = L::PAIRS && F::GROUPS > 0 && !matches!(F::KIND, PanelKind::Stored(_));
-    /// Whether codes are brought to a byte each, in the order of tiles, before columns use them.
-    pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS;
+    /// Whether codes are brought to a byte each, in the order of tiles, or to f32, before columns use them.
+    pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS || Self::WIDENS;
+    /// Whether what they are brought to is f32.
+    pub(super) const WIDENS: bool = matches!(F::KIND, PanelKind::Fp8 { .. });
     /// Whether a panel's products are added up in words of 16 bits: its codes times bytes are small enough.
     pub(super) const WORDS: bool = L::WORDS && words_fit(F::GROUPS, products_max_of(F::KIND));
     /// Whether a joint tile is the fastest for many columns.
@@ -285,7 +315,7 @@ impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
     /// Whether twelve columns of NP panels of floats fit the registers.
     pub(super) const TWELVE: bool = L::COLS >= 8;
     /// Whether tiles of floats prefetch the weights of the next ones.
-    pub(super) const PREFETCH_FLOATS: bool = F::GROUPS == 0 && !Self::TWELVE;
+    pub(super) const PREFETCH_FLOATS: bool = F::GROUPS == 0 && !Self::TWELVE && !Self::WIDENS;
     /// Whether eight columns of NP panels fit the registers.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }
@@ -347,7 +377,7 @@ impl<F: Format, const NP: usize, const NC: usize, const EXPANDED: bool, const JO
     }
 }
 
-/// Unpacks blocks `first..end` of one panel to a byte a code, in the order of `Lanes::paired`, for use by many columns.
+/// Expands blocks `first..end` of one panel for use by many columns: to a byte a code, in the order of `Lanes::paired`, or to f32.
 pub(super) struct Expand<F> {
     pub(super) codes: *const u8,
     pub(super) first: usize,
@@ -361,16 +391,7 @@ impl<F: Format> Kernel for Expand<F> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let mut out = self.out;
-        for block in self.first..self.end {
-            for group in 0..F::GROUPS {
-                let w = unpack::<L>(F::KIND, self.codes.add(block * F::CODE_STRIDE), group);
-                for w in L::paired(w) {
-                    L::store_w(out, w);
-                    out = out.add(64);
-                }
-            }
-        }
+        F::expand::<L>(self.codes, self.first, self.end, self.out);
     }
 }
 

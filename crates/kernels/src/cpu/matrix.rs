@@ -1,7 +1,7 @@
 //! Packed weights: 16 rows interleaved into a panel, so that one vector load gives 16 outputs their next inputs.
 //!
 //! A panel is `(codes of all blocks | scales of all blocks)` where blocks are of 32 inputs, and `(scales | codes)` block
-//! after block where they are of 256: memory is then read in order, or nearly so, and codes lie on cache lines. In the
+//! after block where they are of 256 or of 8-bit floats: memory is then read in order, or nearly so, and codes lie on cache lines. In the
 //! codes, a 64-byte *vector* holds four consecutive inputs of rows 0 to 15, four bytes a row: what an int8 dot-product
 //! instruction multiplies with four broadcast activation bytes. Codes narrower than a byte share the bytes of stored
 //! vectors within a sub-block of 32 inputs, that is eight vectors. They are cut into *planes* of 4, 2 or 1 bits (see
@@ -89,6 +89,9 @@ pub(super) enum PanelKind {
     /// An affine type: blocks of 32 codes of so many bits, an f32 scale and an f32 minimum that is added for every
     /// `1 << shift` blocks; of 8 bits, zero 128, and what that takes off is added to the minimum.
     Affine { bits: u8, shift: u8 },
+    /// 8-bit floats: blocks of so many; an f32 scale, which is NaN where one of the block's floats is. Two inputs of a row are
+    /// side by side: a vector holds two inputs of 16 rows twice.
+    Fp8 { block: u8 },
     /// A codebook or ternary type: the file's blocks of 256, `(block, 16, block_bytes)`. Each is decoded where it is used.
     Stored(DType),
 }
@@ -135,6 +138,7 @@ impl PanelKind {
             DType::F32 => PanelKind::F32,
             DType::F16 => PanelKind::F16,
             DType::BF16 => PanelKind::Bf16,
+            DType::FP8 | DType::FP8_G32 => PanelKind::Fp8 { block: dtype.block_weights() as u8 },
             DType::Q1_0 => PanelKind::Affine { bits: 2, shift: 2 },
             DType::Q2_0 => PanelKind::Affine { bits: 2, shift: 1 },
             DType::Q4_0 => PanelKind::Q4,
@@ -160,6 +164,7 @@ impl PanelKind {
         use PanelKind::*;
         match self {
             F32 | F16 | Bf16 => 1,
+            Fp8 { block } => block as usize,
             Q4 | Q4Min | Q5 | Q5Min | Q8 | Nl4 | Mx4 | Affine { .. } => 32,
             Q2K | Q3K | Q4K | Q5K | Q6K | Nl4K | Stored(_) => 256,
         }
@@ -171,7 +176,7 @@ impl PanelKind {
         match self {
             F32 => 32,
             F16 | Bf16 => 16,
-            Q8 | Stored(_) => 8,
+            Q8 | Fp8 { .. } | Stored(_) => 8,
             Q6K => 6,
             Q5 | Q5Min | Q5K => 5,
             Q4 | Q4Min | Nl4 | Mx4 | Q4K | Nl4K => 4,
@@ -261,6 +266,7 @@ impl PanelKind {
             Q4 | Q5 | Q8 | Nl4 | Mx4 => 32,
             Q4Min | Q5Min => 64,
             Affine { .. } => 128,
+            Fp8 { .. } => 64,
             Q2K => 32 + 32 + 256,
             Q4K | Q5K => 32 + 32 + 128 + 128,
             Q3K | Q6K => 32 + 256,
@@ -285,7 +291,7 @@ impl PanelKind {
 
     /// Whether each block's scales precede its codes.
     const fn interleaved(self) -> bool {
-        self.block() == 256
+        self.block() == 256 || matches!(self, PanelKind::Fp8 { .. })
     }
 
     /// Bytes that scales take before the codes of their block.
@@ -319,7 +325,7 @@ impl PanelKind {
 
     pub(super) const fn acts(self) -> ActKind {
         match self {
-            PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 => ActKind::Float,
+            PanelKind::F32 | PanelKind::F16 | PanelKind::Bf16 | PanelKind::Fp8 { .. } => ActKind::Float,
             _ if self.block() == 32 => ActKind::Int32,
             _ => ActKind::Int256,
         }

@@ -3,7 +3,7 @@
 
 use half::bf16;
 
-use super::{affine, block32, codebook, kquant, put_half, signs, ternary};
+use super::{affine, block32, codebook, fp8, kquant, put_half, signs, ternary};
 use crate::DType;
 
 /// Whose blocks they are to be.
@@ -166,6 +166,7 @@ fn row_anywhere(of: (DType, Rule), weights: &[f32], columns: Option<&[f32]>, out
                 *bytes = bf16::from_f32(*w).to_le_bytes();
             }
         }
+        (DType::FP8 | DType::FP8_G32, _) => alike!(dtype, weights, out, fp8::encode),
         (DType::Q1_0, _) => alike!(dtype, weights, out, signs::encode_q1_0),
         (DType::Q2_0, _) => alike!(dtype, weights, out, signs::encode_q2_0),
         (DType::Q4_0, None) => alike!(dtype, weights, out, block32::encode_q4_0),

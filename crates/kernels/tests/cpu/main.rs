@@ -3,6 +3,7 @@
 
 mod attention;
 mod floats;
+mod fp8;
 mod moe;
 mod self_attention;
 

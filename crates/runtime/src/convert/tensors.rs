@@ -20,7 +20,7 @@ pub(super) fn of_files(files: &ModelFiles, family: &Family) -> Result<Vec<Tensor
     let mut tensors = Vec::new();
     let mut stacks: BTreeMap<String, Vec<Tensor>> = BTreeMap::new();
     for (weight, _) in spec.weights() {
-        let tensor = files.tensors.get(weight);
+        let tensor = &files.tensors.get(weight).clone().widened();
         if let Part::Layer(layer, part) = weight.part
             && !names.stack(part).is_empty()
         {

@@ -110,6 +110,7 @@ fn picked(
 
 /// Columns `first`, `first + step` and so on of a matrix of floats as rows.
 fn turned(matrix: &Tensor, first: usize, step: usize, rows: usize) -> Result<Tensor, LoadError> {
+    let matrix = &matrix.clone().widened();
     let size = match matrix.dtype {
         DType::F32 => 4,
         DType::F16 | DType::BF16 => 2,

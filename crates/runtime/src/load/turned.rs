@@ -14,7 +14,7 @@ const ROWS_AT_ONCE: usize = 64;
 
 /// Exchanges the rows and columns of a matrix, which is to be of this shape.
 pub(super) fn turn(found: &mut Found<'_>, name: &str, [rows, cols]: [usize; 2]) -> Result<(), LoadError> {
-    let whole = found.take(name, &[cols, rows])?;
+    let whole = found.take(name, &[cols, rows])?.widened();
     if whole.dtype.block_weights() != 1 {
         return Err(whole.unsupported_type(
             "matrices of this family have their inputs first, and blocks go along inputs",
@@ -46,7 +46,7 @@ pub(super) fn unit_rows(
     name: &str,
     [rows, cols]: [usize; 2],
 ) -> Result<(), LoadError> {
-    let whole = found.take(name, &[rows, cols])?;
+    let whole = found.take(name, &[rows, cols])?.widened();
     let stored = whole.dtype;
     if !matches!(stored, DType::F32 | DType::F16 | DType::BF16) {
         // Files are made by llama.cpp's instructions from a head that was divided before.
@@ -79,6 +79,7 @@ pub(super) fn unit_rows(
 
 /// A matrix with its rows multiplied by factors. Halves take the place of floats of two bytes: what has 8 digits loses little by 11.
 pub(super) fn scaled(matrix: Tensor, factors: &[RowFactor]) -> Result<Tensor, LoadError> {
+    let matrix = matrix.widened();
     let stored = matrix.dtype;
     let [rows, cols] = matrix.shape[..] else {
         return Err(matrix.unsupported_type("what rows are multiplied with is known of matrices alone"));

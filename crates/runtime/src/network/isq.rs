@@ -111,11 +111,12 @@ impl FromStr for Isq {
             return Ok(Isq { target: DType::Q8_0.into(), named: true });
         }
         // Floats that other engines have on other devices, and what has as many bits here.
-        if matches!(wanted.as_str(), "FP8" | "F8E4M3" | "F8Q8" | "MXFP8") {
+        if matches!(wanted.as_str(), "F8Q8" | "MXFP8") {
             return Err(format!(
-                "nothing is quantised to {text}; take Q8_0 or AFQ8, as many bits as integers"
+                "nothing is quantised to {text}; take FP8 or Q8_0, as many bits as floats or as integers"
             ));
         }
+        let wanted = if wanted == "F8E4M3" { DType::FP8.label().to_owned() } else { wanted };
         // The affine type of as many bits, its codes chosen otherwise.
         let (label, hqq) = match wanted.strip_prefix("HQQ") {
             Some(bits) => (format!("AFQ{bits}"), true),
@@ -250,11 +251,15 @@ impl<'a> Wanted<'a> {
             None => self.isq.map(|isq| (isq, isq.target))?,
         };
         let stored = tensor.dtype;
-        let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16);
+        let float = matches!(stored, DType::F32 | DType::F16 | DType::BF16) || stored.is_fp8();
         if !(float || isq.named && quant::can_dequantize(stored)) {
             return None;
         }
         let dtype = fitting(wanted.dtype, cols)?;
+        // Floats of 8 bits are what 8 bits asks for, blocks of 32 with their longer scales too.
+        if stored.is_fp8() && !isq.named && dtype == DType::Q8_0 {
+            return None;
+        }
         is_smaller(dtype, stored).then_some(wanted.map(|_| dtype))
     }
 
@@ -370,6 +375,7 @@ fn fitting(mut dtype: DType, cols: usize) -> Option<DType> {
             DType::Q4_K => DType::Q5_0,
             DType::Q5_K => DType::Q5_1,
             DType::Q6_K => DType::Q8_0,
+            DType::FP8 => DType::FP8_G32,
             _ => {
                 let (bits, group) = dtype.affine()?;
                 DType::of_affine(bits, group / 2)?
@@ -399,6 +405,8 @@ mod tests {
             ("Q8_1", DType::Q8_0),
             ("iq4_xs", DType::IQ4_XS),
             ("MXFP4", DType::MXFP4),
+            ("FP8", DType::FP8),
+            ("f8_e4m3", DType::FP8),
             ("AFQ4", DType::AFQ4_G64),
             ("AFQ4_G32", DType::AFQ4_G32),
         ] {
@@ -406,7 +414,13 @@ mod tests {
         }
         for text in ["", "7", "F16", "Q4_K_M", "IQ2_XXS", &"Q".repeat(1 << 20)] {
             let error = text.parse::<Isq>().unwrap_err();
-            assert!(error.contains("Q4_K, ") && error.contains("AFQ8") && error.len() < 2000, "{error}");
+            assert!(
+                error.contains("Q4_K, ")
+                    && error.contains(" FP8")
+                    && error.contains("AFQ8")
+                    && error.len() < 2000,
+                "{error}"
+            );
         }
     }
 
@@ -434,7 +448,7 @@ mod tests {
 
     #[test]
     fn other_engines_types_have_another_beside_them() {
-        for (text, instead) in [("FP8", "Q8_0"), ("F8_E4M3", "AFQ8")] {
+        for (text, instead) in [("F8Q8", "FP8"), ("MXFP8", "Q8_0")] {
             let error = text.parse::<Isq>().unwrap_err();
             assert!(error.contains(instead) && error.contains(text), "{error}");
         }
@@ -465,10 +479,13 @@ mod tests {
         assert_eq!(fitting(DType::Q4_K, 96), Some(DType::Q5_0));
         assert_eq!(fitting(DType::Q3_K, 96), Some(DType::IQ4_NL));
         assert_eq!(fitting(DType::AFQ4_G128, 96), Some(DType::AFQ4_G32));
+        assert_eq!(fitting(DType::FP8, 96), Some(DType::FP8_G32));
+        assert_eq!(fitting(DType::FP8, 40), None);
         assert_eq!(fitting(DType::Q6_K, 40), None);
         assert_eq!(fitting(DType::AFQ4_G64, 40), None);
         assert_eq!(finer(DType::Q4_K), DType::Q6_K);
         assert_eq!(finer(DType::Q8_0), DType::Q8_0);
+        assert_eq!(finer(DType::FP8), DType::FP8);
         assert_eq!(finer(DType::AFQ3_G64), DType::AFQ6_G64);
     }
 }

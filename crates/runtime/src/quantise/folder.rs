@@ -176,7 +176,7 @@ fn weights(files: &ModelFiles, file: &str) -> Result<Vec<(Tensor, bool)>, LoadEr
     }
     let (mut all, mut stacks) = (Vec::new(), Vec::<(String, Vec<Tensor>)>::new());
     for (weight, _) in spec.weights() {
-        let tensor = files.tensors.get(weight);
+        let tensor = &files.tensors.get(weight).clone().widened();
         let Part::Layer(layer, of) = weight.part else {
             all.push((tensor.clone(), false));
             continue;

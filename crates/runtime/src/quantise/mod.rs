@@ -144,14 +144,15 @@ fn check(tensor: &Tensor, to: DType, requantize: bool) -> Result<(), LoadError> 
         return refused(tensor.dtype, "it cannot be read as numbers".to_owned());
     }
     // Floats of a format that only this build has blocks for lose no more than floats do.
-    let widened = tensor.dtype.affine().is_some() && matches!(to, DType::F32 | DType::F16 | DType::BF16);
+    let own = kept(tensor.dtype) != tensor.dtype;
+    let widened = own && matches!(to, DType::F32 | DType::F16 | DType::BF16);
     if !plain && !widened && !requantize {
         let reason = format!(
             "it would become {to} and loses by each rounding: take a file of F32, F16 or BF16, or allow to requantize"
         );
         return refused(tensor.dtype, reason);
     }
-    if !can_quantize(to) || to.affine().is_some() {
+    if !can_quantize(to) || kept(to) != to {
         return refused(to, "no numbers can be made this type of GGUF file's".to_owned());
     }
     if !columns.is_multiple_of(to.block_weights()) {

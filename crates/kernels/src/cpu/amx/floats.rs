@@ -53,6 +53,12 @@ pub(super) trait SplitWeights {
     /// Whether they have a `lo`.
     const LOW: bool;
 
+    /// Where in a panel input `k` is.
+    #[inline(always)]
+    fn place(k: usize) -> usize {
+        k * Self::KIND.code_bytes()
+    }
+
     /// Sixteen weights of input `k`.
     ///
     /// # Safety
@@ -121,13 +127,51 @@ impl SplitWeights for gemm::Bf16 {
     }
 }
 
+/// The 16 rows' floats of inputs `k` and `k + 1`, `k` even, side by side, as halves' bits; and the rows' scales.
+#[inline(always)]
+unsafe fn pair_of_fp8<const BLOCK: u8>(panel: *const u8, k: usize) -> ([__m512; 2], __m512) {
+    let (block, kind) = (k / BLOCK as usize, gemm::Fp8::<BLOCK>::KIND);
+    let both = _mm256_loadu_si256(panel.add(gemm::Fp8::<BLOCK>::place(k)).cast());
+    let places = _mm256_set1_epi16(0xbf80_u16 as i16);
+    let odd = _mm256_and_si256(_mm256_srai_epi16::<1>(both), places);
+    let even = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(both)), places);
+    // The halves are 2^-8 of the numbers.
+    let wide = |halves| V::mul(_mm512_cvtph_ps(halves), V::splat(256.0));
+    ([wide(even), wide(odd)], V::load(panel.add(kind.scales_at(0, block)).cast()))
+}
+
+impl<const BLOCK: u8> SplitWeights for gemm::Fp8<BLOCK> {
+    const KIND: PanelKind = PanelKind::Fp8 { block: BLOCK };
+    const LOW: bool = true;
+
+    /// Of the first of a pair, where both are.
+    #[inline(always)]
+    fn place(k: usize) -> usize {
+        let block = BLOCK as usize;
+        Self::KIND.codes_at(k / block) + k % block / 2 * 2 * PANEL_ROWS
+    }
+
+    #[inline(always)]
+    unsafe fn load(panel: *const u8, k: usize) -> __m512 {
+        let (both, scale) = pair_of_fp8::<BLOCK>(panel, k);
+        V::mul(both[k % 2], scale)
+    }
+
+    #[inline(always)]
+    unsafe fn pair(panel: *const u8, k: usize) -> (__m512i, __m512i) {
+        let ([one, two], scale) = pair_of_fp8::<BLOCK>(panel, k);
+        pair_of(V::mul(one, scale), V::mul(two, scale))
+    }
+}
+
 /// Splits pairs `from..to` of a step of a panel, which has them all, into two tiles at `out`.
 #[inline(always)]
 unsafe fn split_pairs<W: SplitWeights>(panel: *const u8, step: usize, out: *mut u8, from: usize, to: usize) {
     for pair in from..to {
-        let (k, bytes) = (STEP * step + 2 * pair, W::KIND.code_bytes());
-        for line in (0..2 * bytes).step_by(64) {
-            V::prefetch(panel.wrapping_add(k * bytes + PREFETCH_BYTES + line));
+        let k = STEP * step + 2 * pair;
+        let bytes = 2 * W::KIND.code_bytes() / W::KIND.block();
+        for line in (0..bytes).step_by(64) {
+            V::prefetch(panel.wrapping_add(W::place(k) + PREFETCH_BYTES + line));
         }
         put::<W>(out, pair, W::pair(panel, k));
     }
@@ -416,5 +460,58 @@ unsafe fn by_vectors<W: SplitWeights, const NP: usize>(job: &Job, first: usize, 
     }
     for (p, &sum) in sums.iter().enumerate() {
         V::store(job.sums.add(((first + p) * job.column_count + column) * PANEL_ROWS), sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cpu::matrix::CpuMatrix;
+    use crate::cpu::pool::ThreadPool;
+    use crate::quant::{dequantize_row, quantize_row};
+    use crate::{DType, MatrixShape, MatrixSource};
+
+    /// What the unit is given of 8-bit floats: their numbers, alone and split in pairs.
+    fn check<const BLOCK: u8>(dtype: DType) {
+        let (rows, cols) = (PANEL_ROWS, 256);
+        let weights: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 506.0) * 1e-3).collect();
+        let mut bytes = vec![0; dtype.bytes_of(weights.len()).unwrap()];
+        quantize_row(dtype, &weights, &mut bytes);
+        let mut numbers = vec![0.0; weights.len()];
+        dequantize_row(dtype, &bytes, &mut numbers);
+        let source = MatrixSource { name: "w", shape: MatrixShape { rows, cols, dtype }, bytes: &bytes };
+        let mut turn = Arc::new(ThreadPool::new(1)).turn();
+        let matrix = CpuMatrix::pack(&[source], &mut turn, "cpu").unwrap();
+        let segment = &matrix.segments()[0];
+        assert!(segment.finite);
+        let panel = segment.panel(0).as_ptr();
+        for k in 0..cols {
+            let expected: [f32; 16] = std::array::from_fn(|row| numbers[row * cols + k]);
+            let mut found = [0.0f32; 16];
+            // SAFETY: the caller asked for the instructions; the panel has the inputs, and the arrays 16 numbers.
+            unsafe {
+                V::store(found.as_mut_ptr(), gemm::Fp8::<BLOCK>::load(panel, k));
+                if k % 2 == 0 {
+                    let of_each = |k| gemm::Fp8::<BLOCK>::load(panel, k);
+                    let (both, apart) =
+                        (gemm::Fp8::<BLOCK>::pair(panel, k), pair_of(of_each(k), of_each(k + 1)));
+                    let same = |a, b| _mm512_cmpneq_epi32_mask(a, b) == 0;
+                    assert!(same(both.0, apart.0) && same(both.1, apart.1), "{dtype} {k}");
+                }
+            }
+            assert_eq!(found, expected, "{dtype} {k}");
+        }
+    }
+
+    #[test]
+    fn small_floats_are_given_as_their_numbers() {
+        if !is_x86_feature_detected!("avx512bf16") || !is_x86_feature_detected!("avx512vnni") {
+            println!("skipped: this processor has no AVX-512 with bfloat16");
+            return;
+        }
+        check::<128>(DType::FP8);
+        check::<32>(DType::FP8_G32);
     }
 }

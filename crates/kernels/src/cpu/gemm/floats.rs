@@ -13,7 +13,7 @@ use crate::cpu::matrix::PanelKind;
 /// for each input.
 #[inline(always)]
 #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read through it here")]
-fn opaque<T>(address: *const T) -> *const T {
+pub(super) fn opaque<T>(address: *const T) -> *const T {
     let mut address = address;
     // SAFETY: nothing is executed.
     unsafe { asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags)) };

@@ -5,7 +5,7 @@ mod columns;
 use std::arch::x86_64::*;
 
 use self::columns::{four_columns, four_signed_columns};
-use super::{Kernel, Lanes};
+use super::{E4M3_IN_HALF, Kernel, Lanes};
 
 /// AVX2, FMA, F16C; and AVX-VNNI where the parameter says so.
 #[derive(Clone, Copy)]
@@ -97,6 +97,22 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
         ]
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(from: *const u8) -> [Self::F; 4] {
+        let places = _mm256_set1_epi16(E4M3_IN_HALF);
+        let wide = |halves: __m256i| {
+            let (low, high) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+            [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        };
+        let mut inputs = [Self::splat(0.0); 4];
+        for pair in 0..2 {
+            let both = _mm256_loadu_si256(from.add(32 * pair).cast());
+            let odd = _mm256_and_si256(_mm256_srai_epi16::<1>(both), places);
+            let even = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(both)), places);
+            (inputs[2 * pair], inputs[2 * pair + 1]) = (wide(even), wide(odd));
+        }
+        inputs
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Lanes};
+use super::{E4M3_IN_HALF, Kernel, Lanes};
 
 /// AVX-512 F, BW, DQ, VL; and VNNI where the parameter says so.
 #[derive(Clone, Copy)]
@@ -68,6 +68,18 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     unsafe fn load_bf16(from: *const u16) -> __m512 {
         let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(from: *const u8) -> [__m512; 4] {
+        let (both, places) = (_mm512_loadu_si512(from.cast()), _mm512_set1_epi16(E4M3_IN_HALF));
+        let odd = _mm512_and_si512(_mm512_srai_epi16::<1>(both), places);
+        let even = _mm512_and_si512(_mm512_srai_epi16::<1>(_mm512_slli_epi16::<8>(both)), places);
+        [
+            _mm512_cvtph_ps(_mm512_castsi512_si256(even)),
+            _mm512_cvtph_ps(_mm512_castsi512_si256(odd)),
+            _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(even)),
+            _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(odd)),
+        ]
     }
 
     #[inline(always)]

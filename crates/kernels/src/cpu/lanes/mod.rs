@@ -23,6 +23,10 @@ pub(super) mod portable;
 
 use super::tier::Tier;
 
+/// The bits of a half that an 8-bit float (E4M3) has too: the sign, the lower four of the exponent, the upper three of the mantissa.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const E4M3_IN_HALF: i16 = 0xbf80_u16 as i16;
+
 /// Code that [`Lanes::vectorize`] compiles for an instruction set.
 pub(super) trait Kernel {
     /// What it leaves.
@@ -78,6 +82,21 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     /// Reads 16 bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self::F;
+    /// Reads 64 8-bit floats (E4M3) as four inputs of 16 rows, two inputs of a row side by side, and gives 2^-8 of each number, as
+    /// halves of the same bits have it; NaN has no bits of its own there and becomes some number.
+    #[inline(always)]
+    unsafe fn load_e4m3(from: *const u8) -> [Self::F; 4] {
+        let mut inputs = [Self::splat(0.0); 4];
+        for (k, input) in inputs.iter_mut().enumerate() {
+            let mut halves = [0u16; 16];
+            for (row, half) in halves.iter_mut().enumerate() {
+                let float = u16::from(from.add(32 * (k / 2) + 2 * row + k % 2).read());
+                *half = (float & 0x80) << 8 | (float & 0x7f) << 7;
+            }
+            *input = Self::load_f16(halves.as_ptr());
+        }
+        inputs
+    }
 
     /// Sixteen rows of sixteen f32, `stride` apart, as columns, times a factor: `to[i * to_stride + j]` is
     /// `from[j * stride + i] * factor`.

@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 use std::hint::black_box;
 
-use super::{Kernel, Lanes};
+use super::{E4M3_IN_HALF, Kernel, Lanes};
 
 /// NEON alone.
 pub(in crate::cpu) const PLAIN: u8 = 0;
@@ -236,6 +236,24 @@ impl<const LEVEL: u8> Lanes for Neon<LEVEL> {
             vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[2])),
             vreinterpretq_f32_u32(vshll_n_u16::<16>(wide[3])),
         ]
+    }
+    #[inline(always)]
+    unsafe fn load_e4m3(from: *const u8) -> [Self::F; 4] {
+        let places = vdupq_n_s16(E4M3_IN_HALF);
+        let mut inputs = [Self::splat(0.0); 4];
+        for pair in 0..2 {
+            for half in 0..2 {
+                let both = vreinterpretq_s16_u8(vld1q_u8(from.add(32 * pair + 16 * half)));
+                let odd = vreinterpretq_u16_s16(vandq_s16(vshrq_n_s16::<1>(both), places));
+                let even = vshrq_n_s16::<1>(vshlq_n_s16::<8>(both));
+                let even = vreinterpretq_u16_s16(vandq_s16(even, places));
+                for (input, halves) in [(2 * pair, even), (2 * pair + 1, odd)] {
+                    inputs[input][2 * half] = widen_f16(vget_low_u16(halves));
+                    inputs[input][2 * half + 1] = widen_f16(vget_high_u16(halves));
+                }
+            }
+        }
+        inputs
     }
 
     #[inline(always)]

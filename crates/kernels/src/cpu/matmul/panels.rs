@@ -90,6 +90,8 @@ unsafe fn even_sums(tier: Tier, kind: PanelKind, job: &PanelJob, scales: &mut [f
             PanelKind::F32 => dispatch(tier, PanelSums::<gemm::F32>(job, PhantomData)),
             PanelKind::F16 => dispatch(tier, PanelSums::<gemm::F16>(job, PhantomData)),
             PanelKind::Bf16 => dispatch(tier, PanelSums::<gemm::Bf16>(job, PhantomData)),
+            PanelKind::Fp8 { block: 32 } => dispatch(tier, PanelSums::<gemm::Fp8<32>>(job, PhantomData)),
+            PanelKind::Fp8 { .. } => dispatch(tier, PanelSums::<gemm::Fp8<128>>(job, PhantomData)),
             PanelKind::Q4 => dispatch(tier, PanelSums::<Block32<gemm::Q4>>(job, PhantomData)),
             PanelKind::Q4Min => dispatch(tier, PanelSums::<Block32<gemm::Q4Min>>(job, PhantomData)),
             PanelKind::Q5 => dispatch(tier, PanelSums::<Block32<gemm::Q5>>(job, PhantomData)),
@@ -261,7 +263,12 @@ impl<F: Format> Kernel for PanelSums<F> {
 /// Inside `L::vectorize`; `args` covers NP panels, `panel` the first of them, and the job's columns.
 #[inline(always)]
 unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &PanelJob, panel: usize) {
-    let inputs = if F::GROUPS == 0 { FLOAT_INPUTS } else { EXPAND_INPUTS };
+    let inputs = match F::GROUPS {
+        // A weight takes as much as four codes.
+        0 if Tiles::<F, L, NP>::WIDENS => EXPAND_INPUTS / 4,
+        0 => FLOAT_INPUTS,
+        _ => EXPAND_INPUTS,
+    };
     let run = (inputs / (NP * F::KIND.block())).max(1);
     for first in (0..job.blocks).step_by(run) {
         let end = job.blocks.min(first + run);
@@ -286,16 +293,20 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
                 };
             }
             if Tiles::<F, L, NP>::EXPAND {
-                args.codes_stride = (end - first) * F::GROUPS * 512;
+                args.codes_stride = (end - first) * F::EXPANDED_BYTES;
                 for p in 0..NP {
                     let codes = args.codes.add(p * args.scales_stride);
                     let out = job.expanded.add(p * args.codes_stride);
                     L::vectorize(Expand::<F> { codes, first, end, out, format: PhantomData });
                 }
                 args.codes = job.expanded;
-                joint::<F, L, NP, true>(args, job.column_count);
+                if Tiles::<F, L, NP>::WIDENS {
+                    floats::<F, L, NP, true>(args, job.column_count);
+                } else {
+                    joint::<F, L, NP, true>(args, job.column_count);
+                }
             } else if F::GROUPS == 0 {
-                floats::<F, L, NP>(args, job.column_count);
+                floats::<F, L, NP, false>(args, job.column_count);
             } else {
                 joint::<F, L, NP, false>(args, job.column_count);
             }
@@ -309,7 +320,7 @@ unsafe fn runs<F: Format, L: Lanes, const NP: usize>(args: TileArgs, job: &Panel
 /// # Safety
 /// As for `across`.
 #[inline(always)]
-unsafe fn floats<F: Format, L: Lanes, const NP: usize>(args: TileArgs, columns: usize) {
+unsafe fn floats<F: Format, L: Lanes, const NP: usize, const EXPANDED: bool>(args: TileArgs, columns: usize) {
     let (mut done, format) = (0, PhantomData);
     let (mut next, bytes) = (args.next, (args.block_end - args.block_first) * F::CODE_STRIDE);
     while done < columns {
@@ -329,20 +340,20 @@ unsafe fn floats<F: Format, L: Lanes, const NP: usize>(args: TileArgs, columns: 
             }
             if Tiles::<F, L, NP>::TWELVE {
                 match width {
-                    12 => L::vectorize(Tile::<F, NP, 12, false, false> { args, format }),
-                    8 => L::vectorize(Tile::<F, NP, 8, false, false> { args, format }),
-                    4 => L::vectorize(Tile::<F, NP, 4, false, false> { args, format }),
-                    2 => L::vectorize(Tile::<F, NP, 2, false, false> { args, format }),
-                    _ => L::vectorize(Tile::<F, NP, 1, false, false> { args, format }),
+                    12 => L::vectorize(Tile::<F, NP, 12, EXPANDED, false> { args, format }),
+                    8 => L::vectorize(Tile::<F, NP, 8, EXPANDED, false> { args, format }),
+                    4 => L::vectorize(Tile::<F, NP, 4, EXPANDED, false> { args, format }),
+                    2 => L::vectorize(Tile::<F, NP, 2, EXPANDED, false> { args, format }),
+                    _ => L::vectorize(Tile::<F, NP, 1, EXPANDED, false> { args, format }),
                 }
             } else {
                 match width {
-                    6 => L::vectorize(Tile::<F, NP, 6, false, false> { args, format }),
-                    5 => L::vectorize(Tile::<F, NP, 5, false, false> { args, format }),
-                    4 => L::vectorize(Tile::<F, NP, 4, false, false> { args, format }),
-                    3 => L::vectorize(Tile::<F, NP, 3, false, false> { args, format }),
-                    2 => L::vectorize(Tile::<F, NP, 2, false, false> { args, format }),
-                    _ => L::vectorize(Tile::<F, NP, 1, false, false> { args, format }),
+                    6 => L::vectorize(Tile::<F, NP, 6, EXPANDED, false> { args, format }),
+                    5 => L::vectorize(Tile::<F, NP, 5, EXPANDED, false> { args, format }),
+                    4 => L::vectorize(Tile::<F, NP, 4, EXPANDED, false> { args, format }),
+                    3 => L::vectorize(Tile::<F, NP, 3, EXPANDED, false> { args, format }),
+                    2 => L::vectorize(Tile::<F, NP, 2, EXPANDED, false> { args, format }),
+                    _ => L::vectorize(Tile::<F, NP, 1, EXPANDED, false> { args, format }),
                 }
             }
             done += width;

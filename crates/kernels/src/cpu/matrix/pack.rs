@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::aligned::Aligned;
 use super::super::pool::Turn;
 use super::{PANEL_ROWS, PanelKind, Plane, place};
-use crate::quant::{affine_codes, affine_of, e8m0_half, scale_min, scales_q3};
+use crate::quant::{affine_codes, affine_of, e8m0_half, fp8_scale, scale_min, scales_q3};
 use crate::{DType, MatrixSource};
 use half::bf16;
 
@@ -58,8 +58,17 @@ fn all_finite(kind: PanelKind, rows: &[u8]) -> bool {
         }
         PanelKind::F16 => top16() < 0x7c00,
         PanelKind::Bf16 => top16() < 0x7f80,
+        PanelKind::Fp8 { block } => rows.chunks_exact(4 + usize::from(block)).all(|block| {
+            // The largest that there could be.
+            (448.0 * fp8_scale(block)).abs() < f32::from_bits(0x7f7f_8000) && !has_nan(&block[4..])
+        }),
         _ => true,
     }
+}
+
+/// Whether one of some 8-bit floats is NaN.
+fn has_nan(floats: &[u8]) -> bool {
+    floats.iter().fold(false, |has, float| has | (float & 0x7f == 0x7f))
 }
 
 /// Packs up to 16 rows, the lanes of a panel.
@@ -93,6 +102,21 @@ fn pack_panel(kind: PanelKind, dtype: DType, rows: &[u8], row_bytes: usize, cols
                     }
                 }
                 put_codes(kind, &codes, &mut panel[kind.codes_at(at)..][..kind.code_bytes()]);
+            }
+        }
+        PanelKind::Fp8 { block } => {
+            let block_bytes = 4 + usize::from(block);
+            for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (at, block) in row.chunks_exact(block_bytes).enumerate() {
+                    let floats = &block[4..];
+                    // What a row gives is no number either way, and vectors need not look at each float.
+                    let scale = if has_nan(floats) { f32::NAN } else { fp8_scale(block) };
+                    put(&mut panel[kind.scales_at(blocks, at)..], lane, scale.to_le_bytes());
+                    let out = &mut panel[kind.codes_at(at)..][..kind.code_bytes()];
+                    for (pair, out) in floats.as_chunks().0.iter().zip(out.chunks_exact_mut(2 * PANEL_ROWS)) {
+                        put::<2>(out, lane, *pair);
+                    }
+                }
             }
         }
         _ if kind.block() == 32 => {

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{PANEL_ROWS, PanelKind, Plane, Segment};
-use crate::quant::dequantize_row;
+use crate::quant::{dequantize_row, e4m3};
 
 /// Writes row `row` of a segment times `factor`: its numbers from `first` on, as many whole blocks as `out` holds.
 pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, first: usize, out: &mut [f32]) {
@@ -41,6 +41,13 @@ pub(in crate::cpu) fn unpack_row(segment: &Segment, row: usize, factor: f32, fir
                 dequantize_row(dtype, &codes[lane * bytes..][..bytes], out);
                 for weight in out {
                     *weight *= factor;
+                }
+            }
+            PanelKind::Fp8 { .. } => {
+                let scale = f32_at(scales, lane);
+                for (i, out) in out.iter_mut().enumerate() {
+                    let float = codes[i / 2 * 2 * PANEL_ROWS + 2 * lane + i % 2];
+                    *out = factor * (scale * e4m3(float));
                 }
             }
             _ => {

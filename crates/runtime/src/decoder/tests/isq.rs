@@ -59,6 +59,7 @@ fn quantised_as_it_loads_is_the_model_stored_so() {
         ("Q6_K", DType::Q6_K, DType::Q6_K),
         ("MXFP4", DType::MXFP4, DType::Q6_K),
         ("AFQ4", DType::AFQ4_G64, DType::AFQ6_G64),
+        ("FP8", DType::FP8, DType::FP8),
     ] {
         let (files, summary) = open(&path, name);
         assert_eq!(files.info.quantization, format!("{matrices} (of Q8_0)"));
@@ -122,6 +123,30 @@ fn floats_become_every_type_that_rows_have_room_for() {
     assert_eq!(files.tensors.packed_type(query), DType::Q5_0);
     assert_eq!(files.tensors.packed_type(crate::spec::Part::TokenEmbedding.weight()), DType::Q8_0);
     assert!(summary.unwrap().starts_with("matrices quantised: "));
+}
+
+/// 8-bit floats are floats: bits ask for fewer of them, and 8 bits stay as they are.
+#[test]
+fn small_floats_are_quantised_as_floats_are() {
+    let path = data("formats").join("fp8-tensor");
+    let query = crate::spec::Part::Layer(0, crate::spec::LayerPart::Query).weight();
+    for (isq, dtype) in [
+        ("", DType::FP8_G32),
+        ("4", DType::Q5_0),
+        ("8", DType::FP8_G32),
+        ("Q8_0", DType::Q8_0),
+        ("FP8", DType::FP8_G32),
+    ] {
+        let (files, _) = open(&path, isq);
+        assert_eq!(files.tensors.packed_type(query), dtype, "{isq}");
+        let types: BTreeMap<_, _> = {
+            let parts = files.spec.weights().into_iter().map(|(weight, _)| weight);
+            parts
+                .map(|weight| (files.tensors.get(weight).name.clone(), files.tensors.packed_type(weight)))
+                .collect()
+        };
+        check_same(&files, &stored(&path, |name, _| types[name]), isq);
+    }
 }
 
 #[test]

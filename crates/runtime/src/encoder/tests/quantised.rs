@@ -8,7 +8,7 @@ const FORMATS: &[(&str, &str, f32)] = &[
     ("bert-gptq", "AFQ4_G32", TOLERANCE),
     ("bert-awq", "AFQ4_G32", TOLERANCE),
     ("bert-bnb-nf4", "bitsandbytes as BF16, each weight within 0.2 %", 4e-3),
-    ("bert-fp8", "compressed-tensors as BF16, each weight within 0.2 %", 4e-3),
+    ("bert-fp8", "FP8_G32", TOLERANCE),
 ];
 
 #[test]

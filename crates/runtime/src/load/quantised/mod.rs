@@ -1,7 +1,8 @@
 //! Checkpoints whose matrices are stored as several tensors each: codes, scales, zero points. They are put together before
 //! anything else sees them, so that a quantised matrix is one weight with a type, as it is in a GGUF file; its blocks are made
 //! when they are read. What a format loses nothing in, loses nothing here: integer codes become affine blocks
-//! ([`DType::affine`]), MXFP4 GGML's; 8-bit floats, NVFP4, nf4 and fp4 become BF16, and where neighbours have different
+//! ([`DType::affine`]), 8-bit floats blocks with their scales ([`DType::is_fp8`]), MXFP4 GGML's; 8-bit floats with 5 bits of
+//! exponent or in rows of no whole blocks, NVFP4, nf4 and fp4 become BF16, and where neighbours have different
 //! scales (GPTQ's inputs in the order of their activations, HQQ's groups across rows) F16, which is said.
 //!
 //! A matrix that is stored in floats stays what it is, so lists of what is not converted need not be read.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use hanzo_engine_kernels::{DType, quant};
 
 use super::made::{Affine, of_bf16, of_rows};
-use super::numbers::{Numbers, e4m3, e5m2};
+use super::numbers::{Numbers, e5m2};
 use super::settings::Settings;
 use super::{corrupt, refused};
 use crate::error::LoadError;
@@ -101,13 +101,31 @@ pub(super) fn bytes(
     Ok(affine.tensor(&weight, weight.name.clone(), sources))
 }
 
-/// `X.weight` of 8-bit floats and their scales: `w = float * scale`. BF16 afterwards, as the
-/// libraries that write them have it too when they give them back.
+/// `X.weight` of 8-bit floats and their scales: `w = float * scale`. Floats of 4 bits of exponent are put beside their scales, in
+/// blocks as long as rows and scales allow; others, and rows of no whole blocks, are BF16 afterwards.
 pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
     let [rows, cols] = sides(&weight)?;
     let spread = Spread::of(scales, [rows, cols], settings.block)?;
     let scale = Numbers::of(scales)?;
-    let decode = if weight.dtype == DType::F8_E5M2 { e5m2 } else { e4m3 };
+    let shared = match spread {
+        Spread::Blocks([_, across], _) => across,
+        _ => cols,
+    };
+    let of_blocks = DType::of_fp8(cols, shared).filter(|_| weight.dtype == DType::F8_E4M3);
+    if let Some(dtype) = of_blocks {
+        let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
+        let (stored, block, block_bytes) = (weight.bytes.clone(), dtype.block_weights(), dtype.block_bytes());
+        let make = move |range: Range<usize>, out: &mut [u8]| {
+            for (row, out) in range.zip(out.chunks_exact_mut(cols / block * block_bytes)) {
+                for (at, out) in out.chunks_exact_mut(block_bytes).enumerate() {
+                    let floats = &stored[row * cols + at * block..][..block];
+                    quant::put_fp8_block(scale.at(spread.at(row, at * block)), floats, out);
+                }
+            }
+        };
+        return Ok(of_rows(&weight, weight.name.clone(), dtype, [rows, cols], sources, make));
+    }
+    let decode = if weight.dtype == DType::F8_E5M2 { e5m2 } else { quant::e4m3 };
     let stored = weight.bytes.clone();
     let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
     let number =

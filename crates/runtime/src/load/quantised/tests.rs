@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::decoder::tests::data;
 use crate::load::{ModelFiles, TextFile};
 use crate::opened::Opened;
+use crate::spec::Config;
 use crate::tensor::Tensor;
 
 /// Opens a checkpoint whose settings were changed.
@@ -183,5 +184,66 @@ fn ggml_s_nvfp4_is_exact_as_bf16() {
         let bytes = 1f32.to_le_bytes().to_vec();
         let (name, shape) = ("w.input_scale".into(), vec![1]);
         Tensor { file: "a.gguf".into(), name, dtype: DType::F32, shape, bytes: bytes.into() }
+    }
+}
+
+/// 8-bit floats whatever their scales are of: the bytes and the scales of the file, in blocks as long as both allow.
+#[test]
+fn small_floats_lose_nothing() {
+    let tensor = |name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>| Tensor {
+        file: "a.safetensors".into(),
+        name: name.into(),
+        dtype,
+        shape: shape.to_vec(),
+        bytes: bytes.into(),
+    };
+    let e4m3 = hanzo_engine_kernels::quant::e4m3;
+    for (cols, block, scales, dtype) in [
+        (256, [128, 128], vec![1], DType::FP8),
+        (256, [128, 128], vec![3], DType::FP8),
+        (256, [128, 128], vec![3, 1], DType::FP8),
+        (256, [128, 128], vec![1, 2], DType::FP8),
+        (256, [2, 64], vec![2, 4], DType::FP8_G32),
+        (320, [2, 128], vec![2, 3], DType::FP8_G32),
+        (96, [128, 128], vec![1], DType::FP8_G32),
+        (256, [128, 128], vec![3, 16], DType::BF16),
+        (48, [128, 128], vec![3], DType::BF16),
+    ] {
+        // No NaN, which equals nothing.
+        let floats: Vec<u8> = (0..3 * cols).map(|i| (i * 37 % 127 + i % 2 * 128) as u8).collect();
+        let count: usize = scales.iter().product();
+        let factors: Vec<f32> = (0..count).map(|i| 0.0123 * (1.0 + i as f32)).collect();
+        let parts = vec![
+            tensor("w.weight", DType::F8_E4M3, &[3, cols], floats.clone()),
+            tensor(
+                "w.weight_scale",
+                DType::F32,
+                &scales,
+                factors.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            ),
+        ];
+        let said = json!({"quant_method": "fp8", "weight_block_size": block});
+        let mut config = Config::new("config.json", Map::from_iter([("quantization_config".into(), said)]));
+        let settings = super::Settings::take(&mut config, Path::new("/none")).unwrap().unwrap();
+        let (made, rounded) = super::assemble(&settings, parts).unwrap();
+        assert_eq!((made[0].dtype, &made[0].shape[..]), (dtype, &[3, cols][..]), "{scales:?} of {cols}");
+        assert_eq!(rounded.is_some(), dtype == DType::BF16);
+        let scale_of = |row: usize, col: usize| match scales[..] {
+            [1] => 0,
+            [3] | [3, 1] => row,
+            [3, across] => row * across + col / (cols / across),
+            [_, across] => row / block[0] * across + col / block[1],
+            _ => unreachable!(),
+        };
+        let exact = |at: usize| factors[scale_of(at / cols, at % cols)] * e4m3(floats[at]);
+        let wide = made[0].clone().widened();
+        assert_eq!((wide.dtype, &wide.shape[..]), (DType::BF16, &[3, cols][..]));
+        for (at, (found, wide)) in made[0].to_f32().unwrap().iter().zip(wide.to_f32().unwrap()).enumerate() {
+            let rounded = half::bf16::from_f32(exact(at)).to_f32();
+            let expected = if dtype == DType::BF16 { rounded } else { exact(at) };
+            assert_eq!((*found, wide), (expected, rounded), "{scales:?} of {cols}, {at}");
+        }
+        let parts = wide.rows(1..3).to_f32().unwrap();
+        assert_eq!(parts[..], wide.to_f32().unwrap()[cols..]);
     }
 }
