@@ -30,8 +30,8 @@ mod requantize;
 mod rope;
 mod scratch;
 mod self_attention;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod slab;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod split;
 mod states;
 mod stored;
