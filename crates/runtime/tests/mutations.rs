@@ -152,7 +152,8 @@ fn places(folder: &Path) -> Vec<(PathBuf, String)> {
     let (mut files, mut places) = (Vec::new(), Vec::new());
     settings(folder, &mut files);
     for file in files {
-        let value: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let value: Value = serde_json::from_slice(&std::fs::read(&file).expect("a file of the test"))
+            .expect("a file of the test");
         let mut found = Vec::new();
         leaves(&value, String::new(), &mut found);
         places.extend(found.into_iter().map(|place| (file.clone(), place)));
@@ -254,13 +255,13 @@ fn alone() -> impl Drop {
 
 /// A copy of a model, all of whose settings can be changed.
 fn copy_of(model: &str) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
+    let copy = tempfile::tempdir().expect("a file of the test");
     tree(&data(model), copy.path());
     if model.starts_with("tiny/") || model.starts_with("formats/") {
         // Theirs are of a kind that only the library that made them reads.
         let of = if model.contains("bert") { "bert-mean" } else { "qwen3-embedding" };
         let tokenizer = data("encoders").join(of).join("tokenizer.json");
-        std::fs::copy(tokenizer, copy.path().join("tokenizer.json")).unwrap();
+        std::fs::copy(tokenizer, copy.path().join("tokenizer.json")).expect("a file of the test");
     }
     copy
 }
@@ -343,11 +344,11 @@ fn settings_that_nobody_would_write_are_refused_or_run() {
 
 /// A file of weights, changed: what its header says of a tensor, a few of its bytes, or its length.
 fn changed_weights(whole: &[u8], nasty: &[Value], state: &mut u64) -> (Vec<u8>, String) {
-    let header_bytes = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let header_bytes = u64::from_le_bytes(whole[..8].try_into().expect("a file of the test")) as usize;
     let (header, data) = whole[8..].split_at(header_bytes);
     match draw(state, 4) {
         0 | 1 => {
-            let mut value: Value = serde_json::from_slice(header).unwrap();
+            let mut value: Value = serde_json::from_slice(header).expect("a file of the test");
             let mut found = Vec::new();
             leaves(&value, String::new(), &mut found);
             let place = &found[draw(state, found.len())];
@@ -357,7 +358,7 @@ fn changed_weights(whole: &[u8], nasty: &[Value], state: &mut u64) -> (Vec<u8>, 
                 false => nasty[draw(state, nasty.len())].clone(),
             };
             let said = format!("{place} = {:.40}", new.to_string());
-            *value.pointer_mut(place).unwrap() = new;
+            *value.pointer_mut(place).expect("a file of the test") = new;
             let header = value.to_string();
             ([&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat(), said)
         }

@@ -119,7 +119,7 @@ fn events_are_those_of_steps_that_are_waited_for() {
         let kv_type = if seed % 2 == 0 { KvType::F16 } else { KvType::Q8_0 };
         // So few blocks that some are put back.
         let tight = EngineConfig {
-            kv_blocks: 6 + random.below(4) as usize,
+            kv_blocks: 4 + random.below(3) as usize,
             step_tokens_max: 8 + random.below(24) as usize,
             prefill_tokens_beside_decodes: 8,
             context_tokens_max: 64,

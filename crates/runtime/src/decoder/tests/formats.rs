@@ -20,7 +20,7 @@ const FORMATS: &[(&str, &str, bool)] = &[
     ("compressed-mxfp4", "MXFP4", true),
     ("compressed-nvfp4", "BF16", false),
     ("compressed-fp8", "FP8_G32", true),
-    ("fp8-blocks", "FP8_G32", true),
+    ("fp8-blocks", "BF16", false), // its scales are of 48 columns each
     ("fp8-tensor", "FP8_G32", true),
     ("fp8-e5m2", "BF16", false),
     ("modelopt-nvfp4", "BF16", false),
