@@ -1,6 +1,6 @@
 //! Wire to engine. What a field cannot mean is refused here by name; ranges are the runtime's to check.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, str::FromStr, time::Duration};
 
 use hanzo_engine_constraints::Spec;
 use hanzo_engine_proto::v1;
@@ -51,10 +51,12 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
         keep_alive,
         as_request,
     } = wire;
-    let tool_format = match tool_format.as_str() {
-        "" => None,
-        name => Some(ToolFormat::by_name(name).map_err(|reason| Error::field("tool_format", reason))?),
-    };
+    let tool_format = (!tool_format.is_empty()).then(|| ToolFormat::by_name(&tool_format));
+    let tool_format = tool_format.transpose().map_err(|reason| Error::field("tool_format", reason))?;
+    fn read<T: FromStr<Err = String>>(field: &'static str, text: &str) -> Result<Option<T>, Error> {
+        let read = (!text.is_empty()).then(|| text.parse().map_err(|reason| Error::field(field, reason)));
+        read.transpose()
+    }
     Ok(LoadRequest {
         source: model,
         alias: (!alias.is_empty()).then_some(alias),
@@ -63,14 +65,8 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
             tool_format,
             draft_model: (!draft_model.is_empty()).then_some(draft_model),
-            gpu_layers: match gpu_layers.as_str() {
-                "" => None,
-                layers => Some(layers.parse().map_err(|reason: String| Error::field("gpu_layers", reason))?),
-            },
-            gpu_devices: match gpu_devices.as_str() {
-                "" => None,
-                names => Some(names.parse().map_err(|reason: String| Error::field("gpu_devices", reason))?),
-            },
+            gpu_layers: read("gpu_layers", &gpu_layers)?,
+            gpu_devices: read("gpu_devices", &gpu_devices)?,
             overrides: super::overrides::overrides(overrides.unwrap_or_default())?,
         },
         adapters: adapters.into_iter().map(adapter).collect(),
@@ -244,10 +240,8 @@ fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
             return Err(Error::field("tool_use.named", reason));
         }
     };
-    let format = match wire.format.as_str() {
-        "" => None,
-        name => Some(ToolFormat::by_name(name).map_err(|reason| Error::field("tool_use.format", reason))?),
-    };
+    let format = (!wire.format.is_empty()).then(|| ToolFormat::by_name(&wire.format));
+    let format = format.transpose().map_err(|reason| Error::field("tool_use.format", reason))?;
     Ok(ToolUse { tools, choice, parallel: wire.parallel.unwrap_or(true), format })
 }
 
