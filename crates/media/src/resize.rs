@@ -174,19 +174,26 @@ pub(crate) fn resize_on_square(picture: &Picture, side: u32, filter: Filter, col
 const BAND_BYTES: usize = 1 << 20;
 
 /// Fills a picture's lines, a multiple of `unit` of them on each of some threads, where there are enough: `fill` has the first line's
-/// number, and the lines.
-fn in_bands(rgb: &mut [u8], line: usize, unit: usize, fill: impl Fn(usize, &mut [u8]) + Sync) {
+/// number, the lines, and what its thread works with. That is made here: what a thread asks for itself may be kept for threads
+/// that come later.
+fn in_bands<S: Send>(
+    rgb: &mut [u8],
+    line: usize,
+    unit: usize,
+    scratch: impl Fn() -> S,
+    fill: impl Fn(usize, &mut [u8], &mut S) + Sync,
+) {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(rgb.len() / BAND_BYTES).min(4);
     let lines = (rgb.len() / line).div_ceil(threads.max(1)).next_multiple_of(unit).max(unit);
     thread::scope(|scope| {
         let mut bands = rgb.chunks_mut(lines * line).enumerate().map(|(band, out)| (band * lines, out));
         let first = bands.next();
         for (from, out) in bands {
-            let fill = &fill;
-            scope.spawn(move || fill(from, out));
+            let (fill, mut scratch) = (&fill, scratch());
+            scope.spawn(move || fill(from, out, &mut scratch));
         }
         if let Some((from, out)) = first {
-            fill(from, out);
+            fill(from, out, &mut scratch());
         }
     });
 }
@@ -195,9 +202,9 @@ fn resize_columns(picture: &Picture, width: u32, filter: Filter) -> Picture {
     let (from, to) = (picture.width as usize, width as usize);
     let weights = Weights::new(filter, from, to);
     let mut rgb = vec![0; picture.height as usize * to * 3];
-    in_bands(&mut rgb, to * 3, LANES, |first, rgb| {
+    let strip = || Strip::new(from * 3);
+    in_bands(&mut rgb, to * 3, LANES, strip, |first, rgb, strip| {
         // Some lines at a time, whose pixels in a column are side by side.
-        let mut strip = Strip::new(from * 3);
         let sources = picture.rgb[first * from * 3..].chunks(from * 3 * LANES);
         for (sources, outs) in sources.zip(rgb.chunks_mut(to * 3 * LANES)) {
             let pixels = strip.take(sources.chunks_exact(from * 3)).as_chunks::<3>().0;
@@ -221,7 +228,8 @@ fn resize_rows(picture: &Picture, height: u32, filter: Filter) -> Picture {
     let row = picture.width as usize * 3;
     let weights = Weights::new(filter, picture.height as usize, height as usize);
     let mut rgb = vec![0; height as usize * row];
-    in_bands(&mut rgb, row, 1, |from, rgb| {
+    let alone = || ();
+    in_bands(&mut rgb, row, 1, alone, |from, rgb, ()| {
         for (index, out) in rgb.chunks_exact_mut(row).enumerate() {
             let (first, weights) = weights.of(from + index);
             let lines = &picture.rgb[first * row..(first + weights.len()) * row];
@@ -257,7 +265,8 @@ mod tests {
             (0..width * height * 3).map(|place| (place * 31 + place / line * 7) as u8).collect();
         for (unit, threads_may_be) in [(1, 1..=4), (LANES, 1..=4)] {
             let (mut copy, bands) = (vec![0; source.len()], std::sync::Mutex::new(Vec::new()));
-            in_bands(&mut copy, line, unit, |first, out| {
+            let alone = || ();
+            in_bands(&mut copy, line, unit, alone, |first, out, ()| {
                 out.copy_from_slice(&source[first * line..][..out.len()]);
                 bands.lock().unwrap().push((first, out.len() / line));
             });
@@ -266,6 +275,6 @@ mod tests {
             assert!(threads_may_be.contains(&bands.len()), "{bands:?}");
             assert!(bands.iter().all(|&(first, _)| first % unit == 0), "{bands:?}");
         }
-        in_bands(&mut [], 3, LANES, |_, _| unreachable!("nothing is filled"));
+        in_bands(&mut [], 3, LANES, || (), |_, _, ()| unreachable!("nothing is filled"));
     }
 }
