@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing:
+# Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing, but asks cargo what
+# the programs are made of, whose notices go with them (deploy/notices.sh):
 #
 #   deploy/build.sh
 #   deploy/package.sh target/release dist
@@ -30,7 +31,8 @@ install -m 644 LICENSE "$dist/$name/"
 "$dist/$name/bin/engined" --write-documents "$dist/$name"
 "$dist/$name/bin/engine-gateway" --write-documents "$dist/$name"
 "$dist/$name/bin/hanzo-engine" completions --write-documents "$dist/$name"
-gzip -9n "$dist/$name"/man/*.1
+deploy/notices.sh "$dist/$name"/bin/* >"$dist/$name/THIRD-PARTY-NOTICES"
+gzip -9n "$dist/$name"/man/*.1 "$dist/$name/THIRD-PARTY-NOTICES"
 
 same=(--sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH")
 tar -C "$dist" "${same[@]}" -cf - "$name" | gzip -9n >"$dist/$name.tar.gz"
