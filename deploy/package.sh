@@ -43,7 +43,17 @@ if command -v dpkg-deb >/dev/null; then
   rm -rf "$root" && mkdir -p "$root/DEBIAN"
   DESTDIR=$root PREFIX=/usr "$dist/$name/install.sh" --files-only
   install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN/"
+  doc=$root/usr/share/doc/hanzo-engine
+  # Its licence is on every Debian.
+  install -m 644 deploy/debian/copyright "$doc/"
+  install -D -m 644 deploy/debian/lintian-overrides "$root/usr/share/lintian/overrides/hanzo-engine"
+  # The first package of it; to Debian what comes before a release has a ~.
+  release=$version version=${version/-/\~}-1
+  sed -e "s/@VERSION@/$version/" -e "s/@RELEASE@/$release/" -e "s/@DATE@/$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")/" \
+    deploy/debian/changelog | gzip -9n >"$doc/changelog.Debian.gz"
   printf '%s\n' /etc/hanzo-engine/engine.toml /etc/hanzo-engine/gateway.toml >"$root/DEBIAN/conffiles"
+  # What `dpkg --verify` compares; settings are the administrator's.
+  (cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
   debian=$(dpkg --print-architecture)
   # The newest of glibc's versions that the programs ask for is the oldest that starts them.
   glibc=$(cat "$root"/usr/bin/* | grep -aoE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1 || true)

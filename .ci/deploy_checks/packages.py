@@ -1,12 +1,15 @@
 """deploy/package.sh, install.sh and notices.sh: scripts are sound, others' work is named; with the programs, a tarball and a package
 have what they should."""
+import email.utils
 import gzip
+import hashlib
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import tomllib
 
 from harness import ROOT, check, expect, must, not_run, run, scratch
 import units
@@ -91,6 +94,31 @@ def tree(folder):
     return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if not path.is_dir())
 
 
+def as_debian_has_it(package, folder):
+    """The package's changelog, copyright and sums; what lintian says of a package with stand-ins of programs is not of it."""
+    must("dpkg-deb", "--extract", package, folder)
+    doc = folder / "usr/share/doc/hanzo-engine"
+    version, architecture, maintainer = (must("dpkg-deb", "--field", package, field).strip() for field in ("Version", "Architecture", "Maintainer"))
+    release = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    expect(version == release.replace("-", "~") + "-1", f"{release} has the version {version}")
+    expect(package.name == f"hanzo-engine_{version}_{architecture}.deb" and f"./dist/{package.name}" in (ROOT / "docs/install.md").read_text()
+           or architecture != "amd64", f"docs/install.md does not install {package.name}")
+    packed = (doc / "changelog.Debian.gz").read_bytes()
+    expect(packed[4:8] == bytes(4) and not packed[3] & 8, "the changelog has a time or a name in its head")
+    changelog = gzip.decompress(packed).decode()
+    head, *entry, signed = [line for line in changelog.splitlines() if line]
+    expect(head == f"hanzo-engine ({version}) unstable; urgency=medium" and entry and all(re.match(r"  (\* |  )\S", line) for line in entry)
+           and max(map(len, entry)) <= 80, changelog)
+    who, _, when = signed.removeprefix(" -- ").partition("  ")
+    expect(who == maintainer and email.utils.parsedate_to_datetime(when), changelog)
+    expect("/usr/share/common-licenses/Apache-2.0" in (doc / "copyright").read_text(), "copyright")
+    for line in must("dpkg-deb", "--info", package, "md5sums").splitlines():
+        md5, _, path = line.partition("  ")
+        expect(hashlib.md5((folder / path).read_bytes()).hexdigest() == md5, f"md5sums: {path}")
+    left = {path for path in tree(folder) if not path.startswith("usr/")} - {"etc/hanzo-engine/engine.toml", "etc/hanzo-engine/gateway.toml"}
+    expect(not left, f"no sums of {left}")
+
+
 def installs_and_goes_away(programs):
     """Called with the programs: packs them, installs below a folder, takes all away again; twice the same bytes."""
     must(ROOT / "deploy/notices.sh", *(programs / name for name in ("engined", "engine-gateway", "hanzo-engine")))
@@ -133,6 +161,7 @@ def installs_and_goes_away(programs):
             listed = must("dpkg-deb", "--contents", debian[0])
             for wanted in ("usr/bin/engined", "usr/lib/systemd/system/engine-gateway.socket", "usr/share/doc/hanzo-engine/THIRD-PARTY-NOTICES.gz"):
                 expect(f"./{wanted}\n" in listed, f"the package has no {wanted}:\n{listed}")
+            as_debian_has_it(debian[0], folder / "unpacked")
             kept = must("dpkg-deb", "--info", debian[0], "conffiles").split()
             depends = must("dpkg-deb", "--field", debian[0], "Depends")
             expect(f"libc6 (>= {GLIBC})" in depends, f"programs that ask for GLIBC_{GLIBC} depend on {depends}")
