@@ -29,6 +29,35 @@ def scripts_are_sound():
     must("shellcheck", *(ROOT / script for script in SCRIPTS))
 
 
+@check
+def builds_call_folders_the_same_everywhere():
+    """What build.sh tells the compilers: a path of the sources, of what was fetched and of what is generated, as it was given and without
+    its links, has the name that it has on every other machine."""
+    with scratch() as folder:
+        folder = pathlib.Path(folder).resolve()
+        home, sources, other = folder / "home", folder / "real place/sources", folder / "generated"
+        for made in (home, sources / "deploy", other):
+            made.mkdir(parents=True)
+        (folder / "link").symlink_to("real place")
+        shutil.copy(ROOT / "deploy/build.sh", sources / "deploy")
+        (folder / "cargo").write_text("#!/bin/sh\nprintf '%s\\037' \"$CARGO_ENCODED_RUSTFLAGS\"; eval printf \"'%s\\037'\" \"$CFLAGS\"\n")
+        (folder / "cargo").chmod(0o755)
+        for through in (sources, folder / "link/sources"):
+            for more, fetched, generated in [
+                    ({"HOME": home}, home / ".cargo", through / "target"),
+                    ({"CARGO_HOME": through / "fetched"}, through / "fetched", through / "target"),
+                    ({"CARGO_HOME": home, "CARGO_TARGET_DIR": other}, home, other)]:
+                told = must("env", "-u", "CARGO_HOME", "-u", "CARGO_TARGET_DIR", f"PATH={folder}:{os.environ['PATH']}",
+                            *(f"{name}={value}" for name, value in more.items()), through / "deploy/build.sh").split("\x1f")
+                for flag in ("--remap-path-prefix=", "-ffile-prefix-map="):
+                    pairs = [word.removeprefix(flag).rsplit("=", 1) for word in told if word.startswith(flag)]
+                    for path, name in [(through / "crates/a.rs", "/hanzo-engine/crates/a.rs"), (fetched / "b/c.rs", "/cargo/b/c.rs"),
+                                       (generated / "d.rs", "/target/d.rs")]:
+                        for given in {path, path.parent.resolve() / path.name}:
+                            fit = [(before, after) for before, after in pairs if given.is_relative_to(before)]
+                            expect(fit and fit[-1][1] + str(given).removeprefix(fit[-1][0]) == name, f"{flag}: {given} becomes no {name}: {told}")
+
+
 def compiled_in():
     """Others' crates, as "name version", that cargo would compile into the programs: not those that scripts of a build are made of."""
     plan = json.loads(must("env", "RUSTC_BOOTSTRAP=1", "cargo", "build", "-Zunstable-options", "--unit-graph", "--offline", "--locked", "--bins",
@@ -132,8 +161,9 @@ def installs_and_goes_away(programs):
             (stand_ins / name).chmod(0o755)
         bytes_of = []
         # Whoever packs it, and wherever.
-        for dist, mask in (("one", "022"), ("two", "077")):
-            must("bash", "-c", f'umask {mask} && exec "$@"', "-", ROOT / "deploy/package.sh", stand_ins, folder / dist)
+        elsewhere = ["COLUMNS=40", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "HANZO_ENGINE_ADDRESS=http://elsewhere:1", "HANZO_ENGINE_LOG_LEVEL=debug"]
+        for dist, mask, set_there in (("one", "022", []), ("below/two", "077", elsewhere)):
+            must("env", *set_there, "bash", "-c", f'umask {mask} && exec "$@"', "-", ROOT / "deploy/package.sh", stand_ins, folder / dist)
             [tarball] = (folder / dist).glob("*.tar.gz")
             bytes_of.append([path.read_bytes() for path in [tarball, *(folder / dist).glob("*.deb")]])
         expect(bytes_of[0] == bytes_of[1], "packed twice, the bytes differ")
