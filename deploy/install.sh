@@ -31,6 +31,7 @@ files() {
   echo "644 systemd/hanzo-engine.tmpfiles $tmpfiles/hanzo-engine.conf"
   echo "644 systemd/gpu.conf $share/doc/hanzo-engine/gpu.conf"
   echo "644 LICENSE $share/doc/hanzo-engine/copyright"
+  echo "644 THIRD-PARTY-NOTICES.gz $share/doc/hanzo-engine/THIRD-PARTY-NOTICES.gz"
   for file in "$here"/man/*.1.gz; do echo "644 man/${file##*/} $share/man/man1/${file##*/}"; done
   for file in "$here"/completions/bash/*; do echo "644 completions/bash/${file##*/} $share/bash-completion/completions/${file##*/}"; done
   for file in "$here"/completions/zsh/*; do echo "644 completions/zsh/${file##*/} $share/zsh/vendor-completions/${file##*/}"; done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing:
+# Puts what a release is into a folder, a tarball and, where dpkg-deb is, a Debian package. It builds nothing, but asks cargo what
+# the programs are made of, whose notices go with them (deploy/notices.sh):
 #
 #   deploy/build.sh
 #   deploy/package.sh target/release dist
@@ -30,7 +31,8 @@ install -m 644 LICENSE "$dist/$name/"
 "$dist/$name/bin/engined" --write-documents "$dist/$name"
 "$dist/$name/bin/engine-gateway" --write-documents "$dist/$name"
 "$dist/$name/bin/hanzo-engine" completions --write-documents "$dist/$name"
-gzip -9n "$dist/$name"/man/*.1
+deploy/notices.sh "$dist/$name"/bin/* >"$dist/$name/THIRD-PARTY-NOTICES"
+gzip -9n "$dist/$name"/man/*.1 "$dist/$name/THIRD-PARTY-NOTICES"
 
 same=(--sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH")
 tar -C "$dist" "${same[@]}" -cf - "$name" | gzip -9n >"$dist/$name.tar.gz"
@@ -41,7 +43,17 @@ if command -v dpkg-deb >/dev/null; then
   rm -rf "$root" && mkdir -p "$root/DEBIAN"
   DESTDIR=$root PREFIX=/usr "$dist/$name/install.sh" --files-only
   install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN/"
+  doc=$root/usr/share/doc/hanzo-engine
+  # Its licence is on every Debian.
+  install -m 644 deploy/debian/copyright "$doc/"
+  install -D -m 644 deploy/debian/lintian-overrides "$root/usr/share/lintian/overrides/hanzo-engine"
+  # The first package of it; to Debian what comes before a release has a ~.
+  release=$version version=${version/-/\~}-1
+  sed -e "s/@VERSION@/$version/" -e "s/@RELEASE@/$release/" -e "s/@DATE@/$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")/" \
+    deploy/debian/changelog | gzip -9n >"$doc/changelog.Debian.gz"
   printf '%s\n' /etc/hanzo-engine/engine.toml /etc/hanzo-engine/gateway.toml >"$root/DEBIAN/conffiles"
+  # What `dpkg --verify` compares; settings are the administrator's.
+  (cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
   debian=$(dpkg --print-architecture)
   # The newest of glibc's versions that the programs ask for is the oldest that starts them.
   glibc=$(cat "$root"/usr/bin/* | grep -aoE 'GLIBC_2\.[0-9]+' | sort -uV | tail -n 1 || true)

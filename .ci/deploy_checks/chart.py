@@ -75,6 +75,13 @@ def container_of(workload):
     return container
 
 
+def test_of(objects):
+    """The container of `helm test`."""
+    [test] = of_kind(objects, "Pod")
+    [container] = test["spec"]["containers"]
+    return container
+
+
 @check
 def chart_lints():
     for values in cases():
@@ -96,7 +103,7 @@ def chart_renders_what_kubernetes_accepts():
                     kubernetes_validate.validate(thing, version, strict=True)
                 except Exception as error:
                     raise Fault(f"{values or 'values.yaml'}: {kind}/{name} on {version}: {error}") from None
-    expected = {"InferencePool", "StatefulSet", "Deployment", "PrometheusRule", "ScaledObject", "HTTPRoute", "Ingress", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
+    expected = {"Pod", "InferencePool", "StatefulSet", "Deployment", "PrometheusRule", "ScaledObject", "HTTPRoute", "Ingress", "Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy",
                 "HorizontalPodAutoscaler", "ServiceMonitor", "Secret"}
     expect(seen == expected, f"the sets of values render {sorted(seen)}, not {sorted(expected)}")
     return f"{len(seen) - len(FOREIGN)} kinds, Kubernetes {' and '.join(KUBERNETES)}, strict; {', '.join(FOREIGN)} by its references alone"
@@ -199,6 +206,26 @@ def references(objects):
         of = chosen(service["spec"]["selector"])
         for port in service["spec"]["ports"]:
             expect(port["targetPort"] in ports[of], f"{name}: {of} has no port {port['targetPort']}")
+    [test] = of_kind(objects, "Pod")
+    asks = test_of(objects)
+    expect(test["metadata"]["annotations"]["helm.sh/hook"] == "test", "`helm test` does not know its pod")
+    others = pods["spec"]["template"]["spec"]
+    for setting in ("enableServiceLinks", "automountServiceAccountToken", "imagePullSecrets", "priorityClassName", "serviceAccountName"):
+        expect(test["spec"].get(setting) == others.get(setting), f"the test's {setting} is not that of the other pods")
+    without = {key: value for key, value in others["securityContext"].items() if key != "fsGroupChangePolicy"}
+    expect(test["spec"]["securityContext"] == without and asks["securityContext"] == container_of(pods)["securityContext"]
+           and asks["image"] == container_of(pods)["image"], "the test's pod is another kind of pod")
+    expect(not any(matches(labels_of, test["metadata"]["labels"]) for labels_of in
+                   [part["spec"]["selector"]["matchLabels"] for part in parts.values()] + [s["spec"]["selector"] for s in services.values()]),
+           "the test's pod is taken for one that serves")
+    asked = re.fullmatch(r"(https?)://([a-z0-9-]+):(\d+)", asks["args"][1])
+    of = services.get(asked[2], {"spec": {"ports": [], "selector": {}}})["spec"]
+    expect([asks["command"][0], asks["args"][0]] == ["hanzo-engine", "health"] and asked[1] == ("https" if secure else "http")
+           and int(asked[3]) in {port["port"] for port in of["ports"]} and chosen(of["selector"]) == "gateway", f"the test asks {asks['args']}")
+    expect(key(objects, asks) == key(objects, container_of(pods)), "the test has another key")
+    sees = {f"{mount['mountPath']}/{item['path']}" for mount in asks.get("volumeMounts", []) for volume in test["spec"]["volumes"]
+            if volume["name"] == mount["name"] for item in volume["secret"]["items"]}
+    expect(sees == set(asks["args"][asks["args"].index("--pinned") + 1:] if secure else []), f"the test trusts {asks['args']} and sees {sees}")
     for budget in of_kind(objects, "PodDisruptionBudget"):
         expect(budget["metadata"]["name"] == parts[chosen(budget["spec"]["selector"]["matchLabels"])]["metadata"]["name"],
                "the disruption budget is of other pods")
@@ -210,6 +237,9 @@ def references(objects):
             if {p["port"] for p in rule["ports"]} == {"grpc"}:
                 [first, *_] = rule["from"]
                 expect(chosen(first["podSelector"]["matchLabels"]) == "gateway", "the gateway may not ask the daemon")
+            elif of == "gateway" and "from" in rule:
+                let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if set(peer) == {"podSelector"}]
+                expect(any(matches(wanted, test["metadata"]["labels"]) for wanted in let_in), "the test may not ask the gateway")
     expect(opened in ({}, {name: set(of) for name, of in ports.items()}), f"the network policies open {opened}")
     scaled = [*of_kind(objects, "HorizontalPodAutoscaler"), *of_kind(objects, "ScaledObject")]
     targets = [(s["spec"]["scaleTargetRef"]["kind"], s["spec"]["scaleTargetRef"]["name"]) for s in scaled]
@@ -314,6 +344,8 @@ REFUSED = [
     ("replica=2", "replica"),
     ("drainSeconds=1.5", "drainSeconds"),
     ("preStopSeconds=0", "preStopSeconds"),
+    ("test.waitSeconds=-1", "waitSeconds"),
+    ("test.enabled=true", "enabled"),
     ("listenHost=example.com", "listenHost"),
     ("models=null", "models"),
     ("models[0].source=", "models"),

@@ -242,6 +242,16 @@ def chart_starts_the_programs():
             with Pair(folder, command(containers["engined"]), command(containers["gateway"]), key=key, tls=tls) as pair:
                 [model, *_] = yaml.safe_load(chart.configs(objects)[0])["models"]
                 pair.serves(model.get("alias") or model["source"])
+                # `helm test` asks the service, and fails where the key is another.
+                asks = chart.test_of(objects)
+                words = [word.replace("/etc/hanzo-engine-tls/", f"{folder}/tls/") for word in [*asks["command"], *asks["args"]]]
+                words[2] = pair.url("").replace("127.0.0.1", "localhost")
+                for shown, passes in [(key, True), *([("sk-of-somebody-else", False)] if key else [])]:
+                    words[4] = words[4] if passes else "0"
+                    with Program(words, {"HANZO_ENGINE_API_KEY": shown} if shown else {}, folder) as test:
+                        ended = test.process.wait(READY_S_MAX)
+                        told = (model.get("alias") or model["source"]) in test.log.read_text()
+                        expect((ended == 0) == passes == told, test.fault(f"ends with {ended}"))
                 if clients == {True}:
                     status, text = ask(pair.url("/v1/chat/completions"), CHAT, made["key"])
                     expect(status == 200, f"a client's key of the file gets {status} {text}")

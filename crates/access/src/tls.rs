@@ -220,7 +220,7 @@ impl ClientTls {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
@@ -241,7 +241,7 @@ fn bytes(path: &Path) -> Result<Vec<u8>, TlsError> {
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let content = |reason: &str| TlsError::Content { path: path.to_owned(), reason: reason.to_owned() };
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(path)?).collect();
     let read = read.map_err(|_| content("has a certificate that is not PEM"))?;

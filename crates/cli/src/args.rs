@@ -3,6 +3,7 @@
 mod adapter;
 mod embed;
 mod engine;
+mod health;
 mod imatrix;
 mod keys;
 mod load;
@@ -17,6 +18,7 @@ mod transcribe;
 pub(crate) use adapter::{AdapterArgs, AdapterCommand};
 pub(crate) use embed::{EmbedArgs, InputFormat, RerankArgs};
 pub(crate) use engine::{EngineArgs, LogLevel, StoreArgs};
+pub(crate) use health::HealthArgs;
 pub(crate) use imatrix::ImatrixArgs;
 pub(crate) use keys::{CreateArgs, KeysArgs, KeysCommand, KeysFileArgs};
 pub(crate) use load::LoadArgs;
@@ -115,6 +117,8 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Unload a model from the running daemon
     Stop(StopArgs),
+    /// Ask a server over HTTP whether it serves, and which models
+    Health(HealthArgs),
     /// Offer the models as tools to the agent that starts this, by the Model Context Protocol over stdin and stdout
     Mcp(McpArgs),
     /// Load, unload or list low-rank adapters of models in the running daemon

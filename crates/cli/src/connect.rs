@@ -119,15 +119,7 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     fn of(args: &EngineArgs) -> Result<Self, CliError> {
-        let key = match args.api_key.as_deref().filter(|key| !key.is_empty()) {
-            Some(key) => {
-                let key =
-                    Secret::new(key).map_err(|reason| CliError::Usage(format!("--api-key: {reason}")))?;
-                Some(key)
-            }
-            None => Secret::of_first_env(&["HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
-                .map_err(CliError::Usage)?,
-        };
+        let key = key(args.api_key.as_deref())?;
         // A variable that is set to nothing names no file.
         let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let tls = ClientTls {
@@ -136,6 +128,17 @@ impl Credentials {
             key: file(&args.engine_cert_key),
         };
         Ok(Self { key, tls })
+    }
+}
+
+/// The key that is shown: as it was typed, or of a variable.
+pub(crate) fn key(typed: Option<&str>) -> Result<Option<Secret>, CliError> {
+    match typed.filter(|key| !key.is_empty()) {
+        Some(key) => {
+            Secret::new(key).map(Some).map_err(|reason| CliError::Usage(format!("--api-key: {reason}")))
+        }
+        None => Secret::of_first_env(&["HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"])
+            .map_err(CliError::Usage),
     }
 }
 

@@ -4,7 +4,7 @@ use hanzo_engine_daemon::{
     ConfigError, DaemonError, bench::BenchError, imatrix::ImatrixError, inspect::InspectError,
     quantize::QuantizeError, store::StoreError,
 };
-use hanzo_engine_gateway::GatewayError;
+use hanzo_engine_gateway::{GatewayError, ProbeError};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -131,6 +131,9 @@ pub(crate) enum CliError {
     /// The gateway in this process.
     #[error("{0}")]
     Gateway(#[from] GatewayError),
+    /// A gateway that does not serve.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// The model store.
     #[error("{0}")]
     Store(#[from] StoreError),

@@ -12,6 +12,7 @@ mod doctor;
 mod embed;
 mod error;
 mod example;
+mod health;
 mod host;
 mod imatrix;
 mod input;
@@ -82,6 +83,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Load(args) => wait_for(load::load(args)),
         Command::Ps(args) => wait_for(models::ps(args)),
         Command::Stop(args) => wait_for(models::stop(args)),
+        Command::Health(args) => wait_for(health::health(args)),
         Command::Mcp(args) => wait_for(mcp::mcp(args)),
         Command::Adapter(args) => wait_for(adapter::adapter(args)),
         Command::Keys(args) => keys::keys(args),

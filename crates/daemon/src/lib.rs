@@ -31,6 +31,7 @@ mod frame_room;
 pub mod fuzz;
 mod gpu_layers;
 mod health;
+mod hidden_cards;
 mod hosts;
 pub mod imatrix;
 pub mod inspect;

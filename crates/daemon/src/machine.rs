@@ -10,7 +10,7 @@ use hanzo_engine_kernels::cpu::Tier;
 use hanzo_engine_kernels_cuda::{CardInfo, Driver, check};
 use serde::Serialize;
 
-use crate::budget;
+use crate::{budget, hidden_cards};
 
 /// Bytes below which most models with a billion weights do not fit.
 const MEMORY_SMALL: u64 = 4 << 30;
@@ -99,9 +99,14 @@ impl Machine {
             Ok(cards) => machine.cards = cards.iter().map(|card| CardState::of(&driver, card)).collect(),
             Err(error) => machine.cards_missing = Some(error.to_string()),
         }
-        if let Some(why) = machine.cards_missing.as_ref().filter(|_| !machine.gpus.is_empty()) {
-            machine.advice.push(format!("there is an NVIDIA card, and no model can be loaded on it: {why}"));
-        }
+        let hidden = match &machine.cards_missing {
+            Some(why) => hidden_cards::hidden(Path::new("/"), why).or_else(|| {
+                let there = !machine.gpus.is_empty();
+                there.then(|| format!("there is an NVIDIA card, and no model can be loaded on it: {why}"))
+            }),
+            None => hidden_cards::hidden_by_unit(Path::new("/")),
+        };
+        machine.advice.extend(hidden);
         machine.tiers_missing =
             FASTER.iter().rev().take_while(|tier| !tier.is_available()).map(|tier| tier.name()).collect();
         match Tier::detect() {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    path::Path,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -23,6 +24,7 @@ use crate::{
     config::{EngineSection, Isolation},
     device::{Cpu, Device, EngineSize, Generator, Origin, Sides, Steps},
     gpu_layers::Sharing,
+    hidden_cards,
     limits::CARD_MEMORY_SHARE,
     making::{build, decoder_engine, decoder_memory, with_draft},
 };
@@ -170,7 +172,11 @@ pub(crate) fn choose(section: &EngineSection, driver: &Driver) -> Result<Chosen,
         Devices::Auto if section.fixed_memory_bytes.is_some() => return Ok(none(None)),
         Devices::Auto => match driver.cards() {
             Ok(cards) => (cards.iter().map(|card| card.ordinal).collect(), true),
-            Err(error) => return Ok(none(Some(error.to_string()))),
+            Err(error) => {
+                let why = error.to_string();
+                let hidden = hidden_cards::hidden(Path::new("/"), &why).map(|hidden| format!("; {hidden}"));
+                return Ok(none(Some(why + &hidden.unwrap_or_default())));
+            }
         },
         Devices::These(names) => {
             let ordinal = |name: &DeviceName| match name {

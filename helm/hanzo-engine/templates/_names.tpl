@@ -35,6 +35,12 @@ app.kubernetes.io/component: engined
 app.kubernetes.io/component: gateway
 {{- end -}}
 
+{{/* The pod of `helm test`, which is no part of either. */}}
+{{- define "engine.testSelector" -}}
+{{ include "engine.selector" . }}
+app.kubernetes.io/component: test
+{{- end -}}
+
 {{- define "engine.labels" -}}
 {{ include "engine.selector" . }}
 {{ include "engine.chartLabels" . }}

@@ -184,3 +184,24 @@ fn files_that_cannot_be_used_are_named_and_not_shown() {
         assert!(!error.contains(secret), "a key is shown: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_pinned_certificate_is_the_one_that_is_shown() {
+    let address = echo(settings(), PATIENCE).await;
+    let connect = async |pinned: &str, name: &'static str| {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let tls = TlsConnector::from(crate::pinned(&data(pinned)).unwrap());
+        timeout(PATIENCE, tls.connect(ServerName::try_from(name).unwrap(), stream))
+            .await
+            .expect("a handshake")
+    };
+    let mut stream = connect("server.pem", "a-name-that-is-not-in-it").await.unwrap();
+    stream.write_all(b"hello").await.unwrap();
+    let mut back = [0; 5];
+    timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
+    // Of the same authority, for the same name.
+    let other = connect("renewed.pem", "localhost").await.unwrap_err().to_string();
+    assert!(other.contains("it shows another certificate"), "{other}");
+    let none = crate::pinned(&data("server.key.pem")).unwrap_err().to_string();
+    assert!(none.contains("has no certificate"), "{none}");
+}
