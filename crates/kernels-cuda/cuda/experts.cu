@@ -256,28 +256,22 @@ KERNEL(expert_hidden, ExpertHiddenParams, THREADS) {
   if (!p.hidden) cut_block({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, place, block, own);
 }
 
-// What is multiplied with a unit, and where its products go.
-struct ExpertProduct {
-  Stack weights;
-  Columns columns;
-  Pieces x;
-  float* out;
+__device__ __forceinline__ Pieces pieces_of_unit(const ExpertProductParams& p, const Unit& unit) {
+  return {p.pieces, p.inverses, p.sums, (p.cols + BLOCK_COLS - 1) / BLOCK_COLS * 8, unit.tile, unit.pairs};
+}
 
-  __device__ __forceinline__ ExpertProduct(const ExpertProductParams& p, const Unit& unit) {
-    weights = p.experts[2 * unit.expert + p.down];
-    columns = {p.cols, p.segments};
-    x = {p.pieces, p.inverses, p.sums, 8 * columns.blocks(), unit.tile, unit.pairs};
-    out = p.out + (size_t)PRODUCT_ROWS * unit.tile * p.outputs;
-  }
-};
+// `row` is one of the unit's, `output` one of the part's outputs or behind them.
+__device__ __forceinline__ void write_expert(const ExpertProductParams& p, const Pieces& x, const Part& part, uint32_t row, uint32_t output, float total) {
+  if (output < part.rows) p.out[(size_t)(PRODUCT_ROWS * x.tile_first + row) * p.outputs + part.row_first + output] = total;
+}
 
 template <int KIND>
 __device__ __forceinline__ void multiply_expert_some(const ExpertProductParams& p, float* room) {
   const Unit unit = unit_at(p.units, blockIdx.y);
   if (unit.pairs == 0) return;
-  const ExpertProduct of(p, unit);
-  multiply_some<KIND, 2, 2>(of.weights, of.columns, p.bf16s, of.x, room, [&](const Part& part, uint32_t row, uint32_t output, float total) {
-    if (output < part.rows) of.out[(size_t)row * p.outputs + part.row_first + output] = total;
+  const Pieces x = pieces_of_unit(p, unit);
+  multiply_some<KIND, 2, 2>(p.experts[2 * unit.expert + p.down], {p.cols, p.segments}, p.bf16s, x, room, [&](const Part& part, uint32_t row, uint32_t output, float total) {
+    write_expert(p, x, part, row, output, total);
   });
 }
 
@@ -285,9 +279,9 @@ template <int KIND>
 __device__ __forceinline__ void multiply_expert_many(const ExpertProductParams& p, unsigned char* room) {
   const Unit unit = unit_at(p.units, blockIdx.y);
   if (unit.pairs == 0) return;
-  const ExpertProduct of(p, unit);
-  multiply_rows<KIND, true>(of.weights, of.columns, of.x, blockIdx.x * WARPS + threadIdx.x / 32, room, [&](const Part& part, uint32_t row, uint32_t output, float total) {
-    if (output < part.rows) of.out[(size_t)row * p.outputs + part.row_first + output] = total;
+  const Pieces x = pieces_of_unit(p, unit);
+  multiply_rows<KIND, true>(p.experts[2 * unit.expert + p.down], {p.cols, p.segments}, x, blockIdx.x * WARPS + threadIdx.x / 32, room, [&](const Part& part, uint32_t row, uint32_t output, float total) {
+    write_expert(p, x, part, row, output, total);
   });
 }
 

@@ -180,9 +180,9 @@ __device__ __forceinline__ void for_parts(const Stack& weights, Multiply&& multi
   }
 }
 
-// Groups of blocks that are loaded ahead, where so many of floats are: those of more bits, which take more registers, are fewer.
+// Groups of blocks that are loaded ahead, where so many of floats are: those that take more registers are fewer, or none.
 template <uint32_t TYPE, int FLOATS_AHEAD>
-constexpr int AHEAD_OF = TYPE == ANY_TYPE ? 0 : TYPE == Q5_K || TYPE == Q6_K ? (FLOATS_AHEAD + 3) / 4 : FLOATS_AHEAD;
+constexpr int AHEAD_OF = TYPE == ANY_TYPE || TYPE == MXFP4 ? 0 : TYPE == Q5_K || TYPE == Q6_K ? (FLOATS_AHEAD + 3) / 4 : FLOATS_AHEAD;
 
 // `write(part, row, output, total)` is told of each row, and of outputs of the part or behind them.
 template <int KIND, int TILES, int AHEAD, class Write>

@@ -75,7 +75,8 @@ struct Stored {
     }
   }
 
-  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have; and what is taken away of each.
+  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have, and those of MXFP4 as they are stored; and what
+  // is taken away of each.
   __device__ __forceinline__ uint32_t read(const uint8_t* row, uint32_t group, uint32_t bytes[2], Scale& of) const {
     const uint32_t j = group % 8;
     of.m[0] = of.m[1] = 0.0f;
