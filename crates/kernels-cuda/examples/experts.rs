@@ -68,7 +68,7 @@ fn bytes(count: usize) -> Vec<u8> {
 
 /// Numbers between -1 and 1.
 fn numbers(count: usize) -> Vec<f32> {
-    bytes(2 * count).chunks(2).map(|of| f32::from(of[0] ^ of[1] << 1) / 64.0 - 1.0).collect()
+    bytes(2 * count).chunks(2).map(|of| f32::from(of[0] ^ (of[1] << 1)) / 64.0 - 1.0).collect()
 }
 
 fn layer(backend: &CudaBackend<Card>, shape: &Shape, seed: usize) -> Result<Layer, KernelError> {

@@ -28,7 +28,7 @@ use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
 use pairs::PairRoom;
-use products::{PieceRoom, Product};
+use products::{PieceRoom, Product, activation_code};
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
@@ -161,18 +161,6 @@ impl<D: Device> CudaBackend<D> {
 
     fn ops(&mut self) -> Ops<'_, D> {
         self.steps.ops()
-    }
-}
-
-fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-        Activation::GeluErf => 2,
-        Activation::Relu => 3,
-        Activation::ReluSquared => 4,
-        Activation::ClampedSwish => 5,
-        Activation::QuickGelu => 6,
     }
 }
 

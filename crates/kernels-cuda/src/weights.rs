@@ -204,7 +204,7 @@ impl<D: Device> CudaMatrix<D> {
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put(&memory, parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
-        Ok(Self { memory, stack, product: ProductShape::of([&shapes[..]].into_iter()) })
+        Ok(Self { memory, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
     }
 
     /// Outputs.

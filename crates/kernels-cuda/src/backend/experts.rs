@@ -97,11 +97,14 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![&experts.memory, &chosen, &shares, &x.memory, &hidden.memory, &out.memory];
         holds.extend([weights.up_bias, weights.down_bias].into_iter().flatten().map(|of| &of.memory));
         let (up, down) = (experts.up.pieces, experts.down.pieces);
+        // A warp to an output, pair by pair.
+        let blocks_up = [expert.ffn.div_ceil(WARPS), rows, expert.used];
+        let blocks_down = [expert.cols.div_ceil(WARPS), rows, 1];
+        let [grid_up, grid_down] =
+            [blocks_up, blocks_down].map(|blocks| Grid { blocks, threads: THREADS, shared_bytes: 0 });
         if up.is_none() && down.is_none() {
-            let blocks = [expert.ffn.div_ceil(WARPS), rows, expert.used];
-            ops.push(Kernel::ExpertUp, Grid { blocks, threads: THREADS, shared_bytes: 0 }, &expert, &holds);
-            let blocks = [expert.cols.div_ceil(WARPS), rows, 1];
-            ops.push(Kernel::ExpertDown, Grid { blocks, threads: THREADS, shared_bytes: 0 }, &expert, &[]);
+            ops.push(Kernel::ExpertUp, grid_up, &expert, &holds);
+            ops.push(Kernel::ExpertDown, grid_down, &expert, &[]);
             return;
         }
         holds.extend([&pairs, &pieces]);
@@ -115,8 +118,7 @@ impl<D: Device> CudaBackend<D> {
                 pairs.activate(&mut ops, down);
             }
             None => {
-                let blocks = [expert.ffn.div_ceil(WARPS), rows, expert.used];
-                ops.push(Kernel::ExpertUp, Grid { blocks, threads: THREADS, shared_bytes: 0 }, &expert, &[]);
+                ops.push(Kernel::ExpertUp, grid_up, &expert, &[]);
                 pairs.cut(&mut ops, (expert.hidden, 1, expert.ffn), Address::NONE, down == Some(true));
             }
         }
@@ -125,15 +127,7 @@ impl<D: Device> CudaBackend<D> {
                 pairs.multiply(&mut ops, (&experts.down, 1), (expert.ffn, expert.cols));
                 pairs.sum(&mut ops);
             }
-            None => {
-                let blocks = [expert.cols.div_ceil(WARPS), rows, 1];
-                ops.push(
-                    Kernel::ExpertDown,
-                    Grid { blocks, threads: THREADS, shared_bytes: 0 },
-                    &expert,
-                    &[],
-                );
-            }
+            None => ops.push(Kernel::ExpertDown, grid_down, &expert, &[]),
         }
     }
 

@@ -77,6 +77,18 @@ impl PieceRoom {
     }
 }
 
+pub(super) fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::GeluErf => 2,
+        Activation::Relu => 3,
+        Activation::ReluSquared => 4,
+        Activation::ClampedSwish => 5,
+        Activation::QuickGelu => 6,
+    }
+}
+
 /// What is written of a product, and what is added to it.
 struct Output {
     out: Address,
