@@ -188,6 +188,63 @@ struct ExpertParams {
   uint32_t used, cols, ffn, gated, activation, scales_input;
 };
 
+struct GroupParams {
+  Batch batch;
+  const uint32_t* chosen;
+  uint32_t* places;  // (rows, used)
+  uint32_t* units;   // (units_max, 4): expert, first tile, pairs; without pairs behind the last
+  uint32_t experts, used;
+  uint32_t unit_bits, units_max;  // pairs of a unit as a power of two
+};
+
+struct ExpertPiecesParams {
+  Batch batch;
+  const uint32_t* places;
+  const float* weights;  // null: rows are not scaled
+  const float* x;        // (pairs / pairs_of_row, cols)
+  uint8_t* pieces;
+  float* inverses;
+  float* sums;
+  uint32_t used, cols, pairs_of_row, bf16s;
+};
+
+struct ExpertHiddenParams {
+  Batch batch;
+  const uint32_t* chosen;
+  const uint32_t* places;
+  const float* products;  // (places, ffn), of gates and then of ups where experts are gated
+  const float* bias;
+  float* hidden;          // (pairs, ffn); null: in pieces
+  uint8_t* pieces;
+  float* inverses;
+  float* sums;
+  uint32_t used, ffn, gated, activation, bf16s, unused;
+};
+
+struct ExpertProductParams {
+  Batch batch;
+  const Stack* experts;
+  const uint32_t* units;
+  const uint8_t* pieces;  // of tiles
+  const float* inverses;
+  const float* sums;
+  float* out;             // (places, outputs)
+  uint32_t cols, segments, outputs;
+  uint32_t down;          // 1: the second of an expert's stacks
+  uint32_t bf16s, unused;
+};
+
+struct ExpertSumParams {
+  Batch batch;
+  const uint32_t* chosen;
+  const uint32_t* places;
+  const float* weights;   // null: of 1
+  const float* products;  // (places, cols)
+  const float* bias;
+  float* out;
+  uint32_t used, cols;
+};
+
 struct SharedParams {
   Batch batch;
   const float* gate;

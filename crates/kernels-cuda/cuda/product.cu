@@ -1,267 +1,60 @@
 // out[r][m] = activate(Σ_k w[m][k] x[r][k] + bias[m]), or out[r][m] += scale * Σ_k w[m][k] x[r][k], of matrices without weights in F32
-// (product.cuh has the arithmetic; matmul.cu the others). Columns are cut into segments, by the matrix's shape alone, whose sums
-// are added up in order: by warps of a block that have one each, or by one warp after another.
-#include "product.cuh"
+// (multiply.cuh has the loops; matmul.cu the others).
+#include "multiply.cuh"
 
 // (rows, blocks of columns / WARPS): x in pieces, a block of columns to each warp.
 KERNEL(pieces, PiecesParams, THREADS) {
-  const uint32_t at = blockIdx.x, block = blockIdx.y * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, blocks = (p.cols + BLOCK_COLS - 1) / BLOCK_COLS;
+  const uint32_t at = blockIdx.x, block = blockIdx.y * WARPS + threadIdx.x / 32, blocks = (p.cols + BLOCK_COLS - 1) / BLOCK_COLS;
   if (at >= p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS] || block >= blocks) return;
   const float* x = p.x + (size_t)(p.logits ? p.batch.logit_rows[at] : at) * p.x_stride;
-  const uint32_t column = BLOCK_COLS * block + 8 * lane, count = p.bf16s ? 3 : 2;
-  const bool whole = column + 8 <= p.cols && (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0;
   float own[8];
-#pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-    uint32_t words[4];
-    if (whole) dev::load16(reinterpret_cast<const uint8_t*>(x + column + 4 * i), words);
-#pragma unroll
-    for (uint32_t j = 0; j < 4; j++) own[4 * i + j] = whole ? dev::from_bits(words[j]) : column + 4 * i + j < p.cols ? x[column + 4 * i + j] : 0.0f;
-  }
-  const uint32_t tile = at / PRODUCT_ROWS, row = at % PRODUCT_ROWS, group = 8 * block + lane / 4;
-  uint8_t* to = p.pieces + ((size_t)tile * 8 * blocks + group) * count * PIECE_BYTES + (row * 4 + lane % 4) * 16;
-  if (p.bf16s) {
-#pragma unroll
-    for (uint32_t piece = 0; piece < 3; piece++) {
-      uint32_t words[4];
-#pragma unroll
-      for (uint32_t i = 0; i < 8; i++) {
-        // Cut off, so that three have all that there is; what is no number stays none, and nothing is left of what is infinite.
-        const uint32_t bits = dev::to_bits(own[i]), upper = own[i] != own[i] ? 0x7fc0u : bits >> 16;
-        words[i / 2] = i % 2 == 0 ? upper : words[i / 2] | upper << 16;
-        const float rest = own[i] - dev::from_bits(upper << 16);
-        own[i] = rest == rest ? rest : 0.0f;
-      }
-      dev::store16(to + piece * PIECE_BYTES, words);
-    }
-    return;
-  }
-  int most = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < 8; i++) {
-    const int size = (int)(dev::to_bits(own[i]) & 0x7fffffffu);
-    most = size > most ? size : most;
-  }
-  most = dev::warp_max(most) >> 23;
-  most = most < 15 ? 15 : most;
-  const float factor = dev::from_bits((uint32_t)(268 - most) << 23);
-  uint32_t upper[4], lower[4];
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    uint16_t first[2], second[2];
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      const float value = own[2 * i + j] * factor;
-      first[j] = dev::to_half(value);
-      const float rest = value - dev::from_half(first[j]);
-      second[j] = dev::to_half(rest == rest ? rest : 0.0f);
-    }
-    upper[i] = first[0] | (uint32_t)first[1] << 16;
-    lower[i] = second[0] | (uint32_t)second[1] << 16;
-  }
-  dev::store16(to, upper);
-  dev::store16(to + PIECE_BYTES, lower);
-  if (lane == 0) p.inverses[((size_t)tile * blocks + block) * PRODUCT_ROWS + row] = dev::from_bits((uint32_t)(most - 14) << 23);
-  // Of 16 columns, which two lanes have.
-  float sum = ((own[0] + own[1]) + (own[2] + own[3])) + ((own[4] + own[5]) + (own[6] + own[7]));
-  sum += dev::from_beside(sum);
-  if (lane % 2 == 0) p.sums[(((size_t)tile * 8 * blocks + group) * 2 + lane / 2 % 2) * PRODUCT_ROWS + row] = sum;
+  load_columns(x, BLOCK_COLS * block + 8 * (threadIdx.x % 32), p.cols, (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0, own);
+  cut_block({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, at, block, own);
 }
 
-// What a block of the kernels for some rows has of a part: tiles of outputs from its own on, so many apart. Each warp has a segment
-// of the columns; AHEAD groups of its weights are loaded before those before them are multiplied, or one and at its turn with 0.
-template <class Of, int TILES, int AHEAD>
-__device__ __forceinline__ void multiply_part(const ProductParams& p, const Part& part, const Pieces& x, uint32_t first, float* room) {
-  constexpr uint32_t TYPE = Of::TYPE;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (part.rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
-  const uint32_t from = product_segment(p, warp), to = product_segment(p, warp + 1);
-  const bool even = is_even(part);
-  const uint8_t *rows[2], *here[2];  // of the groups that are loaded, and multiplied
-  constexpr uint32_t COUNT = AHEAD > 0 ? AHEAD : 1;
-  Loaded<TYPE> next[COUNT];
-  const auto load = [&](uint32_t group) {
-#pragma unroll
-    for (uint32_t i = 0; i < COUNT; i++) {
-      const uint32_t left = p.weights.cols - 32 * (group + i);
-      if (group + i < to) next[i].load(part.type, rows, even, group + i, left < 32 ? left : 32);
-    }
-  };
-  if (first < tiles) {
-    find_outputs(part, first, rows);
-    if (AHEAD > 0) load(from);
+// How many of the step's rows there are; none where no row has the adapter.
+__device__ __forceinline__ uint32_t product_rows(const ProductParams& p) {
+  const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
+  if (p.adapter == NONE) return rows;
+  for (uint32_t at = 0; at < rows; at++) {
+    if (p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter) return rows;
   }
-#pragma unroll 1
-  for (uint32_t tile = first; tile < tiles; tile += gridDim.x) {
-    float sums[TILES][4] = {};
-#pragma unroll 1
-    for (uint32_t group = from; group < to; group += COUNT) {
-      if (AHEAD == 0) load(group);
-      Loaded<TYPE> now[COUNT];
-#pragma unroll
-      for (uint32_t i = 0; i < COUNT; i++) now[i] = next[i];
-      here[0] = rows[0], here[1] = rows[1];
-      // The group after these, or the first of the next tile.
-      uint32_t after = group + COUNT;
-      bool more = true;
-      if (after >= to) {
-        after = from;
-        more = tile + gridDim.x < tiles;
-        if (more) find_outputs(part, tile + gridDim.x, rows);
-      }
-      if (AHEAD > 0 && more) load(after);
-#pragma unroll
-      for (uint32_t i = 0; i < COUNT; i++) {
-        if (group + i >= to) break;
-        const Codes<TYPE> codes = now[i].read(here, group + i);
-#pragma unroll
-        for (uint32_t t = 0; t < TILES; t++) {
-          if (t > 0 && t * PRODUCT_ROWS >= x.rows) break;
-          uint32_t words[Of::PIECES][4] = {};
-          if (t * PRODUCT_ROWS + lane / 4 < x.rows) {
-#pragma unroll
-            for (int piece = 0; piece < Of::PIECES; piece++) dev::load16(x.at<Of::PIECES>(t, group + i) + piece * PIECE_BYTES + 16 * lane, words[piece]);
-          }
-          add_group<TYPE, Of::PIECES>(codes, part.type, words, x, t, group + i, sums[t]);
-        }
-      }
-    }
-    // (segments, tiles of rows, numbers of a lane, lanes)
-    __syncthreads();
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) room[((warp * TILES + t) * 4 + i) * 32 + lane] = sums[t][i];
-    __syncthreads();
-#pragma unroll 1
-    for (uint32_t at = threadIdx.x; at < TILES * 128; at += blockDim.x) {
-      const uint32_t i = at / 32 % 4, row = PRODUCT_ROWS * (at / 128) + 2 * (at % 4) + i % 2;
-      if (row >= x.rows) continue;
-      float total = 0.0f;
-      for (uint32_t segment = 0; segment < p.segments; segment++) total += room[segment * TILES * 128 + at];
-      write_product(p, part, row, PRODUCT_OUTPUTS * tile + at % 32 / 4 + 8 * (i / 2), total);
-    }
-  }
+  return 0;
 }
 
-// The tiles of the parts, one part after the other, each at its turn.
-template <class Multiply>
-__device__ __forceinline__ void for_parts(const ProductParams& p, Multiply&& multiply) {
-  uint32_t first = blockIdx.x;
-#pragma unroll 1
-  for (uint32_t at = 0; at < p.weights.count; at++) {
-    const Part part = p.weights.parts[at];
-    multiply(part, first);
-    const uint32_t tiles = (part.rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
-    while (first < tiles) first += gridDim.x;
-    first -= tiles;
-  }
+// `row` is one of the step's, `output` one of the part's outputs or behind them.
+__device__ __forceinline__ void write_product(const ProductParams& p, const Part& part, uint32_t row, uint32_t output, float total) {
+  if (output >= part.rows || (p.adapter != NONE && p.batch.adapters[p.logits ? p.batch.logit_rows[row] : row] != p.adapter)) return;
+  output += part.row_first;
+  float* out = p.out + (size_t)row * p.out_stride + output;
+  *out = p.adds ? fmaf(p.scale, total, *out) : activate(p.activation, total + (p.bias ? p.bias[output] : 0.0f));
 }
-
-// Groups of blocks that are loaded ahead, where so many of floats are: those of more bits, which take more registers, are fewer.
-template <uint32_t TYPE, int FLOATS_AHEAD>
-constexpr int AHEAD_OF = TYPE == ANY_TYPE ? 0 : TYPE == Q5_K || TYPE == Q6_K ? (FLOATS_AHEAD + 3) / 4 : FLOATS_AHEAD;
 
 template <int KIND, int TILES, int AHEAD>
-__device__ __forceinline__ void multiply_some(const ProductParams& p, float* room) {
-  const Pieces x = {p.pieces, p.inverses, p.sums, (p.weights.cols + BLOCK_COLS - 1) / BLOCK_COLS * 8, product_rows(p)};
+__device__ __forceinline__ void multiply_few(const ProductParams& p, float* room) {
+  const Columns columns = {p.weights.cols, p.segments};
+  const Pieces x = {p.pieces, p.inverses, p.sums, 8 * columns.blocks(), 0, product_rows(p)};
   // Otherwise weights are on their way before it is known how many rows there are.
   if (p.adapter != NONE && x.rows == 0) return;
-  if (KIND == FLOATS) {
-    if (p.bf16s) {
-      for_parts(p, [&](const Part& part, uint32_t first) { multiply_part<Of<BF16>, TILES, AHEAD>(p, part, x, first, room); });
-    } else {
-      for_parts(p, [&](const Part& part, uint32_t first) { multiply_part<Of<F16>, TILES, AHEAD>(p, part, x, first, room); });
-    }
-    return;
-  }
-  for_parts(p, [&](const Part& part, uint32_t first) {
-    for_type<KIND>(part.type, [&](auto of) { multiply_part<decltype(of), TILES, AHEAD_OF<decltype(of)::TYPE, AHEAD>>(p, part, x, first, room); });
-  });
-}
-
-// Tiles of rows of a block, and groups of their pieces that are there or on their way.
-#define MANY_TILES 8
-#define MANY_STAGES (Of::PIECES == 3 ? 2 : 3)
-
-// A warp has a tile of outputs, all segments and eight tiles of rows; a block's warps bring the rows' pieces into shared memory, behind
-// which each thread has its totals.
-template <class Of>
-__device__ __forceinline__ void multiply_tile(const ProductParams& p, const Part& part, const Pieces& x, uint32_t tile, uint32_t row_first, unsigned char* room) {
-  constexpr uint32_t TYPE = Of::TYPE;
-  constexpr uint32_t BYTES = MANY_TILES * Of::PIECES * PIECE_BYTES;
-  const uint32_t lane = threadIdx.x % 32, groups = (p.weights.cols + 31) / 32, tile_first = row_first / PRODUCT_ROWS;
-  const auto bring = [&](uint32_t group) {
-    if (group < groups) {
-      unsigned char* to = room + group % MANY_STAGES * BYTES;
-#pragma unroll
-      for (uint32_t at = 16 * threadIdx.x; at < BYTES; at += 16 * THREADS) {
-        dev::bring16(to + at, x.at<Of::PIECES>(tile_first + at / (Of::PIECES * PIECE_BYTES), group) + at % (Of::PIECES * PIECE_BYTES));
-      }
-    }
-    dev::brought();
-  };
-  const bool even = is_even(part);
-  const uint8_t* rows[2];
-  find_outputs(part, tile, rows);
-  Loaded<TYPE> next;
-  // What is loaded a group ahead, rather than when it is multiplied.
-  constexpr bool AHEAD = Codes<TYPE>::IS_FLOAT || OF_BYTES<TYPE>;
-  const auto load = [&](uint32_t group) {
-    const uint32_t left = p.weights.cols - 32 * group;
-    next.load(part.type, rows, even, group, left < 32 ? left : 32);
-  };
-  float* totals = reinterpret_cast<float*>(room + MANY_STAGES * BYTES) + threadIdx.x;
-  if (AHEAD) load(0);
-#pragma unroll
-  for (uint32_t group = 0; group + 1 < MANY_STAGES; group++) bring(group);
-#pragma unroll 1
-  for (uint32_t segment = 0; segment < p.segments; segment++) {
-    float sums[MANY_TILES][4] = {};
-#pragma unroll 1
-    for (uint32_t group = product_segment(p, segment); group < product_segment(p, segment + 1); group++) {
-      dev::wait_for_all_but<MANY_STAGES - 2>();
-      __syncthreads();
-      bring(group + MANY_STAGES - 1);
-      if (!AHEAD) load(group);
-      const Codes<TYPE> now = next.read(rows, group);
-      if (AHEAD && group + 1 < groups) load(group + 1);
-      const unsigned char* stage = room + group % MANY_STAGES * BYTES;
-#pragma unroll
-      for (uint32_t t = 0; t < MANY_TILES; t++) {
-        uint32_t words[Of::PIECES][4];
-        if (t % 2 == 0) dev::one_by_one();
-#pragma unroll
-        for (int piece = 0; piece < Of::PIECES; piece++) dev::shared16(stage + (t * Of::PIECES + piece) * PIECE_BYTES + 16 * lane, words[piece]);
-        add_group<TYPE, Of::PIECES>(now, part.type, words, x, tile_first + t, group, sums[t]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < MANY_TILES * 4; i++) totals[i * THREADS] = (segment == 0 ? 0.0f : totals[i * THREADS]) + sums[i / 4][i % 4];
-  }
-#pragma unroll 1
-  for (uint32_t i = 0; i < MANY_TILES * 4; i++) {
-    const uint32_t row = row_first + PRODUCT_ROWS * (i / 4) + 2 * (lane % 4) + i % 2;
-    if (row < x.rows) write_product(p, part, row, PRODUCT_OUTPUTS * tile + lane / 4 + i % 4 / 2 * 8, totals[i * THREADS]);
-  }
+  multiply_some<KIND, TILES, AHEAD>(p.weights, columns, p.bf16s, x, room, [&](const Part& part, uint32_t row, uint32_t output, float total) { write_product(p, part, row, output, total); });
 }
 
 template <int KIND>
-__device__ __forceinline__ void multiply_rows(const ProductParams& p, unsigned char* room) {
-  const Pieces x = {p.pieces, p.inverses, p.sums, (p.weights.cols + BLOCK_COLS - 1) / BLOCK_COLS * 8, product_rows(p)};
-  const uint32_t row_first = blockIdx.x * MANY_TILES * PRODUCT_ROWS;
-  if (row_first >= x.rows) return;
-  uint32_t tile = blockIdx.y * WARPS + threadIdx.x / 32, at = 0;
-  while (at + 1 < p.weights.count && tile * PRODUCT_OUTPUTS >= p.weights.parts[at].rows) tile -= (p.weights.parts[at++].rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
-  // Behind the last tile a warp has outputs that are nobody's: it brings rows for the others.
-  const Part part = p.weights.parts[at];
-  for_type<KIND>(part.type, [&](auto of) { multiply_tile<decltype(of)>(p, part, x, tile, row_first, room); });
+__device__ __forceinline__ void multiply_many_rows(const ProductParams& p, unsigned char* room) {
+  const Columns columns = {p.weights.cols, p.segments};
+  const uint32_t rows = product_rows(p), row_first = blockIdx.x * MANY_TILES * PRODUCT_ROWS;
+  if (row_first >= rows) return;
+  const Pieces x = {p.pieces, p.inverses, p.sums, 8 * columns.blocks(), row_first / PRODUCT_ROWS, rows - row_first};
+  multiply_rows<KIND, false>(p.weights, columns, x, blockIdx.y * WARPS + threadIdx.x / 32, room, [&](const Part& part, uint32_t row, uint32_t output, float total) {
+    write_product(p, part, row_first + row, output, total);
+  });
 }
 
 // (blocks, 1): of up to 8 rows, 16, and 64. Warps of a block are as many as segments.
 #define SOME_KERNEL(name, KIND, TILES, AHEAD, blocks) \
   WIDE_KERNEL(name, ProductParams, 2 * THREADS, blocks) { \
     SHARED(float, room); \
-    multiply_some<KIND, TILES, AHEAD>(p, room); \
+    multiply_few<KIND, TILES, AHEAD>(p, room); \
   }
 SOME_KERNEL(product_few, FLOATS, 1, 3, 2)
 SOME_KERNEL(product_some, FLOATS, 2, 2, 2)
@@ -273,10 +66,10 @@ SOME_KERNEL(product_batch_blocks, BLOCKS, 8, 2, 1)
 // (rows / 64, tiles of outputs / WARPS)
 WIDE_KERNEL(product_many, ProductParams, THREADS, 2) {
   SHARED(unsigned char, room);
-  multiply_rows<FLOATS>(p, room);
+  multiply_many_rows<FLOATS>(p, room);
 }
 
 WIDE_KERNEL(product_many_blocks, ProductParams, THREADS, 2) {
   SHARED(unsigned char, room);
-  multiply_rows<BLOCKS>(p, room);
+  multiply_many_rows<BLOCKS>(p, room);
 }

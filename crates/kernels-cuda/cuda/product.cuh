@@ -26,7 +26,7 @@ struct Of {
 
 // Types whose codes are bytes, or parts of them, that become halves without being numbers between.
 template <uint32_t TYPE>
-constexpr bool OF_BYTES = TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K;
+constexpr bool OF_BYTES = TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K || TYPE == MXFP4;
 
 // Eight bytes at a multiple of two.
 __device__ __forceinline__ void load_pairs(const uint8_t* at, uint32_t words[2]) {
@@ -45,13 +45,22 @@ __device__ __forceinline__ void load_pairs(const uint8_t* at, uint32_t words[2])
 template <uint32_t TYPE>
 struct Stored {
   static constexpr bool HAS_HIGHS = TYPE == Q5_K || TYPE == Q6_K;
-  uint32_t codes[2], highs[HAS_HIGHS ? 2 : 1];
-  uint32_t factor, scale;  // of Q6_K
+  uint32_t codes[TYPE == MXFP4 ? 3 : 2], highs[HAS_HIGHS ? 2 : 1];
+  uint32_t factor, scale;  // of Q6_K; and of MXFP4 the first
 
   __device__ __forceinline__ void load(const uint8_t* row, uint32_t group, uint32_t quarter) {
     const uint32_t j = group % 8;
     if constexpr (TYPE == Q8_0) {
       load_pairs(row + 34 * (size_t)group + 2 + 8 * quarter, codes);
+    } else if constexpr (TYPE == MXFP4) {
+      // The words that have its bytes, wherever these begin.
+      const uint8_t* block = row + 17 * (size_t)group;
+      const uint8_t* at = block + 1 + 8 * (quarter % 2);
+      const uint32_t apart = (size_t)at % 4;
+      codes[0] = dev::load4(at - apart);
+      codes[1] = dev::load4(at - apart + 4);
+      codes[2] = apart == 0 ? 0 : dev::load4(at - apart + 8);
+      factor = block[0];
     } else if constexpr (TYPE == Q6_K) {
       const uint8_t* block = row + 210 * (size_t)(group / 8);
       load_pairs(block + j / 4 * 64 + 32 * (j % 2) + 8 * quarter, codes);
@@ -66,7 +75,8 @@ struct Stored {
     }
   }
 
-  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have; and what is taken away of each.
+  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have, and those of MXFP4 as they are stored; and what
+  // is taken away of each.
   __device__ __forceinline__ uint32_t read(const uint8_t* row, uint32_t group, uint32_t bytes[2], Scale& of) const {
     const uint32_t j = group % 8;
     of.m[0] = of.m[1] = 0.0f;
@@ -75,6 +85,12 @@ struct Stored {
 #pragma unroll
       for (int i = 0; i < 2; i++) bytes[i] = codes[i] ^ 0x80808080u;
       return 128;
+    } else if constexpr (TYPE == MXFP4) {
+      of.d = dev::from_bits(factor < 2 ? 0x00200000u << factor : (factor - 1) << 23);
+      const uint32_t quarter = threadIdx.x % 4, from = 0x3210u + 0x1111u * (uint32_t)((size_t)(row + 17 * (size_t)group + 1) % 4);
+#pragma unroll
+      for (int i = 0; i < 2; i++) bytes[i] = dev::pick_bytes(codes[i], codes[i + 1], from) >> (4 * (quarter / 2)) & 0x0f0f0f0fu;
+      return 0;
     } else if constexpr (TYPE == Q6_K) {
       of.d = dev::from_half((uint16_t)scale);
       const uint32_t low_shift = 4 * (j / 2 % 2), high_shift = 2 * (j % 4);
@@ -102,6 +118,15 @@ __device__ __forceinline__ void to_halves(const uint32_t bytes[2], uint32_t less
   for (int i = 0; i < 2; i++) {
     words[2 * i] = dev::add_halves(dev::pick_bytes(bytes[i], 0x64646464u, 0x4140), minus);
     words[2 * i + 1] = dev::add_halves(dev::pick_bytes(bytes[i], 0x64646464u, 0x4342), minus);
+  }
+}
+
+// The same of floats of four bits, twice each: sign, exponent and bit stand where a half has them, but for the exponent's bias.
+__device__ __forceinline__ void floats_to_halves(const uint32_t bytes[2], uint32_t words[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const uint32_t codes = dev::pick_bytes(bytes[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
+    words[i] = dev::multiply_add_halves((codes << 1 & 0x0e000e00u) | (codes << 4 & 0x80008000u), 0x78007800u, 0);
   }
 }
 
@@ -169,7 +194,8 @@ struct Loaded<TYPE, true> {
     for (int half = 0; half < 2; half++) {
       uint32_t bytes[2];
       const uint32_t less = stored[half].read(rows[half], group, bytes, codes.scales[half]);
-      to_halves(bytes, less, codes.words[half]);
+      if constexpr (TYPE == MXFP4) floats_to_halves(bytes, codes.words[half]);
+      else to_halves(bytes, less, codes.words[half]);
       if constexpr (TYPE == Q6_K) {
         const uint32_t times = dev::to_half((float)(int8_t)stored[half].factor) * 0x10001u;
 #pragma unroll
@@ -185,16 +211,24 @@ struct Loaded<TYPE, true> {
   }
 };
 
-// Pieces of tiles of rows, from the first tile on.
+// Pieces of tiles of rows, of which a product has some.
 struct Pieces {
   const uint8_t* words;
   const float* inverses;  // (tiles, blocks of columns, rows): what products are multiplied with
   const float* sums;      // (tiles, groups, halves, rows): of columns
-  uint32_t groups, rows;  // groups are whole blocks
+  uint32_t groups;        // of a tile, in whole blocks
+  uint32_t tile_first, rows;
 
+  // `tile` is counted from the first on.
   template <int COUNT>
   __device__ __forceinline__ const uint8_t* at(uint32_t tile, uint32_t group) const {
-    return words + ((size_t)tile * groups + group) * COUNT * PIECE_BYTES;
+    return words + ((size_t)(tile_first + tile) * groups + group) * COUNT * PIECE_BYTES;
+  }
+  __device__ __forceinline__ const float* inverse(uint32_t tile, uint32_t group) const {
+    return inverses + ((size_t)(tile_first + tile) * (groups / 8) + group / 8) * PRODUCT_ROWS;
+  }
+  __device__ __forceinline__ const float* sum(uint32_t tile, uint32_t group, uint32_t half) const {
+    return sums + (((size_t)(tile_first + tile) * groups + group) * 2 + half) * PRODUCT_ROWS;
   }
 };
 
@@ -214,7 +248,7 @@ __device__ __forceinline__ void add_group(const Codes<TYPE>& codes, uint32_t typ
     }
     dev::multiply_halves<2>(codes.words[0], codes.words[1], x, c);
     uint32_t inverse[2];
-    dev::load8(reinterpret_cast<const uint8_t*>(pieces.inverses + ((size_t)tile * (pieces.groups / 8) + group / 8) * PRODUCT_ROWS + pair), inverse);
+    dev::load8(reinterpret_cast<const uint8_t*>(pieces.inverse(tile, group) + pair), inverse);
     if constexpr (Codes<TYPE>::IS_FLOAT) {
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], dev::from_bits(inverse[i % 2]), sums[i]);
@@ -225,7 +259,7 @@ __device__ __forceinline__ void add_group(const Codes<TYPE>& codes, uint32_t typ
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           uint32_t of[2];
-          dev::load8(reinterpret_cast<const uint8_t*>(pieces.sums + (((size_t)tile * pieces.groups + group) * 2 + half) * PRODUCT_ROWS + pair), of);
+          dev::load8(reinterpret_cast<const uint8_t*>(pieces.sum(tile, group, half) + pair), of);
 #pragma unroll
           for (int i = 0; i < 4; i++) sums[i] = fmaf(codes.scales[i / 2].m[half], dev::from_bits(of[i % 2]), sums[i]);
         }
@@ -248,27 +282,6 @@ __device__ __forceinline__ bool is_even(const Part& part) {
   return (part.type != F16 && part.type != BF16) || part.row_bytes % 16 == 0;
 }
 
-// Where a segment begins, in groups.
-__device__ __forceinline__ uint32_t product_segment(const ProductParams& p, uint32_t segment) { return (p.weights.cols + 31) / 32 * segment / p.segments; }
-
-// How many of the step's rows there are; none where no row has the adapter.
-__device__ __forceinline__ uint32_t product_rows(const ProductParams& p) {
-  const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
-  if (p.adapter == NONE) return rows;
-  for (uint32_t at = 0; at < rows; at++) {
-    if (p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter) return rows;
-  }
-  return 0;
-}
-
-// `row` is one of the step's, `output` one of the part's outputs or behind them.
-__device__ __forceinline__ void write_product(const ProductParams& p, const Part& part, uint32_t row, uint32_t output, float total) {
-  if (output >= part.rows || (p.adapter != NONE && p.batch.adapters[p.logits ? p.batch.logit_rows[row] : row] != p.adapter)) return;
-  output += part.row_first;
-  float* out = p.out + (size_t)row * p.out_stride + output;
-  *out = p.adds ? fmaf(p.scale, total, *out) : activate(p.activation, total + (p.bias ? p.bias[output] : 0.0f));
-}
-
 // Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, or with one for all.
 #define FLOATS 0
 #define BLOCKS 1
@@ -282,6 +295,7 @@ __device__ __forceinline__ void for_type(uint32_t type, Run&& run) {
     if (type == Q4_K) return run(Of<Q4_K>());
     if (type == Q5_K) return run(Of<Q5_K>());
     if (type == Q6_K) return run(Of<Q6_K>());
+    if (type == MXFP4) return run(Of<MXFP4>());
   }
   run(Of<ANY_TYPE>());
 }

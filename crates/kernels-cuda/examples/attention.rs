@@ -64,6 +64,7 @@ fn seconds(
         heads: shape,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

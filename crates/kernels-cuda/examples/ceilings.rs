@@ -44,6 +44,7 @@ fn backend(card: &Card, rows: usize) -> Result<CudaBackend<Card>, KernelError> {
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 32 },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

@@ -4,6 +4,7 @@ mod attention;
 mod draw;
 mod encoder;
 mod experts;
+mod pairs;
 mod products;
 mod rows;
 mod states;
@@ -26,7 +27,8 @@ use crate::plan::{Grid, Kernel, SPAN, THREADS, WARP, WARPS};
 use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
-use products::{PieceRoom, Product};
+use pairs::PairRoom;
+use products::{PieceRoom, Product, activation_code};
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
@@ -71,19 +73,21 @@ struct Scratch<D: Device> {
     chosen: Arc<Memory<D>>,  // (rows, experts_used)
     weights: Arc<Memory<D>>, // (rows, experts_used)
     logits: Arc<Memory<D>>,  // (logit_rows, vocab)
-    pieces: Arc<Memory<D>>,  // of the rows of a product
+    pieces: Arc<Memory<D>>,  // of the rows of a product, or of pairs of rows and experts
+    pairs: Arc<Memory<D>>,   // of rows and experts: where they are, and their products
     parts: Arc<Memory<D>>,   // of rows' attention, where blocks share a row
     drawn: Arc<Memory<D>>,   // how tokens are drawn, and which
 }
 
 /// Bytes of each list of [`Scratch`].
-fn scratch_parts(limits: &StepLimits) -> [usize; 8] {
+fn scratch_parts(limits: &StepLimits) -> [usize; 9] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =
         [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
             .map(|count| 4 * count);
-    let (pieces, parts) = (PieceRoom::of(limits).bytes(), attention::parts_bytes(limits));
-    [both, scores, chosen, weights, logits, pieces, parts, Drawing::bytes(limits)]
+    let pieces = PieceRoom::of(limits).bytes().max(PieceRoom::of_experts(limits).bytes());
+    let (pairs, parts) = (PairRoom::of(limits).bytes(), attention::parts_bytes(limits));
+    [both, scores, chosen, weights, logits, pieces, pairs, parts, Drawing::bytes(limits)]
 }
 
 impl<D: Device> CudaBackend<D> {
@@ -157,18 +161,6 @@ impl<D: Device> CudaBackend<D> {
 
     fn ops(&mut self) -> Ops<'_, D> {
         self.steps.ops()
-    }
-}
-
-fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-        Activation::GeluErf => 2,
-        Activation::Relu => 3,
-        Activation::ReluSquared => 4,
-        Activation::ClampedSwish => 5,
-        Activation::QuickGelu => 6,
     }
 }
 
@@ -274,7 +266,8 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits, Drawing::staged_bytes(limits))?;
         let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits, pieces, parts, drawn] = scratch_parts(limits).map(make);
+        let [both, scores, chosen, weights, logits, pieces, pairs, parts, drawn] =
+            scratch_parts(limits).map(make);
         self.scratch = Some(Scratch {
             both: both?,
             scores: scores?,
@@ -282,6 +275,7 @@ impl<D: Device> Backend for CudaBackend<D> {
             weights: weights?,
             logits: logits?,
             pieces: pieces?,
+            pairs: pairs?,
             parts: parts?,
             drawn: drawn?,
         });

@@ -40,6 +40,7 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
         heads: SHAPE,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     };

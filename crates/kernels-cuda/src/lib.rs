@@ -40,6 +40,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
     ("kv.cuh", include_str!("../cuda/kv.cuh")),
     ("matmul.cu", include_str!("../cuda/matmul.cu")),
+    ("multiply.cuh", include_str!("../cuda/multiply.cuh")),
     ("norm.cu", include_str!("../cuda/norm.cu")),
     ("params.cuh", include_str!("../cuda/params.cuh")),
     ("prelude.cuh", include_str!("../cuda/prelude.cuh")),

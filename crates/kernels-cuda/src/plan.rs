@@ -71,9 +71,25 @@ kernels! {
     Gate = "kernel_gate", GateParams;
     /// Which experts a row goes to.
     Route = "kernel_route", RouteParams;
-    /// The experts' first products.
+    /// Pairs of a row and an expert, by expert.
+    Group = "kernel_group", GroupParams;
+    /// What pairs read, in pieces.
+    ExpertPieces = "kernel_expert_pieces", ExpertPiecesParams;
+    /// What is between an expert's products, in pieces or not.
+    ExpertHidden = "kernel_expert_hidden", ExpertHiddenParams;
+    /// Products of some pairs with experts in floats of 16 bits.
+    ExpertSome = "kernel_expert_some", ExpertProductParams;
+    /// The same with experts in blocks, or in blocks and floats.
+    ExpertSomeBlocks = "kernel_expert_some_blocks", ExpertProductParams;
+    /// Products of tens of pairs with experts in floats of 16 bits.
+    ExpertMany = "kernel_expert_many", ExpertProductParams;
+    /// The same with experts in blocks, or in blocks and floats.
+    ExpertManyBlocks = "kernel_expert_many_blocks", ExpertProductParams;
+    /// What a row's experts give, as one.
+    ExpertSum = "kernel_expert_sum", ExpertSumParams;
+    /// The experts' first products, pair by pair.
     ExpertUp = "kernel_expert_up", ExpertParams;
-    /// Their second ones.
+    /// Their second ones, and what a row's experts give.
     ExpertDown = "kernel_expert_down", ExpertParams;
     /// What every row goes to beside its experts.
     AddShared = "kernel_add_shared", SharedParams;

@@ -76,14 +76,35 @@ fn pieces_of(shapes: &[MatrixShape]) -> Option<bool> {
     }
 }
 
+/// How products with matrices are computed that are of these shapes, each with parts of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProductShape {
+    pub(crate) floats: bool,
+    pub(crate) pieces: Option<bool>, // in pieces of 16 bits, of BF16 or not, or none
+    pub(crate) tiles: u32,           // of 16 outputs, of each part by itself; the most that one of them has
+}
+
+impl ProductShape {
+    fn of<'a>(matrices: impl Iterator<Item = &'a [MatrixShape]>) -> Self {
+        let (mut all, mut tiles) = (Vec::new(), 0);
+        for parts in matrices {
+            tiles = tiles.max(parts.iter().map(|shape| shape.rows.div_ceil(TILE_OUTPUTS) as u32).sum());
+            all.extend(parts.iter().map(held));
+        }
+        Self {
+            floats: all.iter().all(|shape| shape.dtype.block_weights() == 1),
+            pieces: pieces_of(&all),
+            tiles,
+        }
+    }
+}
+
 /// A matrix of parts stacked by rows.
 #[derive(Debug)]
 pub struct CudaMatrix<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
     pub(crate) stack: StackParams,
-    pub(crate) floats: bool,
-    pub(crate) pieces: Option<bool>, // how products are computed: in pieces of 16 bits, of BF16 or not, or in tf32
-    pub(crate) tiles: u32,           // of 16 outputs, of each part by itself
+    pub(crate) product: ProductShape, // in tf32 where it is not in pieces
 }
 
 /// The experts of a layer: two stacks for each, gate and up, and down.
@@ -94,6 +115,8 @@ pub struct CudaExperts<D: Device> {
     pub(crate) up_rows: usize,
     pub(crate) cols: usize, // inputs of the first product
     pub(crate) ffn: usize,  // inputs of the second
+    pub(crate) up: ProductShape,
+    pub(crate) down: ProductShape,
     shapes: Vec<ExpertParts<MatrixShape>>,
     packed: usize,
     place: Place,
@@ -181,13 +204,7 @@ impl<D: Device> CudaMatrix<D> {
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put(&memory, parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
-        Ok(Self {
-            memory,
-            stack,
-            floats: shapes.iter().all(|shape| shape.dtype.block_weights() == 1),
-            pieces: pieces_of(&shapes),
-            tiles: shapes.iter().map(|shape| shape.rows.div_ceil(TILE_OUTPUTS) as u32).sum(),
-        })
+        Ok(Self { memory, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
     }
 
     /// Outputs.
@@ -224,6 +241,8 @@ impl<D: Device> CudaExperts<D> {
             up_rows: first.map_or(0, |expert| rows(&expert.gate_up)),
             cols: first.and_then(|expert| expert.gate_up.first()).map_or(0, |shape| shape.cols),
             ffn: first.and_then(|expert| expert.down.first()).map_or(0, |shape| shape.cols),
+            up: ProductShape::of(shapes.iter().map(|expert| &expert.gate_up[..])),
+            down: ProductShape::of(shapes.iter().map(|expert| &expert.down[..])),
             shapes: shapes.to_vec(),
             packed: 0,
             place: Place { part: stacks, bytes: stacks + parts },

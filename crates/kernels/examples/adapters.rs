@@ -105,6 +105,7 @@ fn main() -> Result<(), KernelError> {
         heads: HeadShape { heads: 16, kv_heads: 8, head_dim: 128 },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

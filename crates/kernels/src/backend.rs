@@ -140,6 +140,8 @@ pub struct StepLimits {
     pub experts: usize,
     /// Experts that a row of those layers goes to at most; 0 where no layer has any.
     pub experts_used: usize,
+    /// Widest input or output of an expert's products, of gate and up together; 0 where no layer has any.
+    pub experts_width: usize,
     /// Layer groups of the cache; at least 1.
     pub kv_groups: usize,
     /// Numbers that all heads together read and give in the widest [`Backend::heads_matmul`], but for those that stay as they

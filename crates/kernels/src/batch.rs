@@ -422,6 +422,7 @@ mod tests {
             heads,
             experts: 0,
             experts_used: 0,
+            experts_width: 0,
             kv_groups: 2,
             heads_matmul_width: 0,
         };

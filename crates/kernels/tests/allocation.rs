@@ -49,6 +49,7 @@ const LIMITS: StepLimits = StepLimits {
     heads: HEADS,
     experts: 6,
     experts_used: 2,
+    experts_width: 2 * HIDDEN,
     kv_groups: 1,
     heads_matmul_width: 0,
 };

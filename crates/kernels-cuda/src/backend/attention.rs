@@ -202,7 +202,7 @@ impl<D: Device> CudaBackend<D> {
         out: &mut CudaBuffer<D>,
     ) {
         let (heads, outputs, cols) = (weights.len(), weights[0].rows(), weights[0].cols());
-        let alike = |of: &CudaMatrix<D>| (of.rows(), of.cols()) == (outputs, cols) && of.floats;
+        let alike = |of: &CudaMatrix<D>| (of.rows(), of.cols()) == (outputs, cols) && of.product.floats;
         assert!(weights.iter().all(alike), "heads of one shape, of floats");
         assert!(
             x.cols.is_multiple_of(heads) && x.cols / heads >= cols,

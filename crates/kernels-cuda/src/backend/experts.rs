@@ -1,5 +1,7 @@
-//! Mixtures of experts: each row's experts by themselves.
+//! Mixtures of experts: products in pieces expert by expert (`pairs.rs`), others pair by pair. Which it is the types of all experts
+//! decide, never the batch.
 
+use super::pairs::Pairs;
 use super::*;
 use hanzo_engine_kernels::{ExpertGroups, ExpertScoring};
 
@@ -36,8 +38,9 @@ impl<D: Device> CudaBackend<D> {
         assert!(lengths(weights.up_bias, count * experts.up_rows), "a bias for each of the first products");
         assert!(lengths(weights.down_bias, count * router.cols()), "a bias for each output of an expert");
 
-        let Scratch { scores, chosen, weights: shares, .. } = self.scratch();
-        let (scores, chosen, shares) = (scores.clone(), chosen.clone(), shares.clone());
+        let Scratch { scores, chosen, weights: shares, pairs, pieces, .. } = self.scratch();
+        let [scores, chosen, shares, pairs, pieces] = [scores, chosen, shares, pairs, pieces].map(Arc::clone);
+        let limits = *self.steps.limits();
         let into = (&scores, 0, count);
         self.product(router, &Product { bias: weights.router_bias, out: into, ..Product::of(routed, out) });
         let mut ops = self.ops();
@@ -93,15 +96,39 @@ impl<D: Device> CudaBackend<D> {
         };
         let mut holds = vec![&experts.memory, &chosen, &shares, &x.memory, &hidden.memory, &out.memory];
         holds.extend([weights.up_bias, weights.down_bias].into_iter().flatten().map(|of| &of.memory));
-        let up = [(experts.ffn as u32).div_ceil(WARPS), rows, used as u32];
-        ops.push(Kernel::ExpertUp, Grid { blocks: up, threads: THREADS, shared_bytes: 0 }, &expert, &holds);
-        let down = [(router.cols() as u32).div_ceil(WARPS), rows, 1];
-        ops.push(
-            Kernel::ExpertDown,
-            Grid { blocks: down, threads: THREADS, shared_bytes: 0 },
-            &expert,
-            &holds,
-        );
+        let (up, down) = (experts.up.pieces, experts.down.pieces);
+        // A warp to an output, pair by pair.
+        let blocks_up = [expert.ffn.div_ceil(WARPS), rows, expert.used];
+        let blocks_down = [expert.cols.div_ceil(WARPS), rows, 1];
+        let [grid_up, grid_down] =
+            [blocks_up, blocks_down].map(|blocks| Grid { blocks, threads: THREADS, shared_bytes: 0 });
+        if up.is_none() && down.is_none() {
+            ops.push(Kernel::ExpertUp, grid_up, &expert, &holds);
+            ops.push(Kernel::ExpertDown, grid_down, &expert, &[]);
+            return;
+        }
+        holds.extend([&pairs, &pieces]);
+        let pairs = Pairs::new(&limits, &expert, (count as u32, rows), (&pairs, &pieces));
+        pairs.group(&mut ops, &holds);
+        match up {
+            Some(bf16s) => {
+                let scales = if params.scales_input { expert.weights } else { Address::NONE };
+                pairs.cut(&mut ops, (expert.x, expert.used, expert.cols), scales, bf16s);
+                pairs.multiply(&mut ops, (&experts.up, 0), (expert.cols, experts.up_rows as u32));
+                pairs.activate(&mut ops, down);
+            }
+            None => {
+                ops.push(Kernel::ExpertUp, grid_up, &expert, &[]);
+                pairs.cut(&mut ops, (expert.hidden, 1, expert.ffn), Address::NONE, down == Some(true));
+            }
+        }
+        match down {
+            Some(_) => {
+                pairs.multiply(&mut ops, (&experts.down, 1), (expert.ffn, expert.cols));
+                pairs.sum(&mut ops);
+            }
+            None => ops.push(Kernel::ExpertDown, grid_down, &expert, &[]),
+        }
     }
 
     pub(super) fn add_beside_experts(

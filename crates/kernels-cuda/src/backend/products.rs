@@ -7,9 +7,9 @@ use super::*;
 const TILE_OUTPUTS: u32 = 8;
 const TILE_ROWS: u32 = 16;
 /// Rows of half a tile, for which the other half is left out; and of a tile of products in pieces.
-const FEW_ROWS: u32 = 8;
+pub(super) const FEW_ROWS: u32 = 8;
 /// Rows of a block of the kernels for tens of rows and for many; the first is taken for buckets of up to as many.
-const BATCH_ROWS: u32 = 64;
+pub(super) const BATCH_ROWS: u32 = 64;
 /// Outputs from which on the kernel for many is the faster one for tens of rows too: it has blocks enough then.
 const VAST_OUTPUTS_MIN: u32 = 16_384;
 /// Tiles of outputs of a warp of the kernel for many.
@@ -19,18 +19,31 @@ const FRAGMENTS_BYTES: u32 = 2 * WARPS * WARP * 32 * 4 + MANY_TILES * WARPS * 4 
 
 /// Columns of a group of products in pieces, and of a block that has one power of two.
 const GROUP_COLS: u32 = 32;
-const BLOCK_COLS: usize = 256;
+pub(super) const BLOCK_COLS: usize = 256;
 /// Segments of the columns, at most, of four groups at least; and blocks, which are two for each multiprocessor of the largest card.
 const SEGMENTS_MAX: u32 = 8;
 const SEGMENT_GROUPS_MIN: u32 = 4;
-const BLOCKS_MAX: u32 = 264;
+pub(super) const BLOCKS_MAX: u32 = 264;
 /// Bytes of a piece of a group of eight rows; of two pieces there are three groups at once in the kernel for many rows, of three two.
 const PIECE_BYTES: u32 = 512;
 const PIECES_AT_ONCE: u32 = 6;
 
+/// Bytes of shared memory of a block of the kernels for many rows: pieces, and the totals of its threads.
+pub(super) const MANY_BYTES: u32 = BATCH_ROWS / FEW_ROWS * (PIECES_AT_ONCE * PIECE_BYTES + 4 * 4 * THREADS);
+
+/// Segments of so many columns.
+pub(super) fn segments_of(cols: u32) -> u32 {
+    cols.div_ceil(GROUP_COLS).div_ceil(SEGMENT_GROUPS_MIN).min(SEGMENTS_MAX)
+}
+
+/// A block of the kernels for some rows, up to so many tiles of them, whose outputs have blocks that go from tile to tile.
+pub(super) fn some_grid(blocks: [u32; 3], segments: u32, tiles: u32) -> Grid {
+    Grid { blocks, threads: segments * WARP, shared_bytes: segments * tiles * 4 * WARP * 4 }
+}
+
 /// Pieces of rows that a product reads, with what they are multiplied with and sums of them.
 pub(super) struct PieceRoom {
-    rows: usize, // whole tiles of the kernel for many
+    rows: usize, // whole tiles; for matrices those of the kernel for many
     cols: usize, // whole blocks
 }
 
@@ -42,6 +55,11 @@ impl PieceRoom {
         Self { rows, cols }
     }
 
+    /// Of the places that pairs of rows and experts have.
+    pub(super) fn of_experts(limits: &StepLimits) -> Self {
+        Self { rows: PairRoom::of(limits).places, cols: limits.experts_width.next_multiple_of(BLOCK_COLS) }
+    }
+
     /// Bytes of pieces, three of 16 bits at most, of a number for each block of columns, and of sums of 16.
     fn parts(&self) -> [usize; 3] {
         let numbers = self.rows * self.cols;
@@ -50,6 +68,24 @@ impl PieceRoom {
 
     pub(super) fn bytes(&self) -> usize {
         self.parts().iter().sum()
+    }
+
+    /// Where pieces, numbers and sums are.
+    pub(super) fn places<D: Device>(&self, memory: &Memory<D>) -> [Address; 3] {
+        let [pieces, inverses, _] = self.parts();
+        [0, pieces, pieces + inverses].map(|at| memory.address().offset(at))
+    }
+}
+
+pub(super) fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+        Activation::GeluErf => 2,
+        Activation::Relu => 3,
+        Activation::ReluSquared => 4,
+        Activation::ClampedSwish => 5,
+        Activation::QuickGelu => 6,
     }
 }
 
@@ -72,7 +108,7 @@ impl<D: Device> CudaBackend<D> {
             adds: u32::from(product.adds.is_some()),
             scale: product.adds.unwrap_or(1.0),
         };
-        match weight.pieces {
+        match weight.product.pieces {
             Some(bf16s) => self.product_in_pieces(weight, product, &output, bf16s),
             None => self.product_in_tf32(weight, product, &output),
         }
@@ -87,12 +123,10 @@ impl<D: Device> CudaBackend<D> {
     ) {
         let room = PieceRoom::of(self.steps.limits());
         assert!(weight.cols() <= room.cols, "a matrix wider than the step's limits");
-        let [pieces_bytes, inverses_bytes, _] = room.parts();
         let memory = self.scratch().pieces.clone();
+        let [pieces, inverses, sums] = room.places(&memory);
         let mut ops = self.steps.ops();
         let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
-        let [pieces, inverses, sums] =
-            [0, pieces_bytes, pieces_bytes + inverses_bytes].map(|at| memory.address().offset(at));
         let cut = PiecesParams {
             batch: ops.batch,
             x: product.x.0.address().offset(4 * product.x.1),
@@ -108,7 +142,7 @@ impl<D: Device> CudaBackend<D> {
         let grid = Grid { blocks, threads: THREADS, shared_bytes: 0 };
         ops.push(Kernel::Pieces, grid, &cut, &[product.x.0, &memory]);
 
-        let segments = weight.stack.cols.div_ceil(GROUP_COLS).div_ceil(SEGMENT_GROUPS_MIN).min(SEGMENTS_MAX);
+        let segments = segments_of(weight.stack.cols);
         let params = ProductParams {
             batch: ops.batch,
             weights: weight.stack,
@@ -126,25 +160,21 @@ impl<D: Device> CudaBackend<D> {
             scale: output.scale,
             bf16s: u32::from(bf16s),
         };
-        // Blocks of the kernels for some rows go from tile to tile.
-        let some = |kernel: Kernel, tiles: u32| {
-            let blocks = [weight.tiles.min(BLOCKS_MAX), 1, 1];
-            let shared_bytes = segments * tiles * 4 * WARP * 4;
-            (kernel, Grid { blocks, threads: segments * WARP, shared_bytes })
+        let tiles = weight.product.tiles;
+        let some = |kernel: Kernel, rows: u32| {
+            (kernel, some_grid([tiles.min(BLOCKS_MAX), 1, 1], segments, rows / FEW_ROWS))
         };
-        let of = |floats: Kernel, blocks: Kernel| if weight.floats { floats } else { blocks };
+        let of = |floats: Kernel, blocks: Kernel| if weight.product.floats { floats } else { blocks };
         let (kernel, grid) = if rows <= FEW_ROWS {
-            some(of(Kernel::ProductFew, Kernel::ProductFewBlocks), 1)
+            some(of(Kernel::ProductFew, Kernel::ProductFewBlocks), FEW_ROWS)
         } else if rows <= 2 * FEW_ROWS {
-            some(of(Kernel::ProductSome, Kernel::ProductSomeBlocks), 2)
+            some(of(Kernel::ProductSome, Kernel::ProductSomeBlocks), 2 * FEW_ROWS)
         } else if rows <= BATCH_ROWS {
-            some(of(Kernel::ProductBatch, Kernel::ProductBatchBlocks), BATCH_ROWS / FEW_ROWS)
+            some(of(Kernel::ProductBatch, Kernel::ProductBatchBlocks), BATCH_ROWS)
         } else {
-            let blocks = [rows.div_ceil(BATCH_ROWS), weight.tiles.div_ceil(WARPS), 1];
-            // And the totals of its threads.
-            let shared_bytes = BATCH_ROWS / FEW_ROWS * (PIECES_AT_ONCE * PIECE_BYTES + 4 * 4 * THREADS);
+            let blocks = [rows.div_ceil(BATCH_ROWS), tiles.div_ceil(WARPS), 1];
             let kernel = of(Kernel::ProductMany, Kernel::ProductManyBlocks);
-            (kernel, Grid { blocks, threads: THREADS, shared_bytes })
+            (kernel, Grid { blocks, threads: THREADS, shared_bytes: MANY_BYTES })
         };
         let mut holds = vec![&weight.memory, product.out.0];
         holds.extend(product.bias.map(|bias| &bias.memory));

@@ -9,6 +9,7 @@ mod batches;
 mod conformance;
 mod driver;
 mod engine;
+mod experts;
 mod module;
 mod mutants;
 mod offload;

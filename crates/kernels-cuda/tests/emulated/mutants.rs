@@ -7,6 +7,7 @@ use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
 use crate::attention::{check_shared_rows, check_shared_rows_by_turns};
+use crate::experts::check_some_experts;
 use crate::products::check_products;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
@@ -16,7 +17,9 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
     let kernels: &[&str] = match file {
         "prelude.cuh" => &["norm.cu"],
         "attention.cu" => &["attention.cu", "heads.cu"],
-        "product.cu" => &["matmul.cu", "product.cu"],
+        "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
+        "multiply.cuh" => &["matmul.cu", "product.cu"],
+        "experts.cu" => &["matmul.cu", "experts.cu"],
         "draw.cu" => &["matmul.cu", "draw.cu"],
         _ => &[file],
     };
@@ -121,28 +124,53 @@ fn a_missing_barrier_before_segments_are_added_up() {
 #[test]
 fn a_missing_barrier_before_segments_of_pieces_are_added_up() {
     let own = "= sums[t][i];\n    __syncthreads();";
-    must_fail("product.cu", own, "= sums[t][i];", "matmul of F16", |make| conformance::check_matmul(&make));
+    must_fail("multiply.cuh", own, "= sums[t][i];", "matmul of F16", |make| conformance::check_matmul(&make));
 }
 
 #[test]
 fn a_copy_that_is_not_waited_for() {
     let own = "dev::wait_for_all_but<MANY_STAGES - 2>();";
     let instead = "dev::wait_for_all_but<MANY_STAGES - 1>();";
-    must_fail("product.cu", own, instead, "of BF16: NaN", check_products);
+    must_fail("multiply.cuh", own, instead, "of BF16: NaN", check_products);
 }
 
 #[test]
 fn copies_of_other_warps_that_are_not_waited_for() {
     let own = "dev::wait_for_all_but<MANY_STAGES - 2>();\n      __syncthreads();";
     let instead = "dev::wait_for_all_but<MANY_STAGES - 2>();";
-    must_fail("product.cu", own, instead, "of BF16: NaN", check_products);
+    must_fail("multiply.cuh", own, instead, "of BF16: NaN", check_products);
 }
 
 #[test]
 fn a_piece_that_is_not_what_is_left() {
     let own = "const float rest = value - dev::from_half(first[j]);";
     let instead = "const float rest = 0.0f * value;";
-    must_fail("product.cu", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+    must_fail("multiply.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_missing_barrier_before_pairs_are_counted_together() {
+    let own = "own[expert]++; });\n  __syncthreads();";
+    must_fail("experts.cu", own, "own[expert]++; });", "experts of", check_some_experts);
+}
+
+#[test]
+fn tiles_of_two_experts() {
+    let own = "tile += (counts[other] + PRODUCT_ROWS - 1) / PRODUCT_ROWS;";
+    must_fail("experts.cu", own, "tile += counts[other] / PRODUCT_ROWS;", "experts of", check_some_experts);
+}
+
+#[test]
+fn a_unit_that_begins_where_the_last_did() {
+    let own = "to[1] = tile + first / PRODUCT_ROWS;";
+    must_fail("experts.cu", own, "to[1] = tile;", "experts of", check_some_experts);
+}
+
+#[test]
+fn tiles_of_rows_that_are_left_out() {
+    let own = "tiles = (x.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;\n  const auto bring";
+    let instead = "tiles = x.rows / PRODUCT_ROWS;\n  const auto bring";
+    must_fail("multiply.cuh", own, instead, "experts of", check_some_experts);
 }
 
 #[test]

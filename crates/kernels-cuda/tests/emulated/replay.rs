@@ -23,6 +23,7 @@ pub(crate) fn limits() -> StepLimits {
         heads: SHAPE,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

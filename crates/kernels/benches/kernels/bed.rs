@@ -41,6 +41,7 @@ pub(crate) fn backend_for(heads: HeadShape, rows: usize, sequences: usize) -> Cp
         heads,
         experts: EXPERTS,
         experts_used: EXPERTS_USED,
+        experts_width: HEADS.qkv_width().max(heads.qkv_width()),
         kv_groups: 1,
         heads_matmul_width: 0,
     };

@@ -79,6 +79,7 @@ fn limits(heads: usize, head_dim: usize, sequences: usize) -> StepLimits {
         heads: HeadShape { heads, kv_heads: 1, head_dim },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

@@ -31,7 +31,10 @@ impl<B: Backend> Rig<B> {
 
     /// A backend for steps of such rows through experts.
     pub(super) fn for_experts(backend: B, rows: usize, width: usize, experts: usize, used: usize) -> Self {
-        Self::new(backend, &StepLimits { experts, experts_used: used, ..row_limits(rows, width, 1) })
+        Self::new(
+            backend,
+            &StepLimits { experts, experts_used: used, experts_width: width, ..row_limits(rows, width, 1) },
+        )
     }
 
     pub(super) fn matrix(&self, parts: &[Weights]) -> B::Matrix {
@@ -113,6 +116,7 @@ fn row_limits(rows: usize, width: usize, vocab: usize) -> StepLimits {
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 64 },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

@@ -321,6 +321,7 @@ pub(super) const LIMITS: StepLimits = StepLimits {
     heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 8 },
     experts: 0,
     experts_used: 0,
+    experts_width: 0,
     kv_groups: 1,
     heads_matmul_width: 0,
 };
@@ -336,6 +337,7 @@ fn limits(case: &Case) -> StepLimits {
         heads: case.shape,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

@@ -127,6 +127,7 @@ impl Scene {
             heads: self.shape,
             experts: 0,
             experts_used: 0,
+            experts_width: 0,
             kv_groups: 2,
             heads_matmul_width: 0,
         }

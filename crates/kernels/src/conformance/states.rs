@@ -25,6 +25,7 @@ fn limits(sequences: usize) -> StepLimits {
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 8 },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

@@ -179,6 +179,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         heads,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     };

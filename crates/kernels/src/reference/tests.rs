@@ -155,6 +155,7 @@ fn ready(heads: HeadShape) -> ReferenceBackend {
         heads,
         experts: 4,
         experts_used: 4,
+        experts_width: 64,
         kv_groups: 1,
         heads_matmul_width: 0,
     };

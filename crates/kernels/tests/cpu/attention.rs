@@ -24,6 +24,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
         heads: HEADS,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

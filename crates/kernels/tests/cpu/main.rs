@@ -108,6 +108,7 @@ fn product(
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

@@ -60,6 +60,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
         heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 16 },
         experts: EXPERTS,
         experts_used: PARAMS.experts_used,
+        experts_width: WIDTH,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

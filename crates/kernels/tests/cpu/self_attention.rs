@@ -37,6 +37,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
         heads: HEADS,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     })?;

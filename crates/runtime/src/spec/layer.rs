@@ -524,19 +524,28 @@ impl MlpSpec {
 
     /// Rows of its widest product.
     pub(crate) fn width(&self) -> usize {
-        let stacked = |gated: bool, ffn: usize| if gated { 2 * ffn } else { ffn };
         match self {
             MlpSpec::Dense(dense) => stacked(dense.gated, dense.ffn),
             MlpSpec::Experts(experts) => {
                 let shared = experts.shared.map_or(0, |shared| stacked(experts.gated, shared.ffn));
-                stacked(experts.gated, experts.ffn).max(experts.count).max(shared)
+                experts.products_width().max(experts.count).max(shared)
             }
             MlpSpec::None => 0,
         }
     }
 }
 
+/// Rows of a gate and what it is a gate of.
+fn stacked(gated: bool, ffn: usize) -> usize {
+    if gated { 2 * ffn } else { ffn }
+}
+
 impl ExpertsSpec {
+    /// Rows of an expert's first product.
+    pub(crate) fn products_width(&self) -> usize {
+        stacked(self.gated, self.ffn)
+    }
+
     /// Gated experts with SiLU, weighed by their softmax: what most families have.
     pub fn softmax(count: usize, used: usize, ffn: usize, normalized: bool) -> Self {
         Self {

@@ -426,6 +426,10 @@ impl TransformerSpec {
             heads: self.cache_heads(),
             experts: experts(|experts| experts.count),
             experts_used: experts(|experts| experts.used),
+            experts_width: match experts(|experts| experts.products_width()) {
+                0 => 0,
+                width => width.max(self.hidden),
+            },
             kv_groups: self.kv_groups().count(),
             heads_matmul_width: widest(|layer| layer.attention.projection.heads_matmul_width()),
         }

@@ -97,7 +97,10 @@ fn published_mixtures_of_experts_are_understood() {
     assert_eq!((spec.hidden, spec.layers[0].attention.qk_norm), (2048, QkNorm::Heads));
     assert_eq!(experts_of(&spec), vec![Some(ExpertsSpec::softmax(128, 8, 768, true)); 48]);
     let limits = spec.step_limits(64, 4, 1000);
-    assert_eq!((limits.width, limits.experts, limits.experts_used), (5120, 128, 8));
+    assert_eq!(
+        (limits.width, limits.experts, limits.experts_used, limits.experts_width),
+        (5120, 128, 8, 2048)
+    );
     let weights = spec.weights();
     assert_eq!(weights.len(), 3 + 48 * (2 + 6 + 1 + 3 * 128));
     assert!(weights.contains(&(Part::Layer(47, LayerPart::ExpertDown(127)).weight(), vec![2048, 768])));

@@ -213,6 +213,7 @@ fn limits(width: usize, heads: HeadShape) -> StepLimits {
         heads,
         experts: 0,
         experts_used: 0,
+        experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
     }

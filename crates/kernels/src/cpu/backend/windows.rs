@@ -72,6 +72,7 @@ mod tests {
                 heads,
                 experts: 0,
                 experts_used: 0,
+                experts_width: 0,
                 kv_groups: 1,
                 heads_matmul_width: 0,
             };
