@@ -338,15 +338,20 @@ inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, floa
   const uint32_t words[6] = {a[0], a[1], a[2], a[3], b, b_behind};
   const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply16, words, 6, [](auto& in, auto& out) {
     float of_b[16][8];
+    bool finite = true;
     for (int row = 0; row < 8; row++) {
-      for (int column = 0; column < 16; column++) of_b[column][row] = from_half(static_cast<uint16_t>(in[4 * row + column % 8 / 2][4 + column / 8] >> (16 * (column % 2))));
+      for (int column = 0; column < 16; column++) {
+        const uint16_t half = static_cast<uint16_t>(in[4 * row + column % 8 / 2][4 + column / 8] >> (16 * (column % 2)));
+        of_b[column][row] = from_half(half);
+        finite &= (half & 0x7c00) != 0x7c00;
+      }
     }
     for (int row = 0; row < 16; row++) {
       float sums[8] = {};
       for (int column = 0; column < 16; column++) {
         const uint32_t half = in[4 * (row % 8) + column % 8 / 2][column / 8 * 2 + row / 8] >> (16 * (column % 2));
-        // Rows that are not there cost nothing here.
-        if ((half & 0x7fff) == 0) continue;
+        // Rows that are not there cost nothing here; but nothing times what is no number is none.
+        if (finite && (half & 0x7fff) == 0) continue;
         const float value = from_half(static_cast<uint16_t>(half));
         for (int other = 0; other < 8; other++) sums[other] += value * of_b[column][other];
       }

@@ -34,7 +34,7 @@ macro_rules! kernels {
 
 /// Bytes of shared memory that any card gives a block, and those that it gives one which asks for them.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
-pub(crate) const SHARED_BYTES_ASKED: u32 = 96 << 10;
+pub(crate) const SHARED_BYTES_ASKED: u32 = 72 << 10;
 
 impl Kernel {
     /// Bytes of shared memory that its blocks may have.

@@ -113,9 +113,9 @@ fn weights_of_one_half() {
 
 #[test]
 fn values_of_keys_that_nobody_sees() {
-    // Memory of the cache that was never written, times no weight.
+    // Memory of the cache that was never written, times no weight: behind the end of the first sequence, whose last block is the first.
     let own = "dev::store16(to, zeros);";
-    let instead = "dev::bring16(to, plane + 2 * column);";
+    let instead = "dev::bring16(to, plane + (size_t)15 * p.slot_bytes + 2 * column);";
     must_fail("attention_tiles.cu", own, instead, "attention of", check_runs);
 }
 
