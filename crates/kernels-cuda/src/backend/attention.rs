@@ -244,7 +244,12 @@ impl<D: Device> CudaBackend<D> {
             window => ops.bucket.spans.min(window.div_ceil(SPAN) + 1),
         };
         let row_bytes = part_bytes(paged.heads as usize, paged.value_dim as usize) * spans as usize;
-        let rows_at_once = (parts.bytes() / row_bytes) as u32;
+        // Tiles that begin with a turn's first row are of that turn alone.
+        let tile_rows = if suits_tiles(paged) { Tiles::of(paged, 1).rows } else { 1 };
+        let rows_at_once = match (parts.bytes() / row_bytes) as u32 {
+            rows if rows > tile_rows => rows - rows % tile_rows,
+            rows => rows,
+        };
         if !shares_rows || spans <= SPANS_OF_ONE || busy >= BLOCKS_ENOUGH || rows_at_once == 0 {
             ops.push(kernel, grid, paged, holds);
             return;
