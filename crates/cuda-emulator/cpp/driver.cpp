@@ -74,6 +74,7 @@ struct Function {
   const void* kernel;
   size_t bytes;
   unsigned threads_max;
+  unsigned shared_max = 48 << 10;
 };
 
 std::mutex mutex;
@@ -295,6 +296,13 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
   *function = new Function(found);  // the module's, which lives as long as the process does
   return SUCCESS;
 }
+int cuFuncSetAttribute(Function* function, int attribute, int value) {
+  IN_CONTEXT("cuFuncSetAttribute");
+  // Bytes of shared memory of a block, of which the cards with the least have so many.
+  if (attribute != 8 || value < 0 || value > 99 << 10) return INVALID_VALUE;
+  function->shared_max = value;
+  return SUCCESS;
+}
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   IN_CONTEXT("cuMemAlloc_v2");
   if (bytes == 0) return INVALID_VALUE;
@@ -438,7 +446,7 @@ int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsig
   IN_CONTEXT("cuLaunchKernel");
   // A buffer of parameters and its size.
   if (params || threads_y != 1 || threads_z != 1 || extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) || extra[4]) return INVALID_VALUE;
-  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads > function->threads_max || shared > 48 << 10) return INVALID_VALUE;
+  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads > function->threads_max || shared > function->shared_max) return INVALID_VALUE;
   const size_t bytes = *static_cast<size_t*>(extra[3]);
   if (bytes != function->bytes) return INVALID_VALUE;
   Node node{function->kernel, {x, y, z}, threads, shared, std::vector<uint64_t>((bytes + 7) / 8)};

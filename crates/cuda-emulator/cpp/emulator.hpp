@@ -21,7 +21,7 @@ struct Dim {
   unsigned x = 1, y = 1, z = 1;
 };
 
-enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside };
+enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside, Multiply16, Turn, QuadMax, QuadSum };
 
 // 16 bytes on their way to shared memory, and the number of the group that they are of.
 struct Copy {
@@ -104,6 +104,16 @@ inline T butterfly(Meeting meeting, T value, Op op) {
       for (int lane = 0; lane < 32; lane++) now[lane] = next[lane];
     }
     for (int lane = 0; lane < 32; lane++) out[lane][0] = bits<uint32_t>(now[lane]);
+  })[0]);
+}
+
+// The same of four lanes side by side: 1 apart, then 2.
+template <class Op>
+inline float quad(Meeting meeting, float value, Op op) {
+  const uint32_t word = bits<uint32_t>(value);
+  return bits<float>(meet(meeting, &word, 1, [op](auto& in, auto& out) {
+    const auto pair = [&](int lane) { return op(bits<float>(in[lane][0]), bits<float>(in[lane ^ 1][0])); };
+    for (int lane = 0; lane < 32; lane++) out[lane][0] = bits<uint32_t>(op(pair(lane), pair(lane ^ 2)));
   })[0]);
 }
 
@@ -321,6 +331,60 @@ inline void multiply_halves(const uint32_t above[4], const uint32_t below[4], co
 }
 inline void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
   multiply_pieces<3>(emulator::Meeting::MultiplyBf16s, above, below, x, c, [](uint32_t word) { return from_bits(word << 16); });
+}
+
+// As the device's, in the order of columns.
+inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, float c[4]) {
+  const uint32_t words[6] = {a[0], a[1], a[2], a[3], b, b_behind};
+  const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply16, words, 6, [](auto& in, auto& out) {
+    float of_b[16][8];
+    bool finite = true;
+    for (int row = 0; row < 8; row++) {
+      for (int column = 0; column < 16; column++) {
+        const uint16_t half = static_cast<uint16_t>(in[4 * row + column % 8 / 2][4 + column / 8] >> (16 * (column % 2)));
+        of_b[column][row] = from_half(half);
+        finite &= (half & 0x7c00) != 0x7c00;
+      }
+    }
+    for (int row = 0; row < 16; row++) {
+      float sums[8] = {};
+      for (int column = 0; column < 16; column++) {
+        const uint32_t half = in[4 * (row % 8) + column % 8 / 2][column / 8 * 2 + row / 8] >> (16 * (column % 2));
+        // Rows that are not there cost nothing here; but nothing times what is no number is none.
+        if (finite && (half & 0x7fff) == 0) continue;
+        const float value = from_half(static_cast<uint16_t>(half));
+        for (int other = 0; other < 8; other++) sums[other] += value * of_b[column][other];
+      }
+      for (int other = 0; other < 8; other++) out[row % 8 * 4 + other / 2][row / 8 * 2 + other % 2] = emulator::bits<uint32_t>(sums[other]);
+    }
+  });
+  for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
+}
+inline void shared_turned(const unsigned char* row, uint32_t to[4]) {
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
+  uint32_t words[2];
+  __builtin_memcpy(words, &row, sizeof words);
+  const uint32_t* turned = emulator::meet(emulator::Meeting::Turn, words, 2, [](auto& in, auto& out) {
+    for (int square = 0; square < 4; square++) {
+      for (int row = 0; row < 8; row++) {
+        const unsigned char* from;
+        __builtin_memcpy(&from, in[8 * square + row], sizeof from);
+        uint16_t halves[8];
+        __builtin_memcpy(halves, from, sizeof halves);
+        for (int column = 0; column < 8; column++) {
+          uint32_t& word = out[4 * column + row / 2][square];
+          word = row % 2 == 0 ? halves[column] : word | static_cast<uint32_t>(halves[column]) << 16;
+        }
+      }
+    }
+  });
+  __builtin_memcpy(to, turned, 16);
+}
+inline float quad_max(float value) {
+  return emulator::quad(emulator::Meeting::QuadMax, value, [](float a, float b) { return fmaxf(a, b); });
+}
+inline float quad_sum(float value) {
+  return emulator::quad(emulator::Meeting::QuadSum, value, [](float a, float b) { return a + b; });
 }
 
 }  // namespace dev

@@ -81,7 +81,7 @@ impl Library {
         let grid = launch.grid;
         // What a card refuses.
         if grid.threads > entry.threads_max
-            || grid.shared_bytes > 48 << 10
+            || grid.shared_bytes > launch.kernel.shared_bytes_max()
             || grid.blocks[1].max(grid.blocks[2]) > 65_535
         {
             return Err(format!("{}: {grid:?} is more than a launch may ask for", launch.kernel.symbol()));

@@ -7,47 +7,11 @@
 // A block of threads has some heads of one row, which share keys and values: (rows, kv_heads * tiles of heads). Alone it goes through
 // all spans; beside others, one for each span, it leaves its span to `attention_join`. Shared: the queries, what was folded, and
 // for each warp its sums, a block's weights and slots, and its maxima and totals.
-#include "kv.cuh"
+#include "attention.cuh"
 
-// Keys of a span: a block of 32 for each warp.
-#define SPAN (32 * WARPS)
 // Keys and pairs of numbers whose loads are under way at once.
 #define KEYS_AT_ONCE 16
 #define WORDS_AT_ONCE 8
-
-// Of what was folded: how much of it is kept, and how much of what comes is taken, where that is folded into it.
-struct Folded {
-  float largest, total, kept, taken;
-};
-
-__device__ __forceinline__ void fold(Folded& folded, float largest, float total) {
-  const float both = fmaxf(folded.largest, largest);
-  // Nothing has been seen yet: nothing is kept, or taken.
-  folded.kept = folded.largest == -INFINITY ? 0.0f : expf(folded.largest - both);
-  folded.taken = largest == -INFINITY ? 0.0f : expf(largest - both);
-  folded.total = fmaf(total, folded.taken, dev::times(folded.total, folded.kept));
-  folded.largest = both;
-}
-
-__device__ __forceinline__ float fold_sum(const Folded& folded, float sum, float comes) {
-  return fmaf(comes, folded.taken, dev::times(sum, folded.kept));
-}
-
-// A sink is as a key that was seen before all others, and has no value.
-__device__ __forceinline__ Folded nothing_folded(const float* sinks, uint32_t head) {
-  return {sinks ? sinks[head] : -INFINITY, sinks ? 1.0f : 0.0f, 0.0f, 0.0f};
-}
-
-// The keys that a row sees.
-struct Seen {
-  uint32_t position, first, end, spans;
-};
-
-__device__ __forceinline__ Seen seen_by(const AttentionParams& p, uint32_t row, const uint32_t* span) {
-  const uint32_t position = span[2] - span[1] + row - span[0], end = position + 1;
-  const uint32_t first = p.window == 0 ? 0 : p.chunked ? position / p.window * p.window : end > p.window ? end - p.window : 0;
-  return {position, first, end, position / SPAN - first / SPAN + 1};
-}
 
 // query · key of each head, of `count` numbers in their order.
 template <uint32_t HEADS>

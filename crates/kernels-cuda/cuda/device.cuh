@@ -220,4 +220,29 @@ __device__ __forceinline__ void multiply_bf16s(const uint32_t above[4], const ui
 }
 #undef MULTIPLY
 
+// c += a · bᵀ of halves, 16 rows by 8 over 16 columns. Lane l brings columns 2 * (l % 4) and that + 1, then those 8 behind them: of rows l / 4
+// and l / 4 + 8 of a, in turn, and of row l / 4 of b. It has the sums of rows l / 4 and l / 4 + 8 with rows 2 * (l % 4) and that + 1.
+__device__ __forceinline__ void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, float c[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b_behind));
+}
+// Four squares of eight by eight halves in shared memory, of whose rows lane l says where number l is, eight for each square: lane l has of each
+// rows 2 * (l % 4) and that + 1 of column l / 4.
+__device__ __forceinline__ void shared_turned(const unsigned char* row, uint32_t to[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((uint32_t)__cvta_generic_to_shared(row))
+               : "memory");
+}
+// Over four lanes side by side, the same bits in each.
+__device__ __forceinline__ float quad_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+__device__ __forceinline__ float quad_sum(float value) {
+  value = value + __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
 }  // namespace dev

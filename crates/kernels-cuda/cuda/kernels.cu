@@ -6,5 +6,6 @@
 #include "experts.cu"
 #include "heads.cu"
 #include "attention.cu"
+#include "attention_tiles.cu"
 #include "states.cu"
 #include "draw.cu"

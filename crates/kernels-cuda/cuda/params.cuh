@@ -146,7 +146,9 @@ struct AttentionParams {
   uint32_t slot_bytes, window;  // 0: no window
   uint32_t chunked;
   float scale, softcap;         // 0: no cap
-  uint32_t row_first, spans, unused;
+  uint32_t row_first, row_end;  // of the step's rows: these alone
+  uint32_t spans;
+  uint32_t short_rows, unused;  // of tiles: sequences of up to so many are the kernel's for few queries, others the one's for many; 0: all
 };
 
 struct WholeAttentionParams {

@@ -1,5 +1,6 @@
-//! What attention takes on a card at the end of long contexts, by itself: one line of JSON for each shape, context and number of rows,
-//! with the bytes of keys and values that are read in a second, each sequence's once.
+//! What attention takes on a card by itself, as lines of JSON: at the end of long contexts for each shape, context and number of rows,
+//! with the bytes of keys and values that are read in a second, each sequence's once; and for prompts, rows of one sequence behind what
+//! the cache has of it, with the operations of products of queries, keys, weights and values that a formula has.
 //! usage: attention [CARD]
 
 use std::time::Instant;
@@ -14,6 +15,8 @@ use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 const SHAPES: [(usize, usize, usize); 3] = [(16, 8, 128), (32, 8, 128), (4, 1, 256)];
 const CONTEXTS: [usize; 5] = [128, 512, 2048, 8192, 32768];
 const ROWS: [usize; 4] = [1, 4, 16, 64];
+/// Rows of a prompt, and what the cache has before them.
+const PROMPTS: [(usize, usize); 4] = [(512, 0), (2048, 0), (512, 8192), (2048, 8192)];
 /// Keys and values that lie in a card's own cache say nothing of its memory: so many bytes are gone through, if layers are enough.
 const BYTES: usize = 1 << 30;
 const LAYERS_MAX: usize = 32;
@@ -31,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 continue;
             }
             let layers = (BYTES / bytes).clamp(1, LAYERS_MAX);
-            let of = |shares| seconds(&card, shape, (context, rows, layers), shares);
+            let of = |shares| seconds(&card, shape, (KvType::F16, layers), &vec![(1, context); rows], shares);
             let (whole, shared) = (of(false)?, of(true)?);
             println!(
                 "{{\"heads\": {heads}, \"kv_heads\": {kv_heads}, \"head_dim\": {head_dim}, \"context\": {context}, \"rows\": {rows}, \
@@ -39,24 +42,39 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 bytes as f64 / shared
             );
         }
+        for (rows, before) in PROMPTS {
+            for kv_type in [KvType::F16, KvType::Q8_0] {
+                let prompt = seconds(&card, shape, (kv_type, 8), &[(rows, before + rows)], true)?;
+                let operations =
+                    4.0 * (heads * head_dim * rows) as f64 * (before as f64 + (rows + 1) as f64 / 2.0);
+                println!(
+                    "{{\"heads\": {heads}, \"kv_heads\": {kv_heads}, \"head_dim\": {head_dim}, \"cache\": \"{kv_type}\", \"before\": {before}, \
+                     \"prompt_rows\": {rows}, \"layer_s\": {prompt:.3e}, \"operations_per_s\": {:.3e}}}",
+                    operations / prompt
+                );
+            }
+        }
     }
     Ok(())
 }
 
-/// Of a layer, the least of some times; blocks share rows or do not.
+/// Of a layer, the least of some times, of sequences of so many rows at the end of a context; blocks share rows or do not.
 fn seconds(
     card: &Card,
     shape: HeadShape,
-    (context, rows, layers): (usize, usize, usize),
+    (kv_type, layers): (KvType, usize),
+    sequences: &[(usize, usize)],
     shares: bool,
 ) -> Result<f64, KernelError> {
+    let rows = sequences.iter().map(|&(rows, _)| rows).sum();
+    let context = sequences.iter().map(|&(_, context)| context).max().unwrap_or_default();
     let mut backend = CudaBackend::new(card.clone());
     if !shares {
         backend = backend.without_shared_rows();
     }
     backend.reserve(&StepLimits {
         rows,
-        sequences: rows,
+        sequences: sequences.len(),
         logit_rows: 1,
         context,
         width: 1,
@@ -73,17 +91,17 @@ fn seconds(
     let of_layer = KvLayout::Heads { kv_heads, head_dim, window: None };
     let spec = KvSpec {
         layers: vec![of_layer; layers],
-        blocks: rows * each,
-        kv_type: KvType::F16,
+        blocks: sequences.len() * each,
+        kv_type,
         ..KvSpec::default()
     };
     let kv = backend.kv(&spec)?;
     let qkv = backend.buffer(BufferRole::Operand, rows, shape.qkv_width())?;
     let mut out = backend.buffer(BufferRole::Operand, rows, shape.q_width())?;
     let mut batch = Batch::default();
-    for row in 0..rows {
-        batch.sources.push(RowSource::Token(row as u32));
-        batch.push_sequence(1, context, |_, at| (row * each + at) as u32);
+    for (index, &(rows, context)) in sequences.iter().enumerate() {
+        batch.sources.extend((0..rows).map(|row| RowSource::Token(row as u32)));
+        batch.push_sequence(rows, context, |_, at| (index * each + at) as u32);
     }
     let params = AttentionParams {
         shape,

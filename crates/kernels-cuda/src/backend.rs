@@ -23,8 +23,8 @@ use hanzo_engine_kernels::{
 use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
-use crate::plan::{Grid, Kernel, SPAN, THREADS, WARP, WARPS};
-use crate::step::{Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
+use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
+use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
 use pairs::PairRoom;
@@ -38,8 +38,8 @@ pub struct CudaBackend<D: Device> {
     device: D,
     steps: Steps<D>,
     scratch: Option<Scratch<D>>,
-    adapters: Vec<u32>,                          // that the batch has rows of, ascending
-    shares_rows: bool,                           // whether blocks may share a row's keys in attention
+    adapters: Vec<u32>, // that the batch has rows of, ascending
+    kinds: attention::Kinds,
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>,                // of an op, which the step's end tells
     draws: Draws,
@@ -98,7 +98,7 @@ impl<D: Device> CudaBackend<D> {
             device,
             scratch: None,
             adapters: Vec::new(),
-            shares_rows: true,
+            kinds: attention::Kinds::default(),
             buckets: None,
             failure: None,
             draws: Draws::default(),
@@ -119,11 +119,6 @@ impl<D: Device> CudaBackend<D> {
     pub fn without_recording(mut self) -> Self {
         self.steps.record_no_more();
         self
-    }
-
-    /// Has one block go through all keys of a row in attention, however many there are and however few blocks.
-    pub fn without_shared_rows(self) -> Self {
-        Self { shares_rows: false, ..self }
     }
 
     /// Plans that were replayed as one rather than launched one by one.

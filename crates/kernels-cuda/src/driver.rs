@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
-use crate::plan::{Kernel, Launch, Plan};
+use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
 use api::{Api, OUT_OF_MEMORY};
 
 /// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
@@ -38,6 +38,8 @@ const VERSION_MIN: i32 = 12_000;
 /// Attributes of a device.
 const CAPABILITY_MAJOR: i32 = 75;
 const CAPABILITY_MINOR: i32 = 76;
+/// Bytes of shared memory that a function's blocks may have.
+const FUNCTION_SHARED_BYTES: i32 = 8;
 /// A stream that waits for no other.
 const STREAM_NON_BLOCKING: u32 = 1;
 /// Memory of the host's, page-locked and no more; and an event that keeps no time.
@@ -262,6 +264,12 @@ impl Inner {
             // SAFETY: where the function goes, the module that was loaded, and a name that ends with a zero.
             let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, self.module, symbol.as_ptr()) };
             self.api.check(kernel.symbol(), got)?;
+            if kernel.shared_bytes_max() > SHARED_BYTES {
+                let bytes = kernel.shared_bytes_max() as i32;
+                // SAFETY: the function is the one that the line before has found.
+                let set = unsafe { (self.api.cuFuncSetAttribute)(function, FUNCTION_SHARED_BYTES, bytes) };
+                self.api.check("cuFuncSetAttribute", set)?;
+            }
             self.functions.push(function);
         }
         Ok(())

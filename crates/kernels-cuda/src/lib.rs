@@ -33,6 +33,8 @@ pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 /// The kernels' sources, every file by name: what an emulator compiles, and what the module is made of.
 pub const SOURCES: &[(&str, &str)] = &[
     ("attention.cu", include_str!("../cuda/attention.cu")),
+    ("attention.cuh", include_str!("../cuda/attention.cuh")),
+    ("attention_tiles.cu", include_str!("../cuda/attention_tiles.cu")),
     ("device.cuh", include_str!("../cuda/device.cuh")),
     ("draw.cu", include_str!("../cuda/draw.cu")),
     ("experts.cu", include_str!("../cuda/experts.cu")),

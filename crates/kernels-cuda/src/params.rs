@@ -203,7 +203,9 @@ params! {
         scale: f32,
         softcap: f32,
         row_first: u32,
+        row_end: u32,
         spans: u32,
+        short_rows: u32,
         unused: u32,
     }
     WholeAttentionParams {

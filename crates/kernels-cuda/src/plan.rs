@@ -32,6 +32,23 @@ macro_rules! kernels {
     };
 }
 
+/// Bytes of shared memory that any card gives a block, and those that it gives one which asks for them.
+pub(crate) const SHARED_BYTES: u32 = 48 << 10;
+pub(crate) const SHARED_BYTES_ASKED: u32 = 72 << 10;
+
+impl Kernel {
+    /// Bytes of shared memory that its blocks may have.
+    pub const fn shared_bytes_max(self) -> u32 {
+        match self {
+            Kernel::AttentionFew
+            | Kernel::AttentionFewQ8
+            | Kernel::AttentionMany
+            | Kernel::AttentionManyQ8 => SHARED_BYTES_ASKED,
+            _ => SHARED_BYTES,
+        }
+    }
+}
+
 kernels! {
     /// Root mean square and layer norms.
     Norm = "kernel_norm", NormParams;
@@ -101,6 +118,14 @@ kernels! {
     AttentionTwo = "kernel_attention_two", PagedAttentionParams;
     /// The same for four.
     AttentionFour = "kernel_attention_four", PagedAttentionParams;
+    /// The same on the tensor cores, for few queries of each sequence.
+    AttentionFew = "kernel_attention_few", PagedAttentionParams;
+    /// The same of a cache in Q8_0.
+    AttentionFewQ8 = "kernel_attention_few_q8", PagedAttentionParams;
+    /// The same for many queries.
+    AttentionMany = "kernel_attention_many", PagedAttentionParams;
+    /// The same of a cache in Q8_0.
+    AttentionManyQ8 = "kernel_attention_many_q8", PagedAttentionParams;
     /// What blocks have left of a row's keys, brought together.
     AttentionJoin = "kernel_attention_join", PagedAttentionParams;
     /// Attention inside whole sequences.

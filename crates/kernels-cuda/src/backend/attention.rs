@@ -10,8 +10,27 @@ const BLOCKS_ENOUGH: u32 = 512;
 const SPANS_OF_ONE: u32 = 2;
 /// Bytes of the parts of rows that are shared out at once, but for a single row's.
 const PARTS_BYTES: usize = 16 << 20;
-/// Of shared memory, that any card gives a block.
-const SHARED_BYTES_MAX: u32 = 48 << 10;
+/// Queries of a tile, and tiles of a block of the kernel for many.
+const TILE: u32 = 16;
+const TILES_OF_MANY: u32 = 2;
+/// Widest heads of keys and values that tiles are made of, and those of the kernel for many; and the columns of a chunk of them.
+const TILE_COLS_MAX: u32 = 256;
+const MANY_COLS_MAX: u32 = 128;
+const CHUNK_COLS: u32 = 32;
+/// Rows by heads from which on the kernel for many queries has enough blocks, and no row is shared out.
+const QUERIES_MANY: u32 = 4096;
+
+/// Which of the kernels that give the same numbers attention is computed by.
+pub(super) struct Kinds {
+    shares_rows: bool, // blocks may share a row's keys
+    queries_many: u32, // of the batch, from which on a kernel is for many
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self { shares_rows: true, queries_many: QUERIES_MANY }
+    }
+}
 
 /// How a rotation is told to the kernel.
 struct Turn<'a, D: Device> {
@@ -40,6 +59,18 @@ impl<'a, D: Device> Turn<'a, D> {
 }
 
 impl<D: Device> CudaBackend<D> {
+    /// Has one block go through all keys of a row in attention, however many there are and however few blocks.
+    pub fn without_shared_rows(mut self) -> Self {
+        self.kinds.shares_rows = false;
+        self
+    }
+
+    /// Has attention take a batch of so many queries, rows by heads, for one of many.
+    pub fn with_many_queries_from(mut self, queries: u32) -> Self {
+        self.kinds.queries_many = queries;
+        self
+    }
+
     /// Norms and turns queries in place, and keys in place or into the cache with the values.
     pub(super) fn turn_heads(
         &mut self,
@@ -157,7 +188,9 @@ impl<D: Device> CudaBackend<D> {
             scale: params.scale,
             softcap: params.softcap.unwrap_or(0.0),
             row_first: 0,
+            row_end: NONE,
             spans: 1,
+            short_rows: 0,
             unused: 0,
         };
         let mut holds = vec![&qkv.memory, &out.memory, &kv.memory];
@@ -165,30 +198,71 @@ impl<D: Device> CudaBackend<D> {
         self.attend_by_spans(paged, &holds);
     }
 
-    /// A block has some heads of a row. Where there are few of them and several spans, blocks share a row's spans of keys, and another
-    /// kernel brings together what they leave; rows whose parts there is no room for at once follow one another. The numbers are the
-    /// same.
+    /// By tiles of queries that read the same keys, or for heads that those do not suit by rows. Which of the kernels for tiles has a
+    /// row makes no difference to its numbers. Prompts are for the one that has many; rows beside them that are few of their sequence
+    /// are the other's.
     fn attend_by_spans(&mut self, paged: PagedAttentionParams, holds: &[&Arc<Memory<D>>]) {
-        let (parts, shares_rows) = (self.scratch().parts.clone(), self.shares_rows);
+        let bucket = self.ops().bucket;
+        if !suits_tiles(&paged) {
+            let (kernel, grid) = paged_grid(bucket.rows, &paged);
+            return self.share_rows((kernel, grid), bucket.rows * grid.blocks[1], &paged, holds);
+        }
+        let [few, many] = [1, TILES_OF_MANY].map(|tiles| Tiles::of(&paged, tiles));
+        let of_each = paged.heads / paged.kv_heads;
+        let is_many = paged.head_dim <= MANY_COLS_MAX
+            && bucket.rows * paged.heads >= self.kinds.queries_many
+            && bucket.rows / bucket.sequences * of_each >= TILE;
+        if !is_many {
+            let launch = few.launch(&paged, few.count(bucket));
+            let busy = bucket.rows.div_ceil(few.rows).max(bucket.sequences);
+            return self.share_rows(launch, busy * launch.1.blocks[1], &paged, holds);
+        }
+        let short_rows = if bucket.sequences > 1 { few.rows } else { 0 };
+        let paged = PagedAttentionParams { short_rows, ..paged };
+        let (kernel, grid) = many.launch(&paged, many.count(bucket));
+        self.ops().push(kernel, grid, &paged, holds);
+        if short_rows > 0 {
+            let (kernel, grid) = few.launch(&paged, bucket.sequences);
+            self.ops().push(kernel, grid, &paged, holds);
+        }
+    }
+
+    /// Where few blocks are busy and there are several spans, blocks share a row's spans of keys, and another kernel brings together what
+    /// they leave; rows whose parts there is no room for at once follow one another. The numbers are the same.
+    fn share_rows(
+        &mut self,
+        (kernel, grid): (Kernel, Grid),
+        busy: u32,
+        paged: &PagedAttentionParams,
+        holds: &[&Arc<Memory<D>>],
+    ) {
+        let (parts, shares_rows) = (self.scratch().parts.clone(), self.kinds.shares_rows);
         let mut ops = self.ops();
         let rows = ops.bucket.rows;
-        let (kernel, grid) = paged_grid(rows, &paged);
         let spans = match paged.window {
             0 => ops.bucket.spans,
             window => ops.bucket.spans.min(window.div_ceil(SPAN) + 1),
         };
         let row_bytes = part_bytes(paged.heads as usize, paged.value_dim as usize) * spans as usize;
-        let rows_at_once = (parts.bytes() / row_bytes) as u32;
-        let blocks = rows * grid.blocks[1];
-        if !shares_rows || spans <= SPANS_OF_ONE || blocks >= BLOCKS_ENOUGH || rows_at_once == 0 {
-            ops.push(kernel, grid, &paged, holds);
+        // Tiles that begin with a turn's first row are of that turn alone.
+        let tile_rows = if suits_tiles(paged) { Tiles::of(paged, 1).rows } else { 1 };
+        let rows_at_once = match (parts.bytes() / row_bytes) as u32 {
+            rows if rows > tile_rows => rows - rows % tile_rows,
+            rows => rows,
+        };
+        if !shares_rows || spans <= SPANS_OF_ONE || busy >= BLOCKS_ENOUGH || rows_at_once == 0 {
+            ops.push(kernel, grid, paged, holds);
             return;
         }
+        // Rows of a tile see different keys, which may begin in different spans.
+        let blocks_of_spans = if suits_tiles(paged) { ops.bucket.spans.min(spans + 1) } else { spans };
         let holds = [holds, &[&parts]].concat();
         for row_first in (0..rows).step_by(rows_at_once as usize) {
             let rows = rows_at_once.min(rows - row_first);
-            let shared = PagedAttentionParams { parts: parts.address(), row_first, spans, ..paged };
-            let grid = Grid { blocks: [rows, grid.blocks[1], spans], ..grid };
+            let row_end = row_first + rows;
+            let shared = PagedAttentionParams { parts: parts.address(), row_first, row_end, spans, ..*paged };
+            let blocks = if suits_tiles(paged) { grid.blocks[0] } else { rows };
+            let grid = Grid { blocks: [blocks, grid.blocks[1], blocks_of_spans], ..grid };
             ops.push(kernel, grid, &shared, &holds);
             let grid = Grid { blocks: [rows, paged.heads, 1], threads: THREADS, shared_bytes: 0 };
             ops.push(Kernel::AttentionJoin, grid, &shared, &holds);
@@ -322,7 +396,9 @@ impl<D: Device> CudaBackend<D> {
             scale,
             softcap: 0.0,
             row_first: 0,
+            row_end: NONE,
             spans: 1,
+            short_rows: 0,
             unused: 0,
         };
         self.attend_by_spans(paged, &[&queries.memory, &out.memory, &kv.memory]);
@@ -354,10 +430,54 @@ fn paged_grid(rows: u32, paged: &PagedAttentionParams) -> (Kernel, Grid) {
     };
     let kernels = [(Kernel::AttentionFour, 4), (Kernel::AttentionTwo, 2)];
     let suits =
-        |&(_, at_once): &(Kernel, u32)| at_once < 2 * of_each && shared_bytes(at_once) <= SHARED_BYTES_MAX;
+        |&(_, at_once): &(Kernel, u32)| at_once < 2 * of_each && shared_bytes(at_once) <= SHARED_BYTES;
     let (kernel, at_once) = kernels.into_iter().find(suits).unwrap_or((Kernel::Attention, 1));
     let blocks = [rows, kv_heads * of_each.div_ceil(at_once), 1];
     (kernel, Grid { blocks, threads: THREADS, shared_bytes: shared_bytes(at_once) })
+}
+
+/// Whether the tensor cores have heads of this shape: keys and values are as wide, in whole copies of 16 bytes.
+fn suits_tiles(paged: &PagedAttentionParams) -> bool {
+    let PagedAttentionParams { head_dim, value_dim, kv_type, slot_bytes, .. } = *paged;
+    let even = head_dim.is_multiple_of(8) && (kv_type != 0 || slot_bytes.is_multiple_of(16));
+    head_dim == value_dim && head_dim <= TILE_COLS_MAX && even
+}
+
+/// How blocks of so many tiles have the heads of a group for neighbouring rows of a sequence.
+struct Tiles {
+    tiles: u32,
+    rows: u32,
+    blocks_of_heads: u32,
+}
+
+impl Tiles {
+    fn of(paged: &PagedAttentionParams, tiles: u32) -> Tiles {
+        let (of_each, queries) = (paged.heads / paged.kv_heads, TILE * tiles);
+        let heads = of_each.min(queries);
+        Tiles { tiles, rows: queries / heads, blocks_of_heads: paged.kv_heads * of_each.div_ceil(heads) }
+    }
+
+    /// Blocks for the rows of a batch; `find_rows` has how they are numbered.
+    fn count(&self, bucket: Bucket) -> u32 {
+        bucket.rows / self.rows + bucket.sequences
+    }
+
+    /// With room for chunks of keys and values, in one piece or in two, and for pieces of queries and weights, maxima, totals and
+    /// inverses.
+    fn launch(&self, paged: &PagedAttentionParams, blocks: u32) -> (Kernel, Grid) {
+        let (tiles, share) = (self.tiles, WARPS / self.tiles);
+        let kernel = match (paged.kv_type, tiles) {
+            (0, 1) => Kernel::AttentionFew,
+            (0, _) => Kernel::AttentionMany,
+            (_, 1) => Kernel::AttentionFewQ8,
+            _ => Kernel::AttentionManyQ8,
+        };
+        let queries = paged.head_dim.div_ceil(CHUNK_COLS) * 2 * (2 * CHUNK_COLS * TILE);
+        let weights = 2 * (2 * SPAN * TILE);
+        let shared_bytes =
+            4 * (2 * CHUNK_COLS * SPAN) + tiles * (queries + weights + 4 * TILE * (share + SPAN / WARP + 1));
+        (kernel, Grid { blocks: [blocks, self.blocks_of_heads, 1], threads: THREADS, shared_bytes })
+    }
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.

@@ -58,6 +58,7 @@ api! {
     cuModuleLoadDataEx(*mut *mut c_void, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
     cuModuleUnload(*mut c_void);
     cuModuleGetFunction(*mut *mut c_void, *mut c_void, *const c_char);
+    cuFuncSetAttribute(*mut c_void, c_int, c_int);
     cuMemAlloc_v2(*mut c_ulonglong, usize);
     cuMemFree_v2(c_ulonglong);
     cuMemGetInfo_v2(*mut usize, *mut usize);

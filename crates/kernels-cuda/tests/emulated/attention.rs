@@ -13,7 +13,7 @@ use crate::driver::card;
 use crate::replay::{limits, numbers};
 
 /// Rows of the steps that fill the cache, and of the largest that attends.
-const ROWS: usize = 64;
+const ROWS: usize = 96;
 
 #[derive(Clone, Copy, Debug)]
 struct Setting {
@@ -31,16 +31,31 @@ const fn plain(heads: usize, kv_heads: usize, head_dim: usize, kv_type: KvType) 
     Setting { shape, kv_type, window: None, chunked: false, softcap: None, sinks: false, slopes: false }
 }
 
-/// Heads by two, by four of which one is nobody's, by one, and by fours of which the last has one; windows that begin within a span.
-const SETTINGS: [Setting; 4] = [
+/// Heads of groups of two, three, one and five; windows that begin within a span. The last is no whole number of copies wide, for the
+/// kernels that have a row.
+const SETTINGS: [Setting; 5] = [
     plain(4, 2, 64, KvType::F16),
     Setting { window: Some(300), sinks: true, ..plain(3, 1, 32, KvType::Q8_0) },
     Setting { window: Some(200), chunked: true, softcap: Some(3.0), ..plain(2, 2, 96, KvType::F16) },
     Setting { window: Some(257), slopes: true, sinks: true, ..plain(5, 1, 64, KvType::F16) },
+    Setting { window: Some(300), slopes: true, sinks: true, ..plain(3, 1, 36, KvType::F16) },
 ];
 /// Below, at and above a span, and of several.
 const CONTEXTS: [usize; 5] = [1, 128, 129, 300, 700];
 const SCALE: f32 = 0.4;
+
+/// Groups of one, two, four, seven, eight and of more heads than a tile has queries, in both caches.
+const RUN_SETTINGS: [Setting; 7] = [
+    plain(2, 2, 64, KvType::F16),
+    Setting { window: Some(150), sinks: true, ..plain(4, 2, 64, KvType::Q8_0) },
+    Setting { window: Some(100), chunked: true, softcap: Some(3.0), ..plain(4, 1, 96, KvType::F16) },
+    Setting { window: Some(129), slopes: true, sinks: true, ..plain(7, 1, 32, KvType::Q8_0) },
+    Setting { slopes: true, ..plain(8, 1, 80, KvType::F16) },
+    Setting { window: Some(20), ..plain(20, 1, 32, KvType::F16) },
+    plain(2, 1, 256, KvType::F16),
+];
+/// What sequences have in the cache, and how many rows of each are in the step.
+const RUNS: [(usize, usize); 7] = [(300, 33), (129, 1), (200, 17), (64, 2), (140, 16), (260, 15), (17, 1)];
 
 /// Sequences whose keys and values are in the cache.
 struct Bench<D: Device> {
@@ -200,13 +215,7 @@ pub(crate) fn check_shared_rows<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
         let together = sharing.last_of(&[0, 1, 2, 3, 4]);
         if setting.kv_type == KvType::F16 {
             for (sequence, context) in CONTEXTS.into_iter().enumerate() {
-                let right = expected(&setting, sequence, context);
-                for (at, (&found, right)) in together[sequence * width..].iter().zip(right).enumerate() {
-                    assert!(
-                        (f64::from(found) - right).abs() < 1e-5,
-                        "attention of {setting:?}, {context} keys: {found} for {right} at {at}"
-                    );
-                }
+                check_numbers(&setting, (sequence, context), &together[sequence * width..][..width]);
             }
         }
         let what = format!("attention of {setting:?}");
@@ -218,6 +227,46 @@ pub(crate) fn check_shared_rows<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
             let chunk = sharing.step(&[(sequence, rows, context)], true);
             same_bits(&format!("{what}, {context} keys, in a chunk"), &chunk[(rows - 1) * width..], own);
         }
+    }
+}
+
+/// Rows that follow each other in their sequence, beside others and beside those of other sequences: the bits that each has alone,
+/// whichever kernel has them, and the right numbers.
+pub(crate) fn check_runs<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    let contexts = RUNS.map(|(context, _)| context);
+    let parts: Vec<_> =
+        (0..RUNS.len()).map(|sequence| (sequence, RUNS[sequence].1, contexts[sequence])).collect();
+    for setting in RUN_SETTINGS {
+        let width = setting.shape.q_width();
+        let mut few = Bench::new(make(), setting, &contexts);
+        let mut many = Bench::new(make().with_many_queries_from(1), setting, &contexts);
+        let what = format!("attention of {setting:?}");
+        let together = few.step(&parts, true);
+        same_bits(&format!("{what}, as of many"), &many.step(&parts, true), &together);
+        let alone = many.step(&parts[..1], true);
+        same_bits(&format!("{what}, as of many, alone"), &alone, &together[..alone.len()]);
+        let rows = parts.iter().flat_map(|&(sequence, rows, context)| {
+            (context + 1 - rows..=context).map(move |context| (sequence, context))
+        });
+        for (row, (sequence, context)) in rows.enumerate() {
+            let own = &together[row * width..][..width];
+            if setting.kv_type == KvType::F16 {
+                check_numbers(&setting, (sequence, context), own);
+            }
+            if row % 3 == 0 || context == contexts[sequence] {
+                let alone = few.step(&[(sequence, 1, context)], true);
+                same_bits(&format!("{what}, {context} keys, alone"), &alone, own);
+            }
+        }
+    }
+}
+
+fn check_numbers(setting: &Setting, (sequence, context): (usize, usize), found: &[f32]) {
+    for (at, (&found, right)) in found.iter().zip(expected(setting, sequence, context)).enumerate() {
+        assert!(
+            (f64::from(found) - right).abs() < 1e-5,
+            "attention of {setting:?}, {context} keys: {found} for {right} at {at}"
+        );
     }
 }
 
@@ -245,9 +294,16 @@ fn rows_take_turns_where_their_parts_are_large() {
     check_shared_rows_by_turns(&|| CudaBackend::new(card.clone()));
 }
 
+#[test]
+fn rows_of_a_run_have_the_bits_of_each_alone() {
+    let card = card();
+    check_runs(&|| CudaBackend::new(card.clone()));
+}
+
 /// Whichever warp of a block runs ahead.
 #[test]
 fn the_order_of_warps_does_not_matter_to_attention() {
     let device = Emulated::new().scheduled_by(5);
     check_shared_rows(&|| CudaBackend::new(device.clone()));
+    check_runs(&|| CudaBackend::new(device.clone()));
 }

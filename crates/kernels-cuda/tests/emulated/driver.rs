@@ -87,6 +87,7 @@ fn each_call_that_fails_is_named() {
         "cuStreamCreate",
         "cuModuleLoadDataEx",
         "cuModuleGetFunction",
+        "cuFuncSetAttribute",
     ];
     if !is_again() {
         return calls.iter().for_each(|call| in_a_process(test, &[("HANZO_ENGINE_EMULATED_FAILS", call)]));

@@ -6,7 +6,7 @@ use hanzo_engine_cuda_emulator::{Emulated, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
-use crate::attention::{check_shared_rows, check_shared_rows_by_turns};
+use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns};
 use crate::experts::check_some_experts;
 use crate::products::check_products;
 
@@ -16,7 +16,7 @@ type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(Make<'_>)) {
     let kernels: &[&str] = match file {
         "prelude.cuh" => &["norm.cu"],
-        "attention.cu" => &["attention.cu", "heads.cu"],
+        "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
         "multiply.cuh" => &["matmul.cu", "product.cu"],
         "experts.cu" => &["matmul.cu", "experts.cu"],
@@ -91,6 +91,42 @@ fn rows_of_another_turn() {
     let own = "const uint32_t row = p.row_first + blockIdx.x, head = blockIdx.y;";
     let instead = "const uint32_t row = blockIdx.x, head = blockIdx.y;";
     must_fail("attention.cu", own, instead, "rows that take turns", check_shared_rows_by_turns);
+}
+
+#[test]
+fn a_missing_barrier_before_maxima_are_compared() {
+    let own = "+ lane / 4] = largest[h];\n    }\n    __syncthreads();";
+    let instead = "+ lane / 4] = largest[h];\n    }";
+    must_fail("attention_tiles.cu", own, instead, "attention of", check_shared_rows);
+}
+
+#[test]
+fn keys_and_values_that_are_not_waited_for() {
+    let own = "dev::wait_for_all_but<STAGES - 2>();";
+    let instead = "dev::wait_for_all_but<STAGES - 1>();";
+    must_fail("attention_tiles.cu", own, instead, "attention of", check_shared_rows);
+}
+
+#[test]
+fn weights_of_one_half() {
+    // 11 bits of each.
+    let own = "dev::multiply_16(weight[step][1], value[0][2 * step], value[0][2 * step + 1], c[eight][1]);";
+    must_fail("attention_tiles.cu", own, "", "attention of", check_shared_rows);
+}
+
+#[test]
+fn values_of_keys_that_nobody_sees() {
+    // Memory of the cache that was never written, times no weight: behind the end of the first sequence, whose last block is the first.
+    let own = "dev::store16(to, zeros);";
+    let instead = "dev::bring16(to, plane + (size_t)15 * p.slot_bytes + 2 * column);";
+    must_fail("attention_tiles.cu", own, instead, "attention of", check_runs);
+}
+
+#[test]
+fn tiles_of_another_sequence() {
+    let own = "p.batch.spans[4 * middle] / each + middle <= index";
+    let instead = "p.batch.spans[4 * middle] / each + middle < index";
+    must_fail("attention_tiles.cu", own, instead, "attention of", check_runs);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
 use crate::again::{ended, in_a_process, is_again};
-use crate::attention::check_shared_rows;
+use crate::attention::{check_runs, check_shared_rows};
 
 /// Sources whose undefined doings are instructions that no processor has.
 fn watched(sources: Sources, kernels: &[&str]) -> Emulated {
@@ -19,10 +19,12 @@ fn attention_norms_and_rows_do_nothing_undefined() {
     if !is_again() {
         return in_a_process("undefined::attention_norms_and_rows_do_nothing_undefined", &[]);
     }
-    let device = watched(Sources::default(), &["attention.cu", "heads.cu", "norm.cu", "rows.cu"]);
+    let kernels = ["attention.cu", "attention_tiles.cu", "heads.cu", "norm.cu", "rows.cu"];
+    let device = watched(Sources::default(), &kernels);
     let make = || CudaBackend::new(device.clone());
     briefly(|| {
         check_shared_rows(&make);
+        check_runs(&make);
         conformance::check_latent_attention(&make);
         conformance::check_rms_norm(&make);
         conformance::check_layer_norm(&make);

@@ -1,0 +1,414 @@
+// The formula of attention.cu on the tensor cores, of heads whose keys and values are as wide, by tiles of 16 queries that read the same
+// keys: heads of some neighbouring rows of a sequence. A query is two halves under a power of two for all of it, which have 22 bits of
+// its largest number and more of small ones. Weights, 2^14 times as large, are two as well: so numbers are within 8e-7 of the formula's
+// where values are up to 1, and with one half they would be within 1.3e-4. What the cache has is one half in F16, and two in Q8_0, which
+// hold a code's product with its scale.
+//
+// A score is one chain of products over a head's columns; a sum of values is one over the keys of a span for the first halves of weights
+// and one for the others; a span's total is that of four blocks of 32 keys. None of them sees the tile's other queries, whose keys have
+// no weight for it. So a row's numbers are the same to the bit in any tile, and whichever of the kernels computes it: they differ in how
+// many warps share a tile's keys and columns.
+//
+// A block of threads has the tiles of one head of keys: (tiles of rows, kv_heads * tiles of heads), and as in attention.cu each span on
+// its own where there are parts. Shared: chunks of 32 columns of a span's keys or values, some of which are on their way; the queries'
+// pieces; the weights'; maxima, totals, and what undoes the powers of two.
+#include "attention.cuh"
+
+// Columns of a chunk, queries of a tile, and bytes: of a chunk in halves, and of 16 queries or weights by 32 columns or 16 keys.
+#define CHUNK_COLS 32
+#define TILE 16
+#define CHUNK_BYTES (2 * CHUNK_COLS * SPAN)
+#define QUERY_BYTES (2 * CHUNK_COLS * TILE)
+#define WEIGHT_BYTES (2 * 16 * TILE)
+#define BLOCKS_OF_KEYS (SPAN / 32)
+#define WEIGHT_FACTOR 16384.0f
+
+// Where eight columns of a key are in a chunk: eight keys' that are read at once are in banks of their own.
+__device__ __forceinline__ uint32_t place_of(uint32_t key, uint32_t eight) { return 2 * CHUNK_COLS * key + 16 * (eight ^ key / 2 % 4); }
+
+// Two halves for each number: of two numbers the first ones, and the others.
+__device__ __forceinline__ void cut_in_two(float a, float b, uint32_t& upper, uint32_t& lower) {
+  const uint16_t first[2] = {dev::to_half(a), dev::to_half(b)};
+  const float rest[2] = {a - dev::from_half(first[0]), b - dev::from_half(first[1])};
+  upper = first[0] | (uint32_t)first[1] << 16;
+  // Nothing is left of what is infinite.
+  lower = dev::to_half(rest[0] == rest[0] ? rest[0] : 0.0f) | (uint32_t)dev::to_half(rest[1] == rest[1] ? rest[1] : 0.0f) << 16;
+}
+
+// Some rows of a sequence, from one of the step's on.
+struct Rows {
+  uint32_t sequence, first, count;
+};
+
+// The rows of a tile. Tiles of a sequence are numbered from its first row's tile and its own number on, so that there are enough numbers
+// for each; those of sequences of one row, and of such alone that have few, are the sequences'.
+__device__ __forceinline__ Rows find_rows(const AttentionParams& p, uint32_t index, uint32_t each, bool few) {
+  const uint32_t sequences = p.batch.counts[COUNT_SEQUENCES];
+  const bool own = (few && p.short_rows) || p.batch.counts[COUNT_ROWS] == sequences;
+  uint32_t low = own ? index : 0;
+  if (low >= sequences) return {0, 0, 0};
+  for (uint32_t high = own ? 0 : sequences; low + 1 < high;) {
+    const uint32_t middle = (low + high) / 2;
+    if (p.batch.spans[4 * middle] / each + middle <= index) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const uint32_t first = p.batch.spans[4 * low], rows = p.batch.spans[4 * low + 1];
+  const uint32_t skipped = own ? 0 : (index - (first / each + low)) * each;
+  if (skipped >= rows || (p.short_rows && few != (rows <= p.short_rows))) return {0, 0, 0};
+  return {low, first + skipped, rows - skipped < each ? rows - skipped : each};
+}
+
+// A thread brings of a chunk the same eight columns of four keys, 32 apart.
+template <int PIECES>
+struct Bringer {
+  const uint8_t* planes[2];  // of keys and of values, each at the head
+  uint32_t slots[4], after[4], span, chunk;
+  uint32_t codes[PIECES == 1 ? 1 : 4][2], scales[PIECES == 1 ? 1 : 4];
+
+  __device__ __forceinline__ void find(const AttentionParams& p, const uint32_t* table, uint32_t of, uint32_t first, uint32_t end) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      const uint32_t key = SPAN * of + 32 * i + threadIdx.x / 4;
+      after[i] = key >= first && key < end ? slot_of(p.batch, table, key) : NONE;
+    }
+  }
+  __device__ __forceinline__ void turn() {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) slots[i] = after[i];
+  }
+  // Begins; codes are on their way until `finish`.
+  __device__ __forceinline__ void begin(const AttentionParams& p, uint32_t chunks, unsigned char* stage) {
+    const uint32_t column = CHUNK_COLS * (chunk % chunks) + 8 * (threadIdx.x % 4);
+    const uint8_t* plane = chunk < chunks ? planes[0] : planes[1];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      const bool there = slots[i] != NONE && column < p.head_dim;
+      if constexpr (PIECES == 1) {
+        unsigned char* to = stage + place_of(32 * i + threadIdx.x / 4, threadIdx.x % 4);
+        const uint32_t zeros[4] = {};
+        if (there) {
+          dev::bring16(to, plane + (size_t)slots[i] * p.slot_bytes + 2 * column);
+        } else {
+          dev::store16(to, zeros);
+        }
+      } else {
+        codes[i][0] = codes[i][1] = scales[i] = 0;
+        if (there) {
+          const uint8_t* block = plane + (size_t)slots[i] * p.slot_bytes + column / 32 * 34;
+          scales[i] = dev::load2(block);
+#pragma unroll
+          for (uint32_t j = 0; j < 2; j++) codes[i][j] = dev::load2(block + 2 + column % 32 + 4 * j) | dev::load2(block + 4 + column % 32 + 4 * j) << 16;
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void finish(unsigned char* stage) {
+    if constexpr (PIECES == 2) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        uint32_t upper[4], lower[4];
+        const float scale = dev::from_half((uint16_t)scales[i]);
+        const auto number = [&](uint32_t n) { return scale * (float)(int8_t)(codes[i][n / 4] >> (8 * (n % 4))); };
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) cut_in_two(number(2 * j), number(2 * j + 1), upper[j], lower[j]);
+        unsigned char* to = stage + place_of(32 * i + threadIdx.x / 4, threadIdx.x % 4);
+        dev::store16(to, upper);
+        dev::store16(to + CHUNK_BYTES, lower);
+      }
+    }
+  }
+};
+
+// A tile's keys and columns are shared out over SHARE warps; numbers of the cache are PIECES halves, and heads at most so many chunks wide.
+template <uint32_t SHARE, int PIECES, uint32_t CHUNKS_MAX>
+__device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned char* room) {
+  constexpr uint32_t TILES = WARPS / SHARE, QUERIES = TILE * TILES, STAGES = PIECES == 1 ? 4 : 2, STAGE_BYTES = PIECES * CHUNK_BYTES;
+  constexpr uint32_t EIGHTS = SPAN / 8 / SHARE, SUMS = CHUNK_COLS / 8 / SHARE;  // of a warp: eights of keys, and of a chunk's columns
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = warp / SHARE, share = warp % SHARE;
+  const uint32_t of_each = p.heads / p.kv_heads, heads = of_each < QUERIES ? of_each : QUERIES, rows_of_tile = QUERIES / heads;
+  const uint32_t head_tiles = (of_each + heads - 1) / heads, kv_head = blockIdx.y / head_tiles;
+  const uint32_t head_first = kv_head * of_each + blockIdx.y % head_tiles * heads, heads_left = (kv_head + 1) * of_each - head_first;
+  // Of many, the last rows come first: they see the most keys.
+  const Rows rows = SHARE == WARPS ? find_rows(p, blockIdx.x, rows_of_tile, true) : find_rows(p, gridDim.x - 1 - blockIdx.x, rows_of_tile, false);
+  if (rows.count == 0 || rows.first >= p.row_end || rows.first + rows.count <= p.row_first) return;
+  const uint32_t* of_sequence = p.batch.spans + 4 * rows.sequence;
+  const Seen first_row = seen_by(p, rows.first, of_sequence), last_row = seen_by(p, rows.first + rows.count - 1, of_sequence);
+  const uint32_t first = first_row.first, end = last_row.end;  // what any row of the block sees
+  const uint32_t span_first = first / SPAN + (p.parts ? blockIdx.z : 0), span_end = p.parts ? span_first + 1 : (end - 1) / SPAN + 1;
+  if (SPAN * span_first >= end) return;
+
+  const uint32_t chunks = (p.head_dim + CHUNK_COLS - 1) / CHUNK_COLS;
+  unsigned char* queries = room + STAGES * STAGE_BYTES;
+  unsigned char* weights = queries + TILES * chunks * 2 * QUERY_BYTES;
+  float* maxima = reinterpret_cast<float*>(weights + TILES * (SPAN / 16) * 2 * WEIGHT_BYTES);
+  float* totals = maxima + TILES * SHARE * TILE;
+  float* inverses = totals + TILES * BLOCKS_OF_KEYS * TILE;
+
+  Bringer<PIECES> bringer;
+  const uint32_t* table = p.batch.tables + 2 * (rows.sequence * p.batch.groups + p.group);
+  bringer.planes[0] = p.key_plane + kv_head * kv_bytes(p.kv_type, p.head_dim);
+  bringer.planes[1] = p.value_plane + kv_head * kv_bytes(p.kv_type, p.head_dim);
+  bringer.span = span_first;
+  bringer.chunk = 0;
+  bringer.find(p, table, span_first, first, end);
+  bringer.turn();
+  if (span_first + 1 < span_end) bringer.find(p, table, span_first + 1, first, end);
+  uint32_t stage = 0, stage_free = 0;
+  const auto begin = [&] {
+    if (bringer.span < span_end) bringer.begin(p, chunks, room + stage_free * STAGE_BYTES);
+    dev::brought();
+  };
+  const auto finish = [&] {
+    if (bringer.span >= span_end) return;
+    bringer.finish(room + stage_free * STAGE_BYTES);
+    stage_free = stage_free + 1 == STAGES ? 0 : stage_free + 1;
+    if (++bringer.chunk < 2 * chunks) return;
+    bringer.chunk = 0;
+    bringer.turn();
+    if (++bringer.span + 1 < span_end) bringer.find(p, table, bringer.span + 1, first, end);
+  };
+#pragma unroll 1
+  for (uint32_t i = 0; i + 1 < STAGES; i++) {
+    begin();
+    finish();
+  }
+  // The next chunk is there, and another is begun where the last one was.
+  const auto next = [&] {
+    dev::wait_for_all_but<STAGES - 2>();
+    __syncthreads();
+    begin();
+    const unsigned char* at = room + stage * STAGE_BYTES;
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    return at;
+  };
+
+  // Lanes have eight columns each.
+#pragma unroll 2
+  for (uint32_t query = warp; query < QUERIES; query += WARPS) {
+    const uint32_t row = query / heads, head = query % heads;
+    const bool there = row < rows.count && head < heads_left && 8 * lane < p.head_dim;
+    const float* from = p.q + (size_t)(rows.first + row) * p.q_stride + (head_first + head) * p.head_dim + 8 * lane;
+    uint32_t words[2][4] = {};
+    if (there) {
+      if ((size_t)from % 16 == 0) {
+        dev::load16(reinterpret_cast<const uint8_t*>(from), words[0]);
+        dev::load16(reinterpret_cast<const uint8_t*>(from + 4), words[1]);
+      } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) words[i / 4][i % 4] = dev::to_bits(from[i]);
+      }
+    }
+    int most = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const int size = (int)(words[i / 4][i % 4] & 0x7fffffffu);
+      most = size > most ? size : most;
+    }
+    most = dev::warp_max(most) >> 23;
+    most = most < 15 ? 15 : most;
+    const float factor = dev::from_bits((uint32_t)(268 - most) << 23);
+    uint32_t upper[4], lower[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) cut_in_two(dev::from_bits(words[i / 2][2 * i % 4]) * factor, dev::from_bits(words[i / 2][2 * i % 4 + 1]) * factor, upper[i], lower[i]);
+    if (lane < 4 * chunks) {
+      unsigned char* to = queries + ((query / TILE * chunks + lane / 4) * 2 * TILE + query % TILE) * 2 * CHUNK_COLS + 16 * (lane % 4);
+      dev::store16(to, upper);
+      dev::store16(to + QUERY_BYTES, lower);
+    }
+    if (lane == 0) inverses[query] = p.scale * dev::from_bits((uint32_t)(most - 14) << 23);
+  }
+
+  // A lane's two queries, eight apart.
+  uint32_t row[2], head[2], sees_first[2], sees_end[2];
+  bool there[2];
+  float slopes[2] = {};
+  Folded folded[2];
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    const uint32_t query = TILE * tile + 8 * h + lane / 4;
+    there[h] = query / heads < rows.count && query % heads < heads_left;
+    row[h] = rows.first + (there[h] ? query / heads : 0);
+    head[h] = head_first + (there[h] ? query % heads : 0);
+    const Seen seen = seen_by(p, row[h], of_sequence);
+    sees_first[h] = there[h] ? seen.first : NONE;
+    sees_end[h] = seen.end;
+    if (p.slopes) slopes[h] = p.slopes[head[h]];
+    folded[h] = nothing_folded(p.sinks, head[h]);
+  }
+  float sums[CHUNKS_MAX][SUMS][4] = {};
+
+#pragma unroll 1
+  for (uint32_t span = span_first; span < span_end; span++) {
+    const auto has_keys = [&](uint32_t block) { return SPAN * span + 32 * block < end && SPAN * span + 32 * block + 32 > first; };
+    // What is left of the span, where a query sees it.
+    const auto leaves = [&](uint32_t h) { return p.parts && there[h] && span >= sees_first[h] / SPAN && SPAN * span < sees_end[h] && row[h] >= p.row_first && row[h] < p.row_end; };
+    const auto part_of = [&](uint32_t h) { return p.parts + ((size_t)((row[h] - p.row_first) * p.heads + head[h]) * p.spans + span - sees_first[h] / SPAN) * (p.head_dim + 2); };
+    float scores[EIGHTS][4] = {};
+#pragma unroll 1
+    for (uint32_t chunk = 0; chunk < chunks; chunk++) {
+      const unsigned char* at = next();
+      uint32_t query[2][2][4];
+#pragma unroll
+      for (uint32_t piece = 0; piece < 2; piece++) {
+        const unsigned char* from = queries + ((tile * chunks + chunk) * 2 + piece) * QUERY_BYTES + 16 * lane;
+        dev::shared16(from, query[piece][0]);
+        dev::shared16(from + QUERY_BYTES / 2, query[piece][1]);
+      }
+#pragma unroll
+      for (uint32_t block = 0; block < EIGHTS / 4; block++) {
+        if (!has_keys(share * (EIGHTS / 4) + block)) continue;
+#pragma unroll
+        for (uint32_t eight = 4 * block; eight < 4 * block + 4; eight++) {
+          uint32_t key[PIECES][4];
+#pragma unroll
+          for (uint32_t piece = 0; piece < PIECES; piece++) dev::shared16(at + piece * CHUNK_BYTES + place_of(8 * (share * EIGHTS + eight) + lane / 4, lane % 4), key[piece]);
+#pragma unroll
+          for (uint32_t step = 0; step < 2; step++) {
+            const auto multiply = [&](uint32_t of_query, uint32_t of_key) {
+              const uint32_t a[4] = {query[of_query][0][2 * step], query[of_query][1][2 * step], query[of_query][0][2 * step + 1], query[of_query][1][2 * step + 1]};
+              dev::multiply_16(a, key[of_key][2 * step], key[of_key][2 * step + 1], scores[eight]);
+            };
+            multiply(1, 0);
+            if (PIECES == 2) multiply(0, PIECES - 1);
+            multiply(0, 0);
+          }
+        }
+      }
+      finish();
+    }
+
+    float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (uint32_t eight = 0; eight < EIGHTS; eight++) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t h = i / 2, key = SPAN * span + 8 * (share * EIGHTS + eight) + 2 * (lane % 4) + i % 2;
+        const bool sees = key >= sees_first[h] && key < sees_end[h];
+        float score = sees ? scores[eight][i] * inverses[TILE * tile + 8 * h + lane / 4] : -INFINITY;
+        if (sees && p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
+        if (sees && p.slopes) score -= slopes[h] * (float)(sees_end[h] - 1 - key);
+        scores[eight][i] = score;
+        largest[h] = fmaxf(largest[h], score);
+      }
+    }
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+      largest[h] = dev::quad_max(largest[h]);
+      if (lane % 4 == 0) maxima[(tile * SHARE + share) * TILE + 8 * h + lane / 4] = largest[h];
+    }
+    __syncthreads();
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) {
+#pragma unroll
+      for (uint32_t of = 0; of < SHARE; of++) largest[h] = fmaxf(largest[h], maxima[(tile * SHARE + of) * TILE + 8 * h + lane / 4]);
+    }
+#pragma unroll
+    for (uint32_t block = 0; block < EIGHTS / 4; block++) {
+      const uint32_t of_span = share * (EIGHTS / 4) + block;
+      float total[2] = {};
+#pragma unroll
+      for (uint32_t step = 2 * block; step < 2 * block + 2; step++) {
+        uint32_t upper[4], lower[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+          float weight[2];
+#pragma unroll
+          for (uint32_t n = 0; n < 2; n++) {
+            const float score = scores[2 * step + i / 2][2 * (i % 2) + n];
+            weight[n] = score == -INFINITY ? 0.0f : WEIGHT_FACTOR * expf(score - largest[i % 2]);
+            total[i % 2] += weight[n];
+          }
+          cut_in_two(weight[0], weight[1], upper[i], lower[i]);
+        }
+        unsigned char* to = weights + (tile * (SPAN / 16) + share * (EIGHTS / 2) + step) * 2 * WEIGHT_BYTES + 16 * lane;
+        dev::store16(to, upper);
+        dev::store16(to + WEIGHT_BYTES, lower);
+      }
+#pragma unroll
+      for (uint32_t h = 0; h < 2; h++) {
+        total[h] = dev::quad_sum(total[h]);
+        if (lane % 4 == 0) totals[(tile * BLOCKS_OF_KEYS + of_span) * TILE + 8 * h + lane / 4] = total[h];
+      }
+    }
+
+#pragma unroll
+    for (uint32_t chunk = 0; chunk < CHUNKS_MAX; chunk++) {
+      if (chunk >= chunks) break;
+      const unsigned char* at = next();
+      if (chunk == 0) {
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+          const float* of = totals + tile * BLOCKS_OF_KEYS * TILE + 8 * h + lane / 4;
+          const float total = ((of[0] + of[TILE]) + (of[2 * TILE] + of[3 * TILE])) * (1.0f / WEIGHT_FACTOR);
+          if (!p.parts) fold(folded[h], largest[h], total);
+          if (share == 0 && lane % 4 == 0 && leaves(h)) {
+            float* part = part_of(h);
+            part[0] = largest[h];
+            part[1] = total;
+          }
+        }
+      }
+      float c[SUMS][2][4] = {};  // of the first halves of weights, and of the others
+#pragma unroll
+      for (uint32_t block = 0; block < BLOCKS_OF_KEYS; block++) {
+        if (!has_keys(block)) continue;
+        uint32_t weight[2][2][4];
+#pragma unroll
+        for (uint32_t step = 0; step < 2; step++) {
+#pragma unroll
+          for (uint32_t piece = 0; piece < 2; piece++) dev::shared16(weights + ((tile * (SPAN / 16) + 2 * block + step) * 2 + piece) * WEIGHT_BYTES + 16 * lane, weight[step][piece]);
+        }
+#pragma unroll
+        for (uint32_t eight = 0; eight < SUMS; eight++) {
+          uint32_t value[PIECES][4];
+#pragma unroll
+          for (uint32_t piece = 0; piece < PIECES; piece++) dev::shared_turned(at + piece * CHUNK_BYTES + place_of(32 * block + lane, share * SUMS + eight), value[piece]);
+#pragma unroll
+          for (uint32_t step = 0; step < 2; step++) {
+            dev::multiply_16(weight[step][1], value[0][2 * step], value[0][2 * step + 1], c[eight][1]);
+            if (PIECES == 2) dev::multiply_16(weight[step][0], value[PIECES - 1][2 * step], value[PIECES - 1][2 * step + 1], c[eight][1]);
+            dev::multiply_16(weight[step][0], value[0][2 * step], value[0][2 * step + 1], c[eight][0]);
+          }
+        }
+      }
+#pragma unroll
+      for (uint32_t eight = 0; eight < SUMS; eight++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+          const uint32_t column = CHUNK_COLS * chunk + 8 * (share * SUMS + eight) + 2 * (lane % 4) + i % 2;
+          const float sum = (c[eight][0][i] + c[eight][1][i]) * (1.0f / WEIGHT_FACTOR);
+          if (!p.parts) sums[chunk][eight][i] = fold_sum(folded[i / 2], sums[chunk][eight][i], sum);
+          if (column < p.head_dim && leaves(i / 2)) part_of(i / 2)[2 + column] = sum;
+        }
+      }
+      finish();
+    }
+  }
+  if (p.parts) return;
+#pragma unroll
+  for (uint32_t chunk = 0; chunk < CHUNKS_MAX; chunk++) {
+    if (chunk >= chunks) break;
+#pragma unroll
+    for (uint32_t eight = 0; eight < SUMS; eight++) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t h = i / 2, column = CHUNK_COLS * chunk + 8 * (share * SUMS + eight) + 2 * (lane % 4) + i % 2;
+        if (there[h] && column < p.head_dim) p.out[(size_t)row[h] * p.out_stride + head[h] * p.head_dim + column] = sums[chunk][eight][i] / folded[h].total;
+      }
+    }
+  }
+}
+
+#define ATTENTION_TILES(name, share, pieces, chunks, blocks) \
+  WIDE_KERNEL(name, AttentionParams, THREADS, blocks) {      \
+    SHARED(unsigned char, room);                             \
+    attend_tiles<share, pieces, chunks>(p, room);            \
+  }
+ATTENTION_TILES(attention_few, 4, 1, 8, 3)
+ATTENTION_TILES(attention_few_q8, 4, 2, 8, 2)
+ATTENTION_TILES(attention_many, 2, 1, 4, 3)
+ATTENTION_TILES(attention_many_q8, 2, 2, 4, 2)
+#undef ATTENTION_TILES
