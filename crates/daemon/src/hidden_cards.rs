@@ -165,7 +165,8 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
