@@ -6,8 +6,8 @@
         [--faster-whisper] [--onnx kokoro.onnx | --onnx voice.onnx]
 
 `--round-trip` has the 40 sentences of speech.txt said and written down over HTTP, and counts words that are wrong after OpenAI's
-normalisation of English (transformers has it, and the package whisper-normalizer its table of spellings), against the text or, where there
-are others, ways it is said or spelt (each behind a tab): the best of them. `--times` runs in turns and prints medians of ratios. Other programs see the same files or tokens on as many
+normalisation of English (transformers has it, and the package whisper-normalizer its table of spellings), against the text or, where it
+is another, the way it is said (behind a tab): the better of both. `--times` runs in turns and prints medians of ratios. Other programs see the same files or tokens on as many
 threads, in this process. Nothing is downloaded; a program that is not asked for is not timed."""
 import argparse, io, json, os, re, statistics, subprocess, sys, tempfile, threading, time, urllib.request, uuid, wave
 from pathlib import Path
