@@ -4,15 +4,21 @@
 
 Clients chat, stream, embed, cancel, ask for models that have to be loaded and ask wrongly. Beside them, in turn and at random: a model is
 loaded or unloaded, a worker's process is killed, the gateway is stopped and started again, both programs read their settings again. Each
-model has a process of its own. It shows the daemon's resident set, open files and tasks after the warm-up (a fifth of the time) and at the
-end, with the slope of the resident set between, the size of the store, and whether the counters agree: every request that was begun has
-ended in one way. Ends with 1 where something grew (resident set by more than 5 % and 20 MB, files or tasks by more than 8), a counter
-disagrees, or a request went wrong in a way that none of these acts explains. Only the standard library is needed."""
+model has a process of its own, and the daemon a thread and three open files for it. So what is compared is the daemon at rest, after the
+warm-up (a fifth of the time) and at the end: nobody asks, what requests had loaded has left by itself, all else is unloaded, and threads
+that wait for work have ended. It shows the resident set, open files and tasks of then, with the slope of the resident set at
+load between, the size of the store, and whether the counters agree: every request that was begun has ended in one way. Ends with 1 where
+something grew (resident set by more than 5 % and 20 MB, files or tasks by more than 8), a model stays, a worker's process outlives its
+model, a counter disagrees, or a request went wrong in a way that none of these acts explains. Only the standard library is needed."""
 import argparse, atexit, collections, http.client, json, os, random, re, signal, subprocess, sys, tempfile, threading, time, urllib.request
 from pathlib import Path
 
 NAMES = ["hanzo-demo", "b", "c"]
 ACTS = ["load", "unload", "kill", "restart of the gateway", "reload"]
+# How long models may take to leave when nobody asks: those that requests had loaded are kept for 3 s.
+LEAVE_MAX = 30
+# The daemon's runtime has a thread for what blocks end when it had nothing to do for 10 s.
+REST = 12
 # What clients may see while workers are killed, models leave and the gateway is away.
 EXPLAINED = {"status 503", "status 502", "status 404", "status 429", "refused", "cut off", "error event"}
 
@@ -64,8 +70,49 @@ class Programs:
     def command(self, *words):
         return subprocess.run([self.bin / "hanzo-engine", *words, "--engine", f"http://127.0.0.1:{self.grpc}"], capture_output=True, text=True, timeout=60)
 
+    def loaded(self):
+        told = self.command("ps", "--json")
+        if told.returncode:
+            sys.exit("the daemon does not say what is loaded: " + told.stderr[-2000:])
+        return json.loads(told.stdout)
+
+    def at_rest(self, wrong):
+        """The daemon's state when nobody asks and nothing is loaded; what hinders that is wrong."""
+        until = time.monotonic() + LEAVE_MAX
+        while (stay := self.loaded()) and time.monotonic() < until:
+            # What an operator loaded stays until an operator unloads it, and so does what was killed: it comes back, or has done so too often.
+            for model in stay:
+                if model["keep_alive_ms"] < 0 or model["state"] == "failed":
+                    self.command("stop", model["name"])
+            time.sleep(1)
+        if stay:
+            wrong.append(f"nobody has asked for {LEAVE_MAX} s, and these are loaded still: " + ", ".join(model["name"] for model in stay))
+        time.sleep(REST)
+        if not stay and (left := workers(self.daemon.pid)):
+            wrong.append(f"no model is loaded, and there are processes of the daemon's still: {left}")
+        return {**state(self.daemon.pid), "store": size(self.folder / "store")}
+
     def metrics(self):
         return urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics").read().decode()
+
+    def counted(self, wrong, expected):
+        """What the counters say when nobody asks any more, and before models leave, whose counters go with them; what disagrees is wrong."""
+        until = time.monotonic() + 3
+        while True:
+            text = self.metrics()
+            sums = lambda name: sum(float(value) for value in re.findall(rf"^hanzo_engine_{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.M))
+            counts = {name: sums(name) for name in ("requests_total", "request_duration_seconds_count", "requests_running", "queue_depth")}
+            answered, inner, *still = counts.values()
+            # Who left is counted when the engine has seen it.
+            if (inner == answered and not any(still)) or time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        wrong += [f"{name} is {counts[name]:.0f} when nobody asks" for name in ("requests_running", "queue_depth") if counts[name]]
+        if inner != answered:
+            wrong.append(f"{answered:.0f} requests answered and {inner:.0f} timed")
+        if expected and not answered:
+            wrong.append("no request is counted")
+        return counts
 
     def restart_gateway(self):
         self.gateway.terminate()
@@ -135,6 +182,18 @@ def state(pid):
     return {"resident": int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024, "files": len(os.listdir(f"/proc/{pid}/fd")), "tasks": len(os.listdir(f"/proc/{pid}/task"))}
 
 
+def workers(pid):
+    """The processes that one has started and not buried."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if re.search(rf"^PPid:\s+{pid}$", status.read_text(), re.M):
+                found.append(status.parent.name)
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
+
+
 def size(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -164,42 +223,41 @@ def main():
                 if came == "refused":
                     time.sleep(0.05)
 
-        clients = [threading.Thread(target=client, args=(number,)) for number in range(args.clients)]
-        began = time.monotonic()
-        seconds = args.minutes * 60
-        for thread in clients:
-            thread.start()
         acts = {"load": lambda: programs.command("load", "hanzo-demo", "--name", "d"), "unload": lambda: programs.command("stop", "d"), "kill": programs.kill_a_worker, "restart of the gateway": programs.restart_gateway, "reload": programs.reload}
         if unknown := set(args.acts) - set(acts):
             sys.exit(f"no such act: {', '.join(unknown)}")
-        at_warm, points = None, []
-        while (now := time.monotonic() - began) < seconds:
-            if programs.daemon.poll() is not None:
-                sys.exit("engined ended: " + (folder / "log").read_text()[-2000:])
-            if now > seconds / 5:
-                current = state(programs.daemon.pid)
-                at_warm = at_warm or {**current, "store": size(folder / "store")}
-                points.append((now, current["resident"]))
-            act = rng.choice(args.acts)
-            acts[act]()
-            asked[act] += 1
-            time.sleep(rng.uniform(min(0.5, args.pause), args.pause))
-        over.set()
-        for thread in clients:
-            thread.join()
-        # Who left is counted when the engine has seen it.
-        time.sleep(3)
-        at_last = {**state(programs.daemon.pid), "store": size(folder / "store")}
-        text = programs.metrics()
-        sums = lambda name: sum(float(value) for value in re.findall(rf"^hanzo_engine_{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.M))
-        still = {name: sums(name) for name in ("requests_running", "queue_depth")}
-        inner, answered = sums("request_duration_seconds_count"), sums("requests_total")
+        wrong = []
+
+        def at_load(seconds, first):
+            """Clients and acts for so long, the clients numbered from there; the resident sets meanwhile."""
+            programs.command("load", "hanzo-demo")
+            over.clear()
+            clients = [threading.Thread(target=client, args=(first + number,)) for number in range(args.clients)]
+            began, resident = time.monotonic(), []
+            for thread in clients:
+                thread.start()
+            while (now := time.monotonic() - began) < seconds:
+                if programs.daemon.poll() is not None:
+                    sys.exit("engined ended: " + (folder / "log").read_text()[-2000:])
+                resident.append((now, state(programs.daemon.pid)["resident"]))
+                act = rng.choice(args.acts)
+                acts[act]()
+                asked[act] += 1
+                time.sleep(rng.uniform(min(0.5, args.pause), args.pause))
+            over.set()
+            for thread in clients:
+                thread.join()
+            return resident
+
+        at_load(args.minutes * 60 / 5, 0)
+        programs.counted(wrong, args.clients)
+        at_warm = programs.at_rest(wrong)
+        points = at_load(args.minutes * 60 * 4 / 5, args.clients)
+        counts = programs.counted(wrong, args.clients)
+        at_last = programs.at_rest(wrong)
         # A worker's end is an error of the engine to whom it was answering, and to nobody else.
         explained = EXPLAINED | ({"status 500"} if seen["status 500"] <= asked["kill"] * args.clients else set())
-        wrong = [f"{count} times: {came}" for came, count in seen.items() if came not in explained | {"ok", "left"}]
-        wrong += [f"{name} is {value:.0f} when nobody asks" for name, value in still.items() if value]
-        if inner != answered:
-            wrong.append(f"{answered:.0f} requests answered and {inner:.0f} timed")
+        wrong += [f"{count} times: {came}" for came, count in seen.items() if came not in explained | {"ok", "left"}]
         grown = at_last["resident"] - at_warm["resident"]
         if grown > max(20, 0.05 * at_warm["resident"]):
             wrong.append(f"the resident set grew by {grown:.0f} MB")
@@ -209,10 +267,10 @@ def main():
         print(f"{sum(seen.values())} requests of {args.clients} clients in {args.minutes:g} minutes: " + ", ".join(f"{count} {came}" for came, count in seen.most_common()))
         print("beside them: " + ", ".join(f"{count} times {act}" for act, count in asked.most_common()))
         show = lambda at: f"{at['resident']:.1f} MB resident, {at['files']} files, {at['tasks']} tasks, store {at['store'] / 1e6:.2f} MB"
-        print(f"engined after the warm-up: {show(at_warm)}\nengined at the end:       {show(at_last)}\nslope of the resident set: {slope(points):+.2f} MB a minute")
+        print(f"engined at rest after the warm-up: {show(at_warm)}\nengined at rest at the end:       {show(at_last)}\nslope of the resident set at load: {slope(points):+.2f} MB a minute")
         highest = [max(resident for _, resident in points[len(points) * part // 8:len(points) * (part + 1) // 8] or points[-1:]) for part in range(8)]
         print("highest resident set in each eighth of the time between: " + ", ".join(f"{resident:.1f}" for resident in highest) + " MB")
-        print(f"requests_total {answered:.0f}, timed {inner:.0f}, running {still['requests_running']:.0f}, waiting {still['queue_depth']:.0f}")
+        print("requests_total {:.0f}, timed {:.0f}, running {:.0f}, waiting {:.0f}".format(*counts.values()))
         for text in wrong:
             print("wrong:", text)
         programs.gateway.terminate()

@@ -1,8 +1,14 @@
 //! Work that blocks, on the runtime's blocking pool; a panic of it is an error of whoever waits for it.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release},
+};
+
+use hanzo_engine_kernels::heap;
 
 use crate::error::{Error, Failure, FailureReason};
+use crate::limits::HEAPS_GIVE_BACK_AFTER;
 
 /// Runs `work` on the blocking pool.
 pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'static>(
@@ -11,6 +17,19 @@ pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'stati
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => Err(Blocked(error).into()),
+    }
+}
+
+/// Has the heaps give back what is free in them, a moment from now and once for all who ask until then: for those whose work has
+/// freed megabytes in small pieces, such as a long text's tokens.
+pub(crate) fn give_back_soon() {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    if !ASKED.swap(true, AcqRel) {
+        tokio::spawn(async {
+            tokio::time::sleep(HEAPS_GIVE_BACK_AFTER).await;
+            ASKED.store(false, Release);
+            tokio::task::spawn_blocking(heap::give_back).await
+        });
     }
 }
 

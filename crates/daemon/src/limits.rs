@@ -193,6 +193,10 @@ pub(crate) const MESSAGE_CHARS_MAX: usize = 4000;
 pub(crate) const HEAPS_MIN: usize = 2;
 /// See [`HEAPS_MIN`].
 pub(crate) const HEAPS_MAX: usize = 8;
+/// How long after work that freed much the heaps give back what is free in their midst, for all such work until then.
+pub(crate) const HEAPS_GIVE_BACK_AFTER: Duration = Duration::from_millis(50);
+/// A prompt that takes longer to build is made of megabytes, which are freed in pieces of a few bytes.
+pub(crate) const PROMPT_BUILD_LARGE: Duration = Duration::from_millis(20);
 /// Other files of a gap that is to be filled in.
 pub(crate) const INFILL_FILES_MAX: usize = 64;
 

@@ -14,9 +14,9 @@ use hanzo_engine_runtime::RequestError;
 use tokio::sync::Semaphore;
 
 use crate::{
-    blocking::blocking,
+    blocking::{blocking, give_back_soon},
     error::Error,
-    limits::{PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX, PROMPT_MEDIA_MAX},
+    limits::{PROMPT_BUILD_LARGE, PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX, PROMPT_MEDIA_MAX},
 };
 
 /// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
@@ -100,7 +100,8 @@ impl PromptBuilder {
             self.turns.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
         let left = Leaving(Arc::new(AtomicBool::new(false)));
         let has_left = left.0.clone();
-        let most = Instant::now() + self.time_max;
+        let began = Instant::now();
+        let most = began + self.time_max;
         let end = by.map_or(most, |by| by.min(most));
         let built = blocking(move || {
             // Held until the work is done, though its caller may have left.
@@ -108,6 +109,9 @@ impl PromptBuilder {
             work(&|| has_left.load(Relaxed) || Instant::now() >= end)
         })
         .await;
+        if began.elapsed() > PROMPT_BUILD_LARGE {
+            give_back_soon();
+        }
         match built {
             Err(Error::Request(RequestError::Interrupted)) if end == most => {
                 let seconds = self.time_max.as_secs();

@@ -204,6 +204,12 @@ impl<'a> Field<'a> {
         Ok(Fields { source: self.source, object: self.value, members })
     }
 
+    /// The elements of an array of at most `max`; `what` says what they are. More is refused before anything is made of them: what
+    /// is in flight may not take many times its bytes.
+    pub(crate) fn list_up_to(self, max: usize, what: &str) -> Result<List<'a>, ApiError> {
+        self.list()?.up_to(max, what, self)
+    }
+
     /// The elements of an array, one after the other.
     pub(crate) fn list(self) -> Result<List<'a>, ApiError> {
         self.as_list().ok_or_else(|| self.mismatch("an array"))
@@ -212,7 +218,7 @@ impl<'a> Field<'a> {
     /// The elements of what is an array. What may be something else is asked for in this way, or by [`Field::value`]: an error
     /// searches for its path, so that none is to be made and thrown away.
     pub(crate) fn as_list(self) -> Option<List<'a>> {
-        Some(List { source: self.source, elements: self.value.elements()? })
+        Some(List { source: self.source, elements: self.value.elements()?, counted: 0 })
     }
 
     /// An array of token ids. Allocates nothing per element: a body holds millions.
@@ -241,13 +247,30 @@ impl<'a> Field<'a> {
 pub(crate) struct List<'a> {
     source: Source<'a>,
     elements: Elements<'a>,
+    counted: usize,
 }
 
 impl<'a> Iterator for List<'a> {
     type Item = Field<'a>;
 
     fn next(&mut self) -> Option<Field<'a>> {
+        self.counted = self.counted.saturating_sub(1);
         Some(Field { source: self.source, value: self.elements.next()? })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.counted, None)
+    }
+}
+
+impl List<'_> {
+    /// Itself, where `field`, whose elements it has, has at most `max`: see [`Field::list_up_to`].
+    pub(crate) fn up_to(mut self, max: usize, what: &str, field: Field) -> Result<Self, ApiError> {
+        self.counted = self.elements.clone().take(max + 1).count();
+        match self.counted > max {
+            true => Err(field.error(format!("has more than {max} {what}"))),
+            false => Ok(self),
+        }
     }
 }
 
@@ -392,6 +415,16 @@ mod tests {
         assert!(field(members(OBJECT_FIELDS_MAX)).object().is_ok());
         let error = field(members(OBJECT_FIELDS_MAX + 1)).object().unwrap_err();
         assert_eq!(message(error), format!("f: has more than {OBJECT_FIELDS_MAX} fields"));
+    }
+
+    #[test]
+    fn a_list_is_counted_before_it_is_read() {
+        let list = field(json!([1, 2, 3])).list_up_to(3, "things").unwrap();
+        assert_eq!(list.size_hint().0, 3);
+        assert_eq!(list.map(|one| one.integer(0..=9).unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+        let error = field(json!([1, "x", 3])).list_up_to(2, "things").unwrap_err();
+        assert_eq!(message(error), "f: has more than 2 things");
+        assert!(field(json!({})).list_up_to(2, "things").is_err());
     }
 
     #[test]

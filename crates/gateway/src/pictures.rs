@@ -44,14 +44,12 @@ pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiErr
             field.error("expected a list of frames, each a picture's URL: files of films are not read")
         );
     }
-    let mut list = field.list()?;
-    let frames = list.by_ref().take(FRAMES_MAX);
+    let frames = field.list_up_to(FRAMES_MAX, "frames")?;
     let frames = frames.map(|frame| Ok(part(v1::Media { min_pixels, max_pixels, ..of_uri(frame, "auto")? })));
     let frames = frames.collect::<Result<Vec<_>, ApiError>>()?;
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {FRAMES_MAX} frames"))),
-        None if frames.is_empty() => Err(field.error("has no frames")),
-        None => Ok(frames),
+    match frames.is_empty() {
+        true => Err(field.error("has no frames")),
+        false => Ok(frames),
     }
 }
 

@@ -136,12 +136,7 @@ fn tools(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         true => Ok(field.value().to_text()),
         false => Err(field.error("expected an object")),
     };
-    let mut list = field.list()?;
-    let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(tool).collect::<Result<_, _>>()?;
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools"))),
-        None => Ok(tools),
-    }
+    field.list_up_to(CHAT_TOOLS_MAX, "tools")?.map(tool).collect()
 }
 
 /// The answer of `/tokenize`. Written as it is: a JSON value of each id would take up eighteen times the id.

@@ -34,6 +34,16 @@ pub fn share(arenas: usize) {
     let _ = arenas;
 }
 
+/// Gives back whole pages that are free between what is in use: [`share`] has heaps give back only what is free at their end. Takes
+/// milliseconds, in which threads that allocate may wait. Elsewhere than under glibc nothing is done.
+pub fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: malloc_trim takes a number and locks each heap that it looks at; it may be called at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The system's allocator, with a count of the bytes it has given out: for a program that must show what it holds, as its
 /// `#[global_allocator]`.
 #[derive(Debug, Default)]

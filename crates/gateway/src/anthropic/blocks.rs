@@ -35,9 +35,10 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
         }
     }
     let field = fields.require("messages")?;
-    let mut list = field.list()?;
+    let list = field.list_up_to(CHAT_MESSAGES_MAX, "messages")?;
+    messages.reserve(list.size_hint().0);
     let mut last = None;
-    for message in list.by_ref().take(CHAT_MESSAGES_MAX) {
+    for message in list {
         let mut fields = message.object()?;
         let role = fields.require("role")?.word(&["user", "assistant", "system"])?;
         let content = fields.require("content")?;
@@ -56,10 +57,9 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
         }
         last = Some(role);
     }
-    match (last, list.next()) {
-        (None, _) => Err(field.error("must not be empty")),
-        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
-        (Some(role), None) => {
+    match last {
+        None => Err(field.error("must not be empty")),
+        Some(role) => {
             let waits = messages.last().is_some_and(|message| message.tool_calls.is_empty());
             Ok(Conversation { messages, is_begun: role == "assistant" && waits })
         }
@@ -92,21 +92,18 @@ fn each<'a>(
     field: Field<'a>,
     mut one: impl FnMut(&mut Fields<'a>, Field<'a>) -> Result<(), ApiError>,
 ) -> Result<Option<String>, ApiError> {
-    let Some(mut list) = field.as_list() else {
+    let Some(list) = field.as_list() else {
         return match field.value().as_str() {
             Some(text) => Ok(Some(text.into_owned())),
             None => Err(field.error("expected a string or an array of content blocks")),
         };
     };
-    for block in list.by_ref().take(CHAT_PARTS_MAX) {
+    for block in list.up_to(CHAT_PARTS_MAX, "blocks", field)? {
         let mut fields = block.object()?;
         let kind = fields.require("type")?;
         one(&mut fields, kind)?;
     }
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} blocks"))),
-        None => Ok(None),
-    }
+    Ok(None)
 }
 
 /// A block of a type that has no place here.

@@ -125,12 +125,8 @@ fn schema(field: Field) -> Result<String, ApiError> {
 fn tools(fields: &mut Fields) -> Result<(Vec<String>, Option<ToolUse>), ApiError> {
     let mut tools = Vec::new();
     if let Some(field) = fields.take("tools") {
-        let mut list = field.list()?;
-        for one in list.by_ref().take(CHAT_TOOLS_MAX) {
+        for one in field.list_up_to(CHAT_TOOLS_MAX, "tools")? {
             tools.push(tool(one)?);
-        }
-        if list.next().is_some() {
-            return Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools")));
         }
     }
     let mut used = ToolUse::default();

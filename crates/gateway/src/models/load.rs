@@ -99,12 +99,8 @@ fn overrides(mut fields: Fields) -> Result<v1::Overrides, ApiError> {
     let number = |fields: &mut Fields, name: &str| fields.take(name).map(|f| f.number(..)).transpose();
     let mut kv = Vec::new();
     if let Some(field) = fields.take("kv") {
-        let mut list = field.list()?;
-        for one in list.by_ref().take(OVERRIDES_MAX) {
+        for one in field.list_up_to(OVERRIDES_MAX, "keys")? {
             kv.push(one.string()?);
-        }
-        if list.next().is_some() {
-            return Err(field.error(format!("has more than {OVERRIDES_MAX} keys")));
         }
     }
     let overrides = v1::Overrides {

@@ -107,12 +107,7 @@ pub(crate) fn elsewhere(field: Field) -> Result<String, ApiError> {
 }
 
 fn globs(field: Field) -> Result<Vec<String>, ApiError> {
-    let mut list = field.list()?;
-    let globs = list.by_ref().take(PULL_GLOBS_MAX).map(filled).collect::<Result<_, _>>()?;
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {PULL_GLOBS_MAX} patterns"))),
-        None => Ok(globs),
-    }
+    field.list_up_to(PULL_GLOBS_MAX, "patterns")?.map(filled).collect()
 }
 
 /// How far a pull is.

@@ -143,14 +143,15 @@ fn says_nothing(field: Field) -> bool {
 /// A text, or several.
 fn license(field: Field) -> Result<String, ApiError> {
     let Some(list) = field.as_list() else { return field.string() };
-    let texts = list.take(CHAT_MESSAGES_MAX).map(Field::string).collect::<Result<Vec<_>, _>>()?;
+    let texts =
+        list.up_to(CHAT_MESSAGES_MAX, "texts", field)?.map(Field::string).collect::<Result<Vec<_>, _>>()?;
     Ok(texts.join("\n\n"))
 }
 
 /// Messages of text, as JSON.
 fn messages(field: Field) -> Result<String, ApiError> {
     let mut all = Vec::new();
-    for one in field.list()?.take(CHAT_MESSAGES_MAX) {
+    for one in field.list_up_to(CHAT_MESSAGES_MAX, "messages")? {
         let mut message = one.object()?;
         let role = message.require("role")?.word(&["system", "user", "assistant"])?;
         let content = message.require("content")?.string()?;

@@ -15,14 +15,12 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 /// `messages`, of which there may be none: that loads the model.
 pub(super) fn read(fields: &mut Fields) -> Result<Vec<v1::Message>, ApiError> {
     let Some(field) = fields.take("messages") else { return Ok(Vec::new()) };
-    let mut list = field.list()?;
-    let mut calls = Calls::default();
-    let messages = list.by_ref().take(CHAT_MESSAGES_MAX).map(|field| message(field.object()?, &mut calls));
-    let messages = messages.collect::<Result<_, _>>()?;
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
-        None => Ok(messages),
+    let (mut calls, list) = (Calls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
+    let mut messages = Vec::with_capacity(list.size_hint().0);
+    for one in list {
+        messages.push(message(one.object()?, &mut calls)?);
     }
+    Ok(messages)
 }
 
 /// Calls that wait for their answers: id and name.
@@ -60,14 +58,10 @@ fn message(mut fields: Fields, calls: &mut Calls) -> Result<v1::Message, ApiErro
     let reasoning_content = text(&mut fields, "thinking")?.unwrap_or_default();
     let mut tool_calls = Vec::new();
     if let Some(field) = fields.take("tool_calls") {
-        let mut list = field.list()?;
-        for call in list.by_ref().take(CHAT_PARTS_MAX) {
+        for call in field.list_up_to(CHAT_PARTS_MAX, "calls")? {
             let call = tool_call(call.object()?, calls)?;
             calls.open.push((call.id.clone(), call.name.clone()));
             tool_calls.push(call);
-        }
-        if list.next().is_some() {
-            return Err(field.error(format!("has more than {CHAT_PARTS_MAX} calls")));
         }
         if role != "assistant" && !tool_calls.is_empty() {
             return Err(field.error("only allowed where role is assistant"));
@@ -94,9 +88,8 @@ pub(super) fn part(text: String) -> v1::ContentPart {
 
 /// `images`: base64 of pictures. Whether the model sees them is the engine's to say.
 pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
-    let mut list = field.list()?;
     let mut parts = Vec::new();
-    for image in list.by_ref().take(CHAT_PARTS_MAX) {
+    for image in field.list_up_to(CHAT_PARTS_MAX, "images")? {
         let text = image.text()?;
         let data = text.split_once(";base64,").map_or(&*text, |(_, data)| data);
         let data = STANDARD.decode(data.trim()).map_err(|_| image.error("expected base64"))?;
@@ -105,10 +98,7 @@ pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
             part: Some(Part::Media(v1::Media { mime_type, data: data.into(), ..v1::Media::default() })),
         });
     }
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} images"))),
-        None => Ok(parts),
-    }
+    Ok(parts)
 }
 
 /// What a picture's first bytes say it is.

@@ -23,14 +23,14 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 
 /// The `messages` of a request: at least one.
 pub(super) fn read(field: Field) -> Result<Vec<v1::Message>, ApiError> {
-    let (mut calls, mut list) = (OldCalls::default(), field.list()?);
-    // As many as a chat may have, which the daemon checks: no more are built.
-    let messages = list.by_ref().take(CHAT_MESSAGES_MAX).map(|field| message(field.object()?, &mut calls));
-    let messages: Vec<_> = messages.collect::<Result<_, _>>()?;
-    match (messages.is_empty(), list.next()) {
-        (true, _) => Err(field.error("must not be empty")),
-        (_, Some(_)) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} messages"))),
-        (_, None) => Ok(messages),
+    let (mut calls, list) = (OldCalls::default(), field.list_up_to(CHAT_MESSAGES_MAX, "messages")?);
+    let mut messages = Vec::with_capacity(list.size_hint().0);
+    for one in list {
+        messages.push(message(one.object()?, &mut calls)?);
+    }
+    match messages.is_empty() {
+        true => Err(field.error("must not be empty")),
+        false => Ok(messages),
     }
 }
 
@@ -119,12 +119,8 @@ impl Said {
         match field.value() {
             value if value.is_string() => self.text.push(part(field.string()?)),
             value if value.is_array() => {
-                let mut list = field.list()?;
-                for part in list.by_ref().take(CHAT_PARTS_MAX) {
+                for part in field.list_up_to(CHAT_PARTS_MAX, "parts")? {
                     self.part(part.object()?, assistant)?;
-                }
-                if list.next().is_some() {
-                    return Err(field.error(format!("has more than {CHAT_PARTS_MAX} parts")));
                 }
             }
             _ => return Err(field.error("expected a string or an array of content parts")),
@@ -170,15 +166,12 @@ fn tool_calls(
 ) -> Result<Vec<v1::ToolCall>, ApiError> {
     let mut calls = Vec::new();
     if let Some(field) = fields.take("tool_calls") {
-        let mut list = field.list()?;
-        if !assistant && list.clone().next().is_some() {
+        let list = field.list_up_to(CHAT_PARTS_MAX, "calls")?;
+        if !assistant && list.size_hint().0 > 0 {
             return Err(field.error("only allowed where role is assistant"));
         }
-        for call in list.by_ref().take(CHAT_PARTS_MAX) {
+        for call in list {
             calls.push(tool_call(call.object()?)?);
-        }
-        if list.next().is_some() {
-            return Err(field.error(format!("has more than {CHAT_PARTS_MAX} calls")));
         }
     }
     match fields.take("function_call") {

@@ -64,12 +64,7 @@ pub(crate) fn read(fields: &mut Fields) -> Result<Tools, ApiError> {
 type Tool = (String, String);
 
 fn list(field: Field, one: impl Fn(Field) -> Result<Tool, ApiError>) -> Result<Vec<Tool>, ApiError> {
-    let mut list = field.list()?;
-    let tools = list.by_ref().take(CHAT_TOOLS_MAX).map(one).collect::<Result<_, _>>()?;
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools"))),
-        None => Ok(tools),
-    }
+    field.list_up_to(CHAT_TOOLS_MAX, "tools")?.map(one).collect()
 }
 
 /// A tool as it came: templates are shown all of it.

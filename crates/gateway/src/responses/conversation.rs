@@ -107,10 +107,10 @@ impl Conversation {
             self.messages.push(message("user", field.string()?));
             return Ok(());
         }
-        let Some(mut list) = field.as_list() else {
+        let Some(list) = field.as_list() else {
             return Err(field.error("expected a string or an array of items"));
         };
-        for item in list.by_ref().take(CHAT_MESSAGES_MAX) {
+        for item in list.up_to(CHAT_MESSAGES_MAX, "items", field)? {
             let mut fields = item.object()?;
             let named =
                 (fields.gives("id") && is_reference(item.value())).then(|| fields.take("id")).flatten();
@@ -127,10 +127,9 @@ impl Conversation {
             let json = Json::parse(json).map_err(|_| ApiError::internal("a kept item is no JSON"))?;
             self.item(Fields::of_body(json, true)?)?;
         }
-        match list.next() {
-            Some(_) => Err(field.error(format!("has more than {CHAT_MESSAGES_MAX} items"))),
-            None if self.messages.is_empty() => Err(field.error("must not be empty")),
-            None => Ok(()),
+        match self.messages.is_empty() {
+            true => Err(field.error("must not be empty")),
+            false => Ok(()),
         }
     }
 
@@ -351,14 +350,14 @@ fn arguments(field: Field) -> Result<String, ApiError> {
 
 /// A string, or parts that are texts and, of others than the assistant, pictures and sounds.
 fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError> {
-    let Some(mut list) = field.as_list() else {
+    let Some(list) = field.as_list() else {
         return match field.value().is_string() {
             true => Ok(vec![part(field.string()?)]),
             false => Err(field.error("expected a string or an array of content parts")),
         };
     };
     let mut parts = Vec::new();
-    for one in list.by_ref().take(CHAT_PARTS_MAX) {
+    for one in list.up_to(CHAT_PARTS_MAX, "parts", field)? {
         let mut fields = one.object()?;
         let kind = fields.require("type")?;
         let text = match &*kind.text()? {
@@ -390,10 +389,7 @@ fn texts(field: Field, assistant: bool) -> Result<Vec<v1::ContentPart>, ApiError
         };
         parts.push(part(text));
     }
-    match list.next() {
-        Some(_) => Err(field.error(format!("has more than {CHAT_PARTS_MAX} parts"))),
-        None => Ok(parts),
-    }
+    Ok(parts)
 }
 
 /// What a tool has answered: a text, parts, or what a shell has said.

@@ -53,11 +53,10 @@ pub(super) fn read(fields: &mut Fields, lenient: bool) -> Result<Tools, ApiError
         fields.take("max_tool_calls").map(|field| field.integer(1..=u32::MAX)).transpose()?;
     let mut tools = Vec::new();
     if let Some(field) = fields.take("tools") {
-        let mut list = field.list()?;
-        for one in list.by_ref().take(CHAT_TOOLS_MAX) {
+        for one in field.list_up_to(CHAT_TOOLS_MAX, "tools")? {
             several(one, lenient, &mut tools)?;
         }
-        if list.next().is_some() || tools.len() > CHAT_TOOLS_MAX {
+        if tools.len() > CHAT_TOOLS_MAX {
             return Err(field.error(format!("has more than {CHAT_TOOLS_MAX} tools")));
         }
     }

@@ -119,7 +119,9 @@ fn one(last: &str, words: &[&str]) -> (usize, String) {
         alone.then_some((long, after))
     });
     if let Some((long, after)) = pointed {
-        return (1, format!("{before}{long}{after}"));
+        // The last point is the sentence's too, where nothing follows.
+        let end = if after.is_empty() && words.len() == 1 { "." } else { after };
+        return (1, format!("{before}{long}{end}"));
     }
     let core = rest.trim_end_matches([')', '"', '\'', '”', '’', ']', '}', ',', ';', ':', '!', '?', '.', '…']);
     let after = &rest[core.len()..];
@@ -152,7 +154,9 @@ fn one(last: &str, words: &[&str]) -> (usize, String) {
     {
         return (2, format!("{before}{value}{next_after}"));
     }
-    (1, around(token(core), after))
+    // What is said digit by digit is a breath of its own: `four two before nine` is heard as more digits.
+    let breath = after.is_empty() && words.len() > 1 && phone(core).is_some();
+    (1, around(token(core), if breath { "," } else { after }))
 }
 
 /// Whether it is a month's name, or the beginning of it that people write.
@@ -429,6 +433,11 @@ mod tests {
                 "Call 555-0142, 202-555-0142; pages 100-2000",
                 "Call five five five, zero one four two, two zero two, five five five, zero one four two; pages one hundred to two thousand",
             ),
+            (
+                "Call 555-0142 before 3:30 p.m.",
+                "Call five five five, zero one four two, before three thirty P M.",
+            ),
+            ("Dial 555-0142", "Dial five five five, zero one four two"),
             ("Dr. Smith met Mrs. Jones.", "doctor Smith met missus Jones."),
             ("On May 5, 2024 at 3:45 pm!", "On May fifth, twenty twenty-four at three forty-five pm!"),
             ("At 10:05am and 9am.", "At ten oh five A M and nine A M."),
