@@ -64,11 +64,12 @@ __device__ __forceinline__ Rows find_rows(const AttentionParams& p, uint32_t ind
 // A thread brings of a chunk the same eight columns of four keys, 32 apart.
 template <int PIECES>
 struct Bringer {
-  const uint8_t* planes[2];  // of keys and of values, each at the head
+  uint32_t head;  // where its bytes are in a slot
   uint32_t slots[4], after[4], span, chunk;
   uint32_t codes[PIECES == 1 ? 1 : 4][2], scales[PIECES == 1 ? 1 : 4];
 
-  __device__ __forceinline__ void find(const AttentionParams& p, const uint32_t* table, uint32_t of, uint32_t first, uint32_t end) {
+  __device__ __forceinline__ void find(const AttentionParams& p, uint32_t sequence, uint32_t of, uint32_t first, uint32_t end) {
+    const uint32_t* table = p.batch.tables + 2 * (sequence * p.batch.groups + p.group);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       const uint32_t key = SPAN * of + 32 * i + threadIdx.x / 4;
@@ -82,7 +83,7 @@ struct Bringer {
   // Begins; codes are on their way until `finish`.
   __device__ __forceinline__ void begin(const AttentionParams& p, uint32_t chunks, unsigned char* stage) {
     const uint32_t column = CHUNK_COLS * (chunk % chunks) + 8 * (threadIdx.x % 4);
-    const uint8_t* plane = chunk < chunks ? planes[0] : planes[1];
+    const uint8_t* plane = (chunk < chunks ? p.key_plane : p.value_plane) + head;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       const bool there = slots[i] != NONE && column < p.head_dim;
@@ -148,14 +149,12 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
   float* inverses = totals + TILES * BLOCKS_OF_KEYS * TILE;
 
   Bringer<PIECES> bringer;
-  const uint32_t* table = p.batch.tables + 2 * (rows.sequence * p.batch.groups + p.group);
-  bringer.planes[0] = p.key_plane + kv_head * kv_bytes(p.kv_type, p.head_dim);
-  bringer.planes[1] = p.value_plane + kv_head * kv_bytes(p.kv_type, p.head_dim);
+  bringer.head = kv_head * kv_bytes(p.kv_type, p.head_dim);
   bringer.span = span_first;
   bringer.chunk = 0;
-  bringer.find(p, table, span_first, first, end);
+  bringer.find(p, rows.sequence, span_first, first, end);
   bringer.turn();
-  if (span_first + 1 < span_end) bringer.find(p, table, span_first + 1, first, end);
+  if (span_first + 1 < span_end) bringer.find(p, rows.sequence, span_first + 1, first, end);
   uint32_t stage = 0, stage_free = 0;
   const auto begin = [&] {
     if (bringer.span < span_end) bringer.begin(p, chunks, room + stage_free * STAGE_BYTES);
@@ -168,7 +167,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     if (++bringer.chunk < 2 * chunks) return;
     bringer.chunk = 0;
     bringer.turn();
-    if (++bringer.span + 1 < span_end) bringer.find(p, table, bringer.span + 1, first, end);
+    if (++bringer.span + 1 < span_end) bringer.find(p, rows.sequence, bringer.span + 1, first, end);
   };
 #pragma unroll 1
   for (uint32_t i = 0; i + 1 < STAGES; i++) {
@@ -221,22 +220,19 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     if (lane == 0) inverses[query] = p.scale * dev::from_bits((uint32_t)(most - 14) << 23);
   }
 
-  // A lane's two queries, eight apart.
-  uint32_t row[2], head[2], sees_first[2], sees_end[2];
-  bool there[2];
-  float slopes[2] = {};
+  // A lane's two queries, eight apart: each head of a row has a number, from the step's first row on.
+  uint32_t number[2], sees_first[2], sees_end[2];
   Folded folded[2];
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
     const uint32_t query = TILE * tile + 8 * h + lane / 4;
-    there[h] = query / heads < rows.count && query % heads < heads_left;
-    row[h] = rows.first + (there[h] ? query / heads : 0);
-    head[h] = head_first + (there[h] ? query % heads : 0);
-    const Seen seen = seen_by(p, row[h], of_sequence);
-    sees_first[h] = there[h] ? seen.first : NONE;
+    const bool there = query / heads < rows.count && query % heads < heads_left;
+    const uint32_t row = rows.first + (there ? query / heads : 0), head = head_first + (there ? query % heads : 0);
+    number[h] = row * p.heads + head;
+    const Seen seen = seen_by(p, row, of_sequence);
+    sees_first[h] = there ? seen.first : NONE;  // of which no key is
     sees_end[h] = seen.end;
-    if (p.slopes) slopes[h] = p.slopes[head[h]];
-    folded[h] = nothing_folded(p.sinks, head[h]);
+    folded[h] = nothing_folded(p.sinks, head);
   }
   float sums[CHUNKS_MAX][SUMS][4] = {};
 
@@ -244,8 +240,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
   for (uint32_t span = span_first; span < span_end; span++) {
     const auto has_keys = [&](uint32_t block) { return SPAN * span + 32 * block < end && SPAN * span + 32 * block + 32 > first; };
     // What is left of the span, where a query sees it.
-    const auto leaves = [&](uint32_t h) { return p.parts && there[h] && span >= sees_first[h] / SPAN && SPAN * span < sees_end[h] && row[h] >= p.row_first && row[h] < p.row_end; };
-    const auto part_of = [&](uint32_t h) { return p.parts + ((size_t)((row[h] - p.row_first) * p.heads + head[h]) * p.spans + span - sees_first[h] / SPAN) * (p.head_dim + 2); };
+    const auto leaves = [&](uint32_t h) { return p.parts && span >= sees_first[h] / SPAN && SPAN * span < sees_end[h] && number[h] >= p.row_first * p.heads && number[h] < p.row_end * p.heads; };
+    const auto part_of = [&](uint32_t h) { return p.parts + ((size_t)(number[h] - p.row_first * p.heads) * p.spans + span - sees_first[h] / SPAN) * (p.head_dim + 2); };
     float scores[EIGHTS][4] = {};
 #pragma unroll 1
     for (uint32_t chunk = 0; chunk < chunks; chunk++) {
@@ -289,7 +285,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
         const bool sees = key >= sees_first[h] && key < sees_end[h];
         float score = sees ? scores[eight][i] * inverses[TILE * tile + 8 * h + lane / 4] : -INFINITY;
         if (sees && p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
-        if (sees && p.slopes) score -= slopes[h] * (float)(sees_end[h] - 1 - key);
+        if (sees && p.slopes) score -= p.slopes[number[h] % p.heads] * (float)(sees_end[h] - 1 - key);
         scores[eight][i] = score;
         largest[h] = fmaxf(largest[h], score);
       }
@@ -396,7 +392,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         const uint32_t h = i / 2, column = CHUNK_COLS * chunk + 8 * (share * SUMS + eight) + 2 * (lane % 4) + i % 2;
-        if (there[h] && column < p.head_dim) p.out[(size_t)row[h] * p.out_stride + head[h] * p.head_dim + column] = sums[chunk][eight][i] / folded[h].total;
+        if (sees_first[h] != NONE && column < p.head_dim) p.out[(size_t)(number[h] / p.heads) * p.out_stride + number[h] % p.heads * p.head_dim + column] = sums[chunk][eight][i] / folded[h].total;
       }
     }
   }
@@ -407,8 +403,10 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     SHARED(unsigned char, room);                             \
     attend_tiles<share, pieces, chunks>(p, room);            \
   }
-ATTENTION_TILES(attention_few, 4, 1, 8, 3)
-ATTENTION_TILES(attention_few_q8, 4, 2, 8, 2)
+ATTENTION_TILES(attention_few, 4, 1, 4, 4)
+ATTENTION_TILES(attention_few_q8, 4, 2, 4, 3)
+ATTENTION_TILES(attention_wide, 4, 1, 8, 3)
+ATTENTION_TILES(attention_wide_q8, 4, 2, 8, 2)
 ATTENTION_TILES(attention_many, 2, 1, 4, 3)
 ATTENTION_TILES(attention_many_q8, 2, 2, 4, 2)
 #undef ATTENTION_TILES

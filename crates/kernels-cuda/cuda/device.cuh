@@ -59,9 +59,10 @@ __device__ __forceinline__ void load8(const uint8_t* from, uint32_t to[2]) {
   to[1] = words.y;
 }
 __device__ __forceinline__ void store16(uint8_t* to, const uint32_t from[4]) { *reinterpret_cast<uint4*>(to) = make_uint4(from[0], from[1], from[2], from[3]); }
-// Copies 16 bytes to shared memory some time before their group is waited for: those since the last `brought`.
+// Copies 16 bytes to shared memory some time before their group is waited for: those since the last `brought`. The card's cache is to
+// have the whole line of 128 bytes, the rest of which is asked for soon.
 __device__ __forceinline__ void bring16(unsigned char* to, const uint8_t* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 __device__ __forceinline__ void brought() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LATEST>

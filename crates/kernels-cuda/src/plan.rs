@@ -42,6 +42,8 @@ impl Kernel {
         match self {
             Kernel::AttentionFew
             | Kernel::AttentionFewQ8
+            | Kernel::AttentionWide
+            | Kernel::AttentionWideQ8
             | Kernel::AttentionMany
             | Kernel::AttentionManyQ8 => SHARED_BYTES_ASKED,
             _ => SHARED_BYTES,
@@ -118,11 +120,15 @@ kernels! {
     AttentionTwo = "kernel_attention_two", PagedAttentionParams;
     /// The same for four.
     AttentionFour = "kernel_attention_four", PagedAttentionParams;
-    /// The same on the tensor cores, for few queries of each sequence.
+    /// The same on the tensor cores, for few queries of each sequence, of heads up to 128 wide.
     AttentionFew = "kernel_attention_few", PagedAttentionParams;
     /// The same of a cache in Q8_0.
     AttentionFewQ8 = "kernel_attention_few_q8", PagedAttentionParams;
-    /// The same for many queries.
+    /// The same, of heads over 128 wide.
+    AttentionWide = "kernel_attention_wide", PagedAttentionParams;
+    /// The same of a cache in Q8_0.
+    AttentionWideQ8 = "kernel_attention_wide_q8", PagedAttentionParams;
+    /// The same for many queries, of heads up to 128 wide.
     AttentionMany = "kernel_attention_many", PagedAttentionParams;
     /// The same of a cache in Q8_0.
     AttentionManyQ8 = "kernel_attention_many_q8", PagedAttentionParams;

@@ -13,7 +13,8 @@ const PARTS_BYTES: usize = 16 << 20;
 /// Queries of a tile, and tiles of a block of the kernel for many.
 const TILE: u32 = 16;
 const TILES_OF_MANY: u32 = 2;
-/// Widest heads of keys and values that tiles are made of, and those of the kernel for many; and the columns of a chunk of them.
+/// Widest heads of keys and values that tiles are made of, and those of the kernels for many and for as much at once as registers
+/// allow; and the columns of a chunk of them.
 const TILE_COLS_MAX: u32 = 256;
 const MANY_COLS_MAX: u32 = 128;
 const CHUNK_COLS: u32 = 32;
@@ -466,10 +467,12 @@ impl Tiles {
     /// inverses.
     fn launch(&self, paged: &PagedAttentionParams, blocks: u32) -> (Kernel, Grid) {
         let (tiles, share) = (self.tiles, WARPS / self.tiles);
-        let kernel = match (paged.kv_type, tiles) {
-            (0, 1) => Kernel::AttentionFew,
-            (0, _) => Kernel::AttentionMany,
-            (_, 1) => Kernel::AttentionFewQ8,
+        let kernel = match (paged.kv_type, tiles, paged.head_dim > MANY_COLS_MAX) {
+            (0, 1, false) => Kernel::AttentionFew,
+            (0, 1, true) => Kernel::AttentionWide,
+            (0, ..) => Kernel::AttentionMany,
+            (_, 1, false) => Kernel::AttentionFewQ8,
+            (_, 1, true) => Kernel::AttentionWideQ8,
             _ => Kernel::AttentionManyQ8,
         };
         let queries = paged.head_dim.div_ceil(CHUNK_COLS) * 2 * (2 * CHUNK_COLS * TILE);

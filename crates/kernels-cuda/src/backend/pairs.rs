@@ -8,7 +8,7 @@ use crate::weights::ProductShape;
 /// Pairs of a unit, which is one expert's, of the kernels for some; those for many have [`BATCH_ROWS`].
 const SOME_PAIRS: u32 = 2 * FEW_ROWS;
 /// Pairs of an expert, on average, from which on the kernels for many are the faster ones.
-const MANY_PAIRS_MIN: u32 = 16;
+const MANY_PAIRS_MIN: u32 = 48;
 const _: () = assert!(SOME_PAIRS.is_power_of_two() && BATCH_ROWS.is_power_of_two());
 /// Tiles of outputs of a block of the kernels for some, where there are blocks enough.
 const SOME_TILES: u32 = 4;
