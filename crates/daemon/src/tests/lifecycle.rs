@@ -146,13 +146,15 @@ async fn a_worker_that_panics_or_fails_comes_back_and_others_do_not_notice() {
         rig.device.conduct(Conduct::Slow(Duration::from_millis(5)));
         let mut running = rig.infer(ask(DEMO_MODEL, 4000)).await.unwrap();
         begun(&mut running).await;
+        // It is read meanwhile: a client that does not read gives its turn to the one that waits.
+        let running = tokio::spawn(collect(running));
         let waiting = rig.infer(ask(DEMO_MODEL, 5)).await.unwrap();
         let mut other = rig.infer(ask("other", 200)).await.unwrap();
         begun(&mut other).await;
         let used =
             rig.client().stats(v1::StatsRequest::default()).await.unwrap().into_inner().memory_used_bytes;
         rig.device.conduct(breaks);
-        let status = collect(running).await.unwrap_err();
+        let status = running.await.unwrap().unwrap_err();
         check_refused(&status, Code::Aborted, "the model's worker failed while it had the request");
         assert!(metadata(&status, "retry-after-ms").is_some());
         let id = metadata(&status, "error-id").unwrap();
