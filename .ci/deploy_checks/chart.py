@@ -42,7 +42,7 @@ def of_kind(objects, kind):
 def key(objects, container):
     """The API key that a container has from its secret; None where it has none. One that is not the chart's is made up."""
     named = {env["name"]: env for env in container.get("env") or []}
-    strange = named.keys() - {"HANZO_ENGINE_API_KEY", "CUDA_CACHE_PATH"}
+    strange = named.keys() - {"HANZO_ENGINE_API_KEY", "HANZO_ENGINE_GATEWAY_CLOUD_API_KEY", "CUDA_CACHE_PATH"}
     expect(not strange, f"{strange} are set")
     env = named.get("HANZO_ENGINE_API_KEY")
     if env is None:
@@ -300,6 +300,7 @@ def chart_honours_values():
     expect(daemon["engine"] == given["engine"] and daemon["models"] == given["models"] and daemon["log"] == given["log"],
            f"engine.yaml is {daemon}")
     expect(given["gateway"].items() <= gateway.items(), f"gateway.yaml is {gateway}")
+    expect(given["server"].items() <= daemon["server"].items(), f"engine.yaml is {daemon}")
     # Beyond 2^53 a number would not come through, and from 10^6 some ways of printing turn it into a float.
     big = yaml.safe_load(configs(render(None, "--set", "engine.memory_budget_bytes=1099511627776"))[0])
     expect(big["engine"]["memory_budget_bytes"] == 1 << 40, f"{big['engine']}")
@@ -337,6 +338,56 @@ def chart_honours_values():
     expect(layers == (20, "auto", "cuda:0,cpu"), f"layers on a card: {layers}")
 
 
+# Keys of the programs that the chart's values have no place for, or another one.
+ELSEWHERE = {
+    "server": {"host", "api_key", "api_keys_file", "tls_cert", "tls_key", "tls_client_ca", "insecure", "metrics_compat", "grpc_port",
+               "admin_port", "drain_s", "private_metrics"},  # the service monitor and the alerts' scrape have no key
+    "gateway": {"host", "port", "api_key", "api_keys_file", "tls_cert", "tls_key", "tls_client_ca", "insecure", "engine", "upstreams",
+                "engine_ca", "engine_cert", "engine_cert_key", "engine_api_key", "cloud_api_key", "enable_mcp", "mcp_config", "drain_s",
+                "log_level", "log_format", "traces_endpoint", "traces_protocol", "traces_ratio",
+                # Pods have no volume of their own for what is kept, and /mcp of their one port has MCP.
+                "responses_dir", "mcp_enabled", "mcp_port"},
+}
+
+
+def keys_of_programs():
+    """{section: its keys}, as docs/configuration.md has them, which is written from the programs' types."""
+    found, section, program = {}, None, None
+    for line in (ROOT / "docs/configuration.md").read_text().splitlines():
+        if line.startswith("## "):
+            program = line[3:]
+            section = "gateway" if program == "engine-gateway" else None
+        elif heading := re.fullmatch(r"### `\[+([\w.]+)\]+`", line):
+            section = heading[1]
+        elif section and (row := re.match(r"\| `(\w+)` \| ", line)):
+            found.setdefault(section, set()).add(row[1])
+    return found
+
+
+@check
+def chart_takes_what_the_programs_take():
+    programs = keys_of_programs()
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    model = schema["models"]["items"]["properties"]
+    given = {name: schema[name]["properties"] for name in ("server", "engine", "log", "traces", "gateway")}
+    given |= {"models": model.keys() - {"overrides"}, "models.overrides": model["overrides"]["properties"]}
+    expect(programs.keys() == given.keys() | {"store"}, f"sections of the programs are {sorted(programs)}")
+    for section, keys in given.items():
+        wanted = programs[section] - ELSEWHERE.get(section, set())
+        expect(set(keys) == wanted, f"{section}: the schema lacks {sorted(wanted - set(keys))} and has {sorted(set(keys) - wanted)} beside them")
+        strange = ELSEWHERE.get(section, set()) - programs[section]
+        expect(not strange, f"{section}: {sorted(strange)} are no keys of a program")
+    full = yaml.safe_load((CHART / "ci/full.yaml").read_text())
+    # A budget and fixed memory are one or the other, and the rest is of files that a cluster may have, or asks for keys where none is known.
+    apart = {"fixed_memory_bytes", "prefix_cache_dir", "voice_activity", "private_metrics"}
+    told = {**{name: full[name] for name in ("server", "engine", "gateway")}, "models.overrides": full["models"][1]["overrides"],
+            "models": set().union(*full["models"]) - {"overrides"}}
+    for section, keys in told.items():
+        missing = set(given[section]) - set(keys) - apart
+        expect(not missing, f"ci/full.yaml, which has every setting, lacks {sorted(missing)} of {section}")
+    return f"{sum(map(len, given.values()))} settings"
+
+
 # What must be refused, and a word of the refusal.
 REFUSED = [
     ("replicas=-1", "replicas"),
@@ -356,6 +407,9 @@ REFUSED = [
     ("engine.kv_type=q4_0", "kv_type"),
     ("engine.prefix_cache=1", "prefix_cache"),
     ("engine.devices=tpu", "devices"),
+    ("models[0].gpu_devices=tpu", "models"),
+    ("models[0].overrides.rope=2", "models"),
+    ("server.grpc_port=80", "grpc_port"),
     ("engine.gpu_layers=some", "gpu_layers"),
     ("models[0].gpu_layers=-1", "models"),
     ("log.format=xml", "format"),

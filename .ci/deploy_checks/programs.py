@@ -233,9 +233,12 @@ def chart_starts_the_programs():
             if clients == {True}:
                 os.mkdir(f"{folder}/keys")
                 made = json.loads(must(FOLDER / "hanzo-engine", "keys", "create", "client", "--json", "--file", f"{folder}/keys/keys.json"))
+            if "mcp_config" in texts[1]:
+                os.mkdir(f"{folder}/mcp")
+                pathlib.Path(folder, "mcp/mcp.json").write_text('{"mcpServers": {"away": {"url": "http://127.0.0.1:9/mcp"}}}')
             for name, text in zip(("engine.yaml", "gateway.yaml"), texts):
                 text = re.sub("/etc/hanzo-engine(-engine)?-tls/", f"{folder}/tls/", text)
-                text = text.replace("/etc/hanzo-engine-keys/", f"{folder}/keys/")
+                text = text.replace("/etc/hanzo-engine-keys/", f"{folder}/keys/").replace("/etc/hanzo-engine-mcp/", f"{folder}/mcp/")
                 (pathlib.Path(folder) / name).write_text(text)
             command = lambda c: [w.replace("/etc/hanzo-engine/", f"{folder}/") for w in [*c["command"], *c["args"]]]
             key = chart.key(objects, containers["gateway"])

@@ -220,7 +220,8 @@ def main():
                 came = asking(programs.http, own)
                 with lock:
                     seen[came] += 1
-                if came == "refused":
+                # Who is told to come again later does, if soon: else most of what is asked is what a killed model answers before it is back.
+                if came in ("refused", "status 503"):
                     time.sleep(0.05)
 
         acts = {"load": lambda: programs.command("load", "hanzo-demo", "--name", "d"), "unload": lambda: programs.command("stop", "d"), "kill": programs.kill_a_worker, "restart of the gateway": programs.restart_gateway, "reload": programs.reload}

@@ -91,6 +91,9 @@ server:
   {{- if .Values.inferencePool.enabled }}
   metrics_compat: vllm
   {{- end }}
+  {{- with .Values.server }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   {{- if .Values.tls.engineSecret }}
   tls_cert: /etc/hanzo-engine-tls/tls.crt
   tls_key: /etc/hanzo-engine-tls/tls.key
@@ -136,6 +139,10 @@ traces_{{ $key }}: {{ $value | toJson }}
 {{- end }}
 {{- with .Values.gateway }}
 {{ toYaml . }}
+{{- end }}
+{{- if .Values.mcpSecret }}
+enable_mcp: true
+mcp_config: /etc/hanzo-engine-mcp/mcp.json
 {{- end }}
 {{- end -}}
 

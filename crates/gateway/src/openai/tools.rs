@@ -133,7 +133,7 @@ fn allowed_tools(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Str
     };
     let list = fields.require("tools")?;
     let mut allowed = Vec::new();
-    for tool in list.list()?.take(CHAT_TOOLS_MAX) {
+    for tool in list.list_up_to(CHAT_TOOLS_MAX, "tools")? {
         let mut fields = tool.object()?;
         fields.require("type")?.word(&["function"])?;
         let name = fields.require("function")?.object()?.require("name")?;

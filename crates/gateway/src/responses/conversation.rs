@@ -336,7 +336,7 @@ fn called(fields: &mut Fields) -> Result<(String, String), ApiError> {
 /// The texts of a list of parts.
 fn thoughts(field: Field) -> Result<String, ApiError> {
     let mut all = String::new();
-    for (i, part) in field.list()?.take(CHAT_PARTS_MAX).enumerate() {
+    for (i, part) in field.list_up_to(CHAT_PARTS_MAX, "parts")?.enumerate() {
         all.push_str(if i > 0 { "\n\n" } else { "" });
         all.push_str(&part.object()?.require("text")?.text()?);
     }

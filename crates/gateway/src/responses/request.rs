@@ -298,7 +298,7 @@ fn text(field: Field) -> Result<Option<Of>, ApiError> {
 fn include(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
     let (mut sealed, mut logprobs) = (false, false);
     if let Some(field) = fields.take("include") {
-        for one in field.list()?.take(CHAT_MESSAGES_MAX) {
+        for one in field.list_up_to(CHAT_MESSAGES_MAX, "things to include")? {
             match &*one.text()? {
                 "reasoning.encrypted_content" => sealed = true,
                 "message.output_text.logprobs" => logprobs = true,

@@ -258,7 +258,7 @@ fn tool_choice(field: Field, tools: &mut Vec<Tool>) -> Result<(ToolChoice, Strin
 /// Leaves only some of the tools. The others are not shown to the model: it would call them.
 fn allowed(list: Field, tools: &mut Vec<Tool>) -> Result<(), ApiError> {
     let mut allowed = Vec::new();
-    for tool in list.list()?.take(CHAT_TOOLS_MAX) {
+    for tool in list.list_up_to(CHAT_TOOLS_MAX, "tools")? {
         let mut fields = tool.object()?;
         let custom = fields.require("type")?.word(&["function", "custom"])? == "custom";
         let name = fields.require("name")?;

@@ -436,3 +436,35 @@ async fn routes_and_methods() {
         assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
     }
 }
+
+/// What is behind the longest list that is read is refused, where a shorter look at it would have said nothing.
+#[tokio::test]
+async fn lists_that_are_too_long_are_refused_and_not_cut_off() {
+    let server = Server::start(script(hello)).await;
+    let function = json!({"type": "function", "function": {"name": "f"}});
+    let custom = json!({"type": "custom", "name": "patch"});
+    let chat = json!({
+        "model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [function],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": vec![function; 1025]}},
+    });
+    let allowed = json!({
+        "model": "m", "input": "hi", "tools": [custom],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": vec![custom; 1025]},
+    });
+    let included =
+        json!({"model": "m", "input": "hi", "include": vec!["reasoning.encrypted_content"; 16_385]});
+    let thought = json!({"type": "reasoning_text", "text": "a"});
+    let thoughts = json!({"model": "m", "input": [
+        {"type": "message", "role": "user", "content": "hi"},
+        {"type": "reasoning", "summary": [], "content": vec![thought; 16_385]},
+    ]});
+    for (path, body, param) in [
+        ("/v1/chat/completions", chat, "tool_choice.allowed_tools.tools"),
+        ("/v1/responses", allowed, "tool_choice.tools"),
+        ("/v1/responses", included, "include"),
+        ("/v1/responses", thoughts, "input[1].content"),
+    ] {
+        check(&post(server.address, path, &body).await, 400, Some(param), param);
+    }
+    assert!(server.fake.seen().is_empty());
+}
