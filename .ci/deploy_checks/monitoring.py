@@ -11,7 +11,7 @@ DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 SOURCES = ["crates/daemon/src/metrics.rs", "crates/daemon/src/metrics/media.rs", "crates/daemon/src/prefix_disk.rs", "crates/gateway/src/metrics.rs",
            "crates/gateway/src/fleet/metrics.rs",
-           "crates/daemon/src/cards.rs", "crates/daemon/src/stock.rs"]
+           "crates/daemon/src/cards.rs", "crates/daemon/src/device_memory.rs", "crates/daemon/src/stock.rs"]
 NAME = re.compile(r"\bhanzo_engine_[a-z0-9_]+")
 # Where a metric is made: the maker's call, then the name as its first argument.
 MADE = re.compile(r'\b(counter|seconds|gauge|float|single|histogram|opts)\(\s*"([a-z0-9_]+)"')

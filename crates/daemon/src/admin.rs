@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     config::{MetricsCompat, ServerConfig},
     daemon::DaemonHandle,
-    hosts,
+    device_memory, hosts,
     service::Core,
     stock,
     views::{ModelView, StateView},
@@ -62,6 +62,7 @@ async fn metrics(core: Arc<Core>, headers: HeaderMap, also: Option<MetricsCompat
     let open = is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
     let mut families = core.models.metrics.gather(&core.models.registry.views(), ready, also);
     families.extend(core.cards.families().await);
+    families.extend(device_memory::families(&core.models.places));
     families.extend(stock::families(&core).await);
     families.extend(process::families());
     let text = core.models.metrics.text(&families, open);

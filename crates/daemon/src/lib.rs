@@ -23,6 +23,7 @@ mod constraints;
 mod convert;
 mod daemon;
 mod device;
+mod device_memory;
 mod draft;
 mod drain;
 mod error;

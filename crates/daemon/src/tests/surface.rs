@@ -217,6 +217,8 @@ async fn metrics_have_the_standards_names_and_true_numbers() {
         r#"memory_bytes{kind="vocabulary",model="hanzo-demo"} 0"#.to_owned(),
         r#"memory_bytes{kind="constraints",model="hanzo-demo"} 0"#.to_owned(),
         format!("memory_budget_bytes {}", 2_u64 << 30),
+        format!(r#"device_memory_budget_bytes{{device="cpu"}} {}"#, 2_u64 << 30),
+        r#"device_memory_used_bytes{device="cpu"} "#.to_owned(),
         "models_loaded 1".to_owned(),
         "ready 1".to_owned(),
         "model_info{architecture=\"qwen3\"".to_owned(),

@@ -1,0 +1,26 @@
+//! What `/metrics` says of devices' memory: what models may take of each, and what they have taken.
+
+use hanzo_engine_telemetry::family::{self, gauge as value};
+use prometheus::proto::{MetricFamily, MetricType};
+
+use crate::places::Place;
+
+/// What there is to tell now.
+pub(crate) fn families(places: &[Place]) -> Vec<MetricFamily> {
+    let of = |bytes: fn(&Place) -> u64| {
+        let one = |place: &Place| value([("device", place.device.name().to_string())], bytes(place) as f64);
+        places.iter().map(one).collect::<Vec<_>>()
+    };
+    let gauge = |name: &str, help: &str, bytes: fn(&Place) -> u64| {
+        family::family(&format!("hanzo_engine_{name}"), help, MetricType::GAUGE, of(bytes))
+    };
+    let all = [
+        gauge("device_memory_budget_bytes", "Bytes that models may take of a device's memory.", |place| {
+            place.budget.total_bytes()
+        }),
+        gauge("device_memory_used_bytes", "Bytes that models have of a device's memory.", |place| {
+            place.budget.used_bytes()
+        }),
+    ];
+    all.into_iter().flatten().collect()
+}
