@@ -202,12 +202,6 @@ fn a_missing_barrier_before_joined_spans_are_cut() {
 }
 
 #[test]
-fn a_missing_barrier_before_attended_heads_are_cut() {
-    let own = "NONE : number[h];\n  }\n  __syncthreads();";
-    must_fail("attention_tiles.cu", own, "NONE : number[h];\n  }", "layers of", check_fused_layers);
-}
-
-#[test]
 fn a_missing_barrier_before_pairs_are_counted_together() {
     let own = "own[expert]++; });\n  __syncthreads();";
     must_fail("experts.cu", own, "own[expert]++; });", "experts of", check_some_experts);
