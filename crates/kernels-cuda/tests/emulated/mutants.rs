@@ -196,12 +196,6 @@ fn a_missing_barrier_before_a_normed_row_is_cut() {
 }
 
 #[test]
-fn a_missing_barrier_before_joined_spans_are_cut() {
-    let own = "whole[threadIdx.x] = value;\n  __syncthreads();";
-    must_fail("attention.cu", own, "whole[threadIdx.x] = value;", "layers of", check_fused_layers);
-}
-
-#[test]
 fn a_missing_barrier_before_pairs_are_counted_together() {
     let own = "own[expert]++; });\n  __syncthreads();";
     must_fail("experts.cu", own, "own[expert]++; });", "experts of", check_some_experts);
