@@ -8,6 +8,7 @@
 // all spans; beside others, one for each span, it leaves its span to `attention_join`. Shared: the queries, what was folded, and
 // for each warp its sums, a block's weights and slots, and its maxima and totals.
 #include "attention.cuh"
+#include "pieces.cuh"
 
 // Keys and pairs of numbers whose loads are under way at once.
 #define KEYS_AT_ONCE 16
@@ -220,24 +221,39 @@ ATTENTION(attention_two, 2)
 ATTENTION(attention_four, 4)
 #undef ATTENTION
 
-// What blocks have left of the spans of a row, folded: (rows, heads).
+// What blocks have left of the spans of a row, of the launch's, folded: a number.
+__device__ __forceinline__ float joined(const AttentionParams& p, uint32_t row, uint32_t head, uint32_t i) {
+  const uint32_t spans = seen_by(p, row, p.batch.spans + 4 * p.batch.sequence_of[row]).spans;
+  const float* parts = p.parts + (size_t)((row - p.row_first) * p.heads + head) * p.spans * (p.value_dim + 2);
+  Folded folded = nothing_folded(p.sinks, head);
+  float sum = 0.0f;
+#pragma unroll 8
+  for (uint32_t span = 0; span < spans; span++) {
+    const float* part = parts + span * (p.value_dim + 2);
+    fold(folded, part[0], part[1]);
+    sum = fold_sum(folded, sum, part[2 + i]);
+  }
+  return sum / folded.total;
+}
+
+// (rows, heads)
 KERNEL(attention_join, AttentionParams, THREADS) {
   const uint32_t row = p.row_first + blockIdx.x, head = blockIdx.y;
   if (row >= p.batch.counts[COUNT_ROWS]) return;
-  const uint32_t spans = seen_by(p, row, p.batch.spans + 4 * p.batch.sequence_of[row]).spans;
-  const float* parts = p.parts + (size_t)(blockIdx.x * p.heads + head) * p.spans * (p.value_dim + 2);
   float* out = p.out + (size_t)row * p.out_stride + head * p.value_dim;
-  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) {
-    Folded folded = nothing_folded(p.sinks, head);
-    float sum = 0.0f;
-#pragma unroll 8
-    for (uint32_t span = 0; span < spans; span++) {
-      const float* part = parts + span * (p.value_dim + 2);
-      fold(folded, part[0], part[1]);
-      sum = fold_sum(folded, sum, part[2 + i]);
-    }
-    out[i] = sum / folded.total;
-  }
+  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) out[i] = joined(p, row, head, i);
+}
+
+// (rows, blocks of columns): the same, cut into pieces too. Shared: the block's columns.
+WIDE_KERNEL(attention_join_pieces, AttentionParams, BLOCK_COLS, 4) {
+  SHARED(float, whole);
+  const uint32_t row = blockIdx.x, column = BLOCK_COLS * blockIdx.y + threadIdx.x, head = column / p.value_dim;
+  if (row >= p.batch.counts[COUNT_ROWS]) return;
+  const float value = head < p.heads ? joined(p, row, head, column % p.value_dim) : 0.0f;
+  if (head < p.heads) p.out[(size_t)row * p.out_stride + column] = value;
+  whole[threadIdx.x] = value;
+  __syncthreads();
+  if (threadIdx.x < 32) cut_shared(p.cut, row, blockIdx.y, whole);
 }
 
 #define BIAS_NONE 0

@@ -13,6 +13,7 @@
 // its own where there are parts. Shared: chunks of 32 columns of a span's keys or values, some of which are on their way; the queries'
 // pieces; the weights'; maxima, totals, and what undoes the powers of two.
 #include "attention.cuh"
+#include "pieces.cuh"
 
 // Columns of a chunk, queries of a tile, and bytes: of a chunk in halves, and of 16 queries or weights by 32 columns or 16 keys.
 #define CHUNK_COLS 32
@@ -384,6 +385,10 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     }
   }
   if (p.parts) return;
+  // Heads are put where keys and values were, in case rows are cut; what is there does not hang on that, which would take registers.
+  constexpr bool CUTS = SHARE == WARPS;
+  float* whole = reinterpret_cast<float*>(room);
+  if (CUTS) __syncthreads();
 #pragma unroll
   for (uint32_t chunk = 0; chunk < CHUNKS_MAX; chunk++) {
     if (chunk >= chunks) break;
@@ -392,9 +397,28 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
         const uint32_t h = i / 2, column = CHUNK_COLS * chunk + 8 * (share * SUMS + eight) + 2 * (lane % 4) + i % 2;
-        if (sees_first[h] != NONE && column < p.head_dim) p.out[(size_t)(number[h] / p.heads) * p.out_stride + number[h] % p.heads * p.head_dim + column] = sums[chunk][eight][i] / folded[h].total;
+        if (sees_first[h] == NONE || column >= p.head_dim) continue;
+        const float value = sums[chunk][eight][i] / folded[h].total;
+        p.out[(size_t)(number[h] / p.heads) * p.out_stride + number[h] % p.heads * p.head_dim + column] = value;
+        if (CUTS) whole[(TILE * tile + 8 * h + lane / 4) * p.head_dim + column] = value;
       }
     }
+  }
+  if (!CUTS || !p.cut.pieces) return;
+  // Rows are cut where heads of a block are whole blocks of their columns. What each query is, as in `number`: nothing else is kept for
+  // this while keys are multiplied.
+  uint32_t* numbers = reinterpret_cast<uint32_t*>(maxima);
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    if (share == 0 && lane % 4 == 0) numbers[8 * h + lane / 4] = sees_first[h] == NONE ? NONE : number[h];
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t at = threadIdx.x / 32; BLOCK_COLS * (at + 1) <= TILE * p.head_dim; at += WARPS) {
+    const uint32_t query = BLOCK_COLS * at / p.head_dim, of = numbers[query];
+    if (of == NONE) continue;
+    const uint32_t column = of % p.heads * p.head_dim + BLOCK_COLS * at - query * p.head_dim;
+    cut_shared(p.cut, of / p.heads, column / BLOCK_COLS, whole + BLOCK_COLS * at);
   }
 }
 

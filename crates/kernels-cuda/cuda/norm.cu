@@ -2,8 +2,9 @@
 //   rms:   out = x / sqrt(mean(x²) + eps) * weight
 //   layer: out = (x - mean) / sqrt(mean((x - mean)²) + eps) * weight + bias
 // A block has one part of one row: (rows, parts). All that a thread has of it is loaded at once and stays in registers, but for what
-// rows wider than 4,096 columns have beyond them, which is read again.
-#include "prelude.cuh"
+// rows wider than 4,096 columns have beyond them, which is read again. Whole rows may be cut into pieces too; then they are in shared
+// memory besides.
+#include "pieces.cuh"
 
 #define NORM_THREADS 256
 #define NORM_HELD 16
@@ -57,10 +58,13 @@ KERNEL(norm, NormParams, NORM_THREADS) {
   }
   for (uint32_t i = behind; i < p.width; i += NORM_THREADS) add(x[i]);
   const float factor = 1.0f / sqrtf(block_sum<NORM_THREADS / 32>(squares, room) / p.width + p.eps);
+  float* whole = room + NORM_THREADS / 32;
   float* __restrict__ out = p.out + (size_t)row * p.out_stride + part * p.width;
   const auto put = [&](uint32_t i, float value, float weight) {
-    const float normed = (value - mean) * factor * weight;
-    out[i] = p.bias ? normed + p.bias[first + i] : normed;
+    float normed = (value - mean) * factor * weight;
+    if (p.bias) normed += p.bias[first + i];
+    out[i] = normed;
+    if (p.cut.pieces) whole[i] = normed;
   };
 #pragma unroll
   for (uint32_t turn = 0; turn < NORM_HELD; turn++) {
@@ -68,4 +72,9 @@ KERNEL(norm, NormParams, NORM_THREADS) {
     if (i < p.width) put(i, held[turn], weights[turn]);
   }
   for (uint32_t i = behind; i < p.width; i += NORM_THREADS) put(i, x[i], p.weight[first + i]);
+  if (!p.cut.pieces) return;
+  if (p.width + threadIdx.x < BLOCK_COLS * p.cut.blocks) whole[p.width + threadIdx.x] = 0.0f;
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t block = threadIdx.x / 32; block < p.cut.blocks; block += NORM_THREADS / 32) cut_shared(p.cut, row, block, whole + BLOCK_COLS * block);
 }

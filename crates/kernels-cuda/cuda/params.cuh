@@ -38,6 +38,14 @@ struct Stack {
   uint32_t count, rows, cols, unused;
 };
 
+// Where rows go in pieces; nowhere without `pieces`.
+struct PiecesTo {
+  uint8_t* pieces;
+  float* inverses;
+  float* sums;
+  uint32_t blocks, bf16s;  // of columns; three pieces of BF16 instead of two halves
+};
+
 struct NormParams {
   Batch batch;
   float* residual;  // added to and normed, where there is one
@@ -45,6 +53,7 @@ struct NormParams {
   float* out;
   const float* weight;
   const float* bias;
+  PiecesTo cut;  // of `out` too
   uint32_t x_stride, out_stride;
   uint32_t width, repeats;  // columns of a part; 1 if all parts have the same weights
   float eps;
@@ -140,6 +149,7 @@ struct AttentionParams {
   const float* sinks;
   const float* slopes;
   float* parts;  // (rows, heads, spans): a maximum, a total, and value_dim sums; null: blocks have all spans of their row
+  PiecesTo cut;  // of `out` too
   uint32_t q_stride, out_stride;
   uint32_t heads, kv_heads, head_dim, value_dim;
   uint32_t kv_type, group;
@@ -260,6 +270,7 @@ struct GateParams {
   Batch batch;
   const float* both;
   float* hidden;
+  PiecesTo cut;  // of `hidden` too
   uint32_t width, activation;
 };
 

@@ -7,15 +7,13 @@
 // A group's products are added up by the cores, the smallest pieces first, and nothing else is: then they are multiplied with the
 // scale of the codes and of the row, and added to a sum in f32. So a number is the same whichever kernel computes it.
 #pragma once
+#include "pieces.cuh"
 #include "weights.cuh"
 
-// Columns that have one power of two; and outputs, and rows, of a tile.
-#define BLOCK_COLS 256
+// Outputs of a tile.
 #define PRODUCT_OUTPUTS 16
-#define PRODUCT_ROWS 8
-// Any type, looked at for every group; bytes of a piece of a group of a tile.
+// Any type, looked at for every group.
 #define ANY_TYPE 0xfffffffdu
-#define PIECE_BYTES 512
 
 // A type as an argument.
 template <uint32_t TYPE_>

@@ -1,6 +1,7 @@
 //! The contract's ops as launches: shapes are checked, parameters filled in, and nothing is computed here.
 
 mod attention;
+mod cuts;
 mod draw;
 mod encoder;
 mod experts;
@@ -40,6 +41,7 @@ pub struct CudaBackend<D: Device> {
     scratch: Option<Scratch<D>>,
     adapters: Vec<u32>, // that the batch has rows of, ascending
     kinds: attention::Kinds,
+    fuses: bool,
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>,                // of an op, which the step's end tells
     draws: Draws,
@@ -99,6 +101,7 @@ impl<D: Device> CudaBackend<D> {
             scratch: None,
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
+            fuses: true,
             buckets: None,
             failure: None,
             draws: Draws::default(),

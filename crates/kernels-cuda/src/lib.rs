@@ -45,6 +45,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("multiply.cuh", include_str!("../cuda/multiply.cuh")),
     ("norm.cu", include_str!("../cuda/norm.cu")),
     ("params.cuh", include_str!("../cuda/params.cuh")),
+    ("pieces.cuh", include_str!("../cuda/pieces.cuh")),
     ("prelude.cuh", include_str!("../cuda/prelude.cuh")),
     ("product.cu", include_str!("../cuda/product.cu")),
     ("product.cuh", include_str!("../cuda/product.cuh")),

@@ -26,7 +26,7 @@ macro_rules! params {
         $(
             $(#[$doc])*
             #[repr(C)]
-            #[derive(Clone, Copy, Debug, Pod, Zeroable)]
+            #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
             pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $kind,)* }
         )*
     };
@@ -66,6 +66,14 @@ params! {
         cols: u32,
         unused: u32,
     }
+    /// Where rows go in pieces; nowhere without an address.
+    PiecesToParams {
+        pieces: Address,
+        inverses: Address,
+        sums: Address,
+        blocks: u32,
+        bf16s: u32,
+    }
     NormParams {
         batch: BatchParams,
         residual: Address,
@@ -73,6 +81,7 @@ params! {
         out: Address,
         weight: Address,
         bias: Address,
+        cut: PiecesToParams,
         x_stride: u32,
         out_stride: u32,
         width: u32,
@@ -189,6 +198,7 @@ params! {
         sinks: Address,
         slopes: Address,
         parts: Address,
+        cut: PiecesToParams,
         q_stride: u32,
         out_stride: u32,
         heads: u32,
@@ -338,6 +348,7 @@ params! {
         batch: BatchParams,
         both: Address,
         hidden: Address,
+        cut: PiecesToParams,
         width: u32,
         activation: u32,
     }

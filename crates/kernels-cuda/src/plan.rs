@@ -134,6 +134,8 @@ kernels! {
     AttentionManyQ8 = "kernel_attention_many_q8", PagedAttentionParams;
     /// What blocks have left of a row's keys, brought together.
     AttentionJoin = "kernel_attention_join", PagedAttentionParams;
+    /// The same, in pieces too.
+    AttentionJoinPieces = "kernel_attention_join_pieces", PagedAttentionParams;
     /// Attention inside whole sequences.
     AttentionWhole = "kernel_attention_whole", WholeAttentionParams;
     /// Short convolutions.
@@ -197,6 +199,19 @@ impl Plan {
         }
         self.launches.push((kernel, grid));
         self.params.extend_from_slice(bytemuck::bytes_of(params));
+    }
+
+    /// The last launch.
+    pub(crate) fn last(&self) -> Option<Launch<'_>> {
+        let &(kernel, grid) = self.launches.last()?;
+        Some(Launch { kernel, grid, params: &self.params[self.params.len() - kernel.params_bytes()..] })
+    }
+
+    /// Has another launch stand where the last one does.
+    pub(crate) fn replace_last(&mut self, kernel: Kernel, grid: Grid, params: &impl Pod) {
+        let Some((last, _)) = self.launches.pop() else { return };
+        self.params.truncate(self.params.len() - last.params_bytes());
+        self.push(kernel, grid, params);
     }
 
     /// Forgets the launches and keeps the memory.

@@ -16,7 +16,7 @@ use hanzo_engine_kernels::{BLOCK_TOKENS, Batch, Draws, KernelError, RowSource, S
 
 use crate::device::{Device, Memory, failed};
 use crate::params::{Address, BatchParams, NONE};
-use crate::plan::{Plan, SPAN};
+use crate::plan::{Grid, Kernel, Launch, Plan, SPAN};
 use crate::staging::{Staging, staged_bytes};
 
 /// Rows up to which a step's plan is recorded: larger ones take long enough for their launches not to matter.
@@ -363,6 +363,11 @@ impl<D: Device> Steps<D> {
         result.map_err(failed(&self.device, 0, "a step"))
     }
 
+    /// Kernels that were asked for and not started.
+    pub(crate) fn planned(&self) -> Vec<Kernel> {
+        self.pending.borrow().plan.iter().map(|launch| launch.kernel).collect()
+    }
+
     /// Whether a step has begun and not ended.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
@@ -481,12 +486,29 @@ impl<D: Device> Ops<'_, D> {
     /// Appends a launch whose parameters name the memory that is held.
     pub(crate) fn push(
         &mut self,
-        kernel: crate::Kernel,
-        grid: crate::plan::Grid,
+        kernel: Kernel,
+        grid: Grid,
         params: &impl bytemuck::Pod,
         holds: &[&Arc<Memory<D>>],
     ) {
         self.pending.plan.push(kernel, grid, params);
+        self.pending.holds.extend(holds.iter().map(|&memory| memory.clone()));
+    }
+
+    /// The last launch, which nobody has started.
+    pub(crate) fn last(&self) -> Option<Launch<'_>> {
+        self.pending.plan.last()
+    }
+
+    /// Has a launch that does more stand where the last one does; its parameters name other memory too, which is held.
+    pub(crate) fn replace_last(
+        &mut self,
+        kernel: Kernel,
+        grid: Grid,
+        params: &impl bytemuck::Pod,
+        holds: &[&Arc<Memory<D>>],
+    ) {
+        self.pending.plan.replace_last(kernel, grid, params);
         self.pending.holds.extend(holds.iter().map(|&memory| memory.clone()));
     }
 }

@@ -175,6 +175,7 @@ impl<D: Device> CudaBackend<D> {
             sinks: address_of(params.sinks.map(|sinks| &sinks.memory)),
             slopes: address_of(params.slopes.map(|slopes| &slopes.memory)),
             parts: Address::NONE,
+            cut: PiecesToParams::default(),
             q_stride: qkv.cols as u32,
             out_stride: out.cols as u32,
             heads: heads as u32,
@@ -383,6 +384,7 @@ impl<D: Device> CudaBackend<D> {
             sinks: Address::NONE,
             slopes: Address::NONE,
             parts: Address::NONE,
+            cut: PiecesToParams::default(),
             q_stride: queries.cols as u32,
             out_stride: out.cols as u32,
             heads: heads as u32,
@@ -442,6 +444,13 @@ fn suits_tiles(paged: &PagedAttentionParams) -> bool {
     let PagedAttentionParams { head_dim, value_dim, kv_type, slot_bytes, .. } = *paged;
     let even = head_dim.is_multiple_of(8) && (kv_type != 0 || slot_bytes.is_multiple_of(16));
     head_dim == value_dim && head_dim <= TILE_COLS_MAX && even
+}
+
+/// Columns of a row that a block of the kernels for few queries has, where each block has as many and they follow one another.
+pub(super) fn columns_of_block(paged: &PagedAttentionParams) -> Option<u32> {
+    let of_each = paged.heads / paged.kv_heads;
+    let heads = of_each.min(TILE);
+    of_each.is_multiple_of(heads).then_some(heads * paged.head_dim)
 }
 
 /// How blocks of so many tiles have the heads of a group for neighbouring rows of a sequence.

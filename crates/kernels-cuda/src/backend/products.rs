@@ -125,6 +125,7 @@ impl<D: Device> CudaBackend<D> {
         assert!(weight.cols() <= room.cols, "a matrix wider than the step's limits");
         let memory = self.scratch().pieces.clone();
         let [pieces, inverses, sums] = room.places(&memory);
+        let fuses = self.fuses;
         let mut ops = self.steps.ops();
         let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
         let cut = PiecesParams {
@@ -138,9 +139,7 @@ impl<D: Device> CudaBackend<D> {
             logits: u32::from(product.logits),
             bf16s: u32::from(bf16s),
         };
-        let blocks = [rows, weight.stack.cols.div_ceil(BLOCK_COLS as u32).div_ceil(WARPS), 1];
-        let grid = Grid { blocks, threads: THREADS, shared_bytes: 0 };
-        ops.push(Kernel::Pieces, grid, &cut, &[product.x.0, &memory]);
+        cuts::cut_rows(&mut ops, fuses, &cut, &[product.x.0, &memory]);
 
         let segments = segments_of(weight.stack.cols);
         let params = ProductParams {

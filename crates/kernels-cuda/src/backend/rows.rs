@@ -54,6 +54,7 @@ impl<D: Device> CudaBackend<D> {
             out: out.memory.address(),
             weight: weight.memory.address(),
             bias: address_of(bias.map(|bias| &bias.memory)),
+            cut: PiecesToParams::default(),
             x_stride: x.cols as u32,
             out_stride: x.cols as u32,
             width: width as u32,
@@ -97,6 +98,7 @@ impl<D: Device> CudaBackend<D> {
             out: columns,
             weight: weight.memory.address(),
             bias: address_of(bias.map(|bias| &bias.memory)),
+            cut: PiecesToParams::default(),
             x_stride: x.cols as u32,
             out_stride: x.cols as u32,
             width: width as u32,
@@ -232,6 +234,7 @@ impl<D: Device> CudaBackend<D> {
             batch: ops.batch,
             both: both.address(),
             hidden: hidden.memory.address(),
+            cut: PiecesToParams::default(),
             width: hidden.cols as u32,
             activation: activation_code(activation),
         };

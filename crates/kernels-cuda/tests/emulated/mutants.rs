@@ -8,6 +8,7 @@ use hanzo_engine_kernels_cuda::CudaBackend;
 
 use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns};
 use crate::experts::check_some_experts;
+use crate::fused::check_fused_layers;
 use crate::products::check_products;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
@@ -15,10 +16,13 @@ type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 /// A check of what is in `file` must fail, with these words, where it or what it includes has other words instead of its own.
 fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(Make<'_>)) {
     let kernels: &[&str] = match file {
+        _ if words.starts_with("layers") => {
+            &["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"]
+        }
         "prelude.cuh" => &["norm.cu"],
         "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
-        "multiply.cuh" => &["matmul.cu", "product.cu"],
+        "multiply.cuh" | "pieces.cuh" => &["matmul.cu", "product.cu"],
         "experts.cu" => &["matmul.cu", "experts.cu"],
         "draw.cu" => &["matmul.cu", "draw.cu"],
         _ => &[file],
@@ -181,7 +185,14 @@ fn copies_of_other_warps_that_are_not_waited_for() {
 fn a_piece_that_is_not_what_is_left() {
     let own = "const float rest = value - dev::from_half(first[j]);";
     let instead = "const float rest = 0.0f * value;";
-    must_fail("multiply.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+    must_fail("pieces.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_missing_barrier_before_a_normed_row_is_cut() {
+    let own = "whole[p.width + threadIdx.x] = 0.0f;\n  __syncthreads();";
+    let instead = "whole[p.width + threadIdx.x] = 0.0f;";
+    must_fail("norm.cu", own, instead, "layers of", check_fused_layers);
 }
 
 #[test]
