@@ -25,12 +25,13 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   uint64_t generation = 0;
-  unsigned arrived = 0, alive = 0;
+  unsigned threads = 0, arrived = 0, alive = 0;
   void* host_stack_pointer = nullptr;
+  watch::Stack host_watched;
+  char begun = 0, ended = 0, told[2] = {};  // places that stand for what these order
   char* stacks = nullptr;
   size_t stacks_bytes = 0;
   std::unique_ptr<char[]> shared;
-  char* shared_aligned = nullptr;
   const char* failure = nullptr;
   void (*run)(const void*) = nullptr;
   const void* params = nullptr;
@@ -39,6 +40,7 @@ struct Block {
   std::vector<ucontext_t> contexts;
 #endif
   ~Block() {
+    for (Fiber& of : fibers) watch::ends(of.watched);
     if (stacks) munmap(stacks, stacks_bytes);
   }
 };
@@ -79,12 +81,25 @@ emulator_switch:
   popq %rbp
   ret
 )");
-static void to_host() { emulator_switch(&fiber->stack_pointer, block->host_stack_pointer); }
-static void to_fiber(Fiber& next) { emulator_switch(&block->host_stack_pointer, next.stack_pointer); }
+static void switch_to_host() { emulator_switch(&fiber->stack_pointer, block->host_stack_pointer); }
+static void switch_to_fiber(Fiber& next) { emulator_switch(&block->host_stack_pointer, next.stack_pointer); }
 #else
-static void to_host() { swapcontext(&block->contexts[fiber - block->fibers.data()], &block->host); }
-static void to_fiber(Fiber& next) { swapcontext(&block->host, &block->contexts[&next - block->fibers.data()]); }
+static void switch_to_host() { swapcontext(&block->contexts[fiber - block->fibers.data()], &block->host); }
+static void switch_to_fiber(Fiber& next) { swapcontext(&block->host, &block->contexts[&next - block->fibers.data()]); }
 #endif
+
+// Neither of these two is a function to ThreadSanitizer: a fiber leaves them to never come back, once for each block.
+WATCH_NOTHING static void to_host() {
+  watch::Stack& own = fiber->watched;
+  watch::leaves(own, block->host_watched);
+  switch_to_host();
+  watch::is_back(own);
+}
+static void to_fiber(Fiber& next) {
+  watch::leaves(block->host_watched, next.watched);
+  switch_to_fiber(next);
+  watch::is_back(block->host_watched);
+}
 
 void wait_for(const uint64_t* generation, uint64_t value) {
   while (*generation == value) {
@@ -107,14 +122,18 @@ static void release_barrier_if_all_came() {
 }
 
 void barrier() {
+  const watch::Aside aside;
   const uint64_t generation = block->generation;
+  char* told = &block->told[generation & 1];
+  watch::tells(told);
   block->arrived++;
   release_barrier_if_all_came();
   if (block->generation == generation) wait_for(&block->generation, generation);
+  watch::hears(told);
 }
 
 Warp& warp_of(const Fiber& of) { return block->warps[of.warp]; }
-char* shared_memory() { return block->shared_aligned; }
+char* shared_memory() { return block->shared.get(); }
 
 void make_copies(uint64_t group) {
   std::vector<Copy>& copies = fiber->copies;
@@ -123,14 +142,21 @@ void make_copies(uint64_t group) {
   copies.erase(copies.begin(), copies.begin() + made);
 }
 
-static void enter() {
+WATCH_NOTHING static void enter() {
+  watch::began(block->host_watched);
+  watch::hears(&block->begun);
   block->run(block->params);
   // Nobody waits for the rest, which are read from all the same.
   make_copies(UINT64_MAX);
-  fiber->done = true;
-  // Threads that have ended count as arrived, as on the device.
-  block->alive--;
-  release_barrier_if_all_came();
+  watch::tells(&block->ended);
+  {
+    const watch::Aside aside;
+    fiber->done = true;
+    // Threads that have ended count as arrived, as on the device.
+    watch::tells(&block->told[block->generation & 1]);
+    block->alive--;
+    release_barrier_if_all_came();
+  }
   for (;;) to_host();
 }
 
@@ -139,6 +165,7 @@ static void prepare(Fiber& of) {
   of.waits_for = nullptr;
   of.copies.clear();
   of.groups = 0;
+  watch::is_fiber(of.watched, of.stack, STACK_BYTES);
 #if EMULATOR_ASSEMBLY
   void** top = reinterpret_cast<void**>(of.stack + STACK_BYTES - 64);
   *--top = nullptr;  // where `enter` would return to
@@ -158,7 +185,7 @@ static void prepare(Fiber& of) {
 // Runs each lane that can until none can; whether any could.
 static bool run_warp(unsigned warp, unsigned& left) {
   bool ran = false;
-  const unsigned first = warp * 32, end = std::min<unsigned>(first + 32, block->fibers.size());
+  const unsigned first = warp * 32, end = std::min(first + 32, block->threads);
   for (bool again = true; again && !block->failure;) {
     again = false;
     for (unsigned i = first; i < end && !block->failure; i++) {
@@ -195,7 +222,7 @@ struct Launch {
 static void run_block(uint64_t random, bool shuffled) {
   std::vector<unsigned> order(block->warps.size());
   for (unsigned i = 0; i < order.size(); i++) order[i] = i;
-  for (unsigned left = block->fibers.size(); left > 0;) {
+  for (unsigned left = block->threads; left > 0;) {
     if (shuffled) shuffle(order, random);
     bool ran = false;
     for (unsigned warp : order) {
@@ -211,7 +238,9 @@ static void run_block(uint64_t random, bool shuffled) {
 
 static void run_blocks(Launch& launch) {
   static thread_local Block own;
+  const watch::Aside aside;
   block = &own;
+  watch::is_host(own.host_watched);
   const unsigned threads = launch.threads.x * launch.threads.y * launch.threads.z;
   const uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
   if (own.stacks_bytes < STACK_BYTES * threads) {
@@ -219,7 +248,9 @@ static void run_blocks(Launch& launch) {
     own.stacks_bytes = STACK_BYTES * threads;
     own.stacks = static_cast<char*>(mmap(nullptr, own.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }
-  own.fibers.resize(threads);
+  // What a sanitizer knows of a fiber stays with it: to begin with a thread anew takes it long.
+  if (own.fibers.size() < threads) own.fibers.resize(threads);
+  own.threads = threads;
   own.warps.resize((threads + 31) / 32);
 #if !EMULATOR_ASSEMBLY
   own.contexts.resize(threads);
@@ -238,16 +269,17 @@ static void run_blocks(Launch& launch) {
   }
   for (uint64_t at; (at = launch.next++) < blocks && !launch.failure;) {
     block_index = {unsigned(at % launch.grid.x), unsigned(at / launch.grid.x % launch.grid.y), unsigned(at / launch.grid.x / launch.grid.y)};
-    // Of exactly that size, ending where it ends, so that AddressSanitizer sees what lies behind.
-    const size_t aligned = (launch.shared_bytes + 15) / 16 * 16;
-    own.shared.reset(new char[aligned + 16]);
-    own.shared_aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(own.shared.get()) + 15) / 16 * 16);
-    memset(own.shared_aligned, 0xff, launch.shared_bytes);
+    // Of exactly that size, so that AddressSanitizer sees what lies behind.
+    static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16, "shared memory is aligned to 16 bytes");
+    own.shared.reset(new char[launch.shared_bytes]);
+    memset(own.shared.get(), 0xff, launch.shared_bytes);
     own.alive = threads;
     own.arrived = 0;
     for (Warp& warp : own.warps) warp.arrived = 0;
-    for (Fiber& of : own.fibers) prepare(of);
+    for (unsigned i = 0; i < threads; i++) prepare(own.fibers[i]);
+    watch::tells(&own.begun);
     run_block(launch.seed + at, launch.seed != 0);
+    watch::hears(&own.ended);
     if (own.failure) launch.failure = own.failure;
   }
 }

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <vector>
 
+#include "watch.hpp"
+
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
@@ -40,6 +42,7 @@ struct Fiber {
   uint64_t generation;
   std::vector<Copy> copies;
   uint64_t groups;  // of copies, that are closed
+  watch::Stack watched;
 };
 
 constexpr int WORDS_MAX = 24;
@@ -50,6 +53,7 @@ struct Warp {
   Meeting meeting = Meeting::None;
   uint32_t in[2][32][WORDS_MAX];
   uint32_t out[2][32][4];
+  char told[2];  // places that stand for what barriers order
 };
 
 struct Block;
@@ -68,8 +72,11 @@ void make_copies(uint64_t group);
 // Every lane of a warp brings words; the last to come computes for all. `compute(in, out)`.
 template <class Compute>
 inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, Compute compute) {
+  const watch::Aside aside;
   Warp& warp = warp_of(*fiber);
   const unsigned page = warp.generation & 1;
+  // The one collective that orders memory.
+  if (meeting == Meeting::Sync) watch::tells(&warp.told[page]);
   if (warp.arrived == 0) warp.meeting = meeting;
   if (warp.meeting != meeting) fail("lanes of a warp meet at different collectives");
   for (int i = 0; i < count; i++) warp.in[page][fiber->lane][i] = words[i];
@@ -81,6 +88,7 @@ inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, C
   } else {
     wait_for(&warp.generation, generation);
   }
+  if (meeting == Meeting::Sync) watch::hears(&warp.told[page]);
   return warp.out[page][fiber->lane];
 }
 
@@ -224,8 +232,8 @@ inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
 inline uint32_t add_halves(uint32_t a, uint32_t b) { return multiply_add_halves(a, 0x3c003c00u, b); }
 inline float times(float a, float b) { return a * b; }
 inline float plus(float a, float b) { return a + b; }
-inline void add_shared(uint64_t* to, uint64_t number) { *to += number; }
-inline uint32_t count_shared(uint32_t* counter) { return (*counter)++; }
+inline void add_shared(uint64_t* to, uint64_t number) { __atomic_fetch_add(to, number, __ATOMIC_RELAXED); }
+inline uint32_t count_shared(uint32_t* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 inline float upper(float value) { return emulator::bits<float>(emulator::bits<uint32_t>(value) & 0xffffe000u); }
 inline float lower(float value) {
   const float rest = value - upper(value);
@@ -362,6 +370,7 @@ inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, floa
 }
 inline void shared_turned(const unsigned char* row, uint32_t to[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
+  watch::reads16(row);
   uint32_t words[2];
   __builtin_memcpy(words, &row, sizeof words);
   const uint32_t* turned = emulator::meet(emulator::Meeting::Turn, words, 2, [](auto& in, auto& out) {

@@ -15,8 +15,9 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 3] = [
+const EMULATOR: [(&str, &str); 4] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
+    ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
     ("driver.cpp", include_str!("../cpp/driver.cpp")),
 ];

@@ -160,8 +160,8 @@ __device__ __forceinline__ void attend(const AttentionParams& p, float* queries)
       if (sees && p.slopes) score -= p.slopes[head(h)] * (float)(seen.position - key);
       const float largest = dev::warp_max(score);
       const float weight = score == -INFINITY ? 0.0f : expf(score - largest);
-      states[2 * h] = largest;
-      states[2 * h + 1] = dev::warp_sum(weight);
+      const float sum = dev::warp_sum(weight);
+      if (lane == 0) states[2 * h] = largest, states[2 * h + 1] = sum;
       weights[32 * h + lane] = weight;
     }
     __syncwarp();

@@ -17,3 +17,4 @@ mod offload;
 mod products;
 mod replay;
 mod undefined;
+mod watched;

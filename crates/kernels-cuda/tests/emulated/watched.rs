@@ -1,0 +1,118 @@
+//! The kernels under the compiler's sanitizers, each in a process of its own that begins with the sanitizer's library: threads of a block
+//! that do not wait for each other (ThreadSanitizer, to which each is a thread, whatever order they run in), and shared memory behind
+//! what a launch asks for (AddressSanitizer). Faults that are planted must be seen.
+
+use std::path::Path;
+use std::process::Command;
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::conformance::{self, briefly};
+use hanzo_engine_kernels_cuda::CudaBackend;
+
+use crate::again::{ended, is_again};
+use crate::attention::run_each_kernel;
+use crate::experts::check_some_experts;
+
+type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
+
+/// A sanitizer: what the compiler calls it, and its library.
+struct Sanitizer {
+    flag: &'static str,
+    library: &'static str,
+    options: (&'static str, &'static str),
+    /// What it says where something is wrong.
+    words: &'static str,
+}
+
+const THREADS: Sanitizer = Sanitizer {
+    flag: "-fsanitize=thread",
+    library: "libtsan.so",
+    options: ("TSAN_OPTIONS", "halt_on_error=1 exitcode=66 history_size=0"),
+    words: "WARNING: ThreadSanitizer: data race",
+};
+const ADDRESSES: Sanitizer = Sanitizer {
+    flag: "-fsanitize=address",
+    library: "libasan.so",
+    options: ("ASAN_OPTIONS", "detect_leaks=0"),
+    words: "ERROR: AddressSanitizer: heap-buffer-overflow",
+};
+
+impl Sanitizer {
+    /// Its library, or none where the compiler has none of that name.
+    fn path(&self) -> Option<String> {
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let told = Command::new(compiler).arg(format!("-print-file-name={}", self.library)).output().ok()?;
+        let path = String::from_utf8(told.stdout).ok()?.trim().to_owned();
+        Path::new(&path).is_absolute().then_some(path)
+    }
+
+    /// Runs the checks of `test` with these kernels under it, and says whether all went well, and what was said.
+    fn watch(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) -> Option<(bool, String)> {
+        let sources = [self.flag, "-O1", "-g1"].into_iter().fold(sources, Sources::with_flag);
+        if is_again() {
+            let device = Emulated::of(&sources);
+            briefly(|| check(&|| CudaBackend::new(device.clone())));
+            return None;
+        }
+        let Some(path) = self.path() else {
+            eprintln!("NOT RUN {test}: the C++ compiler has no {}", self.library);
+            return None;
+        };
+        // Here, where the compiler is not watched too.
+        sources.compile();
+        Some(ended(test, &[("LD_PRELOAD", &path), self.options]))
+    }
+
+    fn sees_nothing(&self, test: &str, kernels: &[&str], check: impl Fn(Make<'_>)) {
+        if let Some((success, said)) = self.watch(test, Sources::default().only(kernels), check) {
+            assert!(success && said.contains("1 passed"), "{test} has not passed:\n{said}");
+        }
+    }
+
+    fn sees(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) {
+        if let Some((success, said)) = self.watch(test, sources, check) {
+            assert!(!success && said.contains(self.words), "{test}: it was not seen:\n{said}");
+        }
+    }
+}
+
+#[test]
+fn threads_wait_for_each_other() {
+    let kernels =
+        ["attention.cu", "attention_tiles.cu", "heads.cu", "norm.cu", "rows.cu", "matmul.cu", "experts.cu"];
+    THREADS.sees_nothing("watched::threads_wait_for_each_other", &kernels, |make| {
+        run_each_kernel(&make);
+        conformance::check_latent_attention(&make);
+        conformance::check_rms_norm(&make);
+        conformance::check_layer_norm(&make);
+        check_some_experts(&make);
+    });
+}
+
+#[test]
+fn a_missing_barrier_is_a_race() {
+    let own = "room[threadIdx.x / 32] = value;\n  __syncthreads();";
+    let sources = Sources::default().with("prelude.cuh", own, "room[threadIdx.x / 32] = value;");
+    THREADS.sees("watched::a_missing_barrier_is_a_race", sources.only(&["norm.cu"]), |make| {
+        conformance::check_rms_norm(&make);
+    });
+}
+
+#[test]
+fn shared_memory_is_as_large_as_it_is_used() {
+    let kernels = ["attention.cu", "attention_tiles.cu", "heads.cu", "norm.cu", "matmul.cu", "experts.cu"];
+    ADDRESSES.sees_nothing("watched::shared_memory_is_as_large_as_it_is_used", &kernels, |make| {
+        run_each_kernel(&make);
+        conformance::check_rms_norm(&make);
+        check_some_experts(&make);
+    });
+}
+
+#[test]
+fn a_place_behind_shared_memory_is_seen() {
+    let own = "room[threadIdx.x / 32] = value;";
+    let sources = Sources::default().with("prelude.cuh", own, "room[threadIdx.x / 32 + 1] = value;");
+    ADDRESSES.sees("watched::a_place_behind_shared_memory_is_seen", sources.only(&["norm.cu"]), |make| {
+        conformance::check_rms_norm(&make);
+    });
+}
