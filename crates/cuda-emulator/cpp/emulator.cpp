@@ -41,7 +41,12 @@ struct Block {
 #endif
   ~Block() {
     for (Fiber& of : fibers) watch::ends(of.watched);
-    if (stacks) munmap(stacks, stacks_bytes);
+    give_stacks_back();
+  }
+  void give_stacks_back() {
+    if (!stacks) return;
+    watch::forgets(stacks, stacks_bytes);
+    munmap(stacks, stacks_bytes);
   }
 };
 
@@ -244,7 +249,7 @@ static void run_blocks(Launch& launch) {
   const unsigned threads = launch.threads.x * launch.threads.y * launch.threads.z;
   const uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
   if (own.stacks_bytes < STACK_BYTES * threads) {
-    if (own.stacks) munmap(own.stacks, own.stacks_bytes);
+    own.give_stacks_back();
     own.stacks_bytes = STACK_BYTES * threads;
     own.stacks = static_cast<char*>(mmap(nullptr, own.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }

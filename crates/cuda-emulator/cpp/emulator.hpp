@@ -250,6 +250,7 @@ inline Fragment fragment(const float above[8], const float below[8]) {
   return x;
 }
 inline void one_by_one() {}
+inline uint32_t not_before(uint32_t number) { return number; }
 #define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
 inline void put(const Fragment& x, unsigned char* room) { reinterpret_cast<Fragment*>(room)[threadIdx.x % 32] = x; }
 inline Fragment fragment_at(const unsigned char* room) { return reinterpret_cast<const Fragment*>(room)[threadIdx.x % 32]; }

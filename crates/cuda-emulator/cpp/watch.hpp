@@ -52,6 +52,14 @@ inline void is_host(Stack& stack) {
 #endif
 }
 
+// Memory that was stacks and will be something else, or another's: what ran there last has never returned.
+inline void forgets(const void* at, unsigned long bytes) {
+  (void)at, (void)bytes;
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(at, bytes);
+#endif
+}
+
 // The stack of a fiber that has not begun.
 inline void is_fiber(Stack& stack, const void* bottom, unsigned long bytes) {
   (void)stack, (void)bottom, (void)bytes;
@@ -60,9 +68,8 @@ inline void is_fiber(Stack& stack, const void* bottom, unsigned long bytes) {
 #endif
 #ifdef __SANITIZE_ADDRESS__
   stack.bottom = bottom, stack.bytes = bytes, stack.kept = nullptr;
-  // What ran there last has never returned.
-  __asan_unpoison_memory_region(bottom, bytes);
 #endif
+  forgets(bottom, bytes);
 }
 
 // A fiber that will run no more.

@@ -146,6 +146,11 @@ __device__ __forceinline__ Fragment fragment(const float above[8], const float b
 
 // Loads behind this are not begun before it, which would take registers that there are not.
 __device__ __forceinline__ void one_by_one() { asm volatile("" ::: "memory"); }
+// The same number, of which nothing is computed before this, for the same reason.
+__device__ __forceinline__ uint32_t not_before(uint32_t number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
 // Of a tile in shared memory, FRAGMENT_BYTES for each.
 #define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
 __device__ __forceinline__ void put(const Fragment& x, unsigned char* room) {

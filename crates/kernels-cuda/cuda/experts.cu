@@ -13,6 +13,14 @@ __device__ __forceinline__ float dot_one(const Stack& stack, uint32_t row, const
   const uint8_t* bytes = row_of(part, row);
   const uint32_t groups = (stack.cols + 31) / 32;
   float w[32], sum = 0.0f;
+  if (has_few_bits(part.type)) {
+    for (uint32_t eight = threadIdx.x % 32; eight < 4 * groups; eight += 32) {
+      load_few_bits(part.type, bytes, stack.codebooks, eight / 4, eight % 4, w);
+#pragma unroll
+      for (uint32_t i = 0; i < 8; i++) sum = fmaf(w[i], factor * x[8 * eight + i], sum);
+    }
+    return dev::warp_sum(sum);
+  }
   for (uint32_t group = threadIdx.x % 32; group < groups; group += 32) {
     const uint32_t left = stack.cols - 32 * group, there = left < 32 ? left : 32;
     load32(part.type, bytes, group, there, w);

@@ -37,6 +37,7 @@ template <int TILES, int OUTPUTS>
 struct Factors {
   const uint8_t* weights[OUTPUTS];
   uint32_t types[OUTPUTS];
+  const uint8_t* codebooks;
   const float* x[2 * TILES];  // null: not there
   uint32_t cols;
   uint32_t wanted;            // which of the rows, by bits
@@ -58,7 +59,7 @@ __device__ __forceinline__ void add_groups(const Factors<TILES, OUTPUTS>& factor
     const uint32_t left = factors.cols - 32 * group, column = 32 * group + 8 * quarter;
     float w[OUTPUTS][8];
 #pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) load8(factors.types[o], factors.weights[o], factors.even, group, quarter, left < 32 ? left : 32, w[o]);
+    for (int o = 0; o < OUTPUTS; o++) load_any8(factors.types[o], factors.weights[o], factors.codebooks, factors.even, group, quarter, left < 32 ? left : 32, w[o]);
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
       float above[8], below[8];
@@ -77,6 +78,7 @@ __device__ __forceinline__ bool find_factors(const MatmulParams& p, uint32_t fir
   const uint32_t lane = threadIdx.x % 32, rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
   if (first >= rows) return false;
   factors.cols = p.weights.cols;
+  factors.codebooks = p.weights.codebooks;
   factors.wanted = 0;
   bool any = p.adapter == NONE;
 #pragma unroll
@@ -187,7 +189,7 @@ __device__ __forceinline__ void multiply_many(const MatmulParams& p, unsigned ch
       const uint32_t left = factors.cols - 32 * group, there = left < 32 ? left : 32, column = 32 * group + 8 * quarter;
       float w[OUTPUTS][8], above[8], below[8];
 #pragma unroll
-      for (int o = 0; o < OUTPUTS; o++) load8(factors.types[o], factors.weights[o], factors.even, group, quarter, there, w[o]);
+      for (int o = 0; o < OUTPUTS; o++) load_any8(factors.types[o], factors.weights[o], factors.codebooks, factors.even, group, quarter, there, w[o]);
       load_x(own_above, column, factors.cols, factors.even, above);
       load_x(own_below, column, factors.cols, factors.even, below);
       unsigned char* fragments = room + page * WARPS * FRAGMENT_BYTES;
@@ -248,11 +250,14 @@ KERNEL(embed, EmbedParams, THREADS) {
   const Part& part = part_of(p.table, id);
   const uint8_t* bytes = row_of(part, id);
   float* out = p.out + (size_t)row * p.table.cols;
-  float w[32];
-  for (uint32_t group = threadIdx.x; 32 * group < p.table.cols; group += THREADS) {
-    const uint32_t left = p.table.cols - 32 * group, there = left < 32 ? left : 32;
-    load32(part.type, bytes, group, there, w);
-    for (uint32_t i = 0; i < there; i++) out[32 * group + i] = p.adds ? out[32 * group + i] + w[i] : p.scale * w[i];
+  float w[8];
+  for (uint32_t first = 8 * threadIdx.x; first < p.table.cols; first += 8 * THREADS) {
+    const uint32_t group = first / 32, left = p.table.cols - 32 * group;
+    load_any8(part.type, bytes, p.table.codebooks, (size_t)bytes % 16 == 0, group, first % 32 / 8, left < 32 ? left : 32, w);
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      if (first + i < p.table.cols) out[first + i] = p.adds ? out[first + i] + w[i] : p.scale * w[i];
+    }
   }
 }
 

@@ -22,7 +22,7 @@ struct Columns {
 // What a block of the kernels for some rows has of a part: tiles of outputs from its own on, so many apart. Each warp has a segment
 // of the columns; AHEAD groups of its weights are loaded before those before them are multiplied, or one and at its turn with 0.
 template <class Of, int TILES, int AHEAD, class Write>
-__device__ __forceinline__ void multiply_part(const Columns& columns, const Part& part, const Pieces& x, uint32_t first, float* room, const Write& write) {
+__device__ __forceinline__ void multiply_part(const Columns& columns, const Part& part, const uint8_t* codebooks, const Pieces& x, uint32_t first, float* room, const Write& write) {
   constexpr uint32_t TYPE = Of::TYPE;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = (part.rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
   const uint32_t from = columns.segment(warp), to = columns.segment(warp + 1);
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_part(const Columns& columns, const Part
 #pragma unroll
       for (uint32_t i = 0; i < COUNT; i++) {
         if (group + i >= to) break;
-        const Codes<TYPE> codes = now[i].read(here, group + i);
+        const Codes<TYPE> codes = now[i].read(part.type, here, codebooks, group + i);
 #pragma unroll
         for (uint32_t t = 0; t < TILES; t++) {
           if (t > 0 && t * PRODUCT_ROWS >= x.rows) break;
@@ -108,22 +108,24 @@ __device__ __forceinline__ void for_parts(const Stack& weights, Multiply&& multi
 }
 
 // Groups of blocks that are loaded ahead, where so many of floats are: those that take more registers are fewer, or none.
-template <uint32_t TYPE, int FLOATS_AHEAD>
-constexpr int AHEAD_OF = TYPE == ANY_TYPE || TYPE == MXFP4 ? 0 : TYPE == Q5_K || TYPE == Q6_K ? (FLOATS_AHEAD + 3) / 4 : FLOATS_AHEAD;
+template <uint32_t TYPE, int TILES, int FLOATS_AHEAD>
+constexpr int AHEAD_OF = TYPE == ANY_TYPE || TYPE == MXFP4 || (TYPE == FEW_BITS && TILES == 2) ? 0
+                         : TYPE == Q5_K || TYPE == Q6_K || TYPE == FEW_BITS ? (FLOATS_AHEAD + 3) / 4
+                                                                            : FLOATS_AHEAD;
 
 // `write(part, row, output, total)` is told of each row, and of outputs of the part or behind them.
 template <int KIND, int TILES, int AHEAD, class Write>
 __device__ __forceinline__ void multiply_some(const Stack& weights, const Columns& columns, bool bf16s, const Pieces& x, float* room, const Write& write) {
   if (KIND == FLOATS) {
     if (bf16s) {
-      for_parts(weights, [&](const Part& part, uint32_t first) { multiply_part<Of<BF16>, TILES, AHEAD>(columns, part, x, first, room, write); });
+      for_parts(weights, [&](const Part& part, uint32_t first) { multiply_part<Of<BF16>, TILES, AHEAD>(columns, part, nullptr, x, first, room, write); });
     } else {
-      for_parts(weights, [&](const Part& part, uint32_t first) { multiply_part<Of<F16>, TILES, AHEAD>(columns, part, x, first, room, write); });
+      for_parts(weights, [&](const Part& part, uint32_t first) { multiply_part<Of<F16>, TILES, AHEAD>(columns, part, nullptr, x, first, room, write); });
     }
     return;
   }
   for_parts(weights, [&](const Part& part, uint32_t first) {
-    for_type<KIND>(part.type, [&](auto of) { multiply_part<decltype(of), TILES, AHEAD_OF<decltype(of)::TYPE, AHEAD>>(columns, part, x, first, room, write); });
+    for_type<KIND>(part.type, [&](auto of) { multiply_part<decltype(of), TILES, AHEAD_OF<decltype(of)::TYPE, TILES, AHEAD>>(columns, part, weights.codebooks, x, first, room, write); });
   });
 }
 
@@ -134,7 +136,7 @@ __device__ __forceinline__ void multiply_some(const Stack& weights, const Column
 // A warp has a tile of outputs, all segments and eight tiles of rows; a block's warps bring the rows' pieces into shared memory, behind
 // which each thread has its totals. Where it is `PARTIAL`, tiles without rows are left out; else there is memory of them.
 template <class Of, bool PARTIAL, class Write>
-__device__ __forceinline__ void multiply_tile(const Columns& columns, const Part& part, const Pieces& x, uint32_t tile, unsigned char* room, const Write& write) {
+__device__ __forceinline__ void multiply_tile(const Columns& columns, const Part& part, const uint8_t* codebooks, const Pieces& x, uint32_t tile, unsigned char* room, const Write& write) {
   constexpr uint32_t TYPE = Of::TYPE;
   constexpr uint32_t BYTES = MANY_TILES * Of::PIECES * PIECE_BYTES;
   const uint32_t lane = threadIdx.x % 32, groups = columns.groups(), tiles = (x.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;
@@ -154,7 +156,7 @@ __device__ __forceinline__ void multiply_tile(const Columns& columns, const Part
   find_outputs(part, tile, rows);
   Loaded<TYPE> next;
   // What is loaded a group ahead, rather than when it is multiplied.
-  constexpr bool AHEAD = Codes<TYPE>::IS_FLOAT || OF_BYTES<TYPE>;
+  constexpr bool AHEAD = Codes<TYPE>::IS_FLOAT || OF_BYTES<TYPE> || TYPE == FEW_BITS;
   const auto load = [&](uint32_t group) { next.load(part.type, rows, even, group, columns.there(group)); };
   float* totals = reinterpret_cast<float*>(room + MANY_STAGES * BYTES) + threadIdx.x;
   if (AHEAD) load(0);
@@ -169,7 +171,7 @@ __device__ __forceinline__ void multiply_tile(const Columns& columns, const Part
       __syncthreads();
       bring(group + MANY_STAGES - 1);
       if (!AHEAD) load(group);
-      const Codes<TYPE> now = next.read(rows, group);
+      const Codes<TYPE> now = next.read(part.type, rows, codebooks, group);
       if (AHEAD && group + 1 < groups) load(group + 1);
       const unsigned char* stage = room + group % MANY_STAGES * BYTES;
 #pragma unroll
@@ -199,5 +201,5 @@ __device__ __forceinline__ void multiply_rows(const Stack& weights, const Column
   while (at + 1 < weights.count && tile * PRODUCT_OUTPUTS >= weights.parts[at].rows) tile -= (weights.parts[at++].rows + PRODUCT_OUTPUTS - 1) / PRODUCT_OUTPUTS;
   // Behind the last tile a warp has outputs that are nobody's: it brings rows for the others.
   const Part part = weights.parts[at];
-  for_type<KIND>(part.type, [&](auto of) { multiply_tile<decltype(of), PARTIAL>(columns, part, x, tile, room, write); });
+  for_type<KIND>(part.type, [&](auto of) { multiply_tile<decltype(of), PARTIAL>(columns, part, weights.codebooks, x, tile, room, write); });
 }

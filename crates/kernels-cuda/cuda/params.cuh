@@ -35,6 +35,7 @@ struct Part {
 // Parts stacked by rows.
 struct Stack {
   const Part* parts;
+  const uint8_t* codebooks;  // of the types that look numbers up; null where no part has one
   uint32_t count, rows, cols, unused;
 };
 

@@ -14,6 +14,8 @@
 #define PRODUCT_OUTPUTS 16
 // Any type, looked at for every group.
 #define ANY_TYPE 0xfffffffdu
+// Any type of 1 to 3 bits, likewise: a number that no type has, below those of affine ones.
+#define FEW_BITS 999
 
 // A type as an argument.
 template <uint32_t TYPE_>
@@ -168,13 +170,14 @@ struct Codes {
   }
 };
 
-// A lane's two outputs of a group, as they were loaded: what stands between a load and the codes is done when these are multiplied.
+// A lane's two outputs of a group, as they were loaded: what stands between a load and the codes is done when these are multiplied. Types of
+// few bits look numbers up in `codebooks`.
 template <uint32_t TYPE, bool = OF_BYTES<TYPE>>
 struct Loaded {
   Codes<TYPE> codes;
 
   __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool even, uint32_t group, uint32_t there) { codes.load(type, rows, even, group, there); }
-  __device__ __forceinline__ Codes<TYPE> read(const uint8_t* const*, uint32_t) const { return codes; }
+  __device__ __forceinline__ Codes<TYPE> read(uint32_t, const uint8_t* const*, const uint8_t*, uint32_t) const { return codes; }
 };
 
 template <uint32_t TYPE>
@@ -186,7 +189,7 @@ struct Loaded<TYPE, true> {
 #pragma unroll
     for (int half = 0; half < 2; half++) stored[half].load(rows[half], group, threadIdx.x % 4);
   }
-  __device__ __forceinline__ Codes<TYPE> read(const uint8_t* const rows[2], uint32_t group) const {
+  __device__ __forceinline__ Codes<TYPE> read(uint32_t, const uint8_t* const rows[2], const uint8_t*, uint32_t group) const {
     Codes<TYPE> codes;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -204,6 +207,29 @@ struct Loaded<TYPE, true> {
           codes.words[half][i] = upper;
         }
       }
+    }
+    return codes;
+  }
+};
+
+template <>
+struct Loaded<FEW_BITS, false> {
+  StoredFewBits stored[2];
+
+  __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool, uint32_t group, uint32_t) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) stored[half].load(type, rows[half], group, threadIdx.x % 4);
+  }
+  __device__ __forceinline__ Codes<FEW_BITS> read(uint32_t type, const uint8_t* const*, const uint8_t* codebooks, uint32_t group) const {
+    Codes<FEW_BITS> codes;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const FewBits few = stored[half].read(type, codebooks, group, threadIdx.x % 4);
+      to_halves(few.bytes, few.less, codes.words[half]);
+      const uint32_t times = dev::to_half((float)few.factor) * 0x10001u;
+#pragma unroll
+      for (int i = 0; i < 4; i++) codes.words[half][i] = dev::multiply_add_halves(codes.words[half][i], times, 0);
+      codes.scales[half] = {few.d, {0.0f, 0.0f}};
     }
     return codes;
   }
@@ -280,7 +306,8 @@ __device__ __forceinline__ bool is_even(const Part& part) {
   return (part.type != F16 && part.type != BF16) || part.row_bytes % 16 == 0;
 }
 
-// Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, or with one for all.
+// Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, one for those of few bits and one
+// for all the rest.
 #define FLOATS 0
 #define BLOCKS 1
 #define OTHERS 2
@@ -294,6 +321,7 @@ __device__ __forceinline__ void for_type(uint32_t type, Run&& run) {
     if (type == Q5_K) return run(Of<Q5_K>());
     if (type == Q6_K) return run(Of<Q6_K>());
     if (type == MXFP4) return run(Of<MXFP4>());
+    if (has_few_bits(type)) return run(Of<FEW_BITS>());
   }
   run(Of<ANY_TYPE>());
 }

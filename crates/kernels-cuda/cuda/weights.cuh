@@ -1,7 +1,7 @@
 // Stored blocks as numbers, 32 of a row at a time: what GGML's formats and our affine ones mean (crates/kernels/src/quant).
-// Types are numbered as in GGUF files; which there are, src/matrix.rs says too.
+// Types are numbered as in GGUF files; which there are, src/weights.rs says too.
 #pragma once
-#include "prelude.cuh"
+#include "few_bits.cuh"
 
 TABLE(int8_t, IQ4_VALUES, 16) = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 TABLE(int8_t, FP4_VALUES, 16) = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -304,7 +304,13 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
   for (int i = 0; i < 8; i++) w[i] = has_minimums(type) ? fmaf(scale.d, w[i], m) : scale.d * w[i];
 }
 
-// Numbers 32 * group to 32 * group + 31 of a row.
+// The same of any type: those of few bits look some up in `codebooks`.
+__device__ __forceinline__ void load_any8(uint32_t type, const uint8_t* row, const uint8_t* codebooks, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
+  if (has_few_bits(type)) load_few_bits(type, row, codebooks, group, quarter, w);
+  else load8(type, row, even, group, quarter, count, w);
+}
+
+// Numbers 32 * group to 32 * group + 31 of a row, of types that have more bits.
 __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32_t group, uint32_t count, float w[32]) {
 #pragma unroll
   for (uint32_t quarter = 0; quarter < 4; quarter++) load8(type, row, (size_t)row % 16 == 0, group, quarter, count, w + 8 * quarter);

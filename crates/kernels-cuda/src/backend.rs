@@ -21,6 +21,7 @@ use hanzo_engine_kernels::{
     RowIds, RowOp, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
+use crate::codebooks::{self, Codebooks};
 use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
@@ -38,6 +39,7 @@ const SUM_BYTES: u32 = WARPS * 4;
 pub struct CudaBackend<D: Device> {
     device: D,
     steps: Steps<D>,
+    codebooks: Codebooks<D>,
     scratch: Option<Scratch<D>>,
     adapters: Vec<u32>, // that the batch has rows of, ascending
     kinds: attention::Kinds,
@@ -98,6 +100,7 @@ impl<D: Device> CudaBackend<D> {
         Self {
             steps: Steps::new(device.clone()),
             device,
+            codebooks: Codebooks::default(),
             scratch: None,
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
@@ -198,7 +201,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
-        CudaMatrix::new(&self.device, parts)
+        CudaMatrix::new(&self.device, &self.codebooks, parts)
     }
 
     fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads {
@@ -218,7 +221,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         experts: &mut Self::Experts,
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError> {
-        experts.pack(&self.device, parts)
+        experts.pack(&self.device, &self.codebooks, parts)
     }
 
     fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
@@ -226,7 +229,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
-        CudaLowRank::new(&self.device, pairs)
+        CudaLowRank::new(&self.device, &self.codebooks, pairs)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -258,7 +261,7 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
         let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
-        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>() + staged
+        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>() + staged + codebooks::BYTES
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {

@@ -10,6 +10,7 @@
 
 mod backend;
 mod check;
+mod codebooks;
 pub mod device;
 pub mod driver;
 mod kv;
@@ -38,6 +39,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("device.cuh", include_str!("../cuda/device.cuh")),
     ("draw.cu", include_str!("../cuda/draw.cu")),
     ("experts.cu", include_str!("../cuda/experts.cu")),
+    ("few_bits.cuh", include_str!("../cuda/few_bits.cuh")),
     ("heads.cu", include_str!("../cuda/heads.cu")),
     ("kernels.cu", include_str!("../cuda/kernels.cu")),
     ("kv.cuh", include_str!("../cuda/kv.cuh")),

@@ -61,6 +61,7 @@ params! {
     /// Parts stacked by rows.
     StackParams {
         parts: Address,
+        codebooks: Address,
         count: u32,
         rows: u32,
         cols: u32,

@@ -7,8 +7,10 @@ use hanzo_engine_kernels::{
     DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, quant,
 };
 
+use crate::codebooks::Codebooks;
 use crate::device::{Device, Memory};
 use crate::params::{PartParams, StackParams};
+use crate::step::address_of;
 
 /// Where parts begin.
 const ALIGNMENT: usize = 16;
@@ -61,6 +63,17 @@ pub(crate) fn supports(dtype: DType) -> bool {
                 | IQ4_XS
                 | MXFP4
                 | NVFP4
+                | IQ1_S
+                | IQ1_M
+                | IQ2_XXS
+                | IQ2_XS
+                | IQ2_S
+                | IQ3_XXS
+                | IQ3_S
+                | TQ1_0
+                | TQ2_0
+                | Q1_0
+                | Q2_0
         )
 }
 
@@ -103,6 +116,7 @@ impl ProductShape {
 #[derive(Debug)]
 pub struct CudaMatrix<D: Device> {
     pub(crate) memory: Arc<Memory<D>>,
+    codebooks: Option<Arc<Memory<D>>>,
     pub(crate) stack: StackParams,
     pub(crate) product: ProductShape, // in tf32 where it is not in pieces
 }
@@ -118,6 +132,7 @@ pub struct CudaExperts<D: Device> {
     pub(crate) up: ProductShape,
     pub(crate) down: ProductShape,
     shapes: Vec<ExpertParts<MatrixShape>>,
+    codebooks: Option<Arc<Memory<D>>>, // of the experts that are packed
     packed: usize,
     place: Place,
 }
@@ -166,12 +181,13 @@ pub(crate) fn matrix_bytes(shapes: &[MatrixShape]) -> usize {
 
 /// Writes parts and their entries where `place` says, and moves it on.
 fn put<D: Device>(
-    memory: &Memory<D>,
+    (memory, codebooks): (&Memory<D>, Option<&Arc<Memory<D>>>),
     parts: &[MatrixSource<'_>],
     place: &mut Place,
 ) -> Result<StackParams, KernelError> {
     let mut stack = StackParams {
         parts: memory.address().offset(place.part),
+        codebooks: address_of(codebooks),
         count: parts.len() as u32,
         rows: 0,
         cols: parts.first().map_or(0, |part| part.shape.cols) as u32,
@@ -197,14 +213,24 @@ fn put<D: Device>(
 }
 
 impl<D: Device> CudaMatrix<D> {
-    pub(crate) fn new(device: &D, parts: &[MatrixSource<'_>]) -> Result<Self, KernelError> {
+    pub(crate) fn new(
+        device: &D,
+        codebooks: &Codebooks<D>,
+        parts: &[MatrixSource<'_>],
+    ) -> Result<Self, KernelError> {
         check_all(device, parts)?;
+        let codebooks = codebooks.of(device, types_of(parts))?;
         let shapes: Vec<MatrixShape> = parts.iter().map(|part| held(&part.shape)).collect();
         let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
-        let stack = put(&memory, parts, &mut place)?;
+        let stack = put((&memory, codebooks.as_ref()), parts, &mut place)?;
         assert_eq!(place.bytes, memory.bytes(), "matrix_bytes is what a matrix takes");
-        Ok(Self { memory, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
+        Ok(Self { memory, codebooks, stack, product: ProductShape::of(std::iter::once(&shapes[..])) })
+    }
+
+    /// What launches that read it name.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &Arc<Memory<D>>> {
+        std::iter::once(&self.memory).chain(&self.codebooks)
     }
 
     /// Outputs.
@@ -244,6 +270,7 @@ impl<D: Device> CudaExperts<D> {
             up: ProductShape::of(shapes.iter().map(|expert| &expert.gate_up[..])),
             down: ProductShape::of(shapes.iter().map(|expert| &expert.down[..])),
             shapes: shapes.to_vec(),
+            codebooks: None,
             packed: 0,
             place: Place { part: stacks, bytes: stacks + parts },
         })
@@ -252,10 +279,14 @@ impl<D: Device> CudaExperts<D> {
     pub(crate) fn pack(
         &mut self,
         device: &D,
+        codebooks: &Codebooks<D>,
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError> {
         for stack in [&parts.gate_up, &parts.down] {
             check_all(device, stack)?;
+            if let Some(codebooks) = codebooks.of(device, types_of(stack))? {
+                self.codebooks = Some(codebooks);
+            }
         }
         let shapes = |of: &[MatrixSource<'_>]| of.iter().map(|part| part.shape).collect::<Vec<_>>();
         let expert = ExpertParts { gate_up: shapes(&parts.gate_up), down: shapes(&parts.down) };
@@ -266,13 +297,18 @@ impl<D: Device> CudaExperts<D> {
         );
         let mut place = self.place;
         for (i, stack) in [&parts.gate_up, &parts.down].into_iter().enumerate() {
-            let stack = put(&self.memory, stack, &mut place)?;
+            let stack = put((&self.memory, self.codebooks.as_ref()), stack, &mut place)?;
             let at = (2 * self.packed + i) * size_of::<StackParams>();
             self.memory.write(at, bytemuck::bytes_of(&stack))?;
         }
         self.place = place;
         self.packed += 1;
         Ok(())
+    }
+
+    /// What launches that read them name.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &Arc<Memory<D>>> {
+        std::iter::once(&self.memory).chain(&self.codebooks)
     }
 
     /// Asserts that all have been laid out.
@@ -286,7 +322,11 @@ impl<D: Device> CudaLowRank<D> {
         pairs.iter().map(|pair| matrix_bytes(&[pair.a]) + matrix_bytes(&[pair.b])).sum()
     }
 
-    pub(crate) fn new(device: &D, pairs: &[LowRankPair<'_>]) -> Result<Self, KernelError> {
+    pub(crate) fn new(
+        device: &D,
+        codebooks: &Codebooks<D>,
+        pairs: &[LowRankPair<'_>],
+    ) -> Result<Self, KernelError> {
         let inputs = pairs.first().map_or(0, |pair| pair.a.shape.cols);
         let of = |pair: &LowRankPair<'_>| {
             let (a, b) = (pair.a.shape, pair.b.shape);
@@ -300,11 +340,16 @@ impl<D: Device> CudaLowRank<D> {
             if a.cols != inputs {
                 return bad(&pair.a, inputs);
             }
-            let (a, b) = (CudaMatrix::new(device, &[pair.a])?, CudaMatrix::new(device, &[pair.b])?);
+            let [a, b] = [pair.a, pair.b].map(|part| CudaMatrix::new(device, codebooks, &[part]));
+            let (a, b) = (a?, b?);
             Ok(LowRankMatrices { a, b, scale: pair.scale, first: pair.first })
         };
         Ok(Self { pairs: pairs.iter().map(of).collect::<Result<_, _>>()? })
     }
+}
+
+fn types_of(parts: &[MatrixSource<'_>]) -> impl Iterator<Item = DType> {
+    parts.iter().map(|part| part.shape.dtype)
 }
 
 /// Refuses parts that are not what they say, or not as wide as the first.

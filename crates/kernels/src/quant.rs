@@ -31,6 +31,7 @@ use half::f16;
 pub use affine::{affine_codes, put_affine_block};
 pub use codebook::{FP4_VALUES, IQ4_VALUES, e8m0_half};
 pub use fp8::{e4m3, fp8_scale, put_fp8_block, to_e4m3};
+pub use grids::codebook_of;
 pub use kquant::{scale_min, scales_q3};
 pub use signs::affine_of;
 

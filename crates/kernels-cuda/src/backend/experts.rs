@@ -94,8 +94,9 @@ impl<D: Device> CudaBackend<D> {
             activation: activation_code(params.activation),
             scales_input: u32::from(params.scales_input),
         };
-        let mut holds = vec![&experts.memory, &chosen, &shares, &x.memory, &hidden.memory, &out.memory];
+        let mut holds = vec![&chosen, &shares, &x.memory, &hidden.memory, &out.memory];
         holds.extend([weights.up_bias, weights.down_bias].into_iter().flatten().map(|of| &of.memory));
+        holds.extend(experts.memories());
         let (up, down) = (experts.up.pieces, experts.down.pieces);
         // A warp to an output, pair by pair.
         let blocks_up = [expert.ffn.div_ceil(WARPS), rows, expert.used];

@@ -175,7 +175,8 @@ impl<D: Device> CudaBackend<D> {
             let kernel = of(Kernel::ProductMany, Kernel::ProductManyBlocks);
             (kernel, Grid { blocks, threads: THREADS, shared_bytes: MANY_BYTES })
         };
-        let mut holds = vec![&weight.memory, product.out.0];
+        let mut holds = vec![product.out.0];
+        holds.extend(weight.memories());
         holds.extend(product.bias.map(|bias| &bias.memory));
         ops.push(kernel, grid, &params, &holds);
     }
@@ -211,7 +212,8 @@ impl<D: Device> CudaBackend<D> {
             (Kernel::MatmulWide, MANY_TILES * TILE_OUTPUTS * WARPS, BATCH_ROWS, FRAGMENTS_BYTES)
         };
         let blocks = [outputs.div_ceil(outputs_of), rows.div_ceil(rows_of), 1];
-        let mut holds = vec![&weight.memory, product.x.0, product.out.0];
+        let mut holds = vec![product.x.0, product.out.0];
+        holds.extend(weight.memories());
         holds.extend(product.bias.map(|bias| &bias.memory));
         ops.push(kernel, Grid { blocks, threads: THREADS, shared_bytes }, &params, &holds);
     }

@@ -26,7 +26,8 @@ impl<D: Device> CudaBackend<D> {
             adds: u32::from(scale.is_none()),
         };
         let grid = Grid { blocks: [ops.bucket.rows, 1, 1], threads: THREADS, shared_bytes: 0 };
-        ops.push(Kernel::Embed, grid, &params, &[&table.memory, &out.memory]);
+        let holds: Vec<_> = table.memories().chain([&out.memory]).collect();
+        ops.push(Kernel::Embed, grid, &params, &holds);
     }
 
     /// A norm of each part of a row that is as long as the weights, after an addition or without.

@@ -9,6 +9,7 @@ use hanzo_engine_kernels::{
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
 use crate::driver::card;
+use crate::few_bits::blocks;
 use crate::replay::{limits, numbers};
 
 /// So many that an expert which all rows go to has more than the kernel for many takes at once, and that kernel is chosen: from 48
@@ -33,6 +34,9 @@ const PARAMS: MoeParams = MoeParams {
 type Types = [DType; 3];
 
 fn stored(dtype: DType, seed: usize, rows: usize, cols: usize) -> Vec<u8> {
+    if !quant::can_quantize(dtype) {
+        return blocks(dtype, seed, rows * cols);
+    }
     let mut bytes = vec![0; dtype.bytes_of(cols).expect("whole blocks") * rows];
     quant::quantize_row(dtype, &numbers(seed, rows * cols), &mut bytes);
     bytes
@@ -117,7 +121,7 @@ fn check<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: Types, params: Moe
     }
 }
 
-/// Of types that kernels have loops of their own for, others, floats, and mixtures of which one product or both are computed pair by
+/// Of types that kernels have loops of their own for, of few bits, others, floats, and mixtures of which one product or both are computed pair by
 /// pair.
 pub(crate) fn check_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     use DType::*;
@@ -127,6 +131,9 @@ pub(crate) fn check_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
         [F16; 3],
         [BF16; 3],
         [MXFP4; 3],
+        [IQ2_XS; 3],
+        [IQ3_S, TQ2_0, IQ1_M],
+        [F32, IQ3_XXS, IQ2_S],
         [Q4_K, Q6_K, Q5_K],
         [Q8_0, F16, F32],
         [F32, F16, Q8_0],

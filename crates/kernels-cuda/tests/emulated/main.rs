@@ -10,6 +10,7 @@ mod conformance;
 mod driver;
 mod engine;
 mod experts;
+mod few_bits;
 mod fused;
 mod module;
 mod mutants;

@@ -3,11 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
 
 use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns};
 use crate::experts::check_some_experts;
+use crate::few_bits::check_types;
 use crate::fused::check_fused_layers;
 use crate::products::check_products;
 
@@ -22,7 +24,7 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
         "prelude.cuh" => &["norm.cu"],
         "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
-        "multiply.cuh" | "pieces.cuh" => &["matmul.cu", "product.cu"],
+        "multiply.cuh" | "pieces.cuh" | "few_bits.cuh" => &["matmul.cu", "product.cu"],
         "experts.cu" => &["matmul.cu", "experts.cu"],
         "draw.cu" => &["matmul.cu", "draw.cu"],
         _ => &[file],
@@ -186,6 +188,14 @@ fn a_piece_that_is_not_what_is_left() {
     let own = "const float rest = value - dev::from_half(first[j]);";
     let instead = "const float rest = 0.0f * value;";
     must_fail("pieces.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+}
+
+#[test]
+fn a_sign_that_is_not_stored() {
+    let own = "minus = even_signs(codes >> 9);";
+    must_fail("few_bits.cuh", own, "minus = codes >> 9;", "of [IQ2_XS]", |make| {
+        check_types(make, &[DType::IQ2_XS]);
+    });
 }
 
 #[test]

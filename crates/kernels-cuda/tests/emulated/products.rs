@@ -12,22 +12,27 @@ use crate::driver::card;
 use crate::replay::{limits, numbers};
 
 /// Rows of the largest batch: more than one tile of the kernel for many.
-const ROWS: usize = 150;
+pub(crate) const ROWS: usize = 150;
 /// Outputs that end within a tile, and columns that no number of segments divides.
-const OUTPUTS: usize = 43;
+pub(crate) const OUTPUTS: usize = 43;
 const COLS: usize = 32 * 7;
 
-fn products<D: Device>(mut backend: CudaBackend<D>, matrices: &[(DType, Vec<u8>)], x: &[f32]) -> Vec<f32> {
-    let rows = x.len() / COLS;
-    backend.reserve(&StepLimits { rows: ROWS, context: ROWS, ..limits() }).expect("memory");
+/// The products of rows with matrices stacked by outputs, each with as many as [`OUTPUTS`].
+pub(crate) fn products<D: Device>(
+    mut backend: CudaBackend<D>,
+    matrices: &[(DType, Vec<u8>)],
+    (x, cols): (&[f32], usize),
+) -> Vec<f32> {
+    let rows = x.len() / cols;
+    backend.reserve(&StepLimits { rows: ROWS, context: ROWS, width: cols, ..limits() }).expect("memory");
     let sources = matrices.iter().map(|(dtype, bytes)| MatrixSource {
         name: "numbers",
-        shape: MatrixShape { rows: OUTPUTS, cols: COLS, dtype: *dtype },
+        shape: MatrixShape { rows: OUTPUTS, cols, dtype: *dtype },
         bytes,
     });
     let outputs = OUTPUTS * matrices.len();
     let matrix = backend.pack(&sources.collect::<Vec<_>>()).expect("memory");
-    let mut from = backend.buffer(BufferRole::Operand, rows, COLS).expect("memory");
+    let mut from = backend.buffer(BufferRole::Operand, rows, cols).expect("memory");
     let mut to = backend.buffer(BufferRole::Operand, rows, outputs).expect("memory");
     backend.write_rows(&mut from, 0, x).expect("a copy");
     let mut batch = Batch::default();
@@ -66,7 +71,7 @@ pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     ];
     for matrices in stacks {
         let outputs = OUTPUTS * matrices.len();
-        let all = products(make(), matrices, &x);
+        let all = products(make(), matrices, (&x, COLS));
         let kept = |value: f32| match matrices[0].0 {
             DType::F32 => value,
             DType::F16 => f16::from_f32(value).to_f32(),
@@ -85,7 +90,7 @@ pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
             );
         }
         for rows in [1, 9, 16, 17, 64] {
-            let few = products(make(), matrices, &x[..rows * COLS]);
+            let few = products(make(), matrices, (&x[..rows * COLS], COLS));
             let same = few.iter().zip(&all).all(|(few, all)| few.to_bits() == all.to_bits());
             assert!(same, "{rows} rows of {} matrices differ from the same of {ROWS}", matrices.len());
         }

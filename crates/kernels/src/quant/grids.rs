@@ -6,6 +6,22 @@
 //! it is stored as a set, one bit per point of the lattice (bit `p % 64` of word `p / 64` for point p), and expanded
 //! at compile time into the tables that decoders read.
 
+use crate::DType;
+
+/// The codebook of a type that has one, for devices which look entries up by themselves: of each index eight bytes, the first weight's
+/// first, or four (IQ3_XXS, IQ3_S). They are magnitudes, and `127 + 8 g` of IQ1_S and IQ1_M.
+pub fn codebook_of(dtype: DType) -> Option<&'static [u8]> {
+    Some(match dtype {
+        DType::IQ1_S | DType::IQ1_M => bytemuck::cast_slice(&IQ1),
+        DType::IQ2_XXS => bytemuck::cast_slice(&IQ2_XXS),
+        DType::IQ2_XS => bytemuck::cast_slice(&IQ2_XS),
+        DType::IQ2_S => bytemuck::cast_slice(&IQ2_S),
+        DType::IQ3_XXS => bytemuck::cast_slice(&IQ3_XXS),
+        DType::IQ3_S => bytemuck::cast_slice(&IQ3_S),
+        _ => return None,
+    })
+}
+
 /// Points of 3^8 in 64-bit words.
 const WORDS_8: usize = 3usize.pow(8).div_ceil(64);
 /// Points of 8^4 in 64-bit words.
