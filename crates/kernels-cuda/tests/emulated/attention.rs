@@ -261,15 +261,12 @@ pub(crate) fn check_runs<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     }
 }
 
-/// Runs each kernel of attention, for who watches what it does.
-pub(crate) fn run_each_kernel<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
-    for setting in [SETTINGS[0], SETTINGS[4], RUN_SETTINGS[1]] {
-        let contexts = [129, 300];
-        Bench::new(make(), setting, &contexts).last_of(&[0, 1]);
-        Bench::new(make().without_shared_rows(), setting, &contexts).last_of(&[0, 1]);
-        let mut many = Bench::new(make().with_many_queries_from(1), setting, &contexts);
-        many.step(&[(0, 3, 129), (1, 17, 300)], true);
-    }
+/// Runs kernels of attention, for who watches what they do: by tiles of few queries and of many, and for heads that are for none.
+pub(crate) fn run_some_attention<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    let contexts = [3, 130];
+    Bench::new(make(), SETTINGS[0], &contexts).last_of(&[0, 1]);
+    Bench::new(make().with_many_queries_from(1), SETTINGS[0], &contexts).step(&[(1, 17, 130)], true);
+    Bench::new(make(), SETTINGS[4], &contexts).last_of(&[0, 1]);
 }
 
 fn check_numbers(setting: &Setting, (sequence, context): (usize, usize), found: &[f32]) {

@@ -154,6 +154,13 @@ pub(crate) fn check_some_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check(make, [DType::Q8_0; 3], PARAMS);
 }
 
+/// Runs each kernel of experts, for who watches what it does: of all rows, and of a few.
+pub(crate) fn run_some_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    for rows in [ROWS, 3] {
+        mixture(make(), ([DType::Q8_0; 3], PARAMS), &numbers(7, rows * COLS), rows);
+    }
+}
+
 #[test]
 fn kernels_of_experts_agree_to_the_bit() {
     let card = card();
