@@ -94,9 +94,13 @@ fn spans_that_are_folded_backwards() {
 
 #[test]
 fn rows_of_another_turn() {
-    let own = "const uint32_t row = p.row_first + blockIdx.x, head = blockIdx.y;";
-    let instead = "const uint32_t row = blockIdx.x, head = blockIdx.y;";
-    must_fail("attention.cu", own, instead, "rows that take turns", check_shared_rows_by_turns);
+    let written = |row| {
+        format!(
+            "p.out + (size_t){row} * p.out_stride + head * p.value_dim;\n  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) out[i] = joined"
+        )
+    };
+    let (own, instead) = (written("row"), written("blockIdx.x"));
+    must_fail("attention.cu", &own, &instead, "rows that take turns", check_shared_rows_by_turns);
 }
 
 #[test]
