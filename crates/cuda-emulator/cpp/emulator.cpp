@@ -93,7 +93,7 @@ static void switch_to_host() { swapcontext(&block->contexts[fiber - block->fiber
 static void switch_to_fiber(Fiber& next) { swapcontext(&block->host, &block->contexts[&next - block->fibers.data()]); }
 #endif
 
-// Neither of these two is a function to ThreadSanitizer: a fiber leaves them to never come back, once for each block.
+// To ThreadSanitizer this is no function, and `enter` is none: a fiber leaves both to never come back, once for each block.
 WATCH_NOTHING static void to_host() {
   watch::Stack& own = fiber->watched;
   watch::leaves(own, block->host_watched);
