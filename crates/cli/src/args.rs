@@ -458,10 +458,10 @@ pub(crate) struct BenchArgs {
     /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// What computes: cpu, or a card such as cuda:0
-    #[arg(long, value_name = "NAME", default_value = "cpu")]
-    pub(crate) device: hanzo_engine_daemon::config::DeviceName,
-    /// Layers on that card, from the last on; the others are the processor's
+    /// What computes: cpu, a card such as cuda:0, or cards that share the layers, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "cpu")]
+    pub(crate) device: Vec<hanzo_engine_daemon::config::DeviceName>,
+    /// Layers on those cards, from the last on; the others are the processor's
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
     /// How keys and values are stored

@@ -26,7 +26,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
         batches: all(&args.batch),
         reps: args.repetitions as usize,
         threads: args.threads.map(usize::from),
-        device: args.device,
+        devices: args.device,
         gpu_layers: args.gpu_layers.map(|layers| layers as usize),
         kv_type: args.kv_type.0,
         limits: args.limits,

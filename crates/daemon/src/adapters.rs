@@ -312,19 +312,19 @@ impl Models {
             let loaded_from = view.path.display().to_string();
             return Err(Error::AdapterTaken { name: view.name, model: served.name.clone(), loaded_from });
         }
-        let (own, own_buffers) = served.planner.adapter_memory(&spec, &adapter, rows);
-        let (other, other_buffers) = served.planner.adapter_memory_beside(&spec, &adapter, rows);
-        let (bytes, buffer_bytes) = ([own, other], [own_buffers, other_buffers]);
+        let own = [served.planner.adapter_memory(&spec, &adapter, rows)].into_iter();
+        let others = served.planner.adapter_memory_beside(&spec, &adapter, rows);
+        let (bytes, buffer_bytes): (Vec<u64>, Vec<u64>) = own.chain(others).unzip();
         if buffers.is_none() {
-            *buffers = Some(self.reserve(&served, &wanted.name, buffer_bytes)?);
+            *buffers = Some(self.reserve(&served, &wanted.name, &buffer_bytes)?);
         }
-        let kept = self.reserve(&served, &wanted.name, bytes)?;
+        let kept = self.reserve(&served, &wanted.name, &bytes)?;
         let view = AdapterView {
             name: wanted.name.clone(),
             path,
             format: adapter.format,
             rank: adapter.rank,
-            bytes: own + other,
+            bytes: bytes.iter().sum(),
             loaded_at_unix_ms: now_unix_ms(),
         };
         let (reply, replied) = oneshot::channel();
@@ -348,13 +348,13 @@ impl Models {
         Ok((served.name.clone(), view))
     }
 
-    /// So many bytes of the budget of the model's place, and of the processor's beside it.
-    fn reserve(&self, served: &Served, adapter: &str, bytes: [u64; 2]) -> Result<Reservation, Error> {
-        let own = self.reserve_in(served.place, &served.name, adapter, bytes[0])?;
-        match served.beside {
-            None => Ok(own),
-            Some(beside) => Ok(own.with(self.reserve_in(beside, &served.name, adapter, bytes[1])?)),
-        }
+    /// So many bytes of the budget of the model's place, and of each place beside it.
+    fn reserve(&self, served: &Served, adapter: &str, bytes: &[u64]) -> Result<Reservation, Error> {
+        let in_place = |place, bytes| self.reserve_in(place, &served.name, adapter, bytes);
+        let (own, others) = bytes.split_first().expect("a model has a place");
+        let own = in_place(served.place, *own)?;
+        let others = served.beside.iter().zip(others);
+        others.map(|(&place, &bytes)| in_place(place, bytes)).try_fold(own, |own, other| Ok(own.with(other?)))
     }
 
     fn reserve_in(&self, place: usize, model: &str, adapter: &str, bytes: u64) -> Result<Reservation, Error> {

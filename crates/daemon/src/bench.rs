@@ -3,6 +3,7 @@
 //! before, `bN` that N sequences generate together. Each is run once to warm up and then `reps` times. Filling the
 //! cache is not timed.
 
+mod cards;
 mod case;
 mod limits;
 mod stopwatch;
@@ -25,7 +26,6 @@ use crate::{
     config::{DeviceName, EngineSection},
     device::{Cpu, Device, Generator, Sides},
     error::Error,
-    gpu_layers::Sharing,
     places::OnCard,
     source::resolve,
 };
@@ -53,9 +53,9 @@ pub struct Args {
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
-    /// What computes.
-    pub device: DeviceName,
-    /// Layers on that card, the others being the processor's; unset: all.
+    /// What computes: the processor, or cards that share the layers by what is free on each.
+    pub devices: Vec<DeviceName>,
+    /// Layers on those cards, the others being the processor's; unset: all.
     pub gpu_layers: Option<usize>,
     /// How keys and values are stored.
     pub kv_type: KvType,
@@ -166,39 +166,42 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         reason: "a benchmark generates tokens, and this model does not".into(),
     })?;
     let cpu = Cpu::new(args.threads).map_err(LoadError::from)?;
-    let card = match args.device {
-        DeviceName::Cpu if args.gpu_layers.is_some_and(|layers| layers > 0) => {
+    let card = match &cards::named(&args.devices)?[..] {
+        [] if args.gpu_layers.is_some_and(|layers| layers > 0) => {
             return Err(BenchError::Args(
                 "--gpu-layers are layers on a card; name it, such as --device cuda:0".to_owned(),
             ));
         }
-        DeviceName::Cpu => None,
-        DeviceName::Cuda(_) if args.limits => {
+        [] => None,
+        _ if args.limits => {
             return Err(BenchError::Args("--limits measures processors; leave it out".to_owned()));
         }
-        DeviceName::Cuda(ordinal) => {
-            let tried = OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
-            let mut found = tried.map_err(LoadError::from)?;
-            found.card = shared(found.card, &cpu, files, args.gpu_layers)?;
-            Some(found)
+        ordinals => {
+            let open = |&ordinal| OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
+            let found = ordinals.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(LoadError::from)?;
+            Some(cards::sharing(found, &cpu, files, args.gpu_layers)?)
         }
     };
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;
-    let (memory, free_bytes) = match &card {
-        Some(found) => {
-            let beside = found.card.decoder_memory_beside(files, &config);
-            check_fits(&beside, &files.info, budget::default_bytes())?;
-            (found.card.decoder_memory(files, None, &config), Some(found.budget_bytes))
+    match &card {
+        Some((card, free_bytes)) => {
+            let own = [card.decoder_memory(files, None, &config)].into_iter();
+            let all = own.chain(card.decoder_memory_beside(files, &config));
+            for (memory, free_bytes) in all.zip(free_bytes) {
+                check_fits(&memory, &files.info, *free_bytes)?;
+            }
         }
-        None => (cpu.decoder_memory(files, None, &config), budget::default_bytes()),
-    };
-    check_fits(&memory, &files.info, free_bytes)?;
+        None => {
+            let memory = cpu.decoder_memory(files, None, &config);
+            check_fits(&memory, &files.info, budget::default_bytes())?;
+        }
+    }
     let text = Arc::new(opened.text_model()?);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max)?);
     let sides = Sides { text: text.clone(), embedder, listener: None, script: None };
     let mut told = |fraction: f32| progress(Progress::Loading((fraction * 100.0) as u32));
     let engine: Box<dyn Generator> = match &card {
-        Some(found) => found.card.decoder_engine(files, sides, config, &mut told)?,
+        Some((card, _)) => card.decoder_engine(files, sides, config, &mut told)?,
         None => Box::new(cpu.decoder_engine(files, sides, config, &mut told)?),
     };
     let costs = Costs::new(&cpu.backend(), files, args.kv_type);
@@ -217,17 +220,8 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         }
         limits = Some(best);
     }
-    let device = card.map_or_else(|| cpu.describe(), |found| found.card.describe());
+    let device = card.map_or_else(|| cpu.describe(), |(card, _)| card.describe());
     Ok(Report { device, limits, rows })
-}
-
-/// A card with so many of a model's layers, the others being the processor's.
-fn shared(card: OnCard, cpu: &Cpu, files: &ModelFiles, layers: Option<usize>) -> Result<OnCard, BenchError> {
-    match layers.filter(|&layers| layers < files.spec.layers.len()) {
-        None => Ok(card),
-        Some(0) => Err(BenchError::Args("--gpu-layers 0 is --device cpu".to_owned())),
-        Some(layers) => Ok(card.beside(Some(cpu)).shared(Sharing::of(files, layers, DeviceName::Cpu)?)),
-    }
 }
 
 /// An engine with room for the largest of the tests.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::KernelError;
-use hanzo_engine_runtime::{LoadError, ModelFiles, Network, Opened, engine::EngineMemory};
+use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
 
 use crate::{
     adapters::Adapters,
@@ -21,7 +21,6 @@ use crate::{
     frame_room::FrameRoom,
     gpu_layers::{Shared, Sharing},
     launch::{Launch, Running},
-    limits::CONTEXT_BESIDE_OTHERS,
     models::{Life, Models},
     places::{DeviceName, falls_back},
     prefix_disk::{DiskBlocks, Identity, PrefixDisk},
@@ -30,33 +29,31 @@ use crate::{
     served::Served,
     sizing::{self, LoadOptions},
     source::Source,
+    spread::shared_on,
     unix_time::now_unix_ms,
 };
 
 /// How large an engine is, and what that takes.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Size {
     pub(crate) engine: EngineSize,
     /// In its place.
     pub(crate) memory: EngineMemory,
-    /// In the other device's place, where that has layers of it.
-    pub(crate) beside: EngineMemory,
+    /// In the places of other devices that have layers of it.
+    pub(crate) beside: Vec<EngineMemory>,
 }
 
 impl Size {
     fn alone((engine, memory): (EngineSize, EngineMemory)) -> Size {
-        Size { engine, memory, beside: EngineMemory::default() }
+        Size { engine, memory, beside: Vec::new() }
     }
 }
 
-/// As much as anybody could ask for.
-const PLENTY: u64 = u64::MAX / 2;
-
 /// A model's files, opened, before there is room for it.
 pub(crate) struct Opening {
-    name: String,
+    pub(crate) name: String,
     want: LoadOptions,
-    files: Opened,
+    pub(crate) files: Opened,
     draft: Option<Draft>,
     kept: Option<(Arc<PrefixDisk>, Identity)>,
     /// Which of the places it goes to.
@@ -89,8 +86,8 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it; or two
-    /// cards that are together; or a card for as many layers as fit, the processor having the others; the last is as good as any for
+    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it; or several
+    /// cards that are together; or cards for as many layers as fit, the processor having the others; the last is as good as any for
     /// what fits nowhere.
     fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
         let asked = self.gpu_layers(models)?;
@@ -118,7 +115,7 @@ impl Opening {
         for (at, &place) in candidates.iter().enumerate() {
             if asked == GpuLayers::Auto
                 && !is_card(place)
-                && (self.share_cards(models, &too_small) || self.share(models, &too_small, place)?)
+                && (self.share_cards(models, &too_small) || self.share(models, &too_small, place))
             {
                 return Ok(());
             }
@@ -137,21 +134,29 @@ impl Opening {
             if let (GpuLayers::Count(count), Some(files)) = (asked, self.files.decoder())
                 && (1..files.spec.layers.len()).contains(&(count as usize))
             {
-                Sharing::of(files, count as usize, DeviceName::Cpu)?; // what cannot be cut there is said
-                let beside = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
-                let shared =
-                    beside.and_then(|beside| shared_on(models, files, [place, beside], count as usize));
+                let count = count as usize;
+                let beside = files.spec.layers.len() - count;
+                Sharing::of(files, &[(DeviceName::Cpu, beside)])?; // what cannot be cut there is said
+                let processor = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
+                let shared = processor.and_then(|cpu| shared_on(models, files, &[place, cpu], &[beside]));
                 self.shared = Some(shared.ok_or_else(|| {
                     let reason = "engine.devices names no processor that could have the other layers";
                     self.refused("gpu_layers", &asked, reason)
                 })?);
+                let cards: Vec<usize> = too_small.iter().copied().chain([place]).collect();
+                if let Err(LoadError::DoesNotFit { .. }) = self.choose(models, &self.room(models))
+                    && let Some(cpu) = processor.filter(|_| is_last)
+                    && self.share_some(models, &cards, cpu, count)
+                {
+                    return Ok(());
+                }
             }
-            match self.choose(models, self.room(models)) {
+            match self.choose(models, &self.room(models)) {
                 Err(error @ LoadError::DoesNotFit { .. }) if !is_last => {
                     tracing::info!(model = self.name, "not on {}: {error}", device.describe());
                     too_small.push(place);
                 }
-                // There is no place behind it that could take what two cards can.
+                // There is no place behind it that could take what cards can together.
                 Err(LoadError::DoesNotFit { .. }) if is_card(place) && self.shared.is_none() => {
                     too_small.push(place);
                     self.share_cards(models, &too_small);
@@ -192,67 +197,14 @@ impl Opening {
         }
     }
 
-    /// Has as many layers on one of these cards as fit, and the others in the processor's place. Whether there are any.
-    fn share(&mut self, models: &Models, cards: &[usize], beside: usize) -> Result<bool, LoadError> {
-        let Some(files) = self.files.decoder() else { return Ok(false) };
-        let counts = counts_on_a_card(files, DeviceName::Cpu);
-        let mut found = None;
-        for &card in cards {
-            let shared = |on_card: usize| shared_on(models, files, [card, beside], on_card);
-            let own = models.places[card].budget.total_bytes();
-            let context = |on_card: usize, free: [u64; 2]| {
-                let shared = shared(on_card)?;
-                let size = self.choose_on(models, &*shared.planner, free);
-                size.ok().map(|size| size.engine.context_tokens_max())
-            };
-            let Some(most) = counts.last().and_then(|&all| context(all, [PLENTY; 2])) else { continue };
-            // As many as leave room for a context of use, else as many as fit at all.
-            found = [most.min(CONTEXT_BESIDE_OTHERS), 1].into_iter().find_map(|tokens| {
-                let fits = |&count: &usize| context(count, [own, PLENTY]).is_some_and(|of| of >= tokens);
-                let fitting = counts.partition_point(fits);
-                let room = [own, models.places[beside].budget.total_bytes()];
-                let count = *counts[..fitting].last()?;
-                context(count, room).and_then(|_| shared(count)).map(|shared| (card, shared))
-            });
-            if found.is_some() {
-                break;
-            }
-        }
-        let Some((card, shared)) = found else { return Ok(false) };
-        tracing::info!(model = self.name, "on {}", shared.planner.describe());
-        (self.place, self.shared) = (card, Some(shared));
-        Ok(true)
-    }
-
-    /// Has all layers on two of these cards, where they fit: as leaves the longest context, and then as many as possible on the first.
-    /// Whether there are two.
-    fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
-        let Some(files) = self.files.decoder() else { return false };
-        let total = |place: usize| models.places[place].budget.total_bytes();
-        for (at, &beside) in cards.iter().enumerate() {
-            for &card in &cards[..at] {
-                let counts = counts_on_a_card(files, models.places[beside].device.name());
-                let fits = |on_card: usize| {
-                    let shared = shared_on(models, files, [card, beside], on_card)?;
-                    let size = self.choose_on(models, &*shared.planner, [total(card), total(beside)]).ok()?;
-                    Some((size.engine.context_tokens_max(), on_card, shared))
-                };
-                let best =
-                    counts.into_iter().filter_map(fits).max_by_key(|&(context, count, _)| (context, count));
-                if let Some((_, _, shared)) = best {
-                    tracing::info!(model = self.name, "on {}", shared.planner.describe());
-                    (self.place, self.shared) = (card, Some(shared));
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
     /// All that may be taken where it goes.
-    fn room(&self, models: &Models) -> [u64; 2] {
-        let total = |place: usize| models.places[place].budget.total_bytes();
-        [total(self.place), self.shared.as_ref().map_or(PLENTY, |shared| total(shared.beside))]
+    fn room(&self, models: &Models) -> Vec<u64> {
+        let beside = self.shared.iter().flat_map(|shared| shared.beside.iter().copied());
+        [self.place]
+            .into_iter()
+            .chain(beside)
+            .map(|place| models.places[place].budget.total_bytes())
+            .collect()
     }
 
     /// What says what it takes.
@@ -261,15 +213,24 @@ impl Opening {
         shared.unwrap_or_else(|| models.places[self.place].device.clone())
     }
 
-    /// How large it would be with so many bytes free in its place, and in the other device's.
+    /// How large it would be with so many bytes free in its place, and in each of the other devices'.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`].
-    pub(crate) fn choose(&self, models: &Models, free: [u64; 2]) -> Result<Size, LoadError> {
+    pub(crate) fn choose(&self, models: &Models, free: &[u64]) -> Result<Size, LoadError> {
         self.choose_on(models, &*self.planner(models), free)
     }
 
-    fn choose_on(&self, models: &Models, device: &dyn Device, room: [u64; 2]) -> Result<Size, LoadError> {
+    /// Likewise, as this device plans it.
+    ///
+    /// # Errors
+    /// As [`Opening::choose`].
+    pub(crate) fn choose_on(
+        &self,
+        models: &Models,
+        device: &dyn Device,
+        room: &[u64],
+    ) -> Result<Size, LoadError> {
         let free = room[0];
         let (files, want) = (&self.files, self.want.clone());
         // The operator's word goes before the packager's, and a request's before both.
@@ -282,13 +243,19 @@ impl Opening {
                 let blocks = files.spec.kv_room(section.step_tokens_max);
                 let memory = |config: &_| {
                     let draft = self.draft.as_ref().map(Draft::files);
-                    let memory = device.decoder_memory(files, draft, config);
-                    let memory = DiskBlocks::planned(self.kept.is_some(), memory, config);
-                    [memory, device.decoder_memory_beside(files, config)]
+                    let mut all = vec![device.decoder_memory(files, draft, config)];
+                    all.extend(device.decoder_memory_beside(files, config));
+                    if self.kept.is_some() {
+                        let kv_bytes = all.iter().map(|memory| memory.kv_bytes).sum();
+                        let buffers = DiskBlocks::planned(kv_bytes, config);
+                        all[0].scratch_bytes = all[0].scratch_bytes.saturating_add(buffers);
+                    }
+                    all
                 };
-                let (config, [memory, beside]) =
+                let (config, mut all) =
                     sizing::choose((&self.name, context), section, want, room, &blocks, memory)?;
-                Ok(Size { engine: EngineSize::Decoder(config), memory, beside })
+                let memory = all.remove(0);
+                Ok(Size { engine: EngineSize::Decoder(config), memory, beside: all })
             }
             Network::Encoder(files) => {
                 let memory = |config: &_| device.encoder_memory(files, config);
@@ -309,25 +276,6 @@ impl Opening {
             }
         }
     }
-}
-
-/// Numbers of layers that may be on a card, this device having some.
-fn counts_on_a_card(files: &ModelFiles, with: DeviceName) -> Vec<usize> {
-    let cuts = |on_card: &usize| {
-        Sharing::of(files, *on_card, with).is_ok_and(|of| of.cut.layers > 0 || of.cut.inputs)
-    };
-    (1..=files.spec.layers.len()).filter(cuts).collect()
-}
-
-/// A model of which a card has so many layers, and what is in another place the others; none where they cannot.
-fn shared_on(
-    models: &Models,
-    files: &ModelFiles,
-    [card, beside]: [usize; 2],
-    on_card: usize,
-) -> Option<Shared> {
-    let sharing = Sharing::of(files, on_card, models.places[beside].device.name()).ok()?;
-    Some(Shared { sharing, planner: models.places[card].device.sharing(sharing)?, beside })
 }
 
 /// What is opened.
@@ -387,7 +335,7 @@ impl Models {
         let made = self.make_room(life, opening, &progress).await;
         let (opening, reservation, Size { engine: size, memory, beside }) =
             made.map_err(|failure| (Some(place), failure))?;
-        let (memory, planner) = (memory + beside, opening.planner(self));
+        let (memory, planner) = (beside.into_iter().fold(memory, |a, b| a + b), opening.planner(self));
         let Opening { files, draft, kept, shared, .. } = opening;
         let generates = files.generates();
         let spec = files.decoder().map(|files| Arc::new(files.spec.clone()));
@@ -411,7 +359,7 @@ impl Models {
                 overrides: life.want.overrides.clone(),
                 draft: life.draft.clone(),
                 tool_format: life.want.tool_format,
-                sharing: shared.as_ref().map(|shared| shared.sharing),
+                sharing: shared.as_ref().map(|shared| shared.sharing.clone()),
                 memory,
                 kept,
                 bell: Bell::default(),
@@ -431,7 +379,7 @@ impl Models {
             device: planner.describe(),
             planner,
             place,
-            beside: shared.map(|shared| shared.beside),
+            beside: shared.map(|shared| shared.beside).unwrap_or_default(),
             worker,
             prompts: PromptBuilder::new(self.section().context_shift),
             constraints: Constraints::default(),

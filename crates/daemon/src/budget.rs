@@ -21,8 +21,8 @@ pub(crate) struct Budget {
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
-    /// Of another budget, for the same.
-    beside: Option<Box<Reservation>>,
+    /// Of other budgets, for the same.
+    beside: Vec<Reservation>,
 }
 
 impl Budget {
@@ -54,7 +54,7 @@ impl Budget {
         let (bytes, chosen) = choose(free)?;
         assert!(bytes <= free, "{bytes} bytes were chosen of {free}");
         *used += bytes;
-        Ok((Reservation { budget: self.clone(), bytes, beside: None }, chosen))
+        Ok((Reservation { budget: self.clone(), bytes, beside: Vec::new() }, chosen))
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
@@ -66,7 +66,7 @@ impl Budget {
 impl Reservation {
     /// With one of another budget, which is given back with it.
     pub(crate) fn with(mut self, other: Reservation) -> Reservation {
-        self.beside = Some(Box::new(other));
+        self.beside.push(other);
         self
     }
 }

@@ -98,7 +98,7 @@ pub struct EngineSection {
     pub keep_alive: KeepAlive,
     /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
     /// they are tried, such as `cuda:0,cpu`; numbers alone, such as `0,1`, are cards with the processor behind them. A model
-    /// that fits on no card is on two, where those have room for it. A card's own memory is the budget of what is on it.
+    /// that fits on no card is on several, where those have room for it. A card's own memory is the budget of what is on it.
     pub devices: Devices,
     /// Layers of a model that generates that are on a card, the last ones and the head; the others are the processor's: `auto`, as
     /// many as fit; `all`; or a number.

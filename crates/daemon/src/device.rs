@@ -90,7 +90,7 @@ pub(crate) trait Generator: Steps {
     fn free_adapters(&mut self);
 
     /// What its blocks are outside of its cache, if they can be kept elsewhere.
-    fn block_form(&self) -> Option<(usize, &'static str)> {
+    fn block_form(&self) -> Option<(usize, String)> {
         None
     }
 
@@ -119,7 +119,7 @@ impl<B: Backend> Generator for Engine<B> {
         Engine::free_adapters(self);
     }
 
-    fn block_form(&self) -> Option<(usize, &'static str)> {
+    fn block_form(&self) -> Option<(usize, String)> {
         Engine::block_form(self)
     }
 
@@ -307,7 +307,7 @@ pub(crate) struct Origin {
     pub(crate) draft: Option<Source>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
-    /// Which of its layers are another device's, where this is a card that has only the others.
+    /// Which of its layers are other devices', where this is a card that has only the others.
     pub(crate) sharing: Option<Sharing>,
     /// What it was planned to take.
     pub(crate) memory: EngineMemory,
@@ -377,19 +377,24 @@ pub(crate) trait Device: Send + Sync + 'static {
         false
     }
 
-    /// What plans a decoder that it shares with another device; none where it does not.
-    fn sharing(&self, _sharing: Sharing) -> Option<Arc<dyn Device>> {
+    /// What plans a decoder that it shares with other devices; none where it does not.
+    fn sharing(&self, _sharing: &Sharing) -> Option<Arc<dyn Device>> {
         None
     }
 
-    /// What of a decoder's engine is in the other device's memory instead, to the byte.
-    fn decoder_memory_beside(&self, _files: &ModelFiles, _config: &EngineConfig) -> EngineMemory {
-        EngineMemory::default()
+    /// What of a decoder's engine is in each of the other devices' memory instead, to the byte.
+    fn decoder_memory_beside(&self, _files: &ModelFiles, _config: &EngineConfig) -> Vec<EngineMemory> {
+        Vec::new()
     }
 
     /// What of an adapter is, as [`Device::adapter_memory`].
-    fn adapter_memory_beside(&self, _spec: &TransformerSpec, _adapter: &Adapter, _rows: usize) -> (u64, u64) {
-        (0, 0)
+    fn adapter_memory_beside(
+        &self,
+        _spec: &TransformerSpec,
+        _adapter: &Adapter,
+        _rows: usize,
+    ) -> Vec<(u64, u64)> {
+        Vec::new()
     }
 
     /// What a decoder's engine of this size would take, to the byte, and the model that drafts for it.

@@ -1,6 +1,6 @@
-//! How many of a model's layers are on a card: what settings say, and who has which where two devices share a model. The last
-//! layers and the head are the card's, as llama.cpp has it: rows go up once, and what draws tokens is with what they are drawn of.
-//! The others are the processor's, or another card's.
+//! How many of a model's layers are on a card: what settings say, and who has which where devices share a model. The last
+//! layers and the head are a card's, as llama.cpp has it: rows go up once, and what draws tokens is with what they are drawn of.
+//! The others are other cards', or the processor's.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -71,36 +71,48 @@ impl<'de> Deserialize<'de> for GpuLayers {
     }
 }
 
-/// Who has which layers of a model: another device the first, a card the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who has which layers of a model: a card the last, other devices those before.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    pub(crate) cut: Cut,
-    /// The other device.
-    pub(crate) with: DeviceName,
+    /// The other devices, each with how many: who has those before the card's first, and so on down to the model's first.
+    pub(crate) others: Vec<(DeviceName, usize)>,
+    /// Where that cuts the model, from its first layer on.
+    pub(crate) cuts: Vec<Cut>,
     /// Of the model.
     pub(crate) layers: usize,
 }
 
 impl Sharing {
-    /// So many layers on the card, fewer than there are, and the first on this device.
+    /// So many layers, from the card's on down, on other devices; the card has those that are left.
     ///
     /// # Errors
     /// Why the model cannot be cut there.
-    pub(crate) fn of(files: &ModelFiles, on_card: usize, with: DeviceName) -> Result<Sharing, LoadError> {
+    pub(crate) fn of(files: &ModelFiles, others: &[(DeviceName, usize)]) -> Result<Sharing, LoadError> {
         let layers = files.spec.layers.len();
+        let elsewhere = others.iter().map(|(_, count)| count).sum::<usize>().min(layers);
         let unsupported = |reason| LoadError::Unsupported {
             file: files.info.name.clone(),
             key: "gpu_layers".to_owned(),
-            value: on_card.to_string(),
+            value: (layers - elsewhere).to_string(),
             reason,
         };
-        let cut = files.spec.cut(layers.saturating_sub(on_card)).map_err(unsupported)?;
-        Ok(Sharing { cut, with, layers })
+        let mut end = 0;
+        let ends = others.iter().rev().map(|(_, count)| {
+            end = (end + count).min(layers);
+            end
+        });
+        let cuts = ends.map(|end| files.spec.cut(end)).collect::<Result<_, _>>().map_err(unsupported)?;
+        Ok(Sharing { others: others.to_vec(), cuts, layers })
     }
 
     /// Layers on the card.
     pub(crate) fn on_card(&self) -> usize {
-        self.layers - self.cut.layers
+        self.layers - self.cuts.last().map_or(0, |cut| cut.layers)
+    }
+
+    /// Whether the other devices have anything.
+    pub(crate) fn is_some(&self) -> bool {
+        self.cuts.iter().any(|cut| cut.layers > 0 || cut.inputs)
     }
 }
 
@@ -111,14 +123,15 @@ impl fmt::Display for Sharing {
     }
 }
 
-/// A model that two devices share, as it is planned.
+/// A model that devices share, as it is planned.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) sharing: Sharing,
     /// What says what it takes of each.
     pub(crate) planner: Arc<dyn Device>,
-    /// Which of the places is the other device's; it is behind the card's, so that nobody reserves of both the other way round.
-    pub(crate) beside: usize,
+    /// Which of the places are the other devices', in that order: each behind the one before, so that nobody reserves of them the
+    /// other way round.
+    pub(crate) beside: Vec<usize>,
 }
 
 #[cfg(test)]

@@ -180,13 +180,13 @@ fn predict(
         Network::Decoder(files) => {
             let room = files.spec.kv_room(section.step_tokens_max);
             let memory = |config: &_| device.decoder_memory(files, None, config);
-            let alone = |config: &_| [memory(config), EngineMemory::default()];
-            let free = [free_bytes, u64::MAX / 2];
-            let (config, [load, _]) = sizing::choose((name, context), &section, want, free, &room, alone)?;
+            let alone = |config: &_| vec![memory(config)];
+            let (config, load) =
+                sizing::choose((name, context), &section, want, &[free_bytes], &room, alone)?;
             let mut one = config;
             one.kv_blocks = room.blocks_of(config.context_tokens_max);
             let tokens = config.context_tokens_max;
-            Ok((Memory::new(tokens, memory(&one)), Memory::new(tokens, load)))
+            Ok((Memory::new(tokens, memory(&one)), Memory::new(tokens, load[0])))
         }
         Network::Encoder(files) => {
             let memory = |config: &_| device.encoder_memory(files, config);

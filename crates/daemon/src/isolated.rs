@@ -169,7 +169,7 @@ impl Device for Isolated {
         self.here.is_card()
     }
 
-    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
+    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
         self.here.sharing(sharing)
     }
 
@@ -230,7 +230,7 @@ impl Device for Isolated {
             overrides,
             draft,
             tool_format,
-            shared: sharing.map(|sharing| (sharing.on_card(), sharing.with)),
+            others: sharing.map(|sharing| sharing.others),
             size,
             memory,
             device: self.name,

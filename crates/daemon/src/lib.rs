@@ -65,6 +65,7 @@ mod service;
 pub mod signal;
 mod sizing;
 mod source;
+mod spread;
 mod stock;
 mod sync;
 mod ticket;

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{Cut, KernelError, Split};
+use hanzo_engine_kernels::{Chain, Either, KernelError, cpu::CpuBackend};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -219,27 +219,14 @@ pub(crate) struct OnCard {
     sharing: Option<Sharing>,
 }
 
-/// Who has the first layers of a model that does not fit on a card.
+/// Devices that share a model, cards or the processor.
+type Sharers<D> = Chain<Either<CpuBackend, CudaBackend<D>>>;
+
+/// Who has layers of a model that does not fit on a card.
+#[derive(Clone, Copy)]
 enum Beside<'a> {
     Processor(&'a Cpu),
     Card(&'a OnCard),
-}
-
-/// Gives what comes of a pair that counts the bytes of a model which a card shares, whoever it shares it with; or of none.
-macro_rules! counted {
-    ($card:ident, |$pair:ident| $shared:expr, $whole:expr) => {
-        match $card.split() {
-            Some((Beside::Processor(other), sharing)) => {
-                let $pair = Split::new(other.backend(), $card.paper(), sharing.cut);
-                $shared
-            }
-            Some((Beside::Card(other), sharing)) => {
-                let $pair = Split::new(other.paper(), $card.paper(), sharing.cut);
-                $shared
-            }
-            None => $whole,
-        }
-    };
 }
 
 /// What a card's failure is in the contract.
@@ -300,24 +287,51 @@ impl OnCard {
         OnCard { cards, ..self }
     }
 
-    /// It, for a model of which another device has the first layers; itself where there is no such device.
-    pub(crate) fn shared(&self, sharing: Sharing) -> OnCard {
-        OnCard { sharing: self.other(sharing.with).map(|_| sharing), ..self.clone() }
+    /// It, for a model of which other devices have the first layers; itself where one of them is not there.
+    pub(crate) fn shared(&self, sharing: &Sharing) -> OnCard {
+        OnCard { sharing: self.others(sharing).map(|_| sharing.clone()), ..self.clone() }
     }
 
-    fn other(&self, name: DeviceName) -> Option<Beside<'_>> {
-        match name {
+    /// The other devices that share a model, in the order of [`Sharing::others`]; none where one is not there.
+    fn others(&self, sharing: &Sharing) -> Option<Vec<Beside<'_>>> {
+        let other = |(name, _): &(DeviceName, usize)| match *name {
             DeviceName::Cpu => self.processor.as_ref().map(Beside::Processor),
             DeviceName::Cuda(ordinal) => {
                 self.cards.iter().find(|card| card.ordinal == ordinal).map(Beside::Card)
             }
-        }
+        };
+        sharing.others.iter().map(other).collect()
     }
 
-    /// The other device and its layers, where it has some.
-    fn split(&self) -> Option<(Beside<'_>, Sharing)> {
-        let sharing = self.sharing?;
-        self.other(sharing.with).map(|other| (other, sharing))
+    /// The devices that share the model that is planned, where they do, to count what they take; and how many are beside it.
+    fn on_paper(&self) -> Option<(Sharers<Paper>, usize)> {
+        let sharing = self.sharing.as_ref()?;
+        let others = self.others(sharing)?;
+        let on_paper = |other: &Beside<'_>| match other {
+            Beside::Processor(other) => Either::One(other.backend()),
+            Beside::Card(other) => Either::Other(other.paper()),
+        };
+        let devices = others.iter().rev().map(on_paper).chain([Either::Other(self.paper())]);
+        Some((Chain::new(devices.collect(), sharing.cuts.clone()), others.len()))
+    }
+
+    /// What is counted for each of the other devices that share the model, in the order of [`Sharing::others`].
+    fn counted_beside<T>(&self, count: impl Fn(&Sharers<Paper>) -> T) -> Vec<T> {
+        let beside = self.on_paper().map_or(0, |(_, beside)| beside);
+        let of = |at: usize| self.on_paper().map(|(chain, _)| count(&chain.counting(at)));
+        (0..beside).rev().filter_map(of).collect()
+    }
+
+    /// The devices that share a model; none where one is not there.
+    fn sharers(&self, sharing: &Sharing) -> Result<Option<Sharers<Card>>, KernelError> {
+        let Some(others) = self.others(sharing) else { return Ok(None) };
+        let open = |other: &Beside<'_>| match other {
+            Beside::Processor(other) => Ok(Either::One(other.backend())),
+            Beside::Card(other) => Ok(Either::Other(CudaBackend::new(other.card()?))),
+        };
+        let devices =
+            others.iter().rev().map(open).chain([Ok(Either::Other(CudaBackend::new(self.card()?)))]);
+        Ok(Some(Chain::new(devices.collect::<Result<_, KernelError>>()?, sharing.cuts.clone())))
     }
 
     /// Makes a decoder's engine.
@@ -333,17 +347,14 @@ impl OnCard {
     ) -> Result<Box<dyn Generator>, LoadError> {
         let card = self.card()?;
         let backend = || CudaBackend::new(card.clone());
-        match self.split() {
-            None => Ok(Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?)),
-            Some((Beside::Processor(other), sharing)) => {
-                let own = Split::new(other.backend(), backend(), sharing.cut);
-                Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
-            }
-            Some((Beside::Card(other), sharing)) => {
-                let own = Split::new(CudaBackend::new(other.card()?), backend(), sharing.cut);
-                Ok(Box::new(decoder_engine(own, &backend, files, sides, config, progress)?))
-            }
-        }
+        let sharers = match &self.sharing {
+            Some(sharing) => self.sharers(sharing)?,
+            None => None,
+        };
+        Ok(match sharers {
+            Some(own) => Box::new(decoder_engine(own, &backend, files, sides, config, progress)?),
+            None => Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?),
+        })
     }
 
     fn card(&self) -> Result<Card, KernelError> {
@@ -363,14 +374,23 @@ impl OnCard {
 
 impl Device for OnCard {
     fn describe(&self) -> String {
-        match self.split() {
-            Some((Beside::Processor(other), sharing)) => {
-                format!("{}: {sharing}; the others on {}", self.name, other.describe())
+        let Some((sharing, others)) =
+            self.sharing.as_ref().and_then(|sharing| Some((sharing, self.others(sharing)?)))
+        else {
+            return self.name.clone();
+        };
+        let name = |other: &Beside<'_>| match other {
+            Beside::Processor(other) => other.describe(),
+            Beside::Card(other) => other.name.clone(),
+        };
+        match &others[..] {
+            [other] => format!("{}: {sharing}; the others on {}", self.name, name(other)),
+            others => {
+                let counts = sharing.others.iter().map(|(_, count)| count);
+                let parts =
+                    others.iter().zip(counts).map(|(other, count)| format!("{count} on {}", name(other)));
+                format!("{}: {sharing}; {}", self.name, parts.collect::<Vec<_>>().join(", "))
             }
-            Some((Beside::Card(other), sharing)) => {
-                format!("{}: {sharing}; the others on {}", self.name, other.name)
-            }
-            None => self.name.clone(),
         }
     }
 
@@ -382,8 +402,8 @@ impl Device for OnCard {
         true
     }
 
-    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
-        self.other(sharing.with)?;
+    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
+        self.others(sharing)?;
         Some(Arc::new(self.shared(sharing)))
     }
 
@@ -400,15 +420,14 @@ impl Device for OnCard {
         config: &EngineConfig,
     ) -> EngineMemory {
         let own = self.paper();
-        counted!(
-            self,
-            |pair| decoder_memory((&pair.counting_second(), &own), files, draft, config),
-            decoder_memory((&own, &own), files, draft, config)
-        )
+        match self.on_paper() {
+            Some((chain, last)) => decoder_memory((&chain.counting(last), &own), files, draft, config),
+            None => decoder_memory((&own, &own), files, draft, config),
+        }
     }
 
-    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
-        counted!(self, |pair| Engine::memory(&pair.counting_first(), files, config), EngineMemory::default())
+    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
+        self.counted_beside(|chain| Engine::memory(chain, files, config))
     }
 
     fn adapter_memory(
@@ -417,15 +436,21 @@ impl Device for OnCard {
         adapter: &Adapter,
         step_tokens_max: usize,
     ) -> (u64, u64) {
-        counted!(
-            self,
-            |pair| Engine::adapter_memory(&pair.counting_second(), spec, adapter, step_tokens_max),
-            Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max)
-        )
+        match self.on_paper() {
+            Some((chain, last)) => {
+                Engine::adapter_memory(&chain.counting(last), spec, adapter, step_tokens_max)
+            }
+            None => Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max),
+        }
     }
 
-    fn adapter_memory_beside(&self, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
-        counted!(self, |pair| Engine::adapter_memory(&pair.counting_first(), spec, adapter, rows), (0, 0))
+    fn adapter_memory_beside(
+        &self,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        rows: usize,
+    ) -> Vec<(u64, u64)> {
+        self.counted_beside(|chain| Engine::adapter_memory(chain, spec, adapter, rows))
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
@@ -451,25 +476,14 @@ impl Device for OnCard {
     ) -> Result<Box<dyn Steps>, LoadError> {
         let card = self.card()?;
         let backend = || CudaBackend::new(card.clone());
-        let shared =
-            origin.sharing.and_then(|sharing| self.other(sharing.with).map(|other| (other, sharing)));
-        if let (Some((other, sharing)), Network::Decoder(own), EngineSize::Decoder(config)) =
-            (shared, &files.0.network, size)
+        if let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
+            (&origin.sharing, &files.0.network, size)
+            && let Some(sharers) = self.sharers(sharing)?
         {
-            let draft = (own, files.1);
-            return match other {
-                Beside::Processor(other) => {
-                    let split = |cut| Split::new(other.backend(), backend(), cut);
-                    let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
-                    with_draft(engine, &|| split(Cut::NOWHERE), draft, config)
-                }
-                Beside::Card(other) => {
-                    let other = other.card()?;
-                    let split = |cut| Split::new(CudaBackend::new(other.clone()), backend(), cut);
-                    let engine = decoder_engine(split(sharing.cut), &backend, own, sides, config, progress)?;
-                    with_draft(engine, &|| split(Cut::NOWHERE), draft, config)
-                }
-            };
+            let engine = decoder_engine(sharers, &backend, own, sides, config, progress)?;
+            // What drafts is on the card whole.
+            let alone = || Chain::new(vec![Either::Other(backend())], Vec::new());
+            return with_draft(engine, &alone, (own, files.1), config);
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)
     }

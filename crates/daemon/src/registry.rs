@@ -67,8 +67,8 @@ pub(crate) struct Entry {
     pub(crate) reserved_bytes: u64,
     /// Which of the places it is loaded on.
     pub(crate) place: usize,
-    /// The processor's place, and bytes of its budget, where that has layers of it.
-    pub(crate) beside: Option<(usize, u64)>,
+    /// The places of other devices that have layers of it, and bytes of their budgets.
+    pub(crate) beside: Vec<(usize, u64)>,
 }
 
 /// All models.
@@ -297,7 +297,7 @@ impl Registry {
             usage: usage.clone(),
             reserved_bytes: 0,
             place: 0,
-            beside: None,
+            beside: Vec::new(),
         };
         self.tell(entry.view());
         let begun = Begun { life, stop: entry.stop.clone(), metrics: entry.metrics.clone(), progress, usage };

@@ -40,9 +40,13 @@ impl Eviction {
     }
 }
 
-/// Bytes of a place and of the processor's beside it, together.
-fn added(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
-    [0, 1].map(|place| one[place].saturating_add(other[place]))
+/// Bytes of each place, together.
+fn added(one: &[u64], other: &[u64]) -> Vec<u64> {
+    one.iter().zip(other).map(|(one, other)| one.saturating_add(*other)).collect()
+}
+
+fn is_nothing(bytes: &[u64]) -> bool {
+    bytes.iter().all(|&bytes| bytes == 0)
 }
 
 /// The number of no life.
@@ -84,14 +88,18 @@ impl Models {
             let mut changes = self.registry.changes();
             let mut idle = pin!(self.registry.idle.notified());
             idle.as_mut().enable();
-            let beside = opening.shared.as_ref().map(|shared| shared.beside);
-            let holders = self.registry.holders(life.number, Some((opening.place, beside)));
-            let is_idle = |holder: &&Holder| matches!(holder.standing, Standing::Idle(_));
-            let idle_bytes = holders.iter().filter(is_idle).map(|holder| holder.bytes).fold([0; 2], added);
-            let all_bytes = holders.iter().map(|holder| holder.bytes).fold([0; 2], added);
+            let beside = opening.shared.as_ref().map(|shared| shared.beside.clone()).unwrap_or_default();
+            let places: Vec<usize> = [opening.place].into_iter().chain(beside.iter().copied()).collect();
+            let holders = self.registry.holders(life.number, Some(&places));
+            let bytes_of = |which: fn(Standing) -> bool| {
+                let held = holders.iter().filter(|holder| which(holder.standing));
+                held.fold(vec![0; places.len()], |sum, holder| added(&sum, &holder.bytes))
+            };
+            let idle_bytes = bytes_of(|standing| matches!(standing, Standing::Idle(_)));
+            let all_bytes = bytes_of(|_| true);
             let models = self.clone();
             let (back, found) = blocking(move || {
-                let found = models.look_for_room(&opening, idle_bytes, all_bytes).map_err(Failure::new)?;
+                let found = models.look_for_room(&opening, &idle_bytes, &all_bytes).map_err(Failure::new)?;
                 Ok::<_, Arc<Failure>>((opening, found))
             })
             .await?;
@@ -102,7 +110,8 @@ impl Models {
                 let (bytes, place) = (size.memory.total(), opening.place);
                 self.registry.set(&life.name, life.number, |entry| {
                     (entry.reserved_bytes, entry.place) = (bytes, place);
-                    entry.beside = beside.map(|beside| (beside, size.beside.total()));
+                    let bytes = size.beside.iter().map(|memory| memory.total());
+                    entry.beside = beside.iter().copied().zip(bytes).collect();
                 });
                 return Ok((opening, reservation, size));
             }
@@ -181,39 +190,54 @@ impl Models {
     fn look_for_room(
         self: &Arc<Self>,
         opening: &Opening,
-        idle_bytes: [u64; 2],
-        all_bytes: [u64; 2],
+        idle_bytes: &[u64],
+        all_bytes: &[u64],
     ) -> Result<Found, LoadError> {
-        let enough = |size: &Size, free: [u64; 2]| {
-            let most = opening.choose(self, added(free, idle_bytes));
+        let enough = |size: &Size, free: &[u64]| {
+            let most = opening.choose(self, &added(free, idle_bytes));
             let most = most.map_or(0, |most| most.engine.context_tokens_max());
             size.engine.context_tokens_max() >= most.min(CONTEXT_BESIDE_OTHERS)
         };
         // None: it fits, and is short.
-        let choose = |free: [u64; 2]| match opening.choose(self, free) {
-            Ok(size) if idle_bytes == [0; 2] || enough(&size, free) => Ok(size),
-            Ok(_) => Err((free, None)),
-            Err(error) => Err((free, Some(error))),
+        let choose = |free: &[u64]| match opening.choose(self, free) {
+            Ok(size) if is_nothing(idle_bytes) || enough(&size, free) => Ok(size),
+            Ok(_) => Err((free.to_vec(), None)),
+            Err(error) => Err((free.to_vec(), Some(error))),
         };
-        let budget = |place: usize| &self.places[place].budget;
-        let reserved = match &opening.shared {
-            None => budget(opening.place)
-                .reserve(|free| choose([free, u64::MAX / 2]).map(|size| (size.memory.total(), size))),
-            // A card's first, then the processor's: nobody takes them the other way round.
-            Some(shared) => budget(opening.place)
-                .reserve(|own| {
-                    let beside = |free| choose([own, free]).map(|size| (size.beside.total(), size));
-                    let (beside, size) = budget(shared.beside).reserve(beside)?;
-                    Ok((size.memory.total(), (beside, size)))
-                })
-                .map(|(own, (beside, size))| (own.with(beside), size)),
-        };
-        match reserved {
-            Ok((reservation, size)) => Ok(Found::Room(reservation, size)),
+        let beside = opening.shared.as_ref().map_or(&[][..], |shared| &shared.beside);
+        let places: Vec<usize> = [opening.place].into_iter().chain(beside.iter().copied()).collect();
+        match self.reserve_in_order(&places, &mut Vec::new(), &choose) {
+            Ok((mut reservations, size)) => {
+                let own = reservations.pop().expect("one for each place");
+                Ok(Found::Room(reservations.into_iter().rev().fold(own, Reservation::with), size))
+            }
             Err((_, None)) => Ok(Found::Short),
-            Err((_, Some(error))) if all_bytes == [0; 2] => Err(error),
-            Err((free, Some(_))) => opening.choose(self, added(free, all_bytes)).map(|_| Found::Later),
+            Err((_, Some(error))) if is_nothing(all_bytes) => Err(error),
+            Err((free, Some(_))) => opening.choose(self, &added(&free, all_bytes)).map(|_| Found::Later),
         }
+    }
+
+    /// Reserves in these places what is chosen of what is free in all of them together: the last place's reservation first. Each is
+    /// behind the one before, so that nobody waits for a place while another waits for one of those before it.
+    fn reserve_in_order<E>(
+        &self,
+        places: &[usize],
+        free: &mut Vec<u64>,
+        choose: &impl Fn(&[u64]) -> Result<Size, E>,
+    ) -> Result<(Vec<Reservation>, Size), E> {
+        let Some((&place, behind)) = places.split_first() else {
+            return Ok((Vec::new(), choose(free)?));
+        };
+        let at = free.len();
+        let budget = &self.places[place].budget;
+        let (own, (mut reservations, size)) = budget.reserve(|own| {
+            free.push(own);
+            let (reservations, size) = self.reserve_in_order(behind, free, choose)?;
+            let memory = at.checked_sub(1).map_or(size.memory, |beside| size.beside[beside]);
+            Ok((memory.total(), (reservations, size)))
+        })?;
+        reservations.push(own);
+        Ok((reservations, size))
     }
 
     /// Has a model leave, if there still is that reason.

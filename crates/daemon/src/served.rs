@@ -47,8 +47,8 @@ pub(crate) struct Served {
     pub(crate) planner: Arc<dyn Device>,
     /// Which of the places it is loaded on.
     pub(crate) place: usize,
-    /// The processor's place, where that has layers of it.
-    pub(crate) beside: Option<usize>,
+    /// The places of other devices that have layers of it.
+    pub(crate) beside: Vec<usize>,
     pub(crate) worker: WorkerHandle,
     pub(crate) prompts: PromptBuilder,
     pub(crate) constraints: Constraints,

@@ -35,7 +35,7 @@ pub(crate) struct LoadOptions {
 }
 
 /// Chooses the size of a load of `model`, whose own context is `model_context` tokens, in so many free bytes of its device, and of
-/// the one beside it that has some of its layers, if there is one. `room` says how many blocks sequences hold in steps of
+/// each beside it that has some of its layers. `room` says how many blocks sequences hold in steps of
 /// `section.step_tokens_max`, `memory` what a configuration takes of each.
 ///
 /// # Errors
@@ -44,10 +44,10 @@ pub(crate) fn choose(
     (model, model_context): (&str, usize),
     section: &EngineSection,
     want: LoadOptions,
-    free_bytes: [u64; 2],
+    free_bytes: &[u64],
     room: &KvRoom,
-    memory: impl Fn(&EngineConfig) -> [EngineMemory; 2],
-) -> Result<(EngineConfig, [EngineMemory; 2]), LoadError> {
+    memory: impl Fn(&EngineConfig) -> Vec<EngineMemory>,
+) -> Result<(EngineConfig, Vec<EngineMemory>), LoadError> {
     let asked = want.context_tokens_max.or(section.context_tokens_max).map(|tokens| tokens as usize);
     let context_most = asked.map_or(model_context, |asked| asked.min(model_context)).max(1);
     let config = |kv_blocks: usize, context: usize| {
@@ -69,7 +69,9 @@ pub(crate) fn choose(
     // The cache grows by whole blocks of one size; scratch is taken at its largest, for the longest context.
     let [one, two, full] =
         [1, 2, blocks_of(context_most)].map(|blocks| memory(&config(blocks, context_most)));
-    let sizes = [0, 1].map(|device| DeviceSize::new(one[device], two[device], full[device]));
+    let sizes: Vec<DeviceSize> =
+        (0..full.len()).map(|device| DeviceSize::new(one[device], two[device], full[device])).collect();
+    assert_eq!(sizes.len(), free_bytes.len(), "what is free of each device");
     let [block_bytes, states_bytes] =
         [|size: &DeviceSize| size.block_bytes, |size: &DeviceSize| size.states_bytes]
             .map(|of| sizes.iter().map(of).sum::<u64>());
@@ -81,7 +83,7 @@ pub(crate) fn choose(
     });
     let refuse = |blocks: usize, hint: String| {
         let is_short = |device: &usize| sizes[*device].needs(blocks) > free_bytes[*device];
-        let short = [0, 1].into_iter().find(is_short).unwrap_or(0);
+        let short = (0..sizes.len()).find(is_short).unwrap_or(0);
         let size = &sizes[short];
         Err(LoadError::DoesNotFit {
             model: model.to_owned(),
@@ -93,7 +95,8 @@ pub(crate) fn choose(
             hint,
         })
     };
-    let room_blocks = sizes[0].blocks_in(free_bytes[0]).min(sizes[1].blocks_in(free_bytes[1]));
+    let room_blocks = sizes.iter().zip(free_bytes).map(|(size, &free)| size.blocks_in(free));
+    let room_blocks = room_blocks.min().unwrap_or(0);
     let blocks = match want.kv_bytes.or(section.kv_bytes) {
         Some(bytes) => {
             let blocks = (bytes.saturating_sub(states_bytes) / block_bytes) as usize;
@@ -304,19 +307,15 @@ mod tests {
         }
     }
 
-    fn on_one(config: &EngineConfig) -> [EngineMemory; 2] {
-        [memory(config), EngineMemory::default()]
-    }
-
-    fn alone(free: u64) -> [u64; 2] {
-        [free, u64::MAX]
+    fn on_one(config: &EngineConfig) -> Vec<EngineMemory> {
+        vec![memory(config)]
     }
 
     fn check(context: usize, want: LoadOptions, free: u64) -> Result<(usize, usize), LoadError> {
         let room = KvRoom::new(&KvGroups::default(), 512);
-        let (config, [memory, _]) =
-            choose(("m", context), &EngineSection::default(), want, alone(free), &room, on_one)?;
-        assert!(memory.total() <= free, "{} of {free}", memory.total());
+        let (config, memory) =
+            choose(("m", context), &EngineSection::default(), want, &[free], &room, on_one)?;
+        assert!(memory[0].total() <= free, "{} of {free}", memory[0].total());
         assert!(config.context_tokens_max <= config.kv_blocks * BLOCK_TOKENS);
         Ok((config.context_tokens_max, config.kv_blocks))
     }
@@ -339,8 +338,10 @@ mod tests {
         let choose = |want, free| {
             let on_demand = OnDemand::Never;
             let section = EngineSection { step_tokens_max: 512, on_demand, ..EngineSection::default() };
-            let (config, [memory, _]) = choose(("m", 32_768), &section, want, alone(free), &room, on_one)?;
-            assert!(memory.total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks);
+            let (config, memory) = choose(("m", 32_768), &section, want, &[free], &room, on_one)?;
+            assert!(
+                memory[0].total() <= free && room.blocks_of(config.context_tokens_max) <= config.kv_blocks
+            );
             Ok::<_, LoadError>((config.context_tokens_max, config.kv_blocks))
         };
         let of_one = 2048 + 3 * (32 + 33);
@@ -364,14 +365,13 @@ mod tests {
         const STATES: u64 = 70 * BLOCK + 7;
         let with_states = |config: &EngineConfig| {
             let plain = memory(config);
-            [EngineMemory { kv_bytes: plain.kv_bytes + STATES, ..plain }, EngineMemory::default()]
+            vec![EngineMemory { kv_bytes: plain.kv_bytes + STATES, ..plain }]
         };
         let choose = |want, free| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection::default();
-            let (config, [memory, _]) =
-                choose(("m", 32_768), &section, want, alone(free), &room, with_states)?;
-            assert!(memory.total() <= free, "{} of {free}", memory.total());
+            let (config, memory) = choose(("m", 32_768), &section, want, &[free], &room, with_states)?;
+            assert!(memory[0].total() <= free, "{} of {free}", memory[0].total());
             Ok::<_, LoadError>(config.kv_blocks)
         };
         let fixed = WEIGHTS + 10_000 + 32_768;
@@ -411,7 +411,7 @@ mod tests {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let section = EngineSection { on_demand, ..EngineSection::default() };
             let want = LoadOptions::default();
-            choose(("m", 131_072), &section, want, alone(fixed + free), &room, on_one).unwrap().0.kv_blocks
+            choose(("m", 131_072), &section, want, &[fixed + free], &room, on_one).unwrap().0.kv_blocks
         };
         assert_eq!(check(4_000 * BLOCK, OnDemand::Always), 2_000);
         assert_eq!(check(800 * BLOCK, OnDemand::Always), 512);
@@ -437,47 +437,49 @@ mod tests {
     }
 
     #[test]
-    fn a_model_on_two_devices_is_as_large_as_the_smaller_room_allows() {
-        // Three quarters of it are on the first.
+    fn a_model_on_several_devices_is_as_large_as_the_smallest_room_allows() {
+        // Half of it is on the first, and quarters on the others.
         let shared = |config: &EngineConfig| {
             let of = |share: u64| EngineMemory {
                 weights_bytes: WEIGHTS / 4 * share,
                 kv_bytes: config.kv_blocks as u64 * BLOCK / 4 * share,
                 scratch_bytes: 10_000,
             };
-            [of(3), of(1)]
+            vec![of(2), of(1), of(1)]
         };
-        let choose = |want, free| {
+        let choose = |want, free: [u64; 3]| {
             let room = KvRoom::new(&KvGroups::default(), 512);
             let (config, memory) =
-                choose(("m", 32_768), &EngineSection::default(), want, free, &room, shared)?;
-            assert!(memory[0].total() <= free[0] && memory[1].total() <= free[1]);
+                choose(("m", 32_768), &EngineSection::default(), want, &free, &room, shared)?;
+            assert!(memory.iter().zip(free).all(|(memory, free)| memory.total() <= free));
             Ok::<_, LoadError>(config.kv_blocks)
         };
-        let fixed = [760_000, 260_000];
-        let free = |blocks: [u64; 2]| [fixed[0] + blocks[0] * 750, fixed[1] + blocks[1] * 250];
-        assert_eq!(choose(LoadOptions::default(), free([300, 900])).unwrap(), 300);
-        assert_eq!(choose(LoadOptions::default(), free([900, 300])).unwrap(), 300);
-        for (short, blocks) in [[100, 900], [900, 100]].into_iter().enumerate() {
+        let free = |blocks: [u64; 3]| {
+            [510_000 + blocks[0] * 500, 260_000 + blocks[1] * 250, 260_000 + blocks[2] * 250]
+        };
+        for blocks in [[300, 900, 900], [900, 300, 900], [900, 900, 300]] {
+            assert_eq!(choose(LoadOptions::default(), free(blocks)).unwrap(), 300);
+        }
+        for (short, blocks) in [[100, 900, 900], [900, 100, 900], [900, 900, 100]].into_iter().enumerate() {
             let LoadError::DoesNotFit { needed_bytes, free_bytes, .. } =
                 choose(LoadOptions::default(), free(blocks)).unwrap_err()
             else {
                 panic!("it does not fit")
             };
-            assert_eq!((needed_bytes, free_bytes), (free([128; 2])[short], free(blocks)[short]));
+            assert_eq!((needed_bytes, free_bytes), (free([128; 3])[short], free(blocks)[short]));
         }
-        // Bytes that are asked for are those of both.
+        // Bytes that are asked for are those of all.
         let asked = LoadOptions { kv_bytes: Some(200 * BLOCK), ..LoadOptions::default() };
-        assert_eq!(choose(asked, free([900, 900])).unwrap(), 200);
+        assert_eq!(choose(asked, free([900; 3])).unwrap(), 200);
         let nothing_beside = |config: &EngineConfig| {
-            [memory(config), EngineMemory { weights_bytes: 9, ..EngineMemory::default() }]
+            vec![memory(config), EngineMemory { weights_bytes: 9, ..EngineMemory::default() }]
         };
         let room = KvRoom::new(&KvGroups::default(), 512);
         let refused = super::choose(
             ("m", 32),
             &EngineSection::default(),
             LoadOptions::default(),
-            [1 << 40, 8],
+            &[1 << 40, 8],
             &room,
             nothing_beside,
         );

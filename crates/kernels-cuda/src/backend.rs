@@ -8,9 +8,11 @@ mod experts;
 mod pairs;
 mod products;
 mod rows;
+mod scratch;
 mod states;
 
 use std::borrow::Borrow;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,11 +28,12 @@ use crate::device::{Device, Memory};
 use crate::kv::{self, CudaKv};
 use crate::params::*;
 use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
+use crate::staging::Staging;
 use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
-use pairs::PairRoom;
-use products::{PieceRoom, Product, activation_code};
+use products::{Product, activation_code};
+use scratch::Scratch;
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
@@ -41,7 +44,8 @@ pub struct CudaBackend<D: Device> {
     steps: Steps<D>,
     codebooks: Codebooks<D>,
     scratch: Option<Scratch<D>>,
-    adapters: Vec<u32>, // that the batch has rows of, ascending
+    block_room: RefCell<Option<Staging<D>>>, // on the way of a block of the cache to the host
+    adapters: Vec<u32>,                      // that the batch has rows of, ascending
     kinds: attention::Kinds,
     fuses: bool,
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
@@ -70,30 +74,6 @@ pub struct CudaBuffer<D: Device> {
     cols: usize,
 }
 
-/// What steps within the limits need beside their buffers.
-struct Scratch<D: Device> {
-    both: Arc<Memory<D>>,    // (rows, width): gate and up
-    scores: Arc<Memory<D>>,  // (rows, experts)
-    chosen: Arc<Memory<D>>,  // (rows, experts_used)
-    weights: Arc<Memory<D>>, // (rows, experts_used)
-    logits: Arc<Memory<D>>,  // (logit_rows, vocab)
-    pieces: Arc<Memory<D>>,  // of the rows of a product, or of pairs of rows and experts
-    pairs: Arc<Memory<D>>,   // of rows and experts: where they are, and their products
-    parts: Arc<Memory<D>>,   // of rows' attention, where blocks share a row
-    drawn: Arc<Memory<D>>,   // how tokens are drawn, and which
-}
-
-/// Bytes of each list of [`Scratch`].
-fn scratch_parts(limits: &StepLimits) -> [usize; 9] {
-    let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
-    let [both, scores, chosen, weights, logits] =
-        [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
-            .map(|count| 4 * count);
-    let pieces = PieceRoom::of(limits).bytes().max(PieceRoom::of_experts(limits).bytes());
-    let (pairs, parts) = (PairRoom::of(limits).bytes(), attention::parts_bytes(limits));
-    [both, scores, chosen, weights, logits, pieces, pairs, parts, Drawing::bytes(limits)]
-}
-
 impl<D: Device> CudaBackend<D> {
     /// A backend with no step open and no limits yet.
     pub fn new(device: D) -> Self {
@@ -102,6 +82,7 @@ impl<D: Device> CudaBackend<D> {
             device,
             codebooks: Codebooks::default(),
             scratch: None,
+            block_room: RefCell::default(),
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
             fuses: true,
@@ -259,27 +240,31 @@ impl<D: Device> Backend for CudaBackend<D> {
         CudaKv::new(&self.device, spec)
     }
 
+    fn kv_block_form(&self, kv: &Self::Kv) -> Option<(usize, String)> {
+        Some((kv.block_bytes(), CudaKv::<D>::BLOCK_FORM.to_owned()))
+    }
+
+    fn read_kv_block(&self, kv: &Self::Kv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
+        let mut room = self.block_room.borrow_mut();
+        let room = match &mut *room {
+            Some(room) => room,
+            none => none.insert(Staging::new(&self.device, kv.block_staging())?),
+        };
+        kv.read_block(block as usize, room, out)
+    }
+
+    fn write_kv_block(&mut self, kv: &mut Self::Kv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
+        kv.write_block(block as usize, bytes)
+    }
+
     fn scratch_bytes(&self, limits: &StepLimits) -> usize {
         let staged = staging_bytes(limits, Drawing::staged_bytes(limits));
-        batch_bytes(limits) + scratch_parts(limits).iter().sum::<usize>() + staged + codebooks::BYTES
+        batch_bytes(limits) + Scratch::<D>::bytes(limits) + staged + codebooks::BYTES
     }
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         self.steps.reserve(limits, Drawing::staged_bytes(limits))?;
-        let make = |bytes| Memory::unknown(&self.device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits, pieces, pairs, parts, drawn] =
-            scratch_parts(limits).map(make);
-        self.scratch = Some(Scratch {
-            both: both?,
-            scores: scores?,
-            chosen: chosen?,
-            weights: weights?,
-            logits: logits?,
-            pieces: pieces?,
-            pairs: pairs?,
-            parts: parts?,
-            drawn: drawn?,
-        });
+        self.scratch = Some(Scratch::new(&self.device, limits)?);
         Ok(())
     }
 
@@ -578,7 +563,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     }
 
     fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
-        self.steps.start_eagerly()?;
+        self.steps.start()?;
         x.memory.read(4 * row_first * x.cols, bytemuck::cast_slice_mut(out))
     }
 
@@ -588,7 +573,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         row_first: usize,
         rows: &[f32],
     ) -> Result<(), KernelError> {
-        self.steps.start_eagerly()?;
+        self.steps.start()?;
         x.memory.write(4 * row_first * x.cols, bytemuck::cast_slice(rows))
     }
 }

@@ -9,6 +9,7 @@ use hanzo_engine_kernels::{
 
 use crate::device::{Device, Memory};
 use crate::params::Address;
+use crate::staging::{Staging, staged_bytes};
 
 /// See the module.
 #[derive(Debug)]
@@ -97,6 +98,63 @@ impl<D: Device> CudaKv<D> {
             },
             group: place.group as u32,
         }
+    }
+
+    /// What blocks are called outside of it: each plane's keys and values, as they lie here.
+    pub(crate) const BLOCK_FORM: &str = "cuda-1";
+
+    /// Where the parts of a block begin, keys and values of each plane, and their bytes.
+    fn block_parts(&self, block: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        assert!(block < self.spec.blocks, "block {block} of {}", self.spec.blocks);
+        self.planes.iter().flat_map(move |&Plane { keys, values, slot_bytes }| {
+            let bytes = BLOCK_TOKENS * slot_bytes;
+            // Latents are keys alone.
+            let values = (values != keys).then_some(values);
+            [Some(keys), values].into_iter().flatten().map(move |first| (first + block * bytes, bytes))
+        })
+    }
+
+    /// Bytes of one block in all planes.
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.block_parts(0).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Copies a block out by way of `staging`, which has no other copies and room for it.
+    pub(crate) fn read_block(
+        &self,
+        block: usize,
+        staging: &mut Staging<D>,
+        out: &mut [u8],
+    ) -> Result<(), KernelError> {
+        assert_eq!(out.len(), self.block_bytes(), "bytes of a block");
+        let fetch = |(at, bytes)| staging.fetch(&self.memory, at, bytes);
+        let fetched = self.block_parts(block).map(fetch).collect::<Result<Vec<_>, _>>()?;
+        staging.mark()?;
+        staging.settle()?;
+        let mut rest = out;
+        for part in fetched {
+            let (own, behind) = rest.split_at_mut(part.len());
+            own.copy_from_slice(staging.fetched(&part));
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Puts a block in, after all that was launched.
+    pub(crate) fn write_block(&self, block: usize, bytes: &[u8]) -> Result<(), KernelError> {
+        assert_eq!(bytes.len(), self.block_bytes(), "bytes of a block");
+        let mut rest = bytes;
+        for (at, bytes) in self.block_parts(block) {
+            let (own, behind) = rest.split_at(bytes);
+            self.memory.write(at, own)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// What [`CudaKv::read_block`] wants of staging.
+    pub(crate) fn block_staging(&self) -> usize {
+        staged_bytes(&self.block_parts(0).map(|(_, bytes)| bytes).collect::<Vec<_>>())
     }
 
     pub(crate) fn check_heads(&self, shape: &HeadShape, layer: usize) {

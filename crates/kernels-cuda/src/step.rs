@@ -200,9 +200,7 @@ pub(crate) struct Steps<D: Device> {
     numbers: Vec<u32>,
     written: Vec<u32>, // scratch of `Batch::check`
     pending: RefCell<Pending<D>>,
-    recorded: HashMap<u64, Recorded<D>>,
-    recorded_rows_max: u32,
-    replays: u64,
+    tape: RefCell<Tape<D>>,
 }
 
 /// What ops have asked for and nobody has started yet.
@@ -235,9 +233,7 @@ impl<D: Device> Steps<D> {
             numbers: Vec::new(),
             written: Vec::new(),
             pending: RefCell::new(Pending { plan: Plan::default(), holds: Vec::new() }),
-            recorded: HashMap::new(),
-            recorded_rows_max: RECORDED_ROWS_MAX,
-            replays: 0,
+            tape: RefCell::new(Tape { plans: HashMap::new(), rows_max: RECORDED_ROWS_MAX, replays: 0 }),
         }
     }
 
@@ -337,28 +333,18 @@ impl<D: Device> Steps<D> {
         Ops { batch, bucket, pending: self.pending.get_mut() }
     }
 
-    /// Starts what was asked for. At the step's end a plan that has come up before is replayed.
-    pub(crate) fn start(&mut self) -> Result<(), KernelError> {
-        let recorded = self.open.is_some_and(|(_, bucket)| bucket.rows <= self.recorded_rows_max);
-        let Pending { plan, .. } = self.pending.get_mut();
+    /// Starts what was asked for. A plan that has come up before is replayed.
+    pub(crate) fn start(&self) -> Result<(), KernelError> {
+        let Pending { plan, .. } = &mut *self.pending.borrow_mut();
         if plan.is_empty() {
             return Ok(());
         }
-        let fails = || failed(&self.device, 0, "a step");
-        let result = match recorded {
-            true => replay(&self.device, &mut self.recorded, &mut self.replays, plan),
+        let mut tape = self.tape.borrow_mut();
+        let result = match self.open.is_some_and(|(_, bucket)| bucket.rows <= tape.rows_max) {
+            true => tape.run(&self.device, plan),
             // SAFETY: `holds` has what the plan names, until the device has been waited for.
             false => plan.iter().try_for_each(|launch| unsafe { self.device.launch(&launch) }),
         };
-        plan.clear();
-        result.map_err(fails())
-    }
-
-    /// As [`Steps::start`], where nothing else may be changed: reads and writes of rows inside a step.
-    pub(crate) fn start_eagerly(&self) -> Result<(), KernelError> {
-        let Pending { plan, .. } = &mut *self.pending.borrow_mut();
-        // SAFETY: as in `start`.
-        let result = plan.iter().try_for_each(|launch| unsafe { self.device.launch(&launch) });
         plan.clear();
         result.map_err(failed(&self.device, 0, "a step"))
     }
@@ -434,43 +420,49 @@ impl<D: Device> Steps<D> {
 
     /// No plan is recorded from here on.
     pub(crate) fn record_no_more(&mut self) {
-        self.recorded_rows_max = 0;
-        self.recorded.clear();
+        let tape = self.tape.get_mut();
+        tape.rows_max = 0;
+        tape.plans.clear();
     }
 
-    /// Plans that were replayed rather than launched.
+    /// Plans that were replayed.
     pub(crate) fn replays(&self) -> u64 {
-        self.replays
+        self.tape.borrow().replays
     }
 }
 
-/// Runs a plan: launch by launch when it first comes up, then from what was recorded of it.
-fn replay<D: Device>(
-    device: &D,
-    recorded: &mut HashMap<u64, Recorded<D>>,
-    replays: &mut u64,
-    plan: &Plan,
-) -> Result<(), crate::DeviceError> {
-    let key = plan.key();
-    if recorded.len() >= RECORDED_MAX && !recorded.contains_key(&key) {
-        recorded.clear();
-    }
-    match recorded.get_mut(&key).filter(|known| known.plan == *plan) {
-        None => {
-            recorded.insert(key, Recorded { plan: plan.clone(), graph: None });
-            // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
-            plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) })
+/// Plans that have come up.
+struct Tape<D: Device> {
+    plans: HashMap<u64, Recorded<D>>,
+    rows_max: u32, // of steps whose plans are recorded
+    replays: u64,
+}
+
+impl<D: Device> Tape<D> {
+    /// Runs a plan: launch by launch when it first comes up, then from what was recorded of it.
+    fn run(&mut self, device: &D, plan: &Plan) -> Result<(), crate::DeviceError> {
+        let Tape { plans, replays, .. } = self;
+        let key = plan.key();
+        if plans.len() >= RECORDED_MAX && !plans.contains_key(&key) {
+            plans.clear();
         }
-        Some(known) => {
-            let graph = match known.graph.take() {
-                Some(graph) => graph,
-                None => device.record(plan)?,
-            };
-            *replays += 1;
-            // SAFETY: the plan is the same to the byte, so that every address is one that the step holds now.
-            let result = unsafe { device.replay(&graph) };
-            known.graph = Some(graph);
-            result
+        match plans.get_mut(&key).filter(|known| known.plan == *plan) {
+            None => {
+                plans.insert(key, Recorded { plan: plan.clone(), graph: None });
+                // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+                plan.iter().try_for_each(|launch| unsafe { device.launch(&launch) })
+            }
+            Some(known) => {
+                let graph = match known.graph.take() {
+                    Some(graph) => graph,
+                    None => device.record(plan)?,
+                };
+                *replays += 1;
+                // SAFETY: the plan is the same to the byte, so that every address is one that the step holds now.
+                let result = unsafe { device.replay(&graph) };
+                known.graph = Some(graph);
+                result
+            }
         }
     }
 }

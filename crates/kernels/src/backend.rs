@@ -20,6 +20,7 @@ mod kv_groups;
 mod kv_layout;
 mod kv_type;
 mod low_rank;
+pub(crate) mod mapped;
 mod rows;
 mod stage;
 mod states;
@@ -178,7 +179,7 @@ pub trait Backend: Send + 'static {
     fn rounding(&self) -> Rounding;
 
     /// What is counted, packed, made and computed from here on is of this part of a network, until another is named: devices that
-    /// share a network ([`crate::split`]) tell by it whose it is. Ops name what was packed in the part that they are of.
+    /// share a network ([`crate::chain`]) tell by it whose it is. Ops name what was packed in the part that they are of.
     fn enter(&self, _stage: Stage) {}
 
     /// Whether matrices of this type can be packed.
@@ -236,7 +237,7 @@ pub trait Backend: Send + 'static {
 
     /// What a block of a cache is outside of it, where it can be taken out: its bytes, and a name that is another's wherever
     /// they mean anything else. The same for every set of instructions. `None`: it cannot be.
-    fn kv_block_form(&self, _kv: &Self::Kv) -> Option<(usize, &'static str)> {
+    fn kv_block_form(&self, _kv: &Self::Kv) -> Option<(usize, String)> {
         None
     }
 

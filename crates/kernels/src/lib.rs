@@ -7,16 +7,19 @@
 //! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
 
 pub mod backend;
+#[macro_use]
+mod delegated;
 pub mod batch;
+pub mod chain;
 pub mod conformance;
 pub mod cpu;
 pub mod dtype;
+pub mod either;
 pub mod error;
 pub mod heap;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
-pub mod split;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
@@ -27,9 +30,10 @@ pub use backend::{
     SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
+pub use chain::{Chain, Cut};
 pub use dtype::DType;
+pub use either::Either;
 pub use error::KernelError;
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };
-pub use split::{Cut, Split};

@@ -13,7 +13,7 @@ fn args() -> Args {
         reps: 2,
         threads: Some(1),
         gpu_layers: None,
-        device: crate::config::DeviceName::Cpu,
+        devices: vec![crate::config::DeviceName::Cpu],
         limits: false,
         kv_type: KvType::F16,
     }

@@ -236,13 +236,16 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         DeviceName::Cpu => Box::new(Cpu::new(open.threads)?.with_encoder_weights(open.encoder_weights)),
         DeviceName::Cuda(ordinal) => {
             let tried = |ordinal| OnCard::tried(ordinal, open.encoder_weights);
-            let card = tried(ordinal);
-            Box::new(match open.shared {
-                None => card,
-                Some((_, DeviceName::Cuda(other))) => card.beside_cards(vec![tried(other)]),
-                // Threads are made for those alone who have something to do.
-                Some((_, DeviceName::Cpu)) => card.beside(Some(&Cpu::new(open.threads)?)),
-            })
+            let others = open.others.iter().flatten().map(|&(name, _)| name);
+            let cards = others.clone().filter_map(|name| match name {
+                DeviceName::Cuda(other) => Some(tried(other)),
+                DeviceName::Cpu => None,
+            });
+            let card = tried(ordinal).beside_cards(cards.collect());
+            // Threads are made for those alone who have something to do.
+            let has_processor = others.clone().any(|name| name == DeviceName::Cpu);
+            let processor = has_processor.then(|| Cpu::new(open.threads)).transpose()?;
+            Box::new(card.beside(processor.as_ref()))
         }
     };
     let mut percent = 0;
@@ -258,8 +261,8 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         overrides: open.overrides.clone(),
         draft: open.draft.clone(),
         tool_format: open.tool_format,
-        sharing: match (open.shared, files.decoder()) {
-            (Some((on_card, with)), Some(files)) => Some(Sharing::of(files, on_card, with)?),
+        sharing: match (&open.others, files.decoder()) {
+            (Some(others), Some(files)) => Some(Sharing::of(files, others)?),
             _ => None,
         },
         memory: open.memory,

@@ -95,8 +95,8 @@ pub(super) struct Open {
     pub(super) overrides: Overrides,
     pub(super) draft: Option<Source>,
     pub(super) tool_format: Option<ToolFormat>,
-    /// Layers on the card, and who has the others, where another device has some.
-    pub(super) shared: Option<(usize, DeviceName)>,
+    /// Who has those of its layers that a card has not, where other devices have some.
+    pub(super) others: Option<Vec<(DeviceName, usize)>>,
     pub(super) size: EngineSize,
     /// What it was planned to take.
     pub(super) memory: EngineMemory,

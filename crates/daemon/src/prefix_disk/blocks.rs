@@ -10,7 +10,6 @@ use std::{
 
 use hanzo_engine_runtime::{
     EngineConfig,
-    engine::EngineMemory,
     kv::{BlockName, BlockStore, KeptBlock},
 };
 
@@ -61,17 +60,13 @@ impl DiskBlocks {
         }
     }
 
-    /// What an engine of this size takes with the buffers, where its blocks are kept.
-    pub(crate) fn planned(kept: bool, memory: EngineMemory, config: &EngineConfig) -> EngineMemory {
-        if !kept {
-            return memory;
-        }
-        let block = memory.kv_bytes / config.kv_blocks.max(1) as u64;
+    /// What the buffers take of an engine of this size, whose cache takes so many bytes on all of its devices.
+    pub(crate) fn planned(kv_bytes: u64, config: &EngineConfig) -> u64 {
+        let block = kv_bytes / config.kv_blocks.max(1) as u64;
         let bytes = usize::try_from(block).unwrap_or(usize::MAX);
         let ways =
             [PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES].map(|room| buffers_in(room, bytes) as u64);
-        let buffers = ways.iter().sum::<u64>().saturating_mul(block);
-        EngineMemory { scratch_bytes: memory.scratch_bytes.saturating_add(buffers), ..memory }
+        ways.iter().sum::<u64>().saturating_mul(block)
     }
 
     fn key(&self, name: BlockName) -> Key {

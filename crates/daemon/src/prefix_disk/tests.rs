@@ -7,7 +7,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::KvType;
-use hanzo_engine_runtime::{EngineConfig, Speculation, engine::EngineMemory, kv::BlockStore as _};
+use hanzo_engine_runtime::{EngineConfig, Speculation, kv::BlockStore as _};
 
 use super::*;
 use crate::limits::{PREFIX_DISK_READ_BYTES, PREFIX_DISK_WRITE_BYTES};
@@ -424,17 +424,10 @@ fn buffers_are_planned_with_the_model() {
         prefix_cache: true,
         speculation: Speculation::Off,
     };
-    let of =
-        |block_bytes: u64| EngineMemory { weights_bytes: 5, kv_bytes: 8 * block_bytes, scratch_bytes: 7 };
-    let beside = |kept, block_bytes| {
-        let planned = DiskBlocks::planned(kept, of(block_bytes), &config);
-        assert_eq!((planned.weights_bytes, planned.kv_bytes), (5, 8 * block_bytes));
-        planned.scratch_bytes - 7
-    };
-    assert_eq!(beside(false, 1 << 20), 0);
-    assert_eq!(beside(true, 1 << 20), (PREFIX_DISK_READ_BYTES + PREFIX_DISK_WRITE_BYTES) as u64);
+    let beside = |block_bytes: u64| DiskBlocks::planned(8 * block_bytes, &config);
+    assert_eq!(beside(1 << 20), (PREFIX_DISK_READ_BYTES + PREFIX_DISK_WRITE_BYTES) as u64);
     // One of a size there is at least.
-    assert_eq!(beside(true, 100 << 20), 200 << 20);
+    assert_eq!(beside(100 << 20), 200 << 20);
 }
 
 #[test]

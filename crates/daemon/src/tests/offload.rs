@@ -1,6 +1,6 @@
 //! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
-use hanzo_engine_kernels::{Cut, Split};
+use hanzo_engine_kernels::{Chain, Cut, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -26,22 +26,20 @@ const MIB: u64 = 1 << 20;
 struct PlayedCard {
     ordinal: usize,
     cpu: Cpu,
-    other: Cpu,
     sharing: Option<Sharing>,
 }
 
 impl PlayedCard {
-    fn split(
-        &self,
-        cut: Cut,
-    ) -> Split<hanzo_engine_kernels::cpu::CpuBackend, hanzo_engine_kernels::cpu::CpuBackend> {
-        Split::new(self.other.backend(), self.cpu.backend(), cut)
+    /// The devices that share a model, each with threads of its own.
+    fn chain(&self, cuts: &[Cut]) -> Chain<CpuBackend> {
+        let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
+        Chain::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
     }
 }
 
 impl Device for PlayedCard {
     fn describe(&self) -> String {
-        self.sharing.map_or("a card".to_owned(), |sharing| format!("a card: {sharing}"))
+        self.sharing.as_ref().map_or("a card".to_owned(), |sharing| format!("a card: {sharing}"))
     }
 
     fn name(&self) -> DeviceName {
@@ -52,8 +50,8 @@ impl Device for PlayedCard {
         true
     }
 
-    fn sharing(&self, sharing: Sharing) -> Option<Arc<dyn Device>> {
-        Some(Arc::new(PlayedCard { sharing: Some(sharing), ..self.clone() }))
+    fn sharing(&self, sharing: &Sharing) -> Option<Arc<dyn Device>> {
+        Some(Arc::new(PlayedCard { sharing: Some(sharing.clone()), ..self.clone() }))
     }
 
     fn decoder_memory(
@@ -62,20 +60,17 @@ impl Device for PlayedCard {
         draft: Option<&ModelFiles>,
         config: &EngineConfig,
     ) -> EngineMemory {
-        match self.sharing {
-            Some(sharing) => decoder_memory(
-                (&self.split(sharing.cut).counting_second(), &self.cpu.backend()),
-                files,
-                draft,
-                config,
-            ),
-            None => self.cpu.decoder_memory(files, draft, config),
-        }
+        let Some(Sharing { cuts, .. }) = &self.sharing else {
+            return self.cpu.decoder_memory(files, draft, config);
+        };
+        let own = self.chain(cuts).counting(cuts.len());
+        decoder_memory((&own, &self.cpu.backend()), files, draft, config)
     }
 
-    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
-        let of = |sharing: Sharing| Engine::memory(&self.split(sharing.cut).counting_first(), files, config);
-        self.sharing.map(of).unwrap_or_default()
+    fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
+        let cuts = self.sharing.as_ref().map_or(&[][..], |sharing| &sharing.cuts);
+        let of = |at| Engine::memory(&self.chain(cuts).counting(at), files, config);
+        (0..cuts.len()).rev().map(of).collect()
     }
 
     fn adapter_memory(&self, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
@@ -103,13 +98,13 @@ impl Device for PlayedCard {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
-            (origin.sharing, &files.0.network, size)
+            (&origin.sharing, &files.0.network, size)
         else {
             return self.cpu.build(origin, files, sides, size, progress);
         };
-        let own_backend = self.split(sharing.cut);
+        let own_backend = self.chain(&sharing.cuts);
         let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
-        with_draft(engine, &|| self.split(Cut::NOWHERE), (own, files.1), config)
+        with_draft(engine, &|| self.chain(&[]), (own, files.1), config)
     }
 }
 
@@ -129,7 +124,7 @@ async fn rig(
     (config.engine.step_tokens_max, config.engine.sequences_max) = (16, 2);
     let cpu = || Cpu::new(Some(1)).unwrap();
     let card = |(ordinal, &bytes): (usize, &u64)| {
-        let card = PlayedCard { ordinal, cpu: cpu(), other: cpu(), sharing: None };
+        let card = PlayedCard { ordinal, cpu: cpu(), sharing: None };
         Place { device: Arc::new(card), budget: Budget::new(bytes) }
     };
     let mut places: Vec<Place> = cards_bytes.iter().enumerate().map(card).collect();
@@ -219,6 +214,54 @@ async fn two_cards_have_what_fits_on_neither() {
     in_time(client.load(wish(""))).await.unwrap();
     assert!(budgets[0].used_bytes() > 0 && budgets[1].used_bytes() == 0 && budgets[2].used_bytes() > 0);
     assert_eq!(answer(&mut client).await, expected);
+}
+
+/// Three cards and more, of which each has some of the layers, with a processor for what is left or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn several_cards_have_what_fits_on_no_two() {
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
+    in_time(client.load(wish(""))).await.unwrap();
+    let (bytes, expected) = (budgets[0].used_bytes(), answer(&mut client).await);
+    // Of one layer and of all, so what each takes beside layers is known.
+    in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+        .await
+        .unwrap();
+    let mut on_card = Vec::new();
+    for layers in ["1", "2"] {
+        in_time(client.load(wish(layers))).await.unwrap();
+        on_card.push(budgets[0].used_bytes());
+        in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+            .await
+            .unwrap();
+    }
+    // What the head's card has without layers, and what a layer takes.
+    let (head, layer) = (2 * on_card[0] - on_card[1], on_card[1] - on_card[0]);
+    let two = head + 2 * layer + layer / 2;
+    assert!(2 * two < bytes + head, "two of them are too small");
+
+    for (cards, processor, layers, elsewhere) in [
+        (vec![two; 3], true, "", false),
+        (vec![two; 4], false, "all", false),
+        // The processor has what three take not.
+        (vec![head + layer + layer / 2, head + layer, head + layer], true, "", true),
+        // As many as are asked for, over cards that are each too small for them.
+        (vec![two; 2], true, "3", true),
+    ] {
+        let (mut client, budgets, _stop, _dir) = rig(&cards, processor, GpuLayers::Auto).await;
+        let shared = in_time(client.load(wish(layers))).await.unwrap().into_inner().model.unwrap();
+        let used: Vec<u64> = budgets.iter().map(|budget| budget.used_bytes()).collect();
+        let (on_cards, on_processor) = used.split_at(cards.len());
+        let needed = if layers == "3" { 2 } else { 3 };
+        assert!(on_cards.iter().zip(&cards).all(|(used, card)| used <= card), "{used:?} of {cards:?}");
+        assert_eq!(on_cards.iter().filter(|&&used| used > 0).count(), needed, "{used:?} of {cards:?}");
+        assert_eq!(on_processor.iter().any(|&used| used > 0), elsewhere, "{used:?}");
+        assert_eq!(shared.weights_bytes + shared.kv_bytes + shared.scratch_bytes, used.iter().sum::<u64>());
+        assert_eq!(answer(&mut client).await, expected, "{} of {cards:?}", shared.device);
+        in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+            .await
+            .unwrap();
+        assert!(budgets.iter().all(|budget| budget.used_bytes() == 0), "all of it is given back");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,9 @@
 //! Pairs of a row and an expert that it goes to, brought together by expert: where they are, and the launches that compute their
 //! products in pieces. Kernels for some pairs of an expert and for many give the same bits.
 
-use super::products::{BATCH_ROWS, BLOCK_COLS, BLOCKS_MAX, FEW_ROWS, MANY_BYTES, segments_of, some_grid};
+use super::products::{
+    BATCH_ROWS, BLOCK_COLS, BLOCKS_MAX, FEW_ROWS, MANY_BYTES, PieceRoom, segments_of, some_grid,
+};
 use super::*;
 use crate::weights::ProductShape;
 

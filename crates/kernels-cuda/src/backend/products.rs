@@ -1,6 +1,7 @@
 //! Products with matrices: which kernel computes them. A matrix's types alone decide how, in tf32 or in pieces of 16 bits, and all
 //! kernels for one give the same bits, so that what is fastest for a number of rows is taken.
 
+use super::pairs::PairRoom;
 use super::*;
 
 /// Outputs of a tile of the kernels of products in tf32, and rows.

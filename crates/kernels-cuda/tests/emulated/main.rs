@@ -12,6 +12,7 @@ mod engine;
 mod experts;
 mod few_bits;
 mod fused;
+mod kept;
 mod module;
 mod mutants;
 mod offload;

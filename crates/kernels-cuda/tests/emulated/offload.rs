@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{Cut, KvType, Split};
-use hanzo_engine_kernels_cuda::{CudaBackend, Driver};
+use hanzo_engine_kernels::{Chain, Cut, Either, KvType};
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::{card, library};
@@ -16,6 +16,14 @@ const SURE: [usize; 2] = [3, 6];
 /// Those with the closest choices.
 const CLOSE: [usize; 2] = [8, 10];
 const LAYERS: usize = 6;
+
+/// The processor or a card.
+type Device = Either<CpuBackend, CudaBackend<Card>>;
+
+/// Plans that a device has replayed as one.
+fn replays(device: &Device) -> u64 {
+    device.as_other().expect("a card").replays()
+}
 
 #[test]
 fn the_demo_model_says_the_same_wherever_it_is_cut() {
@@ -31,8 +39,8 @@ fn the_demo_model_says_the_same_wherever_it_is_cut() {
         // The head is the embedding, so that is on the card in any case.
         for on_card in 0..=LAYERS {
             let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
-            let split = Split::new(cpu(), CudaBackend::new(card.clone()), cut);
-            let (found, engine) = ran(split, weights, kv_type, &prompts);
+            let devices = vec![Either::One(cpu()), Either::Other(CudaBackend::new(card.clone()))];
+            let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
             assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
             // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
             let passes = match on_card {
@@ -40,40 +48,58 @@ fn the_demo_model_says_the_same_wherever_it_is_cut() {
                 LAYERS => 0,
                 _ => 3,
             };
-            let split = engine.backend();
-            assert_eq!(split.passes(), passes * engine.stats().steps, "buffers that crossed");
-            assert!(split.second().replays() > 40, "{} steps were replayed", split.second().replays());
+            let chain = engine.backend();
+            assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
+            let replays = replays(&chain.devices()[1]);
+            assert!(replays > 40, "{replays} steps were replayed");
         }
     }
 }
 
-/// Two cards, neither of which sees the other's memory, and the processor before them or not.
+/// Cards of which none sees the others' memory, and the processor before them or not.
 #[test]
-fn the_demo_model_says_the_same_on_two_cards() {
+fn the_demo_model_says_the_same_on_several_cards() {
     if !is_again() {
-        let test = "offload::the_demo_model_says_the_same_on_two_cards";
-        return in_a_process(test, &[("HANZO_ENGINE_EMULATED_CARDS", "2")]);
+        let test = "offload::the_demo_model_says_the_same_on_several_cards";
+        return in_a_process(test, &[("HANZO_ENGINE_EMULATED_CARDS", "3")]);
     }
     let prompts = SURE.map(|at| golden_prompts()[at].clone());
     let pool = Arc::new(ThreadPool::new(2));
     let cpu =
         || CpuBackend::new(pool.clone(), Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
-    let cards = [0, 1].map(|ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens"));
-    let cut = |layers| Cut { layers, caches: layers, inputs: false };
-    // Layers of the processor, the first card and the second.
-    for (kv_type, [on_cpu, on_first, on_second]) in [
-        (KvType::F16, [0, 3, 3]),
-        (KvType::Q8_0, [0, 1, 5]),
-        (KvType::F16, [1, 4, 1]),
-        (KvType::Q8_0, [2, 2, 2]),
+    let cards: Vec<Card> = (0..3)
+        .map(|ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens"))
+        .collect();
+    // Layers of the processor, and of each card.
+    for (kv_type, on_cpu, on_cards) in [
+        (KvType::F16, 0, vec![3, 3]),
+        (KvType::Q8_0, 0, vec![2, 1, 3]),
+        (KvType::F16, 1, vec![4, 1]),
+        (KvType::Q8_0, 2, vec![1, 1, 2]),
     ] {
-        assert_eq!(on_cpu + on_first + on_second, LAYERS);
+        assert_eq!(on_cpu + on_cards.iter().sum::<usize>(), LAYERS);
         let expected = continuations(cpu(), Weights::Q8_0, kv_type, &prompts);
-        let [first, second] = cards.clone().map(CudaBackend::new);
-        let split = Split::new(cpu(), Split::new(first, second, cut(on_first)), cut(on_cpu));
-        let (found, engine) = ran(split, Weights::Q8_0, kv_type, &prompts);
-        assert_eq!(found, expected, "{kv_type}, {on_cpu}, {on_first} and {on_second} layers");
-        let pair = engine.backend().second();
-        assert!(pair.passes() > 0 && pair.second().replays() > 40, "both cards compute");
+        let used = cards.iter().take(on_cards.len());
+        let mut devices: Vec<Device> =
+            used.map(|card| Either::Other(CudaBackend::new(card.clone()))).collect();
+        let mut counts = on_cards.clone();
+        if on_cpu > 0 {
+            devices.insert(0, Either::One(cpu()));
+            counts.insert(0, on_cpu);
+        }
+        let mut layers = 0;
+        let ends = counts.iter().take(counts.len() - 1).map(|count| {
+            layers += count;
+            Cut { layers, caches: layers, inputs: false }
+        });
+        let chain = Chain::new(devices, ends.collect());
+        let (found, engine) = ran(chain, Weights::Q8_0, kv_type, &prompts);
+        assert_eq!(found, expected, "{kv_type}, {on_cpu} and {on_cards:?} layers");
+        let chain = engine.backend();
+        // Up with the sum and its norm from each device to the next, and down with the embeddings.
+        let passes = 2 * (counts.len() - 1) + 1;
+        assert_eq!(chain.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
+        let cards = &chain.devices()[counts.len() - on_cards.len()..];
+        assert!(cards.iter().all(|card| replays(card) > 40), "all cards compute");
     }
 }

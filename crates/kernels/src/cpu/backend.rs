@@ -258,8 +258,8 @@ impl Backend for CpuBackend {
         CpuKv::new(spec)
     }
 
-    fn kv_block_form(&self, kv: &CpuKv) -> Option<(usize, &'static str)> {
-        Some(kv.block_form())
+    fn kv_block_form(&self, kv: &CpuKv) -> Option<(usize, String)> {
+        Some((kv.block_bytes(), CpuKv::BLOCK_FORM.to_owned()))
     }
 
     fn read_kv_block(&self, kv: &CpuKv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {

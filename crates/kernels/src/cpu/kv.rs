@@ -181,16 +181,19 @@ impl CpuKv {
         LayerStates { numbers, stride, states: self.states }
     }
 
-    /// Bytes of one block in all planes, and what they are called: each plane's keys and values, as they lie here.
-    pub(super) fn block_form(&self) -> (usize, &'static str) {
-        (self.planes.iter().map(|plane| plane.key_block + plane.value_block).sum(), "cpu-1")
+    /// What blocks are called outside of it: each plane's keys and values, as they lie here.
+    pub(super) const BLOCK_FORM: &str = "cpu-1";
+
+    /// Bytes of one block in all planes.
+    pub(super) fn block_bytes(&self) -> usize {
+        self.planes.iter().map(|plane| plane.key_block + plane.value_block).sum()
     }
 
     /// # Panics
     /// If there is no such block, or `out` is not of a block's size.
     pub(super) fn read_block(&self, block: usize, out: &mut [u8]) -> Result<(), KernelError> {
         assert!(
-            block < self.blocks && out.len() == self.block_form().0,
+            block < self.blocks && out.len() == self.block_bytes(),
             "block {block} in {} bytes",
             out.len()
         );
@@ -211,11 +214,7 @@ impl CpuKv {
     /// # Panics
     /// As [`CpuKv::read_block`].
     pub(super) fn write_block(&mut self, block: usize, bytes: &[u8]) -> Result<(), KernelError> {
-        assert!(
-            block < self.blocks && bytes.len() == self.block_form().0,
-            "block {block} of {}",
-            bytes.len()
-        );
+        assert!(block < self.blocks && bytes.len() == self.block_bytes(), "block {block} of {}", bytes.len());
         let mut rest = bytes;
         for Plane { keys, values, key_block, value_block } in &self.planes {
             for (to, first, bytes) in

@@ -72,7 +72,7 @@ impl Kept {
 
 impl<B: Backend> Engine<B> {
     /// Bytes of a block, and the name of their meaning, where blocks can be kept elsewhere.
-    pub fn block_form(&self) -> Option<(usize, &'static str)> {
+    pub fn block_form(&self) -> Option<(usize, String)> {
         self.backend.kv_block_form(&self.kv).filter(|_| self.pool.shares())
     }
 

@@ -44,7 +44,10 @@ fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine<CpuBa
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
     let backend = CpuBackend::new(pool, Tier::detect().unwrap());
-    let backend = if ahead { backend.with_lookahead() } else { backend };
+    engine_on(if ahead { backend.with_lookahead() } else { backend }, opened, config)
+}
+
+fn engine_on<B: Backend>(backend: B, opened: &Opened, config: EngineConfig) -> Engine<B> {
     let text = Arc::new(opened.text_model().unwrap());
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();

@@ -1,6 +1,6 @@
-//! Decoders that two devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
+//! Decoders that devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
 
-use hanzo_engine_kernels::{Split, split::Placed};
+use hanzo_engine_kernels::{Chain, Cut, chain::Placed};
 
 use super::*;
 
@@ -34,15 +34,17 @@ fn a_network_computes_the_same_wherever_it_is_cut() {
         let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
         let expected = bits(Runner::new(cpu(), &files).prefill(&text));
         let layers = files.spec.layers.len();
-        let mut cuts = 0;
-        for cut in (0..=layers).filter_map(|layers| files.spec.cut(layers).ok()) {
-            cuts += 1;
-            let mut runner = Runner::new(Split::new(cpu(), cpu(), cut), &files);
-            assert!(bits(runner.prefill(&text)) == expected, "{case}, cut at {cut:?}");
+        let cuts: Vec<Cut> = (0..=layers).filter_map(|layers| files.spec.cut(layers).ok()).collect();
+        // In two at each of them, and in as many as there can be.
+        for cuts in cuts.iter().map(|&cut| vec![cut]).chain([cuts.clone()]) {
+            let devices = (0..=cuts.len()).map(|_| cpu()).collect();
+            let mut runner = Runner::new(Chain::new(devices, cuts.clone()), &files);
+            assert!(bits(runner.prefill(&text)) == expected, "{case}, cut at {cuts:?}");
             let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len().min(8), |_, _| false);
-            assert_eq!(tokens, golden.greedy[..tokens.len()], "{case}, cut at {cut:?}");
+            assert_eq!(tokens, golden.greedy[..tokens.len()], "{case}, cut at {cuts:?}");
         }
-        let shares = files.spec.layers.iter().any(|layer| layer.attention.shares.is_some());
+        let (shares, cuts) =
+            (files.spec.layers.iter().any(|layer| layer.attention.shares.is_some()), cuts.len());
         assert!(if shares { cuts > 1 && cuts <= layers } else { cuts == layers + 1 }, "{case}: {cuts} cuts");
     }
 }
@@ -57,7 +59,7 @@ fn rows_cross_where_layers_change_hands() {
         let layers = files.spec.layers.len();
         for (layers, crossed) in [0, 1, layers].into_iter().zip(crossed) {
             let cut = files.spec.cut(layers).unwrap();
-            let mut runner = Runner::new(Split::new(cpu(), cpu(), cut), &files);
+            let mut runner = Runner::new(Chain::new(vec![cpu(), cpu()], vec![cut]), &files);
             for step in 1..=2 {
                 runner.prefill(&[1, 2, 3]);
                 assert_eq!(runner.backend.passes(), step * crossed, "{case}, {cut:?}");
@@ -67,13 +69,10 @@ fn rows_cross_where_layers_change_hands() {
     }
 }
 
-/// Numbers of what is on the first device, and on the second.
-fn numbers<T>(of: &Placed<T, T>, count: impl Fn(&T) -> usize) -> [usize; 2] {
-    match of {
-        Placed::First(of) => [count(of), 0],
-        Placed::Second(of) => [0, count(of)],
-        Placed::Both(one, other) => [count(one), count(other)],
-    }
+/// Numbers of what is on each of three devices.
+fn numbers<T>(of: &Placed<T>, count: impl Fn(&T) -> usize) -> [usize; 3] {
+    let counts: Vec<usize> = of.held().map(|own| own.map_or(0, &count)).collect();
+    counts.try_into().expect("three devices")
 }
 
 #[test]
@@ -82,8 +81,11 @@ fn what_each_device_takes_is_planned_to_the_byte() {
         ["tiny/qwen3", "tiny/llama-linear", "dense/gemma3", "dense/gemma3n", "dense/gemma4-e", "dense/olmo2"]
     {
         let files = ModelFiles::open(&data(case)).unwrap();
-        for cut in (0..=files.spec.layers.len()).filter_map(|layers| files.spec.cut(layers).ok()) {
-            let make = || Split::new(ReferenceBackend::new(), ReferenceBackend::new(), cut);
+        let cuts = (0..=files.spec.layers.len()).filter_map(|layers| files.spec.cut(layers).ok());
+        let cuts: Vec<Cut> = cuts.collect();
+        for cuts in cuts.iter().zip(cuts.iter().skip(1).chain(cuts.last())).map(|(&a, &b)| vec![a, b]) {
+            let devices = || (0..3).map(|_| ReferenceBackend::new()).collect();
+            let make = || Chain::new(devices(), cuts.clone());
             let network = Decoder::load(&make(), &files, &mut |_| ()).unwrap().network;
             let (vectors, norms) = network.vectors_and_norms();
             let biases = norms.iter().filter_map(|norm| norm.bias.as_ref());
@@ -91,10 +93,10 @@ fn what_each_device_takes_is_planned_to_the_byte() {
             let vectors = vectors.map(|vector| numbers(vector, Vec::len));
             let matrices = network.matrices();
             let matrices = matrices.iter().map(|of| numbers(of, |matrix| matrix.rows() * matrix.cols()));
-            let held = vectors.chain(matrices).fold([0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
+            let held = vectors.chain(matrices).fold([0; 3], |a, b| [0, 1, 2].map(|at| a[at] + b[at]));
             let planned = |backend| Decoder::plan(&backend, &files).weights_bytes;
-            let planned = [planned(make().counting_first()), planned(make().counting_second())];
-            assert_eq!(planned, held.map(|numbers| 4 * numbers as u64), "{case}, cut at {cut:?}");
+            let planned = [0, 1, 2].map(|device| planned(make().counting(device)));
+            assert_eq!(planned, held.map(|numbers| 4 * numbers as u64), "{case}, cut at {cuts:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The engine on two devices that share its model: the tokens and events of one device, with batches that come and go, prefixes
+//! The engine on devices that share its model: the tokens and events of one device, with batches that come and go, prefixes
 //! that are found, and sequences that are put back.
 
-use hanzo_engine_kernels::Split;
+use hanzo_engine_kernels::Chain;
 
 use super::*;
 
@@ -43,9 +43,11 @@ fn a_model_that_is_shared_says_the_same() {
             EngineConfig { kv_type, speculation, kv_blocks: 14, context_tokens_max: 200, ..config() };
         let expected = told(cpu(), config);
         assert!(expected.1 > 0 && expected.2 > 0, "{} put back, {} tokens found", expected.1, expected.2);
-        for layers in 0..=spec.layers.len() {
-            let found = told(Split::new(cpu(), cpu(), spec.cut(layers).unwrap()), config);
-            assert!(found == expected, "{kv_type}, {layers} layers on the first");
+        let cut = |layers| spec.cut(layers).unwrap();
+        for cuts in (0..=spec.layers.len()).map(|layers| vec![cut(layers)]).chain([vec![cut(1), cut(4)]]) {
+            let devices = (0..=cuts.len()).map(|_| cpu()).collect();
+            let found = told(Chain::new(devices, cuts.clone()), config);
+            assert!(found == expected, "{kv_type}, cut at {cuts:?}");
         }
     }
 }

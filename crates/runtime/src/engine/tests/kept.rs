@@ -5,6 +5,8 @@ use std::{
     sync::Mutex,
 };
 
+use hanzo_engine_kernels::Chain;
+
 use super::*;
 use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};
 
@@ -75,13 +77,13 @@ fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) ->
 }
 
 /// What one completion says, and how much of its prompt was found.
-fn said(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
+fn said<B: Backend>(engine: &mut Engine<B>, job: &Job) -> (Vec<u32>, u32) {
     let (tokens, cached, _) = computed(engine, job);
     (tokens, cached)
 }
 
 /// The same, and how much of the prompt was computed.
-fn computed(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32, usize) {
+fn computed<B: Backend>(engine: &mut Engine<B>, job: &Job) -> (Vec<u32>, u32, usize) {
     engine.submit(job);
     let (mut events, mut prefilled) = (Vec::new(), 0);
     for _ in 0..1000 {
@@ -183,6 +185,36 @@ fn another_engine_finds_what_one_has_computed() {
         let salted = Job { cache_salt: b"x".as_slice().into(), ..job(4, longer, 3) };
         assert_eq!((said(&mut fourth, &salted).1, fourth.stats().fetched_blocks), (0, 0));
     }
+}
+
+/// A model that devices share keeps blocks of all of them, for devices that share it likewise.
+#[test]
+fn devices_that_share_a_model_keep_their_blocks_too() {
+    let spec = &opened().decoder().unwrap().spec;
+    let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 2000).collect();
+    let shelf = Shelf::new(3, None);
+    let shared = |layers: [usize; 2]| {
+        let device = || CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+        let cuts = layers.map(|layers| spec.cut(layers).unwrap()).to_vec();
+        let backend = Chain::new((0..3).map(|_| device()).collect(), cuts);
+        let config = EngineConfig { kv_type: KvType::Q8_0, kv_blocks: 96, ..config() };
+        let mut engine = engine_on(backend, opened(), config);
+        let (bytes, form) = engine.block_form().unwrap();
+        BLOCK.set(bytes);
+        engine.keep_blocks(Box::new(shelf.clone()));
+        (engine, bytes, form)
+    };
+    let (mut first, bytes, form) = shared([1, 4]);
+    let (expected, cached) = said(&mut first, &job(1, prompt.clone(), 40));
+    assert_eq!((expected.len(), cached), (40, 0));
+    while first.save_blocks(3) {}
+    let mut second = shared([1, 4]).0;
+    assert_eq!(said(&mut second, &job(1, prompt.clone(), 40)), (expected, 144));
+    // As many bytes as on one device, and blocks of another cut are others.
+    let alone = engine_of(opened(), EngineConfig { kv_type: KvType::Q8_0, ..config() }, false);
+    let (other, elsewhere) = (shared([2, 4]), alone.block_form().unwrap());
+    assert_eq!((other.1, elsewhere.0), (bytes, bytes));
+    assert!(form != other.2 && form != elsewhere.1, "{form}");
 }
 
 #[test]

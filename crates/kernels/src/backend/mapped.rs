@@ -1,12 +1,12 @@
-//! The parameters of ops with what they name on one of the devices.
+//! The parameters of ops with what they name on another device: for backends that hand ops on.
 
 use crate::{
-    AttentionParams, ConvolutionParams, LatentParams, LayerNormParams, OutputGateParams, OutputNorm,
-    QkvParams, RecurrenceParams, Rope, RowOp,
+    AttentionParams, Backend, ConvolutionParams, LatentParams, LayerNormParams, MoeWeights, OutputGateParams,
+    OutputNorm, QkvParams, RecurrenceParams, Rope, RowOp,
 };
 
 impl<'a, V> LayerNormParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LayerNormParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LayerNormParams<'a, W> {
         LayerNormParams { weight: of(self.weight), bias: self.bias.map(of), eps: self.eps }
     }
 }
@@ -19,7 +19,7 @@ impl<'a, V> Rope<'a, V> {
 }
 
 impl<'a, V> QkvParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> QkvParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> QkvParams<'a, W> {
         QkvParams {
             shape: self.shape,
             q_norm: self.q_norm.map(&of),
@@ -35,7 +35,7 @@ impl<'a, V> QkvParams<'a, V> {
 }
 
 impl<'a, V> AttentionParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> AttentionParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> AttentionParams<'a, W> {
         AttentionParams {
             shape: self.shape,
             scale: self.scale,
@@ -51,20 +51,20 @@ impl<'a, V> AttentionParams<'a, V> {
 }
 
 impl<'a, V> LatentParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LatentParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LatentParams<'a, W> {
         let LatentParams { shape, norm, norm_eps, rope } = self;
         LatentParams { shape: *shape, norm: of(norm), norm_eps: *norm_eps, rope: rope.with(of) }
     }
 }
 
 impl<'a, V> ConvolutionParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> ConvolutionParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> ConvolutionParams<'a, W> {
         ConvolutionParams { shape: self.shape, weight: of(self.weight), bias: self.bias.map(of) }
     }
 }
 
 impl<'a, V> RecurrenceParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> RecurrenceParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> RecurrenceParams<'a, W> {
         RecurrenceParams {
             shape: self.shape,
             decay: of(self.decay),
@@ -76,7 +76,7 @@ impl<'a, V> RecurrenceParams<'a, V> {
 }
 
 impl<'a, V> OutputGateParams<'a, V> {
-    pub(super) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> OutputGateParams<'a, W> {
+    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> OutputGateParams<'a, W> {
         let norm = self.norm.as_ref().map(|&OutputNorm { weight, eps, part, before_gate }| OutputNorm {
             weight: of(weight),
             eps,
@@ -87,8 +87,29 @@ impl<'a, V> OutputGateParams<'a, V> {
     }
 }
 
+impl<'a, B: Backend> MoeWeights<'a, B> {
+    pub(crate) fn with<'b, C: Backend>(
+        &self,
+        matrix: impl Fn(&'a B::Matrix) -> &'b C::Matrix,
+        vector: impl Fn(&'a B::Vector) -> &'b C::Vector,
+        experts: impl Fn(&'a B::Experts) -> &'b C::Experts,
+        routed: Option<&'b C::Buffer>,
+    ) -> MoeWeights<'b, C> {
+        MoeWeights {
+            router: matrix(self.router),
+            router_bias: self.router_bias.map(&vector),
+            correction: self.correction.map(&vector),
+            experts: experts(self.experts),
+            up_bias: self.up_bias.map(&vector),
+            down_bias: self.down_bias.map(&vector),
+            expert_scale: self.expert_scale.map(&vector),
+            routed,
+        }
+    }
+}
+
 /// The buffers that an op on rows reads.
-pub(super) fn read_by<'a, T, V>(op: &RowOp<'a, T, V>) -> [Option<&'a T>; 3] {
+pub(crate) fn read_by<'a, T, V>(op: &RowOp<'a, T, V>) -> [Option<&'a T>; 3] {
     match *op {
         RowOp::Multiply { by, .. } => [Some(by), None, None],
         RowOp::Take { x, .. }
@@ -106,7 +127,7 @@ pub(super) fn read_by<'a, T, V>(op: &RowOp<'a, T, V>) -> [Option<&'a T>; 3] {
 }
 
 /// An op on rows that reads these instead, in the order of [`read_by`].
-pub(super) fn reading<'a: 'b, 'b, T, V, U, W: 'a>(
+pub(crate) fn reading<'a: 'b, 'b, T, V, U, W: 'a>(
     op: &RowOp<'a, T, V>,
     read: [Option<&'b U>; 3],
     of: impl Fn(&'a V) -> &'a W,

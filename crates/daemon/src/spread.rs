@@ -1,0 +1,169 @@
+//! A model that no device takes whole, over several: cards that take it together, or cards for as many of its layers as fit and the
+//! processor for the others. What a split takes of each device is planned to the byte, as that of one device is; here is which is
+//! chosen. Layers go to the devices in the order in which those are tried, the last ones to the first.
+
+use hanzo_engine_runtime::ModelFiles;
+
+use crate::{
+    bring_up::Opening,
+    gpu_layers::{Shared, Sharing},
+    limits::CONTEXT_BESIDE_OTHERS,
+    models::Models,
+};
+
+/// As much as anybody could ask for.
+const PLENTY: u64 = u64::MAX / 2;
+
+/// A context is found to within this part of it.
+const CONTEXT_PART: usize = 32;
+
+impl Opening {
+    /// Has as many layers on these cards as fit, and the others in the processor's place. Whether that can be.
+    pub(crate) fn share(&mut self, models: &Models, cards: &[usize], processor: usize) -> bool {
+        // Those before may be too small for any.
+        (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, None))
+    }
+
+    /// Likewise, with exactly so many layers on the cards.
+    pub(crate) fn share_some(
+        &mut self,
+        models: &Models,
+        cards: &[usize],
+        processor: usize,
+        layers: usize,
+    ) -> bool {
+        (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, Some(layers)))
+    }
+
+    fn share_from(
+        &mut self,
+        models: &Models,
+        cards: &[usize],
+        processor: usize,
+        layers: Option<usize>,
+    ) -> bool {
+        let places: Vec<usize> = cards.iter().copied().chain([processor]).collect();
+        let Some(most) = self.most(models, &places) else { return false };
+        // As many as leave room for a context of use, else as many as fit at all.
+        let tried = [most.min(CONTEXT_BESIDE_OTHERS), 1].into_iter();
+        let shared = tried.filter_map(|tokens| self.fill(models, &places, tokens, layers)).next();
+        self.goes_to(places[0], shared)
+    }
+
+    /// Has all layers on as few of these cards as take them, as leaves the longest context, and then as many as possible on the first
+    /// of them. Whether they take it.
+    pub(crate) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
+        let pairs = cards
+            .iter()
+            .enumerate()
+            .flat_map(|(at, &beside)| cards[..at].iter().map(move |&card| vec![card, beside]));
+        let more = (3..=cards.len()).map(|count| cards[..count].to_vec());
+        for places in pairs.chain(more) {
+            let Some(most) = self.most(models, &places) else { continue };
+            let fill = |tokens| self.fill(models, &places, tokens, None);
+            let Some(mut best) = fill(1) else { continue };
+            let (mut fits, mut beyond) = (1, most + 1);
+            let mut next = most;
+            while beyond - fits > (fits / CONTEXT_PART).max(1) {
+                match fill(next) {
+                    Some(shared) => (fits, best) = (next, shared),
+                    None => beyond = next,
+                }
+                next = fits + (beyond - fits) / 2;
+            }
+            return self.goes_to(places[0], Some(best));
+        }
+        false
+    }
+
+    fn goes_to(&mut self, place: usize, shared: Option<Shared>) -> bool {
+        let Some(shared) = shared else { return false };
+        tracing::info!(model = self.name, "on {}", shared.planner.describe());
+        (self.place, self.shared) = (place, Some(shared));
+        true
+    }
+
+    /// The longest context that it would have in these places if they had no end.
+    fn most(&self, models: &Models, places: &[usize]) -> Option<usize> {
+        let shared = shared_on(models, self.files.decoder()?, &places[..2], &[0])
+            .or_else(|| shared_on(models, self.files.decoder()?, &places[..2], &[1]))?;
+        self.context(models, &shared, &[PLENTY; 2])
+    }
+
+    /// The context that a split leaves where so many bytes are free.
+    fn context(&self, models: &Models, shared: &Shared, free: &[u64]) -> Option<usize> {
+        let size = self.choose_on(models, &*shared.planner, free).ok()?;
+        Some(size.engine.context_tokens_max())
+    }
+
+    /// A split over these places with as many layers in each as leave room for a context of so many tokens, and what is left in the
+    /// last; with exactly so many `before` it, where that is said. None where they are too small, or the first for any layer.
+    fn fill(
+        &self,
+        models: &Models,
+        places: &[usize],
+        tokens: usize,
+        before: Option<usize>,
+    ) -> Option<Shared> {
+        let files = self.files.decoder()?;
+        let layers = files.spec.layers.len();
+        let total = |place: &usize| models.places[*place].budget.total_bytes();
+        let (last, firsts) = places.split_last()?;
+        // Those that have some, each with how many are left for those behind it.
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        let mut rest = layers;
+        for (at, &place) in firsts.iter().enumerate() {
+            let have: Vec<usize> = kept.iter().copied().chain([place]).collect();
+            let room: Vec<u64> = have.iter().map(total).chain([PLENTY]).collect();
+            let behind = [have, vec![firsts.get(at + 1).copied().unwrap_or(*last)]].concat();
+            let split = |count: usize| {
+                let left: Vec<usize> = left.iter().copied().chain([rest - count]).collect();
+                shared_on(models, files, &behind, &counts(&left)).filter(|shared| shared.sharing.is_some())
+            };
+            let most = before.map_or(rest, |before| before - (layers - rest));
+            let possible: Vec<usize> = (1..=most).filter(|&count| split(count).is_some()).collect();
+            let fits = |count: &usize| {
+                let shared = split(*count);
+                shared.and_then(|shared| self.context(models, &shared, &room)).is_some_and(|of| of >= tokens)
+            };
+            match possible.partition_point(fits).checked_sub(1).map(|at| possible[at]) {
+                Some(count) => {
+                    rest -= count;
+                    kept.push(place);
+                    left.push(rest);
+                }
+                None if at == 0 => return None,
+                None => {}
+            }
+        }
+        if before.is_some_and(|before| layers - rest != before) {
+            return None;
+        }
+        kept.push(*last);
+        let shared = shared_on(models, files, &kept, &counts(&left))?;
+        let room: Vec<u64> = kept.iter().map(total).collect();
+        self.context(models, &shared, &room).is_some_and(|of| of >= tokens).then_some(shared)
+    }
+}
+
+/// How many layers each has behind the first, of how many are left behind each.
+fn counts(left: &[usize]) -> Vec<usize> {
+    let next = left.iter().skip(1).chain([&0]);
+    left.iter().zip(next).map(|(left, next)| left - next).collect()
+}
+
+/// A model of which the first of these places, a card's, has the last layers, and the others so many each, down to the first; none
+/// where it cannot be cut so, or they do not share.
+pub(crate) fn shared_on(
+    models: &Models,
+    files: &ModelFiles,
+    places: &[usize],
+    counts: &[usize],
+) -> Option<Shared> {
+    let (card, beside) = places.split_first()?;
+    let names = beside.iter().map(|&place| models.places[place].device.name());
+    let others: Vec<_> = names.zip(counts.iter().copied()).collect();
+    let sharing = Sharing::of(files, &others).ok()?;
+    let planner = models.places[*card].device.sharing(&sharing)?;
+    Some(Shared { sharing, planner, beside: beside.to_vec() })
+}

@@ -1,0 +1,103 @@
+//! Devices that take turns op by op are right, each counts its own, and a part of a cache is laid out tightly.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::*;
+use crate::cpu::{CpuBackend, ThreadPool, Tier};
+use crate::{DType, Either, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MatrixShape, conformance};
+
+/// Of one turn of a pool another would wait for the end, so each has a pool of its own.
+fn cpu() -> CpuBackend {
+    CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
+}
+
+fn chain(cuts: &[Cut]) -> Chain<CpuBackend> {
+    Chain::new((0..=cuts.len()).map(|_| cpu()).collect(), cuts.to_vec())
+}
+
+fn cut(layers: usize) -> Cut {
+    Cut { layers, caches: layers, inputs: false }
+}
+
+/// What each op reads was written by another device, of another kind. Each counts what it has: all of a cache is on one.
+#[test]
+fn rows_are_where_they_are_read() {
+    let restless = |cuts: &[Cut], counted| {
+        let kinds = || [Either::One(cpu()), Either::Other(cpu())].into_iter();
+        let devices = || (0..=cuts.len()).map(|at| kinds().nth(at % 2).expect("two")).collect();
+        conformance::briefly(|| {
+            conformance::check_decoder_ops(&|| Chain {
+                restless: Some(Cell::new(0)),
+                ..Chain::new(devices(), cuts.to_vec()).counting(counted)
+            });
+        });
+    };
+    let caches = |caches| Cut { layers: 1, caches, inputs: true };
+    restless(&[caches(usize::MAX)], 0);
+    restless(&[caches(0), caches(usize::MAX), caches(usize::MAX)], 1);
+}
+
+#[test]
+fn each_device_counts_its_own() {
+    let shape = [MatrixShape { rows: 64, cols: 64, dtype: DType::F32 }];
+    let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim: 32, window: None }; 5];
+    let kv = KvSpec { layers, blocks: 4, kv_type: KvType::F16, ..KvSpec::default() };
+    let counts = |of: &Chain<CpuBackend>| {
+        let in_stage = |stage| {
+            of.enter(stage);
+            of.matrix_bytes(&shape)
+        };
+        let stages = [Stage::Inputs, Stage::Layer(1), Stage::Layer(2), Stage::Head, Stage::Everywhere];
+        (stages.map(in_stage), of.kv_bytes(&kv))
+    };
+    let own = |cuts: &[Cut], device| counts(&chain(cuts).counting(device));
+    let two = [cut(2)];
+    let (one, layer) = (counts(&chain(&two)).0[0], counts(&chain(&two)).1 / 5);
+    assert_eq!(counts(&chain(&two)), ([one, one, one, one, 2 * one], 5 * layer));
+    assert_eq!(own(&two, 0), ([0, one, 0, 0, one], 2 * layer));
+    assert_eq!(own(&two, 1), ([one, 0, one, one, one], 3 * layer));
+    // Layers 0 and 1, none, layer 2, and the others.
+    let four = [cut(2), cut(2), cut(3)];
+    assert_eq!(own(&four, 0), ([0, one, 0, 0, one], 2 * layer));
+    assert_eq!(own(&four, 1), ([0; 5], 0), "who has nothing takes nothing");
+    assert_eq!(own(&four, 2), ([0, 0, one, 0, one], layer));
+    assert_eq!(own(&four, 3), ([one, 0, 0, one, one], 2 * layer));
+    let first = four.map(|cut| Cut { inputs: true, ..cut });
+    assert_eq!([0, 3].map(|device| own(&first, device).0[0]), [one, 0]);
+    assert_eq!(own(&[], 0), ([one; 5], 5 * layer), "one alone has everything");
+}
+
+#[test]
+fn each_device_has_the_layers_that_it_should() {
+    let shape = [MatrixShape { rows: 64, cols: 64, dtype: DType::F32 }];
+    // Layer 0, layers 1 and 2, and the others.
+    let has = |device: usize| {
+        let chain = chain(&[cut(1), cut(3)]).counting(device);
+        let stages = [Stage::Inputs, Stage::Head].into_iter().chain((0..5).map(Stage::Layer));
+        let has = stages.map(|stage| {
+            chain.enter(stage);
+            chain.matrix_bytes(&shape) > 0
+        });
+        has.collect::<Vec<_>>()
+    };
+    assert_eq!(has(0), [false, false, true, false, false, false, false]);
+    assert_eq!(has(1), [false, false, false, true, true, false, false]);
+    assert_eq!(has(2), [true, true, false, false, false, true, true]);
+}
+
+#[test]
+fn a_part_of_the_layers_takes_few_planes() {
+    let heads = |window| KvLayout::Heads { kv_heads: 1, head_dim: 32, window };
+    let place = |group, plane| KvPlace { group, plane };
+    let groups = KvGroups {
+        windows: vec![None, Some(64)],
+        places: vec![place(0, 0), place(1, 0), place(0, 1), place(1, 1), place(0, 2)],
+    };
+    let layers = [None, Some(64), None, Some(64), None].map(heads).to_vec();
+    let spec = KvSpec { layers, groups, blocks: 4, ..KvSpec::default() };
+    let of = placed::kv_of(&spec, 2..5).unwrap();
+    assert_eq!(of.groups.places, [place(0, 0), place(1, 0), place(0, 1)]);
+    assert_eq!((of.groups.windows.len(), of.planes().len(), of.blocks), (2, 2, 4));
+    assert_eq!(placed::kv_of(&spec, 5..5), None);
+}

@@ -1,0 +1,178 @@
+//! Ops that a backend hands on to another as they are, written once for those that do: [`crate::chain`] to the device of the
+//! stage, [`crate::either`] to the one that it is. Each says by a macro of its own how that finds what an op names. Of the operands
+//! `r` is a buffer that is read, `c` one that is changed, `w` one that is written anew, `m` something packed, `o` something packed
+//! that there may be, `p` parameters, `k` a cache that is changed, `s` one that is read, `l` a layer of it, and `v` a value. Absent:
+//! ops that name buffers or packed things in lists.
+
+macro_rules! delegated {
+    ($run:ident) => {
+        fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer) {
+            $run!(self, embed(m table, v scale, w out));
+        }
+
+        fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Self::Buffer) {
+            $run!(self, add_embedding(m table, v ids, c out));
+        }
+
+        fn rms_norm(&mut self, x: &Self::Buffer, weight: &Self::Vector, eps: f32, out: &mut Self::Buffer) {
+            $run!(self, rms_norm(r x, m weight, v eps, w out));
+        }
+
+        fn add_rms_norm(
+            &mut self,
+            residual: &mut Self::Buffer,
+            x: &Self::Buffer,
+            weight: &Self::Vector,
+            eps: f32,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, add_rms_norm(c residual, r x, m weight, v eps, w out));
+        }
+
+        fn matmul(
+            &mut self,
+            weight: &Self::Matrix,
+            bias: Option<&Self::Vector>,
+            x: &Self::Buffer,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, matmul(m weight, o bias, r x, w out));
+        }
+
+        fn matmul_activated(
+            &mut self,
+            weight: &Self::Matrix,
+            bias: Option<&Self::Vector>,
+            activation: Activation,
+            x: &Self::Buffer,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, matmul_activated(m weight, o bias, v activation, r x, w out));
+        }
+
+        fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
+            $run!(self, add_bias(m bias, c out));
+        }
+
+        fn layer_norm(
+            &mut self,
+            x: &Self::Buffer,
+            params: &LayerNormParams<'_, Self::Vector>,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, layer_norm(r x, p params, w out));
+        }
+
+        fn add_layer_norm(
+            &mut self,
+            residual: &mut Self::Buffer,
+            x: &Self::Buffer,
+            params: &LayerNormParams<'_, Self::Vector>,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, add_layer_norm(c residual, r x, p params, w out));
+        }
+
+        fn layer_norm_columns(
+            &mut self,
+            x: &mut Self::Buffer,
+            columns: (usize, usize),
+            params: &LayerNormParams<'_, Self::Vector>,
+        ) {
+            $run!(self, layer_norm_columns(c x, v columns, p params));
+        }
+
+        fn rope_to_cache(
+            &mut self,
+            qkv: &mut Self::Buffer,
+            params: &QkvParams<'_, Self::Vector>,
+            kv: &mut Self::Kv,
+            layer: usize,
+        ) {
+            $run!(self at kv layer, rope_to_cache(c qkv, p params, k kv, l layer));
+        }
+
+        fn attention(
+            &mut self,
+            qkv: &Self::Buffer,
+            params: &AttentionParams<'_, Self::Vector>,
+            kv: &Self::Kv,
+            layer: usize,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self at kv layer, attention(r qkv, p params, s kv, l layer, w out));
+        }
+
+        fn heads_matmul(&mut self, weights: &Self::Heads, x: &Self::Buffer, out: &mut Self::Buffer) {
+            $run!(self, heads_matmul(m weights, r x, w out));
+        }
+
+        fn latent_to_cache(
+            &mut self,
+            latent: &mut Self::Buffer,
+            queries: &mut Self::Buffer,
+            params: &LatentParams<'_, Self::Vector>,
+            kv: &mut Self::Kv,
+            layer: usize,
+        ) {
+            $run!(self at kv layer, latent_to_cache(c latent, c queries, p params, k kv, l layer));
+        }
+
+        fn latent_attention(
+            &mut self,
+            queries: &Self::Buffer,
+            heads_and_scale: (LatentHeads, f32),
+            kv: &Self::Kv,
+            layer: usize,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self at kv layer, latent_attention(r queries, v heads_and_scale, s kv, l layer, w out));
+        }
+
+        fn convolve(
+            &mut self,
+            x: &mut Self::Buffer,
+            params: &ConvolutionParams<'_, Self::Vector>,
+            kv: &mut Self::Kv,
+            layer: usize,
+        ) {
+            $run!(self at kv layer, convolve(c x, p params, k kv, l layer));
+        }
+
+        fn recur(
+            &mut self,
+            x: &Self::Buffer,
+            params: &RecurrenceParams<'_, Self::Vector>,
+            kv: &mut Self::Kv,
+            layer: usize,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self at kv layer, recur(r x, p params, k kv, l layer, w out));
+        }
+
+        fn gate_output(
+            &mut self,
+            gate: &Self::Buffer,
+            params: &OutputGateParams<'_, Self::Vector>,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, gate_output(r gate, p params, c out));
+        }
+
+        fn gated_mlp(
+            &mut self,
+            gate_up: &Self::Matrix,
+            down: &Self::Matrix,
+            activation: Activation,
+            x: &Self::Buffer,
+            hidden: &mut Self::Buffer,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, gated_mlp(m gate_up, m down, v activation, r x, w hidden, w out));
+        }
+
+        fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {
+            $run!(self, gate(v activation, r both, w hidden));
+        }
+    };
+}
