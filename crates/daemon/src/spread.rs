@@ -50,30 +50,38 @@ impl Opening {
         self.goes_to(places[0], shared)
     }
 
-    /// Has all layers on as few of these cards as take them, as leaves the longest context, and then as many as possible on the first
-    /// of them. Whether they take it.
+    /// Has all layers on as few of these cards as take them with a context of use, or else at all, as leaves the longest context, and
+    /// then as many as possible on the first of them. Whether they take it.
     pub(crate) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {
         let pairs = cards
             .iter()
             .enumerate()
             .flat_map(|(at, &beside)| cards[..at].iter().map(move |&card| vec![card, beside]));
         let more = (3..=cards.len()).map(|count| cards[..count].to_vec());
-        for places in pairs.chain(more) {
-            let Some(most) = self.most(models, &places) else { continue };
-            let fill = |tokens| self.fill(models, &places, tokens, None);
-            let Some(mut best) = fill(1) else { continue };
-            let (mut fits, mut beyond) = (1, most + 1);
-            let mut next = most;
-            while beyond - fits > (fits / CONTEXT_PART).max(1) {
-                match fill(next) {
-                    Some(shared) => (fits, best) = (next, shared),
-                    None => beyond = next,
-                }
-                next = fits + (beyond - fits) / 2;
+        let together: Vec<Vec<usize>> = pairs.chain(more).collect();
+        let found = [CONTEXT_BESIDE_OTHERS, 1].into_iter().find_map(|tokens| {
+            let longest = |places: &Vec<usize>| self.longest(models, places, tokens);
+            together.iter().find_map(|places| Some((places[0], longest(places)?)))
+        });
+        let Some((place, shared)) = found else { return false };
+        self.goes_to(place, Some(shared))
+    }
+
+    /// The split over these places that leaves the longest context, of so many tokens at least or of all that it may have.
+    fn longest(&self, models: &Models, places: &[usize], tokens: usize) -> Option<Shared> {
+        let most = self.most(models, places)?;
+        let fill = |tokens| self.fill(models, places, tokens, None);
+        let (mut fits, mut beyond) = (tokens.min(most), most + 1);
+        let mut best = fill(fits)?;
+        let mut next = most;
+        while beyond - fits > (fits / CONTEXT_PART).max(1) {
+            match fill(next) {
+                Some(shared) => (fits, best) = (next, shared),
+                None => beyond = next,
             }
-            return self.goes_to(places[0], Some(best));
+            next = fits + (beyond - fits) / 2;
         }
-        false
+        Some(best)
     }
 
     fn goes_to(&mut self, place: usize, shared: Option<Shared>) -> bool {

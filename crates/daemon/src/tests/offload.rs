@@ -264,6 +264,34 @@ async fn several_cards_have_what_fits_on_no_two() {
     }
 }
 
+/// Two cards that leave a model a short context are given up for three that leave it one of use, where there are three.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_of_use_is_worth_another_card() {
+    let of = |context_tokens_max: u32| v1::LoadRequest {
+        model: DEMO_MODEL.into(),
+        context_tokens_max,
+        overrides: Some(v1::Overrides {
+            kv: vec!["qwen3.context_length=int:32768".into()],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
+    let kv_bytes = in_time(client.load(of(8_192))).await.unwrap().into_inner().model.unwrap().kv_bytes;
+    // Without all but one of the contexts that it takes where there is plenty.
+    let one = budgets[0].used_bytes() - kv_bytes / 8 * 7;
+    // Less than half of what that takes.
+    let card = one / 100 * 49;
+    for (cards, needed, context) in [(2, 2, 2_048..8_192), (3, 3, 8_192..32_769)] {
+        let (mut client, budgets, _stop, _dir) = rig(&vec![card; cards], true, GpuLayers::Auto).await;
+        let loaded = in_time(client.load(of(0))).await.unwrap().into_inner().model.unwrap();
+        let used = budgets[..cards].iter().filter(|budget| budget.used_bytes() > 0).count();
+        assert_eq!(used, needed, "{}", loaded.device);
+        let found = loaded.context_tokens_max;
+        assert!(context.contains(&found), "{cards} cards: {found} tokens, {}", loaded.device);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn layers_are_where_they_are_asked_for_or_refused_by_name() {
     let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Count(0)).await;
