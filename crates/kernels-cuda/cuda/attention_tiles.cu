@@ -27,15 +27,6 @@
 // Where eight columns of a key are in a chunk: eight keys' that are read at once are in banks of their own.
 __device__ __forceinline__ uint32_t place_of(uint32_t key, uint32_t eight) { return 2 * CHUNK_COLS * key + 16 * (eight ^ key / 2 % 4); }
 
-// Two halves for each number: of two numbers the first ones, and the others.
-__device__ __forceinline__ void cut_in_two(float a, float b, uint32_t& upper, uint32_t& lower) {
-  const uint16_t first[2] = {dev::to_half(a), dev::to_half(b)};
-  const float rest[2] = {a - dev::from_half(first[0]), b - dev::from_half(first[1])};
-  upper = first[0] | (uint32_t)first[1] << 16;
-  // Nothing is left of what is infinite.
-  lower = dev::to_half(rest[0] == rest[0] ? rest[0] : 0.0f) | (uint32_t)dev::to_half(rest[1] == rest[1] ? rest[1] : 0.0f) << 16;
-}
-
 // Some rows of a sequence, from one of the step's on.
 struct Rows {
   uint32_t sequence, first, count;
@@ -201,24 +192,17 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
         for (uint32_t i = 0; i < 8; i++) words[i / 4][i % 4] = dev::to_bits(from[i]);
       }
     }
-    int most = 0;
+    float own[8];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-      const int size = (int)(words[i / 4][i % 4] & 0x7fffffffu);
-      most = size > most ? size : most;
-    }
-    most = dev::warp_max(most) >> 23;
-    most = most < 15 ? 15 : most;
-    const float factor = dev::from_bits((uint32_t)(268 - most) << 23);
+    for (uint32_t i = 0; i < 8; i++) own[i] = dev::from_bits(words[i / 4][i % 4]);
     uint32_t upper[4], lower[4];
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) cut_in_two(dev::from_bits(words[i / 2][2 * i % 4]) * factor, dev::from_bits(words[i / 2][2 * i % 4 + 1]) * factor, upper[i], lower[i]);
+    const float inverse = cut_by_power(own, upper, lower);
     if (lane < 4 * chunks) {
       unsigned char* to = queries + ((query / TILE * chunks + lane / 4) * 2 * TILE + query % TILE) * 2 * CHUNK_COLS + 16 * (lane % 4);
       dev::store16(to, upper);
       dev::store16(to + QUERY_BYTES, lower);
     }
-    if (lane == 0) inverses[query] = p.scale * dev::from_bits((uint32_t)(most - 14) << 23);
+    if (lane == 0) inverses[query] = p.scale * inverse;
   }
 
   // A lane's two queries, eight apart: each head of a row has a number, from the step's first row on.

@@ -13,9 +13,11 @@ __device__ __forceinline__ float dot_one(const Stack& stack, uint32_t row, const
   const uint8_t* bytes = row_of(part, row);
   const uint32_t groups = (stack.cols + 31) / 32;
   float w[32], sum = 0.0f;
-  if (has_few_bits(part.type)) {
+  const bool fp8 = is_fp8(part.type);
+  if (fp8 || has_few_bits(part.type)) {
     for (uint32_t eight = threadIdx.x % 32; eight < 4 * groups; eight += 32) {
-      load_few_bits(part.type, bytes, stack.codebooks, eight / 4, eight % 4, w);
+      if (fp8) load_fp8(part.type, bytes, eight / 4, eight % 4, w);
+      else load_few_bits(part.type, bytes, stack.codebooks, eight / 4, eight % 4, w);
 #pragma unroll
       for (uint32_t i = 0; i < 8; i++) sum = fmaf(w[i], factor * x[8 * eight + i], sum);
     }

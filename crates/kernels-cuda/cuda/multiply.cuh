@@ -110,7 +110,7 @@ __device__ __forceinline__ void for_parts(const Stack& weights, Multiply&& multi
 // Groups of blocks that are loaded ahead, where so many of floats are: those that take more registers are fewer, or none.
 template <uint32_t TYPE, int TILES, int FLOATS_AHEAD>
 constexpr int AHEAD_OF = TYPE == ANY_TYPE || TYPE == MXFP4 || (TYPE == FEW_BITS && TILES == 2) ? 0
-                         : TYPE == Q5_K || TYPE == Q6_K || TYPE == FEW_BITS ? (FLOATS_AHEAD + 3) / 4
+                         : TYPE == Q5_K || TYPE == Q6_K || (TYPE == BYTE_FLOATS && TILES == 2) || TYPE == FEW_BITS ? (FLOATS_AHEAD + 3) / 4
                                                                             : FLOATS_AHEAD;
 
 // `write(part, row, output, total)` is told of each row, and of outputs of the part or behind them.

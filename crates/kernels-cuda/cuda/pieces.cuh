@@ -20,6 +20,32 @@ __device__ __forceinline__ void load_columns(const float* row, uint32_t column, 
   }
 }
 
+// Two halves for each number: of two numbers the first ones, and the others.
+__device__ __forceinline__ void cut_in_two(float a, float b, uint32_t& upper, uint32_t& lower) {
+  const uint16_t first[2] = {dev::to_half(a), dev::to_half(b)};
+  const float rest[2] = {a - dev::from_half(first[0]), b - dev::from_half(first[1])};
+  upper = first[0] | (uint32_t)first[1] << 16;
+  // Nothing is left of what is infinite.
+  lower = dev::to_half(rest[0] == rest[0] ? rest[0] : 0.0f) | (uint32_t)dev::to_half(rest[1] == rest[1] ? rest[1] : 0.0f) << 16;
+}
+
+// The same of a warp's numbers, of which a lane has eight, under the power of two that brings the largest of all to [2^14, 2^15). Returns what
+// undoes it.
+__device__ __forceinline__ float cut_by_power(const float own[8], uint32_t upper[4], uint32_t lower[4]) {
+  int most = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i++) {
+    const int size = (int)(dev::to_bits(own[i]) & 0x7fffffffu);
+    most = size > most ? size : most;
+  }
+  most = dev::warp_max(most) >> 23;
+  most = most < 15 ? 15 : most;
+  const float factor = dev::from_bits((uint32_t)(268 - most) << 23);
+#pragma unroll
+  for (uint32_t i = 0; i < 4; i++) cut_in_two(own[2 * i] * factor, own[2 * i + 1] * factor, upper[i], lower[i]);
+  return dev::from_bits((uint32_t)(most - 14) << 23);
+}
+
 // Cuts a block of columns of row `at` of the tiles, of which a lane has columns 8 * lane to that + 7.
 __device__ __forceinline__ void cut_block(const PiecesTo& to, uint32_t at, uint32_t block, float own[8]) {
   const uint32_t lane = threadIdx.x % 32, count = to.bf16s ? 3 : 2;
@@ -41,32 +67,11 @@ __device__ __forceinline__ void cut_block(const PiecesTo& to, uint32_t at, uint3
     }
     return;
   }
-  int most = 0;
-#pragma unroll
-  for (uint32_t i = 0; i < 8; i++) {
-    const int size = (int)(dev::to_bits(own[i]) & 0x7fffffffu);
-    most = size > most ? size : most;
-  }
-  most = dev::warp_max(most) >> 23;
-  most = most < 15 ? 15 : most;
-  const float factor = dev::from_bits((uint32_t)(268 - most) << 23);
   uint32_t upper[4], lower[4];
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++) {
-    uint16_t first[2], second[2];
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      const float value = own[2 * i + j] * factor;
-      first[j] = dev::to_half(value);
-      const float rest = value - dev::from_half(first[j]);
-      second[j] = dev::to_half(rest == rest ? rest : 0.0f);
-    }
-    upper[i] = first[0] | (uint32_t)first[1] << 16;
-    lower[i] = second[0] | (uint32_t)second[1] << 16;
-  }
+  const float inverse = cut_by_power(own, upper, lower);
   dev::store16(own_pieces, upper);
   dev::store16(own_pieces + PIECE_BYTES, lower);
-  if (lane == 0) to.inverses[((size_t)tile * to.blocks + block) * PRODUCT_ROWS + row] = dev::from_bits((uint32_t)(most - 14) << 23);
+  if (lane == 0) to.inverses[((size_t)tile * to.blocks + block) * PRODUCT_ROWS + row] = inverse;
   // Of 16 columns, which two lanes have.
   float sum = ((own[0] + own[1]) + (own[2] + own[3])) + ((own[4] + own[5]) + (own[6] + own[7]));
   sum += dev::from_beside(sum);

@@ -14,8 +14,9 @@
 #define PRODUCT_OUTPUTS 16
 // Any type, looked at for every group.
 #define ANY_TYPE 0xfffffffdu
-// Any type of 1 to 3 bits, likewise: a number that no type has, below those of affine ones.
+// Any type of 1 to 3 bits, likewise, and any of 8-bit floats: numbers that no type has, below those of affine ones.
 #define FEW_BITS 999
+#define BYTE_FLOATS 998
 
 // A type as an argument.
 template <uint32_t TYPE_>
@@ -26,7 +27,7 @@ struct Of {
 
 // Types whose codes are bytes, or parts of them, that become halves without being numbers between.
 template <uint32_t TYPE>
-constexpr bool OF_BYTES = TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K || TYPE == MXFP4;
+constexpr bool OF_BYTES = TYPE == Q8_0 || TYPE == Q4_K || TYPE == Q5_K || TYPE == Q6_K || TYPE == MXFP4 || TYPE == BYTE_FLOATS;
 
 // Eight bytes at a multiple of two.
 __device__ __forceinline__ void load_pairs(const uint8_t* at, uint32_t words[2]) {
@@ -48,7 +49,7 @@ struct Stored {
   uint32_t codes[TYPE == MXFP4 ? 3 : 2], highs[HAS_HIGHS ? 2 : 1];
   uint32_t factor, scale;  // of Q6_K; and of MXFP4 the first
 
-  __device__ __forceinline__ void load(const uint8_t* row, uint32_t group, uint32_t quarter) {
+  __device__ __forceinline__ void load(uint32_t type, const uint8_t* row, uint32_t group, uint32_t quarter) {
     const uint32_t j = group % 8;
     if constexpr (TYPE == Q8_0) {
       load_pairs(row + 34 * (size_t)group + 2 + 8 * quarter, codes);
@@ -61,6 +62,10 @@ struct Stored {
       codes[1] = dev::load4(at - apart + 4);
       codes[2] = apart == 0 ? 0 : dev::load4(at - apart + 8);
       factor = block[0];
+    } else if constexpr (TYPE == BYTE_FLOATS) {
+      const uint8_t* at = row + fp8_bytes_at(type, group) + 8 * quarter;
+      codes[0] = dev::load4(at);
+      codes[1] = dev::load4(at + 4);
     } else if constexpr (TYPE == Q6_K) {
       const uint8_t* block = row + 210 * (size_t)(group / 8);
       load_pairs(block + j / 4 * 64 + 32 * (j % 2) + 8 * quarter, codes);
@@ -75,9 +80,9 @@ struct Stored {
     }
   }
 
-  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have, and those of MXFP4 as they are stored; and what
-  // is taken away of each.
-  __device__ __forceinline__ uint32_t read(const uint8_t* row, uint32_t group, uint32_t bytes[2], Scale& of) const {
+  // The codes that `codes8` gives, in bytes, but for the factor that those of Q6_K have, and floats as they are stored; and what is taken
+  // away of each.
+  __device__ __forceinline__ uint32_t read(uint32_t type, const uint8_t* row, uint32_t group, uint32_t bytes[2], Scale& of) const {
     const uint32_t j = group % 8;
     of.m[0] = of.m[1] = 0.0f;
     if constexpr (TYPE == Q8_0) {
@@ -90,6 +95,11 @@ struct Stored {
       const uint32_t quarter = threadIdx.x % 4, from = 0x3210u + 0x1111u * (uint32_t)((size_t)(row + 17 * (size_t)group + 1) % 4);
 #pragma unroll
       for (int i = 0; i < 2; i++) bytes[i] = dev::pick_bytes(codes[i], codes[i + 1], from) >> (4 * (quarter / 2)) & 0x0f0f0f0fu;
+      return 0;
+    } else if constexpr (TYPE == BYTE_FLOATS) {
+      of.d = 256.0f * dev::from_bits(dev::load4(row + fp8_scale_at(type, group)));
+      bytes[0] = codes[0];
+      bytes[1] = codes[1];
       return 0;
     } else if constexpr (TYPE == Q6_K) {
       of.d = dev::from_half((uint16_t)scale);
@@ -130,6 +140,15 @@ __device__ __forceinline__ void floats_to_halves(const uint32_t bytes[2], uint32
   }
 }
 
+// The same of floats of eight bits, 2^-8 of each.
+__device__ __forceinline__ void bytes_to_halves(const uint32_t bytes[2], uint32_t words[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const uint32_t codes = dev::pick_bytes(bytes[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424);
+    words[i] = (codes >> 1 & 0x3f803f80u) | (codes & 0x80008000u);
+  }
+}
+
 // Codes of a lane's two outputs in a group: 8 * (lane % 4) to that + 7.
 template <uint32_t TYPE>
 struct Codes {
@@ -141,7 +160,8 @@ struct Codes {
 
   // `there` of the group's 32 columns are.
   __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool even, uint32_t group, uint32_t there) {
-    const uint32_t quarter = threadIdx.x % 4;
+    // What types make of it is not kept for all groups: that took more registers than there are.
+    const uint32_t quarter = IS_FLOAT ? threadIdx.x % 4 : dev::not_before(threadIdx.x % 4);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const uint8_t* row = rows[half];
@@ -185,17 +205,18 @@ struct Loaded<TYPE, true> {
   Stored<TYPE> stored[2];
 
   // Rows of blocks are whole.
-  __device__ __forceinline__ void load(uint32_t, const uint8_t* const rows[2], bool, uint32_t group, uint32_t) {
+  __device__ __forceinline__ void load(uint32_t type, const uint8_t* const rows[2], bool, uint32_t group, uint32_t) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) stored[half].load(rows[half], group, threadIdx.x % 4);
+    for (int half = 0; half < 2; half++) stored[half].load(type, rows[half], group, threadIdx.x % 4);
   }
-  __device__ __forceinline__ Codes<TYPE> read(uint32_t, const uint8_t* const rows[2], const uint8_t*, uint32_t group) const {
+  __device__ __forceinline__ Codes<TYPE> read(uint32_t type, const uint8_t* const rows[2], const uint8_t*, uint32_t group) const {
     Codes<TYPE> codes;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       uint32_t bytes[2];
-      const uint32_t less = stored[half].read(rows[half], group, bytes, codes.scales[half]);
+      const uint32_t less = stored[half].read(type, rows[half], group, bytes, codes.scales[half]);
       if constexpr (TYPE == MXFP4) floats_to_halves(bytes, codes.words[half]);
+      else if constexpr (TYPE == BYTE_FLOATS) bytes_to_halves(bytes, codes.words[half]);
       else to_halves(bytes, less, codes.words[half]);
       if constexpr (TYPE == Q6_K) {
         const uint32_t times = dev::to_half((float)(int8_t)stored[half].factor) * 0x10001u;
@@ -306,8 +327,8 @@ __device__ __forceinline__ bool is_even(const Part& part) {
   return (part.type != F16 && part.type != BF16) || part.row_bytes % 16 == 0;
 }
 
-// Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, one for those of few bits and one
-// for all the rest.
+// Kernels are for matrices of floats alone, or for others: with a loop for each type that many models have, one for those of few bits, one for
+// 8-bit floats and one for all the rest.
 #define FLOATS 0
 #define BLOCKS 1
 #define OTHERS 2
@@ -321,6 +342,7 @@ __device__ __forceinline__ void for_type(uint32_t type, Run&& run) {
     if (type == Q5_K) return run(Of<Q5_K>());
     if (type == Q6_K) return run(Of<Q6_K>());
     if (type == MXFP4) return run(Of<MXFP4>());
+    if (is_fp8(type)) return run(Of<BYTE_FLOATS>());
     if (has_few_bits(type)) return run(Of<FEW_BITS>());
   }
   run(Of<ANY_TYPE>());

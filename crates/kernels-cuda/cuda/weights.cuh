@@ -1,4 +1,5 @@
-// Stored blocks as numbers, 32 of a row at a time: what GGML's formats and our affine ones mean (crates/kernels/src/quant).
+// Stored blocks as numbers, 32 of a row at a time: what GGML's formats, our affine ones and those of 8-bit floats mean
+// (crates/kernels/src/quant).
 // Types are numbered as in GGUF files; which there are, src/weights.rs says too.
 #pragma once
 #include "few_bits.cuh"
@@ -23,6 +24,8 @@ TABLE(int8_t, FP4_VALUES, 16) = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6,
 #define BF16 30
 #define MXFP4 39
 #define NVFP4 40
+#define FP8 1106
+#define FP8_G32 1107
 
 // Bytes of a row, in words: loaded 16, 4 or 2 at a time, as their place allows. Which byte is asked for is known when this is
 // compiled.
@@ -68,10 +71,15 @@ __device__ __forceinline__ void scale_min(const uint8_t* block, int j, float* sc
   *min = dev::from_half((uint16_t)(head[0] >> 16)) * (float)less;
 }
 
-// An 8-bit float with 4 bits of exponent and no sign.
-__device__ __forceinline__ float ue4m3(uint8_t byte) {
-  return byte == 0x7f ? 0.0f : dev::from_bits((uint32_t)(byte & 0x7f) << 20) * dev::from_bits((120u + 127u) << 23);
-}
+// An 8-bit float with 4 bits of exponent. What is no number has no bits of its own here: the scale says it (src/weights.rs).
+__device__ __forceinline__ float e4m3(uint32_t byte) { return dev::from_bits((byte & 0x80) << 24 | (byte & 0x7f) << 20) * dev::from_bits((120u + 127u) << 23); }
+// One without a sign.
+__device__ __forceinline__ float ue4m3(uint8_t byte) { return byte == 0x7f ? 0.0f : e4m3(byte & 0x7f); }
+
+__device__ __forceinline__ bool is_fp8(uint32_t type) { return type == FP8 || type == FP8_G32; }
+// Blocks of 8-bit floats are a scale and a byte for each of 128 numbers, or of 32: where those of a group are in a row.
+__device__ __forceinline__ uint32_t fp8_scale_at(uint32_t type, uint32_t group) { return type == FP8 ? group / 4 * 132 : group * 36; }
+__device__ __forceinline__ uint32_t fp8_bytes_at(uint32_t type, uint32_t group) { return type == FP8 ? 32 * group + 4 + group / 4 * 4 : 36 * group + 4; }
 
 // What 32 codes are multiplied with, and what is added to each of their halves then.
 struct Scale {
@@ -294,6 +302,14 @@ __device__ __forceinline__ void codes8(uint32_t type, const uint8_t* row, bool e
   }
 }
 
+// Numbers 8 * quarter to 8 * quarter + 7 of group `group` of a row of 8-bit floats.
+__device__ __forceinline__ void load_fp8(uint32_t type, const uint8_t* row, uint32_t group, uint32_t quarter, float w[8]) {
+  const auto codes = Bytes<8>::at<4>(row + fp8_bytes_at(type, group) + 8 * quarter);
+  const float d = dev::from_bits(dev::load4(row + fp8_scale_at(type, group)));
+#pragma unroll
+  for (int i = 0; i < 8; i++) w[i] = d * e4m3(codes.byte(i));
+}
+
 // The numbers that `codes8` has the codes of.
 __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
   Scale scale;
@@ -307,10 +323,11 @@ __device__ __forceinline__ void load8(uint32_t type, const uint8_t* row, bool ev
 // The same of any type: those of few bits look some up in `codebooks`.
 __device__ __forceinline__ void load_any8(uint32_t type, const uint8_t* row, const uint8_t* codebooks, bool even, uint32_t group, uint32_t quarter, uint32_t count, float w[8]) {
   if (has_few_bits(type)) load_few_bits(type, row, codebooks, group, quarter, w);
+  else if (is_fp8(type)) load_fp8(type, row, group, quarter, w);
   else load8(type, row, even, group, quarter, count, w);
 }
 
-// Numbers 32 * group to 32 * group + 31 of a row, of types that have more bits.
+// Numbers 32 * group to 32 * group + 31 of a row, of types that have more bits and are no 8-bit floats.
 __device__ __forceinline__ void load32(uint32_t type, const uint8_t* row, uint32_t group, uint32_t count, float w[32]) {
 #pragma unroll
   for (uint32_t quarter = 0; quarter < 4; quarter++) load8(type, row, (size_t)row % 16 == 0, group, quarter, count, w + 8 * quarter);

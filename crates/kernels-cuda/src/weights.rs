@@ -1,10 +1,10 @@
-//! Matrices on a device: blocks as stored, but for those of 8-bit floats, part below part, each at a multiple of 16 bytes, behind a table of the parts.
+//! Matrices on a device: blocks as stored, part below part, each at a multiple of 16 bytes, behind a table of the parts.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, quant,
+    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
 };
 
 use crate::codebooks::Codebooks;
@@ -17,30 +17,25 @@ const ALIGNMENT: usize = 16;
 /// Outputs of a tile of products in pieces.
 const TILE_OUTPUTS: usize = 16;
 
-/// What a type is on the device: itself, or BF16 for 8-bit floats, which no kernel reads.
-fn held(shape: &MatrixShape) -> MatrixShape {
-    MatrixShape { dtype: if shape.dtype.is_fp8() { DType::BF16 } else { shape.dtype }, ..*shape }
-}
-
-/// A part's bytes as they are on the device. Their number is right.
+/// A part's bytes as they are on the device: as stored, but that the scale of a block of 8-bit floats of which one is NaN is NaN, which
+/// no kernel looks for among the floats.
 fn held_bytes<'a>(part: &MatrixSource<'a>) -> Cow<'a, [u8]> {
-    let (from, to) = (part.shape.dtype, held(&part.shape).dtype);
-    if from == to {
+    let dtype = part.shape.dtype;
+    if !dtype.is_fp8() {
         return Cow::Borrowed(part.bytes);
     }
-    // Some blocks at a time: floats of all would be twice what is made.
-    const BLOCKS: usize = 4096;
-    let mut made = vec![0; part.bytes.len() / from.block_bytes() * from.block_weights() * to.block_bytes()];
-    let outs = made.chunks_mut(BLOCKS * from.block_weights() * to.block_bytes());
-    for (blocks, out) in part.bytes.chunks(BLOCKS * from.block_bytes()).zip(outs) {
-        let mut numbers = vec![0.0; blocks.len() / from.block_bytes() * from.block_weights()];
-        quant::dequantize_row(from, blocks, &mut numbers);
-        quant::quantize_row(to, &numbers, out);
+    // The scale is four bytes.
+    let has_nan = |block: &[u8]| block[4..].iter().fold(false, |any, byte| any | (byte & 0x7f == 0x7f));
+    let mut held = Cow::Borrowed(part.bytes);
+    for (at, block) in part.bytes.chunks_exact(dtype.block_bytes()).enumerate() {
+        if has_nan(block) {
+            held.to_mut()[at * dtype.block_bytes()..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
     }
-    Cow::Owned(made)
+    held
 }
 
-/// The types that `cuda/weights.cuh` reads, and those that become one of them.
+/// The types that `cuda/weights.cuh` reads.
 pub(crate) fn supports(dtype: DType) -> bool {
     use DType::*;
     dtype.affine().is_some()
@@ -102,7 +97,7 @@ impl ProductShape {
         let (mut all, mut tiles) = (Vec::new(), 0);
         for parts in matrices {
             tiles = tiles.max(parts.iter().map(|shape| shape.rows.div_ceil(TILE_OUTPUTS) as u32).sum());
-            all.extend(parts.iter().map(held));
+            all.extend_from_slice(parts);
         }
         Self {
             floats: all.iter().all(|shape| shape.dtype.block_weights() == 1),
@@ -163,7 +158,6 @@ fn aligned(bytes: usize) -> usize {
 }
 
 fn stored_bytes(shape: &MatrixShape) -> usize {
-    let shape = held(shape);
     shape.dtype.bytes_of(shape.cols).map_or(0, |row| row * shape.rows)
 }
 
@@ -194,7 +188,7 @@ fn put<D: Device>(
         unused: 0,
     };
     for part in parts {
-        let MatrixShape { rows, dtype, .. } = held(&part.shape);
+        let MatrixShape { rows, dtype, .. } = part.shape;
         let bytes = held_bytes(part);
         let entry = PartParams {
             bytes: memory.address().offset(place.bytes),
@@ -220,7 +214,7 @@ impl<D: Device> CudaMatrix<D> {
     ) -> Result<Self, KernelError> {
         check_all(device, parts)?;
         let codebooks = codebooks.of(device, types_of(parts))?;
-        let shapes: Vec<MatrixShape> = parts.iter().map(|part| held(&part.shape)).collect();
+        let shapes: Vec<MatrixShape> = parts.iter().map(|part| part.shape).collect();
         let memory = Memory::unknown(device, matrix_bytes(&shapes), "a matrix")?;
         let mut place = Place { part: 0, bytes: table_bytes(parts.len()) };
         let stack = put((&memory, codebooks.as_ref()), parts, &mut place)?;

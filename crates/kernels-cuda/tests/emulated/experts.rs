@@ -131,6 +131,8 @@ pub(crate) fn check_experts<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
         [F16; 3],
         [BF16; 3],
         [MXFP4; 3],
+        [FP8; 3],
+        [FP8_G32, BF16, FP8],
         [IQ2_XS; 3],
         [IQ3_S, TQ2_0, IQ1_M],
         [F32, IQ3_XXS, IQ2_S],

@@ -24,7 +24,7 @@ const TYPES: [DType; 11] = [
 /// Two blocks of 256.
 const COLS: usize = 512;
 
-/// Blocks of so many numbers, with any codes under a scale of 0.01.
+/// Blocks of so many numbers, with any codes but NaN under a scale of 0.01.
 pub(crate) fn blocks(dtype: DType, seed: usize, count: usize) -> Vec<u8> {
     let mut state = seed as u64 + 1;
     let mut random = || {
@@ -35,6 +35,10 @@ pub(crate) fn blocks(dtype: DType, seed: usize, count: usize) -> Vec<u8> {
     let scale = f16::from_f32(0.01).to_bits();
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
         match dtype {
+            DType::FP8 | DType::FP8_G32 => {
+                block.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte ^= 1);
+                block[..4].copy_from_slice(&0.01f32.to_le_bytes());
+            }
             // Four bits of it are the upper ones of each of four words.
             DType::IQ1_M => {
                 for part in 0..4 {
@@ -56,10 +60,11 @@ pub(crate) fn check_types<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: &
     let x = numbers(3, ROWS * COLS);
     let stored = |(seed, &dtype): (usize, &DType)| {
         let count = OUTPUTS * COLS;
-        let bytes = match dtype {
-            DType::F32 => numbers(4, count).into_iter().flat_map(f32::to_le_bytes).collect(),
-            _ => blocks(dtype, seed, count),
-        };
+        if dtype.block_weights() > 1 {
+            return (dtype, blocks(dtype, seed, count));
+        }
+        let mut bytes = vec![0; dtype.bytes_of(count).expect("numbers")];
+        quant::quantize_row(dtype, &numbers(4, count), &mut bytes);
         (dtype, bytes)
     };
     let matrices: Vec<(DType, Vec<u8>)> = types.iter().enumerate().map(stored).collect();

@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod experts;
 mod few_bits;
+mod fp8;
 mod fused;
 mod kept;
 mod module;

@@ -25,6 +25,7 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
         "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
         "multiply.cuh" | "pieces.cuh" | "few_bits.cuh" => &["matmul.cu", "product.cu"],
+        "product.cuh" => &["product.cu"],
         "experts.cu" => &["matmul.cu", "experts.cu"],
         "draw.cu" => &["matmul.cu", "draw.cu"],
         _ => &[file],
@@ -189,8 +190,8 @@ fn copies_of_other_warps_that_are_not_waited_for() {
 
 #[test]
 fn a_piece_that_is_not_what_is_left() {
-    let own = "const float rest = value - dev::from_half(first[j]);";
-    let instead = "const float rest = 0.0f * value;";
+    let own = "{a - dev::from_half(first[0]), b - dev::from_half(first[1])};";
+    let instead = "{0.0f * a, 0.0f * b};";
     must_fail("pieces.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
 }
 
@@ -199,6 +200,13 @@ fn a_sign_that_is_not_stored() {
     let own = "minus = even_signs(codes >> 9);";
     must_fail("few_bits.cuh", own, "minus = codes >> 9;", "of [IQ2_XS]", |make| {
         check_types(make, &[DType::IQ2_XS]);
+    });
+}
+
+#[test]
+fn a_float_of_seven_bits() {
+    must_fail("product.cuh", "codes >> 1 & 0x3f803f80u", "codes >> 1 & 0x3f003f00u", "of [FP8]", |make| {
+        check_types(make, &[DType::FP8]);
     });
 }
 

@@ -147,9 +147,8 @@ fn fill(dtype: DType, block: &mut [u8], row: usize, random: &mut Random) {
     if dtype.is_fp8() {
         // No NaN, which is two of 256 codes.
         block.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte ^= 1);
-        // Of four bits, as the codes are: devices without a kernel for these hold them as BF16, which has eight.
         let scale = 3e-4 * factor * if random.below(4) == 0 { -1.0f32 } else { 1.0 };
-        block[..4].copy_from_slice(&f32::from_bits(scale.to_bits() & 0xfff0_0000).to_le_bytes());
+        block[..4].copy_from_slice(&scale.to_le_bytes());
         return;
     }
     let (scale_at, min_at, usual) = scales(dtype);
