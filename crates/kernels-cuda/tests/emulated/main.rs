@@ -15,6 +15,7 @@ mod fused;
 mod module;
 mod mutants;
 mod offload;
+mod paper;
 mod products;
 mod replay;
 mod undefined;
