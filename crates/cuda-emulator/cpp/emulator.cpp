@@ -19,20 +19,20 @@
 
 namespace emulator {
 
-constexpr size_t STACK_BYTES = 64 << 10;
-
-struct Block {
+struct Block : Place {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   uint64_t generation = 0;
-  unsigned threads = 0, arrived = 0, alive = 0;
+  unsigned count = 0, arrived = 0, alive = 0;  // threads
   void* host_stack_pointer = nullptr;
   watch::Stack host_watched;
   char begun = 0, ended = 0, told[2] = {};  // places that stand for what these order
   char* stacks = nullptr;
   size_t stacks_bytes = 0;
+  char* mapped = nullptr;
   std::unique_ptr<char[]> shared;
   const char* failure = nullptr;
+  Fiber* current = nullptr;  // that has come back to the host
   void (*run)(const void*) = nullptr;
   const void* params = nullptr;
 #if !EMULATOR_ASSEMBLY
@@ -46,13 +46,11 @@ struct Block {
   void give_stacks_back() {
     if (!stacks) return;
     watch::forgets(stacks, stacks_bytes);
-    munmap(stacks, stacks_bytes);
+    munmap(mapped, stacks_bytes + STACK_BYTES);
   }
 };
 
-thread_local Block* block;
-thread_local Fiber* fiber;
-thread_local Dim block_index, block_dim, grid_dim;
+static Block* block_of(const Fiber& of) { return const_cast<Block*>(static_cast<const Block*>(of.place)); }
 
 static Kernel* kernels;
 
@@ -86,68 +84,98 @@ emulator_switch:
   popq %rbp
   ret
 )");
-static void switch_to_host() { emulator_switch(&fiber->stack_pointer, block->host_stack_pointer); }
-static void switch_to_fiber(Fiber& next) { emulator_switch(&block->host_stack_pointer, next.stack_pointer); }
+static void switch_to_host(Block& block, Fiber& own) { emulator_switch(&own.stack_pointer, block.host_stack_pointer); }
+static void switch_to_fiber(Block& block, Fiber& next) { emulator_switch(&block.host_stack_pointer, next.stack_pointer); }
+static void switch_between(Block&, Fiber& own, Fiber& next) { emulator_switch(&own.stack_pointer, next.stack_pointer); }
 #else
-static void switch_to_host() { swapcontext(&block->contexts[fiber - block->fibers.data()], &block->host); }
-static void switch_to_fiber(Fiber& next) { swapcontext(&block->host, &block->contexts[&next - block->fibers.data()]); }
+static ucontext_t* context_of(Block& block, Fiber& of) { return &block.contexts[&of - block.fibers.data()]; }
+static void switch_to_host(Block& block, Fiber& own) { swapcontext(context_of(block, own), &block.host); }
+static void switch_to_fiber(Block& block, Fiber& next) { swapcontext(&block.host, context_of(block, next)); }
+static void switch_between(Block& block, Fiber& own, Fiber& next) { swapcontext(context_of(block, own), context_of(block, next)); }
 #endif
 
-// To ThreadSanitizer this is no function, and `enter` is none: a fiber leaves both to never come back, once for each block.
-WATCH_NOTHING static void to_host() {
-  watch::Stack& own = fiber->watched;
-  watch::leaves(own, block->host_watched);
-  switch_to_host();
-  watch::is_back(own);
+// To ThreadSanitizer these are no functions, and `enter` is none: a fiber leaves them to never come back, once for each block.
+WATCH_NOTHING static void to_host(Block& block, Fiber& own) {
+  block.current = &own;
+  watch::leaves(own.watched, block.host_watched);
+  switch_to_host(block, own);
+  watch::is_back(own.watched);
 }
-static void to_fiber(Fiber& next) {
-  watch::leaves(block->host_watched, next.watched);
-  switch_to_fiber(next);
-  watch::is_back(block->host_watched);
+WATCH_NOTHING static void to_other(Block& block, Fiber& own, Fiber& next) {
+  watch::leaves(own.watched, next.watched);
+  switch_between(block, own, next);
+  watch::is_back(own.watched);
+}
+static void to_fiber(Block& block, Fiber& next) {
+  watch::leaves(block.host_watched, next.watched);
+  switch_to_fiber(block, next);
+  watch::is_back(block.host_watched);
 }
 
+static bool can_run(const Fiber& of) { return !of.done && !(of.waits_for && *of.waits_for == of.generation); }
+
 void wait_for(const uint64_t* generation, uint64_t value) {
+  Fiber& own = *fiber();
+  Block& block = *block_of(own);
   while (*generation == value) {
-    fiber->waits_for = generation;
-    fiber->generation = value;
-    to_host();
+    own.waits_for = generation;
+    own.generation = value;
+    // The lane that the host would run next, if it has begun: what sanitizers know of the host is known where one begins.
+    Fiber *next = &own + 1, *end = block.fibers.data() + std::min<size_t>((&own - block.fibers.data()) / 32 * 32 + 32, block.count);
+    while (next < end && !can_run(*next)) next++;
+    if (next < end && next->begun) {
+      next->waits_for = nullptr;
+      to_other(block, own, *next);
+    } else {
+      to_host(block, own);
+    }
   }
 }
 
 [[noreturn]] void fail(const char* what) {
-  block->failure = what;
-  for (;;) to_host();
+  Fiber& own = *fiber();
+  Block& block = *block_of(own);
+  block.failure = what;
+  for (;;) to_host(block, own);
 }
 
-static void release_barrier_if_all_came() {
-  if (block->arrived == block->alive && block->arrived > 0) {
-    block->arrived = 0;
-    block->generation++;
+static void release_barrier_if_all_came(Block& block) {
+  if (block.arrived == block.alive && block.arrived > 0) {
+    block.arrived = 0;
+    block.generation++;
   }
 }
 
 void barrier() {
   const watch::Aside aside;
-  const uint64_t generation = block->generation;
-  char* told = &block->told[generation & 1];
+  Block& block = *block_of(*fiber());
+  const uint64_t generation = block.generation;
+  char* told = &block.told[generation & 1];
   watch::tells(told);
-  block->arrived++;
-  release_barrier_if_all_came();
-  if (block->generation == generation) wait_for(&block->generation, generation);
+  block.arrived++;
+  release_barrier_if_all_came(block);
+  if (block.generation == generation) wait_for(&block.generation, generation);
   watch::hears(told);
 }
 
-Warp& warp_of(const Fiber& of) { return block->warps[of.warp]; }
-char* shared_memory() { return block->shared.get(); }
-
 void make_copies(uint64_t group) {
-  std::vector<Copy>& copies = fiber->copies;
+  std::vector<Copy>& copies = fiber()->copies;
   size_t made = 0;
-  for (; made < copies.size() && copies[made].group < group; made++) memcpy(copies[made].to, copies[made].from, 16);
+  for (; made < copies.size() && copies[made].group < group; made++) {
+    watch::reads16(copies[made].from);
+    memcpy(copies[made].to, copies[made].from, 16);
+  }
   copies.erase(copies.begin(), copies.begin() + made);
 }
 
 WATCH_NOTHING static void enter() {
+  Fiber* own;
+  Block* block;
+  {
+    const watch::Aside aside;
+    own = fiber();
+    block = block_of(*own);
+  }
   watch::began(block->host_watched);
   watch::hears(&block->begun);
   block->run(block->params);
@@ -156,50 +184,52 @@ WATCH_NOTHING static void enter() {
   watch::tells(&block->ended);
   {
     const watch::Aside aside;
-    fiber->done = true;
+    own->done = true;
     // Threads that have ended count as arrived, as on the device.
     watch::tells(&block->told[block->generation & 1]);
     block->alive--;
-    release_barrier_if_all_came();
+    release_barrier_if_all_came(*block);
   }
-  for (;;) to_host();
+  for (;;) to_host(*block, *own);
 }
 
-static void prepare(Fiber& of) {
-  of.done = false;
+static void prepare(Block& block, Fiber& of) {
+  of.begun = of.done = false;
   of.waits_for = nullptr;
   of.copies.clear();
   of.groups = 0;
   watch::is_fiber(of.watched, of.stack, STACK_BYTES);
+  (void)block;
 #if EMULATOR_ASSEMBLY
-  void** top = reinterpret_cast<void**>(of.stack + STACK_BYTES - 64);
+  void** top = reinterpret_cast<void**>(of.stack + STACK_BYTES - 64 - apart(reinterpret_cast<uintptr_t>(of.stack)));
   *--top = nullptr;  // where `enter` would return to
   *--top = reinterpret_cast<void*>(enter);
   for (int saved = 0; saved < 6; saved++) *--top = nullptr;
   of.stack_pointer = top;
 #else
-  ucontext_t& context = block->contexts[&of - block->fibers.data()];
+  ucontext_t& context = *context_of(block, of);
   getcontext(&context);
-  context.uc_stack.ss_sp = of.stack;
-  context.uc_stack.ss_size = STACK_BYTES;
+  context.uc_stack.ss_sp = of.stack + 64 * 65;  // behind what says which fiber it is
+  context.uc_stack.ss_size = STACK_BYTES - 64 * 65;
   context.uc_link = nullptr;
   makecontext(&context, enter, 0);
 #endif
 }
 
-// Runs each lane that can until none can; whether any could.
-static bool run_warp(unsigned warp, unsigned& left) {
+// Runs each lane that can until none can; whether any could. Lanes hand over to those behind them themselves.
+static bool run_warp(Block& block, unsigned warp, unsigned& left) {
   bool ran = false;
-  const unsigned first = warp * 32, end = std::min(first + 32, block->threads);
-  for (bool again = true; again && !block->failure;) {
+  const unsigned first = warp * 32, end = std::min(first + 32, block.count);
+  for (bool again = true; again && !block.failure;) {
     again = false;
-    for (unsigned i = first; i < end && !block->failure; i++) {
-      Fiber& next = block->fibers[i];
-      if (next.done || (next.waits_for && *next.waits_for == next.generation)) continue;
+    for (unsigned i = first; i < end && !block.failure; i++) {
+      Fiber& next = block.fibers[i];
+      if (!can_run(next)) continue;
       next.waits_for = nullptr;
-      fiber = &next;
-      to_fiber(next);
-      left -= next.done;
+      next.begun = true;
+      to_fiber(block, next);
+      left -= block.current->done;
+      i = block.current - block.fibers.data();
       again = ran = true;
     }
   }
@@ -224,38 +254,39 @@ struct Launch {
 };
 
 // One warp runs ahead as far as it can, then the next; which is first the seed says, and 0 that it is the first.
-static void run_block(uint64_t random, bool shuffled) {
-  std::vector<unsigned> order(block->warps.size());
+static void run_block(Block& block, uint64_t random, bool shuffled) {
+  std::vector<unsigned> order(block.warps.size());
   for (unsigned i = 0; i < order.size(); i++) order[i] = i;
-  for (unsigned left = block->threads; left > 0;) {
+  for (unsigned left = block.count; left > 0;) {
     if (shuffled) shuffle(order, random);
     bool ran = false;
     for (unsigned warp : order) {
-      ran |= run_warp(warp, left);
-      if (block->failure) return;
+      ran |= run_warp(block, warp, left);
+      if (block.failure) return;
     }
     if (!ran) {
-      block->failure = "threads of a block wait for each other for ever, or lanes of a warp for one that has ended";
+      block.failure = "threads of a block wait for each other for ever, or lanes of a warp for one that has ended";
       return;
     }
   }
 }
 
 static void run_blocks(Launch& launch) {
-  static thread_local Block own;
+  static thread_local Block of_thread;
+  Block& own = of_thread;  // asked for once: it is a call
   const watch::Aside aside;
-  block = &own;
   watch::is_host(own.host_watched);
   const unsigned threads = launch.threads.x * launch.threads.y * launch.threads.z;
   const uint64_t blocks = uint64_t(launch.grid.x) * launch.grid.y * launch.grid.z;
   if (own.stacks_bytes < STACK_BYTES * threads) {
     own.give_stacks_back();
     own.stacks_bytes = STACK_BYTES * threads;
-    own.stacks = static_cast<char*>(mmap(nullptr, own.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    own.mapped = static_cast<char*>(mmap(nullptr, own.stacks_bytes + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    own.stacks = own.mapped + (STACK_BYTES - reinterpret_cast<uintptr_t>(own.mapped) % STACK_BYTES) % STACK_BYTES;
   }
   // What a sanitizer knows of a fiber stays with it: to begin with a thread anew takes it long.
   if (own.fibers.size() < threads) own.fibers.resize(threads);
-  own.threads = threads;
+  own.count = threads;
   own.warps.resize((threads + 31) / 32);
 #if !EMULATOR_ASSEMBLY
   own.contexts.resize(threads);
@@ -263,27 +294,30 @@ static void run_blocks(Launch& launch) {
   own.run = launch.kernel->run;
   own.params = launch.params;
   own.failure = nullptr;
-  block_dim = launch.threads;
-  grid_dim = launch.grid;
+  own.threads = launch.threads;
+  own.grid = launch.grid;
   for (unsigned i = 0; i < threads; i++) {
     Fiber& of = own.fibers[i];
     of.stack = own.stacks + STACK_BYTES * i;
-    of.thread = {i % block_dim.x, i / block_dim.x % block_dim.y, i / block_dim.x / block_dim.y};
+    fiber_of(reinterpret_cast<uintptr_t>(of.stack)) = &of;
+    of.place = &own;
+    of.warp = &own.warps[i / 32];
+    of.thread = {i % launch.threads.x, i / launch.threads.x % launch.threads.y, i / launch.threads.x / launch.threads.y};
     of.lane = i % 32;
-    of.warp = i / 32;
   }
   for (uint64_t at; (at = launch.next++) < blocks && !launch.failure;) {
-    block_index = {unsigned(at % launch.grid.x), unsigned(at / launch.grid.x % launch.grid.y), unsigned(at / launch.grid.x / launch.grid.y)};
+    own.index = {unsigned(at % launch.grid.x), unsigned(at / launch.grid.x % launch.grid.y), unsigned(at / launch.grid.x / launch.grid.y)};
     // Of exactly that size, so that AddressSanitizer sees what lies behind.
     static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16, "shared memory is aligned to 16 bytes");
     own.shared.reset(new char[launch.shared_bytes]);
     memset(own.shared.get(), 0xff, launch.shared_bytes);
+    own.shared_memory = own.shared.get();
     own.alive = threads;
     own.arrived = 0;
     for (Warp& warp : own.warps) warp.arrived = 0;
-    for (unsigned i = 0; i < threads; i++) prepare(own.fibers[i]);
+    for (unsigned i = 0; i < threads; i++) prepare(own, own.fibers[i]);
     watch::tells(&own.begun);
-    run_block(launch.seed + at, launch.seed != 0);
+    run_block(own, launch.seed + at, launch.seed != 0);
     watch::hears(&own.ended);
     if (own.failure) launch.failure = own.failure;
   }

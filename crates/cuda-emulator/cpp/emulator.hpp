@@ -9,7 +9,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #include "watch.hpp"
 
@@ -32,12 +36,21 @@ struct Copy {
   uint64_t group;
 };
 
+struct Warp;
+// Where a block is, and what it shares.
+struct Place {
+  Dim index, threads, grid;
+  char* shared_memory;
+};
+
 struct Fiber {
   void* stack_pointer;
   char* stack;
+  const Place* place;
+  Warp* warp;
   Dim thread;
-  unsigned lane, warp;
-  bool done;
+  unsigned lane;
+  bool begun, done;
   const uint64_t* waits_for;  // a generation that must move on, or null
   uint64_t generation;
   std::vector<Copy> copies;
@@ -56,16 +69,25 @@ struct Warp {
   char told[2];  // places that stand for what barriers order
 };
 
-struct Block;
-extern thread_local Block* block;
-extern thread_local Fiber* fiber;
-extern thread_local Dim block_index, block_dim, grid_dim;
+// Stacks begin at multiples of their size, so that where a fiber runs says which it is: asking costs next to nothing, which a variable of
+// a thread's in a library does not. Lines of memory that stacks have at the same place would push each other out of the processor's
+// cache, so each stack has them elsewhere than its neighbours.
+constexpr uintptr_t STACK_BYTES = 64 << 10;
+__attribute__((always_inline)) inline uintptr_t apart(uintptr_t stack) { return stack / STACK_BYTES % 64 * 64; }
+__attribute__((always_inline)) inline Fiber*& fiber_of(uintptr_t stack) { return *reinterpret_cast<Fiber**>(stack + apart(stack)); }
+__attribute__((always_inline)) inline Fiber* fiber() {
+#ifdef __x86_64__
+  uintptr_t within;
+  asm("movq %%rsp, %0" : "=r"(within));
+#else
+  const uintptr_t within = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+#endif
+  return fiber_of(within / STACK_BYTES * STACK_BYTES);
+}
 
 void wait_for(const uint64_t* generation, uint64_t value);
 [[noreturn]] void fail(const char* what);
 void barrier();
-Warp& warp_of(const Fiber& fiber);
-char* shared_memory();
 // Makes the fiber's copies of groups below this one.
 void make_copies(uint64_t group);
 
@@ -73,13 +95,14 @@ void make_copies(uint64_t group);
 template <class Compute>
 inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, Compute compute) {
   const watch::Aside aside;
-  Warp& warp = warp_of(*fiber);
+  const Fiber& own = *fiber();
+  Warp& warp = *own.warp;
   const unsigned page = warp.generation & 1;
   // The one collective that orders memory.
   if (meeting == Meeting::Sync) watch::tells(&warp.told[page]);
   if (warp.arrived == 0) warp.meeting = meeting;
   if (warp.meeting != meeting) fail("lanes of a warp meet at different collectives");
-  for (int i = 0; i < count; i++) warp.in[page][fiber->lane][i] = words[i];
+  for (int i = 0; i < count; i++) warp.in[page][own.lane][i] = words[i];
   const uint64_t generation = warp.generation;
   if (++warp.arrived == 32) {
     compute(warp.in[page], warp.out[page]);
@@ -89,7 +112,7 @@ inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, C
     wait_for(&warp.generation, generation);
   }
   if (meeting == Meeting::Sync) watch::hears(&warp.told[page]);
-  return warp.out[page][fiber->lane];
+  return warp.out[page][own.lane];
 }
 
 template <class To, class From>
@@ -136,17 +159,17 @@ struct Kernel {
 
 }  // namespace emulator
 
-#define threadIdx (emulator::fiber->thread)
-#define blockIdx (emulator::block_index)
-#define blockDim (emulator::block_dim)
-#define gridDim (emulator::grid_dim)
+#define threadIdx (emulator::fiber()->thread)
+#define blockIdx (emulator::fiber()->place->index)
+#define blockDim (emulator::fiber()->place->threads)
+#define gridDim (emulator::fiber()->place->grid)
 inline void __syncthreads() { emulator::barrier(); }
 inline void __syncwarp() {
   emulator::meet(emulator::Meeting::Sync, nullptr, 0, [](auto&, auto&) {});
 }
 
 #define TABLE(type, name, count) static const type name[count]
-#define SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::shared_memory())
+#define SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::fiber()->place->shared_memory)
 #define KERNEL(name, Params, threads)                                                   \
   static void kernel_##name(const Params& p);                                           \
   static emulator::Kernel registered_##name("kernel_" #name, sizeof(Params), threads,   \
@@ -194,12 +217,13 @@ inline void store16(uint8_t* to, const uint32_t from[4]) {
 inline void bring16(unsigned char* to, const uint8_t* from) {
   if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16 != 0) emulator::fail("a copy of 16 bytes from or to a place that is no multiple of them");
   memset(to, 0xff, 16);
-  emulator::fiber->copies.push_back({to, from, emulator::fiber->groups});
+  emulator::Fiber& own = *emulator::fiber();
+  own.copies.push_back({to, from, own.groups});
 }
-inline void brought() { emulator::fiber->groups++; }
+inline void brought() { emulator::fiber()->groups++; }
 template <int LATEST>
 inline void wait_for_all_but() {
-  const uint64_t groups = emulator::fiber->groups;
+  const uint64_t groups = emulator::fiber()->groups;
   emulator::make_copies(groups > LATEST ? groups - LATEST : 0);
 }
 inline void shared16(const unsigned char* from, uint32_t to[4]) { load16(from, to); }
@@ -304,6 +328,24 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
   for (int i = 0; i < 4; i++) sums[i] += emulator::bits<float>(sum[i]);
 }
 
+struct Halves {
+  float operator()(uint32_t word) const { return from_half(static_cast<uint16_t>(word)); }
+};
+struct Bf16s {
+  float operator()(uint32_t word) const { return from_bits(word << 16); }
+};
+// Eight numbers of 16 bits.
+template <class Number>
+inline void eight_numbers(const uint32_t words[4], Number number, float numbers[8]) {
+#ifdef __F16C__
+  if constexpr (std::is_same_v<Number, Halves>) {
+    _mm256_storeu_ps(numbers, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words))));
+    return;
+  }
+#endif
+  for (int i = 0; i < 8; i++) numbers[i] = number(words[i / 2] >> (16 * (i % 2)));
+}
+
 // As the device's, in the order of columns within a piece; the sum is kept in f32.
 template <int PIECES, class Number>
 inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4], Number number) {
@@ -314,19 +356,25 @@ inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], 
   const uint32_t* sum = emulator::meet(meeting, words, 8 + 4 * PIECES, [number](auto& in, auto& out) {
     float w[32][16];
     for (int output = 0; output < 16; output++) {
-      for (int column = 0; column < 32; column++) {
-        w[column][output] = number(in[output % 8 * 4 + column / 8][output / 8 * 4 + column % 8 / 2] >> (16 * (column % 2)));
+      for (int eight = 0; eight < 4; eight++) {
+        float numbers[8];
+        eight_numbers(in[output % 8 * 4 + eight] + output / 8 * 4, number, numbers);
+        for (int i = 0; i < 8; i++) w[8 * eight + i][output] = numbers[i];
       }
     }
     for (int row = 0; row < 8; row++) {
       float sums[16] = {};
       for (int piece = PIECES - 1; piece >= 0; piece--) {
-        for (int column = 0; column < 32; column++) {
-          const uint32_t word = in[4 * row + column / 8][8 + 4 * piece + column % 8 / 2] >> (16 * (column % 2));
+        for (int eight = 0; eight < 4; eight++) {
+          const uint32_t* words = in[4 * row + eight] + 8 + 4 * piece;
           // Rows that are not there cost nothing here.
-          if ((word & 0x7fff) == 0) continue;
-          const float value = number(word);
-          for (int output = 0; output < 16; output++) sums[output] += value * w[column][output];
+          if (((words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff) == 0) continue;
+          float values[8];
+          eight_numbers(words, number, values);
+          for (int i = 0; i < 8; i++) {
+            if (values[i] == 0.0f) continue;
+            for (int output = 0; output < 16; output++) sums[output] += values[i] * w[8 * eight + i][output];
+          }
         }
       }
       for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][output / 8 * 2 + row % 2] = emulator::bits<uint32_t>(sums[output]);
@@ -336,10 +384,10 @@ inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], 
 }
 template <int PIECES>
 inline void multiply_halves(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
-  multiply_pieces<PIECES>(emulator::Meeting::MultiplyHalves, above, below, x, c, [](uint32_t word) { return from_half(static_cast<uint16_t>(word)); });
+  multiply_pieces<PIECES>(emulator::Meeting::MultiplyHalves, above, below, x, c, Halves());
 }
 inline void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
-  multiply_pieces<3>(emulator::Meeting::MultiplyBf16s, above, below, x, c, [](uint32_t word) { return from_bits(word << 16); });
+  multiply_pieces<3>(emulator::Meeting::MultiplyBf16s, above, below, x, c, Bf16s());
 }
 
 // As the device's, in the order of columns.
@@ -348,21 +396,26 @@ inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, floa
   const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply16, words, 6, [](auto& in, auto& out) {
     float of_b[16][8];
     bool finite = true;
+    // A row's words, whose first is this one of a lane, and the others that one.
+    const auto sixteen = [&in](int row, int first, int behind, uint32_t words[8], float numbers[16]) {
+      for (int i = 0; i < 4; i++) words[i] = in[4 * row + i][first], words[4 + i] = in[4 * row + i][behind];
+      eight_numbers(words, Halves(), numbers);
+      eight_numbers(words + 4, Halves(), numbers + 8);
+    };
+    uint32_t words[8];
+    float numbers[16];
     for (int row = 0; row < 8; row++) {
-      for (int column = 0; column < 16; column++) {
-        const uint16_t half = static_cast<uint16_t>(in[4 * row + column % 8 / 2][4 + column / 8] >> (16 * (column % 2)));
-        of_b[column][row] = from_half(half);
-        finite &= (half & 0x7c00) != 0x7c00;
-      }
+      sixteen(row, 4, 5, words, numbers);
+      for (uint32_t word : words) finite &= (word & 0x7c00) != 0x7c00 && (word & 0x7c000000) != 0x7c000000;
+      for (int column = 0; column < 16; column++) of_b[column][row] = numbers[column];
     }
     for (int row = 0; row < 16; row++) {
       float sums[8] = {};
+      sixteen(row % 8, row / 8, 2 + row / 8, words, numbers);
       for (int column = 0; column < 16; column++) {
-        const uint32_t half = in[4 * (row % 8) + column % 8 / 2][column / 8 * 2 + row / 8] >> (16 * (column % 2));
         // Rows that are not there cost nothing here; but nothing times what is no number is none.
-        if (finite && (half & 0x7fff) == 0) continue;
-        const float value = from_half(static_cast<uint16_t>(half));
-        for (int other = 0; other < 8; other++) sums[other] += value * of_b[column][other];
+        if (finite && numbers[column] == 0.0f) continue;
+        for (int other = 0; other < 8; other++) sums[other] += numbers[column] * of_b[column][other];
       }
       for (int other = 0; other < 8; other++) out[row % 8 * 4 + other / 2][row / 8 * 2 + other % 2] = emulator::bits<uint32_t>(sums[other]);
     }

@@ -4,7 +4,7 @@
 // missing barrier is a race whatever the schedule. What the emulator itself reads and writes is none of its business.
 #pragma once
 
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
 #define WATCH_NOTHING __attribute__((no_sanitize("thread"), noinline))
 extern "C" {
 void* __tsan_create_fiber(unsigned flags);
@@ -21,6 +21,10 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #else
 #define WATCH_NOTHING
+#ifdef EMULATOR_COUNTS
+// Reads and writes are calls that count.cpp answers, and no sanitizer is there.
+extern "C" void __tsan_read16(void* at);
+#endif
 #endif
 #ifdef __SANITIZE_ADDRESS__
 extern "C" {
@@ -34,7 +38,7 @@ namespace watch {
 
 // A stack, as sanitizers know it.
 struct Stack {
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   void* thread = nullptr;
 #endif
 #ifdef __SANITIZE_ADDRESS__
@@ -47,7 +51,7 @@ struct Stack {
 // The stack that this runs on, which the system has made.
 inline void is_host(Stack& stack) {
   (void)stack;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   stack.thread = __tsan_get_current_fiber();
 #endif
 }
@@ -63,7 +67,7 @@ inline void forgets(const void* at, unsigned long bytes) {
 // The stack of a fiber that has not begun.
 inline void is_fiber(Stack& stack, const void* bottom, unsigned long bytes) {
   (void)stack, (void)bottom, (void)bytes;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   if (!stack.thread) stack.thread = __tsan_create_fiber(0);
 #endif
 #ifdef __SANITIZE_ADDRESS__
@@ -75,7 +79,7 @@ inline void is_fiber(Stack& stack, const void* bottom, unsigned long bytes) {
 // A fiber that will run no more.
 inline void ends(Stack& stack) {
   (void)stack;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   if (stack.thread) __tsan_destroy_fiber(stack.thread);
   stack.thread = nullptr;
 #endif
@@ -87,7 +91,7 @@ inline void leaves(Stack& from, const Stack& to) {
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(&from.kept, to.bottom, to.bytes);
 #endif
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   __tsan_switch_to_fiber(to.thread, 1);  // which orders nothing
 #endif
 }
@@ -107,28 +111,28 @@ inline void began(Stack& host) {
 // What is done before the one, by whomever, is done before what comes after the other.
 inline void tells(void* at) {
   (void)at;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   __tsan_release(at);
 #endif
 }
 inline void hears(void* at) {
   (void)at;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   __tsan_acquire(at);
 #endif
 }
 
-// 16 bytes that the card reads where the emulator has another thread do it.
+// 16 bytes that the card reads where the emulator has another thread do it, or the system's library.
 inline void reads16(const void* at) {
   (void)at;
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(EMULATOR_COUNTS)
   __tsan_read16(const_cast<void*>(at));
 #endif
 }
 
 // While there is one, what the fiber reads and writes is the emulator's.
 struct Aside {
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)
   Aside() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);

@@ -1,51 +1,100 @@
 //! From sources to a library, by the system's C++ compiler, once for each content.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::{env, fs};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::{env, fs, thread};
 
-/// What is compiled: files by name.
+/// What is compiled: files by name, of which some are compiled by themselves and include the others.
 #[derive(Clone, Debug)]
 pub struct Sources {
     files: BTreeMap<&'static str, String>,
+    kernels: Vec<String>,
     flags: Vec<String>,
+    counts: bool,
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 4] = [
+const EMULATOR: [(&str, &str); 5] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
     ("driver.cpp", include_str!("../cpp/driver.cpp")),
+    ("count.cpp", include_str!("../cpp/count.cpp")),
 ];
 
 /// What is made of them: a program whose libraries are looked for in its folder finds it instead of the driver's.
 const LIBRARY: &str = "libcuda.so.1";
 
 /// The code is for this machine alone. Products are added by `fmaf` or not at all, as the kernels say and a card would.
-const FLAGS: [&str; 10] = [
+const FLAGS: [&str; 9] = [
     "-std=c++17",
     "-O2",
     "-march=native",
     "-ffp-contract=off",
     "-fno-math-errno",
     "-Wno-unknown-pragmas",
-    "-shared",
     "-fPIC",
     // Libraries of several sources are loaded side by side: what one has must not become another's.
     "-fvisibility=hidden",
     "-pthread",
 ];
 
+/// As ThreadSanitizer has it, each read and write of memory that a kernel does is a call, which `count.cpp` answers in its place.
+const COUNTING: [&str; 3] = ["-DEMULATOR_COUNTS", "-O1", "-fsanitize=thread"];
+
 impl Default for Sources {
     /// The kernels as they are.
     fn default() -> Sources {
         let files = hanzo_engine_kernels_cuda::SOURCES.iter().chain(&EMULATOR);
-        Sources { files: files.map(|&(name, text)| (name, text.to_owned())).collect(), flags: Vec::new() }
+        let files: BTreeMap<_, _> = files.map(|&(name, text)| (name, text.to_owned())).collect();
+        let kernels = included(&files["kernels.cu"]).map(str::to_owned).collect();
+        Sources { files, kernels, flags: Vec::new(), counts: false }
     }
+}
+
+/// The files that a source includes.
+fn included(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
+}
+
+/// Compilers that may run at once, of all threads' asking.
+static COMPILERS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// Runs one when there are not as many as processors.
+fn at_its_turn<T>(compile: impl FnOnce() -> T) -> T {
+    let (running, ended) = &COMPILERS;
+    let most = thread::available_parallelism().map_or(1, usize::from);
+    let lock = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut lock = ended.wait_while(lock, |running| *running >= most).unwrap_or_else(PoisonError::into_inner);
+    *lock += 1;
+    drop(lock);
+    let made = compile();
+    *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+    ended.notify_one();
+    made
+}
+
+/// Makes a file of this name, if nobody has: threads that ask for the same one wait for the first, and of two processes, the last to be done
+/// has its own stay.
+fn make_once(file: &Path, make: impl FnOnce(&Path)) {
+    static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let turn =
+        TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(file.to_owned()).or_default().clone();
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    if !file.exists() {
+        let own = file.with_extension(std::process::id().to_string());
+        make(&own);
+        fs::rename(&own, file).expect("the name is free or its own");
+    }
+}
+
+fn key(of: impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 impl Sources {
@@ -60,17 +109,16 @@ impl Sources {
         self
     }
 
-    /// With the kernels of these files alone, which takes the compiler a fraction of the time.
+    /// With the kernels of these files alone.
     ///
     /// # Panics
     /// Where there is no such file.
     pub fn only(mut self, files: &[&str]) -> Sources {
-        let include = |file: &&str| {
+        let there = |file: &&str| {
             assert!(self.files.contains_key(file), "there is no {file}");
-            format!("#include \"{file}\"\n")
+            (*file).to_owned()
         };
-        let kernels = files.iter().map(include).collect();
-        self.files.insert("kernels.cu", kernels);
+        self.kernels = files.iter().map(there).collect();
         self
     }
 
@@ -80,50 +128,99 @@ impl Sources {
         self
     }
 
-    /// The library's path: the kernels, and a driver whose launches run them (`cpp/driver.cpp`). Tests that ask for the same one
-    /// wait for the first.
+    /// With kernels that count what they read and write.
+    pub(crate) fn counting(self) -> Sources {
+        Sources { counts: true, ..self }
+    }
+
+    /// The library's path: the kernels, and a driver whose launches run them (`cpp/driver.cpp`). What is compiled is kept by what it is
+    /// made of, file by file, so that kernels of which some were changed take the compiler as long as these.
     ///
     /// # Panics
     /// Where it cannot be compiled, with what the compiler says.
     pub fn compile(&self) -> PathBuf {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        let mut hasher = DefaultHasher::new();
-        (&self.files, &self.flags, FLAGS, &compiler).hash(&mut hasher);
-        let folder = target().join("cuda-emulator").join(format!("{:016x}", hasher.finish()));
+        let kept = target().join("cuda-emulator");
+        let counter = self.counts.then_some("count.cpp");
+        // The largest come first: others are compiled beside them.
+        let mut units: Vec<&str> = self.kernels.iter().map(String::as_str).collect();
+        units.sort_by_key(|unit| {
+            std::cmp::Reverse(self.read_by(unit).map(|(_, text)| text.len()).sum::<usize>())
+        });
+        units.extend(["emulator.cpp", "driver.cpp"].into_iter().chain(counter));
+        let objects: Vec<PathBuf> = units
+            .iter()
+            .map(|unit| {
+                let files: Vec<_> = self.read_by(unit).collect();
+                kept.join(format!("{}.o", key((unit, files, self.flags_of(unit), &compiler))))
+            })
+            .collect();
+        let folder = kept.join(key((&objects, &self.flags, &compiler)));
         let library = folder.join(LIBRARY);
-        if !library.exists() {
-            // Two processes may do this at once: each in a folder of its own, and the last to be renamed stays.
-            let own = folder.with_extension(std::process::id().to_string());
-            fs::create_dir_all(&own).expect("a folder below the target folder");
-            for (name, text) in &self.files {
-                fs::write(own.join(name), text).expect("a source below the target folder");
-            }
-            self.run(&compiler, &own);
-            fs::create_dir_all(&folder).expect("a folder below the target folder");
-            fs::rename(own.join(LIBRARY), &library).expect("the library's name is free or its own");
-            fs::remove_dir_all(&own).expect("the folder was made above");
+        if library.exists() {
+            return library;
         }
+        let sources = kept.join(format!("{}.sources.{}", key(&self.files), std::process::id()));
+        fs::create_dir_all(&sources).expect("a folder below the target folder");
+        for (name, text) in &self.files {
+            let file = sources.join(name);
+            // Another thread may have the compiler read it.
+            make_once(&file, |own| fs::write(own, text).expect("a source below the target folder"));
+        }
+        thread::scope(|scope| {
+            for (unit, object) in units.iter().zip(&objects) {
+                scope.spawn(|| {
+                    make_once(object, |own| {
+                        let flags = self.flags_of(unit).into_iter();
+                        let out = ["-x", "c++", "-c", unit, "-o"].map(str::to_owned);
+                        at_its_turn(|| run(&compiler, &sources, flags.chain(out), own));
+                    });
+                });
+            }
+        });
+        fs::create_dir_all(&folder).expect("a folder below the target folder");
+        make_once(&library, |own| {
+            let flags = FLAGS.into_iter().map(str::to_owned).chain(self.flags.iter().cloned());
+            let objects = objects.iter().map(|object| object.to_string_lossy().into_owned());
+            let out = ["-shared".to_owned()].into_iter().chain(objects).chain(["-o".to_owned()]);
+            run(&compiler, &sources, flags.chain(out), own);
+        });
         library
     }
 
-    fn run(&self, compiler: &str, folder: &Path) {
-        let output = Command::new(compiler)
-            .args(FLAGS)
-            .args(&self.flags)
-            .args(["-x", "c++", "kernels.cu", "emulator.cpp", "driver.cpp", "-o", LIBRARY])
-            .current_dir(folder)
-            .output()
-            .unwrap_or_else(|error| {
-                panic!(
-                    "NO C++ COMPILER: the CUDA kernels are tested by compiling them for this processor, and {compiler} did \
-                     not start: {error}. Install g++ or clang++, or name one in CXX"
-                )
-            });
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{compiler} does not compile the kernels for the emulator:\n{said}");
+    /// A unit, and all that it includes.
+    fn read_by<'a>(&'a self, unit: &'a str) -> impl Iterator<Item = (&'a str, &'a String)> {
+        let (mut found, mut next) = (BTreeSet::new(), vec![unit]);
+        while let Some(name) = next.pop() {
+            if let Some(text) = self.files.get(name).filter(|_| found.insert(name)) {
+                next.extend(included(text));
+            }
+        }
+        found.into_iter().map(|name| (name, &self.files[name]))
     }
+
+    /// The compiler's flags for a unit.
+    fn flags_of(&self, unit: &str) -> Vec<String> {
+        let counting = match (self.counts, unit.ends_with(".cu")) {
+            (true, true) => &COUNTING[..],
+            (true, false) => &COUNTING[..1],
+            (false, _) => &[],
+        };
+        let own = self.flags.iter().cloned();
+        FLAGS.iter().chain(counting).map(|&flag| flag.to_owned()).chain(own).collect()
+    }
+}
+
+/// Runs the compiler, which makes a file.
+fn run(compiler: &str, folder: &Path, arguments: impl Iterator<Item = String>, out: &Path) {
+    let output = Command::new(compiler).args(arguments).arg(out).current_dir(folder).output().unwrap_or_else(|error| {
+        panic!(
+            "NO C++ COMPILER: the CUDA kernels are tested by compiling them for this processor, and {compiler} did \
+             not start: {error}. Install g++ or clang++, or name one in CXX"
+        )
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler} does not compile the kernels for the emulator:\n{said}");
 }
 
 /// Where this program was built.

@@ -11,6 +11,7 @@
 //! freed, so that a kernel that reads behind what it was given ends the test where it stands.
 
 mod compiler;
+mod counter;
 mod library;
 mod memory;
 
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Launch, Plan};
 
 pub use compiler::Sources;
+pub use counter::Counted;
+use counter::Counter;
 use library::Library;
 
 /// The emulated device.
@@ -27,6 +30,7 @@ use library::Library;
 pub struct Emulated {
     library: Arc<Library>,
     seed: u64,
+    counter: Option<Arc<Counter>>,
 }
 
 impl Emulated {
@@ -43,7 +47,21 @@ impl Emulated {
     /// # Panics
     /// Where they cannot be compiled, with what the compiler says.
     pub fn of(sources: &Sources) -> Emulated {
-        Emulated { library: Library::load(&sources.compile()), seed: 0 }
+        Emulated { library: Library::load(&sources.compile()), seed: 0, counter: None }
+    }
+
+    /// Kernels that count what they read and write of its memory, if no other device in this process has the same ones.
+    ///
+    /// # Panics
+    /// As [`Emulated::of`].
+    pub fn counting(sources: Sources) -> Emulated {
+        let counted = Emulated::of(&sources.counting());
+        Emulated { counter: Some(Arc::default()), ..counted }
+    }
+
+    /// The launches since the last call, with what they have read and written; none without [`Emulated::counting`].
+    pub fn counted(&self) -> Vec<Counted> {
+        self.counter.as_ref().map_or(Vec::new(), |counter| counter.take())
     }
 
     /// Which warp of a block runs ahead of the others the seed says from here on; 0: the first.
@@ -68,10 +86,13 @@ unsafe impl Device for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
-        memory::allocate(bytes).map(Address).ok_or(DeviceError::OutOfMemory)
+        let address = memory::allocate(bytes).map(Address).ok_or(DeviceError::OutOfMemory)?;
+        self.counter.iter().for_each(|counter| counter.allocated(address.0, bytes));
+        Ok(address)
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
+        self.counter.iter().for_each(|counter| counter.freed(address.0));
         // SAFETY: the caller's promise.
         unsafe { memory::free(address.0, bytes) };
     }
@@ -124,7 +145,11 @@ unsafe impl Device for Emulated {
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe { self.library.launch(launch, self.seed) }.map_err(DeviceError::Failed)
+        let run = || unsafe { self.library.launch(launch, self.seed) }.map_err(DeviceError::Failed);
+        match &self.counter {
+            None => run(),
+            Some(counter) => counter.watch(&self.library, launch.kernel, run),
+        }
     }
 
     fn record(&self, plan: &Plan) -> Result<Plan, DeviceError> {

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use hanzo_engine_kernels_cuda::{Kernel, Launch};
 
 type Find = unsafe extern "C" fn(*const c_char, *mut usize, *mut c_uint) -> *const c_void;
+type Count = unsafe extern "C" fn(*const u64, usize);
+type Counted = unsafe extern "C" fn(*mut u64);
 type Run =
     unsafe extern "C" fn(*const c_void, *const c_void, *const c_uint, c_uint, usize, u64) -> *const c_char;
 
@@ -17,6 +19,7 @@ type Run =
 pub(crate) struct Library {
     kernels: HashMap<Kernel, Entry>,
     run: Run,
+    counter: Option<(Count, Counted)>, // in kernels that were compiled for it
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +52,19 @@ impl Library {
         let find = unsafe { std::mem::transmute::<*mut c_void, Find>(symbol(c"emulator_kernel")) };
         // SAFETY: as above.
         let run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol(c"emulator_launch")) };
+        let counts = [c"emulator_count", c"emulator_counted"].map(|name| {
+            // SAFETY: as above; most libraries do not have them.
+            unsafe { libc::dlsym(handle, name.as_ptr()) }
+        });
+        let counter = counts.iter().all(|symbol| !symbol.is_null()).then(|| {
+            // SAFETY: these are the functions' types in count.cpp.
+            unsafe {
+                (
+                    std::mem::transmute::<*mut c_void, Count>(counts[0]),
+                    std::mem::transmute::<*mut c_void, Counted>(counts[1]),
+                )
+            }
+        });
         let mut kernels = HashMap::new();
         for &kernel in Kernel::ALL {
             let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
@@ -67,7 +83,26 @@ impl Library {
             );
             kernels.insert(kernel, Entry { kernel: found, threads_max });
         }
-        Arc::new(Library { kernels, run })
+        Arc::new(Library { kernels, run, counter })
+    }
+
+    /// Counts what launches read and write of these ranges of memory, in order, from here on.
+    ///
+    /// # Panics
+    /// Where kernels were not compiled for it.
+    pub(crate) fn count(&self, ranges: &[[u64; 2]]) {
+        let (count, _) = self.counter.expect("count.cpp is in the library");
+        // SAFETY: two numbers for each range; what was counted before is forgotten.
+        unsafe { count(ranges.as_ptr().cast(), ranges.len()) };
+    }
+
+    /// Bytes of all ranges that were read since [`Library::count`] or the last call, and written.
+    pub(crate) fn counted(&self) -> [u64; 2] {
+        let (_, counted) = self.counter.expect("count.cpp is in the library");
+        let mut counts = [0; 2];
+        // SAFETY: where two numbers go.
+        unsafe { counted(counts.as_mut_ptr()) };
+        counts
     }
 
     /// Runs a kernel to its end.

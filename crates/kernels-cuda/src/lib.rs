@@ -14,11 +14,13 @@ mod codebooks;
 pub mod device;
 pub mod driver;
 mod kv;
+mod ledger;
 mod paper;
 pub mod params;
 pub mod plan;
 mod staging;
 mod step;
+mod traffic;
 mod weights;
 
 pub use backend::{CudaBackend, CudaBuffer, CudaVector};
@@ -26,9 +28,11 @@ pub use check::check;
 pub use device::{Device, DeviceError};
 pub use driver::{Card, CardInfo, CardMark, Driver};
 pub use kv::CudaKv;
+pub use ledger::{Entry, Ledger};
 pub use paper::Paper;
 pub use params::Address;
 pub use plan::{Grid, Kernel, Launch, Plan};
+pub use traffic::Traffic;
 pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 
 /// The kernels' sources, every file by name: what an emulator compiles, and what the module is made of.

@@ -17,6 +17,7 @@ mod kept;
 mod module;
 mod mutants;
 mod offload;
+mod paper;
 mod products;
 mod replay;
 mod undefined;

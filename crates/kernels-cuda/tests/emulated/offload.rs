@@ -27,32 +27,37 @@ fn replays(device: &Device) -> u64 {
 
 #[test]
 fn the_demo_model_says_the_same_wherever_it_is_cut() {
+    says_the_same_wherever_it_is_cut(Weights::Q8_0, KvType::Q8_0, SURE);
+}
+
+#[test]
+fn the_demo_model_in_f16_says_the_same_wherever_it_is_cut() {
+    says_the_same_wherever_it_is_cut(Weights::F16, KvType::F16, CLOSE);
+}
+
+fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: [usize; 2]) {
     let pool = Arc::new(ThreadPool::new(2));
     let cpu =
         || CpuBackend::new(pool.clone(), Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
     let card = card();
-    for (weights, kv_type, prompts) in
-        [(Weights::Q8_0, KvType::Q8_0, SURE), (Weights::F16, KvType::F16, CLOSE)]
-    {
-        let prompts = prompts.map(|at| golden_prompts()[at].clone());
-        let expected = continuations(cpu(), weights, kv_type, &prompts);
-        // The head is the embedding, so that is on the card in any case.
-        for on_card in 0..=LAYERS {
-            let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
-            let devices = vec![Either::One(cpu()), Either::Other(CudaBackend::new(card.clone()))];
-            let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
-            assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
-            // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
-            let passes = match on_card {
-                0 => 2,
-                LAYERS => 0,
-                _ => 3,
-            };
-            let chain = engine.backend();
-            assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
-            let replays = replays(&chain.devices()[1]);
-            assert!(replays > 40, "{replays} steps were replayed");
-        }
+    let prompts = prompts.map(|at| golden_prompts()[at].clone());
+    let expected = continuations(cpu(), weights, kv_type, &prompts);
+    // The head is the embedding, so that is on the card in any case.
+    for on_card in 0..=LAYERS {
+        let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
+        let devices = vec![Either::One(cpu()), Either::Other(CudaBackend::new(card.clone()))];
+        let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
+        assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
+        // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
+        let passes = match on_card {
+            0 => 2,
+            LAYERS => 0,
+            _ => 3,
+        };
+        let chain = engine.backend();
+        assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
+        let replays = replays(&chain.devices()[1]);
+        assert!(replays > 40, "{replays} steps were replayed");
     }
 }
 

@@ -1,0 +1,70 @@
+//! What launches read and write of the device's memory, byte by byte, each once.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hanzo_engine_kernels_cuda::{DeviceError, Kernel};
+
+use crate::library::Library;
+
+/// A launch, and bytes that it has touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// What.
+    pub kernel: Kernel,
+    /// Bytes that were read, each once.
+    pub read: u64,
+    /// Bytes that were written, each once.
+    pub written: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    memory: BTreeMap<u64, usize>, // bytes that are allocated, by address
+    changed: bool,                // since the library was told
+    launches: Vec<Counted>,
+}
+
+impl Counter {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn allocated(&self, address: u64, bytes: usize) {
+        let mut state = self.state();
+        state.memory.insert(address, bytes);
+        state.changed = true;
+    }
+
+    pub(crate) fn freed(&self, address: u64) {
+        let mut state = self.state();
+        state.memory.remove(&address);
+        state.changed = true;
+    }
+
+    pub(crate) fn take(&self) -> Vec<Counted> {
+        std::mem::take(&mut self.state().launches)
+    }
+
+    /// Runs a launch and writes it down.
+    pub(crate) fn watch(
+        &self,
+        library: &Library,
+        kernel: Kernel,
+        run: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        // Its ranges are told when they are others: threads that launch on one device would count what all do.
+        let mut state = self.state();
+        if std::mem::take(&mut state.changed) {
+            let range = |(&at, &bytes): (&u64, &usize)| [at, at + bytes as u64];
+            library.count(&state.memory.iter().map(range).collect::<Vec<_>>());
+        }
+        run()?;
+        let [read, written] = library.counted();
+        state.launches.push(Counted { kernel, read, written });
+        Ok(())
+    }
+}

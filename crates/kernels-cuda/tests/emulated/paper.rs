@@ -1,0 +1,122 @@
+//! What a token takes, on paper and counted: kernels of a decoder's step say on a device that has no memory what they would read and
+//! write, and do so to the byte on one that counts it.
+
+use hanzo_engine_cuda_emulator::{Counted, Emulated, Sources};
+use hanzo_engine_kernels::{Backend, HeadShape, KvType, RowSource, SampleSpec};
+use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
+use hanzo_engine_runtime::Opened;
+use hanzo_engine_runtime::decoder::Decoder;
+use hanzo_engine_runtime::step::Step;
+
+#[path = "../../examples/paper/network.rs"]
+mod network;
+use network::{Network, Size, Weights};
+
+/// Rows that do not end with a block of columns, and a vocabulary that does not end with a tile.
+const SMALL: Size = Size {
+    layers: 2,
+    hidden: 320,
+    ffn: 576,
+    heads: HeadShape { heads: 4, kv_heads: 2, head_dim: 64 },
+    vocab: 71,
+    tied: true,
+};
+/// Rows of whole blocks, as those types need that come in blocks of 256.
+const WHOLE: Size = Size {
+    hidden: 256,
+    ffn: 512,
+    heads: HeadShape { heads: 8, kv_heads: 2, head_dim: 64 },
+    tied: false,
+    ..SMALL
+};
+
+const KERNELS: [&str; 7] =
+    ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu", "draw.cu"];
+/// Bytes that say how a row's token is drawn: of those the likeliest needs fewer, and compilers leave out what nobody looks at.
+const SPEC_BYTES: u64 = 64;
+
+fn step<D: Device>(device: D, size: Size, weights: Weights, kv_type: KvType, batch: (usize, usize)) -> u64 {
+    let mut network = Network::new(device, size, weights, kv_type, batch).expect("memory");
+    network.step().expect("a step");
+    network.weight_bytes()
+}
+
+#[test]
+fn kernels_read_and_write_what_is_said_on_paper() {
+    let (paper, counting) = (Ledger::default(), Emulated::counting(Sources::default().only(&KERNELS)));
+    let cases = [
+        (SMALL, Weights::Bf16, KvType::F16),
+        (SMALL, Weights::F16, KvType::Q8_0),
+        (WHOLE, Weights::Fp8, KvType::F16),
+        (WHOLE, Weights::Q4KM, KvType::F16),
+    ];
+    // Of one sequence, of a long one whose keys blocks share, of several, and of more than a block of products has rows, with floats and
+    // with blocks.
+    let batches = [(1, 20), (1, 300), (3, 290), (13, 17), (70, 33)];
+    for (size, weights, kv_type) in cases {
+        let many = kv_type == KvType::F16 && weights != Weights::Fp8;
+        for batch in batches.into_iter().filter(|&(sequences, _)| many || sequences < 64) {
+            let case = format!("{size:?}, {weights:?}, {kv_type}, {batch:?}");
+            let weight_bytes = step(paper.clone(), size, weights, kv_type, batch);
+            step(counting.clone(), size, weights, kv_type, batch);
+            let (said, found) = (paper.take(), counting.counted());
+            let kernels: Vec<Kernel> = said.iter().map(|entry| entry.kernel).collect();
+            let launched: Vec<Kernel> = found.iter().map(|launch| launch.kernel).collect();
+            assert_eq!(kernels, launched, "{case}");
+            for (at, (entry, counted)) in said.iter().zip(&found).enumerate() {
+                let &Counted { kernel, read, written } = counted;
+                let more = if kernel == Kernel::Draw { SPEC_BYTES * batch.0 as u64 } else { 0 };
+                let what = format!("{case}: launch {at}, {kernel:?}");
+                let said = entry.traffic;
+                assert!((read..=read + more).contains(&said.read()), "{what} reads {read}, not {said:?}");
+                assert_eq!(written, said.written, "{what} writes, {said:?}");
+            }
+            let weights: u64 = said.iter().map(|entry| entry.traffic.weights).sum();
+            assert!(weights > weight_bytes, "{case}: all matrices are read, {weights} of {weight_bytes}");
+        }
+    }
+}
+
+/// Of the demo model.
+const FFN: usize = 768;
+
+/// The network that is counted launches what the engine's own does, of the demo model.
+#[test]
+fn the_network_on_paper_is_the_engines() {
+    let demo: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+    let opened = Opened::from_static("hanzo-demo", demo).expect("the embedded model is sound");
+    let files = opened.decoder().expect("a decoder");
+    for (sequences, context) in [(1, 20_usize), (1, 200), (5, 60)] {
+        let each = context.div_ceil(16);
+        let paper = Ledger::default();
+        let mut backend = CudaBackend::new(paper.clone());
+        let mut decoder = Decoder::load(&backend, files, &mut |_| ()).expect("addresses");
+        let spec = decoder.spec().clone();
+        decoder.prepare(&mut backend, &spec.step_limits(sequences, sequences, context)).expect("addresses");
+        let mut kv = backend.kv(&spec.kv_spec(sequences * each, KvType::F16, sequences)).expect("addresses");
+        let mut own = Step::default();
+        for sequence in 0..sequences {
+            own.batch.sources.push(RowSource::Token(sequence as u32));
+            own.batch.push_sequence(1, context, |_, at| (sequence * each + at) as u32);
+            own.batch.logit_rows.push(sequence as u32);
+        }
+        own.draws.rows = vec![SampleSpec::default(); sequences];
+        let mut room = vec![0.0; backend.sample_room(sequences, spec.vocab)];
+        let ticket = decoder.submit(&mut backend, &mut own, &mut kv, &mut room).expect("a step");
+        backend.wait(ticket, &mut Vec::new()).expect("a step");
+        let engines = paper.take();
+
+        let mlp = engines.iter().filter(|entry| entry.kernel == Kernel::Gate).count();
+        let size = Size {
+            layers: mlp,
+            hidden: spec.hidden,
+            ffn: FFN,
+            heads: spec.heads(),
+            vocab: spec.vocab,
+            tied: true,
+        };
+        let network = Ledger::default();
+        step(network.clone(), size, Weights::Q8_0, KvType::F16, (sequences, context));
+        assert_eq!(engines, network.take(), "{size:?}, {sequences} of {context}");
+    }
+}
