@@ -70,7 +70,8 @@ fn parts(layers: usize, bytes: &[u64]) -> Vec<usize> {
     let part = |(at, &own): (usize, &u64)| {
         sum += u128::from(own);
         let share = (sum * layers as u128 / total.max(1)) as usize;
-        let end = share.clamp(given + 1, layers - (bytes.len() - 1 - at));
+        let behind = bytes.len() - 1 - at;
+        let end = if behind == 0 { layers } else { share.clamp(given + 1, layers - behind) };
         let part = end - given;
         given = end;
         part
