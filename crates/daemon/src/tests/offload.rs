@@ -277,11 +277,10 @@ async fn a_context_of_use_is_worth_another_card() {
         ..Default::default()
     };
     let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
-    let kv_bytes = in_time(client.load(of(8_192))).await.unwrap().into_inner().model.unwrap().kv_bytes;
-    // Without all but one of the contexts that it takes where there is plenty.
-    let one = budgets[0].used_bytes() - kv_bytes / 8 * 7;
-    // Less than half of what that takes.
-    let card = one / 100 * 49;
+    let kv_bytes = in_time(client.load(of(2_048))).await.unwrap().into_inner().model.unwrap().kv_bytes;
+    // Without all but one of the contexts that it takes where there is plenty: less would be of no use, and a card has less.
+    let least = budgets[0].used_bytes() - kv_bytes / 8 * 7;
+    let card = least / 100 * 99;
     for (cards, needed, context) in [(2, 2, 2_048..8_192), (3, 3, 8_192..32_769)] {
         let (mut client, budgets, _stop, _dir) = rig(&vec![card; cards], true, GpuLayers::Auto).await;
         let loaded = in_time(client.load(of(0))).await.unwrap().into_inner().model.unwrap();
