@@ -58,7 +58,7 @@ impl Sanitizer {
 
     /// Runs the checks of `test` with these kernels under it, and says whether all went well, and what was said.
     fn watch(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) -> Option<(bool, String)> {
-        let sources = [self.flag, "-O1", "-g1"].into_iter().fold(sources, Sources::with_flag);
+        let sources = [self.flag, "-O0", "-g1"].into_iter().fold(sources, Sources::with_flag);
         if is_again() {
             let device = Emulated::of(&sources);
             briefly(|| check(&|| CudaBackend::new(device.clone())));
