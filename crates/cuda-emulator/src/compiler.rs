@@ -60,21 +60,30 @@ fn included(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'))
 }
 
-/// Compilers that may run at once, of all threads' asking.
+/// Compilers that run, of all threads' asking.
 static COMPILERS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// Runs one when there are not as many as processors.
-fn at_its_turn<T>(compile: impl FnOnce() -> T) -> T {
-    let (running, ended) = &COMPILERS;
-    let most = thread::available_parallelism().map_or(1, usize::from);
-    let lock = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut lock = ended.wait_while(lock, |running| *running >= most).unwrap_or_else(PoisonError::into_inner);
-    *lock += 1;
-    drop(lock);
-    let made = compile();
-    *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-    ended.notify_one();
-    made
+/// One of them, until it is dropped: also when it has failed, so that nobody waits for it.
+struct Running;
+
+impl Running {
+    /// When there are not as many as processors.
+    fn begin() -> Running {
+        let (running, ended) = &COMPILERS;
+        let most = thread::available_parallelism().map_or(1, usize::from);
+        let lock = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = ended.wait_while(lock, |running| *running >= most);
+        *lock.unwrap_or_else(PoisonError::into_inner) += 1;
+        Running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let (running, ended) = &COMPILERS;
+        *running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ended.notify_one();
+    }
 }
 
 /// Makes a file of this name, if nobody has: threads that ask for the same one wait for the first, and of two processes, the last to be done
@@ -173,7 +182,8 @@ impl Sources {
                     make_once(object, |own| {
                         let flags = self.flags_of(unit).into_iter();
                         let out = ["-x", "c++", "-c", unit, "-o"].map(str::to_owned);
-                        at_its_turn(|| run(&compiler, &sources, flags.chain(out), own));
+                        let _running = Running::begin();
+                        run(&compiler, &sources, flags.chain(out), own);
                     });
                 });
             }

@@ -115,7 +115,7 @@ impl Opening {
         for (at, &place) in candidates.iter().enumerate() {
             if asked == GpuLayers::Auto
                 && !is_card(place)
-                && (self.share_cards(models, &too_small) || self.share(models, &too_small, place))
+                && (self.share_cards(models, &too_small) || self.share(models, &too_small, place, None))
             {
                 return Ok(());
             }
@@ -146,7 +146,7 @@ impl Opening {
                 let cards: Vec<usize> = too_small.iter().copied().chain([place]).collect();
                 if let Err(LoadError::DoesNotFit { .. }) = self.choose(models, &self.room(models))
                     && let Some(cpu) = processor.filter(|_| is_last)
-                    && self.share_some(models, &cards, cpu, count)
+                    && self.share(models, &cards, cpu, Some(count))
                 {
                     return Ok(());
                 }
@@ -197,14 +197,15 @@ impl Opening {
         }
     }
 
+    /// The places that it goes to: its own, and those of the devices that it is shared with.
+    pub(crate) fn places(&self) -> Vec<usize> {
+        let beside = self.shared.iter().flat_map(|shared| shared.beside.iter().copied());
+        [self.place].into_iter().chain(beside).collect()
+    }
+
     /// All that may be taken where it goes.
     fn room(&self, models: &Models) -> Vec<u64> {
-        let beside = self.shared.iter().flat_map(|shared| shared.beside.iter().copied());
-        [self.place]
-            .into_iter()
-            .chain(beside)
-            .map(|place| models.places[place].budget.total_bytes())
-            .collect()
+        self.places().into_iter().map(|place| models.places[place].budget.total_bytes()).collect()
     }
 
     /// What says what it takes.

@@ -129,8 +129,8 @@ pub(crate) struct Shared {
     pub(crate) sharing: Sharing,
     /// What says what it takes of each.
     pub(crate) planner: Arc<dyn Device>,
-    /// Which of the places are the other devices', in that order: each behind the one before, so that nobody reserves of them the
-    /// other way round.
+    /// Which of the places are the other devices', in that order: cards in the order in which they are tried, then the processor,
+    /// so that nobody reserves of them the other way round.
     pub(crate) beside: Vec<usize>,
 }
 

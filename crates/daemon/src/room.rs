@@ -88,8 +88,7 @@ impl Models {
             let mut changes = self.registry.changes();
             let mut idle = pin!(self.registry.idle.notified());
             idle.as_mut().enable();
-            let beside = opening.shared.as_ref().map(|shared| shared.beside.clone()).unwrap_or_default();
-            let places: Vec<usize> = [opening.place].into_iter().chain(beside.iter().copied()).collect();
+            let places = opening.places();
             let holders = self.registry.holders(life.number, Some(&places));
             let bytes_of = |which: fn(Standing) -> bool| {
                 let held = holders.iter().filter(|holder| which(holder.standing));
@@ -111,7 +110,7 @@ impl Models {
                 self.registry.set(&life.name, life.number, |entry| {
                     (entry.reserved_bytes, entry.place) = (bytes, place);
                     let bytes = size.beside.iter().map(|memory| memory.total());
-                    entry.beside = beside.iter().copied().zip(bytes).collect();
+                    entry.beside = places[1..].iter().copied().zip(bytes).collect();
                 });
                 return Ok((opening, reservation, size));
             }
@@ -204,9 +203,7 @@ impl Models {
             Ok(_) => Err((free.to_vec(), None)),
             Err(error) => Err((free.to_vec(), Some(error))),
         };
-        let beside = opening.shared.as_ref().map_or(&[][..], |shared| &shared.beside);
-        let places: Vec<usize> = [opening.place].into_iter().chain(beside.iter().copied()).collect();
-        match self.reserve_in_order(&places, &mut Vec::new(), &choose) {
+        match self.reserve_in_order(&opening.places(), &mut Vec::new(), &choose) {
             Ok((mut reservations, size)) => {
                 let own = reservations.pop().expect("one for each place");
                 Ok(Found::Room(reservations.into_iter().rev().fold(own, Reservation::with), size))
@@ -217,8 +214,8 @@ impl Models {
         }
     }
 
-    /// Reserves in these places what is chosen of what is free in all of them together: the last place's reservation first. Each is
-    /// behind the one before, so that nobody waits for a place while another waits for one of those before it.
+    /// Reserves in these places what is chosen of what is free in all of them together: the last place's reservation first.
+    /// Everybody goes from card to card in one order, and to the processor last, so that nobody waits for one who waits for them.
     fn reserve_in_order<E>(
         &self,
         places: &[usize],

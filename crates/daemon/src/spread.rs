@@ -18,21 +18,17 @@ const PLENTY: u64 = u64::MAX / 2;
 const CONTEXT_PART: usize = 32;
 
 impl Opening {
-    /// Has as many layers on these cards as fit, and the others in the processor's place. Whether that can be.
-    pub(crate) fn share(&mut self, models: &Models, cards: &[usize], processor: usize) -> bool {
-        // Those before may be too small for any.
-        (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, None))
-    }
-
-    /// Likewise, with exactly so many layers on the cards.
-    pub(crate) fn share_some(
+    /// Has as many layers on these cards as fit, or exactly so many where that is said, and the others in the processor's place.
+    /// Whether that can be.
+    pub(crate) fn share(
         &mut self,
         models: &Models,
         cards: &[usize],
         processor: usize,
-        layers: usize,
+        layers: Option<usize>,
     ) -> bool {
-        (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, Some(layers)))
+        // Those before may be too small for any.
+        (0..cards.len()).any(|first| self.share_from(models, &cards[first..], processor, layers))
     }
 
     fn share_from(
@@ -45,8 +41,8 @@ impl Opening {
         let places: Vec<usize> = cards.iter().copied().chain([processor]).collect();
         let Some(most) = self.most(models, &places) else { return false };
         // As many as leave room for a context of use, else as many as fit at all.
-        let tried = [most.min(CONTEXT_BESIDE_OTHERS), 1].into_iter();
-        let shared = tried.filter_map(|tokens| self.fill(models, &places, tokens, layers)).next();
+        let tried = [most.min(CONTEXT_BESIDE_OTHERS), 1];
+        let shared = tried.into_iter().find_map(|tokens| self.fill(models, &places, tokens, layers));
         self.goes_to(places[0], shared)
     }
 
