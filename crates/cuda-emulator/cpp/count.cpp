@@ -91,6 +91,7 @@ void __tsan_vptr_read(void**) {}
 uint8_t __tsan_atomic8_load(const volatile uint8_t* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
 uint32_t __tsan_atomic32_load(const volatile uint32_t* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
 uint64_t __tsan_atomic64_load(const volatile uint64_t* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
+void __tsan_atomic32_store(volatile uint32_t* at, uint32_t value, int) { __atomic_store_n(at, value, __ATOMIC_SEQ_CST); }
 void __tsan_atomic64_store(volatile uint64_t* at, uint64_t value, int) { __atomic_store_n(at, value, __ATOMIC_SEQ_CST); }
 uint32_t __tsan_atomic32_fetch_add(volatile uint32_t* at, uint32_t value, int) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
 uint64_t __tsan_atomic64_fetch_add(volatile uint64_t* at, uint64_t value, int) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }

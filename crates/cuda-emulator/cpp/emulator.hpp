@@ -168,6 +168,9 @@ inline void __syncwarp() {
   emulator::meet(emulator::Meeting::Sync, nullptr, 0, [](auto&, auto&) {});
 }
 
+// What stands by itself on a card.
+#define CALLED __attribute__((noinline)) inline
+
 #define TABLE(type, name, count) static const type name[count]
 #define SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::fiber()->place->shared_memory)
 #define KERNEL(name, Params, threads)                                                   \
@@ -258,6 +261,17 @@ inline float times(float a, float b) { return a * b; }
 inline float plus(float a, float b) { return a + b; }
 inline void add_shared(uint64_t* to, uint64_t number) { __atomic_fetch_add(to, number, __ATOMIC_RELAXED); }
 inline uint32_t count_shared(uint32_t* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+// To sanitizers, all that was before a count is before what the last that is counted does next.
+inline bool is_last_of(uint32_t* counter, uint32_t count) {
+  const watch::Aside aside;
+  watch::tells(counter);
+  if (__atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL) + 1 < count) return false;
+  watch::hears(counter);
+  __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
+  return true;
+}
+inline float others(const float* from) { return *from; }
+inline void others16(const uint8_t* from, uint32_t to[4]) { load16(from, to); }
 inline float upper(float value) { return emulator::bits<float>(emulator::bits<uint32_t>(value) & 0xffffe000u); }
 inline float lower(float value) {
   const float rest = value - upper(value);

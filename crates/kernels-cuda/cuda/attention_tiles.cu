@@ -115,6 +115,66 @@ struct Bringer {
   }
 };
 
+// What the blocks of a tile have left of its rows' spans, brought together by the last of them to come: as attention_join does it, to the bit. A
+// warp has a head of a row, of which a lane has four numbers of each 128. Shared: what is cut, the heads side by side.
+// It is called, and whose tile it is is found again: nothing is kept for it while keys are multiplied, which would take registers that there
+// are not.
+CALLED void join_tile(const AttentionParams& p, unsigned char* room) {
+  const uint32_t index = blockIdx.x, tile_of_heads = blockIdx.y;
+  const uint32_t of_each = p.heads / p.kv_heads, heads_max = of_each < TILE ? of_each : TILE;
+  const uint32_t head_tiles = (of_each + heads_max - 1) / heads_max, kv_head = tile_of_heads / head_tiles;
+  const uint32_t head_first = kv_head * of_each + tile_of_heads % head_tiles * heads_max, left = (kv_head + 1) * of_each - head_first;
+  const uint32_t heads = heads_max < left ? heads_max : left;
+  const Rows rows = find_rows(p, index, TILE / heads_max, true);
+  const uint32_t* of_sequence = p.batch.spans + 4 * rows.sequence;
+  const uint32_t first = seen_by(p, rows.first, of_sequence).first, end = seen_by(p, rows.first + rows.count - 1, of_sequence).end;
+  uint32_t* told = reinterpret_cast<uint32_t*>(room);
+  float* whole = reinterpret_cast<float*>(room + 16);
+  __syncthreads();
+  if (threadIdx.x == 0) *told = dev::is_last_of(p.arrived + tile_of_heads * gridDim.x + index, (end - 1) / SPAN - first / SPAN + 1);
+  __syncthreads();
+  if (!*told) return;
+  const uint32_t dim = p.head_dim;
+  const auto has = [&](uint32_t row) { return row >= p.row_first && row < p.row_end; };
+#pragma unroll 1
+  for (uint32_t query = threadIdx.x / 32; query < rows.count * heads_max; query += WARPS) {
+    const uint32_t row = rows.first + query / heads_max, head = head_first + query % heads_max;
+    if (!has(row) || query % heads_max >= heads) continue;
+    const uint32_t spans = seen_by(p, row, of_sequence).spans;
+    const float* parts = p.parts + (size_t)((row - p.row_first) * p.heads + head) * p.spans * (dim + 2);
+#pragma unroll 1
+    for (uint32_t i = 4 * (threadIdx.x % 32); i < dim; i += 128) {
+      Folded folded = nothing_folded(p.sinks, head);
+      float sums[4] = {};
+#pragma unroll 4
+      for (uint32_t span = 0; span < spans; span++) {
+        const float* part = parts + span * (dim + 2);
+        float of[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++) of[n] = i + n < dim ? dev::others(part + 2 + i + n) : 0.0f;
+        fold(folded, dev::others(part), dev::others(part + 1));
+#pragma unroll
+        for (int n = 0; n < 4; n++) sums[n] = fold_sum(folded, sums[n], of[n]);
+      }
+#pragma unroll
+      for (int n = 0; n < 4; n++) {
+        if (i + n >= dim) break;
+        const float value = sums[n] / folded.total;
+        p.out[(size_t)row * p.out_stride + head * dim + i + n] = value;
+        whole[query * dim + i + n] = value;
+      }
+    }
+  }
+  if (!p.cut.pieces) return;
+  // Where rows are cut, a block's heads are whole blocks of their columns.
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t at = threadIdx.x / 32; BLOCK_COLS * (at + 1) <= rows.count * heads_max * dim; at += WARPS) {
+    const uint32_t row = rows.first + BLOCK_COLS * at / (heads_max * dim), column = head_first * dim + BLOCK_COLS * at % (heads_max * dim);
+    if (has(row)) cut_shared(p.cut, row, column / BLOCK_COLS, whole + BLOCK_COLS * at);
+  }
+}
+
 // A tile's keys and columns are shared out over SHARE warps; numbers of the cache are PIECES halves, and heads at most so many chunks wide.
 template <uint32_t SHARE, int PIECES, uint32_t CHUNKS_MAX>
 __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned char* room) {
@@ -368,7 +428,10 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
       finish();
     }
   }
-  if (p.parts) return;
+  if (p.parts) {
+    if (SHARE == WARPS && p.arrived) join_tile(p, room);
+    return;
+  }
   // Heads are put where keys and values were, in case rows are cut; what is there does not hang on that, which would take registers.
   constexpr bool CUTS = SHARE == WARPS;
   float* whole = reinterpret_cast<float*>(room);

@@ -7,6 +7,9 @@ typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 
+// What is called, so that it has registers of its own.
+#define CALLED __device__ __noinline__
+
 #define TABLE(type, name, count) __device__ const type name[count]
 #define SHARED(type, name) extern __shared__ __align__(16) unsigned char shared_bytes[]; type* name = reinterpret_cast<type*>(shared_bytes)
 #define KERNEL(name, Params, threads) \
@@ -110,6 +113,24 @@ __device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b)
 // To a number in shared memory that others add to.
 __device__ __forceinline__ void add_shared(uint64_t* to, uint64_t number) { atomicAdd(to, number); }
 __device__ __forceinline__ uint32_t count_shared(uint32_t* counter) { return atomicAdd(counter, 1u); }
+// What blocks of one launch have of each other. Behind a barrier that stands after all that a block has written, one of its threads counts
+// it, and hears whether that was the last of so many; behind another, all of its threads read what the others have written. The last one
+// leaves the counter as it was before the first.
+__device__ __forceinline__ bool is_last_of(uint32_t* counter, uint32_t count) {
+  __threadfence();
+  if (atomicAdd(counter, 1u) + 1 < count) return false;
+  *counter = 0;
+  __threadfence();
+  return true;
+}
+__device__ __forceinline__ float others(const float* from) { return __ldcg(from); }
+__device__ __forceinline__ void others16(const uint8_t* from, uint32_t to[4]) {
+  const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from));
+  to[0] = words.x;
+  to[1] = words.y;
+  to[2] = words.z;
+  to[3] = words.w;
+}
 // c += a · b on the tensor cores: (16, 8) by (8, 8), of numbers with 11 significant bits; further bits are cut off.
 __device__ __forceinline__ void mma(float c[4], const float a[4], const float b[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

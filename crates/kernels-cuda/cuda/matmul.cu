@@ -5,7 +5,7 @@
 // on the tensor cores and added up in order; segments are added up in order. So a row's numbers are the same to the bit whichever of
 // the kernels below computes them, and whatever shares its batch: some for a few rows, in which each warp of a block has a segment;
 // one for more rows, likewise; and one for many, in which each warp has outputs of its own and reads weights once for 64 rows.
-#include "pieces.cuh"
+#include "gate.cuh"
 #include "weights.cuh"
 
 #define TILE_ROWS 16
@@ -266,37 +266,16 @@ KERNEL(embed, EmbedParams, THREADS) {
 KERNEL(gate, GateParams, THREADS) {
   const uint32_t row = blockIdx.x;
   if (row >= p.batch.counts[COUNT_ROWS]) return;
-  const float* both = p.both + (size_t)row * 2 * p.width;
-  float* hidden = p.hidden + (size_t)row * p.width;
-  // As it stands, so that no sum of what is cut takes in a product that was not rounded.
-  const auto of = [&](float gate, float up) { return dev::times(activate(p.activation, gate), gate_factor(p.activation, up)); };
   if (p.cut.pieces) {
-    const uint32_t block = blockIdx.y * WARPS + threadIdx.x / 32, column = BLOCK_COLS * block + 8 * (threadIdx.x % 32);
-    if (block >= p.cut.blocks) return;
-    const bool whole = p.width % 4 == 0;
-    float own[8], ups[8];
-    load_columns(both, column, p.width, whole, own);
-    load_columns(both + p.width, column, p.width, whole, ups);
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) own[i] = column + i < p.width ? of(own[i], ups[i]) : 0.0f;
-    if (whole && column + 8 <= p.width) {
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t words[4] = {dev::to_bits(own[4 * i]), dev::to_bits(own[4 * i + 1]), dev::to_bits(own[4 * i + 2]), dev::to_bits(own[4 * i + 3])};
-        dev::store16(reinterpret_cast<uint8_t*>(hidden + column + 4 * i), words);
-      }
-    } else {
-#pragma unroll
-      for (uint32_t i = 0; i < 8; i++) {
-        if (column + i < p.width) hidden[column + i] = own[i];
-      }
-    }
-    cut_block(p.cut, row, block, own);
+    const uint32_t block = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (block < p.cut.blocks) gate_block<false>(p, row, block);
     return;
   }
+  const float* both = p.both + (size_t)row * 2 * p.width;
+  float* hidden = p.hidden + (size_t)row * p.width;
 #pragma unroll
   for (uint32_t at = 0; at < GATE_COLS; at += THREADS) {
     const uint32_t i = blockIdx.y * GATE_COLS + at + threadIdx.x;
-    if (i < p.width) hidden[i] = of(both[i], both[p.width + i]);
+    if (i < p.width) hidden[i] = gated(p, both[i], both[p.width + i]);
   }
 }

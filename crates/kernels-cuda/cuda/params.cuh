@@ -150,6 +150,7 @@ struct AttentionParams {
   const float* sinks;
   const float* slopes;
   float* parts;  // (rows, heads, spans): a maximum, a total, and value_dim sums; null: blocks have all spans of their row
+  uint32_t* arrived;  // a counter for each tile, zero between launches: the last of its blocks brings parts together; null: another kernel does
   PiecesTo cut;  // of `out` too
   uint32_t q_stride, out_stride;
   uint32_t heads, kv_heads, head_dim, value_dim;
@@ -273,6 +274,31 @@ struct GateParams {
   float* hidden;
   PiecesTo cut;  // of `hidden` too
   uint32_t width, activation;
+};
+
+// What a launch for few rows does besides with what it has written, where the last of its blocks that wrote some of it comes: a norm of the row,
+// activations of one half times the other, or what is done to heads.
+#define THEN_NOTHING 0
+#define THEN_NORM 1
+#define THEN_GATE 2
+#define THEN_HEADS 3
+#define THEN_TILES_MAX 32  // of a block
+struct Then {
+  uint32_t* arrived;  // a counter for each of the groups, zero between launches
+  uint32_t what;
+  uint32_t groups;    // of columns that are done apart: the row, blocks of columns, heads
+  uint32_t at_once;   // heads of a block
+  uint32_t unused;
+  union {
+    NormParams norm;
+    GateParams gate;
+    HeadParams heads;
+  } of;
+};
+
+struct FewParams {
+  ProductParams product;
+  Then then;
 };
 
 struct ConvolveParams {

@@ -8,15 +8,21 @@
 #define PRODUCT_ROWS 8
 #define PIECE_BYTES 512
 
-// Eight columns of a row, those behind the last as zeros. `whole` rows begin at multiples of 16 bytes.
+// Eight columns of a row, those behind the last as zeros. `whole` rows begin at multiples of 16 bytes. Where they are FRESH, other
+// blocks of the launch have just written them.
+template <bool FRESH = false>
 __device__ __forceinline__ void load_columns(const float* row, uint32_t column, uint32_t cols, bool whole, float own[8]) {
   whole = whole && column + 8 <= cols;
 #pragma unroll
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t words[4];
-    if (whole) dev::load16(reinterpret_cast<const uint8_t*>(row + column + 4 * i), words);
+    if (whole && FRESH) dev::others16(reinterpret_cast<const uint8_t*>(row + column + 4 * i), words);
+    if (whole && !FRESH) dev::load16(reinterpret_cast<const uint8_t*>(row + column + 4 * i), words);
 #pragma unroll
-    for (uint32_t j = 0; j < 4; j++) own[4 * i + j] = whole ? dev::from_bits(words[j]) : column + 4 * i + j < cols ? row[column + 4 * i + j] : 0.0f;
+    for (uint32_t j = 0; j < 4; j++) {
+      const float* one = row + column + 4 * i + j;
+      own[4 * i + j] = whole ? dev::from_bits(words[j]) : column + 4 * i + j >= cols ? 0.0f : FRESH ? dev::others(one) : *one;
+    }
   }
 }
 

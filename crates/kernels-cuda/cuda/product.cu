@@ -1,6 +1,9 @@
 // out[r][m] = activate(Σ_k w[m][k] x[r][k] + bias[m]), or out[r][m] += scale * Σ_k w[m][k] x[r][k], of matrices without weights in F32
 // (multiply.cuh has the loops; matmul.cu the others).
+#include "gate.cuh"
+#include "heads.cuh"
 #include "multiply.cuh"
+#include "norm.cuh"
 
 // (rows, blocks of columns / WARPS): x in pieces, a block of columns to each warp.
 KERNEL(pieces, PiecesParams, THREADS) {
@@ -50,16 +53,71 @@ __device__ __forceinline__ void multiply_many_rows(const ProductParams& p, unsig
   });
 }
 
+// Does what comes after a product of up to eight rows. Each block counts its tiles of outputs, or itself, when it has written all of them:
+// so nothing waits, and the last to be counted has a group's columns of all rows before it. Shared: `told`, behind what groups need.
+__device__ __forceinline__ void do_then(const ProductParams& p, const Then& then, uint32_t rows, float* room) {
+  if (then.what == THEN_NOTHING) return;
+  const uint32_t warp = threadIdx.x / 32;
+  uint32_t* told = reinterpret_cast<uint32_t*>(room + p.segments * 128);
+  __syncthreads();
+  if (then.what == THEN_NORM) {
+    if (threadIdx.x == 0) told[0] = dev::is_last_of(then.arrived, gridDim.x);
+    __syncthreads();
+    if (!told[0]) return;
+    norm_part<true>(then.of.norm, 0, 0, room);
+    return;
+  }
+  // A lane of the first warp has one of the block's tiles.
+  uint32_t count = 0, output = NONE;
+  for_parts(p.weights, [&](const Part& part, uint32_t first) {
+    for (uint32_t tile = first; tile * PRODUCT_OUTPUTS < part.rows; tile += gridDim.x) {
+      if (threadIdx.x == count++) output = part.row_first + PRODUCT_OUTPUTS * tile;
+    }
+  });
+  if (threadIdx.x < count) {
+    // Columns of a group are whole tiles.
+    uint32_t group, tiles;
+    if (then.what == THEN_GATE) {
+      const uint32_t width = then.of.gate.width, column = output < width ? output : output - width;
+      group = column / BLOCK_COLS;
+      const uint32_t left = width - BLOCK_COLS * group;
+      tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS;
+    } else {
+      group = output / then.of.heads.head_dim;
+      tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS;
+    }
+    told[threadIdx.x] = group < then.groups && dev::is_last_of(then.arrived + group, tiles) ? group : NONE;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (uint32_t at = 0; at < count; at++) {
+    const uint32_t group = told[at];
+    if (group == NONE) continue;
+    if (then.what == THEN_GATE) {
+      for (uint32_t row = warp; row < rows; row += p.segments) gate_block<true>(then.of.gate, row, group);
+    } else {
+      for (uint32_t row = warp; warp < then.at_once && row < rows; row += then.at_once) turn_and_put<true>(then.of.heads, row, group, room + warp * then.of.heads.head_dim);
+    }
+  }
+}
+
 // (blocks, 1): of up to 8 rows, 16, and 64. Warps of a block are as many as segments.
 #define SOME_KERNEL(name, KIND, TILES, AHEAD, blocks) \
   WIDE_KERNEL(name, ProductParams, 2 * THREADS, blocks) { \
     SHARED(float, room); \
     multiply_few<KIND, TILES, AHEAD>(p, room); \
   }
-SOME_KERNEL(product_few, FLOATS, 1, 3, 2)
+// Those for eight rows have something to do besides, or nothing.
+#define FEW_KERNEL(name, KIND, AHEAD) \
+  WIDE_KERNEL(name, FewParams, 2 * THREADS, 2) { \
+    SHARED(float, room); \
+    multiply_few<KIND, 1, AHEAD>(p.product, room); \
+    do_then(p.product, p.then, p.product.batch.counts[p.product.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS], room); \
+  }
+FEW_KERNEL(product_few, FLOATS, 3)
 SOME_KERNEL(product_some, FLOATS, 2, 2, 2)
 SOME_KERNEL(product_batch, FLOATS, 8, 2, 1)
-SOME_KERNEL(product_few_blocks, BLOCKS, 1, 2, 2)
+FEW_KERNEL(product_few_blocks, BLOCKS, 2)
 SOME_KERNEL(product_some_blocks, BLOCKS, 2, 2, 2)
 SOME_KERNEL(product_batch_blocks, BLOCKS, 8, 2, 1)
 

@@ -10,6 +10,7 @@ mod products;
 mod rows;
 mod scratch;
 mod states;
+mod then;
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -48,8 +49,10 @@ pub struct CudaBackend<D: Device> {
     adapters: Vec<u32>,                      // that the batch has rows of, ascending
     kinds: attention::Kinds,
     fuses: bool,
+    few_tiles: u32,      // of the last product's outputs; 0 where a part does not end with one
+    in_few_pieces: bool, // the last product has read its rows there
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
-    failure: Option<KernelError>,                // of an op, which the step's end tells
+    failure: Option<KernelError>, // of an op, which the step's end tells
     draws: Draws,
     drawing: Drawing,
     drawn: Drawn,              // by the open step, or else the last
@@ -86,6 +89,8 @@ impl<D: Device> CudaBackend<D> {
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
             fuses: true,
+            few_tiles: 0,
+            in_few_pieces: false,
             buckets: None,
             failure: None,
             draws: Draws::default(),
@@ -270,6 +275,7 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.begin_step(batch)?;
+        self.in_few_pieces = false; // so that equal batches have equal plans
         self.adapters.clear();
         self.adapters.extend(batch.adapters.iter().flatten());
         self.adapters.sort_unstable();

@@ -21,6 +21,14 @@ impl Address {
 /// No token, no adapter, no reach, as kernels read it.
 pub const NONE: u32 = u32::MAX;
 
+/// Bytes of the largest of what a product does besides.
+type ThenBytes = [[u64; 11]; 3];
+const _: () = assert!(
+    size_of::<HeadParams>() == size_of::<ThenBytes>()
+        && size_of::<NormParams>() <= size_of::<ThenBytes>()
+        && size_of::<GateParams>() <= size_of::<ThenBytes>()
+);
+
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
@@ -199,6 +207,7 @@ params! {
         sinks: Address,
         slopes: Address,
         parts: Address,
+        arrived: Address,
         cut: PiecesToParams,
         q_stride: u32,
         out_stride: u32,
@@ -352,6 +361,19 @@ params! {
         cut: PiecesToParams,
         width: u32,
         activation: u32,
+    }
+    /// What a product of a few rows does besides; see [`crate::backend`]'s `then`.
+    ThenParams {
+        arrived: Address,
+        what: u32,
+        groups: u32,
+        at_once: u32,
+        unused: u32,
+        of: ThenBytes,
+    }
+    FewParams {
+        product: ProductParams,
+        then: ThenParams,
     }
     ConvolveParams {
         batch: BatchParams,

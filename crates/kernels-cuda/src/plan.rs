@@ -61,7 +61,7 @@ kernels! {
     /// Rows in pieces, for the products below.
     Pieces = "kernel_pieces", PiecesParams;
     /// Products of eight rows or fewer with a matrix of floats of 16 bits.
-    ProductFew = "kernel_product_few", ProductParams;
+    ProductFew = "kernel_product_few", FewParams;
     /// The same for some rows.
     ProductSome = "kernel_product_some", ProductParams;
     /// The same for tens of rows.
@@ -69,7 +69,7 @@ kernels! {
     /// The same for more.
     ProductMany = "kernel_product_many", ProductParams;
     /// Products of eight rows or fewer with a matrix of blocks, or of blocks and floats.
-    ProductFewBlocks = "kernel_product_few_blocks", ProductParams;
+    ProductFewBlocks = "kernel_product_few_blocks", FewParams;
     /// The same for some rows.
     ProductSomeBlocks = "kernel_product_some_blocks", ProductParams;
     /// The same for tens of rows.

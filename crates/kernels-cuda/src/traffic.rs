@@ -17,6 +17,8 @@ const GROUP_BYTES: u64 = 64;
 const BLOCK_BYTES: u64 = 8 * GROUP_BYTES;
 const INVERSE_BYTES: u64 = 4;
 const SUM_BYTES: u64 = 4;
+/// Of how many rows there are.
+const COUNT_BYTES: u64 = 4;
 /// Rows and outputs of a tile of products, and rows of a block of the kernels for many.
 const TILE_ROWS: u64 = 8;
 const TILE_OUTPUTS: u64 = 16;
@@ -61,14 +63,18 @@ impl Traffic {
         use Kernel::*;
         let tables = Tables { device };
         let traffic = match launch.kernel {
-            Norm => tables.norm(launch)?,
+            Norm => tables.norm(&pod_read_unaligned(launch.params), launch.grid.blocks[1].into())?,
             Embed => tables.embed(launch)?,
             Pieces => tables.pieces(launch)?,
-            ProductFew | ProductSome | ProductBatch | ProductFewBlocks | ProductSomeBlocks
-            | ProductBatchBlocks => return tables.product(launch, TILE_ROWS),
-            ProductMany | ProductManyBlocks => return tables.product(launch, BLOCK_ROWS),
-            Gate => tables.gate(launch)?,
-            Heads => tables.heads(launch)?,
+            ProductFew | ProductFewBlocks => return tables.few(launch),
+            ProductSome | ProductBatch | ProductSomeBlocks | ProductBatchBlocks => {
+                return tables.product(&pod_read_unaligned(launch.params), TILE_ROWS);
+            }
+            ProductMany | ProductManyBlocks => {
+                return tables.product(&pod_read_unaligned(launch.params), BLOCK_ROWS);
+            }
+            Gate => tables.gate(&pod_read_unaligned(launch.params))?,
+            Heads => tables.heads(&pod_read_unaligned(launch.params), launch.grid.blocks[1].into())?,
             AttentionFew | AttentionFewQ8 => return tables.attention(launch),
             AttentionJoin | AttentionJoinPieces => return tables.join(launch),
             Draw => tables.draw(launch)?,
@@ -143,10 +149,10 @@ impl<D: Device> Tables<'_, D> {
         (0..stack.count).map(|part| Ok(self.read(at(part), 1)?[0])).collect()
     }
 
-    fn norm(&self, launch: &Launch<'_>) -> Result<Traffic, DeviceError> {
-        let p: NormParams = pod_read_unaligned(launch.params);
+    /// Of so many parts of a row.
+    fn norm(&self, p: &NormParams, parts: u64) -> Result<Traffic, DeviceError> {
         let [rows, ..] = self.counts(&p.batch)?;
-        let (width, parts) = (u64::from(p.width), u64::from(launch.grid.blocks[1]));
+        let width = u64::from(p.width);
         let row_bytes = 4 * rows * width * parts;
         let vector = 4 * width * if p.repeats == 0 { parts } else { 1 };
         let vectors = 1 + u64::from(p.bias != Address::NONE);
@@ -200,8 +206,7 @@ impl<D: Device> Tables<'_, D> {
     }
 
     /// Blocks have so many rows, of which tiles that are not there are left out, or 64, of which all are read.
-    fn product(&self, launch: &Launch<'_>, whole: u64) -> Result<Option<Traffic>, DeviceError> {
-        let p: ProductParams = pod_read_unaligned(launch.params);
+    fn product(&self, p: &ProductParams, whole: u64) -> Result<Option<Traffic>, DeviceError> {
         if p.weights.codebooks != Address::NONE || p.adapter != NONE {
             return Ok(None);
         }
@@ -238,8 +243,30 @@ impl<D: Device> Tables<'_, D> {
         Ok(Some(traffic))
     }
 
-    fn gate(&self, launch: &Launch<'_>) -> Result<Traffic, DeviceError> {
-        let p: GateParams = pod_read_unaligned(launch.params);
+    /// A product of few rows, and what it does besides. Each byte counts once: what is read of the product may be read for it too, and what
+    /// is written of heads may be written where the product was.
+    fn few(&self, launch: &Launch<'_>) -> Result<Option<Traffic>, DeviceError> {
+        let FewParams { product, then } = pod_read_unaligned(launch.params);
+        let Some(mut traffic) = self.product(&product, TILE_ROWS)? else { return Ok(None) };
+        let [rows, ..] = self.counts(&product.batch)?;
+        let written = 4 * rows * u64::from(product.weights.rows);
+        let (besides, again) = match (then.norm(), then.gate(), then.heads()) {
+            (Some(norm), ..) => (self.norm(&norm, 1)?, 0),
+            (_, Some(gate), _) => (self.gate(&gate)?, 0),
+            (.., Some((heads, count))) => {
+                let in_place = if heads.key_plane == Address::NONE { count } else { heads.heads };
+                (self.heads(&heads, count.into())?, 4 * rows * u64::from(in_place * heads.head_dim))
+            }
+            _ => return Ok(Some(traffic)),
+        };
+        traffic += besides;
+        // How many rows there are.
+        traffic.others -= COUNT_BYTES + if product.adds == 0 { 0 } else { written };
+        traffic.written -= again;
+        Ok(Some(traffic))
+    }
+
+    fn gate(&self, p: &GateParams) -> Result<Traffic, DeviceError> {
         let [rows, ..] = self.counts(&p.batch)?;
         let row_bytes = 4 * rows * u64::from(p.width);
         Ok(Traffic {
@@ -249,10 +276,10 @@ impl<D: Device> Tables<'_, D> {
         })
     }
 
-    fn heads(&self, launch: &Launch<'_>) -> Result<Traffic, DeviceError> {
-        let p: HeadParams = pod_read_unaligned(launch.params);
+    /// Of so many heads, with those of keys and values.
+    fn heads(&self, p: &HeadParams, heads: u64) -> Result<Traffic, DeviceError> {
         let [rows, ..] = self.counts(&p.batch)?;
-        let (head_bytes, heads) = (4 * rows * u64::from(p.head_dim), u64::from(launch.grid.blocks[1]));
+        let head_bytes = 4 * rows * u64::from(p.head_dim);
         let vectors = [(p.q_weight, p.q_normed), (p.k_weight, p.k_normed)];
         let vectors = vectors.iter().filter(|(weight, _)| *weight != Address::NONE);
         let positions = match (p.pairs > 0, p.sections[0] == NONE) {
@@ -311,7 +338,14 @@ impl<D: Device> Tables<'_, D> {
                     _ => context.div_ceil(SPAN.into()) * (width + 2),
                 };
         }
-        traffic.written += pieces_written(&p.cut, rows);
+        if p.arrived == Address::NONE {
+            traffic.written += pieces_written(&p.cut, rows);
+            return Ok(Some(traffic));
+        }
+        // What its blocks have left, brought together; which of the batch they have looked at already.
+        let Some(joined) = self.join(launch)? else { return Ok(None) };
+        traffic += joined;
+        traffic.others -= COUNT_BYTES + (4 + 12) * rows;
         Ok(Some(traffic))
     }
 

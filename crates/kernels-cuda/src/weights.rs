@@ -15,7 +15,7 @@ use crate::step::address_of;
 /// Where parts begin.
 const ALIGNMENT: usize = 16;
 /// Outputs of a tile of products in pieces.
-const TILE_OUTPUTS: usize = 16;
+pub(crate) const TILE_OUTPUTS: usize = 16;
 
 /// A part's bytes as they are on the device: as stored, but that the scale of a block of 8-bit floats of which one is NaN is NaN, which
 /// no kernel looks for among the floats.
@@ -90,6 +90,7 @@ pub(crate) struct ProductShape {
     pub(crate) floats: bool,
     pub(crate) pieces: Option<bool>, // in pieces of 16 bits, of BF16 or not, or none
     pub(crate) tiles: u32,           // of 16 outputs, of each part by itself; the most that one of them has
+    pub(crate) whole_tiles: bool,    // each part ends with one
 }
 
 impl ProductShape {
@@ -103,6 +104,7 @@ impl ProductShape {
             floats: all.iter().all(|shape| shape.dtype.block_weights() == 1),
             pieces: pieces_of(&all),
             tiles,
+            whole_tiles: all.iter().all(|shape| shape.rows.is_multiple_of(TILE_OUTPUTS)),
         }
     }
 }

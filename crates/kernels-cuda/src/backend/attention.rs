@@ -1,5 +1,6 @@
 //! Heads and latents: norm, rotation, cache, attention.
 
+use super::then::GROUPS_MAX;
 use super::*;
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
@@ -8,6 +9,8 @@ use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 const BLOCKS_ENOUGH: u32 = 512;
 /// Spans of keys that a block is done with before two kernels would be.
 const SPANS_OF_ONE: u32 = 2;
+/// Spans up to which a block brings them together as fast as a kernel's that has more blocks for it: each lane loads four at once.
+const SPANS_JOINED_MAX: u32 = 32;
 /// Bytes of the parts of rows that are shared out at once, but for a single row's.
 const PARTS_BYTES: usize = 16 << 20;
 /// Queries of a tile, and tiles of a block of the kernel for many.
@@ -99,7 +102,7 @@ impl<D: Device> CudaBackend<D> {
         let scale = params.query_scale.unwrap_or(QueryScale { factor: 0.0, every: 0, offset: 0 });
         let place = kv.map(|(kv, layer)| kv.layer(layer));
         let place = place.as_ref();
-        let mut ops = self.ops();
+        let ops = self.ops();
         let at = |columns: usize| qkv.memory.address().offset(4 * columns);
         let head_params = HeadParams {
             batch: ops.batch,
@@ -148,7 +151,9 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![&qkv.memory];
         holds.extend(vectors.into_iter().flatten().map(|vector| &vector.memory));
         holds.extend(kv.map(|(kv, _)| &kv.memory));
-        ops.push(Kernel::Heads, grid, &head_params, &holds);
+        if !self.turn_where_written(&head_params, turned as u32, &holds) {
+            self.ops().push(Kernel::Heads, grid, &head_params, &holds);
+        }
     }
 
     pub(super) fn attend(
@@ -175,6 +180,7 @@ impl<D: Device> CudaBackend<D> {
             sinks: address_of(params.sinks.map(|sinks| &sinks.memory)),
             slopes: address_of(params.slopes.map(|slopes| &slopes.memory)),
             parts: Address::NONE,
+            arrived: Address::NONE,
             cut: PiecesToParams::default(),
             q_stride: qkv.cols as u32,
             out_stride: out.cols as u32,
@@ -239,6 +245,7 @@ impl<D: Device> CudaBackend<D> {
         holds: &[&Arc<Memory<D>>],
     ) {
         let (parts, shares_rows) = (self.scratch().parts.clone(), self.kinds.shares_rows);
+        let (arrived, fuses) = (self.scratch().arrived.clone(), self.fuses);
         let mut ops = self.ops();
         let rows = ops.bucket.rows;
         let spans = match paged.window {
@@ -258,16 +265,29 @@ impl<D: Device> CudaBackend<D> {
         }
         // Rows of a tile see different keys, which may begin in different spans.
         let blocks_of_spans = if suits_tiles(paged) { ops.bucket.spans.min(spans + 1) } else { spans };
-        let holds = [holds, &[&parts]].concat();
+        // The last of a tile's blocks brings together what all have left.
+        let tiles = grid.blocks[0] * grid.blocks[1];
+        let joins = fuses && suits_tiles(paged) && spans <= SPANS_JOINED_MAX && tiles <= GROUPS_MAX;
+        let arrived = if joins { Some(&arrived) } else { None };
+        let holds = [holds, &[&parts], arrived.as_slice()].concat();
         for row_first in (0..rows).step_by(rows_at_once as usize) {
             let rows = rows_at_once.min(rows - row_first);
             let row_end = row_first + rows;
-            let shared = PagedAttentionParams { parts: parts.address(), row_first, row_end, spans, ..*paged };
+            let shared = PagedAttentionParams {
+                parts: parts.address(),
+                arrived: address_of(arrived),
+                row_first,
+                row_end,
+                spans,
+                ..*paged
+            };
             let blocks = if suits_tiles(paged) { grid.blocks[0] } else { rows };
             let grid = Grid { blocks: [blocks, grid.blocks[1], blocks_of_spans], ..grid };
             ops.push(kernel, grid, &shared, &holds);
-            let grid = Grid { blocks: [rows, paged.heads, 1], threads: THREADS, shared_bytes: 0 };
-            ops.push(Kernel::AttentionJoin, grid, &shared, &holds);
+            if !joins {
+                let grid = Grid { blocks: [rows, paged.heads, 1], threads: THREADS, shared_bytes: 0 };
+                ops.push(Kernel::AttentionJoin, grid, &shared, &holds);
+            }
         }
     }
 
@@ -384,6 +404,7 @@ impl<D: Device> CudaBackend<D> {
             sinks: Address::NONE,
             slopes: Address::NONE,
             parts: Address::NONE,
+            arrived: Address::NONE,
             cut: PiecesToParams::default(),
             q_stride: queries.cols as u32,
             out_stride: out.cols as u32,

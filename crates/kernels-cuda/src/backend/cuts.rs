@@ -5,6 +5,7 @@ use bytemuck::pod_read_unaligned;
 
 use super::attention::columns_of_block;
 use super::products::BLOCK_COLS;
+use super::rows::NORM_BYTES;
 use super::*;
 
 impl<D: Device> CudaBackend<D> {
@@ -52,6 +53,27 @@ fn cut_where_written<D: Device>(
     let Some(last) = ops.last().filter(|_| rows_are_all) else { return false };
     let (kernel, grid) = (last.kernel, last.grid);
     match kernel {
+        Kernel::ProductFew | Kernel::ProductFewBlocks => {
+            let few: FewParams = pod_read_unaligned(last.params);
+            let (then, shared_bytes) = if let Some(norm) = few.then.norm() {
+                let shared_bytes = grid.shared_bytes.max(NORM_BYTES + 4 * blocks * BLOCK_COLS as u32);
+                let is_row = (norm.out, norm.out_stride, norm.width) == (x, x_stride, cols);
+                if !is_row || norm.cut.pieces != Address::NONE || shared_bytes > SHARED_BYTES {
+                    return false;
+                }
+                (few.then.with(&NormParams { cut, ..norm }), shared_bytes)
+            } else if let Some(gate) = few.then.gate() {
+                let is_row = (gate.hidden, gate.width, gate.width) == (x, x_stride, cols);
+                // Its own rows are read meanwhile.
+                if !is_row || gate.cut.pieces != Address::NONE || few.product.pieces == pieces {
+                    return false;
+                }
+                (few.then.with(&GateParams { cut, ..gate }), grid.shared_bytes)
+            } else {
+                return false;
+            };
+            ops.replace_last(kernel, Grid { shared_bytes, ..grid }, &FewParams { then, ..few }, holds);
+        }
         Kernel::Norm => {
             let norm: NormParams = pod_read_unaligned(last.params);
             let shared_bytes = grid.shared_bytes + 4 * blocks * BLOCK_COLS as u32;
@@ -95,8 +117,11 @@ fn cut_where_written<D: Device>(
             }
             let whole =
                 columns_of_block(&paged).is_some_and(|columns| columns.is_multiple_of(BLOCK_COLS as u32));
+            // Rows that took turns, and those of which another kernel brings parts together, are not there yet.
+            let there =
+                paged.parts == Address::NONE || (paged.arrived != Address::NONE && paged.row_first == 0);
             // Beside a prompt others have written its rows.
-            if paged.parts != Address::NONE || paged.short_rows > 0 || !whole {
+            if !there || paged.short_rows > 0 || !whole {
                 return false;
             }
             ops.replace_last(kernel, grid, &given, holds);

@@ -2,6 +2,7 @@
 //! kernels for one give the same bits, so that what is fastest for a number of rows is taken.
 
 use super::pairs::PairRoom;
+use super::then::TOLD_BYTES;
 use super::*;
 
 /// Outputs of a tile of the kernels of products in tf32, and rows.
@@ -54,6 +55,11 @@ impl PieceRoom {
         let rows = limits.rows.max(limits.logit_rows).next_multiple_of(BATCH_ROWS as usize);
         let cols = limits.width.max(limits.heads_matmul_width).next_multiple_of(BLOCK_COLS);
         Self { rows, cols }
+    }
+
+    /// Of one tile of rows alone.
+    pub(super) fn of_few(self) -> Self {
+        Self { rows: FEW_ROWS as usize, ..self }
     }
 
     /// Of the places that pairs of rows and experts have.
@@ -124,11 +130,19 @@ impl<D: Device> CudaBackend<D> {
     ) {
         let room = PieceRoom::of(self.steps.limits());
         assert!(weight.cols() <= room.cols, "a matrix wider than the step's limits");
-        let memory = self.scratch().pieces.clone();
+        let (_, bucket) = self.steps.batch();
+        let rows = if product.logits { bucket.logit_rows } else { bucket.rows };
+        // A product of a few rows may cut others while its own are still read.
+        let is_few = rows <= FEW_ROWS;
+        self.in_few_pieces = is_few && !self.in_few_pieces;
+        let (room, memory) = match self.in_few_pieces {
+            true => (room.of_few(), self.scratch().few_pieces.clone()),
+            false => (room, self.scratch().pieces.clone()),
+        };
         let [pieces, inverses, sums] = room.places(&memory);
+        self.few_tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
         let fuses = self.fuses;
         let mut ops = self.steps.ops();
-        let rows = if product.logits { ops.bucket.logit_rows } else { ops.bucket.rows };
         let cut = PiecesParams {
             batch: ops.batch,
             x: product.x.0.address().offset(4 * product.x.1),
@@ -179,7 +193,13 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![product.out.0];
         holds.extend(weight.memories());
         holds.extend(product.bias.map(|bias| &bias.memory));
-        ops.push(kernel, grid, &params, &holds);
+        if is_few {
+            let shared_bytes = grid.shared_bytes + TOLD_BYTES;
+            let few = FewParams { product: params, then: ThenParams::default() };
+            ops.push(kernel, Grid { shared_bytes, ..grid }, &few, &holds);
+        } else {
+            ops.push(kernel, grid, &params, &holds);
+        }
     }
 
     fn product_in_tf32(&mut self, weight: &CudaMatrix<D>, product: &Product<'_, D>, output: &Output) {

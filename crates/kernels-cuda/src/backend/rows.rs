@@ -3,7 +3,9 @@
 use super::*;
 
 /// Threads of a block of norms.
-const NORM_THREADS: u32 = 256;
+pub(super) const NORM_THREADS: u32 = 256;
+/// Bytes of shared memory of sums of a norm.
+pub(super) const NORM_BYTES: u32 = NORM_THREADS / WARP * 4;
 
 impl<D: Device> CudaBackend<D> {
     /// `out[r] = table[id(r)]` times the scale, or that added to it. Ids are a kind and an offset.
@@ -47,7 +49,7 @@ impl<D: Device> CudaBackend<D> {
             residual.check_sum();
         }
         let residual = residual.map(|residual| &residual.memory);
-        let mut ops = self.ops();
+        let ops = self.ops();
         let params = NormParams {
             batch: ops.batch,
             residual: address_of(residual),
@@ -67,8 +69,10 @@ impl<D: Device> CudaBackend<D> {
         let mut holds = vec![&x.memory, &out.memory, &weight.memory];
         holds.extend(residual);
         holds.extend(bias.map(|bias| &bias.memory));
-        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_THREADS / WARP * 4 };
-        ops.push(Kernel::Norm, grid, &params, &holds);
+        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_BYTES };
+        if !self.norm_where_written(&params, &grid, &holds) {
+            self.ops().push(Kernel::Norm, grid, &params, &holds);
+        }
     }
 
     pub(super) fn norm_columns(
@@ -110,7 +114,7 @@ impl<D: Device> CudaBackend<D> {
         let blocks = [ops.bucket.rows, (weight.length / width) as u32, 1];
         let mut holds = vec![&x.memory, &weight.memory];
         holds.extend(bias.map(|bias| &bias.memory));
-        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_THREADS / WARP * 4 };
+        let grid = Grid { blocks, threads: NORM_THREADS, shared_bytes: NORM_BYTES };
         ops.push(Kernel::Norm, grid, &params, &holds);
     }
 
@@ -230,7 +234,7 @@ impl<D: Device> CudaBackend<D> {
         both: &Arc<Memory<D>>,
         hidden: &CudaBuffer<D>,
     ) {
-        let mut ops = self.ops();
+        let ops = self.ops();
         let params = GateParams {
             batch: ops.batch,
             both: both.address(),
@@ -242,7 +246,10 @@ impl<D: Device> CudaBackend<D> {
         // A thread has four columns.
         let columns = (hidden.cols as u32).div_ceil(4 * THREADS);
         let grid = Grid { blocks: [ops.bucket.rows, columns, 1], threads: THREADS, shared_bytes: 0 };
-        ops.push(Kernel::Gate, grid, &params, &[both, &hidden.memory]);
+        let holds = [both, &hidden.memory];
+        if !self.gate_where_written(&params, &holds) {
+            self.ops().push(Kernel::Gate, grid, &params, &holds);
+        }
     }
 }
 

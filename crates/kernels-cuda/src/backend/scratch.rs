@@ -8,36 +8,54 @@ use super::attention;
 use super::draw::Drawing;
 use super::pairs::PairRoom;
 use super::products::PieceRoom;
+use super::then::ARRIVED_BYTES;
 use crate::device::{Device, Memory};
 
 /// What steps within the limits need beside their buffers.
 pub(super) struct Scratch<D: Device> {
-    pub(super) both: Arc<Memory<D>>,    // (rows, width): gate and up
-    pub(super) scores: Arc<Memory<D>>,  // (rows, experts)
-    pub(super) chosen: Arc<Memory<D>>,  // (rows, experts_used)
-    pub(super) weights: Arc<Memory<D>>, // (rows, experts_used)
-    pub(super) logits: Arc<Memory<D>>,  // (logit_rows, vocab)
-    pub(super) pieces: Arc<Memory<D>>,  // of the rows of a product, or of pairs of rows and experts
-    pub(super) pairs: Arc<Memory<D>>,   // of rows and experts: where they are, and their products
-    pub(super) parts: Arc<Memory<D>>,   // of rows' attention, where blocks share a row
-    pub(super) drawn: Arc<Memory<D>>,   // how tokens are drawn, and which
+    pub(super) both: Arc<Memory<D>>,       // (rows, width): gate and up
+    pub(super) scores: Arc<Memory<D>>,     // (rows, experts)
+    pub(super) chosen: Arc<Memory<D>>,     // (rows, experts_used)
+    pub(super) weights: Arc<Memory<D>>,    // (rows, experts_used)
+    pub(super) logits: Arc<Memory<D>>,     // (logit_rows, vocab)
+    pub(super) pieces: Arc<Memory<D>>,     // of the rows of a product, or of pairs of rows and experts
+    pub(super) few_pieces: Arc<Memory<D>>, // the same of a tile of rows, in turns
+    pub(super) arrived: Arc<Memory<D>>,    // counters of what blocks have written, zero between launches
+    pub(super) pairs: Arc<Memory<D>>,      // of rows and experts: where they are, and their products
+    pub(super) parts: Arc<Memory<D>>,      // of rows' attention, where blocks share a row
+    pub(super) drawn: Arc<Memory<D>>,      // how tokens are drawn, and which
 }
 
 /// Bytes of each list of [`Scratch`].
-fn parts(limits: &StepLimits) -> [usize; 9] {
+fn parts(limits: &StepLimits) -> [usize; 11] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =
         [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
             .map(|count| 4 * count);
     let pieces = PieceRoom::of(limits).bytes().max(PieceRoom::of_experts(limits).bytes());
+    let few_pieces = PieceRoom::of(limits).of_few().bytes();
     let (pairs, parts) = (PairRoom::of(limits).bytes(), attention::parts_bytes(limits));
-    [both, scores, chosen, weights, logits, pieces, pairs, parts, Drawing::bytes(limits)]
+    [
+        both,
+        scores,
+        chosen,
+        weights,
+        logits,
+        pieces,
+        few_pieces,
+        pairs,
+        parts,
+        Drawing::bytes(limits),
+        ARRIVED_BYTES,
+    ]
 }
 
 impl<D: Device> Scratch<D> {
     pub(super) fn new(device: &D, limits: &StepLimits) -> Result<Self, KernelError> {
         let make = |bytes| Memory::unknown(device, bytes, "scratch");
-        let [both, scores, chosen, weights, logits, pieces, pairs, parts, drawn] = parts(limits).map(make);
+        let [sizes @ .., arrived] = parts(limits);
+        let [both, scores, chosen, weights, logits, pieces, few_pieces, pairs, parts, drawn] =
+            sizes.map(make);
         Ok(Self {
             both: both?,
             scores: scores?,
@@ -45,6 +63,8 @@ impl<D: Device> Scratch<D> {
             weights: weights?,
             logits: logits?,
             pieces: pieces?,
+            few_pieces: few_pieces?,
+            arrived: Memory::zeroed(device, arrived, "scratch")?,
             pairs: pairs?,
             parts: parts?,
             drawn: drawn?,

@@ -43,10 +43,15 @@ const QWEN3: Setting = Setting {
     activation: Activation::Silu,
 };
 
+/// Of as many columns as products have eight segments for, and of outputs that are whole tiles: nothing between products is a launch.
+const WIDE: Setting = Setting { shape: heads(8, 2, 128), hidden: 96, ffn: 1040, ..QWEN3 };
+
 /// Rows that end within a block of columns, within a word of 16 bytes, and with a block; heads that fill blocks of columns and do not, and
 /// more of them than a tile has queries; three pieces, two, with sums and without; and none.
-const SETTINGS: [Setting; 6] = [
+const SETTINGS: [Setting; 8] = [
     QWEN3,
+    WIDE,
+    Setting { dtype: DType::Q8_0, kv_type: KvType::Q8_0, ffn: 1024, ..WIDE },
     Setting { dtype: DType::BF16, shape: heads(4, 2, 64), hidden: 257, ffn: 259, ..QWEN3 },
     Setting {
         dtype: DType::Q4_1,
@@ -256,6 +261,11 @@ pub(crate) fn check_fused_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check_layers(make, QWEN3);
 }
 
+/// Of layers where products do what is between them.
+pub(crate) fn check_wide_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
+    check_layers(make, WIDE);
+}
+
 #[test]
 fn fused_kernels_leave_the_bits_of_kernels_apart() {
     let card = card();
@@ -269,19 +279,22 @@ fn fused_kernels_leave_the_bits_of_kernels_apart() {
 fn a_layer_takes_as_many_kernels_as_is_said() {
     use Kernel::*;
     let device = Emulated::new();
-    let counts = |backend: CudaBackend<Emulated>| {
-        let mut bench = Bench::new(backend, QWEN3);
+    let counts = |backend: CudaBackend<Emulated>, setting: Setting| {
+        let mut bench = Bench::new(backend, setting);
         [18, 271].map(|context| bench.step(&[(0, 1, context)]).1)
     };
-    let [short, long] = counts(CudaBackend::new(device.clone()).without_fusion());
+    let [short, long] = counts(CudaBackend::new(device.clone()).without_fusion(), QWEN3);
     let products = [Pieces, ProductFew];
     let rest = [&products[..], &[Norm], &products, &[Gate], &products, &[Norm]].concat();
     assert_eq!(short, [&products[..], &[Heads, AttentionFew], &rest].concat());
     assert_eq!(long, [&products[..], &[Heads, AttentionFew, AttentionJoin], &rest].concat());
     assert_eq!((short.len(), long.len()), (13, 14));
-    let [short, long] = counts(CudaBackend::new(device.clone()));
+    // Norms of rows that came of fewer columns, and halves that end within a tile, are launches of their own.
+    let [short, long] = counts(CudaBackend::new(device.clone()), QWEN3);
     let rest = [ProductFew, Norm, ProductFew, Gate, ProductFew, Norm];
-    assert_eq!(short, [&[ProductFew, Heads, AttentionFew][..], &rest].concat());
-    assert_eq!(long, [&[ProductFew, Heads, AttentionFew, AttentionJoinPieces][..], &rest].concat());
-    assert_eq!((short.len(), long.len()), (9, 10));
+    assert_eq!(short, [&[ProductFew, AttentionFew][..], &rest].concat());
+    assert_eq!(long, short);
+    let [short, long] = counts(CudaBackend::new(device.clone()), WIDE);
+    assert_eq!(short, [ProductFew, AttentionFew, ProductFew, ProductFew, ProductFew]);
+    assert_eq!((long.len(), &long), (5, &short));
 }

@@ -10,7 +10,7 @@ use hanzo_engine_kernels_cuda::CudaBackend;
 use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns};
 use crate::experts::check_some_experts;
 use crate::few_bits::check_types;
-use crate::fused::check_fused_layers;
+use crate::fused::{check_fused_layers, check_wide_layers};
 use crate::products::check_products;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
@@ -21,7 +21,7 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
         _ if words.starts_with("layers") => {
             &["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"]
         }
-        "prelude.cuh" => &["norm.cu"],
+        "prelude.cuh" | "norm.cuh" => &["norm.cu"],
         "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
         "multiply.cuh" | "pieces.cuh" | "few_bits.cuh" => &["matmul.cu", "product.cu"],
@@ -147,7 +147,7 @@ fn a_barrier_that_not_all_reach() {
     let own = "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
     let instead =
         "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
-    must_fail("norm.cu", own, instead, "wait for each other", |make| conformance::check_rms_norm(&make));
+    must_fail("norm.cuh", own, instead, "wait for each other", |make| conformance::check_rms_norm(&make));
 }
 
 #[test]
@@ -216,7 +216,33 @@ fn a_float_of_seven_bits() {
 fn a_missing_barrier_before_a_normed_row_is_cut() {
     let own = "whole[p.width + threadIdx.x] = 0.0f;\n  __syncthreads();";
     let instead = "whole[p.width + threadIdx.x] = 0.0f;";
-    must_fail("norm.cu", own, instead, "layers of", check_fused_layers);
+    must_fail("norm.cuh", own, instead, "layers of", check_fused_layers);
+}
+
+#[test]
+fn a_norm_before_the_last_block_has_written() {
+    let own = "dev::is_last_of(then.arrived, gridDim.x);";
+    must_fail(
+        "product.cu",
+        own,
+        "dev::is_last_of(then.arrived, gridDim.x - 1);",
+        "layers of",
+        check_wide_layers,
+    );
+}
+
+#[test]
+fn a_head_before_its_last_tile() {
+    let own = "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS;";
+    let instead = "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS - 1;";
+    must_fail("product.cu", own, instead, "layers of", check_wide_layers);
+}
+
+#[test]
+fn halves_before_their_last_tile() {
+    let own = "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS;";
+    let instead = "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS - 1;";
+    must_fail("product.cu", own, instead, "layers of", check_wide_layers);
 }
 
 #[test]

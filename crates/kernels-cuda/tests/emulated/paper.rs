@@ -106,9 +106,9 @@ fn the_network_on_paper_is_the_engines() {
         backend.wait(ticket, &mut Vec::new()).expect("a step");
         let engines = paper.take();
 
-        let mlp = engines.iter().filter(|entry| entry.kernel == Kernel::Gate).count();
+        let layers = engines.iter().filter(|entry| entry.kernel == Kernel::AttentionFew).count();
         let size = Size {
-            layers: mlp,
+            layers,
             hidden: spec.hidden,
             ffn: FFN,
             heads: spec.heads(),

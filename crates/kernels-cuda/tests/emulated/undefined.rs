@@ -50,8 +50,8 @@ fn what_is_undefined_is_seen() {
         assert!(!success && !said.contains("test result"), "it ends where it stands, not:\n{said}");
         return;
     }
-    let own = "const uint32_t row = blockIdx.x, part = blockIdx.y;";
-    let instead = "const uint32_t row = blockIdx.x, part = blockIdx.y << (32 + threadIdx.y);";
-    let device = watched(Sources::default().with("norm.cu", own, instead), &["norm.cu"]);
+    let own = "p.x_stride + part * p.width;\n  const float* x";
+    let instead = "p.x_stride + (part << (32 + threadIdx.y)) * p.width;\n  const float* x";
+    let device = watched(Sources::default().with("norm.cuh", own, instead), &["norm.cu"]);
     conformance::check_rms_norm(&|| CudaBackend::new(device.clone()));
 }

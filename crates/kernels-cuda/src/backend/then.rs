@@ -1,0 +1,147 @@
+//! What a product of a few rows does besides with what it writes: the norm of its row, the activation of one half times the other, or what
+//! is done to heads, each a launch of its own otherwise. The numbers are the same.
+
+use bytemuck::{Pod, Zeroable, bytes_of, pod_read_unaligned};
+
+use super::products::BLOCK_COLS;
+use super::rows::NORM_THREADS;
+use super::*;
+use crate::weights::TILE_OUTPUTS;
+
+/// Groups of columns that are counted apart, at most; and bytes of their counters.
+pub(super) const GROUPS_MAX: u32 = 4096;
+pub(super) const ARRIVED_BYTES: usize = 4 * GROUPS_MAX as usize;
+/// Tiles of outputs of a block, at most: a lane has one.
+const TILES_MAX: u32 = WARP;
+/// Bytes of shared memory behind a product's sums: which groups a block is the last for.
+pub(super) const TOLD_BYTES: u32 = 4 * TILES_MAX;
+
+const NORM: u32 = 1;
+const GATE: u32 = 2;
+const HEADS: u32 = 3;
+
+impl ThenParams {
+    /// What a launch of this kind would be given.
+    fn of<P: Pod>(self) -> P {
+        pod_read_unaligned(&bytes_of(&self.of)[..size_of::<P>()])
+    }
+
+    pub(super) fn with(self, params: &impl Pod) -> Self {
+        let mut then = Self { of: Zeroable::zeroed(), ..self };
+        let bytes = bytes_of(params);
+        bytemuck::bytes_of_mut(&mut then.of)[..bytes.len()].copy_from_slice(bytes);
+        then
+    }
+
+    /// The norm that it does, or the gate, or the heads.
+    pub(crate) fn norm(&self) -> Option<NormParams> {
+        (self.what == NORM).then(|| self.of())
+    }
+
+    pub(crate) fn gate(&self) -> Option<GateParams> {
+        (self.what == GATE).then(|| self.of())
+    }
+
+    /// The heads, and how many there are with those of keys and values.
+    pub(crate) fn heads(&self) -> Option<(HeadParams, u32)> {
+        (self.what == HEADS).then(|| (self.of(), self.groups))
+    }
+}
+
+impl<D: Device> CudaBackend<D> {
+    /// The last launch, if it is a product of a few rows with a whole matrix that has nothing to do besides.
+    fn last_product(&mut self) -> Option<(Kernel, Grid, FewParams)> {
+        let fuses = self.fuses;
+        let ops = self.ops();
+        let last = ops.last().filter(|_| fuses)?;
+        if !matches!(last.kernel, Kernel::ProductFew | Kernel::ProductFewBlocks) {
+            return None;
+        }
+        let few: FewParams = pod_read_unaligned(last.params);
+        let alone = few.then.what == 0 && few.product.adapter == NONE && few.product.logits == 0;
+        alone.then_some((last.kernel, last.grid, few))
+    }
+
+    /// Whether each tile of outputs of the last product is of one group of so many columns, and no block has more tiles than lanes.
+    fn has_whole_tiles(&self, few: &FewParams, grid: &Grid, group_cols: u32) -> bool {
+        let of_block = self.few_tiles.div_ceil(grid.blocks[0]) + few.product.weights.count;
+        self.few_tiles > 0 && of_block <= TILES_MAX && group_cols.is_multiple_of(TILE_OUTPUTS as u32)
+    }
+
+    /// Has the last launch norm what it writes, a row; false where it does not write it, or not it alone.
+    pub(super) fn norm_where_written(
+        &mut self,
+        norm: &NormParams,
+        grid: &Grid,
+        holds: &[&Arc<Memory<D>>],
+    ) -> bool {
+        let arrived = self.scratch().arrived.clone();
+        let Some((kernel, product_grid, few)) = self.last_product() else { return false };
+        let product = &few.product;
+        let is_row =
+            (norm.x, norm.x_stride, norm.width) == (product.out, product.out_stride, product.weights.rows);
+        // Of several rows each has a block of its own to norm it.
+        if !is_row
+            || grid.blocks != [1; 3]
+            || product_grid.threads != NORM_THREADS
+            || norm.residual == product.out
+        {
+            return false;
+        }
+        let then = ThenParams { arrived: arrived.address(), what: NORM, groups: 1, ..few.then }.with(norm);
+        let shared_bytes = product_grid.shared_bytes.max(grid.shared_bytes);
+        self.ops().replace_last(
+            kernel,
+            Grid { shared_bytes, ..product_grid },
+            &FewParams { then, ..few },
+            &[holds, &[&arrived]].concat(),
+        );
+        true
+    }
+
+    /// Has the last launch bring its halves together.
+    pub(super) fn gate_where_written(&mut self, gate: &GateParams, holds: &[&Arc<Memory<D>>]) -> bool {
+        let arrived = self.scratch().arrived.clone();
+        let Some((kernel, grid, few)) = self.last_product() else { return false };
+        let product = &few.product;
+        let both = (gate.both, 2 * gate.width, 2 * gate.width);
+        let groups = gate.width.div_ceil(BLOCK_COLS as u32);
+        if both != (product.out, product.out_stride, product.weights.rows)
+            || groups > GROUPS_MAX
+            || !self.has_whole_tiles(&few, &grid, gate.width)
+        {
+            return false;
+        }
+        let then = ThenParams { arrived: arrived.address(), what: GATE, groups, ..few.then }.with(gate);
+        self.ops().replace_last(kernel, grid, &FewParams { then, ..few }, &[holds, &[&arrived]].concat());
+        true
+    }
+
+    /// Has the last launch do what is done to heads.
+    pub(super) fn turn_where_written(
+        &mut self,
+        heads: &HeadParams,
+        groups: u32,
+        holds: &[&Arc<Memory<D>>],
+    ) -> bool {
+        let arrived = self.scratch().arrived.clone();
+        let Some((kernel, grid, few)) = self.last_product() else { return false };
+        let product = &few.product;
+        let HeadParams { heads: queries, kv_heads, head_dim, .. } = *heads;
+        let [keys, values] =
+            [queries, queries + kv_heads].map(|first| heads.q.offset(4 * (first * head_dim) as usize));
+        let are_heads = (heads.q, heads.k, heads.v, heads.q_stride, heads.kv_stride)
+            == (product.out, keys, values, product.out_stride, product.out_stride)
+            && product.weights.rows == (queries + 2 * kv_heads) * head_dim;
+        // Heads are where the sums were, one for each warp that has room.
+        let at_once = (grid.shared_bytes - TOLD_BYTES) / (4 * head_dim);
+        if !are_heads || at_once == 0 || groups > GROUPS_MAX || !self.has_whole_tiles(&few, &grid, head_dim) {
+            return false;
+        }
+        let at_once = at_once.min(grid.threads / WARP);
+        let then =
+            ThenParams { arrived: arrived.address(), what: HEADS, groups, at_once, ..few.then }.with(heads);
+        self.ops().replace_last(kernel, grid, &FewParams { then, ..few }, &[holds, &[&arrived]].concat());
+        true
+    }
+}
