@@ -266,6 +266,15 @@ pub(crate) fn check_wide_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check_layers(make, WIDE);
 }
 
+/// Tokens whose products do what comes after them, and whose keys blocks share.
+pub(crate) fn run_wide_layers(make: &dyn Fn() -> CudaBackend<Emulated>) {
+    let mut bench = Bench::new(make(), WIDE);
+    for parts in [&[(0, 1, 271)][..], &[(1, 1, 18), (2, 1, 5)]] {
+        let (_, kernels) = bench.step(parts);
+        assert!(!kernels.contains(&Kernel::Gate), "{kernels:?}");
+    }
+}
+
 #[test]
 fn fused_kernels_leave_the_bits_of_kernels_apart() {
     let card = card();

@@ -13,6 +13,7 @@ use hanzo_engine_kernels_cuda::CudaBackend;
 use crate::again::{ended, is_again};
 use crate::attention::run_some_attention;
 use crate::experts::run_some_experts;
+use crate::fused::run_wide_layers;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
@@ -111,6 +112,20 @@ fn threads_of_attention_wait_for_each_other() {
 fn threads_of_experts_wait_for_each_other() {
     let kernels = ["matmul.cu", "experts.cu"];
     THREADS.sees_nothing("watched::threads_of_experts_wait_for_each_other", &kernels, run_some_experts);
+}
+
+#[test]
+fn blocks_wait_for_what_others_have_written() {
+    let kernels = ["norm.cu", "product.cu", "attention_tiles.cu"];
+    THREADS.sees_nothing("watched::blocks_wait_for_what_others_have_written", &kernels, run_wide_layers);
+}
+
+#[test]
+fn a_block_that_is_counted_too_early_is_a_race() {
+    let own = "__syncthreads();\n  if (then.what == THEN_NORM)";
+    let sources = Sources::default().with("product.cu", own, "if (then.what == THEN_NORM)");
+    let test = "watched::a_block_that_is_counted_too_early_is_a_race";
+    THREADS.sees(test, sources.only(&["norm.cu", "product.cu", "attention_tiles.cu"]), run_wide_layers);
 }
 
 #[test]
