@@ -4,6 +4,7 @@
 //! One context, one stream and one module a card; work is done in the order in which it was asked for.
 
 mod api;
+mod module;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
@@ -15,13 +16,7 @@ use crate::device::{Device, DeviceError};
 use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
 use api::{Api, OUT_OF_MEMORY};
-
-/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
-/// text is in the program, because few programs meet a card.
-pub fn ptx() -> Vec<u8> {
-    let packed = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated"));
-    miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
-}
+pub use module::{CUBINS, Cubin, Form, fitting, ptx};
 
 /// The names under which a system has the driver's library.
 const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
@@ -50,15 +45,11 @@ const CAPTURE_THREAD_LOCAL: i32 = 1;
 /// What the entries of a launch's `extra` are.
 const PARAMS: *mut c_void = ptr::without_provenance_mut(1);
 const PARAMS_BYTES: *mut c_void = ptr::without_provenance_mut(2);
-/// Where the driver's compiler says what it does not like, and in how many bytes.
-const COMPILER_WORDS: i32 = 5;
-const COMPILER_WORDS_BYTES: i32 = 6;
-const COMPILER_WORDS_MAX: usize = 4 << 10;
-
 /// Where cards are looked for: the system's driver, or a library that a test brings.
 #[derive(Clone, Debug)]
 pub struct Driver {
     libraries: Vec<PathBuf>,
+    cubins: &'static [Cubin],
 }
 
 /// What a driver says of a card before it is opened.
@@ -116,6 +107,7 @@ struct Inner {
     device: i32,
     context: *mut c_void,
     module: *mut c_void,
+    form: Form,
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
 }
@@ -128,14 +120,19 @@ unsafe impl Sync for Inner {}
 impl Default for Driver {
     /// The system's.
     fn default() -> Driver {
-        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect() }
+        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect(), cubins: CUBINS }
     }
 }
 
 impl Driver {
     /// This library instead of the system's.
     pub fn at(library: &Path) -> Driver {
-        Driver { libraries: vec![library.to_owned()] }
+        Driver { libraries: vec![library.to_owned()], cubins: CUBINS }
+    }
+
+    /// With this machine code instead of the program's.
+    pub fn with_machine_code(self, cubins: &'static [Cubin]) -> Driver {
+        Driver { cubins, ..self }
     }
 
     /// The cards that this process may use, by number.
@@ -162,9 +159,17 @@ impl Driver {
         let (info, device) = describe(&api, ordinal)?;
         info.suits()?;
         let none = ptr::null_mut();
-        let mut inner =
-            Inner { api, info, device, context: none, module: none, stream: none, functions: Vec::new() };
-        inner.start()?;
+        let mut inner = Inner {
+            api,
+            info,
+            device,
+            context: none,
+            module: none,
+            form: Form::Ptx(None),
+            stream: none,
+            functions: Vec::new(),
+        };
+        inner.start(self.cubins)?;
         Ok(Card { inner: Arc::new(inner) })
     }
 
@@ -234,6 +239,11 @@ impl Card {
         &self.inner.info
     }
 
+    /// How it was given the kernels.
+    pub fn kernels(&self) -> &Form {
+        &self.inner.form
+    }
+
     /// Bytes of its memory that nobody has.
     ///
     /// # Errors
@@ -249,7 +259,7 @@ impl Card {
 
 impl Inner {
     /// Makes the context, the stream and the module; what was made before a failure is given back by `drop`.
-    fn start(&mut self) -> Result<(), DeviceError> {
+    fn start(&mut self, cubins: &[Cubin]) -> Result<(), DeviceError> {
         // SAFETY: where the context goes.
         let retained = unsafe { (self.api.cuDevicePrimaryCtxRetain)(&mut self.context, self.device) };
         self.api.check("cuDevicePrimaryCtxRetain", retained)?;
@@ -257,7 +267,7 @@ impl Inner {
         // SAFETY: where the stream goes.
         let made = unsafe { (self.api.cuStreamCreate)(&mut self.stream, STREAM_NON_BLOCKING) };
         self.api.check("cuStreamCreate", made)?;
-        self.load()?;
+        (self.module, self.form) = module::load(&self.api, self.info.capability, cubins)?;
         for kernel in Kernel::ALL {
             let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
             let mut function = ptr::null_mut();
@@ -273,31 +283,6 @@ impl Inner {
             self.functions.push(function);
         }
         Ok(())
-    }
-
-    /// Has the driver compile the kernels.
-    fn load(&mut self) -> Result<(), DeviceError> {
-        let ptx = CString::new(ptx()).expect("PTX is text without a zero");
-        let mut words = vec![0u8; COMPILER_WORDS_MAX];
-        let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
-        // The second value is the number itself, in a pointer's clothes.
-        let mut values = [words.as_mut_ptr().cast(), ptr::without_provenance_mut(COMPILER_WORDS_MAX - 1)];
-        // SAFETY: where the module goes, an image that ends with a zero, and two options, of which the first is room of as many
-        // bytes as the second says.
-        let loaded = unsafe {
-            (self.api.cuModuleLoadDataEx)(
-                &mut self.module,
-                ptx.as_ptr().cast(),
-                options.len() as u32,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        self.api.check("cuModuleLoadDataEx, which compiles the kernels", loaded).map_err(|error| {
-            let words = CStr::from_bytes_until_nul(&words).map_or_else(|_| "".into(), CStr::to_string_lossy);
-            let words: Vec<&str> = words.split_whitespace().collect();
-            DeviceError::Failed(format!("{error} {}", words.join(" ")).trim_end().to_owned())
-        })
     }
 
     /// Makes this card's context the calling thread's.
