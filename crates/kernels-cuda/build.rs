@@ -1,5 +1,5 @@
-//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, and, where `HANZO_ENGINE_CUBINS` asks for it, the
-//! machine code that ptxas makes of it, so that no driver has to. Without that nothing of CUDA is needed.
+//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, `ptx/hopper.ptx`, and, where
+//! `HANZO_ENGINE_CUBINS` asks for it, the machine code that ptxas makes of them, so that no driver has to. Without that nothing of CUDA is needed.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -10,6 +10,8 @@ use std::{env, fs, io, thread};
 /// Architectures that there may be machine code for. That of one with an `a` runs on that one alone, that of another also on
 /// later ones of the same major number.
 const ARCHS: [&str; 6] = ["80", "86", "89", "90a", "100a", "120a"];
+/// The one that `ptx/hopper.ptx` is for.
+const HOPPER: &str = "90a";
 /// Which of them: their names, with commas between, or `all`.
 const ASKED: &str = "HANZO_ENGINE_CUBINS";
 /// Where CUDA's compilers are, if not in the path of programs.
@@ -20,30 +22,41 @@ const PTXAS_MIN: (u32, u32) = (12, 8);
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
-    let ptx = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("ptx/kernels.ptx");
+    let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("ptx");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    println!("cargo:rerun-if-changed={}", ptx.display());
     println!("cargo:rerun-if-env-changed={ASKED}");
     println!("cargo:rerun-if-env-changed={CUDA}");
-    pack(&ptx, &out.join("kernels.ptx.deflated"))?;
+    for name in ["kernels", "hopper"] {
+        let ptx = sources.join(format!("{name}.ptx"));
+        println!("cargo:rerun-if-changed={}", ptx.display());
+        pack(&ptx, &out.join(format!("{name}.ptx.deflated")))?;
+    }
     let archs = asked(&env::var(ASKED).unwrap_or_default())?;
     if !archs.is_empty() {
         let ptxas = ptxas()?;
         // Each takes the compiler half a minute.
         thread::scope(|scope| {
-            let (ptxas, ptx, out) = (&ptxas, &ptx, &out);
-            let begin = |&arch| scope.spawn(move || compile(ptxas, ptx, arch, out));
-            let running: Vec<_> = archs.iter().map(begin).collect();
+            let (ptxas, sources, out) = (&ptxas, &sources, &out);
+            let begin = |(name, arch)| scope.spawn(move || compile(ptxas, sources, name, arch, out));
+            let running: Vec<_> = modules(&archs).map(begin).collect();
             running.into_iter().try_for_each(|one| one.join().expect("a compiler's thread does not panic"))
         })?;
     }
-    let mut list = String::from("&[");
-    for arch in archs {
-        let file = out.join(format!("sm_{arch}.deflated"));
-        write!(list, "({arch:?}, include_bytes!({file:?}).as_slice()),")?;
+    for of in ["kernels", "hopper"] {
+        let mut list = String::from("&[");
+        for (_, arch) in modules(&archs).filter(|(name, _)| *name == of) {
+            let file = out.join(format!("{of}.sm_{arch}.deflated"));
+            write!(list, "({arch:?}, include_bytes!({file:?}).as_slice()),")?;
+        }
+        fs::write(out.join(format!("{of}.cubins.rs")), list + "]")?;
     }
-    fs::write(out.join("cubins.rs"), list + "]")?;
     Ok(())
+}
+
+/// Modules that are compiled, each for an architecture.
+fn modules<'a>(archs: &'a [&'static str]) -> impl Iterator<Item = (&'static str, &'static str)> + 'a {
+    let hopper = archs.iter().filter(|arch| **arch == HOPPER).map(|&arch| ("hopper", arch));
+    archs.iter().map(|&arch| ("kernels", arch)).chain(hopper)
 }
 
 fn pack(from: &Path, to: &Path) -> io::Result<()> {
@@ -92,14 +105,15 @@ fn ptxas() -> Result<PathBuf, Failure> {
 }
 
 /// Has machine code made, and packs it.
-fn compile(ptxas: &Path, ptx: &Path, arch: &str, out: &Path) -> Result<(), Failure> {
-    let cubin = out.join(format!("sm_{arch}.cubin"));
+fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> Result<(), Failure> {
+    let ptx = sources.join(format!("{name}.ptx"));
+    let cubin = out.join(format!("{name}.sm_{arch}.cubin"));
     let output =
         Command::new(ptxas).arg(format!("-arch=sm_{arch}")).arg(ptx).arg("-o").arg(&cubin).output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(format!("{} makes no machine code for sm_{arch}: {said}", ptxas.display()).into());
     }
-    pack(&cubin, &out.join(format!("sm_{arch}.deflated")))?;
+    pack(&cubin, &out.join(format!("{name}.sm_{arch}.deflated")))?;
     Ok(())
 }

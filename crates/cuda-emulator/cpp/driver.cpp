@@ -315,8 +315,8 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
 }
 int cuFuncSetAttribute(Function* function, int attribute, int value) {
   IN_CONTEXT("cuFuncSetAttribute");
-  // Bytes of shared memory of a block, of which the cards with the least have so many.
-  if (attribute != 8 || value < 0 || value > 99 << 10) return INVALID_VALUE;
+  // Bytes of shared memory of a block, of which the cards with the least have so many, and those of 9.0 more.
+  if (attribute != 8 || value < 0 || value > (capability(false) == 9 ? 227 : 99) << 10) return INVALID_VALUE;
   function->shared_max = value;
   return SUCCESS;
 }

@@ -402,7 +402,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     const uint32_t query = BLOCK_COLS * at / p.head_dim, of = numbers[query];
     if (of == NONE) continue;
     const uint32_t column = of % p.heads * p.head_dim + BLOCK_COLS * at - query * p.head_dim;
-    cut_shared(p.cut, of / p.heads, column / BLOCK_COLS, whole + BLOCK_COLS * at);
+    // Not word by word, for want of registers.
+    cut_shared<false>(p.cut, of / p.heads, column / BLOCK_COLS, whole + BLOCK_COLS * at);
   }
 }
 

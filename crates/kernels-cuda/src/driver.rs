@@ -10,13 +10,14 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
 use api::{Api, OUT_OF_MEMORY};
-pub use module::{CUBINS, Cubin, Form, fitting, ptx};
+use module::HOPPER;
+pub use module::{CUBINS, Cubin, Form, fitting, hopper_ptx, ptx};
 
 /// The names under which a system has the driver's library.
 const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
@@ -100,6 +101,17 @@ unsafe impl Send for CardMark {}
 // SAFETY: a graph may be launched from any thread, by one at a time.
 unsafe impl Send for CardGraph {}
 
+/// Kernels of groups of four warps, which cards of one compute capability have.
+#[derive(Debug)]
+enum Hopper {
+    /// The card is another.
+    NotMeant,
+    /// Its driver does not take them.
+    Refused(String),
+    /// With whether they give the bits of the others, once that was asked.
+    Loaded(*mut c_void, OnceLock<bool>),
+}
+
 #[derive(Debug)]
 struct Inner {
     api: Api,
@@ -108,6 +120,7 @@ struct Inner {
     context: *mut c_void,
     module: *mut c_void,
     form: Form,
+    hopper: Hopper,
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
 }
@@ -166,6 +179,7 @@ impl Driver {
             context: none,
             module: none,
             form: Form::Ptx(None),
+            hopper: Hopper::NotMeant,
             stream: none,
             functions: Vec::new(),
         };
@@ -240,8 +254,23 @@ impl Card {
     }
 
     /// How it was given the kernels.
-    pub fn kernels(&self) -> &Form {
+    pub fn form(&self) -> &Form {
         &self.inner.form
+    }
+
+    /// The same for people, with what there is beside, as far as that is known: a backend finds out.
+    pub fn kernels(&self) -> String {
+        let form = &self.inner.form;
+        let wide = match &self.inner.hopper {
+            Hopper::NotMeant => return form.to_string(),
+            Hopper::Refused(why) => format!("not loaded: {why}"),
+            Hopper::Loaded(_, agree) => match agree.get() {
+                None => "not tried yet".to_owned(),
+                Some(true) => "in use".to_owned(),
+                Some(false) => "not in use: they add up otherwise than the others".to_owned(),
+            },
+        };
+        format!("{form}; those of groups of warps {wide}")
     }
 
     /// Bytes of its memory that nobody has.
@@ -268,21 +297,49 @@ impl Inner {
         let made = unsafe { (self.api.cuStreamCreate)(&mut self.stream, STREAM_NON_BLOCKING) };
         self.api.check("cuStreamCreate", made)?;
         (self.module, self.form) = module::load(&self.api, self.info.capability, cubins)?;
-        for kernel in Kernel::ALL {
-            let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
-            let mut function = ptr::null_mut();
-            // SAFETY: where the function goes, the module that was loaded, and a name that ends with a zero.
-            let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, self.module, symbol.as_ptr()) };
-            self.api.check(kernel.symbol(), got)?;
-            if kernel.shared_bytes_max() > SHARED_BYTES {
-                let bytes = kernel.shared_bytes_max() as i32;
-                // SAFETY: the function is the one that the line before has found.
-                let set = unsafe { (self.api.cuFuncSetAttribute)(function, FUNCTION_SHARED_BYTES, bytes) };
-                self.api.check("cuFuncSetAttribute", set)?;
-            }
-            self.functions.push(function);
+        let general = Kernel::ALL.iter().filter(|kernel| !kernel.is_wide());
+        self.functions = general.map(|&kernel| self.find(self.module, kernel)).collect::<Result<_, _>>()?;
+        if self.info.capability == HOPPER {
+            self.start_hopper();
+            self.api.works()?;
         }
         Ok(())
+    }
+
+    /// Without these kernels the others do what they would.
+    fn start_hopper(&mut self) {
+        let module = match module::load_hopper(&self.api) {
+            Ok(module) => module,
+            Err(error) => return self.hopper = Hopper::Refused(error.to_string()),
+        };
+        let wide = Kernel::ALL.iter().filter(|kernel| kernel.is_wide());
+        match wide.map(|&kernel| self.find(module, kernel)).collect::<Result<Vec<_>, _>>() {
+            Ok(functions) => {
+                self.functions.extend(functions);
+                self.hopper = Hopper::Loaded(module, OnceLock::new());
+            }
+            Err(error) => {
+                self.hopper = Hopper::Refused(error.to_string());
+                // SAFETY: the module was loaded above, and nothing of it was kept.
+                unsafe { (self.api.cuModuleUnload)(module) };
+            }
+        }
+    }
+
+    /// A kernel of a module, which may have as much shared memory as it needs.
+    fn find(&self, module: *mut c_void, kernel: Kernel) -> Result<*mut c_void, DeviceError> {
+        let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
+        let mut function = ptr::null_mut();
+        // SAFETY: where the function goes, a module that was loaded, and a name that ends with a zero.
+        let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, module, symbol.as_ptr()) };
+        self.api.check(kernel.symbol(), got)?;
+        if kernel.shared_bytes_max() > SHARED_BYTES {
+            let bytes = kernel.shared_bytes_max() as i32;
+            // SAFETY: the function is the one that the line before has found.
+            let set = unsafe { (self.api.cuFuncSetAttribute)(function, FUNCTION_SHARED_BYTES, bytes) };
+            self.api.check("cuFuncSetAttribute", set)?;
+        }
+        Ok(function)
     }
 
     /// Makes this card's context the calling thread's.
@@ -336,6 +393,9 @@ impl Drop for Inner {
             if !self.stream.is_null() {
                 (self.api.cuStreamDestroy_v2)(self.stream);
             }
+            if let Hopper::Loaded(module, _) = self.hopper {
+                (self.api.cuModuleUnload)(module);
+            }
             if !self.module.is_null() {
                 (self.api.cuModuleUnload)(self.module);
             }
@@ -370,6 +430,13 @@ unsafe impl Device for Card {
 
     fn name(&self) -> String {
         self.inner.info.to_string()
+    }
+
+    fn wide(&self) -> Option<&OnceLock<bool>> {
+        match &self.inner.hopper {
+            Hopper::Loaded(_, agree) => Some(agree),
+            _ => None,
+        }
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {

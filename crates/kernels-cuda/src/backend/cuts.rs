@@ -44,9 +44,9 @@ fn cut_where_written<D: Device>(
     params: &PiecesParams,
     holds: &[&Arc<Memory<D>>],
 ) -> bool {
-    let &PiecesParams { x, x_stride, cols, pieces, inverses, sums, bf16s, .. } = params;
+    let &PiecesParams { x, x_stride, cols, pieces, inverses, sums, form, .. } = params;
     let (rows, blocks) = (ops.bucket.rows, blocks_of(cols));
-    let cut = PiecesToParams { pieces, inverses, sums, blocks, bf16s };
+    let cut = PiecesToParams { pieces, inverses, sums, blocks, form };
     // The one row of a step is its one row of logits.
     let rows_are_all = params.logits == 0 || (rows, ops.bucket.logit_rows) == (1, 1);
     let Some(last) = ops.last().filter(|_| rows_are_all) else { return false };
@@ -95,8 +95,8 @@ fn cut_where_written<D: Device>(
             }
             let whole =
                 columns_of_block(&paged).is_some_and(|columns| columns.is_multiple_of(BLOCK_COLS as u32));
-            // Beside a prompt others have written its rows.
-            if paged.parts != Address::NONE || paged.short_rows > 0 || !whole {
+            // Beside a prompt others have written its rows; and these kernels cut lane by lane alone.
+            if form & BY_WORDS != 0 || paged.parts != Address::NONE || paged.short_rows > 0 || !whole {
                 return false;
             }
             ops.replace_last(kernel, grid, &given, holds);

@@ -12,7 +12,10 @@ use crate::device::DeviceError;
 pub type Cubin = (&'static str, &'static [u8]);
 
 /// What this program has; none unless it was asked for when it was built.
-pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
+pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/kernels.cubins.rs"));
+const HOPPER_CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/hopper.cubins.rs"));
+/// The one compute capability that has kernels of its own beside the others.
+pub(super) const HOPPER: (i32, i32) = (9, 0);
 
 /// Where the driver's compiler says what it does not like, and in how many bytes.
 const COMPILER_WORDS: i32 = 5;
@@ -44,6 +47,11 @@ pub fn ptx() -> Vec<u8> {
     inflated(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
 }
 
+/// The same of those that are for compute capability 9.0 alone.
+pub fn hopper_ptx() -> Vec<u8> {
+    inflated(include_bytes!(concat!(env!("OUT_DIR"), "/hopper.ptx.deflated")))
+}
+
 fn inflated(packed: &[u8]) -> Vec<u8> {
     miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
 }
@@ -67,6 +75,20 @@ pub(super) fn load(
     api: &Api,
     capability: (i32, i32),
     cubins: &[Cubin],
+) -> Result<(*mut c_void, Form), DeviceError> {
+    load_of(api, capability, cubins, ptx)
+}
+
+/// The same of those for compute capability 9.0.
+pub(super) fn load_hopper(api: &Api) -> Result<*mut c_void, DeviceError> {
+    load_of(api, HOPPER, HOPPER_CUBINS, hopper_ptx).map(|(module, _)| module)
+}
+
+fn load_of(
+    api: &Api,
+    capability: (i32, i32),
+    cubins: &[Cubin],
+    ptx: fn() -> Vec<u8>,
 ) -> Result<(*mut c_void, Form), DeviceError> {
     let mut why = None;
     if let Some((arch, packed)) = fitting(capability, cubins) {

@@ -68,7 +68,7 @@ fn machine_code_comes_before_ptx() {
         let cubins: &'static [Cubin] = vec![(arch, &*packed)].leak();
         let card = Driver::at(&library()).with_machine_code(cubins).open(0).expect("the emulated card opens");
         check(&card).expect("it computes what is known");
-        card.kernels().clone()
+        card.form().clone()
     };
     let taken = with("80", "\x7fELF80\n");
     assert_eq!(taken, Form::MachineCode("80"));
