@@ -4,6 +4,8 @@
 #   deploy/build.sh                       to target/release, or CARGO_TARGET_DIR
 #   deploy/package.sh target/release dist
 #
+# With HANZO_ENGINE_CUBINS=all they have kernels for cards as machine code too (docs/cuda.md), which the same ptxas makes the same.
+#
 # Paths of this machine are in no program: those of the sources, of what was fetched, and of what was generated have names of their own.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,12 +1,119 @@
-//! Packs `ptx/kernels.ptx`, which is text of some MB, for `src/driver.rs`.
+//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, `ptx/hopper.ptx`, and, where
+//! `HANZO_ENGINE_CUBINS` asks for it, the machine code that ptxas makes of them, so that no driver has to. Without that nothing of CUDA is needed.
 
-use std::path::PathBuf;
-use std::{env, error::Error, fs};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io, thread};
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let ptx = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("ptx/kernels.ptx");
-    println!("cargo:rerun-if-changed={}", ptx.display());
-    let packed = miniz_oxide::deflate::compress_to_vec(&fs::read(ptx)?, 9);
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("kernels.ptx.deflated"), packed)?;
+/// Architectures that there may be machine code for. That of one with an `a` runs on that one alone, that of another also on
+/// later ones of the same major number.
+const ARCHS: [&str; 6] = ["80", "86", "89", "90a", "100a", "120a"];
+/// The one that `ptx/hopper.ptx` is for.
+const HOPPER: &str = "90a";
+/// Which of them: their names, with commas between, or `all`.
+const ASKED: &str = "HANZO_ENGINE_CUBINS";
+/// Where CUDA's compilers are, if not in the path of programs.
+const CUDA: &str = "CUDA_HOME";
+/// The first ptxas that knows all of them.
+const PTXAS_MIN: (u32, u32) = (12, 8);
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let sources = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("ptx");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo:rerun-if-env-changed={ASKED}");
+    println!("cargo:rerun-if-env-changed={CUDA}");
+    for name in ["kernels", "hopper"] {
+        let ptx = sources.join(format!("{name}.ptx"));
+        println!("cargo:rerun-if-changed={}", ptx.display());
+        pack(&ptx, &out.join(format!("{name}.ptx.deflated")))?;
+    }
+    let archs = asked(&env::var(ASKED).unwrap_or_default())?;
+    if !archs.is_empty() {
+        let ptxas = ptxas()?;
+        // Each takes the compiler half a minute.
+        thread::scope(|scope| {
+            let (ptxas, sources, out) = (&ptxas, &sources, &out);
+            let begin = |(name, arch)| scope.spawn(move || compile(ptxas, sources, name, arch, out));
+            let running: Vec<_> = modules(&archs).map(begin).collect();
+            running.into_iter().try_for_each(|one| one.join().expect("a compiler's thread does not panic"))
+        })?;
+    }
+    for of in ["kernels", "hopper"] {
+        let mut list = String::from("&[");
+        for (_, arch) in modules(&archs).filter(|(name, _)| *name == of) {
+            let file = out.join(format!("{of}.sm_{arch}.deflated"));
+            write!(list, "({arch:?}, include_bytes!({file:?}).as_slice()),")?;
+        }
+        fs::write(out.join(format!("{of}.cubins.rs")), list + "]")?;
+    }
+    Ok(())
+}
+
+/// Modules that are compiled, each for an architecture.
+fn modules<'a>(archs: &'a [&'static str]) -> impl Iterator<Item = (&'static str, &'static str)> + 'a {
+    let hopper = archs.iter().filter(|arch| **arch == HOPPER).map(|&arch| ("hopper", arch));
+    archs.iter().map(|&arch| ("kernels", arch)).chain(hopper)
+}
+
+fn pack(from: &Path, to: &Path) -> io::Result<()> {
+    fs::write(to, miniz_oxide::deflate::compress_to_vec(&fs::read(from)?, 9))
+}
+
+/// The architectures that were asked for.
+fn asked(words: &str) -> Result<Vec<&'static str>, Failure> {
+    if words.trim() == "all" {
+        return Ok(ARCHS.to_vec());
+    }
+    let words = || words.split(',').map(str::trim).filter(|word| !word.is_empty());
+    if let Some(word) = words().find(|word| !ARCHS.contains(word)) {
+        let known = ARCHS.join(",");
+        return Err(format!(
+            "{ASKED} has {word:?}: it names architectures of cards, such as {known}, with commas between, or is `all`"
+        )
+        .into());
+    }
+    Ok(ARCHS.into_iter().filter(|arch| words().any(|word| word == *arch)).collect())
+}
+
+/// The program that makes machine code, which must be new enough.
+fn ptxas() -> Result<PathBuf, Failure> {
+    let program = env::var_os(CUDA).map_or("ptxas".into(), |cuda| Path::new(&cuda).join("bin/ptxas"));
+    let needed = format!(
+        "{ASKED} asks for machine code, which ptxas of CUDA {}.{} or newer makes: name its folder in {CUDA}, or unset {ASKED}",
+        PTXAS_MIN.0, PTXAS_MIN.1
+    );
+    let name = program.display();
+    let said = Command::new(&program)
+        .arg("--version")
+        .output()
+        .map_err(|error| format!("{name} does not start: {error}. {needed}"))?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let release = said.split_once("release ").and_then(|(_, rest)| {
+        let (major, rest) = rest.split_once('.')?;
+        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+    });
+    match release {
+        Some(release) if release >= PTXAS_MIN => Ok(program),
+        Some((major, minor)) => Err(format!("{name} is of CUDA {major}.{minor}. {needed}").into()),
+        None => Err(format!("{name} does not say its release. {needed}").into()),
+    }
+}
+
+/// Has machine code made, and packs it.
+fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> Result<(), Failure> {
+    let ptx = sources.join(format!("{name}.ptx"));
+    let cubin = out.join(format!("{name}.sm_{arch}.cubin"));
+    let output =
+        Command::new(ptxas).arg(format!("-arch=sm_{arch}")).arg(ptx).arg("-o").arg(&cubin).output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("{} makes no machine code for sm_{arch}: {said}", ptxas.display()).into());
+    }
+    pack(&cubin, &out.join(format!("{name}.sm_{arch}.deflated")))?;
     Ok(())
 }

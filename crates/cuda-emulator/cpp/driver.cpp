@@ -7,6 +7,7 @@
 //                                  a launch that failed does, after which nothing works
 //   HANZO_ENGINE_EMULATED_MEMORY   bytes of a card's memory (8 GiB without)
 //   HANZO_ENGINE_EMULATED_CARDS    how many cards there are (1 without)
+//   HANZO_ENGINE_EMULATED_CAPABILITY  a card's compute capability (8.0 without)
 //   HANZO_ENGINE_EMULATED_COUNTS   a file that is told at the end how often each call was made
 //   CUDA_VISIBLE_DEVICES           as the driver has it: empty, there is none
 #include <sys/mman.h>
@@ -38,7 +39,9 @@ enum Result {
   NOT_INITIALIZED = 3,
   NO_DEVICE = 100,
   INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
   INVALID_CONTEXT = 201,
+  NO_BINARY_FOR_GPU = 209,
   INVALID_PTX = 218,
   NOT_FOUND = 500,
   LAUNCH_FAILED = 719,
@@ -119,6 +122,14 @@ int cards() {
   if (visible && (!*visible || *visible == '-')) return 0;
   const char* count = getenv("HANZO_ENGINE_EMULATED_CARDS");
   return count ? atoi(count) : 1;
+}
+
+// Compute capability, major and minor number.
+int capability(bool minor) {
+  const char* both = getenv("HANZO_ENGINE_EMULATED_CAPABILITY");
+  if (!both) return minor ? 0 : 8;
+  const char* point = strchr(both, '.');
+  return minor ? (point ? atoi(point + 1) : 0) : atoi(both);
 }
 
 size_t memory_total() {
@@ -255,7 +266,7 @@ int cuDeviceTotalMem_v2(size_t* bytes, int) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   CALL("cuDeviceGetAttribute");
-  *value = attribute == 75 ? 8 : 0;  // compute capability 8.0
+  *value = attribute == 75 || attribute == 76 ? capability(attribute == 76) : 0;
   return SUCCESS;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
@@ -276,6 +287,12 @@ int cuModuleLoadDataEx(Module** module, const void* image, unsigned count, int* 
   // Where its words go, and in how many bytes.
   if (count != 2 || options[0] != 5 || options[1] != 6) return INVALID_VALUE;
   std::string ptx = static_cast<const char*>(image);
+  // Machine code is what a test takes for it: the first bytes of such files, the number of the architecture, and then the module.
+  if (ptx.rfind("\x7f" "ELF", 0) == 0) {
+    const size_t line = ptx.find('\n');
+    if (line == std::string::npos) return INVALID_IMAGE;
+    if (atoi(ptx.c_str() + 4) != 10 * capability(false) + capability(true)) return NO_BINARY_FOR_GPU;
+  }
   if (ptx.find(".version ") == std::string::npos) {
     snprintf(static_cast<char*>(values[0]), reinterpret_cast<size_t>(values[1]), "emulated: there is no .version");
     return INVALID_PTX;
@@ -298,8 +315,8 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
 }
 int cuFuncSetAttribute(Function* function, int attribute, int value) {
   IN_CONTEXT("cuFuncSetAttribute");
-  // Bytes of shared memory of a block, of which the cards with the least have so many.
-  if (attribute != 8 || value < 0 || value > 99 << 10) return INVALID_VALUE;
+  // Bytes of shared memory of a block, of which the cards with the least have so many, and those of 9.0 more.
+  if (attribute != 8 || value < 0 || value > (capability(false) == 9 ? 227 : 99) << 10) return INVALID_VALUE;
   function->shared_max = value;
   return SUCCESS;
 }
@@ -496,6 +513,8 @@ int cuGetErrorString(int result, const char** words) {
   switch (result) {
     case OUT_OF_MEMORY: *words = "out of memory"; break;
     case NO_DEVICE: *words = "no CUDA-capable device is detected"; break;
+    case INVALID_IMAGE: *words = "device kernel image is invalid"; break;
+    case NO_BINARY_FOR_GPU: *words = "no kernel image is available for execution on the device"; break;
     case INVALID_PTX: *words = "a PTX JIT compilation failed"; break;
     case LAUNCH_FAILED: *words = "unspecified launch failure"; break;
     case UNKNOWN: *words = "unknown error"; break;

@@ -312,6 +312,8 @@ static void run_blocks(Launch& launch) {
     own.shared.reset(new char[launch.shared_bytes]);
     memset(own.shared.get(), 0xff, launch.shared_bytes);
     own.shared_memory = own.shared.get();
+    own.shared_bytes = launch.shared_bytes;
+    own.asynchronous.reset();
     own.alive = threads;
     own.arrived = 0;
     for (Warp& warp : own.warps) warp.arrived = 0;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <vector>
 #ifdef __F16C__
@@ -27,7 +28,7 @@ struct Dim {
   unsigned x = 1, y = 1, z = 1;
 };
 
-enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside, Multiply16, Turn, QuadMax, QuadSum };
+enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside, Multiply16, Turn, QuadMax, QuadSum, Products };
 
 // 16 bytes on their way to shared memory, and the number of the group that they are of.
 struct Copy {
@@ -37,10 +38,13 @@ struct Copy {
 };
 
 struct Warp;
+struct Asynchronous;  // what of a block is done some time later (hopper.hpp)
 // Where a block is, and what it shares.
 struct Place {
   Dim index, threads, grid;
   char* shared_memory;
+  size_t shared_bytes;
+  mutable std::shared_ptr<Asynchronous> asynchronous;
 };
 
 struct Fiber {
@@ -360,41 +364,50 @@ inline void eight_numbers(const uint32_t words[4], Number number, float numbers[
   for (int i = 0; i < 8; i++) numbers[i] = number(words[i / 2] >> (16 * (i % 2)));
 }
 
-// As the device's, in the order of columns within a piece; the sum is kept in f32.
+// As the device's, by 16 columns at a time, in the order in which those stand there; the sum is kept in f32.
 template <int PIECES, class Number>
 inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4], Number number) {
-  uint32_t words[8 + 4 * PIECES];
+  constexpr int SUMS = 8 + 4 * PIECES;
+  uint32_t words[SUMS + 4];
   __builtin_memcpy(words, above, 16);
   __builtin_memcpy(words + 4, below, 16);
   __builtin_memcpy(words + 8, x, 16 * PIECES);
-  const uint32_t* sum = emulator::meet(meeting, words, 8 + 4 * PIECES, [number](auto& in, auto& out) {
+  __builtin_memcpy(words + SUMS, c, 16);
+  const uint32_t* sum = emulator::meet(meeting, words, SUMS + 4, [number](auto& in, auto& out) {
+    // Where one of the eight columns that a lane of four brings stands: pairs of the first four are of the first 16.
+    const auto place = [](int lane, int i) { return i / 4 * 16 + i % 4 / 2 * 8 + 2 * lane + i % 2; };
     float w[32][16];
     for (int output = 0; output < 16; output++) {
       for (int eight = 0; eight < 4; eight++) {
         float numbers[8];
         eight_numbers(in[output % 8 * 4 + eight] + output / 8 * 4, number, numbers);
-        for (int i = 0; i < 8; i++) w[8 * eight + i][output] = numbers[i];
+        for (int i = 0; i < 8; i++) w[place(eight, i)][output] = numbers[i];
       }
     }
     for (int row = 0; row < 8; row++) {
-      float sums[16] = {};
+      const auto at = [](int output) { return output / 8 * 2; };
+      float sums[16];
+      for (int output = 0; output < 16; output++) sums[output] = emulator::bits<float>(in[output % 8 * 4 + row / 2][SUMS + at(output) + row % 2]);
       for (int piece = PIECES - 1; piece >= 0; piece--) {
+        float values[32];
+        uint32_t any = 0;
         for (int eight = 0; eight < 4; eight++) {
           const uint32_t* words = in[4 * row + eight] + 8 + 4 * piece;
-          // Rows that are not there cost nothing here.
-          if (((words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff) == 0) continue;
-          float values[8];
-          eight_numbers(words, number, values);
-          for (int i = 0; i < 8; i++) {
-            if (values[i] == 0.0f) continue;
-            for (int output = 0; output < 16; output++) sums[output] += values[i] * w[8 * eight + i][output];
-          }
+          any |= (words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff;
+          float numbers[8];
+          eight_numbers(words, number, numbers);
+          for (int i = 0; i < 8; i++) values[place(eight, i)] = numbers[i];
+        }
+        // Rows that are not there cost nothing here.
+        for (int column = 0; any && column < 32; column++) {
+          if (values[column] == 0.0f) continue;
+          for (int output = 0; output < 16; output++) sums[output] += values[column] * w[column][output];
         }
       }
-      for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][output / 8 * 2 + row % 2] = emulator::bits<uint32_t>(sums[output]);
+      for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][at(output) + row % 2] = emulator::bits<uint32_t>(sums[output]);
     }
   });
-  for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
+  __builtin_memcpy(c, sum, 16);
 }
 template <int PIECES>
 inline void multiply_halves(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {

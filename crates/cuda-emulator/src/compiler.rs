@@ -17,8 +17,9 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 5] = [
+const EMULATOR: [(&str, &str); 6] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
+    ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
     ("driver.cpp", include_str!("../cpp/driver.cpp")),
@@ -115,6 +116,12 @@ impl Sources {
         let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
         assert_eq!(text.matches(words).count(), 1, "{file} has {words:?} once");
         *text = text.replace(words, instead);
+        self
+    }
+
+    /// With the kernels for compute capability 9.0 too.
+    pub fn with_wide(mut self) -> Sources {
+        self.kernels.extend(included(&self.files["hopper.cu"]).map(str::to_owned));
         self
     }
 

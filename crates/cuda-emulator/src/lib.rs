@@ -16,9 +16,9 @@ mod library;
 mod memory;
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Launch, Plan};
+use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Kernel, Launch, Plan};
 
 pub use compiler::Sources;
 pub use counter::Counted;
@@ -29,6 +29,7 @@ use library::Library;
 #[derive(Clone, Debug)]
 pub struct Emulated {
     library: Arc<Library>,
+    wide: Option<Arc<OnceLock<bool>>>, // as `Device::wide` has it
     seed: u64,
     counter: Option<Arc<Counter>>,
 }
@@ -47,7 +48,9 @@ impl Emulated {
     /// # Panics
     /// Where they cannot be compiled, with what the compiler says.
     pub fn of(sources: &Sources) -> Emulated {
-        Emulated { library: Library::load(&sources.compile()), seed: 0, counter: None }
+        let library = Library::load(&sources.compile());
+        let wide = library.has(Kernel::ProductWide).then(Arc::default);
+        Emulated { library, wide, seed: 0, counter: None }
     }
 
     /// Kernels that count what they read and write of its memory, if no other device in this process has the same ones.
@@ -83,6 +86,10 @@ unsafe impl Device for Emulated {
 
     fn name(&self) -> String {
         "cuda, emulated".to_owned()
+    }
+
+    fn wide(&self) -> Option<&OnceLock<bool>> {
+        self.wide.as_deref()
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {

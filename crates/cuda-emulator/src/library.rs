@@ -105,6 +105,11 @@ impl Library {
         counts
     }
 
+    /// Whether it was compiled with a kernel.
+    pub(crate) fn has(&self, kernel: Kernel) -> bool {
+        self.kernels.contains_key(&kernel)
+    }
+
     /// Runs a kernel to its end.
     ///
     /// # Safety

@@ -250,7 +250,7 @@ impl OnCard {
         let (numerator, denominator) = CARD_MEMORY_SHARE;
         let budget_bytes = free / denominator * numerator;
         let name = card.info().to_string();
-        tracing::info!(memory_budget_bytes = budget_bytes, "models run on {name}");
+        tracing::info!(memory_budget_bytes = budget_bytes, kernels = %card.kernels(), "models run on {name}");
         // Under process isolation engines are others', and a context in this process would be memory for nothing.
         let keeps = section.isolation != Some(Isolation::Process);
         let card = Arc::new(Mutex::new(keeps.then_some(card)));

@@ -171,7 +171,7 @@ CALLED void join_tile(const AttentionParams& p, unsigned char* room) {
 #pragma unroll 1
   for (uint32_t at = threadIdx.x / 32; BLOCK_COLS * (at + 1) <= rows.count * heads_max * dim; at += WARPS) {
     const uint32_t row = rows.first + BLOCK_COLS * at / (heads_max * dim), column = head_first * dim + BLOCK_COLS * at % (heads_max * dim);
-    if (has(row)) cut_shared(p.cut, row, column / BLOCK_COLS, whole + BLOCK_COLS * at);
+    if (has(row)) cut_shared<false>(p.cut, row, column / BLOCK_COLS, whole + BLOCK_COLS * at);
   }
 }
 
@@ -465,7 +465,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     const uint32_t query = BLOCK_COLS * at / p.head_dim, of = numbers[query];
     if (of == NONE) continue;
     const uint32_t column = of % p.heads * p.head_dim + BLOCK_COLS * at - query * p.head_dim;
-    cut_shared(p.cut, of / p.heads, column / BLOCK_COLS, whole + BLOCK_COLS * at);
+    // Not word by word, for want of registers.
+    cut_shared<false>(p.cut, of / p.heads, column / BLOCK_COLS, whole + BLOCK_COLS * at);
   }
 }
 

@@ -240,7 +240,7 @@ KERNEL(expert_pieces, ExpertPiecesParams, THREADS) {
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) own[i] *= weight;
   }
-  cut_block({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, p.places[pair], block, own);
+  cut_block<false>({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, p.places[pair], block, own);
 }
 
 // (pairs, blocks of columns / WARPS): activate(gate + bias) * (up + bias), or activate(up + bias), of the products at their places, in
@@ -263,7 +263,7 @@ KERNEL(expert_hidden, ExpertHiddenParams, THREADS) {
     if (p.gated) own[i] *= gate_factor(p.activation, bias ? factors[i] + bias[p.ffn + column + i] : factors[i]);
     if (p.hidden) p.hidden[(size_t)pair * p.ffn + column + i] = own[i];
   }
-  if (!p.hidden) cut_block({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, place, block, own);
+  if (!p.hidden) cut_block<false>({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, place, block, own);
 }
 
 __device__ __forceinline__ Pieces pieces_of_unit(const ExpertProductParams& p, const Unit& unit) {

@@ -30,5 +30,5 @@ __device__ __forceinline__ void gate_block(const GateParams& p, uint32_t row, ui
       if (column + i < p.width) hidden[column + i] = own[i];
     }
   }
-  if (p.cut.pieces) cut_block(p.cut, row, block, own);
+  if (p.cut.pieces) cut_block<!FRESH>(p.cut, row, block, own);
 }

@@ -78,5 +78,5 @@ __device__ __forceinline__ void norm_part(const NormParams& p, uint32_t row, uin
   if (p.width + threadIdx.x < BLOCK_COLS * p.cut.blocks) whole[p.width + threadIdx.x] = 0.0f;
   __syncthreads();
 #pragma unroll 1
-  for (uint32_t block = threadIdx.x / 32; block < p.cut.blocks; block += NORM_THREADS / 32) cut_shared(p.cut, row, block, whole + BLOCK_COLS * block);
+  for (uint32_t block = threadIdx.x / 32; block < p.cut.blocks; block += NORM_THREADS / 32) cut_shared<!FRESH>(p.cut, row, block, whole + BLOCK_COLS * block);
 }

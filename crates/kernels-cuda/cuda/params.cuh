@@ -39,12 +39,16 @@ struct Stack {
   uint32_t count, rows, cols, unused;
 };
 
+// How rows are in pieces: in three of BF16 instead of two halves; and word by word, as groups of four warps multiply them.
+#define IN_BF16S 1
+#define BY_WORDS 2
+
 // Where rows go in pieces; nowhere without `pieces`.
 struct PiecesTo {
   uint8_t* pieces;
   float* inverses;
   float* sums;
-  uint32_t blocks, bf16s;  // of columns; three pieces of BF16 instead of two halves
+  uint32_t blocks, form;  // of columns; and as above
 };
 
 struct NormParams {
@@ -100,7 +104,7 @@ struct PiecesParams {
   float* inverses;
   float* sums;
   uint32_t x_stride, cols;
-  uint32_t logits, bf16s;
+  uint32_t logits, form;
 };
 
 struct ProductParams {

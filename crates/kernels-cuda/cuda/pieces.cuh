@@ -52,12 +52,25 @@ __device__ __forceinline__ float cut_by_power(const float own[8], uint32_t upper
   return dev::from_bits((uint32_t)(most - 14) << 23);
 }
 
+// The four words that a lane of a product's brings: side by side, or word by word, so that eight rows' first ones lie behind each other; in
+// either form, where a kernel is told it.
+template <bool EITHER>
+__device__ __forceinline__ void put_words(const PiecesTo& to, uint8_t* piece, uint32_t lane, const uint32_t words[4]) {
+  if (EITHER && to.form & BY_WORDS) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) reinterpret_cast<uint32_t*>(piece)[32 * i + lane] = words[i];
+  } else {
+    dev::store16(piece + 16 * lane, words);
+  }
+}
+
 // Cuts a block of columns of row `at` of the tiles, of which a lane has columns 8 * lane to that + 7.
+template <bool EITHER = true>
 __device__ __forceinline__ void cut_block(const PiecesTo& to, uint32_t at, uint32_t block, float own[8]) {
-  const uint32_t lane = threadIdx.x % 32, count = to.bf16s ? 3 : 2;
+  const uint32_t lane = threadIdx.x % 32, count = to.form & IN_BF16S ? 3 : 2;
   const uint32_t tile = at / PRODUCT_ROWS, row = at % PRODUCT_ROWS, group = 8 * block + lane / 4;
-  uint8_t* own_pieces = to.pieces + ((size_t)tile * 8 * to.blocks + group) * count * PIECE_BYTES + (row * 4 + lane % 4) * 16;
-  if (to.bf16s) {
+  uint8_t* pieces = to.pieces + ((size_t)tile * 8 * to.blocks + group) * count * PIECE_BYTES;
+  if (to.form & IN_BF16S) {
 #pragma unroll
     for (uint32_t piece = 0; piece < 3; piece++) {
       uint32_t words[4];
@@ -69,14 +82,14 @@ __device__ __forceinline__ void cut_block(const PiecesTo& to, uint32_t at, uint3
         const float rest = own[i] - dev::from_bits(upper << 16);
         own[i] = rest == rest ? rest : 0.0f;
       }
-      dev::store16(own_pieces + piece * PIECE_BYTES, words);
+      put_words<EITHER>(to, pieces + piece * PIECE_BYTES, row * 4 + lane % 4, words);
     }
     return;
   }
   uint32_t upper[4], lower[4];
   const float inverse = cut_by_power(own, upper, lower);
-  dev::store16(own_pieces, upper);
-  dev::store16(own_pieces + PIECE_BYTES, lower);
+  put_words<EITHER>(to, pieces, row * 4 + lane % 4, upper);
+  put_words<EITHER>(to, pieces + PIECE_BYTES, row * 4 + lane % 4, lower);
   if (lane == 0) to.inverses[((size_t)tile * to.blocks + block) * PRODUCT_ROWS + row] = inverse;
   // Of 16 columns, which two lanes have.
   float sum = ((own[0] + own[1]) + (own[2] + own[3])) + ((own[4] + own[5]) + (own[6] + own[7]));
@@ -85,6 +98,7 @@ __device__ __forceinline__ void cut_block(const PiecesTo& to, uint32_t at, uint3
 }
 
 // A block of columns in shared memory, at a multiple of 16 bytes, those behind the last as zeros.
+template <bool EITHER = true>
 __device__ __forceinline__ void cut_shared(const PiecesTo& to, uint32_t at, uint32_t block, const float* columns) {
   uint32_t words[2][4];
   float own[8];
@@ -92,5 +106,5 @@ __device__ __forceinline__ void cut_shared(const PiecesTo& to, uint32_t at, uint
   for (uint32_t i = 0; i < 2; i++) dev::shared16(reinterpret_cast<const unsigned char*>(columns + 8 * (threadIdx.x % 32) + 4 * i), words[i]);
 #pragma unroll
   for (uint32_t i = 0; i < 8; i++) own[i] = dev::from_bits(words[i / 4][i % 4]);
-  cut_block(to, at, block, own);
+  cut_block<EITHER>(to, at, block, own);
 }

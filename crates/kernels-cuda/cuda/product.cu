@@ -4,6 +4,7 @@
 #include "heads.cuh"
 #include "multiply.cuh"
 #include "norm.cuh"
+#include "outputs.cuh"
 
 // (rows, blocks of columns / WARPS): x in pieces, a block of columns to each warp.
 KERNEL(pieces, PiecesParams, THREADS) {
@@ -12,25 +13,7 @@ KERNEL(pieces, PiecesParams, THREADS) {
   const float* x = p.x + (size_t)(p.logits ? p.batch.logit_rows[at] : at) * p.x_stride;
   float own[8];
   load_columns(x, BLOCK_COLS * block + 8 * (threadIdx.x % 32), p.cols, (size_t)p.x % 16 == 0 && p.x_stride % 4 == 0, own);
-  cut_block({p.pieces, p.inverses, p.sums, blocks, p.bf16s}, at, block, own);
-}
-
-// How many of the step's rows there are; none where no row has the adapter.
-__device__ __forceinline__ uint32_t product_rows(const ProductParams& p) {
-  const uint32_t rows = p.batch.counts[p.logits ? COUNT_LOGIT_ROWS : COUNT_ROWS];
-  if (p.adapter == NONE) return rows;
-  for (uint32_t at = 0; at < rows; at++) {
-    if (p.batch.adapters[p.logits ? p.batch.logit_rows[at] : at] == p.adapter) return rows;
-  }
-  return 0;
-}
-
-// `row` is one of the step's, `output` one of the part's outputs or behind them.
-__device__ __forceinline__ void write_product(const ProductParams& p, const Part& part, uint32_t row, uint32_t output, float total) {
-  if (output >= part.rows || (p.adapter != NONE && p.batch.adapters[p.logits ? p.batch.logit_rows[row] : row] != p.adapter)) return;
-  output += part.row_first;
-  float* out = p.out + (size_t)row * p.out_stride + output;
-  *out = p.adds ? fmaf(p.scale, total, *out) : activate(p.activation, total + (p.bias ? p.bias[output] : 0.0f));
+  cut_block({p.pieces, p.inverses, p.sums, blocks, p.form}, at, block, own);
 }
 
 template <int KIND, int TILES, int AHEAD>

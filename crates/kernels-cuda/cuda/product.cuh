@@ -277,40 +277,48 @@ struct Pieces {
   }
 };
 
+// Adds the products of a group, as the cores have added them up, to the sums of a tile.
+template <uint32_t TYPE, int COUNT>
+__device__ __forceinline__ void fold_group(const Codes<TYPE>& codes, uint32_t type, const float c[4], const Pieces& pieces, uint32_t tile, uint32_t group, float sums[4]) {
+  if constexpr (COUNT == 3) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[i] += c[i];
+    return;
+  }
+  const uint32_t pair = threadIdx.x % 4 * 2;
+  uint32_t inverse[2];
+  dev::load8(reinterpret_cast<const uint8_t*>(pieces.inverse(tile, group) + pair), inverse);
+  if constexpr (Codes<TYPE>::IS_FLOAT) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], dev::from_bits(inverse[i % 2]), sums[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], codes.scales[i / 2].d * dev::from_bits(inverse[i % 2]), sums[i]);
+    if (has_minimums(TYPE == ANY_TYPE ? type : TYPE)) {
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        uint32_t of[2];
+        dev::load8(reinterpret_cast<const uint8_t*>(pieces.sum(tile, group, half) + pair), of);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[i] = fmaf(codes.scales[i / 2].m[half], dev::from_bits(of[i % 2]), sums[i]);
+      }
+    }
+  }
+}
+
 // Adds the products of a group to the sums of a tile. `x` has the tile's pieces of the group, from global memory or shared.
 template <uint32_t TYPE, int COUNT>
 __device__ __forceinline__ void add_group(const Codes<TYPE>& codes, uint32_t type, const uint32_t x[COUNT][4], const Pieces& pieces, uint32_t tile, uint32_t group, float sums[4]) {
   float c[4] = {};
   if constexpr (COUNT == 3) {
     dev::multiply_bf16s(codes.words[0], codes.words[1], x, c);
-#pragma unroll
-    for (int i = 0; i < 4; i++) sums[i] += c[i];
-    return;
   } else {
-    const uint32_t pair = threadIdx.x % 4 * 2;
     if constexpr (Codes<TYPE>::HAS_REST) {
       if (TYPE == Q6_K || type == Q6_K) dev::multiply_halves<1>(codes.rest[0], codes.rest[1], x, c);
     }
     dev::multiply_halves<2>(codes.words[0], codes.words[1], x, c);
-    uint32_t inverse[2];
-    dev::load8(reinterpret_cast<const uint8_t*>(pieces.inverse(tile, group) + pair), inverse);
-    if constexpr (Codes<TYPE>::IS_FLOAT) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], dev::from_bits(inverse[i % 2]), sums[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; i++) sums[i] = fmaf(c[i], codes.scales[i / 2].d * dev::from_bits(inverse[i % 2]), sums[i]);
-      if (has_minimums(TYPE == ANY_TYPE ? type : TYPE)) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-          uint32_t of[2];
-          dev::load8(reinterpret_cast<const uint8_t*>(pieces.sum(tile, group, half) + pair), of);
-#pragma unroll
-          for (int i = 0; i < 4; i++) sums[i] = fmaf(codes.scales[i / 2].m[half], dev::from_bits(of[i % 2]), sums[i]);
-        }
-      }
-    }
   }
+  fold_group<TYPE, COUNT>(codes, type, c, pieces, tile, group, sums);
 }
 
 // Where a lane finds the two outputs of a tile that are its own; those that are not there are the part's last.

@@ -1,5 +1,5 @@
 //! What a card can do at most, measured through the same driver as a model's steps: bytes copied in its memory, the gap between two
-//! kernels of a recorded step, bytes that come up from the host. One line of JSON.
+//! kernels of a recorded step, bytes that come up from the host; and how it was given the kernels. One line of JSON.
 //! usage: ceilings [CARD [MEGABYTES]]     of card 0, with 256 MiB
 
 use std::time::Instant;
@@ -26,8 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (copied, uploaded) = copies(&card, rows.max(1))?;
     let gap = gap(&card)?;
     println!(
-        "{{\"card\": \"{}\", \"copy_bytes_per_s\": {copied:.0}, \"upload_bytes_per_s\": {uploaded:.0}, \"gap_s\": {gap:.3e}}}",
-        card.info()
+        "{{\"card\": \"{}\", \"kernels\": \"{}\", \"copy_bytes_per_s\": {copied:.0}, \"upload_bytes_per_s\": {uploaded:.0}, \"gap_s\": {gap:.3e}}}",
+        card.info(),
+        card.kernels().replace(['\\', '"'], " ")
     );
     Ok(())
 }

@@ -11,6 +11,7 @@ mod rows;
 mod scratch;
 mod states;
 mod then;
+mod wide;
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -19,9 +20,9 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, SampleSpecs, Sampled, StepLimits, Ticket,
+    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams,
+    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 use crate::codebooks::{self, Codebooks};
@@ -33,8 +34,9 @@ use crate::staging::Staging;
 use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
-use products::{Product, activation_code};
+use products::{BATCH_ROWS, Product, activation_code};
 use scratch::Scratch;
+pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS};
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;
@@ -51,6 +53,7 @@ pub struct CudaBackend<D: Device> {
     fuses: bool,
     few_tiles: u32,      // of the last product's outputs; 0 where a part does not end with one
     in_few_pieces: bool, // the last product has read its rows there
+    wide_above: u32,     // rows, above which groups of four warps multiply
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>, // of an op, which the step's end tells
     draws: Draws,
@@ -80,6 +83,12 @@ pub struct CudaBuffer<D: Device> {
 impl<D: Device> CudaBackend<D> {
     /// A backend with no step open and no limits yet.
     pub fn new(device: D) -> Self {
+        let wide = device.wide().is_some_and(|known| *known.get_or_init(|| wide::agrees(&device)));
+        Self::with(device, if wide { BATCH_ROWS } else { u32::MAX })
+    }
+
+    /// With products by groups of four warps of more rows than these.
+    fn with(device: D, wide_above: u32) -> Self {
         Self {
             steps: Steps::new(device.clone()),
             device,
@@ -91,6 +100,7 @@ impl<D: Device> CudaBackend<D> {
             fuses: true,
             few_tiles: 0,
             in_few_pieces: false,
+            wide_above,
             buckets: None,
             failure: None,
             draws: Draws::default(),

@@ -2,7 +2,7 @@
 //! launches, is the same for both.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_kernels::KernelError;
 
@@ -33,6 +33,11 @@ pub unsafe trait Device: Clone + Send + Sync + 'static {
 
     /// What it is, for people: `cuda:0: NVIDIA H200, driver 13.0`.
     fn name(&self) -> String;
+
+    /// Where it has the kernels of groups of four warps ([`crate::Kernel::is_wide`]): whether they were found to give the bits of the others.
+    fn wide(&self) -> Option<&OnceLock<bool>> {
+        None
+    }
 
     /// Memory of so many bytes, more than none, at a multiple of 16; its content is unknown.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;

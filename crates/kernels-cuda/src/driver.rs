@@ -4,24 +4,20 @@
 //! One context, one stream and one module a card; work is done in the order in which it was asked for.
 
 mod api;
+mod module;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
 use api::{Api, OUT_OF_MEMORY};
-
-/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
-/// text is in the program, because few programs meet a card.
-pub fn ptx() -> Vec<u8> {
-    let packed = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated"));
-    miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
-}
+use module::HOPPER;
+pub use module::{CUBINS, Cubin, Form, fitting, hopper_ptx, ptx};
 
 /// The names under which a system has the driver's library.
 const LIBRARIES: &[&str] = if cfg!(target_os = "windows") {
@@ -50,15 +46,11 @@ const CAPTURE_THREAD_LOCAL: i32 = 1;
 /// What the entries of a launch's `extra` are.
 const PARAMS: *mut c_void = ptr::without_provenance_mut(1);
 const PARAMS_BYTES: *mut c_void = ptr::without_provenance_mut(2);
-/// Where the driver's compiler says what it does not like, and in how many bytes.
-const COMPILER_WORDS: i32 = 5;
-const COMPILER_WORDS_BYTES: i32 = 6;
-const COMPILER_WORDS_MAX: usize = 4 << 10;
-
 /// Where cards are looked for: the system's driver, or a library that a test brings.
 #[derive(Clone, Debug)]
 pub struct Driver {
     libraries: Vec<PathBuf>,
+    cubins: &'static [Cubin],
 }
 
 /// What a driver says of a card before it is opened.
@@ -109,6 +101,17 @@ unsafe impl Send for CardMark {}
 // SAFETY: a graph may be launched from any thread, by one at a time.
 unsafe impl Send for CardGraph {}
 
+/// Kernels of groups of four warps, which cards of one compute capability have.
+#[derive(Debug)]
+enum Hopper {
+    /// The card is another.
+    NotMeant,
+    /// Its driver does not take them.
+    Refused(String),
+    /// With whether they give the bits of the others, once that was asked.
+    Loaded(*mut c_void, OnceLock<bool>),
+}
+
 #[derive(Debug)]
 struct Inner {
     api: Api,
@@ -116,6 +119,8 @@ struct Inner {
     device: i32,
     context: *mut c_void,
     module: *mut c_void,
+    form: Form,
+    hopper: Hopper,
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
 }
@@ -128,14 +133,19 @@ unsafe impl Sync for Inner {}
 impl Default for Driver {
     /// The system's.
     fn default() -> Driver {
-        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect() }
+        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect(), cubins: CUBINS }
     }
 }
 
 impl Driver {
     /// This library instead of the system's.
     pub fn at(library: &Path) -> Driver {
-        Driver { libraries: vec![library.to_owned()] }
+        Driver { libraries: vec![library.to_owned()], cubins: CUBINS }
+    }
+
+    /// With this machine code instead of the program's.
+    pub fn with_machine_code(self, cubins: &'static [Cubin]) -> Driver {
+        Driver { cubins, ..self }
     }
 
     /// The cards that this process may use, by number.
@@ -162,9 +172,18 @@ impl Driver {
         let (info, device) = describe(&api, ordinal)?;
         info.suits()?;
         let none = ptr::null_mut();
-        let mut inner =
-            Inner { api, info, device, context: none, module: none, stream: none, functions: Vec::new() };
-        inner.start()?;
+        let mut inner = Inner {
+            api,
+            info,
+            device,
+            context: none,
+            module: none,
+            form: Form::Ptx(None),
+            hopper: Hopper::NotMeant,
+            stream: none,
+            functions: Vec::new(),
+        };
+        inner.start(self.cubins)?;
         Ok(Card { inner: Arc::new(inner) })
     }
 
@@ -234,6 +253,26 @@ impl Card {
         &self.inner.info
     }
 
+    /// How it was given the kernels.
+    pub fn form(&self) -> &Form {
+        &self.inner.form
+    }
+
+    /// The same for people, with what there is beside, as far as that is known: a backend finds out.
+    pub fn kernels(&self) -> String {
+        let form = &self.inner.form;
+        let wide = match &self.inner.hopper {
+            Hopper::NotMeant => return form.to_string(),
+            Hopper::Refused(why) => format!("not loaded: {why}"),
+            Hopper::Loaded(_, agree) => match agree.get() {
+                None => "not tried yet".to_owned(),
+                Some(true) => "in use".to_owned(),
+                Some(false) => "not in use: they add up otherwise than the others".to_owned(),
+            },
+        };
+        format!("{form}; those of groups of warps {wide}")
+    }
+
     /// Bytes of its memory that nobody has.
     ///
     /// # Errors
@@ -249,7 +288,7 @@ impl Card {
 
 impl Inner {
     /// Makes the context, the stream and the module; what was made before a failure is given back by `drop`.
-    fn start(&mut self) -> Result<(), DeviceError> {
+    fn start(&mut self, cubins: &[Cubin]) -> Result<(), DeviceError> {
         // SAFETY: where the context goes.
         let retained = unsafe { (self.api.cuDevicePrimaryCtxRetain)(&mut self.context, self.device) };
         self.api.check("cuDevicePrimaryCtxRetain", retained)?;
@@ -257,47 +296,50 @@ impl Inner {
         // SAFETY: where the stream goes.
         let made = unsafe { (self.api.cuStreamCreate)(&mut self.stream, STREAM_NON_BLOCKING) };
         self.api.check("cuStreamCreate", made)?;
-        self.load()?;
-        for kernel in Kernel::ALL {
-            let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
-            let mut function = ptr::null_mut();
-            // SAFETY: where the function goes, the module that was loaded, and a name that ends with a zero.
-            let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, self.module, symbol.as_ptr()) };
-            self.api.check(kernel.symbol(), got)?;
-            if kernel.shared_bytes_max() > SHARED_BYTES {
-                let bytes = kernel.shared_bytes_max() as i32;
-                // SAFETY: the function is the one that the line before has found.
-                let set = unsafe { (self.api.cuFuncSetAttribute)(function, FUNCTION_SHARED_BYTES, bytes) };
-                self.api.check("cuFuncSetAttribute", set)?;
-            }
-            self.functions.push(function);
+        (self.module, self.form) = module::load(&self.api, self.info.capability, cubins)?;
+        let general = Kernel::ALL.iter().filter(|kernel| !kernel.is_wide());
+        self.functions = general.map(|&kernel| self.find(self.module, kernel)).collect::<Result<_, _>>()?;
+        if self.info.capability == HOPPER {
+            self.start_hopper();
+            self.api.works()?;
         }
         Ok(())
     }
 
-    /// Has the driver compile the kernels.
-    fn load(&mut self) -> Result<(), DeviceError> {
-        let ptx = CString::new(ptx()).expect("PTX is text without a zero");
-        let mut words = vec![0u8; COMPILER_WORDS_MAX];
-        let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
-        // The second value is the number itself, in a pointer's clothes.
-        let mut values = [words.as_mut_ptr().cast(), ptr::without_provenance_mut(COMPILER_WORDS_MAX - 1)];
-        // SAFETY: where the module goes, an image that ends with a zero, and two options, of which the first is room of as many
-        // bytes as the second says.
-        let loaded = unsafe {
-            (self.api.cuModuleLoadDataEx)(
-                &mut self.module,
-                ptx.as_ptr().cast(),
-                options.len() as u32,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
+    /// Without these kernels the others do what they would.
+    fn start_hopper(&mut self) {
+        let module = match module::load_hopper(&self.api) {
+            Ok(module) => module,
+            Err(error) => return self.hopper = Hopper::Refused(error.to_string()),
         };
-        self.api.check("cuModuleLoadDataEx, which compiles the kernels", loaded).map_err(|error| {
-            let words = CStr::from_bytes_until_nul(&words).map_or_else(|_| "".into(), CStr::to_string_lossy);
-            let words: Vec<&str> = words.split_whitespace().collect();
-            DeviceError::Failed(format!("{error} {}", words.join(" ")).trim_end().to_owned())
-        })
+        let wide = Kernel::ALL.iter().filter(|kernel| kernel.is_wide());
+        match wide.map(|&kernel| self.find(module, kernel)).collect::<Result<Vec<_>, _>>() {
+            Ok(functions) => {
+                self.functions.extend(functions);
+                self.hopper = Hopper::Loaded(module, OnceLock::new());
+            }
+            Err(error) => {
+                self.hopper = Hopper::Refused(error.to_string());
+                // SAFETY: the module was loaded above, and nothing of it was kept.
+                unsafe { (self.api.cuModuleUnload)(module) };
+            }
+        }
+    }
+
+    /// A kernel of a module, which may have as much shared memory as it needs.
+    fn find(&self, module: *mut c_void, kernel: Kernel) -> Result<*mut c_void, DeviceError> {
+        let symbol = CString::new(kernel.symbol()).expect("a symbol has no zero");
+        let mut function = ptr::null_mut();
+        // SAFETY: where the function goes, a module that was loaded, and a name that ends with a zero.
+        let got = unsafe { (self.api.cuModuleGetFunction)(&mut function, module, symbol.as_ptr()) };
+        self.api.check(kernel.symbol(), got)?;
+        if kernel.shared_bytes_max() > SHARED_BYTES {
+            let bytes = kernel.shared_bytes_max() as i32;
+            // SAFETY: the function is the one that the line before has found.
+            let set = unsafe { (self.api.cuFuncSetAttribute)(function, FUNCTION_SHARED_BYTES, bytes) };
+            self.api.check("cuFuncSetAttribute", set)?;
+        }
+        Ok(function)
     }
 
     /// Makes this card's context the calling thread's.
@@ -351,6 +393,9 @@ impl Drop for Inner {
             if !self.stream.is_null() {
                 (self.api.cuStreamDestroy_v2)(self.stream);
             }
+            if let Hopper::Loaded(module, _) = self.hopper {
+                (self.api.cuModuleUnload)(module);
+            }
             if !self.module.is_null() {
                 (self.api.cuModuleUnload)(self.module);
             }
@@ -385,6 +430,13 @@ unsafe impl Device for Card {
 
     fn name(&self) -> String {
         self.inner.info.to_string()
+    }
+
+    fn wide(&self) -> Option<&OnceLock<bool>> {
+        match &self.inner.hopper {
+            Hopper::Loaded(_, agree) => Some(agree),
+            _ => None,
+        }
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {

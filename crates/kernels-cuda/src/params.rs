@@ -29,6 +29,10 @@ const _: () = assert!(
         && size_of::<GateParams>() <= size_of::<ThenBytes>()
 );
 
+/// How rows are in pieces: of BF16 rather than halves, and word by word rather than lane by lane.
+pub(crate) const IN_BF16S: u32 = 1;
+pub(crate) const BY_WORDS: u32 = 2;
+
 macro_rules! params {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
@@ -81,7 +85,7 @@ params! {
         inverses: Address,
         sums: Address,
         blocks: u32,
-        bf16s: u32,
+        form: u32,
     }
     NormParams {
         batch: BatchParams,
@@ -146,7 +150,7 @@ params! {
         x_stride: u32,
         cols: u32,
         logits: u32,
-        bf16s: u32,
+        form: u32,
     }
     ProductParams {
         batch: BatchParams,

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytemuck::Pod;
 
+use crate::backend::WIDE_BYTES;
 use crate::params::*;
 
 macro_rules! kernels {
@@ -16,7 +17,7 @@ macro_rules! kernels {
         }
 
         impl Kernel {
-            /// Every kernel.
+            /// Every kernel, those for compute capability 9.0 last.
             pub const ALL: &[Kernel] = &[$(Kernel::$name,)*];
 
             /// Its name in the module.
@@ -46,8 +47,14 @@ impl Kernel {
             | Kernel::AttentionWideQ8
             | Kernel::AttentionMany
             | Kernel::AttentionManyQ8 => SHARED_BYTES_ASKED,
+            Kernel::ProductWide | Kernel::ProductWideBlocks => WIDE_BYTES,
             _ => SHARED_BYTES,
         }
+    }
+
+    /// Whether it is in the module for compute capability 9.0.
+    pub const fn is_wide(self) -> bool {
+        matches!(self, Kernel::ProductWide | Kernel::ProductWideBlocks)
     }
 }
 
@@ -146,6 +153,10 @@ kernels! {
     GateOutput = "kernel_gate_output", GateOutputParams;
     /// Tokens of rows of logits.
     Draw = "kernel_draw", DrawParams;
+    /// Products of many rows with a matrix of floats of 16 bits, by groups of four warps.
+    ProductWide = "kernel_product_wide", ProductParams;
+    /// The same with a matrix of blocks, or of blocks and floats.
+    ProductWideBlocks = "kernel_product_wide_blocks", ProductParams;
 }
 
 /// Threads of a block, and of one that is a single warp.

@@ -96,7 +96,7 @@ impl Traffic {
 
 /// Bytes of rows in pieces.
 fn pieces_written(cut: &PiecesToParams, rows: u64) -> u64 {
-    let of_block = match cut.bf16s {
+    let of_block = match cut.form & IN_BF16S {
         0 => 2 * BLOCK_BYTES + INVERSE_BYTES + BLOCK_COLS / 16 * SUM_BYTES,
         _ => 3 * BLOCK_BYTES,
     };
@@ -197,7 +197,7 @@ impl<D: Device> Tables<'_, D> {
         let (rows, ids) = if p.logits == 0 { (all, 0) } else { (logit_rows, 4 * logit_rows) };
         let blocks = p.cols.div_ceil(BLOCK_COLS as u32);
         let cut =
-            PiecesToParams { pieces: p.pieces, inverses: p.inverses, sums: p.sums, blocks, bf16s: p.bf16s };
+            PiecesToParams { pieces: p.pieces, inverses: p.inverses, sums: p.sums, blocks, form: p.form };
         Ok(Traffic {
             others: 4 + ids + 4 * rows * u64::from(p.cols),
             written: pieces_written(&cut, rows),

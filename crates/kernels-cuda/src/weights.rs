@@ -7,6 +7,7 @@ use hanzo_engine_kernels::{
     DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
 };
 
+use crate::backend::WIDE_OUTPUTS;
 use crate::codebooks::Codebooks;
 use crate::device::{Device, Memory};
 use crate::params::{PartParams, StackParams};
@@ -91,13 +92,16 @@ pub(crate) struct ProductShape {
     pub(crate) pieces: Option<bool>, // in pieces of 16 bits, of BF16 or not, or none
     pub(crate) tiles: u32,           // of 16 outputs, of each part by itself; the most that one of them has
     pub(crate) whole_tiles: bool,    // each part ends with one
+    pub(crate) wide_tiles: u32,      // likewise, of 64
 }
 
 impl ProductShape {
     fn of<'a>(matrices: impl Iterator<Item = &'a [MatrixShape]>) -> Self {
-        let (mut all, mut tiles) = (Vec::new(), 0);
+        let (mut all, mut tiles, mut wide_tiles) = (Vec::new(), 0, 0);
         for parts in matrices {
-            tiles = tiles.max(parts.iter().map(|shape| shape.rows.div_ceil(TILE_OUTPUTS) as u32).sum());
+            let of = |outputs| parts.iter().map(|shape| shape.rows.div_ceil(outputs) as u32).sum();
+            tiles = tiles.max(of(TILE_OUTPUTS));
+            wide_tiles = wide_tiles.max(of(WIDE_OUTPUTS));
             all.extend_from_slice(parts);
         }
         Self {
@@ -105,6 +109,7 @@ impl ProductShape {
             pieces: pieces_of(&all),
             tiles,
             whole_tiles: all.iter().all(|shape| shape.rows.is_multiple_of(TILE_OUTPUTS)),
+            wide_tiles,
         }
     }
 }

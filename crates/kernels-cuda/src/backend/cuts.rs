@@ -45,9 +45,9 @@ fn cut_where_written<D: Device>(
     params: &PiecesParams,
     holds: &[&Arc<Memory<D>>],
 ) -> bool {
-    let &PiecesParams { x, x_stride, cols, pieces, inverses, sums, bf16s, .. } = params;
+    let &PiecesParams { x, x_stride, cols, pieces, inverses, sums, form, .. } = params;
     let (rows, blocks) = (ops.bucket.rows, blocks_of(cols));
-    let cut = PiecesToParams { pieces, inverses, sums, blocks, bf16s };
+    let cut = PiecesToParams { pieces, inverses, sums, blocks, form };
     // The one row of a step is its one row of logits.
     let rows_are_all = params.logits == 0 || (rows, ops.bucket.logit_rows) == (1, 1);
     let Some(last) = ops.last().filter(|_| rows_are_all) else { return false };
@@ -120,8 +120,8 @@ fn cut_where_written<D: Device>(
             // Rows that took turns, and those of which another kernel brings parts together, are not there yet.
             let there =
                 paged.parts == Address::NONE || (paged.arrived != Address::NONE && paged.row_first == 0);
-            // Beside a prompt others have written its rows.
-            if !there || paged.short_rows > 0 || !whole {
+            // Beside a prompt others have written its rows; and these kernels cut lane by lane alone.
+            if form & BY_WORDS != 0 || !there || paged.short_rows > 0 || !whole {
                 return false;
             }
             ops.replace_last(kernel, grid, &given, holds);

@@ -3,6 +3,7 @@
 
 use super::pairs::PairRoom;
 use super::then::TOLD_BYTES;
+use super::wide::{WIDE_GROUPS, WIDE_ROWS, WIDE_THREADS};
 use super::*;
 
 /// Outputs of a tile of the kernels of products in tf32, and rows.
@@ -141,8 +142,10 @@ impl<D: Device> CudaBackend<D> {
         };
         let [pieces, inverses, sums] = room.places(&memory);
         self.few_tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
-        let fuses = self.fuses;
+        let (fuses, wide_above) = (self.fuses, self.wide_above);
         let mut ops = self.steps.ops();
+        let wide = rows > wide_above;
+        let form = if bf16s { IN_BF16S } else { 0 } | if wide { BY_WORDS } else { 0 };
         let cut = PiecesParams {
             batch: ops.batch,
             x: product.x.0.address().offset(4 * product.x.1),
@@ -152,7 +155,7 @@ impl<D: Device> CudaBackend<D> {
             x_stride: product.x.2 as u32,
             cols: weight.stack.cols,
             logits: u32::from(product.logits),
-            bf16s: u32::from(bf16s),
+            form,
         };
         cuts::cut_rows(&mut ops, fuses, &cut, &[product.x.0, &memory]);
 
@@ -179,7 +182,11 @@ impl<D: Device> CudaBackend<D> {
             (kernel, some_grid([tiles.min(BLOCKS_MAX), 1, 1], segments, rows / FEW_ROWS))
         };
         let of = |floats: Kernel, blocks: Kernel| if weight.product.floats { floats } else { blocks };
-        let (kernel, grid) = if rows <= FEW_ROWS {
+        let (kernel, grid) = if wide {
+            let blocks = [rows.div_ceil(WIDE_ROWS), weight.product.wide_tiles.div_ceil(WIDE_GROUPS), 1];
+            let kernel = of(Kernel::ProductWide, Kernel::ProductWideBlocks);
+            (kernel, Grid { blocks, threads: WIDE_THREADS, shared_bytes: WIDE_BYTES })
+        } else if rows <= FEW_ROWS {
             some(of(Kernel::ProductFew, Kernel::ProductFewBlocks), FEW_ROWS)
         } else if rows <= 2 * FEW_ROWS {
             some(of(Kernel::ProductSome, Kernel::ProductSomeBlocks), 2 * FEW_ROWS)

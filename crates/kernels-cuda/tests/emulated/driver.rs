@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::{Backend, BufferRole, KernelError};
+use hanzo_engine_kernels_cuda::driver::{Cubin, Form, ptx};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Device, DeviceError, Driver, check};
 
 use crate::again::{in_a_process, is_again};
@@ -56,6 +57,29 @@ fn a_card_says_what_it_is() {
     assert_eq!(card.allocate(9 << 30), Err(DeviceError::OutOfMemory));
     let none = words(Driver::at(&library()).open(1));
     assert_eq!(none, "there is no cuda:1: the last card is cuda:0");
+}
+
+/// A program with machine code for the card gives it that; what the driver does not take of it, and other cards, get PTX.
+#[test]
+fn machine_code_comes_before_ptx() {
+    let with = |arch: &'static str, head: &str| {
+        let image = [head.as_bytes(), &ptx(), &[0]].concat();
+        let packed = miniz_oxide::deflate::compress_to_vec(&image, 1).leak();
+        let cubins: &'static [Cubin] = vec![(arch, &*packed)].leak();
+        let card = Driver::at(&library()).with_machine_code(cubins).open(0).expect("the emulated card opens");
+        check(&card).expect("it computes what is known");
+        card.form().clone()
+    };
+    let taken = with("80", "\x7fELF80\n");
+    assert_eq!(taken, Form::MachineCode("80"));
+    assert_eq!(taken.to_string(), "machine code for sm_80");
+    assert_eq!(with("86", "\x7fELF86\n"), Form::Ptx(None));
+    let refused = with("80", "\x7fELF90\n");
+    assert_eq!(
+        refused.to_string(),
+        "PTX, compiled by the driver: it does not take the machine code for sm_80: cuModuleLoadDataEx: no kernel image is \
+         available for execution on the device (CUDA error 209)"
+    );
 }
 
 #[test]

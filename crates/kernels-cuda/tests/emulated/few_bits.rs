@@ -60,7 +60,7 @@ pub(crate) fn check_types<D: Device>(make: &dyn Fn() -> CudaBackend<D>, types: &
     let x = numbers(3, ROWS * COLS);
     let stored = |(seed, &dtype): (usize, &DType)| {
         let count = OUTPUTS * COLS;
-        if dtype.block_weights() > 1 {
+        if dtype.block_weights() > 1 && !quant::can_quantize(dtype) {
             return (dtype, blocks(dtype, seed, count));
         }
         let mut bytes = vec![0; dtype.bytes_of(count).expect("numbers")];

@@ -22,3 +22,4 @@ mod products;
 mod replay;
 mod undefined;
 mod watched;
+mod wide;

@@ -1,0 +1,93 @@
+//! Products of many rows by groups of four warps (`cuda/product_wide.cu`), where a device has the kernels. A row's numbers must not depend on
+//! how many rows there are, and they are the same if the cores add up 16 products the same way for four warps as for one, which no
+//! manual says. So a device is asked: both kinds of kernels multiply numbers whose sums show every bit that one keeps and the other does not,
+//! and groups of warps are used where all bits are the same.
+
+use half::{bf16, f16};
+
+use super::*;
+
+/// Rows from which these kernels are for, of which a block has as many; outputs of a group of warps, and groups of a block.
+pub(super) const WIDE_ROWS: u32 = 128;
+pub(crate) const WIDE_OUTPUTS: usize = 64;
+pub(super) const WIDE_GROUPS: u32 = 2;
+/// Threads of a block, and bytes of its shared memory: barriers, four stages of two pieces or three of three, and the totals of its threads.
+pub(super) const WIDE_THREADS: u32 = 2 * THREADS;
+const PIECE_BYTES: u32 = 512;
+pub(crate) const WIDE_BYTES: u32 = 128 + 9 * WIDE_ROWS / 8 * PIECE_BYTES + WIDE_ROWS / 2 * 4 * WIDE_THREADS;
+
+/// Of the products that are compared.
+const OUTPUTS: usize = 192;
+const COLS: usize = 512;
+
+impl<D: Device> CudaBackend<D> {
+    /// Whether products of many rows are those of groups of four warps.
+    pub fn is_wide(&self) -> bool {
+        self.wide_above < u32::MAX
+    }
+
+    /// Has groups of four warps multiply few rows too, where they multiply many.
+    pub fn with_few_rows_wide(self) -> Self {
+        Self { wide_above: if self.is_wide() { 0 } else { u32::MAX }, ..self }
+    }
+}
+
+/// Whether a device with both kinds of kernels gives the same bits by both; not where it fails, which it says when it is used.
+pub(super) fn agrees<D: Device>(device: &D) -> bool {
+    let of = |dtype, wide_above| products(CudaBackend::with(device.clone(), wide_above), dtype);
+    [DType::F16, DType::BF16].into_iter().all(|dtype| match (of(dtype, u32::MAX), of(dtype, BATCH_ROWS)) {
+        (Ok(narrow), Ok(wide)) => {
+            narrow.iter().zip(&wide).all(|(narrow, wide)| narrow.to_bits() == wide.to_bits())
+        }
+        _ => false,
+    })
+}
+
+/// Numbers of either sign, from 2^-`apart` to 2^`apart`, with as many digits as there are.
+fn numbers(count: usize, apart: i32) -> impl Iterator<Item = f32> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..count).map(move |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = (state >> 33) as u32;
+        let exponent = 127 - apart + (bits >> 24 & 63) as i32 % (2 * apart);
+        f32::from_bits(bits << 8 & 0x8000_0000 | (exponent as u32) << 23 | bits & 0x7f_ffff)
+    })
+}
+
+fn products<D: Device>(mut backend: CudaBackend<D>, dtype: DType) -> Result<Vec<f32>, KernelError> {
+    let rows = WIDE_ROWS as usize;
+    let limits = StepLimits {
+        rows,
+        sequences: 1,
+        logit_rows: 1,
+        context: rows,
+        width: COLS,
+        vocab: 1,
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 32 },
+        experts: 0,
+        experts_used: 0,
+        experts_width: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    };
+    backend.reserve(&limits)?;
+    let bits = |value| match dtype {
+        DType::F16 => f16::from_f32(value).to_bits(),
+        _ => bf16::from_f32(value).to_bits(),
+    };
+    let stored: Vec<u8> = numbers(OUTPUTS * COLS, 8).flat_map(|value| bits(value).to_le_bytes()).collect();
+    let shape = MatrixShape { rows: OUTPUTS, cols: COLS, dtype };
+    let matrix = backend.pack(&[MatrixSource { name: "numbers to be compared", shape, bytes: &stored }])?;
+    let mut x = backend.buffer(BufferRole::Operand, rows, COLS)?;
+    let mut out = backend.buffer(BufferRole::Operand, rows, OUTPUTS)?;
+    backend.write_rows(&mut x, 0, &numbers(rows * COLS, 12).collect::<Vec<_>>())?;
+    let mut batch = Batch::default();
+    batch.sources.extend((0..rows as u32).map(RowSource::Token));
+    batch.push_sequence(rows, rows, |_, at| at as u32);
+    backend.begin(&batch)?;
+    backend.matmul(&matrix, None, &x, &mut out);
+    backend.end()?;
+    let mut found = vec![0.0; rows * OUTPUTS];
+    backend.read_rows(&out, 0, &mut found)?;
+    Ok(found)
+}

@@ -1,0 +1,154 @@
+//! The kernels as a card is given them: machine code, where the program has some that runs there (`build.rs` makes it where it is asked),
+//! or else PTX, which the driver compiles.
+
+use std::ffi::{CStr, CString, c_void};
+use std::fmt;
+use std::ptr;
+
+use super::api::Api;
+use crate::device::DeviceError;
+
+/// Machine code for an architecture, such as `90a`, deflated.
+pub type Cubin = (&'static str, &'static [u8]);
+
+/// What this program has; none unless it was asked for when it was built.
+pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/kernels.cubins.rs"));
+const HOPPER_CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/hopper.cubins.rs"));
+/// The one compute capability that has kernels of its own beside the others.
+pub(super) const HOPPER: (i32, i32) = (9, 0);
+
+/// Where the driver's compiler says what it does not like, and in how many bytes.
+const COMPILER_WORDS: i32 = 5;
+const COMPILER_WORDS_BYTES: i32 = 6;
+const COMPILER_WORDS_MAX: usize = 4 << 10;
+
+/// How a card was given the kernels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As machine code for an architecture.
+    MachineCode(&'static str),
+    /// As PTX; and why not as machine code, where there was some for the card.
+    Ptx(Option<String>),
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Form::MachineCode(arch) => write!(f, "machine code for sm_{arch}"),
+            Form::Ptx(None) => f.write_str("PTX, compiled by the driver"),
+            Form::Ptx(Some(why)) => write!(f, "PTX, compiled by the driver: {why}"),
+        }
+    }
+}
+
+/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
+/// text is in the program, because few programs meet a card.
+pub fn ptx() -> Vec<u8> {
+    inflated(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
+}
+
+/// The same of those that are for compute capability 9.0 alone.
+pub fn hopper_ptx() -> Vec<u8> {
+    inflated(include_bytes!(concat!(env!("OUT_DIR"), "/hopper.ptx.deflated")))
+}
+
+fn inflated(packed: &[u8]) -> Vec<u8> {
+    miniz_oxide::inflate::decompress_to_vec(packed).expect("`build.rs` deflated it")
+}
+
+/// Which of these runs on a card of a compute capability, and is closest to it: code of an architecture with an `a` on that one alone, other
+/// code on those of the same major number and no smaller minor one (docs.nvidia.com/cuda/cuda-c-programming-guide, binary compatibility).
+pub fn fitting(capability: (i32, i32), cubins: &[Cubin]) -> Option<Cubin> {
+    let minor_of = |arch: &str| {
+        let digits = arch.trim_end_matches('a');
+        let number: i32 = digits.parse().ok()?;
+        let (major, minor) = (number / 10, number % 10);
+        let runs = if digits == arch { minor <= capability.1 } else { minor == capability.1 };
+        (major == capability.0 && runs).then_some(minor)
+    };
+    let fit = cubins.iter().filter_map(|&cubin| Some((minor_of(cubin.0)?, cubin)));
+    fit.max_by_key(|&(minor, (arch, _))| (minor, arch.ends_with('a'))).map(|(_, cubin)| cubin)
+}
+
+/// Loads the kernels into the current context, in the best form there is.
+pub(super) fn load(
+    api: &Api,
+    capability: (i32, i32),
+    cubins: &[Cubin],
+) -> Result<(*mut c_void, Form), DeviceError> {
+    load_of(api, capability, cubins, ptx)
+}
+
+/// The same of those for compute capability 9.0.
+pub(super) fn load_hopper(api: &Api) -> Result<*mut c_void, DeviceError> {
+    load_of(api, HOPPER, HOPPER_CUBINS, hopper_ptx).map(|(module, _)| module)
+}
+
+fn load_of(
+    api: &Api,
+    capability: (i32, i32),
+    cubins: &[Cubin],
+    ptx: fn() -> Vec<u8>,
+) -> Result<(*mut c_void, Form), DeviceError> {
+    let mut why = None;
+    if let Some((arch, packed)) = fitting(capability, cubins) {
+        match load_image(api, &inflated(packed), "cuModuleLoadDataEx") {
+            Ok(module) => return Ok((module, Form::MachineCode(arch))),
+            Err(error) => why = Some(format!("it does not take the machine code for sm_{arch}: {error}")),
+        }
+    }
+    let text = CString::new(ptx()).expect("PTX is text without a zero");
+    let module = load_image(api, text.as_bytes_with_nul(), "cuModuleLoadDataEx, which compiles the kernels")?;
+    Ok((module, Form::Ptx(why)))
+}
+
+/// An image is machine code, which says how long it is, or PTX that ends with a zero.
+fn load_image(api: &Api, image: &[u8], call: &str) -> Result<*mut c_void, DeviceError> {
+    let mut module = ptr::null_mut();
+    let mut words = vec![0u8; COMPILER_WORDS_MAX];
+    let mut options = [COMPILER_WORDS, COMPILER_WORDS_BYTES];
+    // The second value is the number itself, in a pointer's clothes.
+    let mut values = [words.as_mut_ptr().cast(), ptr::without_provenance_mut(COMPILER_WORDS_MAX - 1)];
+    // SAFETY: where the module goes, an image as the line above has it, and two options, of which the first is room of as many
+    // bytes as the second says.
+    let loaded = unsafe {
+        (api.cuModuleLoadDataEx)(
+            &mut module,
+            image.as_ptr().cast(),
+            options.len() as u32,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    api.check(call, loaded).map_err(|error| {
+        let words = CStr::from_bytes_until_nul(&words).map_or_else(|_| "".into(), CStr::to_string_lossy);
+        let words: Vec<&str> = words.split_whitespace().collect();
+        DeviceError::Failed(format!("{error} {}", words.join(" ")).trim_end().to_owned())
+    })?;
+    Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_is_the_closest_that_runs() {
+        let all = ["80", "86", "89", "90a", "100a", "120a"].map(|arch| (arch, [].as_slice()));
+        let of = |capability| fitting(capability, &all).map(|(arch, _)| arch);
+        assert_eq!(of((8, 0)), Some("80"));
+        assert_eq!(of((8, 6)), Some("86"));
+        // Orin, of which there is none of its own.
+        assert_eq!(of((8, 7)), Some("86"));
+        assert_eq!(of((8, 9)), Some("89"));
+        assert_eq!(of((9, 0)), Some("90a"));
+        assert_eq!(of((10, 0)), Some("100a"));
+        assert_eq!(of((12, 0)), Some("120a"));
+        // Code with an `a` runs nowhere else, and none on another generation.
+        assert_eq!([(7, 5), (9, 1), (10, 3), (11, 0), (12, 1), (13, 0)].map(of), [None; 6]);
+        let few = [("86", [].as_slice())];
+        assert_eq!(fitting((8, 0), &few), None);
+        assert_eq!(fitting((8, 9), &few).map(|(arch, _)| arch), Some("86"));
+        assert_eq!(fitting((8, 0), &[]), None);
+    }
+}

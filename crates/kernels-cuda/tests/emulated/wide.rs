@@ -1,0 +1,127 @@
+//! Products of many rows by groups of four warps, as cards of compute capability 9.0 have them: used where they give the bits of the others.
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::conformance::{self, briefly};
+use hanzo_engine_kernels::{Backend, DType};
+use hanzo_engine_kernels_cuda::{CudaBackend, Driver, check};
+
+use crate::again::{in_a_process, is_again};
+use crate::few_bits::check_types;
+use crate::fused::check_fused_layers;
+use crate::products::check_products;
+
+fn device() -> Emulated {
+    Emulated::of(&Sources::default().with_wide())
+}
+
+/// One that is found to give the same bits, and is used.
+fn backend(device: &Emulated) -> CudaBackend<Emulated> {
+    let backend = CudaBackend::new(device.clone());
+    assert!(backend.is_wide(), "groups of warps do not give the bits of warps");
+    backend
+}
+
+#[test]
+fn groups_of_warps_give_the_bits_of_warps() {
+    // Whichever warp runs ahead.
+    for seed in [0, 1, 77] {
+        let device = device().scheduled_by(seed);
+        check_products(&|| backend(&device));
+    }
+    let device = device();
+    let make = || backend(&device);
+    // Parts of all types, of which each is another group's.
+    let in_halves = |dtype: &DType| dtype != &DType::F32 && dtype != &DType::BF16;
+    let types: Vec<DType> =
+        DType::ALL.iter().copied().filter(|dtype| make().supports(*dtype) && in_halves(dtype)).collect();
+    check_types(&make, &types);
+}
+
+/// Kernels that write rows cut them as these read them.
+#[test]
+fn groups_of_warps_read_what_others_have_cut() {
+    let device = device();
+    check_fused_layers(&|| backend(&device).with_few_rows_wide());
+}
+
+#[test]
+fn products_of_groups_of_warps_conform() {
+    let device = device();
+    let make = || backend(&device).with_few_rows_wide();
+    briefly(|| {
+        conformance::check_matmul(&make);
+        conformance::check_mixed_matrix(&make);
+        conformance::check_matmul_invariance(&make);
+        conformance::check_matmul_activated(&make);
+        conformance::check_logits(&make);
+        conformance::check_gated_mlp(&make);
+        conformance::check_low_rank(&make);
+    });
+}
+
+/// A card whose groups of warps compute something else does without them, and so does one where a fault is planted in their kernel.
+#[test]
+fn groups_of_warps_that_differ_are_not_used() {
+    let blocks = "WIDE_KERNEL(product_wide_blocks, ProductParams, WIDE_THREADS, 1) {\n  SHARED(unsigned char, room);\n  \
+                  multiply_wide_rows<BLOCKS>(p, room);\n}\n";
+    // Floats are all that is asked of them, and compiled sooner.
+    let floats = Sources::default().with_wide().only(&["matmul.cu", "product.cu", "product_wide.cu"]).with(
+        "product_wide.cu",
+        blocks,
+        "",
+    );
+    assert!(CudaBackend::new(Emulated::of(&floats)).is_wide());
+    let faults = [
+        // Cores that add up another way.
+        ("hopper.hpp", "sums[row][output] += values[i] * a", "sums[row][output] += 1.0001f * values[i] * a"),
+        // Nobody waits: for products, for what they read, for those who read what was there, for barriers.
+        ("product_wide.cu", "dev::wait_for_products_but<0>(c);", ""),
+        ("product_wide.cu", "dev::wait_for_phase(there + group % STAGES, group / STAGES % 2);", ""),
+        ("product_wide.cu", "if (turn > 0) dev::wait_for_phase(read + stage, (turn - 1) % 2);", ""),
+        ("product_wide.cu", "  __syncthreads();\n", ""),
+        // Squares that lie elsewhere, a descriptor with its fields in another place, and rows mixed as they are not.
+        (
+            "product_wide.cu",
+            "squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 4",
+            "squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 8",
+        ),
+        ("hopper.hpp", "(columns_apart >> 4) << 16", "(columns_apart >> 4) << 32"),
+        ("hopper.hpp", "(rows_apart >> 4) << 32;", "(rows_apart >> 4) << 32 | uint64_t(1) << 62;"),
+        // Fewer bytes are expected than come, and products are asked for before their numbers are settled.
+        (
+            "product_wide.cu",
+            "dev::arrive_expecting(there + stage, tiles * TILE_BYTES);",
+            "dev::arrive_expecting(there + stage, TILE_BYTES);",
+        ),
+        (
+            "product_wide.cu",
+            "        dev::products_begin();\n        ask_piece<BF16S, false>",
+            "        ask_piece<BF16S, false>",
+        ),
+    ];
+    for (file, own, instead) in faults {
+        let device = Emulated::of(&floats.clone().with(file, own, instead));
+        // Warps that run ahead of the first.
+        let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
+        assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
+    }
+}
+
+/// A driver gives a card of compute capability 9.0 both modules; one that lacks these kernels does without.
+#[test]
+fn a_card_is_given_both_modules() {
+    let test = "wide::a_card_is_given_both_modules";
+    if !is_again() {
+        return in_a_process(test, &[("HANZO_ENGINE_EMULATED_CAPABILITY", "9.0")]);
+    }
+    let card =
+        Driver::at(&Sources::default().with_wide().compile()).open(0).expect("the emulated card opens");
+    assert_eq!(card.kernels(), "PTX, compiled by the driver; those of groups of warps not tried yet");
+    check(&card).expect("it computes what is known");
+    assert_eq!(card.kernels(), "PTX, compiled by the driver; those of groups of warps in use");
+    check_products(&|| CudaBackend::new(card.clone()));
+    let without = Driver::at(&Sources::default().compile()).open(0).expect("the emulated card opens");
+    assert!(!CudaBackend::new(without.clone()).is_wide());
+    let refused = "PTX, compiled by the driver; those of groups of warps not loaded: kernel_product_wide: ";
+    assert!(without.kernels().starts_with(refused), "{}", without.kernels());
+}
