@@ -4,12 +4,13 @@
 //! One context, one stream and one module a card; work is done in the order in which it was asked for.
 
 mod api;
+mod peers;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
@@ -118,6 +119,7 @@ struct Inner {
     module: *mut c_void,
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
+    ways: Mutex<Vec<i32>>,       // devices whose memory it has been asked for a way to
 }
 
 // SAFETY: the driver may be called from any thread once its context is current there, which every call here sees to.
@@ -162,8 +164,9 @@ impl Driver {
         let (info, device) = describe(&api, ordinal)?;
         info.suits()?;
         let none = ptr::null_mut();
+        let (functions, ways) = (Vec::new(), Mutex::default());
         let mut inner =
-            Inner { api, info, device, context: none, module: none, stream: none, functions: Vec::new() };
+            Inner { api, info, device, context: none, module: none, stream: none, functions, ways };
         inner.start()?;
         Ok(Card { inner: Arc::new(inner) })
     }
