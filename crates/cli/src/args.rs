@@ -272,6 +272,9 @@ pub(crate) struct ServeArgs {
     /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
+    /// How several cards share a model: by layer, or by row, all computing each layer together [default: layer]
+    #[arg(long, value_name = "HOW")]
+    pub(crate) split_mode: Option<hanzo_engine_daemon::config::SplitMode>,
     /// What runs a model: a thread of this program, or a process of its own, whose end is nobody else's [default: thread]
     #[arg(long, value_name = "WHAT")]
     pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,

@@ -192,6 +192,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     set("engine", "prefix_cache_bytes", args.prefix_cache_bytes.map(|bytes| json!(bytes)));
     set("engine", "devices", args.device.as_ref().map(|devices| json!(devices)));
     set("engine", "gpu_layers", args.gpu_layers.map(|layers| json!(layers)));
+    set("engine", "split_mode", args.split_mode.map(|mode| json!(mode)));
     set("engine", "isolation", args.isolation.map(|isolation| json!(isolation)));
     set("engine", "context_shift", args.context_shift.then_some(json!(true)));
     set("engine", "on_demand", args.on_demand.map(|when| json!(when)));

@@ -9,6 +9,7 @@
 //   HANZO_ENGINE_EMULATED_CARDS    how many cards there are (1 without)
 //   HANZO_ENGINE_EMULATED_CAPABILITY  a card's compute capability (8.0 without)
 //   HANZO_ENGINE_EMULATED_COUNTS   a file that is told at the end how often each call was made
+//   HANZO_ENGINE_EMULATED_WAITS    `none`: streams wait for no event, which is a fault
 //   CUDA_VISIBLE_DEVICES           as the driver has it: empty, there is none
 #include <sys/mman.h>
 #include <unistd.h>
@@ -42,8 +43,10 @@ enum Result {
   INVALID_IMAGE = 200,
   INVALID_CONTEXT = 201,
   NO_BINARY_FOR_GPU = 209,
+  PEER_ACCESS_UNSUPPORTED = 217,
   INVALID_PTX = 218,
   NOT_FOUND = 500,
+  PEER_ACCESS_ALREADY_ENABLED = 704,
   LAUNCH_FAILED = 719,
   CAPTURE_UNSUPPORTED = 900,
   UNKNOWN = 999,
@@ -61,7 +64,7 @@ struct Graph {
 struct Stream {
   void* context;
   Graph* captured = nullptr;
-  std::mutex running;
+  std::recursive_mutex running;  // what another stream waits for may have waited for this one
   std::deque<std::function<int()>> work;
   uint64_t asked = 0, done = 0;
 };
@@ -169,7 +172,7 @@ bool is_elsewhere(const std::vector<uint64_t>& params) {
 
 // Does what a stream was asked for, up to there. What a launch that fails leaves undone stays so.
 int advance(Stream* stream, uint64_t until = UINT64_MAX) {
-  std::lock_guard<std::mutex> lock(stream->running);
+  std::lock_guard<std::recursive_mutex> lock(stream->running);
   while (!stream->work.empty() && stream->done < until) {
     if (!sticky) stream->work.front()();
     stream->work.pop_front();
@@ -179,7 +182,7 @@ int advance(Stream* stream, uint64_t until = UINT64_MAX) {
 }
 
 int ask(Stream* stream, std::function<int()> work) {
-  std::lock_guard<std::mutex> lock(stream->running);
+  std::lock_guard<std::recursive_mutex> lock(stream->running);
   stream->work.push_back(std::move(work));
   ++stream->asked;
   return SUCCESS;
@@ -401,6 +404,51 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* strea
     return 0;
   });
 }
+// cuda.h's CUDA_MEMCPY3D_PEER.
+struct Side {
+  size_t x, y, z, lod;
+  unsigned kind;
+  const void* host;
+  uint64_t device;
+  void* array;
+  void* context;
+  size_t pitch, height;
+};
+struct PeerCopy {
+  Side from, to;
+  size_t width, height, depth;
+};
+int cuMemcpy3DPeerAsync(const PeerCopy* copy, Stream* stream) {
+  IN_CONTEXT("cuMemcpy3DPeerAsync");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  for (const Side* side : {&copy->from, &copy->to}) {
+    if (side->x || side->y || side->z || side->lod || side->kind != 2 || side->pitch < copy->width) return INVALID_VALUE;
+    std::lock_guard<std::mutex> lock(mutex);
+    const Allocation* found = within(memory, side->device, (copy->height - 1) * side->pitch + copy->width);
+    if (!found || found->context != side->context) return INVALID_VALUE;
+  }
+  if (copy->depth != 1 || copy->height == 0 || copy->to.context != current) return INVALID_VALUE;
+  return ask(stream, [copy = *copy] {
+    for (size_t row = 0; row < copy.height; ++row) {
+      memmove(reinterpret_cast<void*>(copy.to.device + row * copy.to.pitch), reinterpret_cast<void*>(copy.from.device + row * copy.from.pitch), copy.width);
+    }
+    return 0;
+  });
+}
+// Every second card has a way to those beside it.
+int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  IN_CONTEXT("cuDeviceCanAccessPeer");
+  *can = device != peer && (device + peer) % 2 == 1;
+  return SUCCESS;
+}
+int cuCtxEnablePeerAccess(void* context, unsigned flags) {
+  IN_CONTEXT("cuCtxEnablePeerAccess");
+  static std::set<std::pair<void*, void*>> ways;
+  const long own = static_cast<char*>(current) - contexts, peer = static_cast<char*>(context) - contexts;
+  if (flags != 0 || (own + peer) % 2 == 0) return PEER_ACCESS_UNSUPPORTED;
+  std::lock_guard<std::mutex> lock(mutex);
+  return ways.insert({current, context}).second ? SUCCESS : PEER_ACCESS_ALREADY_ENABLED;
+}
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
   IN_CONTEXT("cuMemHostAlloc");
   if (bytes == 0 || flags != 0) return INVALID_VALUE;
@@ -427,7 +475,7 @@ int cuEventCreate(Event** event, unsigned flags) {
 int cuEventRecord(Event* event, Stream* stream) {
   IN_CONTEXT("cuEventRecord");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
-  std::lock_guard<std::mutex> lock(stream->running);
+  std::lock_guard<std::recursive_mutex> lock(stream->running);
   *event = {stream, stream->asked};
   return SUCCESS;
 }
@@ -454,6 +502,16 @@ int cuStreamDestroy_v2(Stream* stream) {
   }
   delete stream;
   return SUCCESS;
+}
+// What comes behind is done when what the event stands behind has been, whatever stream that is of.
+int cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+  IN_CONTEXT("cuStreamWaitEvent");
+  if (stream->captured) return CAPTURE_UNSUPPORTED;
+  if (flags != 0 || stream->context != current) return INVALID_VALUE;
+  if (!event->stream || event->stream == stream) return SUCCESS;
+  const char* waits = getenv("HANZO_ENGINE_EMULATED_WAITS");
+  if (waits && !strcmp(waits, "none")) return SUCCESS;
+  return ask(stream, [other = event->stream, until = event->until] { return advance(other, until); });
 }
 int cuStreamSynchronize(Stream* stream) {
   IN_CONTEXT("cuStreamSynchronize");

@@ -13,7 +13,7 @@ use crate::{
     adapters::Adapters,
     blocking::blocking,
     clock::Bell,
-    config::{Devices, EngineSection, GpuLayers},
+    config::{Devices, EngineSection, GpuLayers, SplitMode},
     constraints::Constraints,
     device::{Device, EngineSize, Origin, Sides, WhisperSize},
     draft::Draft,
@@ -86,9 +86,9 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Says which place it goes to: the first, from this one on, that computes such a network and is large enough for it; or several
-    /// cards that are together; or cards for as many layers as fit, the processor having the others; the last is as good as any for
-    /// what fits nowhere.
+    /// Says which place it goes to: all cards, by rows, where settings say so; else the first, from this one on, that computes such a
+    /// network and is large enough for it; or several cards that are together; or cards for as many layers as fit, the processor
+    /// having the others; the last is as good as any for what fits nowhere.
     fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
         let asked = self.gpu_layers(models)?;
         let is_card = |place: usize| models.places[place].device.is_card();
@@ -111,6 +111,12 @@ impl Opening {
                 }
         };
         let candidates: Vec<usize> = (place_first..models.places.len()).filter(may).collect();
+        if models.section().split_mode == SplitMode::Row && self.on_all_of(asked) {
+            let cards: Vec<usize> = candidates.iter().copied().filter(|&place| is_card(place)).collect();
+            if self.share_rows(models, &cards) {
+                return Ok(());
+            }
+        }
         let mut too_small = Vec::new();
         for (at, &place) in candidates.iter().enumerate() {
             if asked == GpuLayers::Auto
@@ -170,6 +176,15 @@ impl Opening {
             _ => "no card is there that works; `hanzo-engine doctor` says why",
         };
         if candidates.is_empty() { Err(self.refused("gpu_layers", &asked, reason)) } else { Ok(()) }
+    }
+
+    /// Whether so many layers are all that it has, or as many as fit.
+    fn on_all_of(&self, asked: GpuLayers) -> bool {
+        let layers = self.files.decoder().map_or(0, |files| files.spec.layers.len());
+        match asked {
+            GpuLayers::Auto => true,
+            GpuLayers::Count(count) => layers > 0 && count as usize >= layers,
+        }
     }
 
     /// How many layers are to be on a card; for what does not generate, whether it is to be on one.

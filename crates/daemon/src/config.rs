@@ -103,6 +103,9 @@ pub struct EngineSection {
     /// Layers of a model that generates that are on a card, the last ones and the head; the others are the processor's: `auto`, as
     /// many as fit; `all`; or a number.
     pub gpu_layers: GpuLayers,
+    /// How several cards share a model that generates: by `layer`, each having some, where no card has room for all; or by `row`, all
+    /// of them computing each layer together, where they have room for it so, and else by layer.
+    pub split_mode: SplitMode,
     /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: of
     /// `engined` on Linux a process, where no memory is fixed, else a thread.
     pub isolation: Option<Isolation>,
@@ -184,7 +187,7 @@ pub enum OnDemand {
 }
 
 pub use crate::convert::override_config::OverrideConfig;
-pub use crate::gpu_layers::GpuLayers;
+pub use crate::gpu_layers::{GpuLayers, SplitMode};
 pub use crate::places::{DeviceName, Devices};
 pub use server::{MetricsCompat, ServerConfig, parse_host};
 
@@ -243,6 +246,7 @@ impl Default for EngineSection {
             speculation: Speculation::default(),
             devices: Devices::Auto,
             gpu_layers: GpuLayers::Auto,
+            split_mode: SplitMode::Layer,
             isolation: None,
             worker_silence_ms: 2_000,
             worker_margin_bytes: None,

@@ -71,7 +71,18 @@ impl<'de> Deserialize<'de> for GpuLayers {
     }
 }
 
-/// Who has which layers of a model: a card the last, other devices those before.
+/// How several cards share a model that generates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitMode {
+    /// Each has some of the layers, where no card has room for all.
+    #[default]
+    Layer,
+    /// All compute each layer together, each some of its rows.
+    Row,
+}
+
+/// Who has which layers of a model: a card the last, other devices those before; or cards parts of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
     /// The other devices, each with how many: who has those before the card's first, and so on down to the model's first.
@@ -80,6 +91,8 @@ pub(crate) struct Sharing {
     pub(crate) cuts: Vec<Cut>,
     /// Of the model.
     pub(crate) layers: usize,
+    /// Where cards have parts of each layer: the layers of the cache that are whole on all of them.
+    pub(crate) rows: Option<Vec<usize>>,
 }
 
 impl Sharing {
@@ -102,7 +115,26 @@ impl Sharing {
             end
         });
         let cuts = ends.map(|end| files.spec.cut(end)).collect::<Result<_, _>>().map_err(unsupported)?;
-        Ok(Sharing { others: others.to_vec(), cuts, layers })
+        Ok(Sharing { others: others.to_vec(), cuts, layers, rows: None })
+    }
+
+    /// Parts of each layer on the card and on these others.
+    ///
+    /// # Errors
+    /// Why the model cannot be shared so.
+    pub(crate) fn by_rows(
+        files: &ModelFiles,
+        others: impl Iterator<Item = DeviceName>,
+    ) -> Result<Sharing, LoadError> {
+        let layers = files.spec.layers.len();
+        let whole = files.spec.undivided_caches().map_err(|reason| LoadError::Unsupported {
+            file: files.info.name.clone(),
+            key: "split_mode".to_owned(),
+            value: "row".to_owned(),
+            reason,
+        })?;
+        let others = others.map(|name| (name, layers)).collect();
+        Ok(Sharing { others, cuts: Vec::new(), layers, rows: Some(whole) })
     }
 
     /// Layers on the card.
@@ -117,9 +149,12 @@ impl Sharing {
 }
 
 impl fmt::Display for Sharing {
-    /// `20 of 28 layers`.
+    /// `20 of 28 layers`, or `rows of 28 layers`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} layers", self.on_card(), self.layers)
+        match self.rows {
+            None => write!(f, "{} of {} layers", self.on_card(), self.layers),
+            Some(_) => write!(f, "rows of {} layers", self.layers),
+        }
     }
 }
 

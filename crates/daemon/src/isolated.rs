@@ -230,6 +230,7 @@ impl Device for Isolated {
             overrides,
             draft,
             tool_format,
+            by_rows: sharing.as_ref().is_some_and(|sharing| sharing.rows.is_some()),
             others: sharing.map(|sharing| sharing.others),
             size,
             memory,

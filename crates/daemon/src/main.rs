@@ -13,7 +13,10 @@ use clap::{CommandFactory as _, Parser};
 use figment::Figment;
 use hanzo_engine_daemon::{
     Config, ConfigError, Daemon, DaemonError, DaemonHandle,
-    config::{Devices, GpuLayers, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, parse_bytes},
+    config::{
+        Devices, GpuLayers, Isolation, KeepAlive, MetricsCompat, ModelConfig, OnDemand, SplitMode,
+        parse_bytes,
+    },
     log::{self, LogLevel},
     preflight, signal,
 };
@@ -103,6 +106,9 @@ struct Flags {
     /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
     #[arg(long, alias = "n-gpu-layers")]
     gpu_layers: Option<GpuLayers>,
+    /// How several cards share a model: by layer, or by row, all computing each layer together [default: layer]
+    #[arg(long)]
+    split_mode: Option<SplitMode>,
     /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on Linux where no memory is fixed, else thread]
     #[arg(long)]
     isolation: Option<Isolation>,
@@ -160,6 +166,7 @@ impl Flags {
         let layer = with(layer, "engine.prefix_cache_bytes", self.prefix_cache_bytes);
         let layer = with(layer, "engine.devices", self.device.as_ref());
         let layer = with(layer, "engine.gpu_layers", self.gpu_layers);
+        let layer = with(layer, "engine.split_mode", self.split_mode);
         let layer = with(layer, "engine.isolation", self.isolation);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
         let layer = with(layer, "engine.on_demand", self.on_demand);

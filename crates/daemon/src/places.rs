@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{Chain, Either, KernelError, cpu::CpuBackend};
+use hanzo_engine_kernels::{Chain, Either, KernelError, Sharded, cpu::CpuBackend};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -219,14 +219,24 @@ pub(crate) struct OnCard {
     sharing: Option<Sharing>,
 }
 
-/// Devices that share a model, cards or the processor.
-type Sharers<D> = Chain<Either<CpuBackend, CudaBackend<D>>>;
+/// Devices that share a model: by layers, cards or the processor; or by rows, cards.
+type Sharers<D> = Either<Chain<Either<CpuBackend, CudaBackend<D>>>, Sharded<CudaBackend<D>>>;
 
 /// Who has layers of a model that does not fit on a card.
 #[derive(Clone, Copy)]
 enum Beside<'a> {
     Processor(&'a Cpu),
     Card(&'a OnCard),
+}
+
+impl<'a> Beside<'a> {
+    /// It, where it is a card.
+    fn card(&self) -> Option<&'a OnCard> {
+        match *self {
+            Beside::Processor(_) => None,
+            Beside::Card(card) => Some(card),
+        }
+    }
 }
 
 /// What a card's failure is in the contract.
@@ -303,35 +313,49 @@ impl OnCard {
         sharing.others.iter().map(other).collect()
     }
 
-    /// The devices that share the model that is planned, where they do, to count what they take; and how many are beside it.
-    fn on_paper(&self) -> Option<(Sharers<Paper>, usize)> {
+    /// The devices that share the model that is planned, where they do, to count what one of them takes: this card, or the one with that
+    /// number in [`Sharing::others`].
+    fn on_paper(&self, of: Option<usize>) -> Option<Sharers<Paper>> {
         let sharing = self.sharing.as_ref()?;
         let others = self.others(sharing)?;
+        if let Some(whole) = &sharing.rows {
+            let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card)).map(OnCard::paper);
+            let ranks = Sharded::new(ranks.collect(), whole.clone());
+            return Some(Either::Other(ranks.counting(of.map_or(0, |at| at + 1))));
+        }
         let on_paper = |other: &Beside<'_>| match other {
             Beside::Processor(other) => Either::One(other.backend()),
             Beside::Card(other) => Either::Other(other.paper()),
         };
         let devices = others.iter().rev().map(on_paper).chain([Either::Other(self.paper())]);
-        Some((Chain::new(devices.collect(), sharing.cuts.clone()), others.len()))
+        let chain = Chain::new(devices.collect(), sharing.cuts.clone());
+        Some(Either::One(chain.counting(of.map_or(others.len(), |at| others.len() - 1 - at))))
     }
 
     /// What is counted for each of the other devices that share the model, in the order of [`Sharing::others`].
     fn counted_beside<T>(&self, count: impl Fn(&Sharers<Paper>) -> T) -> Vec<T> {
-        let beside = self.on_paper().map_or(0, |(_, beside)| beside);
-        let of = |at: usize| self.on_paper().map(|(chain, _)| count(&chain.counting(at)));
-        (0..beside).rev().filter_map(of).collect()
+        let beside = self.sharing.as_ref().map_or(0, |sharing| sharing.others.len());
+        (0..beside).filter_map(|at| self.on_paper(Some(at)).map(|of| count(&of))).collect()
     }
 
     /// The devices that share a model; none where one is not there.
     fn sharers(&self, sharing: &Sharing) -> Result<Option<Sharers<Card>>, KernelError> {
         let Some(others) = self.others(sharing) else { return Ok(None) };
+        if let Some(whole) = &sharing.rows {
+            let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
+            // Between two gathers there are few launches, and as many such plans as a model has layers and more.
+            let rank = |card: &OnCard| Ok(CudaBackend::new(card.card()?).without_recording());
+            let ranks = ranks.map(rank).collect::<Result<_, KernelError>>()?;
+            return Ok(Some(Either::Other(Sharded::new(ranks, whole.clone()))));
+        }
         let open = |other: &Beside<'_>| match other {
             Beside::Processor(other) => Ok(Either::One(other.backend())),
             Beside::Card(other) => Ok(Either::Other(CudaBackend::new(other.card()?))),
         };
         let devices =
             others.iter().rev().map(open).chain([Ok(Either::Other(CudaBackend::new(self.card()?)))]);
-        Ok(Some(Chain::new(devices.collect::<Result<_, KernelError>>()?, sharing.cuts.clone())))
+        let devices = devices.collect::<Result<_, KernelError>>()?;
+        Ok(Some(Either::One(Chain::new(devices, sharing.cuts.clone()))))
     }
 
     /// Makes a decoder's engine.
@@ -384,6 +408,10 @@ impl Device for OnCard {
             Beside::Card(other) => other.name.clone(),
         };
         match &others[..] {
+            others if sharing.rows.is_some() => {
+                let names = others.iter().map(|other| format!(" and {}", name(other)));
+                format!("{}{}: {sharing}", self.name, names.collect::<String>())
+            }
             [other] => format!("{}: {sharing}; the others on {}", self.name, name(other)),
             others => {
                 let counts = sharing.others.iter().map(|(_, count)| count);
@@ -420,14 +448,14 @@ impl Device for OnCard {
         config: &EngineConfig,
     ) -> EngineMemory {
         let own = self.paper();
-        match self.on_paper() {
-            Some((chain, last)) => decoder_memory((&chain.counting(last), &own), files, draft, config),
+        match self.on_paper(None) {
+            Some(sharers) => decoder_memory((&sharers, &own), files, draft, config),
             None => decoder_memory((&own, &own), files, draft, config),
         }
     }
 
     fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
-        self.counted_beside(|chain| Engine::memory(chain, files, config))
+        self.counted_beside(|sharers| Engine::memory(sharers, files, config))
     }
 
     fn adapter_memory(
@@ -436,10 +464,8 @@ impl Device for OnCard {
         adapter: &Adapter,
         step_tokens_max: usize,
     ) -> (u64, u64) {
-        match self.on_paper() {
-            Some((chain, last)) => {
-                Engine::adapter_memory(&chain.counting(last), spec, adapter, step_tokens_max)
-            }
+        match self.on_paper(None) {
+            Some(sharers) => Engine::adapter_memory(&sharers, spec, adapter, step_tokens_max),
             None => Engine::adapter_memory(&self.paper(), spec, adapter, step_tokens_max),
         }
     }
@@ -450,7 +476,7 @@ impl Device for OnCard {
         adapter: &Adapter,
         rows: usize,
     ) -> Vec<(u64, u64)> {
-        self.counted_beside(|chain| Engine::adapter_memory(chain, spec, adapter, rows))
+        self.counted_beside(|sharers| Engine::adapter_memory(sharers, spec, adapter, rows))
     }
 
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory {
@@ -482,7 +508,7 @@ impl Device for OnCard {
         {
             let engine = decoder_engine(sharers, &backend, own, sides, config, progress)?;
             // What drafts is on the card whole.
-            let alone = || Chain::new(vec![Either::Other(backend())], Vec::new());
+            let alone = || Either::One(Chain::new(vec![Either::Other(backend())], Vec::new()));
             return with_draft(engine, &alone, (own, files.1), config);
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)

@@ -79,6 +79,7 @@ fn taken(now: &Config, read: &Config) -> Config {
             kv_bytes: engine.kv_bytes,
             kv_type: engine.kv_type,
             gpu_layers: engine.gpu_layers,
+            split_mode: engine.split_mode,
             prefix_cache: engine.prefix_cache,
             context_shift: engine.context_shift,
             speculation: engine.speculation,

@@ -46,6 +46,31 @@ impl Opening {
         self.goes_to(places[0], shared)
     }
 
+    /// Has parts of each layer on all of these cards. Whether they take it.
+    pub(crate) fn share_rows(&mut self, models: &Models, cards: &[usize]) -> bool {
+        let (Some(files), Some((&first, beside))) = (self.files.decoder(), cards.split_first()) else {
+            return false;
+        };
+        if beside.is_empty() {
+            return false;
+        }
+        let names = beside.iter().map(|&place| models.places[place].device.name());
+        let sharing = match Sharing::by_rows(files, names) {
+            Ok(sharing) => sharing,
+            Err(error) => {
+                tracing::info!(model = self.name, "not by rows: {error}");
+                return false;
+            }
+        };
+        let Some(planner) = models.places[first].device.sharing(&sharing) else { return false };
+        let room: Vec<u64> = cards.iter().map(|&place| models.places[place].budget.total_bytes()).collect();
+        if let Err(error) = self.choose_on(models, &*planner, &room) {
+            tracing::info!(model = self.name, "not by rows: {error}");
+            return false;
+        }
+        self.goes_to(first, Some(Shared { sharing, planner, beside: beside.to_vec() }))
+    }
+
     /// Has all layers on as few of these cards as take them with a context of use, or else at all, as leaves the longest context, and
     /// then as many as possible on the first of them. Whether they take it.
     pub(crate) fn share_cards(&mut self, models: &Models, cards: &[usize]) -> bool {

@@ -128,6 +128,10 @@ impl<D: Device> CudaBackend<D> {
         self.steps.replays()
     }
 
+    pub(crate) fn device_and_steps(&mut self) -> (&D, &mut Steps<D>) {
+        (&self.device, &mut self.steps)
+    }
+
     fn scratch(&self) -> &Scratch<D> {
         self.scratch.as_ref().expect("reserve comes before any step")
     }
@@ -162,6 +166,11 @@ impl<D: Device> CudaBackend<D> {
 }
 
 impl<D: Device> CudaBuffer<D> {
+    /// Its memory, rows and columns.
+    pub(crate) fn extent(&self) -> (&Arc<Memory<D>>, usize, usize) {
+        (&self.memory, self.rows, self.cols)
+    }
+
     fn check_sum(&self) {
         assert_eq!(self.role, BufferRole::Residual, "a sum in a buffer of operands");
     }
@@ -461,14 +470,12 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.gate_rows(gate, params, out);
     }
 
-    fn gated_mlp(
+    fn gated(
         &mut self,
         gate_up: &Self::Matrix,
-        down: &Self::Matrix,
         activation: Activation,
         x: &Self::Buffer,
         hidden: &mut Self::Buffer,
-        out: &mut Self::Buffer,
     ) {
         let width = gate_up.rows() / 2;
         assert!(gate_up.rows() <= self.steps.limits().width, "a matrix wider than the step's limits");
@@ -477,7 +484,6 @@ impl<D: Device> Backend for CudaBackend<D> {
         let both = self.scratch().both.clone();
         self.product(gate_up, &Product { out: (&both, 0, 2 * width), ..Product::of(x, hidden) });
         self.gate_halves(activation, &both, hidden);
-        self.matmul(down, None, hidden, out);
     }
 
     fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(

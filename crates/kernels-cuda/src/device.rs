@@ -160,6 +160,10 @@ impl<D: Device> Memory<D> {
         Ok(Arc::new(Self { device: device.clone(), address, bytes }))
     }
 
+    pub(crate) fn device(&self) -> &D {
+        &self.device
+    }
+
     pub(crate) fn address(&self) -> Address {
         self.address
     }

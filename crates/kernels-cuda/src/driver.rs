@@ -5,12 +5,13 @@
 
 mod api;
 mod module;
+mod peers;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
@@ -123,6 +124,7 @@ struct Inner {
     hopper: Hopper,
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
+    ways: Mutex<Vec<i32>>,       // devices whose memory it has been asked for a way to
 }
 
 // SAFETY: the driver may be called from any thread once its context is current there, which every call here sees to.
@@ -182,6 +184,7 @@ impl Driver {
             hopper: Hopper::NotMeant,
             stream: none,
             functions: Vec::new(),
+            ways: Mutex::default(),
         };
         inner.start(self.cubins)?;
         Ok(Card { inner: Arc::new(inner) })

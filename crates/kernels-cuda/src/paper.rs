@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use crate::device::{Device, DeviceError};
 use crate::params::Address;
+use crate::peers::{Columns, PeerDevice};
 use crate::plan::{Launch, Plan};
 
 /// A device of which only the name is there.
@@ -99,6 +100,17 @@ unsafe impl Device for Paper {
     }
 
     fn reach(&self, (): &()) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl PeerDevice for Paper {
+    fn follow(&self, (): &()) -> Result<(), DeviceError> {
+        Paper::refuse()
+    }
+
+    unsafe fn copy_columns(&self, _of: &Paper, _columns: &Columns) -> Result<(), DeviceError> {
         Paper::refuse()
     }
 }

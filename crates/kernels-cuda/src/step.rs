@@ -349,6 +349,11 @@ impl<D: Device> Steps<D> {
         result.map_err(failed(&self.device, 0, "a step"))
     }
 
+    /// Keeps memory until what the step was asked for has been done.
+    pub(crate) fn hold(&mut self, memory: [&Arc<Memory<D>>; 2]) {
+        self.pending.get_mut().holds.extend(memory.map(Arc::clone));
+    }
+
     /// Kernels that were asked for and not started.
     pub(crate) fn planned(&self) -> Vec<Kernel> {
         self.pending.borrow().plan.iter().map(|launch| launch.kernel).collect()

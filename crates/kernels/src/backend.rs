@@ -21,6 +21,7 @@ mod kv_layout;
 mod kv_type;
 mod low_rank;
 pub(crate) mod mapped;
+mod peers;
 mod rows;
 mod stage;
 mod states;
@@ -41,6 +42,7 @@ pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
 pub use low_rank::{LowRankPair, LowRankShape};
+pub use peers::Peers;
 pub use rows::RowOp;
 pub use stage::Stage;
 pub use states::{
@@ -441,6 +443,18 @@ pub trait Backend: Send + 'static {
         x: &Self::Buffer,
         hidden: &mut Self::Buffer,
         out: &mut Self::Buffer,
+    ) {
+        self.gated(gate_up, activation, x, hidden);
+        self.matmul(down, None, hidden, out);
+    }
+
+    /// The first half of [`Backend::gated_mlp`]: `hidden[r] = activation(gate · x[r]) * (up · x[r])`.
+    fn gated(
+        &mut self,
+        gate_up: &Self::Matrix,
+        activation: Activation,
+        x: &Self::Buffer,
+        hidden: &mut Self::Buffer,
     );
 
     /// `out[r] += scale · B · (A · x[r])` for each row of a sequence whose adapter ([`Batch::adapters`]) has something in
@@ -505,7 +519,7 @@ pub trait Backend: Send + 'static {
     }
 
     /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
-    /// with each; on one device they stay as they are. What is added before it must be in the sum once: of the bias of a matrix
+    /// with each; on one device they stay as they are, and on those that divide no sums ([`crate::sharded`]). What is added before it must be in the sum once: of the bias of a matrix
     /// that ranks hold columns of, all but the first have zeros.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 

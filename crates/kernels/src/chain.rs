@@ -110,7 +110,9 @@ impl<B: Backend> Chain<B> {
         }
         match self.stage.get() {
             Stage::Inputs => Some(self.inputs()),
-            Stage::Layer(layer) => Some(self.cuts.partition_point(|cut| cut.layers <= layer)),
+            Stage::Layer(layer) | Stage::Undivided(layer) => {
+                Some(self.cuts.partition_point(|cut| cut.layers <= layer))
+            }
             Stage::Head => Some(self.last()),
             Stage::Everywhere => None,
         }

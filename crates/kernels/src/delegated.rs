@@ -1,5 +1,5 @@
 //! Ops that a backend hands on to another as they are, written once for those that do: [`crate::chain`] to the device of the
-//! stage, [`crate::either`] to the one that it is. Each says by a macro of its own how that finds what an op names. Of the operands
+//! stage, [`crate::either`] to the one that it is, [`crate::sharded`] to all. Each says by a macro of its own how that finds what an op names. Of the operands
 //! `r` is a buffer that is read, `c` one that is changed, `w` one that is written anew, `m` something packed, `o` something packed
 //! that there may be, `p` parameters, `k` a cache that is changed, `s` one that is read, `l` a layer of it, and `v` a value. Absent:
 //! ops that name buffers or packed things in lists.
@@ -29,31 +29,6 @@ macro_rules! delegated {
             $run!(self, add_rms_norm(c residual, r x, m weight, v eps, w out));
         }
 
-        fn matmul(
-            &mut self,
-            weight: &Self::Matrix,
-            bias: Option<&Self::Vector>,
-            x: &Self::Buffer,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self, matmul(m weight, o bias, r x, w out));
-        }
-
-        fn matmul_activated(
-            &mut self,
-            weight: &Self::Matrix,
-            bias: Option<&Self::Vector>,
-            activation: Activation,
-            x: &Self::Buffer,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self, matmul_activated(m weight, o bias, v activation, r x, w out));
-        }
-
-        fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
-            $run!(self, add_bias(m bias, c out));
-        }
-
         fn layer_norm(
             &mut self,
             x: &Self::Buffer,
@@ -80,27 +55,6 @@ macro_rules! delegated {
             params: &LayerNormParams<'_, Self::Vector>,
         ) {
             $run!(self, layer_norm_columns(c x, v columns, p params));
-        }
-
-        fn rope_to_cache(
-            &mut self,
-            qkv: &mut Self::Buffer,
-            params: &QkvParams<'_, Self::Vector>,
-            kv: &mut Self::Kv,
-            layer: usize,
-        ) {
-            $run!(self at kv layer, rope_to_cache(c qkv, p params, k kv, l layer));
-        }
-
-        fn attention(
-            &mut self,
-            qkv: &Self::Buffer,
-            params: &AttentionParams<'_, Self::Vector>,
-            kv: &Self::Kv,
-            layer: usize,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self at kv layer, attention(r qkv, p params, s kv, l layer, w out));
         }
 
         fn heads_matmul(&mut self, weights: &Self::Heads, x: &Self::Buffer, out: &mut Self::Buffer) {
@@ -158,17 +112,66 @@ macro_rules! delegated {
         ) {
             $run!(self, gate_output(r gate, p params, c out));
         }
+    };
+}
 
-        fn gated_mlp(
+/// Ops that devices which share each layer have a part of.
+macro_rules! delegated_parts {
+    ($run:ident) => {
+        fn matmul(
+            &mut self,
+            weight: &Self::Matrix,
+            bias: Option<&Self::Vector>,
+            x: &Self::Buffer,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, matmul(m weight, o bias, r x, w out));
+        }
+
+        fn matmul_activated(
+            &mut self,
+            weight: &Self::Matrix,
+            bias: Option<&Self::Vector>,
+            activation: Activation,
+            x: &Self::Buffer,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self, matmul_activated(m weight, o bias, v activation, r x, w out));
+        }
+
+        fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
+            $run!(self, add_bias(m bias, c out));
+        }
+
+        fn rope_to_cache(
+            &mut self,
+            qkv: &mut Self::Buffer,
+            params: &QkvParams<'_, Self::Vector>,
+            kv: &mut Self::Kv,
+            layer: usize,
+        ) {
+            $run!(self at kv layer, rope_to_cache(c qkv, p params, k kv, l layer));
+        }
+
+        fn attention(
+            &mut self,
+            qkv: &Self::Buffer,
+            params: &AttentionParams<'_, Self::Vector>,
+            kv: &Self::Kv,
+            layer: usize,
+            out: &mut Self::Buffer,
+        ) {
+            $run!(self at kv layer, attention(r qkv, p params, s kv, l layer, w out));
+        }
+
+        fn gated(
             &mut self,
             gate_up: &Self::Matrix,
-            down: &Self::Matrix,
             activation: Activation,
             x: &Self::Buffer,
             hidden: &mut Self::Buffer,
-            out: &mut Self::Buffer,
         ) {
-            $run!(self, gated_mlp(m gate_up, m down, v activation, r x, w hidden, w out));
+            $run!(self, gated(m gate_up, v activation, r x, w hidden));
         }
 
         fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {

@@ -146,6 +146,7 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
     type Kv = Either<A::Kv, B::Kv>;
 
     delegated!(run);
+    delegated_parts!(run);
 
     fn knows_memories(&self) -> bool {
         ask!(self, of => of.knows_memories())

@@ -20,13 +20,14 @@ pub mod heap;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
+pub mod sharded;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
     ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, PositionBias, QUERIES_PART,
-    QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp,
+    MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers, PositionBias,
+    QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp,
     SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
@@ -37,3 +38,4 @@ pub use error::KernelError;
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };
+pub use sharded::Sharded;

@@ -463,14 +463,12 @@ impl Backend for ReferenceBackend {
         states::gate_output(self.step().rows(), gate, params, out);
     }
 
-    fn gated_mlp(
+    fn gated(
         &mut self,
         gate_up: &ReferenceMatrix,
-        down: &ReferenceMatrix,
         activation: Activation,
         x: &ReferenceBuffer,
         hidden: &mut ReferenceBuffer,
-        out: &mut ReferenceBuffer,
     ) {
         let rows = self.step().rows();
         let width = gate_up.rows / 2;
@@ -489,7 +487,6 @@ impl Backend for ReferenceBackend {
                 hidden.row_mut(row)[i] = (formulas::activate(activation, gate) * up) as f32;
             }
         }
-        self.matmul(down, None, hidden, out);
     }
 
     fn add_low_rank<L: Borrow<ReferenceLowRank> + Sync>(

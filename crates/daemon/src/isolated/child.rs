@@ -262,6 +262,9 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         draft: open.draft.clone(),
         tool_format: open.tool_format,
         sharing: match (&open.others, files.decoder()) {
+            (Some(others), Some(files)) if open.by_rows => {
+                Some(Sharing::by_rows(files, others.iter().map(|&(name, _)| name))?)
+            }
             (Some(others), Some(files)) => Some(Sharing::of(files, others)?),
             _ => None,
         },

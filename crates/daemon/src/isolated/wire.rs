@@ -97,6 +97,8 @@ pub(super) struct Open {
     pub(super) tool_format: Option<ToolFormat>,
     /// Who has those of its layers that a card has not, where other devices have some.
     pub(super) others: Option<Vec<(DeviceName, usize)>>,
+    /// They have parts of each layer.
+    pub(super) by_rows: bool,
     pub(super) size: EngineSize,
     /// What it was planned to take.
     pub(super) memory: EngineMemory,

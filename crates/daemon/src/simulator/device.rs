@@ -437,16 +437,8 @@ impl Backend for ScriptedDevice {
 
     fn gate_output(&mut self, _: &Vec<u64>, _: &OutputGateParams<'_, ()>, _: &mut Vec<u64>) {}
 
-    fn gated_mlp(
-        &mut self,
-        _: &(),
-        _: &(),
-        _: Activation,
-        x: &Vec<u64>,
-        _: &mut Vec<u64>,
-        out: &mut Vec<u64>,
-    ) {
-        copy(x, out);
+    fn gated(&mut self, _: &(), _: Activation, x: &Vec<u64>, hidden: &mut Vec<u64>) {
+        copy(x, hidden);
     }
 
     fn logits(&mut self, _: &(), x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {

@@ -1,6 +1,6 @@
 //! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
-use hanzo_engine_kernels::{Chain, Cut, cpu::CpuBackend};
+use hanzo_engine_kernels::{Chain, Cut, Sharded, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -12,7 +12,7 @@ use hanzo_engine_runtime::{
 use super::*;
 use crate::{
     budget::Budget,
-    config::GpuLayers,
+    config::{GpuLayers, SplitMode},
     device::{Cpu, Device, EngineSize, Origin, Sides, Steps},
     gpu_layers::Sharing,
     making::{decoder_engine, decoder_memory, with_draft},
@@ -34,6 +34,13 @@ impl PlayedCard {
     fn chain(&self, cuts: &[Cut]) -> Chain<CpuBackend> {
         let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
         Chain::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
+    }
+
+    /// The devices that compute each layer of one together; none where they share it by layers.
+    fn ranks(&self) -> Option<Sharded<CpuBackend>> {
+        let sharing = self.sharing.as_ref()?;
+        let others = sharing.others.iter().map(|_| Cpu::new(Some(1)).unwrap().backend());
+        Some(Sharded::new([self.cpu.backend()].into_iter().chain(others).collect(), sharing.rows.clone()?))
     }
 }
 
@@ -63,11 +70,18 @@ impl Device for PlayedCard {
         let Some(Sharing { cuts, .. }) = &self.sharing else {
             return self.cpu.decoder_memory(files, draft, config);
         };
+        if let Some(ranks) = self.ranks() {
+            return decoder_memory((&ranks.counting(0), &self.cpu.backend()), files, draft, config);
+        }
         let own = self.chain(cuts).counting(cuts.len());
         decoder_memory((&own, &self.cpu.backend()), files, draft, config)
     }
 
     fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
+        if let Some(ranks) = self.ranks() {
+            let rank = |rank| Engine::memory(&self.ranks().unwrap().counting(rank), files, config);
+            return (1..ranks.ranks().len()).map(rank).collect();
+        }
         let cuts = self.sharing.as_ref().map_or(&[][..], |sharing| &sharing.cuts);
         let of = |at| Engine::memory(&self.chain(cuts).counting(at), files, config);
         (0..cuts.len()).rev().map(of).collect()
@@ -102,6 +116,11 @@ impl Device for PlayedCard {
         else {
             return self.cpu.build(origin, files, sides, size, progress);
         };
+        let shared = PlayedCard { sharing: Some(sharing.clone()), ..self.clone() };
+        if let Some(ranks) = shared.ranks() {
+            let engine = decoder_engine(ranks, &|| self.cpu.backend(), own, sides, config, progress)?;
+            return with_draft(engine, &|| panic!("nothing drafts"), (own, files.1), config);
+        }
         let own_backend = self.chain(&sharing.cuts);
         let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
         with_draft(engine, &|| self.chain(&[]), (own, files.1), config)
@@ -114,12 +133,21 @@ async fn rig(
     processor: bool,
     gpu_layers: GpuLayers,
 ) -> (Client, Vec<Arc<Budget>>, oneshot::Sender<()>, tempfile::TempDir) {
+    rig_of(cards_bytes, processor, gpu_layers, SplitMode::Layer).await
+}
+
+async fn rig_of(
+    cards_bytes: &[u64],
+    processor: bool,
+    gpu_layers: GpuLayers,
+    split_mode: SplitMode,
+) -> (Client, Vec<Arc<Budget>>, oneshot::Sender<()>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     (config.server.grpc_port, config.server.admin_port) = (0, 0);
     config.store.dir = Some(dir.path().join("store"));
     config.engine.on_demand = OnDemand::Never;
-    config.engine.gpu_layers = gpu_layers;
+    (config.engine.gpu_layers, config.engine.split_mode) = (gpu_layers, split_mode);
     // Steps of few rows, so that layers and not what is between them take the memory.
     (config.engine.step_tokens_max, config.engine.sequences_max) = (16, 2);
     let cpu = || Cpu::new(Some(1)).unwrap();
@@ -183,6 +211,41 @@ async fn what_does_not_fit_on_a_card_is_shared_and_says_the_same() {
     let fewer = in_time(client.load(wish("1"))).await.unwrap().into_inner().model.unwrap();
     assert_eq!(fewer.device, "a card: 1 of 6 layers");
     assert_eq!(answer(&mut client).await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cards_share_each_layer_where_they_are_told_to() {
+    let (mut client, budgets, _stop, _dir) = rig(&[1 << 40], true, GpuLayers::Auto).await;
+    in_time(client.load(wish(""))).await.unwrap();
+    let bytes = budgets[0].used_bytes();
+    let expected = answer(&mut client).await;
+
+    for (layers, card) in [("", 1 << 40), ("all", 1 << 40), ("", bytes / 6 * 5)] {
+        let (mut client, budgets, _stop, _dir) =
+            rig_of(&[card, card], true, GpuLayers::Auto, SplitMode::Row).await;
+        let shared = in_time(client.load(wish(layers))).await.unwrap().into_inner().model.unwrap();
+        assert_eq!(shared.device, "a card: rows of 6 layers");
+        let used: Vec<u64> = budgets.iter().map(|budget| budget.used_bytes()).collect();
+        assert!(used[0] < bytes / 6 * 5 && used[1] < used[0] && used[1] > bytes / 4, "{used:?} of {bytes}");
+        assert_eq!(used[2], 0, "the processor has none");
+        assert_eq!(shared.weights_bytes + shared.kv_bytes + shared.scratch_bytes, used[0] + used[1]);
+        assert_eq!(answer(&mut client).await, expected);
+        in_time(client.unload(v1::UnloadRequest { model: DEMO_MODEL.into(), ..Default::default() }))
+            .await
+            .unwrap();
+        assert!(budgets.iter().all(|budget| budget.used_bytes() == 0), "all of it is given back");
+    }
+    // One card has it whole; layers are left to the processor where that is asked for, or where rows have no room.
+    for (cards, layers, said) in [
+        (vec![1 << 40], "", "a card"),
+        (vec![1 << 40, 1 << 40], "3", "a card: 3 of 6 layers"),
+        (vec![1 << 40, bytes / 16], "", "a card"),
+    ] {
+        let (mut client, _, _stop, _dir) = rig_of(&cards, true, GpuLayers::Auto, SplitMode::Row).await;
+        let model = in_time(client.load(wish(layers))).await.unwrap().into_inner().model.unwrap();
+        assert_eq!(model.device, said, "{cards:?}");
+        assert_eq!(answer(&mut client).await, expected);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,6 +66,9 @@ api! {
     cuMemcpyHtoDAsync_v2(c_ulonglong, *const c_void, usize, *mut c_void);
     cuMemcpyDtoHAsync_v2(*mut c_void, c_ulonglong, usize, *mut c_void);
     cuMemcpyDtoDAsync_v2(c_ulonglong, c_ulonglong, usize, *mut c_void);
+    cuMemcpy3DPeerAsync(*const c_void, *mut c_void);
+    cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);
+    cuCtxEnablePeerAccess(*mut c_void, c_uint);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuEventCreate(*mut *mut c_void, c_uint);
@@ -75,6 +78,7 @@ api! {
     cuStreamCreate(*mut *mut c_void, c_uint);
     cuStreamDestroy_v2(*mut c_void);
     cuStreamSynchronize(*mut c_void);
+    cuStreamWaitEvent(*mut c_void, *mut c_void, c_uint);
     cuLaunchKernel(
         *mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void,
         *mut *mut c_void,

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::driver::card;
 
-const DEMO: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
+pub(crate) const DEMO: &[u8] = include_bytes!("../../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 /// What transformers makes of the same model in float32.
 const GOLDEN: &str = include_str!("../../../../tests/data/golden.json");
 const TOKENS: usize = 64;

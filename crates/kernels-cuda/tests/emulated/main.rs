@@ -19,6 +19,7 @@ mod mutants;
 mod offload;
 mod paper;
 mod products;
+mod ranks;
 mod replay;
 mod undefined;
 mod watched;

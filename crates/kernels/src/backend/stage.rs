@@ -7,6 +7,9 @@ pub enum Stage {
     Inputs,
     /// A layer, with the norm of what it leaves.
     Layer(usize),
+    /// What a layer has that is of use as a whole alone, such as a router, which decides by all of its rows: to devices that share a
+    /// network by layers it is of that layer.
+    Undivided(usize),
     /// From hidden states to logits.
     Head,
     /// What several layers read, such as frequencies: wherever they are.

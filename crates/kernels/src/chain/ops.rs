@@ -31,6 +31,7 @@ impl<B: Backend> Backend for Chain<B> {
     type Kv = ChainKv<B>;
 
     delegated!(run);
+    delegated_parts!(run);
 
     fn knows_memories(&self) -> bool {
         // A memory would be on one of them.

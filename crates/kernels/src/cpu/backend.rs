@@ -4,6 +4,7 @@ mod embeddings;
 mod encoder;
 mod experts;
 mod latent;
+mod peers;
 mod rotation;
 mod rows;
 mod states;
@@ -478,15 +479,7 @@ impl Backend for CpuBackend {
         self.step().gate_output(gate, params, out);
     }
 
-    fn gated_mlp(
-        &mut self,
-        gate_up: &CpuMatrix,
-        down: &CpuMatrix,
-        activation: Activation,
-        x: &CpuBuffer,
-        hidden: &mut CpuBuffer,
-        out: &mut CpuBuffer,
-    ) {
+    fn gated(&mut self, gate_up: &CpuMatrix, activation: Activation, x: &CpuBuffer, hidden: &mut CpuBuffer) {
         let mut step = self.step();
         let rows = step.batch.rows();
         x.check(rows, gate_up.cols(), "x");
@@ -495,7 +488,6 @@ impl Backend for CpuBackend {
         let groups = Groups { matrices: std::slice::from_ref(gate_up), firsts: &[0, rows as u32] };
         // SAFETY: `x` holds the batch's rows of the matrix's inputs, checked above.
         unsafe { step.product().gated(groups, (activation, None), input, &mut hidden.data) };
-        step.matmul(down, None, None, hidden, out);
     }
 
     fn add_low_rank<L: Borrow<CpuLowRank> + Sync>(

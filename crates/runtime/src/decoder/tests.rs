@@ -207,6 +207,7 @@ mod measured;
 mod mixtures;
 mod multimodal;
 mod observed;
+mod ranks;
 mod states;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {

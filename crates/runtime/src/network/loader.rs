@@ -315,12 +315,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         let shapes = latent_shapes(self.spec, self.tensors, index);
         let mut packed = Vec::with_capacity(2 * heads);
+        self.backend.enter(Stage::Undivided(index));
         for (head, (numbers, shape)) in keys.iter().chain(&values).zip(shapes).enumerate() {
             let bytes = encoded(shape.dtype, numbers, Quantiser::Own(None));
             let name = &self.tensors.get(names[head / heads]).name;
             packed.push(self.backend.pack(&[MatrixSource { name, shape, bytes: &bytes }])?);
         }
         let value_up = self.backend.heads(packed.split_off(heads));
+        self.backend.enter(Stage::Layer(index));
         let norm = self.plain_norm(of_layer(LayerPart::LatentNorm))?;
         Ok(Latent {
             query_down,
@@ -351,7 +353,11 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     pub(super) fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<B::Matrix, LoadError> {
-        self.pack(&Group::of_layer(layer, parts))
+        let group = Group::of_layer(layer, parts);
+        self.backend.enter(group.stage(self.spec));
+        let packed = self.pack(&group);
+        self.backend.enter(Stage::Layer(layer));
+        packed
     }
 
     /// One packed matrix. Its tensors' pages are given back.

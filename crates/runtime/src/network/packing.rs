@@ -163,6 +163,7 @@ pub(super) fn last_layer(spec: &TransformerSpec) -> Stage {
 /// Where in the network a part is read.
 fn stage_of(spec: &TransformerSpec, part: Part) -> Stage {
     match part {
+        Part::Layer(layer, LayerPart::Router) => Stage::Undivided(layer),
         Part::Layer(layer, _) => Stage::Layer(layer),
         Part::Head | Part::LmDense => Stage::Head,
         Part::FinalNorm | Part::Gemma(GemmaPart::StreamDown(_)) => last_layer(spec),
@@ -312,11 +313,12 @@ pub(crate) fn plan<B: Backend>(
         };
     }
     for layer in 0..spec.layers.len() {
-        backend.enter(Stage::Layer(layer));
+        backend.enter(Stage::Undivided(layer));
         bytes += latent_shapes(spec, tensors, layer)
             .iter()
             .map(|shape| backend.matrix_bytes(&[*shape]))
             .sum::<usize>();
+        backend.enter(Stage::Layer(layer));
         let experts = expert_groups(spec, layer);
         let shapes = expert_shapes(spec, tensors, weight_type, &experts);
         let mut parts = shapes.iter().flat_map(|expert| expert.gate_up.iter().chain(&expert.down));

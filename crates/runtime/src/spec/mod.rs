@@ -362,6 +362,24 @@ impl TransformerSpec {
         Ok(Cut { layers, caches, inputs: self.head.has_matrix() })
     }
 
+    /// The layers of the cache that devices which compute each layer together have all of ([`hanzo_engine_kernels::Sharded`]): those whose
+    /// queries or keys are normed as one, over all heads.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn undivided_caches(&self) -> Result<Vec<usize>, String> {
+        if self.picture_rows > 0 {
+            return Err("what it remembers of pictures is on one device".to_owned());
+        }
+        let as_one = |layer: &usize| {
+            self.layers[*layer].attention.qk_norm == QkNorm::Whole && !self.norm.kind.is_layer()
+        };
+        let mut caches: Vec<usize> =
+            (0..self.layers.len()).filter(as_one).map(|layer| self.cache_of(layer)).collect();
+        caches.dedup();
+        Ok(caches)
+    }
+
     /// Heads as attention meets them in the cache, of all layers: the most, the widest, and the fewest of keys and values.
     fn cache_heads(&self) -> HeadShape {
         let attending = self.layers.iter().filter(|layer| layer.attention.projection.state().is_none());

@@ -72,7 +72,7 @@ impl Faulty {
     }
 
     /// `(rows, hidden)`.
-    fn gated(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
+    fn gated_rows(&self, gate_up: &[Part], activation: Activation, x: &[f32]) -> Vec<f32> {
         let both = self.product(gate_up, None, x);
         let width = gate_up.iter().map(|part| part.shape.rows).sum::<usize>() / 2;
         self.gated_halves(activation, &both, width)
@@ -394,19 +394,16 @@ impl Backend for Faulty {
         self.gated_output(gate, params, out);
     }
 
-    fn gated_mlp(
+    fn gated(
         &mut self,
         gate_up: &Vec<Part>,
-        down: &Vec<Part>,
         activation: Activation,
         x: &ReferenceBuffer,
-        _hidden: &mut ReferenceBuffer,
-        out: &mut ReferenceBuffer,
+        hidden: &mut ReferenceBuffer,
     ) {
         let x = self.rows_of(x, gate_up[0].shape.cols);
-        let hidden = self.gated(gate_up, activation, &x);
-        let product = self.product(down, None, &hidden);
-        self.store(out, product);
+        let gated = self.gated_rows(gate_up, activation, &x);
+        self.store(hidden, gated);
     }
 
     fn add_low_rank<L: Borrow<FaultyLowRank> + Sync>(

@@ -5,7 +5,7 @@ use hanzo_engine_kernels::{Chain, Cut, chain::Placed};
 use super::*;
 
 /// With heads, windows, latents, streams, caches that layers share, states, experts and slopes; with a head of its own or not.
-const SHARED: &[&str] = &[
+pub(super) const SHARED: &[&str] = &[
     "tiny/qwen3",
     "tiny/llama-linear",
     "tiny/qwen3-moe",
@@ -20,7 +20,7 @@ const SHARED: &[&str] = &[
     "states/nemotron-h",
 ];
 
-fn cpu() -> CpuBackend {
+pub(super) fn cpu() -> CpuBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
     CpuBackend::new(Arc::new(ThreadPool::new(1)), tier)
 }

@@ -1,7 +1,7 @@
-//! The engine on devices that share its model: the tokens and events of one device, with batches that come and go, prefixes
+//! The engine on devices that share its model, by layers or each of them: the tokens and events of one device, with batches that come and go, prefixes
 //! that are found, and sequences that are put back.
 
-use hanzo_engine_kernels::Chain;
+use hanzo_engine_kernels::{Chain, Sharded};
 
 use super::*;
 
@@ -48,6 +48,10 @@ fn a_model_that_is_shared_says_the_same() {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
             let found = told(Chain::new(devices, cuts.clone()), config);
             assert!(found == expected, "{kv_type}, cut at {cuts:?}");
+        }
+        for count in 2..=4 {
+            let ranks = Sharded::new((0..count).map(|_| cpu()).collect(), spec.undivided_caches().unwrap());
+            assert!(told(ranks, config) == expected, "{kv_type}, {count} ranks");
         }
     }
 }

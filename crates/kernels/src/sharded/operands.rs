@@ -1,0 +1,70 @@
+//! How an op finds what it names on each rank that computes it.
+
+/// Runs an op on whole rows, on the ranks of the stage. Operands are [`crate::delegated`]'s.
+macro_rules! run {
+    ($sharded:ident at $kv:ident $layer:ident, $op:ident($($operands:tt)*)) => {
+        run!($sharded, $op($($operands)*))
+    };
+    ($sharded:ident, $op:ident($($kind:ident $operand:expr),*)) => {{
+        let ranks = $sharded.at();
+        $(operand!(before $sharded ranks $kind $operand);)*
+        for at in ranks.clone() {
+            $sharded.ranks[at].$op($(operand!(at $kind $operand)),*);
+        }
+        $(operand!(after ranks $kind $operand);)*
+    }};
+}
+
+macro_rules! operand {
+    (before $sharded:ident $ranks:ident r $of:expr) => {
+        $sharded.bring($of, &$ranks)
+    };
+    (before $sharded:ident $ranks:ident c $of:expr) => {
+        $sharded.bring(&*$of, &$ranks);
+        $sharded.claim(&*$of)
+    };
+    (before $sharded:ident $ranks:ident w $of:expr) => {
+        $sharded.claim(&*$of)
+    };
+    (before $sharded:ident $ranks:ident $kind:ident $of:expr) => {};
+    (after $ranks:ident c $of:expr) => {
+        $of.only_on(&$ranks)
+    };
+    (after $ranks:ident w $of:expr) => {
+        $of.only_on(&$ranks)
+    };
+    (after $ranks:ident $kind:ident $of:expr) => {};
+    ($at:ident r $of:expr) => {
+        &$of.at($at)
+    };
+    ($at:ident u $of:expr) => {
+        &$of.at($at)
+    };
+    ($at:ident c $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident w $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident m $of:expr) => {
+        $of.at($at)
+    };
+    ($at:ident o $of:expr) => {
+        $of.map(|of| of.at($at))
+    };
+    ($at:ident p $of:expr) => {
+        &$of.with(|of| of.at($at))
+    };
+    ($at:ident k $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident s $of:expr) => {
+        $of.at($at)
+    };
+    ($at:ident l $of:expr) => {
+        $of
+    };
+    ($at:ident v $of:expr) => {
+        $of
+    };
+}

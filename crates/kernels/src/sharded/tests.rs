@@ -1,0 +1,90 @@
+//! Ranks are right op by op, each counts its own, and a wrong order of parts is found out.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::cpu::{CpuBackend, ThreadPool, Tier};
+use crate::{Backend, DType, KvType, MatrixShape, conformance};
+
+/// Of one turn of a pool another would wait for the end, so each has a pool of its own.
+fn ranks(count: usize) -> Sharded<CpuBackend> {
+    let cpu = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+    Sharded::new((0..count).map(cpu).collect(), Vec::new())
+}
+
+/// As one device, but for sizes, which are each rank's own: what ops need as a whole is there beside what they can divide.
+#[test]
+fn ranks_conform() {
+    macro_rules! check {
+        ($make:expr, $($check:ident)*) => {
+            $(conformance::$check($make);)*
+        };
+    }
+    let four = || Sharded { keeps_both: true, ..ranks(4) };
+    let make = || Sharded { keeps_both: true, ..ranks(2) };
+    // Norms of all heads as one are of caches that no rank has a part of.
+    let undivided = || Sharded { whole: (0..64).collect(), ..make() };
+    conformance::briefly(|| {
+        conformance::check_decoder(&four);
+        conformance::check_rope_to_cache(&undivided);
+        conformance::check_attention(&undivided);
+        check!(
+            &make,
+            check_pack check_transfers check_steps check_embed check_rms_norm check_add_rms_norm
+            check_matmul check_mixed_matrix check_matmul_invariance check_matmul_activated
+            check_add_bias check_row_op check_streams check_layer_norm check_add_layer_norm
+            check_layer_norm_columns check_add_embedding check_gated_mlp check_gate
+            check_low_rank check_moe check_moe_choice check_moe_invariance check_moe_routing
+            check_add_shared check_logits check_sample check_row_sources check_running_ahead
+            check_rope_to_cache_axes check_attention
+            check_attention_invariance check_attention_long_contexts check_heads_matmul
+            check_latent_attention check_states check_gate_output check_decoder
+        );
+    });
+}
+
+#[test]
+#[should_panic(expected = "decoder")]
+fn parts_in_a_wrong_order_are_found_out() {
+    conformance::briefly(|| {
+        conformance::check_decoder(&|| Sharded { keeps_both: true, astray: true, ..ranks(2) });
+    });
+}
+
+#[test]
+fn runs_of_parts_stand_one_behind_the_other() {
+    let layout = Layout::of([64, 32, 32].into_iter(), 4).unwrap();
+    assert_eq!(layout.widths().collect::<Vec<_>>(), [64, 32, 32]);
+    let columns = |rank| layout.columns(rank, 4).collect::<Vec<_>>();
+    assert_eq!(columns(0), [(0..16, 0), (16..24, 64), (24..32, 96)]);
+    assert_eq!(columns(3), [(0..16, 48), (16..24, 88), (24..32, 120)]);
+    assert_eq!(Layout::of([64, 36].into_iter(), 4), None, "part of a tile");
+    assert_eq!(Layout::of([64; 9].into_iter(), 4), None, "more parts than are looked at");
+}
+
+#[test]
+fn each_rank_counts_its_own() {
+    let shape = |rows| [MatrixShape { rows, cols: 64, dtype: DType::F32 }];
+    let layers = [4, 3].map(|kv_heads| KvLayout::Heads { kv_heads, head_dim: 32, window: None });
+    let kv = KvSpec { layers: layers.to_vec(), blocks: 4, kv_type: KvType::F16, ..KvSpec::default() };
+    let one = ranks(1);
+    let bytes = |of: &Sharded<CpuBackend>, stage, rows| {
+        of.enter(stage);
+        of.matrix_bytes(&shape(rows))
+    };
+    let kv_of = |layer: usize| one.kv_bytes(&KvSpec { layers: vec![layers[layer]], ..kv.clone() });
+    for rank in 0..2 {
+        let two = ranks(2).counting(rank);
+        assert_eq!(bytes(&two, Stage::Layer(3), 64), bytes(&one, Stage::Layer(3), 32));
+        assert_eq!(bytes(&two, Stage::Layer(3), 72), bytes(&one, Stage::Layer(3), 72), "no whole tiles");
+        assert_eq!(bytes(&two, Stage::Undivided(3), 64), bytes(&one, Stage::Layer(3), 64));
+        for stage in [Stage::Inputs, Stage::Head] {
+            let alone = if rank == 0 { bytes(&one, stage, 64) } else { 0 };
+            assert_eq!(bytes(&two, stage, 64), alone);
+        }
+        // Four heads are divided, three are not.
+        assert_eq!(two.kv_bytes(&kv), kv_of(0) / 2 + kv_of(1));
+        let whole = Sharded { whole: vec![0], ..two };
+        assert_eq!(whole.kv_bytes(&kv), kv_of(0) + kv_of(1));
+    }
+}
