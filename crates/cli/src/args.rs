@@ -139,9 +139,11 @@ pub(crate) enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KvTypeName(pub(crate) KvType);
 
+const _: () = assert!(KvType::ALL.len() == 3, "a type of cache that no command takes");
+
 impl ValueEnum for KvTypeName {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self(KvType::F16), Self(KvType::Q8_0)]
+        &[Self(KvType::F16), Self(KvType::Q8_0), Self(KvType::Fp8)]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

@@ -75,7 +75,7 @@ pub struct EngineSection {
     pub step_tokens_max: usize,
     /// Bytes of one model's KV cache; unset: chosen from the memory budget.
     pub kv_bytes: Option<u64>,
-    /// How keys and values are stored: `f16`, or `q8_0` for about half the bytes to keep and to read.
+    /// How keys and values are stored: `f16`, or for about half the bytes to keep and to read `q8_0`, or `fp8` (E4M3 without a scale), whose numbers have three bits behind the first.
     #[serde(with = "names::kv_type")]
     pub kv_type: KvType,
     /// Share the KV cache between requests that begin alike.

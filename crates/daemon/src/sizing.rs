@@ -129,7 +129,7 @@ pub(crate) fn choose(
             tokens => format!("; a context of {tokens} tokens would fit (context_tokens_max)"),
         };
         if section.kv_type == KvType::F16 {
-            hint.push_str("; a KV cache of q8_0 takes about half (engine.kv_type)");
+            hint.push_str("; a KV cache of q8_0 or fp8 takes about half (engine.kv_type)");
         }
         return refuse(blocks, hint);
     }

@@ -89,7 +89,9 @@ struct Bringer {
         }
       } else {
         codes[i][0] = codes[i][1] = scales[i] = 0;
-        if (there) {
+        if (there && p.kv_type == KV_FP8) {
+          dev::load8(plane + (size_t)slots[i] * p.slot_bytes + column, codes[i]);
+        } else if (there) {
           const uint8_t* block = plane + (size_t)slots[i] * p.slot_bytes + column / 32 * 34;
           scales[i] = dev::load2(block);
 #pragma unroll
@@ -98,7 +100,7 @@ struct Bringer {
       }
     }
   }
-  __device__ __forceinline__ void finish(unsigned char* stage) {
+  __device__ __forceinline__ void finish(const AttentionParams& p, unsigned char* stage) {
     if constexpr (PIECES == 2) {
 #pragma unroll
       for (uint32_t i = 0; i < 4; i++) {
@@ -106,7 +108,15 @@ struct Bringer {
         const float scale = dev::from_half((uint16_t)scales[i]);
         const auto number = [&](uint32_t n) { return scale * (float)(int8_t)(codes[i][n / 4] >> (8 * (n % 4))); };
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) cut_in_two(number(2 * j), number(2 * j + 1), upper[j], lower[j]);
+        for (uint32_t j = 0; j < 4; j++) {
+          if (p.kv_type == KV_FP8) {
+            // A half holds it.
+            upper[j] = fp8_pair(dev::pick_bytes(codes[i][j / 2], 0, j % 2 == 0 ? 0x1404 : 0x3424));
+            lower[j] = 0;
+          } else {
+            cut_in_two(number(2 * j), number(2 * j + 1), upper[j], lower[j]);
+          }
+        }
         unsigned char* to = stage + place_of(32 * i + threadIdx.x / 4, threadIdx.x % 4);
         dev::store16(to, upper);
         dev::store16(to + CHUNK_BYTES, lower);
@@ -214,7 +224,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
   };
   const auto finish = [&] {
     if (bringer.span >= span_end) return;
-    bringer.finish(room + stage_free * STAGE_BYTES);
+    bringer.finish(p, room + stage_free * STAGE_BYTES);
     stage_free = stage_free + 1 == STAGES ? 0 : stage_free + 1;
     if (++bringer.chunk < 2 * chunks) return;
     bringer.chunk = 0;

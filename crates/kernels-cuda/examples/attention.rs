@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
         for (rows, before) in PROMPTS {
-            for kv_type in [KvType::F16, KvType::Q8_0] {
+            for &kv_type in KvType::ALL {
                 let prompt = seconds(&card, shape, (kv_type, 8), &[(rows, before + rows)], true)?;
                 let operations =
                     4.0 * (heads * head_dim * rows) as f64 * (before as f64 + (rows + 1) as f64 / 2.0);

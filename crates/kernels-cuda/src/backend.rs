@@ -36,6 +36,7 @@ use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
 use scratch::Scratch;
+use then::LastProduct;
 pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS};
 
 /// Bytes of shared memory that a block adds up in.
@@ -51,9 +52,8 @@ pub struct CudaBackend<D: Device> {
     adapters: Vec<u32>,                      // that the batch has rows of, ascending
     kinds: attention::Kinds,
     fuses: bool,
-    few_tiles: u32,      // of the last product's outputs; 0 where a part does not end with one
-    in_few_pieces: bool, // the last product has read its rows there
-    wide_above: u32,     // rows, above which groups of four warps multiply
+    last_product: LastProduct,
+    wide_above: u32, // rows, above which groups of four warps multiply
     buckets: Option<(Vec<u32>, Arc<Memory<D>>)>, // the last table of buckets that attention was given
     failure: Option<KernelError>, // of an op, which the step's end tells
     draws: Draws,
@@ -98,8 +98,7 @@ impl<D: Device> CudaBackend<D> {
             adapters: Vec::new(),
             kinds: attention::Kinds::default(),
             fuses: true,
-            few_tiles: 0,
-            in_few_pieces: false,
+            last_product: LastProduct::default(),
             wide_above,
             buckets: None,
             failure: None,
@@ -294,7 +293,7 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         self.begin_step(batch)?;
-        self.in_few_pieces = false; // so that equal batches have equal plans
+        self.last_product.in_few_pieces = false; // so that equal batches have equal plans
         self.adapters.clear();
         self.adapters.extend(batch.adapters.iter().flatten());
         self.adapters.sort_unstable();

@@ -95,6 +95,7 @@ impl<D: Device> CudaKv<D> {
             kv_type: match self.spec.kv_type {
                 KvType::F16 => 0,
                 KvType::Q8_0 => 1,
+                KvType::Fp8 => 2,
             },
             group: place.group as u32,
         }

@@ -112,7 +112,11 @@ fn has_minimums(dtype: u32) -> bool {
 
 /// Bytes of so many numbers of the cache, as kernels number its types.
 fn kv_bytes(kv_type: u32, elements: u32) -> u64 {
-    u64::from(if kv_type == 0 { 2 * elements } else { elements / 32 * 34 })
+    u64::from(match kv_type {
+        0 => 2 * elements,
+        2 => elements,
+        _ => elements / 32 * 34,
+    })
 }
 
 /// The batch and what else is read to know how much a launch does.

@@ -463,7 +463,12 @@ fn paged_grid(rows: u32, paged: &PagedAttentionParams) -> (Kernel, Grid) {
 /// Whether the tensor cores have heads of this shape: keys and values are as wide, in whole copies of 16 bytes.
 fn suits_tiles(paged: &PagedAttentionParams) -> bool {
     let PagedAttentionParams { head_dim, value_dim, kv_type, slot_bytes, .. } = *paged;
-    let even = head_dim.is_multiple_of(8) && (kv_type != 0 || slot_bytes.is_multiple_of(16));
+    let even_slots = match kv_type {
+        0 => slot_bytes.is_multiple_of(16),
+        2 => slot_bytes.is_multiple_of(8),
+        _ => true,
+    };
+    let even = head_dim.is_multiple_of(8) && even_slots;
     head_dim == value_dim && head_dim <= TILE_COLS_MAX && even
 }
 

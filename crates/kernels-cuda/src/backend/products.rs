@@ -135,13 +135,14 @@ impl<D: Device> CudaBackend<D> {
         let rows = if product.logits { bucket.logit_rows } else { bucket.rows };
         // A product of a few rows may cut others while its own are still read.
         let is_few = rows <= FEW_ROWS;
-        self.in_few_pieces = is_few && !self.in_few_pieces;
-        let (room, memory) = match self.in_few_pieces {
+        let in_few_pieces = is_few && !self.last_product.in_few_pieces;
+        let tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
+        self.last_product = LastProduct { tiles, in_few_pieces };
+        let (room, memory) = match in_few_pieces {
             true => (room.of_few(), self.scratch().few_pieces.clone()),
             false => (room, self.scratch().pieces.clone()),
         };
         let [pieces, inverses, sums] = room.places(&memory);
-        self.few_tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
         let (fuses, wide_above) = (self.fuses, self.wide_above);
         let mut ops = self.steps.ops();
         let wide = rows > wide_above;

@@ -20,6 +20,13 @@ const NORM: u32 = 1;
 const GATE: u32 = 2;
 const HEADS: u32 = 3;
 
+/// What is kept of the last product until the next.
+#[derive(Default)]
+pub(super) struct LastProduct {
+    pub(super) tiles: u32,          // of its outputs; 0 where a part does not end with one
+    pub(super) in_few_pieces: bool, // where it has read its rows
+}
+
 impl ThenParams {
     /// What a launch of this kind would be given.
     fn of<P: Pod>(self) -> P {
@@ -64,8 +71,9 @@ impl<D: Device> CudaBackend<D> {
 
     /// Whether each tile of outputs of the last product is of one group of so many columns, and no block has more tiles than lanes.
     fn has_whole_tiles(&self, few: &FewParams, grid: &Grid, group_cols: u32) -> bool {
-        let of_block = self.few_tiles.div_ceil(grid.blocks[0]) + few.product.weights.count;
-        self.few_tiles > 0 && of_block <= TILES_MAX && group_cols.is_multiple_of(TILE_OUTPUTS as u32)
+        let tiles = self.last_product.tiles;
+        let of_block = tiles.div_ceil(grid.blocks[0]) + few.product.weights.count;
+        tiles > 0 && of_block <= TILES_MAX && group_cols.is_multiple_of(TILE_OUTPUTS as u32)
     }
 
     /// Has the last launch norm what it writes, a row; false where it does not write it, or not it alone.

@@ -121,6 +121,7 @@ impl KvType {
     pub const fn bytes_of(self, elements: usize) -> usize {
         match self {
             KvType::F16 => 2 * elements,
+            KvType::Fp8 => elements,
             // A byte each, and a half for each group.
             KvType::Q8_0 => elements.div_ceil(self.group()) * (self.group() + 2),
         }
@@ -138,6 +139,7 @@ mod tests {
         assert_eq!(latent.elements_per_token(), 576);
         assert_eq!(latent.bytes_per_token(KvType::F16), 1152);
         assert_eq!(latent.bytes_per_token(KvType::Q8_0), 612);
+        assert_eq!(latent.bytes_per_token(KvType::Fp8), 576);
         assert_eq!(latent.tokens_kept(100_000), 100_000);
         // Gemma 3 4B: 4 heads of 256, five of six layers see 1024 tokens.
         let of_window = |window| KvLayout::Heads { kv_heads: 4, head_dim: 256, window };

@@ -12,24 +12,27 @@ pub enum KvType {
     /// GGML's Q8_0: each 32 elements of a head are bytes with one IEEE half as their scale. Heads are whole groups
     /// of 32.
     Q8_0,
+    /// 8-bit floats (E4M3, as `float8_e4m3fn`) as they are, without a scale: numbers beyond 448 are 448.
+    Fp8,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: &[KvType] = &[KvType::F16, KvType::Q8_0];
+    pub const ALL: &[KvType] = &[KvType::F16, KvType::Q8_0, KvType::Fp8];
 
     /// The name in settings and reports.
     pub const fn name(self) -> &'static str {
         match self {
             KvType::F16 => "f16",
             KvType::Q8_0 => "q8_0",
+            KvType::Fp8 => "fp8",
         }
     }
 
     /// Elements of a head that are stored together: a head must be whole groups of them.
     pub const fn group(self) -> usize {
         match self {
-            KvType::F16 => 1,
+            KvType::F16 | KvType::Fp8 => 1,
             KvType::Q8_0 => 32,
         }
     }

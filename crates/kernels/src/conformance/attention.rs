@@ -236,7 +236,7 @@ fn plain(shape: HeadShape) -> Setting {
 /// The types of cache that can hold such heads.
 fn kv_types(shape: HeadShape) -> &'static [KvType] {
     let whole = shape.head_dim.is_multiple_of(KvType::Q8_0.group());
-    if whole { KvType::ALL } else { &[KvType::F16] }
+    if whole { KvType::ALL } else { &[KvType::F16, KvType::Fp8] }
 }
 
 fn usual_scale(shape: HeadShape) -> f32 {
@@ -380,7 +380,7 @@ fn sigmas(
 /// Variance of a dot product from rounding the query as the type of cache allows.
 fn rounding_variance(kv_type: KvType, query: &[f32], key: &[f32]) -> f64 {
     match kv_type {
-        KvType::F16 => 0.0,
+        KvType::F16 | KvType::Fp8 => 0.0,
         KvType::Q8_0 => {
             let groups = query.chunks(kv_type.group()).zip(key.chunks(kv_type.group()));
             let variance = |(query, key): (&[f32], &[f32])| {

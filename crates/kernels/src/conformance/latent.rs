@@ -100,6 +100,7 @@ pub fn check_latent_attention<B: Backend>(make: &impl Fn() -> B) {
         (small, KvType::F16, vec![700, 5, 129]),
         (lite, KvType::F16, vec![150]),
         (lite, KvType::Q8_0, vec![90]),
+        (ragged, KvType::Fp8, vec![70, 3]),
     ] {
         let what = format!("latent attention, {shape:?}, {kv_type}");
         let play = Play::random(shape, kv_type, &lengths, &mut random);
@@ -221,6 +222,7 @@ impl Play {
         let sigma: f64 = match self.kv_type {
             KvType::F16 => 6e-4,
             KvType::Q8_0 => 1e-2,
+            KvType::Fp8 => 3e-2,
         };
         // Where operands are rounded, latents and queries are, before the cache rounds what it keeps.
         let sigma = sigma.hypot(2.0 * operand_sigma(rounding));

@@ -7,6 +7,7 @@ use half::f16;
 
 use super::random::Random;
 use super::rig::Rig;
+use crate::quant::{e4m3, to_e4m3};
 use crate::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     MemorySpan, Operands, QkvParams, Rounding, RowSource, StepLimits,
@@ -349,6 +350,7 @@ fn projections(
 fn hold(kv_type: KvType, rounding: Rounding, head: &mut [f32]) {
     match kv_type {
         KvType::F16 => head.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
+        KvType::Fp8 => head.iter_mut().for_each(|v| *v = e4m3(to_e4m3(*v))),
         KvType::Q8_0 => {
             for group in head.chunks_exact_mut(kv_type.group()) {
                 let largest = group.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));

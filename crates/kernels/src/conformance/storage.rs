@@ -107,6 +107,7 @@ pub fn check_sizes<B: Backend>(make: &impl Fn() -> B) {
         let elements = 2 * layers * blocks * 16 * kv_heads * head_dim;
         let least = match kv_type {
             KvType::F16 => 2 * elements,
+            KvType::Fp8 => elements,
             KvType::Q8_0 => elements + elements / 32 * 2,
         };
         // At most f32, where that is what a device computes with.

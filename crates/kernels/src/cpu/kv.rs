@@ -5,6 +5,7 @@
 //! | type | a head's keys of a block | a head's values of a block |
 //! |---|---|---|
 //! | F16 | `(head_dim, 16)` halves | `(16, head_dim rounded up to 16)` halves |
+//! | FP8 | `(head_dim, 16)` bytes | `(16, head_dim rounded up to 16)` bytes |
 //! | Q8_0 | `(head_dim / 4, 16, 4)` codes plus 128, then `(head_dim / 32, 16)` scales | `(16, head_dim)` codes, then `(head_dim / 32, 16)` scales |
 //!
 //! A layer of latents keeps them as values alone, of one head; one that keeps states has them beside, in f32, as `states` says. Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
@@ -75,7 +76,7 @@ pub(super) struct LayerKv<T> {
     pub(super) values: T, // (block, value_block)
 }
 
-/// Elements of a value row in F16: whole vectors.
+/// Elements of a value row in floats: whole vectors.
 pub(super) fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(16)
 }
@@ -85,6 +86,7 @@ pub(super) fn key_stride(kv_type: KvType, head_dim: usize) -> usize {
     BLOCK_TOKENS
         * match kv_type {
             KvType::F16 => head_dim * size_of::<u16>(),
+            KvType::Fp8 => head_dim,
             KvType::Q8_0 => head_dim + head_dim / GROUP * size_of::<u16>(),
         }
 }
@@ -93,6 +95,7 @@ pub(super) fn key_stride(kv_type: KvType, head_dim: usize) -> usize {
 pub(super) fn value_stride(kv_type: KvType, head_dim: usize) -> usize {
     match kv_type {
         KvType::F16 => BLOCK_TOKENS * padded(head_dim) * size_of::<u16>(),
+        KvType::Fp8 => BLOCK_TOKENS * padded(head_dim),
         KvType::Q8_0 => key_stride(kv_type, head_dim),
     }
 }

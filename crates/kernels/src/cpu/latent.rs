@@ -11,6 +11,7 @@ use super::norm::{rms_factor, scale};
 use super::pool::Turn;
 use super::rope::{QkvJob, RopeTables, load_part, rotate_head, store_scale};
 use super::tier::Tier;
+use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, LatentHeads, StepLimits};
 
 const LANES: usize = 16;
@@ -178,6 +179,12 @@ impl Kernel for LatentRow<'_> {
                     for at in (0..width).step_by(LANES) {
                         let part = load_part::<L>(self.latent.add(at), LANES.min(width - at));
                         L::store_f16(to.add(at), part);
+                    }
+                }
+                KvType::Fp8 => {
+                    let to = self.block.add(self.offset * padded(width));
+                    for at in 0..width {
+                        to.add(at).write(to_e4m3(self.latent.add(at).read()));
                     }
                 }
                 KvType::Q8_0 => {

@@ -9,6 +9,7 @@ use super::matmul::put;
 use super::norm::{rms_factor, scale};
 use super::pool::Turn;
 use super::tier::Tier;
+use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
 
 /// Tables kept through a step: local and global layers differ in at most their frequencies.
@@ -152,6 +153,7 @@ impl Kernel for QkvRow<'_> {
                 match self.kv_type {
                     KvType::F16 => store_halves::<L>(key, value, keys, values, self.offset, head_dim),
                     KvType::Q8_0 => store_bytes::<L>(key, value, keys, values, self.offset, head_dim),
+                    KvType::Fp8 => store_fp8(key, value, keys, values, self.offset, head_dim),
                 }
             }
         }
@@ -245,6 +247,28 @@ unsafe fn store_halves<L: Lanes>(
                 keys.add((at + i) * BLOCK_TOKENS).write(*half);
             }
             L::store_f16(values.add(at), load_part::<L>(value.add(at), count));
+        }
+    }
+}
+
+/// Writes one head's key and value to token `offset` of a block in 8-bit floats.
+///
+/// # Safety
+/// As for [`store_halves`], for a block of [`KvType::Fp8`].
+#[inline(always)]
+unsafe fn store_fp8(
+    key: *const f32,
+    value: *const f32,
+    keys: *mut u8,
+    values: *mut u8,
+    offset: usize,
+    head_dim: usize,
+) {
+    // SAFETY: the caller's promise; a value's row has room for all of its elements.
+    unsafe {
+        for at in 0..head_dim {
+            keys.add(at * BLOCK_TOKENS + offset).write(to_e4m3(key.add(at).read()));
+            values.add(offset * padded(head_dim) + at).write(to_e4m3(value.add(at).read()));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Attention of heads over the cache, naively.
 
 use super::encoder::{norm_all, prepare};
-use super::storage::{store_rounded, visible};
+use super::storage::{store, visible};
 use super::{ReferenceBuffer, ReferenceKv, formulas};
-use crate::{AttentionParams, Batch, DType, HeadShape, KvType, MemorySpan, QkvParams};
+use crate::{AttentionParams, Batch, HeadShape, MemorySpan, QkvParams};
 
 /// The contract's `rope_to_cache`.
 pub(super) fn to_cache(
@@ -37,12 +37,8 @@ pub(super) fn to_cache(
             }
             prepare(key, k_norm, params, place);
             let at = kv.at(layer, slot, kv_head);
-            let dtype = match kv.kv_type {
-                KvType::F16 => DType::F16,
-                KvType::Q8_0 => DType::Q8_0,
-            };
-            store_rounded(dtype, key, &mut kv.keys[at.clone()]);
-            store_rounded(dtype, value, &mut kv.values[at]);
+            store(kv.kv_type, key, &mut kv.keys[at.clone()]);
+            store(kv.kv_type, value, &mut kv.values[at]);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Multi-head latent attention, naively.
 
-use super::storage::store_rounded;
+use super::storage::store;
 use super::{ReferenceBuffer, ReferenceKv, ReferenceMatrix, formulas};
-use crate::{Batch, DType, KvType, LatentHeads, LatentParams};
+use crate::{Batch, LatentHeads, LatentParams};
 
 /// The contract's `heads_matmul`. Gives what all heads together read and give of a row.
 pub(super) fn heads_matmul(
@@ -55,12 +55,8 @@ pub(super) fn to_cache(
         formulas::rms_norm(&plain, params.norm, params.norm_eps, &mut latent.row_mut(row)[..rank]);
         turn(&mut latent.row_mut(row)[rank..]);
         queries.row_mut(row).chunks_exact_mut(width).for_each(|query| turn(&mut query[rank..]));
-        let dtype = match kv.kv_type {
-            KvType::F16 => DType::F16,
-            KvType::Q8_0 => DType::Q8_0,
-        };
         let at = kv.at(layer, batch.row_slot(row, group), 0);
-        store_rounded(dtype, latent.row(row), &mut kv.keys[at]);
+        store(kv.kv_type, latent.row(row), &mut kv.keys[at]);
     }
 }
 

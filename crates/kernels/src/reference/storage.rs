@@ -2,14 +2,23 @@
 
 use super::states::ReferenceStates;
 use super::{DEVICE, ReferenceKv};
-use crate::quant::{can_dequantize, dequantize_row, quantize_row};
+use crate::quant::{can_dequantize, dequantize_row, e4m3, quantize_row, to_e4m3};
 use crate::{
-    AttentionParams, BLOCK_TOKENS, Batch, DType, HeadShape, KernelError, KvLayout, KvSpec, LatentHeads,
-    MatrixShape, MatrixSource, SequenceSpan,
+    AttentionParams, BLOCK_TOKENS, Batch, DType, HeadShape, KernelError, KvLayout, KvSpec, KvType,
+    LatentHeads, MatrixShape, MatrixSource, SequenceSpan,
 };
 
+/// Rounds elements of a head to what a type of cache keeps of them.
+pub(super) fn store(kv_type: KvType, from: &[f32], to: &mut [f32]) {
+    match kv_type {
+        KvType::F16 => store_rounded(DType::F16, from, to),
+        KvType::Q8_0 => store_rounded(DType::Q8_0, from, to),
+        KvType::Fp8 => to.iter_mut().zip(from).for_each(|(to, &from)| *to = e4m3(to_e4m3(from))),
+    }
+}
+
 /// What is left of numbers that are stored in this type.
-pub(super) fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
+fn store_rounded(dtype: DType, from: &[f32], to: &mut [f32]) {
     let size = dtype.bytes_of(from.len()).expect("heads are whole blocks, because `kv` refuses others");
     let mut bytes = vec![0; size];
     quantize_row(dtype, from, &mut bytes);

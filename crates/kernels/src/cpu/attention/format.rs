@@ -1,7 +1,9 @@
-//! What the two types of cache differ in: how queries are laid out to meet their keys, the dot products, and what a
+//! What types of cache differ in: how queries are laid out to meet their keys, the dot products, and what a
 //! stored value stands for.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what each method says of its pointers.
+
+use std::marker::PhantomData;
 
 use super::super::activations::quantize;
 use super::super::kv::{GROUP, padded};
@@ -45,10 +47,45 @@ pub(super) trait Format: 'static {
     ) -> L::F;
 }
 
-/// F16Format.
-pub(super) struct F16Format;
+/// Numbers of a cache that are floats, one by one, which are loaded as such.
+pub(super) trait Floats: 'static {
+    /// Bytes of one.
+    const BYTES: usize;
 
-impl Format for F16Format {
+    /// 16 of them.
+    unsafe fn load<L: Lanes>(from: *const u8) -> L::F;
+}
+
+/// IEEE halves.
+pub(super) struct Halves;
+
+impl Floats for Halves {
+    const BYTES: usize = 2;
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const u8) -> L::F {
+        L::load_f16(from.cast())
+    }
+}
+
+/// 8-bit floats.
+pub(super) struct Eighths;
+
+impl Floats for Eighths {
+    const BYTES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const u8) -> L::F {
+        L::load_fp8(from)
+    }
+}
+
+/// A cache in floats.
+pub(super) struct FloatFormat<T>(PhantomData<T>);
+pub(super) type F16Format = FloatFormat<Halves>;
+pub(super) type Fp8Format = FloatFormat<Eighths>;
+
+impl<T: Floats> Format for FloatFormat<T> {
     const WIDENS_KEYS: bool = true;
 
     /// `(head_dim, N)`.
@@ -70,7 +107,7 @@ impl Format for F16Format {
         let mut dots = [[L::splat(0.0); N]; NB];
         for d in 0..head_dim {
             for (keys, dots) in keys.iter().zip(&mut dots) {
-                let key = L::load_f16(keys.cast::<u16>().add(d * BLOCK_TOKENS));
+                let key = T::load::<L>(keys.add(d * BLOCK_TOKENS * T::BYTES));
                 for (q, dot) in dots.iter_mut().enumerate() {
                     *dot = L::fma(key, L::splat(queries.add(d * N + q).read()), *dot);
                 }
@@ -93,7 +130,7 @@ impl Format for F16Format {
         _: &Scales,
         _: usize,
     ) -> L::F {
-        L::load_f16(values.cast::<u16>().add(token * padded(head_dim) + chunk * LANES))
+        T::load::<L>(values.add((token * padded(head_dim) + chunk * LANES) * T::BYTES))
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::super::kv::{key_stride, value_stride};
 use super::super::lanes::{Kernel, Lanes};
-use super::format::{F16Format, Format, Q8Format};
+use super::format::{F16Format, Format, Fp8Format, Q8Format};
 use super::latent::{self, LatentFormat};
 use super::state::{State, width};
 use super::{PARTITION, TILE, Vectors};
@@ -89,7 +89,7 @@ impl Kernel for Pack {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
         match self.vectors.kv_type {
-            // Those of latents lie alike for every type.
+            // Those of latents and of floats lie alike.
             KvType::Q8_0 if !self.vectors.latent => self.queries::<L, Q8Format>(),
             _ => self.queries::<L, F16Format>(),
         }
@@ -137,8 +137,10 @@ impl Kernel for PartitionSums {
         match (self.vectors.kv_type, self.vectors.latent) {
             (KvType::F16, false) => self.sums::<L, F16Format>(),
             (KvType::Q8_0, false) => self.sums::<L, Q8Format>(),
+            (KvType::Fp8, false) => self.sums::<L, Fp8Format>(),
             (KvType::F16, true) => self.latent_sums::<L, LatentFormat<F16Format>>(),
             (KvType::Q8_0, true) => self.latent_sums::<L, LatentFormat<Q8Format>>(),
+            (KvType::Fp8, true) => self.latent_sums::<L, LatentFormat<Fp8Format>>(),
         }
     }
 }

@@ -99,6 +99,14 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         ]
     }
     #[inline(always)]
+    unsafe fn load_fp8(from: *const u8) -> Self::F {
+        let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast())));
+        let halves = _mm256_and_si256(wide, _mm256_set1_epi16(E4M3_IN_HALF));
+        let [low, high] = [_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves)];
+        let factor = _mm256_set1_ps(256.0);
+        [_mm256_mul_ps(_mm256_cvtph_ps(low), factor), _mm256_mul_ps(_mm256_cvtph_ps(high), factor)]
+    }
+    #[inline(always)]
     unsafe fn load_e4m3(from: *const u8) -> [Self::F; 4] {
         let places = _mm256_set1_epi16(E4M3_IN_HALF);
         let wide = |halves: __m256i| {

@@ -70,6 +70,12 @@ impl<const VNNI: bool> Lanes for Avx512<VNNI> {
         _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
     }
     #[inline(always)]
+    unsafe fn load_fp8(from: *const u8) -> __m512 {
+        let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(from.cast())));
+        let halves = _mm256_and_si256(wide, _mm256_set1_epi16(E4M3_IN_HALF));
+        _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0))
+    }
+    #[inline(always)]
     unsafe fn load_e4m3(from: *const u8) -> [__m512; 4] {
         let (both, places) = (_mm512_loadu_si512(from.cast()), _mm512_set1_epi16(E4M3_IN_HALF));
         let odd = _mm512_and_si512(_mm512_srai_epi16::<1>(both), places);

@@ -82,6 +82,16 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     /// Reads 16 bfloat16.
     unsafe fn load_bf16(from: *const u16) -> Self::F;
+    /// Reads 16 8-bit floats (E4M3); NaN has no bits of its own in what is made of them and becomes some number.
+    #[inline(always)]
+    unsafe fn load_fp8(from: *const u8) -> Self::F {
+        let mut halves = [0u16; 16];
+        for (i, half) in halves.iter_mut().enumerate() {
+            let float = u16::from(from.add(i).read());
+            *half = (float & 0x80) << 8 | (float & 0x7f) << 7;
+        }
+        Self::mul(Self::load_f16(halves.as_ptr()), Self::splat(256.0))
+    }
     /// Reads 64 8-bit floats (E4M3) as four inputs of 16 rows, two inputs of a row side by side, and gives 2^-8 of each number, as
     /// halves of the same bits have it; NaN has no bits of its own there and becomes some number.
     #[inline(always)]
