@@ -134,7 +134,7 @@ impl<D: Device> CudaBackend<D> {
         let (_, bucket) = self.steps.batch();
         let rows = if product.logits { bucket.logit_rows } else { bucket.rows };
         // A product of a few rows may cut others while its own are still read.
-        let is_few = rows <= FEW_ROWS;
+        let is_few = rows <= FEW_ROWS.min(self.wide_above);
         let in_few_pieces = is_few && !self.last_product.in_few_pieces;
         let tiles = if weight.product.whole_tiles { weight.product.tiles } else { 0 };
         self.last_product = LastProduct { tiles, in_few_pieces };

@@ -44,10 +44,11 @@ const SETTINGS: [Setting; 5] = [
 const CONTEXTS: [usize; 5] = [1, 128, 129, 300, 700];
 const SCALE: f32 = 0.4;
 
-/// Groups of one, two, four, seven, eight and of more heads than a tile has queries, in both caches.
-const RUN_SETTINGS: [Setting; 7] = [
+/// Groups of one, two, four, seven, eight and of more heads than a tile has queries, in all caches.
+const RUN_SETTINGS: [Setting; 8] = [
     plain(2, 2, 64, KvType::F16),
     Setting { window: Some(150), sinks: true, ..plain(4, 2, 64, KvType::Q8_0) },
+    Setting { window: Some(200), sinks: true, ..plain(4, 2, 64, KvType::Fp8) },
     Setting { window: Some(100), chunked: true, softcap: Some(3.0), ..plain(4, 1, 96, KvType::F16) },
     Setting { window: Some(129), slopes: true, sinks: true, ..plain(7, 1, 32, KvType::Q8_0) },
     Setting { slopes: true, ..plain(8, 1, 80, KvType::F16) },

@@ -62,7 +62,7 @@ const SETTINGS: [Setting; 8] = [
         activation: Activation::GeluTanh,
     },
     Setting { shape: heads(2, 1, 256), activation: Activation::ClampedSwish, ..QWEN3 },
-    Setting { dtype: DType::Q8_0, shape: heads(20, 1, 32), ffn: 512, kv_type: KvType::Q8_0, ..QWEN3 },
+    Setting { dtype: DType::Q8_0, shape: heads(20, 1, 32), ffn: 512, kv_type: KvType::Fp8, ..QWEN3 },
     Setting { dtype: DType::F32, ..QWEN3 },
 ];
 

@@ -103,7 +103,15 @@ fn rows_of_another_turn() {
         )
     };
     let (own, instead) = (written("row"), written("blockIdx.x"));
-    must_fail("attention.cu", &own, &instead, "rows that take turns", check_shared_rows_by_turns);
+    must_fail("attention.cu", &own, &instead, "rows that take turns", |make| {
+        check_shared_rows_by_turns(&|| make().without_fusion());
+    });
+}
+
+#[test]
+fn spans_of_a_tile_that_are_folded_backwards() {
+    let (own, instead) = ("parts + span * (dim + 2)", "parts + (spans - 1 - span) * (dim + 2)");
+    must_fail("attention_tiles.cu", own, instead, "has not the bits of", check_shared_rows);
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn check_case<B: Backend>(make: &impl Fn() -> B, case: &Case, random: &mut Rando
         KvType::F16 => 0.03,
         KvType::Q8_0 => 0.06,
         // Of a number by an eighth, where it is between two.
-        KvType::Fp8 => 0.5,
+        KvType::Fp8 => 0.2,
     };
     // One unit of what a value is rounded to: which way a tie goes is the device's own business.
     let step = |i: usize, value: f32| match case.kv_type {

@@ -33,6 +33,11 @@ pub(super) trait Format: 'static {
         head_dim: usize,
     ) -> [[L::F; N]; NB];
 
+    /// Element `d` of each of a block's keys, where keys are widened.
+    unsafe fn key<L: Lanes>(keys: *const u8, d: usize) -> L::F {
+        unreachable!("element {d} of keys at {keys:p}, which are not widened")
+    }
+
     /// The scales that `value` needs for up to eight chunks from `chunk` on, which is even unless there is one.
     unsafe fn scales<L: Lanes>(values: *const u8, head_dim: usize, chunk: usize, chunks: usize) -> Scales;
 
@@ -107,13 +112,18 @@ impl<T: Floats> Format for FloatFormat<T> {
         let mut dots = [[L::splat(0.0); N]; NB];
         for d in 0..head_dim {
             for (keys, dots) in keys.iter().zip(&mut dots) {
-                let key = T::load::<L>(keys.add(d * BLOCK_TOKENS * T::BYTES));
+                let key = Self::key::<L>(*keys, d);
                 for (q, dot) in dots.iter_mut().enumerate() {
                     *dot = L::fma(key, L::splat(queries.add(d * N + q).read()), *dot);
                 }
             }
         }
         dots
+    }
+
+    #[inline(always)]
+    unsafe fn key<L: Lanes>(keys: *const u8, d: usize) -> L::F {
+        T::load::<L>(keys.add(d * BLOCK_TOKENS * T::BYTES))
     }
 
     #[inline(always)]

@@ -438,9 +438,9 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
             if C::LATENT {
                 latent::widen_keys::<L, C>(step, block, to, NV * LANES);
             } else if C::WIDENS_KEYS {
-                let keys = step.keys(block).cast::<u16>();
+                let keys = step.keys(block);
                 for d in 0..head_dim {
-                    L::store(to.add(d * NV * LANES), L::load_f16(keys.add(d * BLOCK_TOKENS)));
+                    L::store(to.add(d * NV * LANES), C::key::<L>(keys, d));
                 }
             }
             let values = step.values(block);
