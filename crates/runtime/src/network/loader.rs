@@ -288,11 +288,10 @@ impl<'a, B: Backend> Loader<'a, B> {
     fn latent(&mut self, index: usize, shape: LatentShape) -> Result<Latent<B>, LoadError> {
         let LatentShape { heads, rank, nope_dim, value_dim, .. } = shape;
         let of_layer = |part| Part::Layer(index, part);
-        let query_down = match shape.query_rank {
-            Some(_) => {
-                Some((self.matrix(index, QUERY_DOWN)?, self.plain_norm(of_layer(LayerPart::QueryDownNorm))?))
-            }
-            None => None,
+        let query_down = if shape.query_rank.is_some() {
+            Some((self.matrix(index, QUERY_DOWN)?, self.plain_norm(of_layer(LayerPart::QueryDownNorm))?))
+        } else {
+            None
         };
         // Of each head the numbers that make keys, (rank, nope_dim), and those that make values, (value_dim, rank).
         let (mut keys, mut values) = (Vec::with_capacity(heads), Vec::with_capacity(heads));
@@ -399,11 +398,9 @@ impl<'a, B: Backend> Loader<'a, B> {
         if !present {
             return Ok(None);
         }
-        let mut values = Vec::new();
-        for &part in parts {
-            values.extend(self.take(Part::Layer(layer, part).bias())?);
-        }
-        Ok(Some(self.backend.vector(&values)?))
+        let biases = parts.iter().map(|&part| self.take(Part::Layer(layer, part).bias()));
+        let biases = biases.collect::<Result<Vec<_>, _>>()?.concat();
+        Ok(Some(self.backend.vector(&biases)?))
     }
 
     pub(crate) fn norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {

@@ -443,12 +443,10 @@ impl<C: Format, const NV: usize> Kernel for Widen<'_, C, NV> {
                     L::store(to.add(d * NV * LANES), C::key::<L>(keys, d));
                 }
             }
-            let values = step.values(block);
-            let from = step.from.saturating_sub(block * BLOCK_TOKENS);
-            let tokens = from..BLOCK_TOKENS.min(step.to - block * BLOCK_TOKENS);
-            let to = |chunk: usize, t: usize| {
-                (chunk / NV * TILE * NV + (block * BLOCK_TOKENS + t) * NV + chunk % NV) * LANES
-            };
+            let (values, first) = (step.values(block), block * BLOCK_TOKENS);
+            let tokens = step.from.saturating_sub(first)..BLOCK_TOKENS.min(step.to - first);
+            let to =
+                |chunk: usize, t: usize| (chunk / NV * TILE * NV + (first + t) * NV + chunk % NV) * LANES;
             for chunk in 0..chunks {
                 let scales = C::scales::<L>(values, head_dim, chunk, 1);
                 for t in tokens.clone() {
