@@ -19,6 +19,9 @@ const CUDA: &str = "CUDA_HOME";
 /// The first ptxas that knows all of them.
 const PTXAS_MIN: (u32, u32) = (12, 8);
 
+#[path = "src/driver/early.rs"]
+mod early;
+
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
@@ -106,7 +109,10 @@ fn ptxas() -> Result<PathBuf, Failure> {
 
 /// Has machine code made, and packs it.
 fn compile(ptxas: &Path, sources: &Path, name: &str, arch: &str, out: &Path) -> Result<(), Failure> {
-    let ptx = sources.join(format!("{name}.ptx"));
+    let ptx = out.join(format!("{name}.sm_{arch}.ptx"));
+    let number: i32 = arch.trim_end_matches('a').parse()?;
+    let module = fs::read_to_string(sources.join(format!("{name}.ptx")))?;
+    fs::write(&ptx, early::text_for((number / 10, number % 10), &module))?;
     let cubin = out.join(format!("{name}.sm_{arch}.cubin"));
     let output =
         Command::new(ptxas).arg(format!("-arch=sm_{arch}")).arg(ptx).arg("-o").arg(&cubin).output()?;

@@ -463,12 +463,15 @@ pub(crate) struct BenchArgs {
     /// Threads to compute with [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// What computes: cpu, a card such as cuda:0, or cards that share the layers, separated by commas
+    /// What computes: cpu, a card such as cuda:0, or cards that share the model, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "cpu")]
     pub(crate) device: Vec<hanzo_engine_daemon::config::DeviceName>,
     /// Layers on those cards, from the last on; the others are the processor's
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
+    /// How several cards share the model: by layer, or by row, all computing each layer together
+    #[arg(long, value_name = "HOW", default_value = "layer")]
+    pub(crate) split_mode: hanzo_engine_daemon::config::SplitMode,
     /// How keys and values are stored
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvTypeName,

@@ -28,6 +28,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
         threads: args.threads.map(usize::from),
         devices: args.device,
         gpu_layers: args.gpu_layers.map(|layers| layers as usize),
+        split_mode: args.split_mode,
         kv_type: args.kv_type.0,
         limits: args.limits,
     };

@@ -27,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda_types.hpp"
 
 extern "C" const void* emulator_kernel(const char* name, size_t* bytes, unsigned* threads);
 extern "C" const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed);
@@ -81,6 +82,7 @@ struct Function {
   size_t bytes;
   unsigned threads_max;
   unsigned shared_max = 48 << 10;
+  bool waits = false;  // for kernels before it
 };
 
 std::mutex mutex;
@@ -300,6 +302,12 @@ int cuModuleLoadDataEx(Module** module, const void* image, unsigned count, int* 
     snprintf(static_cast<char*>(values[0]), reinterpret_cast<size_t>(values[1]), "emulated: there is no .version");
     return INVALID_PTX;
   }
+  // Of the instructions that only newer cards have, such text has none for others, and with them it says which cards it is for.
+  const bool newer = capability(false) >= 9, has = ptx.find("griddepcontrol.") != std::string::npos;
+  if (ptx[0] != '\x7f' && (newer ? ptx.find(".target sm_90") == std::string::npos : has)) {
+    snprintf(static_cast<char*>(values[0]), reinterpret_cast<size_t>(values[1]), "emulated: griddepcontrol needs .target sm_90 and such a card");
+    return INVALID_PTX;
+  }
   *module = new Module{ptx};
   return SUCCESS;
 }
@@ -313,6 +321,8 @@ int cuModuleGetFunction(Function** function, Module* module, const char* name) {
   found.kernel = emulator_kernel(name, &found.bytes, &found.threads_max);
   // The module's kernel, the emulated one and the engine's must agree on what they are given.
   if (!found.kernel || params_of(module->ptx, name) != found.bytes) return NOT_FOUND;
+  const size_t entry = module->ptx.find(std::string(".entry ") + name + "("), next = module->ptx.find(".visible .entry ", entry);
+  found.waits = module->ptx.find("griddepcontrol.wait;", entry) < next;
   *function = new Function(found);  // the module's, which lives as long as the process does
   return SUCCESS;
 }
@@ -404,20 +414,6 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* strea
     return 0;
   });
 }
-// cuda.h's CUDA_MEMCPY3D_PEER.
-struct Side {
-  size_t x, y, z, lod;
-  unsigned kind;
-  const void* host;
-  uint64_t device;
-  void* array;
-  void* context;
-  size_t pitch, height;
-};
-struct PeerCopy {
-  Side from, to;
-  size_t width, height, depth;
-};
 int cuMemcpy3DPeerAsync(const PeerCopy* copy, Stream* stream) {
   IN_CONTEXT("cuMemcpy3DPeerAsync");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
@@ -517,16 +513,24 @@ int cuStreamSynchronize(Stream* stream) {
   IN_CONTEXT("cuStreamSynchronize");
   return stream->captured ? CAPTURE_UNSUPPORTED : advance(stream);
 }
-int cuLaunchKernel(Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z, unsigned shared, Stream* stream, void** params, void** extra) {
-  IN_CONTEXT("cuLaunchKernel");
+int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** params, void** extra) {
+  IN_CONTEXT("cuLaunchKernelEx");
+  const auto [x, y, z] = config->grid;
+  Stream* stream = static_cast<Stream*>(config->stream);
   // A buffer of parameters and its size.
-  if (params || threads_y != 1 || threads_z != 1 || extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) || extra[4]) return INVALID_VALUE;
-  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || threads > function->threads_max || shared > function->shared_max) return INVALID_VALUE;
+  if (params || config->threads[1] != 1 || config->threads[2] != 1 || extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) || extra[4]) return INVALID_VALUE;
+  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || config->threads[0] > function->threads_max || config->shared > function->shared_max) return INVALID_VALUE;
+  // What begins early must wait by itself: a card would take a kernel that does not, whose numbers would be anything.
+  if (config->count > 1 || (config->count == 1 && (config->attributes->id != 6 || config->attributes->value.early != 1 || capability(false) < 9 || !function->waits))) return INVALID_VALUE;
   const size_t bytes = *static_cast<size_t*>(extra[3]);
   if (bytes != function->bytes) return INVALID_VALUE;
-  Node node{function->kernel, {x, y, z}, threads, shared, std::vector<uint64_t>((bytes + 7) / 8)};
+  Node node{function->kernel, {x, y, z}, config->threads[0], config->shared, std::vector<uint64_t>((bytes + 7) / 8)};
   memcpy(node.params.data(), extra[1], bytes);
   if (stream->context != current || is_elsewhere(node.params)) return INVALID_CONTEXT;
+  if (config->count == 1) {
+    std::lock_guard<std::mutex> lock(mutex);
+    ++counts["launches that may begin early"];
+  }
   if (!stream->captured) return ask(stream, [node] { return run(node); });
   stream->captured->nodes.push_back(node);
   return SUCCESS;

@@ -179,6 +179,7 @@ WATCH_NOTHING static void enter() {
   watch::began(block->host_watched);
   watch::hears(&block->begun);
   block->run(block->params);
+  if (own->early) fail("a thread has begun early and never waited for earlier kernels");
   // Nobody waits for the rest, which are read from all the same.
   make_copies(UINT64_MAX);
   watch::tells(&block->ended);
@@ -194,7 +195,7 @@ WATCH_NOTHING static void enter() {
 }
 
 static void prepare(Block& block, Fiber& of) {
-  of.begun = of.done = false;
+  of.begun = of.done = of.early = false;
   of.waits_for = nullptr;
   of.copies.clear();
   of.groups = 0;

@@ -17,12 +17,13 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 6] = [
+const EMULATOR: [(&str, &str); 7] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
     ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
     ("driver.cpp", include_str!("../cpp/driver.cpp")),
+    ("cuda_types.hpp", include_str!("../cpp/cuda_types.hpp")),
     ("count.cpp", include_str!("../cpp/count.cpp")),
 ];
 

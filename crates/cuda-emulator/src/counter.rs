@@ -16,6 +16,10 @@ pub struct Counted {
     pub read: u64,
     /// Bytes that were written, each once.
     pub written: u64,
+    /// Bytes that were touched before the kernel waited for earlier ones, each once.
+    pub early: u64,
+    /// Bytes that a kernel has touched so early until then, and one has written: what it would depend on when it begins.
+    pub too_early: u64,
 }
 
 #[derive(Debug, Default)]
@@ -63,8 +67,8 @@ impl Counter {
             library.count(&state.memory.iter().map(range).collect::<Vec<_>>());
         }
         run()?;
-        let [read, written] = library.counted();
-        state.launches.push(Counted { kernel, read, written });
+        let [read, written, early, too_early] = library.counted();
+        state.launches.push(Counted { kernel, read, written, early, too_early });
         Ok(())
     }
 }

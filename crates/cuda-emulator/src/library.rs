@@ -96,11 +96,12 @@ impl Library {
         unsafe { count(ranges.as_ptr().cast(), ranges.len()) };
     }
 
-    /// Bytes of all ranges that were read since [`Library::count`] or the last call, and written.
-    pub(crate) fn counted(&self) -> [u64; 2] {
+    /// Bytes of all ranges that were read since [`Library::count`] or the last call, written, and touched before earlier kernels were waited
+    /// for; and those that were ever touched so early, and ever written.
+    pub(crate) fn counted(&self) -> [u64; 4] {
         let (_, counted) = self.counter.expect("count.cpp is in the library");
-        let mut counts = [0; 2];
-        // SAFETY: where two numbers go.
+        let mut counts = [0; 4];
+        // SAFETY: where four numbers go.
         unsafe { counted(counts.as_mut_ptr()) };
         counts
     }

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::{
     budget,
-    config::{DeviceName, EngineSection},
+    config::{DeviceName, EngineSection, SplitMode},
     device::{Cpu, Device, Generator, Sides},
     error::Error,
     places::OnCard,
@@ -53,10 +53,12 @@ pub struct Args {
     pub reps: usize,
     /// Threads that compute; unset: one for each core.
     pub threads: Option<usize>,
-    /// What computes: the processor, or cards that share the layers by what is free on each.
+    /// What computes: the processor, or cards that share the model.
     pub devices: Vec<DeviceName>,
     /// Layers on those cards, the others being the processor's; unset: all.
     pub gpu_layers: Option<usize>,
+    /// How they share it: layers by what is free on each, or parts of each layer.
+    pub split_mode: SplitMode,
     /// How keys and values are stored.
     pub kv_type: KvType,
     /// Measure this machine too, and each row as a share of it.
@@ -172,6 +174,12 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
                 "--gpu-layers are layers on a card; name it, such as --device cuda:0".to_owned(),
             ));
         }
+        [] | [_] if args.split_mode == SplitMode::Row => {
+            return Err(BenchError::Args(
+                "--split-mode row is for two cards and more; name them, such as --device cuda:0,cuda:1"
+                    .to_owned(),
+            ));
+        }
         [] => None,
         _ if args.limits => {
             return Err(BenchError::Args("--limits measures processors; leave it out".to_owned()));
@@ -179,7 +187,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         ordinals => {
             let open = |&ordinal| OnCard::open(&Driver::default(), ordinal, &EngineSection::default());
             let found = ordinals.iter().map(open).collect::<Result<Vec<_>, _>>().map_err(LoadError::from)?;
-            Some(cards::sharing(found, &cpu, files, args.gpu_layers)?)
+            Some(cards::sharing(found, &cpu, files, args.gpu_layers, args.split_mode)?)
         }
     };
     let config = config(&cases, step_tokens_max, args.kv_type, files)?;

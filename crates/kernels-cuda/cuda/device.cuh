@@ -20,6 +20,12 @@ typedef unsigned long long uint64_t;
 
 namespace dev {
 
+// Cards of compute capability 9.0 and above may begin a kernel while those before it still run (programmatic dependent launch). One that makes use
+// of it says so first, and reads nothing that a kernel may have written before it waits until all of those are done, as each of its threads
+// must. Every other kernel waits when it begins: ptx/early.py puts it there. Older cards are given kernels without these instructions.
+__device__ __forceinline__ void begins_early() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) value = value + __shfl_xor_sync(0xffffffffu, value, apart);

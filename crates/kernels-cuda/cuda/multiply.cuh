@@ -40,6 +40,8 @@ __device__ __forceinline__ void multiply_part(const Columns& columns, const Part
     find_outputs(part, first, rows);
     if (AHEAD > 0) load(from);
   }
+  // Nothing but weights is read before this, where a kernel begins early.
+  dev::wait_for_earlier();
 #pragma unroll 1
   for (uint32_t tile = first; tile < tiles; tile += gridDim.x) {
     float sums[TILES][4] = {};

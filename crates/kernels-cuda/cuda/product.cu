@@ -18,11 +18,17 @@ KERNEL(pieces, PiecesParams, THREADS) {
 
 template <int KIND, int TILES, int AHEAD>
 __device__ __forceinline__ void multiply_few(const ProductParams& p, float* room) {
+  dev::begins_early();
   const Columns columns = {p.weights.cols, p.segments};
   const Pieces x = {p.pieces, p.inverses, p.sums, 8 * columns.blocks(), 0, product_rows(p)};
   // Otherwise weights are on their way before it is known how many rows there are.
-  if (p.adapter != NONE && x.rows == 0) return;
+  if (p.adapter != NONE) {
+    dev::wait_for_earlier();
+    if (x.rows == 0) return;
+  }
   multiply_some<KIND, TILES, AHEAD>(p.weights, columns, p.bf16s, x, room, [&](const Part& part, uint32_t row, uint32_t output, float total) { write_product(p, part, row, output, total); });
+  // Each part has waited; that there is one nothing here says.
+  dev::wait_for_earlier();
 }
 
 template <int KIND>

@@ -1,5 +1,6 @@
 //! What a card can do at most, measured through the same driver as a model's steps: bytes copied in its memory, the gap between two
-//! kernels of a recorded step, bytes that come up from the host; and how it was given the kernels. One line of JSON.
+//! kernels of a recorded step, as a step has them and where each begins when the one before it has ended, bytes that come up from the host; and
+//! how it was given the kernels. One line of JSON.
 //! usage: ceilings [CARD [MEGABYTES]]     of card 0, with 256 MiB
 
 use std::time::Instant;
@@ -24,9 +25,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     check(&card)?;
     let rows = (megabytes << 20) / (4 * COLS);
     let (copied, uploaded) = copies(&card, rows.max(1))?;
-    let gap = gap(&card)?;
+    let (gap, gap_in_turn) = (gap(&card)?, gap(&Driver::default().in_turn().open(ordinal)?)?);
     println!(
-        "{{\"card\": \"{}\", \"kernels\": \"{}\", \"copy_bytes_per_s\": {copied:.0}, \"upload_bytes_per_s\": {uploaded:.0}, \"gap_s\": {gap:.3e}}}",
+        "{{\"card\": \"{}\", \"kernels\": \"{}\", \"copy_bytes_per_s\": {copied:.0}, \"upload_bytes_per_s\": {uploaded:.0}, \
+         \"gap_s\": {gap:.3e}, \"gap_in_turn_s\": {gap_in_turn:.3e}}}",
         card.info(),
         card.kernels().replace(['\\', '"'], " ")
     );

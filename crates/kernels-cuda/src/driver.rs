@@ -4,6 +4,8 @@
 //! One context, one stream and one module a card; work is done in the order in which it was asked for.
 
 mod api;
+mod early;
+mod launch;
 mod module;
 mod peers;
 
@@ -17,6 +19,7 @@ use crate::device::{Device, DeviceError};
 use crate::params::Address;
 use crate::plan::{Kernel, Launch, Plan, SHARED_BYTES};
 use api::{Api, OUT_OF_MEMORY};
+use early::EARLY_MIN;
 use module::HOPPER;
 pub use module::{CUBINS, Cubin, Form, fitting, hopper_ptx, ptx};
 
@@ -44,14 +47,15 @@ const HOST_PLAIN: u32 = 0;
 const EVENT_WITHOUT_TIME: u32 = 2;
 /// Captures what this thread launches, and minds no other.
 const CAPTURE_THREAD_LOCAL: i32 = 1;
-/// What the entries of a launch's `extra` are.
-const PARAMS: *mut c_void = ptr::without_provenance_mut(1);
-const PARAMS_BYTES: *mut c_void = ptr::without_provenance_mut(2);
+/// The driver's version from which a record keeps which kernels may begin early.
+const EARLY_VERSION_MIN: (i32, i32) = (12, 3);
+
 /// Where cards are looked for: the system's driver, or a library that a test brings.
 #[derive(Clone, Debug)]
 pub struct Driver {
     libraries: Vec<PathBuf>,
     cubins: &'static [Cubin],
+    in_turn: bool,
 }
 
 /// What a driver says of a card before it is opened.
@@ -122,6 +126,7 @@ struct Inner {
     module: *mut c_void,
     form: Form,
     hopper: Hopper,
+    begins_early: bool, // a kernel, before those before it have ended
     stream: *mut c_void,
     functions: Vec<*mut c_void>, // by `Kernel`
     ways: Mutex<Vec<i32>>,       // devices whose memory it has been asked for a way to
@@ -135,19 +140,24 @@ unsafe impl Sync for Inner {}
 impl Default for Driver {
     /// The system's.
     fn default() -> Driver {
-        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect(), cubins: CUBINS }
+        Driver { libraries: LIBRARIES.iter().map(PathBuf::from).collect(), cubins: CUBINS, in_turn: false }
     }
 }
 
 impl Driver {
     /// This library instead of the system's.
     pub fn at(library: &Path) -> Driver {
-        Driver { libraries: vec![library.to_owned()], cubins: CUBINS }
+        Driver { libraries: vec![library.to_owned()], cubins: CUBINS, in_turn: false }
     }
 
     /// With this machine code instead of the program's.
     pub fn with_machine_code(self, cubins: &'static [Cubin]) -> Driver {
         Driver { cubins, ..self }
+    }
+
+    /// Each kernel begins when those before it have ended, also on cards that could begin it before: to compare the two.
+    pub fn in_turn(self) -> Driver {
+        Driver { in_turn: true, ..self }
     }
 
     /// The cards that this process may use, by number.
@@ -174,6 +184,7 @@ impl Driver {
         let (info, device) = describe(&api, ordinal)?;
         info.suits()?;
         let none = ptr::null_mut();
+        let begins_early = !self.in_turn && info.capability >= EARLY_MIN && info.driver >= EARLY_VERSION_MIN;
         let mut inner = Inner {
             api,
             info,
@@ -182,6 +193,7 @@ impl Driver {
             module: none,
             form: Form::Ptx(None),
             hopper: Hopper::NotMeant,
+            begins_early,
             stream: none,
             functions: Vec::new(),
             ways: Mutex::default(),
@@ -263,9 +275,10 @@ impl Card {
 
     /// The same for people, with what there is beside, as far as that is known: a backend finds out.
     pub fn kernels(&self) -> String {
-        let form = &self.inner.form;
+        let early = if self.inner.begins_early { "; each begins while those before it end" } else { "" };
+        let form = format!("{}{early}", self.inner.form);
         let wide = match &self.inner.hopper {
-            Hopper::NotMeant => return form.to_string(),
+            Hopper::NotMeant => return form,
             Hopper::Refused(why) => format!("not loaded: {why}"),
             Hopper::Loaded(_, agree) => match agree.get() {
                 None => "not tried yet".to_owned(),
@@ -350,38 +363,6 @@ impl Inner {
         self.api.works()?;
         // SAFETY: the context was retained, and is until the last handle is dropped.
         self.api.check("cuCtxSetCurrent", unsafe { (self.api.cuCtxSetCurrent)(self.context) })
-    }
-
-    /// # Safety
-    /// As [`Device::launch`]; the context is current.
-    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
-        let [x, y, z] = launch.grid.blocks;
-        let mut bytes = launch.params.len();
-        let mut extra = [
-            PARAMS,
-            launch.params.as_ptr().cast_mut().cast(),
-            PARAMS_BYTES,
-            ptr::from_mut(&mut bytes).cast(),
-            ptr::null_mut(),
-        ];
-        // SAFETY: the function is the kernel's, whose parameters are as large as `Plan::push` asserts; they are copied before
-        // this returns. What they name is the caller's promise.
-        let result = unsafe {
-            (self.api.cuLaunchKernel)(
-                self.functions[launch.kernel as usize],
-                x,
-                y,
-                z,
-                launch.grid.threads,
-                1,
-                1,
-                launch.grid.shared_bytes,
-                self.stream,
-                ptr::null_mut(),
-                extra.as_mut_ptr(),
-            )
-        };
-        self.api.check(launch.kernel.symbol(), result)
     }
 }
 

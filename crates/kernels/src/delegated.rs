@@ -4,6 +4,43 @@
 //! that there may be, `p` parameters, `k` a cache that is changed, `s` one that is read, `l` a layer of it, and `v` a value. Absent:
 //! ops that name buffers or packed things in lists.
 
+/// An operand as one of several devices has it.
+macro_rules! operand_at {
+    ($at:ident r $of:expr) => {
+        &$of.at($at)
+    };
+    ($at:ident u $of:expr) => {
+        &$of.at($at)
+    };
+    ($at:ident c $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident w $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident m $of:expr) => {
+        $of.at($at)
+    };
+    ($at:ident o $of:expr) => {
+        $of.map(|of| of.at($at))
+    };
+    ($at:ident p $of:expr) => {
+        &$of.with(|of| of.at($at))
+    };
+    ($at:ident k $of:expr) => {
+        $of.at_mut($at)
+    };
+    ($at:ident s $of:expr) => {
+        $of.at($at)
+    };
+    ($at:ident l $of:expr) => {
+        $of
+    };
+    ($at:ident v $of:expr) => {
+        $of
+    };
+}
+
 macro_rules! delegated {
     ($run:ident) => {
         fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Self::Buffer) {

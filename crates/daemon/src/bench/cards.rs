@@ -7,7 +7,7 @@ use crate::{
     budget,
     config::DeviceName,
     device::{Cpu, Device},
-    gpu_layers::Sharing,
+    gpu_layers::{Sharing, SplitMode},
     places::{Found, OnCard},
 };
 
@@ -30,12 +30,13 @@ pub(super) fn named(devices: &[DeviceName]) -> Result<Vec<usize>, BenchError> {
 }
 
 /// The first card with what shares the model with it: the others, layers as many as they have memory for, and the processor where not
-/// all are on cards. And what is free on each, as far as that is known.
+/// all are on cards; or the others, with parts of each layer. And what is free on each, as far as that is known.
 pub(super) fn sharing(
     found: Vec<Found>,
     cpu: &Cpu,
     files: &ModelFiles,
     layers: Option<usize>,
+    split_mode: SplitMode,
 ) -> Result<(OnCard, Vec<Option<u64>>), BenchError> {
     let all = files.spec.layers.len();
     let on_cards = layers.map_or(all, |layers| layers.min(all));
@@ -45,6 +46,11 @@ pub(super) fn sharing(
     if on_cards < found.len() {
         let reason = format!("{on_cards} layers are too few for {} cards", found.len());
         return Err(BenchError::Args(reason));
+    }
+    if split_mode == SplitMode::Row && on_cards < all {
+        return Err(BenchError::Args(
+            "cards that share rows have all layers: leave out --gpu-layers".to_owned(),
+        ));
     }
     let budgets: Vec<u64> = found.iter().map(|card| card.budget_bytes).collect();
     let names = found.iter().map(|card| card.card.name());
@@ -59,6 +65,10 @@ pub(super) fn sharing(
     let card = card.beside(Some(cpu)).beside_cards(cards.collect());
     match &others[1..] {
         [] => Ok((card, free)),
+        others if split_mode == SplitMode::Row => {
+            let names = others.iter().map(|&(name, _)| name);
+            Ok((card.shared(&Sharing::by_rows(files, names)?), free))
+        }
         others => Ok((card.shared(&Sharing::of(files, others)?), free)),
     }
 }

@@ -13,6 +13,7 @@ fn args() -> Args {
         reps: 2,
         threads: Some(1),
         gpu_layers: None,
+        split_mode: SplitMode::Layer,
         devices: vec![crate::config::DeviceName::Cpu],
         limits: false,
         kv_type: KvType::F16,
@@ -132,6 +133,7 @@ fn what_cannot_be_measured_says_why() {
     let deep = refused(Args { depths: vec![16 << 20], ..args() });
     assert!(deep.to_string().contains("16777236"), "{deep}");
     assert!(of_args(Args { prompt_lens: vec![], gen_lens: vec![], ..args() }).contains("nothing"));
+    assert!(of_args(Args { split_mode: SplitMode::Row, ..args() }).contains("two cards and more"));
     assert!(of_args(Args { reps: 0, ..args() }).contains("at least 1"));
     assert!(of_args(Args { batches: vec![0], ..args() }).contains("at least 1"));
     assert!(of_args(Args { depths: vec![100], ..args() }).contains("96 or 112"));

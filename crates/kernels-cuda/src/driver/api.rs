@@ -79,10 +79,7 @@ api! {
     cuStreamDestroy_v2(*mut c_void);
     cuStreamSynchronize(*mut c_void);
     cuStreamWaitEvent(*mut c_void, *mut c_void, c_uint);
-    cuLaunchKernel(
-        *mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void,
-        *mut *mut c_void,
-    );
+    cuLaunchKernelEx(*const c_void, *mut c_void, *mut *mut c_void, *mut *mut c_void);
     cuStreamBeginCapture_v2(*mut c_void, c_int);
     cuStreamEndCapture(*mut c_void, *mut *mut c_void);
     cuGraphInstantiateWithFlags(*mut *mut c_void, *mut c_void, c_ulonglong);

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ptr;
 
 use super::api::Api;
+use super::early::text_for;
 use crate::device::DeviceError;
 
 /// Machine code for an architecture, such as `90a`, deflated.
@@ -41,8 +42,8 @@ impl fmt::Display for Form {
     }
 }
 
-/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that. A fifth of the
-/// text is in the program, because few programs meet a card.
+/// The kernels for the driver's compiler, which makes them the card's own when they are loaded, and keeps that: before they are made fit for a
+/// card. A fifth of the text is in the program, because few programs meet a card.
 pub fn ptx() -> Vec<u8> {
     inflated(include_bytes!(concat!(env!("OUT_DIR"), "/kernels.ptx.deflated")))
 }
@@ -97,7 +98,8 @@ fn load_of(
             Err(error) => why = Some(format!("it does not take the machine code for sm_{arch}: {error}")),
         }
     }
-    let text = CString::new(ptx()).expect("PTX is text without a zero");
+    let text = String::from_utf8(ptx()).expect("PTX is text");
+    let text = CString::new(text_for(capability, &text)).expect("PTX is text without a zero");
     let module = load_image(api, text.as_bytes_with_nul(), "cuModuleLoadDataEx, which compiles the kernels")?;
     Ok((module, Form::Ptx(why)))
 }

@@ -16,12 +16,20 @@ pub(crate) fn library() -> PathBuf {
 
 /// The emulated card, or a real one by its number where the environment names it (`tests/gpu/run` does).
 pub(crate) fn card() -> Card {
+    let (driver, ordinal) = driver();
+    driver.open(ordinal).expect("the card opens")
+}
+
+/// The same, whose kernels begin one after the other.
+pub(crate) fn card_in_turn() -> Card {
+    let (driver, ordinal) = driver();
+    driver.in_turn().open(ordinal).expect("the card opens")
+}
+
+fn driver() -> (Driver, usize) {
     match std::env::var("HANZO_ENGINE_TEST_CARD") {
-        Ok(ordinal) => {
-            let ordinal = ordinal.parse().expect("HANZO_ENGINE_TEST_CARD is a number");
-            Driver::default().open(ordinal).expect("the card opens")
-        }
-        Err(_) => Driver::at(&library()).open(0).expect("the emulated card opens"),
+        Ok(ordinal) => (Driver::default(), ordinal.parse().expect("HANZO_ENGINE_TEST_CARD is a number")),
+        Err(_) => (Driver::at(&library()), 0),
     }
 }
 

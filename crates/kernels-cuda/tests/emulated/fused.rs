@@ -266,6 +266,12 @@ pub(crate) fn check_wide_layers<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
     check_layers(make, WIDE);
 }
 
+/// What all steps leave, as bits.
+pub(crate) fn bits_of_layers<D: Device>(backend: CudaBackend<D>) -> Vec<u32> {
+    let mut bench = Bench::new(backend, WIDE);
+    STEPS.iter().flat_map(|parts| bench.step(parts).0).map(f32::to_bits).collect()
+}
+
 /// Tokens whose products do what comes after them, and whose keys blocks share.
 pub(crate) fn run_wide_layers(make: &dyn Fn() -> CudaBackend<Emulated>) {
     let mut bench = Bench::new(make(), WIDE);

@@ -8,6 +8,7 @@ mod attention;
 mod batches;
 mod conformance;
 mod driver;
+mod early;
 mod engine;
 mod experts;
 mod few_bits;

@@ -7,6 +7,7 @@ use hanzo_engine_kernels_cuda::{Kernel, SOURCES};
 use sha2::{Digest as _, Sha256};
 
 const MAKE: &str = include_str!("../../ptx/make");
+const EARLY: &str = include_str!("../../ptx/early.py");
 const RESOURCES: &str = include_str!("../../ptx/resources.txt");
 
 #[test]
@@ -19,6 +20,7 @@ fn the_modules_are_of_these_sources() {
         files.iter().for_each(|(_, text)| hasher.update(text));
     }
     hasher.update(MAKE);
+    hasher.update(EARLY);
     let digest = hasher.finalize().iter().fold(String::new(), |mut hex, byte| {
         let _ = write!(hex, "{byte:02x}");
         hex

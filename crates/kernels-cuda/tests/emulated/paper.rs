@@ -8,9 +8,12 @@ use hanzo_engine_runtime::Opened;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::step::Step;
 
+use crate::early::begins_early;
+
 #[path = "../../examples/paper/network.rs"]
 mod network;
-use network::{Network, Size, Weights};
+pub(crate) use network::Weights;
+use network::{Network, Size};
 
 /// Rows that do not end with a block of columns, and a vocabulary that does not end with a tile.
 const SMALL: Size = Size {
@@ -22,7 +25,7 @@ const SMALL: Size = Size {
     tied: true,
 };
 /// Rows of whole blocks, as those types need that come in blocks of 256.
-const WHOLE: Size = Size {
+pub(crate) const WHOLE: Size = Size {
     hidden: 256,
     ffn: 512,
     heads: HeadShape { heads: 8, kv_heads: 2, head_dim: 64 },
@@ -30,12 +33,18 @@ const WHOLE: Size = Size {
     ..SMALL
 };
 
-const KERNELS: [&str; 7] =
+pub(crate) const KERNELS: [&str; 7] =
     ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu", "draw.cu"];
 /// Bytes that say how a row's token is drawn: of those the likeliest needs fewer, and compilers leave out what nobody looks at.
 const SPEC_BYTES: u64 = 64;
 
-fn step<D: Device>(device: D, size: Size, weights: Weights, kv_type: KvType, batch: (usize, usize)) -> u64 {
+pub(crate) fn step<D: Device>(
+    device: D,
+    size: Size,
+    weights: Weights,
+    kv_type: KvType,
+    batch: (usize, usize),
+) -> u64 {
     let mut network = Network::new(device, size, weights, kv_type, batch).expect("memory");
     network.step().expect("a step");
     network.weight_bytes()
@@ -64,12 +73,15 @@ fn kernels_read_and_write_what_is_said_on_paper() {
             let launched: Vec<Kernel> = found.iter().map(|launch| launch.kernel).collect();
             assert_eq!(kernels, launched, "{case}");
             for (at, (entry, counted)) in said.iter().zip(&found).enumerate() {
-                let &Counted { kernel, read, written } = counted;
+                let &Counted { kernel, read, written, early, too_early } = counted;
                 let more = if kernel == Kernel::Draw { SPEC_BYTES * batch.0 as u64 } else { 0 };
                 let what = format!("{case}: launch {at}, {kernel:?}");
                 let said = entry.traffic;
                 assert!((read..=read + more).contains(&said.read()), "{what} reads {read}, not {said:?}");
                 assert_eq!(written, said.written, "{what} writes, {said:?}");
+                // More than how many rows there are, of which nothing is another kernel's.
+                assert_eq!(early > 64, begins_early(kernel), "{what} reads {early} bytes early");
+                assert_eq!(too_early, 0, "{what}, or one before it, reads early what a kernel writes");
             }
             let weights: u64 = said.iter().map(|entry| entry.traffic.weights).sum();
             assert!(weights > weight_bytes, "{case}: all matrices are read, {weights} of {weight_bytes}");

@@ -33,37 +33,7 @@ macro_rules! operand {
         $of.only_on($at)
     };
     (after $at:ident $kind:ident $of:expr) => {};
-    ($at:ident r $of:expr) => {
-        &$of.at($at)
-    };
-    ($at:ident u $of:expr) => {
-        &$of.at($at)
-    };
-    ($at:ident c $of:expr) => {
-        $of.at_mut($at)
-    };
-    ($at:ident w $of:expr) => {
-        $of.at_mut($at)
-    };
-    ($at:ident m $of:expr) => {
-        $of.at($at)
-    };
-    ($at:ident o $of:expr) => {
-        $of.map(|of| of.at($at))
-    };
-    ($at:ident p $of:expr) => {
-        &$of.with(|of| of.at($at))
-    };
-    ($at:ident k $of:expr) => {
-        $of.at_mut($at)
-    };
-    ($at:ident s $of:expr) => {
-        $of.at($at)
-    };
-    ($at:ident l $of:expr) => {
-        $of
-    };
-    ($at:ident v $of:expr) => {
-        $of
+    ($at:ident $kind:ident $of:expr) => {
+        operand_at!($at $kind $of)
     };
 }

@@ -20,6 +20,8 @@ pub(super) type Scales = [[f32; BLOCK_TOKENS]; 4];
 pub(super) trait Format: 'static {
     /// Whether the dot products are of f32, so that keys many queries meet are better widened once for all.
     const WIDENS_KEYS: bool;
+    /// About the bytes that one element of a block's keys takes: how far apart the next block's are asked for, while this one's are multiplied.
+    const ELEMENT_BYTES: usize;
     /// Whether keys and values are the same.
     const LATENT: bool = false;
 
@@ -92,6 +94,7 @@ pub(super) type Fp8Format = FloatFormat<Eighths>;
 
 impl<T: Floats> Format for FloatFormat<T> {
     const WIDENS_KEYS: bool = true;
+    const ELEMENT_BYTES: usize = T::BYTES * BLOCK_TOKENS;
 
     /// `(head_dim, N)`.
     #[inline(always)]
@@ -153,6 +156,7 @@ const _: () = assert!(PACKED_GROUP <= GROUP);
 
 impl Format for Q8Format {
     const WIDENS_KEYS: bool = false;
+    const ELEMENT_BYTES: usize = BLOCK_TOKENS;
 
     /// `(head_dim / 32, N, PACKED_GROUP)`.
     #[inline(always)]

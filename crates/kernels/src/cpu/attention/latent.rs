@@ -17,6 +17,7 @@ pub(super) struct LatentFormat<C>(PhantomData<C>);
 
 impl<C: Format> Format for LatentFormat<C> {
     const WIDENS_KEYS: bool = true;
+    const ELEMENT_BYTES: usize = C::ELEMENT_BYTES;
     const LATENT: bool = true;
 
     #[inline(always)]

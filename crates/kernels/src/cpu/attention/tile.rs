@@ -518,7 +518,7 @@ impl<C: Format, const N: usize, const NV: usize> Scores<'_, C, N, NV> {
         for d in 0..head_dim {
             if PREFETCH {
                 for next in next {
-                    L::prefetch(next.wrapping_add(d * BLOCK_TOKENS * size_of::<u16>()));
+                    L::prefetch(next.wrapping_add(d * C::ELEMENT_BYTES));
                 }
             }
             let mut key = [L::splat(0.0); NV];

@@ -1,0 +1,85 @@
+//! Kernels that begin before those before them have ended, as cards of compute capability 9.0 and above may have them: whoever begins early
+//! waits, and what it reads before is what no kernel writes (`paper.rs` counts it).
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel, check};
+
+use crate::again::{in_a_process, is_again};
+use crate::driver::{card, card_in_turn};
+use crate::fused::bits_of_layers;
+use crate::paper::{KERNELS, WHOLE, Weights, step};
+use crate::products::check_products;
+
+/// How often what may go wrong by chance is looked at.
+const TIMES: usize = 3;
+
+/// Whether a kernel begins early: products whose weights wait for nobody.
+pub(crate) fn begins_early(kernel: Kernel) -> bool {
+    use Kernel::*;
+    matches!(
+        kernel,
+        ProductFew | ProductSome | ProductBatch | ProductFewBlocks | ProductSomeBlocks | ProductBatchBlocks
+    )
+}
+
+#[test]
+fn rows_that_are_read_before_others_are_waited_for() {
+    // Pieces are what another kernel has cut.
+    let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
+    let instead = "#pragma unroll 1\n  for (uint32_t tile = first;";
+    let late = Sources::default().with("multiply.cuh", own, instead);
+    let counting = Emulated::counting(late.only(&KERNELS));
+    step(counting.clone(), WHOLE, Weights::Bf16, KvType::F16, (1, 20));
+    let found = counting.counted();
+    assert!(found.iter().any(|launch| launch.too_early > 0), "{found:?}");
+}
+
+#[test]
+fn a_kernel_that_begins_early_and_never_waits() {
+    let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
+    let instead = "#pragma unroll 1\n  for (uint32_t tile = first;";
+    let last = "  dev::wait_for_earlier();\n}";
+    let sources = Sources::default()
+        .with("multiply.cuh", own, instead)
+        .with("product.cu", last, "}")
+        .only(&["matmul.cu", "product.cu"]);
+    let device = Emulated::of(&sources.with_flag("-O0"));
+    let failure = std::panic::catch_unwind(|| check_products(&|| CudaBackend::new(device.clone())));
+    let failure = failure.expect_err("nobody waits").downcast::<String>().expect("words");
+    assert!(failure.contains("a thread has begun early and never waited"), "{failure}");
+}
+
+/// A driver for a card that can is told so of every launch, eager and recorded; other cards have kernels without these instructions.
+#[test]
+fn a_card_that_can_begins_kernels_early() {
+    let test = "early::a_card_that_can_begins_kernels_early";
+    if !is_again() {
+        return ["8.9", "9.0", "12.0"]
+            .iter()
+            .for_each(|capability| in_a_process(test, &[("HANZO_ENGINE_EMULATED_CAPABILITY", capability)]));
+    }
+    let can = std::env::var("HANZO_ENGINE_EMULATED_CAPABILITY").expect("set above") != "8.9";
+    let driver = Driver::at(&Sources::default().with_wide().compile());
+    let cards =
+        [driver.clone(), driver.in_turn()].map(|driver| driver.open(0).expect("the emulated card opens"));
+    for (card, early) in cards.iter().zip([can, false]) {
+        assert_eq!(
+            card.kernels().contains("each begins while those before it end"),
+            early,
+            "{}",
+            card.kernels()
+        );
+        check(card).expect("it computes what is known");
+    }
+}
+
+/// On a card this is what tells whether kernels wait for what they read; the emulated one runs one after the other.
+#[test]
+fn kernels_that_begin_early_leave_the_bits_of_kernels_in_turn() {
+    let bits = |card: &Card| bits_of_layers(CudaBackend::new(card.clone()));
+    let (own, in_turn) = (card(), bits(&card_in_turn()));
+    for _ in 0..TIMES {
+        assert!(bits(&own) == in_turn, "a kernel has not waited for those before it");
+    }
+}
