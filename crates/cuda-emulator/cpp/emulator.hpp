@@ -28,7 +28,7 @@ struct Dim {
   unsigned x = 1, y = 1, z = 1;
 };
 
-enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside, Multiply16, Turn, QuadMax, QuadSum, Products };
+enum class Meeting : unsigned { None, Sync, Sum, Max, MaxOf, MinOf, Multiply, MultiplyHalves, MultiplyBf16s, Beside, Multiply16, Squares, Turn, QuadMax, QuadSum, Products };
 
 // 16 bytes on their way to shared memory, and the number of the group that they are of.
 struct Copy {
@@ -368,7 +368,7 @@ inline void eight_numbers(const uint32_t words[4], Number number, float numbers[
   for (int i = 0; i < 8; i++) numbers[i] = number(words[i / 2] >> (16 * (i % 2)));
 }
 
-// As the device's, by 16 columns at a time, in the order in which those stand there; the sum is kept in f32.
+// As the device's, by 16 columns at a time, which are added up before they are added; sums are kept in f32.
 template <int PIECES, class Number>
 inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4], Number number) {
   constexpr int SUMS = 8 + 4 * PIECES;
@@ -403,9 +403,13 @@ inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], 
           for (int i = 0; i < 8; i++) values[place(eight, i)] = numbers[i];
         }
         // Rows that are not there cost nothing here.
-        for (int column = 0; any && column < 32; column++) {
-          if (values[column] == 0.0f) continue;
-          for (int output = 0; output < 16; output++) sums[output] += values[column] * w[column][output];
+        for (int first = 0; any && first < 32; first += 16) {
+          float of_16[16] = {};
+          for (int column = first; column < first + 16; column++) {
+            if (values[column] == 0.0f) continue;
+            for (int output = 0; output < 16; output++) of_16[output] += values[column] * w[column][output];
+          }
+          for (int output = 0; output < 16; output++) sums[output] += of_16[output];
         }
       }
       for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][at(output) + row % 2] = emulator::bits<uint32_t>(sums[output]);
@@ -453,26 +457,38 @@ inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, floa
   });
   for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
 }
-inline void shared_turned(const unsigned char* row, uint32_t to[4]) {
+// `put(to, square, row, halves)`, where `to` are lanes' words, for each row of the squares.
+template <class Put>
+inline void shared_rows(emulator::Meeting meeting, const unsigned char* row, uint32_t to[4], Put put) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
   watch::reads16(row);
   uint32_t words[2];
   __builtin_memcpy(words, &row, sizeof words);
-  const uint32_t* turned = emulator::meet(emulator::Meeting::Turn, words, 2, [](auto& in, auto& out) {
+  const uint32_t* own = emulator::meet(meeting, words, 2, [put](auto& in, auto& out) {
     for (int square = 0; square < 4; square++) {
       for (int row = 0; row < 8; row++) {
         const unsigned char* from;
         __builtin_memcpy(&from, in[8 * square + row], sizeof from);
         uint16_t halves[8];
         __builtin_memcpy(halves, from, sizeof halves);
-        for (int column = 0; column < 8; column++) {
-          uint32_t& word = out[4 * column + row / 2][square];
-          word = row % 2 == 0 ? halves[column] : word | static_cast<uint32_t>(halves[column]) << 16;
-        }
+        put(out, square, row, halves);
       }
     }
   });
-  __builtin_memcpy(to, turned, 16);
+  __builtin_memcpy(to, own, 16);
+}
+inline void shared_squares(const unsigned char* row, uint32_t to[4]) {
+  shared_rows(emulator::Meeting::Squares, row, to, [](auto& to, int square, int row, const uint16_t* halves) {
+    for (int pair = 0; pair < 4; pair++) to[4 * row + pair][square] = halves[2 * pair] | static_cast<uint32_t>(halves[2 * pair + 1]) << 16;
+  });
+}
+inline void shared_turned(const unsigned char* row, uint32_t to[4]) {
+  shared_rows(emulator::Meeting::Turn, row, to, [](auto& to, int square, int row, const uint16_t* halves) {
+    for (int column = 0; column < 8; column++) {
+      uint32_t& word = to[4 * column + row / 2][square];
+      word = row % 2 == 0 ? halves[column] : word | static_cast<uint32_t>(halves[column]) << 16;
+    }
+  });
 }
 inline float quad_max(float value) {
   return emulator::quad(emulator::Meeting::QuadMax, value, [](float a, float b) { return fmaxf(a, b); });

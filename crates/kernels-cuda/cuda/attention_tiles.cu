@@ -12,8 +12,7 @@
 // A block of threads has the tiles of one head of keys: (tiles of rows, kv_heads * tiles of heads), and as in attention.cu each span on
 // its own where there are parts. Shared: chunks of 32 columns of a span's keys or values, some of which are on their way; the queries'
 // pieces; the weights'; maxima, totals, and what undoes the powers of two.
-#include "attention.cuh"
-#include "pieces.cuh"
+#include "queries.cuh"
 
 // Columns of a chunk, queries of a tile, and bytes: of a chunk in halves, and of 16 queries or weights by 32 columns or 16 keys.
 #define CHUNK_COLS 32
@@ -21,37 +20,9 @@
 #define CHUNK_BYTES (2 * CHUNK_COLS * SPAN)
 #define QUERY_BYTES (2 * CHUNK_COLS * TILE)
 #define WEIGHT_BYTES (2 * 16 * TILE)
-#define BLOCKS_OF_KEYS (SPAN / 32)
-#define WEIGHT_FACTOR 16384.0f
 
 // Where eight columns of a key are in a chunk: eight keys' that are read at once are in banks of their own.
 __device__ __forceinline__ uint32_t place_of(uint32_t key, uint32_t eight) { return 2 * CHUNK_COLS * key + 16 * (eight ^ key / 2 % 4); }
-
-// Some rows of a sequence, from one of the step's on.
-struct Rows {
-  uint32_t sequence, first, count;
-};
-
-// The rows of a tile. Tiles of a sequence are numbered from its first row's tile and its own number on, so that there are enough numbers
-// for each; those of sequences of one row, and of such alone that have few, are the sequences'.
-__device__ __forceinline__ Rows find_rows(const AttentionParams& p, uint32_t index, uint32_t each, bool few) {
-  const uint32_t sequences = p.batch.counts[COUNT_SEQUENCES];
-  const bool own = (few && p.short_rows) || p.batch.counts[COUNT_ROWS] == sequences;
-  uint32_t low = own ? index : 0;
-  if (low >= sequences) return {0, 0, 0};
-  for (uint32_t high = own ? 0 : sequences; low + 1 < high;) {
-    const uint32_t middle = (low + high) / 2;
-    if (p.batch.spans[4 * middle] / each + middle <= index) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const uint32_t first = p.batch.spans[4 * low], rows = p.batch.spans[4 * low + 1];
-  const uint32_t skipped = own ? 0 : (index - (first / each + low)) * each;
-  if (skipped >= rows || (p.short_rows && few != (rows <= p.short_rows))) return {0, 0, 0};
-  return {low, first + skipped, rows - skipped < each ? rows - skipped : each};
-}
 
 // A thread brings of a chunk the same eight columns of four keys, 32 apart.
 template <int PIECES>
@@ -250,29 +221,18 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
 #pragma unroll 2
   for (uint32_t query = warp; query < QUERIES; query += WARPS) {
     const uint32_t row = query / heads, head = query % heads;
-    const bool there = row < rows.count && head < heads_left && 8 * lane < p.head_dim;
-    const float* from = p.q + (size_t)(rows.first + row) * p.q_stride + (head_first + head) * p.head_dim + 8 * lane;
-    uint32_t words[2][4] = {};
-    if (there) {
-      if ((size_t)from % 16 == 0) {
-        dev::load16(reinterpret_cast<const uint8_t*>(from), words[0]);
-        dev::load16(reinterpret_cast<const uint8_t*>(from + 4), words[1]);
-      } else {
+    uint32_t upper[4], lower[4];
+    const float inverse = cut_query(p, row < rows.count && head < heads_left, rows.first + row, head_first + head, upper, lower);
+    if (lane < 4 * chunks) {
+      // A lane of products reads two columns of each eight at once.
+      unsigned char* to = queries + ((query / TILE * chunks + lane / 4) * 2 * TILE + query % TILE) * 2 * CHUNK_COLS + 4 * (lane % 4);
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) words[i / 4][i % 4] = dev::to_bits(from[i]);
+      for (uint32_t i = 0; i < 4; i++) {
+        *reinterpret_cast<uint32_t*>(to + 16 * i) = upper[i];
+        *reinterpret_cast<uint32_t*>(to + QUERY_BYTES + 16 * i) = lower[i];
       }
     }
-    float own[8];
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) own[i] = dev::from_bits(words[i / 4][i % 4]);
-    uint32_t upper[4], lower[4];
-    const float inverse = cut_by_power(own, upper, lower);
-    if (lane < 4 * chunks) {
-      unsigned char* to = queries + ((query / TILE * chunks + lane / 4) * 2 * TILE + query % TILE) * 2 * CHUNK_COLS + 16 * (lane % 4);
-      dev::store16(to, upper);
-      dev::store16(to + QUERY_BYTES, lower);
-    }
-    if (lane == 0) inverses[query] = p.scale * inverse;
+    if (lane == 0) inverses[query] = inverse;
   }
 
   // A lane's two queries, eight apart: each head of a row has a number, from the step's first row on.
@@ -283,7 +243,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
     const uint32_t query = TILE * tile + 8 * h + lane / 4;
     const bool there = query / heads < rows.count && query % heads < heads_left;
     const uint32_t row = rows.first + (there ? query / heads : 0), head = head_first + (there ? query % heads : 0);
-    number[h] = row * p.heads + head;
+    number[h] = dev::not_before(row * p.heads + head);  // kept as it is, not what it is made of
     const Seen seen = seen_by(p, row, of_sequence);
     sees_first[h] = there ? seen.first : NONE;  // of which no key is
     sees_end[h] = seen.end;
@@ -315,7 +275,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
         for (uint32_t eight = 4 * block; eight < 4 * block + 4; eight++) {
           uint32_t key[PIECES][4];
 #pragma unroll
-          for (uint32_t piece = 0; piece < PIECES; piece++) dev::shared16(at + piece * CHUNK_BYTES + place_of(8 * (share * EIGHTS + eight) + lane / 4, lane % 4), key[piece]);
+          for (uint32_t piece = 0; piece < PIECES; piece++) dev::shared_squares(at + place_of(8 * share * EIGHTS + lane % 8, lane / 8) + piece * CHUNK_BYTES + 16 * CHUNK_COLS * eight, key[piece]);
 #pragma unroll
           for (uint32_t step = 0; step < 2; step++) {
             const auto multiply = [&](uint32_t of_query, uint32_t of_key) {
@@ -338,9 +298,9 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& p, unsigned 
       for (uint32_t i = 0; i < 4; i++) {
         const uint32_t h = i / 2, key = SPAN * span + 8 * (share * EIGHTS + eight) + 2 * (lane % 4) + i % 2;
         const bool sees = key >= sees_first[h] && key < sees_end[h];
-        float score = sees ? scores[eight][i] * inverses[TILE * tile + 8 * h + lane / 4] : -INFINITY;
-        if (sees && p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
-        if (sees && p.slopes) score -= p.slopes[number[h] % p.heads] * (float)(sees_end[h] - 1 - key);
+        float score = sees ? dev::times(scores[eight][i], inverses[TILE * tile + 8 * h + lane / 4]) : -INFINITY;
+        if (sees && p.softcap != 0.0f) score = capped(p, score);
+        if (sees && p.slopes) score = sloped(p, number[h] % p.heads, sees_end[h] - 1 - key, score);
         scores[eight][i] = score;
         largest[h] = fmaxf(largest[h], score);
       }

@@ -261,7 +261,14 @@ __device__ __forceinline__ void multiply_16(const uint32_t a[4], uint32_t b, uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b_behind));
 }
 // Four squares of eight by eight halves in shared memory, of whose rows lane l says where number l is, eight for each square: lane l has of each
-// rows 2 * (l % 4) and that + 1 of column l / 4.
+// columns 2 * (l % 4) and that + 1 of row l / 4.
+__device__ __forceinline__ void shared_squares(const unsigned char* row, uint32_t to[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((uint32_t)__cvta_generic_to_shared(row))
+               : "memory");
+}
+// The same, turned: lane l has of each rows 2 * (l % 4) and that + 1 of column l / 4.
 __device__ __forceinline__ void shared_turned(const unsigned char* row, uint32_t to[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

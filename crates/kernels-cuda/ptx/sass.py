@@ -11,6 +11,7 @@ import sys
 # Q8_0 become halves on their way to shared memory.
 MUST = {
     r"kernel_product_wide(_blocks)?": ["HGMMA", "UBLKCP"],
+    r"kernel_attention_groups(_narrow)?": ["HGMMA", "LDGSTS", "USETMAXREG"],
     r"kernel_(product|expert)_many(_blocks)?": ["HMMA", "LDGSTS"],
     r"kernel_(product|expert)_(few|some|batch)(_blocks)?": ["HMMA"],
     r"kernel_attention_(few|wide|many)": ["HMMA", "LDGSTS", "LDSM"],

@@ -33,6 +33,7 @@ use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
 use crate::staging::Staging;
 use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
+pub(crate) use attention::groups_bytes;
 use draw::{Drawing, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
 use scratch::Scratch;

@@ -41,6 +41,7 @@ pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 pub const SOURCES: &[(&str, &str)] = &[
     ("attention.cu", include_str!("../cuda/attention.cu")),
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
+    ("attention_groups.cu", include_str!("../cuda/attention_groups.cu")),
     ("attention_tiles.cu", include_str!("../cuda/attention_tiles.cu")),
     ("device.cuh", include_str!("../cuda/device.cuh")),
     ("draw.cu", include_str!("../cuda/draw.cu")),
@@ -64,6 +65,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("product.cu", include_str!("../cuda/product.cu")),
     ("product.cuh", include_str!("../cuda/product.cuh")),
     ("product_wide.cu", include_str!("../cuda/product_wide.cu")),
+    ("queries.cuh", include_str!("../cuda/queries.cuh")),
     ("rows.cu", include_str!("../cuda/rows.cu")),
     ("states.cu", include_str!("../cuda/states.cu")),
     ("weights.cuh", include_str!("../cuda/weights.cuh")),

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytemuck::Pod;
 
-use crate::backend::WIDE_BYTES;
+use crate::backend::{WIDE_BYTES, groups_bytes};
 use crate::params::*;
 
 macro_rules! kernels {
@@ -48,13 +48,21 @@ impl Kernel {
             | Kernel::AttentionMany
             | Kernel::AttentionManyQ8 => SHARED_BYTES_ASKED,
             Kernel::ProductWide | Kernel::ProductWideBlocks => WIDE_BYTES,
+            Kernel::AttentionGroupsNarrow => groups_bytes(1),
+            Kernel::AttentionGroups => groups_bytes(2),
             _ => SHARED_BYTES,
         }
     }
 
     /// Whether it is in the module for compute capability 9.0.
     pub const fn is_wide(self) -> bool {
-        matches!(self, Kernel::ProductWide | Kernel::ProductWideBlocks)
+        matches!(
+            self,
+            Kernel::ProductWide
+                | Kernel::ProductWideBlocks
+                | Kernel::AttentionGroupsNarrow
+                | Kernel::AttentionGroups
+        )
     }
 }
 
@@ -157,6 +165,10 @@ kernels! {
     ProductWide = "kernel_product_wide", ProductParams;
     /// The same with a matrix of blocks, or of blocks and floats.
     ProductWideBlocks = "kernel_product_wide_blocks", ProductParams;
+    /// Attention of many queries by groups of four warps, of heads up to 64 wide and a cache in F16.
+    AttentionGroupsNarrow = "kernel_attention_groups_narrow", PagedAttentionParams;
+    /// The same of heads up to 128 wide.
+    AttentionGroups = "kernel_attention_groups", PagedAttentionParams;
 }
 
 /// Threads of a block, and of one that is a single warp.

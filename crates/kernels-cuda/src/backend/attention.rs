@@ -23,6 +23,16 @@ const MANY_COLS_MAX: u32 = 128;
 const CHUNK_COLS: u32 = 32;
 /// Rows by heads from which on the kernel for many queries has enough blocks, and no row is shared out.
 const QUERIES_MANY: u32 = 4096;
+/// Where groups of four warps compute attention ([`super::wide`]): queries of a group, groups of a block, threads of it with those who bring
+/// keys, and stages of keys or values that it has. And rows by heads from which on their blocks are enough: half as many as an H200 has
+/// multiprocessors, whose cores these use best. No card has measured it.
+const GROUP_QUERIES: u32 = 64;
+const GROUPS: u32 = 2;
+const GROUPS_THREADS: u32 = (GROUPS + 1) * THREADS;
+const GROUPS_STAGES: u32 = 4;
+const QUERIES_OF_GROUPS: u32 = 8192;
+/// Columns of a row of keys in shared memory there, of which a head has one or two.
+const PART_COLS: u32 = 64;
 
 /// Which of the kernels that give the same numbers attention is computed by.
 pub(super) struct Kinds {
@@ -220,19 +230,34 @@ impl<D: Device> CudaBackend<D> {
         let is_many = paged.head_dim <= MANY_COLS_MAX
             && bucket.rows * paged.heads >= self.kinds.queries_many
             && bucket.rows / bucket.sequences * of_each >= TILE;
-        if !is_many {
+        let groups = self.groups_of(&paged, bucket);
+        if !is_many && groups.is_none() {
             let launch = few.launch(&paged, few.count(bucket));
             let busy = bucket.rows.div_ceil(few.rows).max(bucket.sequences);
             return self.share_rows(launch, busy * launch.1.blocks[1], &paged, holds);
         }
         let short_rows = if bucket.sequences > 1 { few.rows } else { 0 };
         let paged = PagedAttentionParams { short_rows, ..paged };
-        let (kernel, grid) = many.launch(&paged, many.count(bucket));
+        let (kernel, grid) = match groups {
+            Some(groups) => groups.launch_groups(&paged, groups.count(bucket)),
+            None => many.launch(&paged, many.count(bucket)),
+        };
         self.ops().push(kernel, grid, &paged, holds);
         if short_rows > 0 {
             let (kernel, grid) = few.launch(&paged, bucket.sequences);
             self.ops().push(kernel, grid, &paged, holds);
         }
+    }
+
+    /// How groups of four warps have the queries, where they are to have them: of a sequence there are enough for one at least.
+    fn groups_of(&self, paged: &PagedAttentionParams, bucket: Bucket) -> Option<Tiles> {
+        let of_each = paged.heads / paged.kv_heads;
+        let suits = paged.kv_type == 0 && paged.head_dim <= MANY_COLS_MAX;
+        let queries_many = self.kinds.queries_many.max(QUERIES_OF_GROUPS);
+        let are_many = bucket.rows * paged.heads >= queries_many
+            && bucket.rows / bucket.sequences * of_each >= GROUP_QUERIES;
+        let wanted = self.has_few_rows_wide() || (self.is_wide() && are_many);
+        (suits && wanted).then(|| Tiles::of(paged, GROUPS * GROUP_QUERIES / TILE))
     }
 
     /// Where few blocks are busy and there are several spans, blocks share a row's spans of keys, and another kernel brings together what
@@ -516,6 +541,22 @@ impl Tiles {
             4 * (2 * CHUNK_COLS * SPAN) + tiles * (queries + weights + 4 * TILE * (share + SPAN / WARP + 1));
         (kernel, Grid { blocks: [blocks, self.blocks_of_heads, 1], threads: THREADS, shared_bytes })
     }
+
+    fn launch_groups(&self, paged: &PagedAttentionParams, blocks: u32) -> (Kernel, Grid) {
+        let kernel = match paged.head_dim <= PART_COLS {
+            true => Kernel::AttentionGroupsNarrow,
+            false => Kernel::AttentionGroups,
+        };
+        let blocks = [blocks, self.blocks_of_heads, 1];
+        (kernel, Grid { blocks, threads: GROUPS_THREADS, shared_bytes: kernel.shared_bytes_max() })
+    }
+}
+
+/// Bytes of shared memory of a block of groups of four warps, of heads so many times 64 columns wide: keys and values by turns, two pieces of
+/// queries, what undoes their powers of two, and barriers of stages and of groups.
+pub(crate) const fn groups_bytes(parts: u32) -> u32 {
+    let row = 2 * PART_COLS * parts;
+    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 8 * (2 * GROUPS_STAGES + GROUPS)
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.

@@ -1,9 +1,10 @@
-//! Products of many rows by groups of four warps (`cuda/product_wide.cu`), where a device has the kernels. A row's numbers must not depend on
-//! how many rows there are, and they are the same if the cores add up 16 products the same way for four warps as for one, which no
-//! manual says. So a device is asked: both kinds of kernels multiply numbers whose sums show every bit that one keeps and the other does not,
-//! and groups of warps are used where all bits are the same.
+//! Products and attention of many rows by groups of four warps (`cuda/product_wide.cu`, `cuda/attention_groups.cu`), where a device has the
+//! kernels. A row's numbers must not depend on how many rows there are, and they are the same if the cores add up 16 products the same way for
+//! four warps as for one, which no manual says. So a device is asked: both kinds of kernels compute with numbers whose sums show every bit that
+//! one keeps and the other does not, and groups of warps are used where all bits are the same.
 
 use half::{bf16, f16};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KvLayout, KvType};
 
 use super::*;
 
@@ -19,6 +20,9 @@ pub(crate) const WIDE_BYTES: u32 = 128 + 9 * WIDE_ROWS / 8 * PIECE_BYTES + WIDE_
 /// Of the products that are compared.
 const OUTPUTS: usize = 192;
 const COLS: usize = 512;
+/// Of the attention that is: rows, of several spans of keys; and a scale that leaves scores of some size, so that weights show their bits.
+const ATTENTION_ROWS: usize = 288;
+const ATTENTION_SCALE: f32 = 1.0 / 1024.0;
 
 impl<D: Device> CudaBackend<D> {
     /// Whether products of many rows are those of groups of four warps.
@@ -26,7 +30,12 @@ impl<D: Device> CudaBackend<D> {
         self.wide_above < u32::MAX
     }
 
-    /// Has groups of four warps multiply few rows too, where they multiply many.
+    /// Whether they are to multiply few rows too.
+    pub(super) fn has_few_rows_wide(&self) -> bool {
+        self.wide_above == 0
+    }
+
+    /// Has groups of four warps multiply few rows too, and compute attention of few, where they do of many.
     pub fn with_few_rows_wide(self) -> Self {
         Self { wide_above: if self.is_wide() { 0 } else { u32::MAX }, ..self }
     }
@@ -34,13 +43,16 @@ impl<D: Device> CudaBackend<D> {
 
 /// Whether a device with both kinds of kernels gives the same bits by both; not where it fails, which it says when it is used.
 pub(super) fn agrees<D: Device>(device: &D) -> bool {
-    let of = |dtype, wide_above| products(CudaBackend::with(device.clone(), wide_above), dtype);
-    [DType::F16, DType::BF16].into_iter().all(|dtype| match (of(dtype, u32::MAX), of(dtype, BATCH_ROWS)) {
-        (Ok(narrow), Ok(wide)) => {
-            narrow.iter().zip(&wide).all(|(narrow, wide)| narrow.to_bits() == wide.to_bits())
-        }
-        _ => false,
-    })
+    let same = |of: &dyn Fn(CudaBackend<D>) -> Result<Vec<f32>, KernelError>, wide_above| {
+        let [narrow, wide] = [u32::MAX, wide_above].map(|above| of(CudaBackend::with(device.clone(), above)));
+        matches!((narrow, wide), (Ok(narrow), Ok(wide)) if bits_of(&narrow).eq(bits_of(&wide)))
+    };
+    [DType::F16, DType::BF16].into_iter().all(|dtype| same(&|backend| products(backend, dtype), BATCH_ROWS))
+        && [64, 128].into_iter().all(|head_dim| same(&|backend| attention(backend, head_dim), 0))
+}
+
+fn bits_of(numbers: &[f32]) -> impl Iterator<Item = u32> {
+    numbers.iter().map(|number| number.to_bits())
 }
 
 /// Numbers of either sign, from 2^-`apart` to 2^`apart`, with as many digits as there are.
@@ -54,23 +66,34 @@ fn numbers(count: usize, apart: i32) -> impl Iterator<Item = f32> {
     })
 }
 
-fn products<D: Device>(mut backend: CudaBackend<D>, dtype: DType) -> Result<Vec<f32>, KernelError> {
-    let rows = WIDE_ROWS as usize;
-    let limits = StepLimits {
+fn limits(rows: usize, width: usize, head_dim: usize) -> StepLimits {
+    StepLimits {
         rows,
         sequences: 1,
         logit_rows: 1,
         context: rows,
-        width: COLS,
+        width,
         vocab: 1,
-        heads: HeadShape { heads: 1, kv_heads: 1, head_dim: 32 },
+        heads: HeadShape { heads: 1, kv_heads: 1, head_dim },
         experts: 0,
         experts_used: 0,
         experts_width: 0,
         kv_groups: 1,
         heads_matmul_width: 0,
-    };
-    backend.reserve(&limits)?;
+    }
+}
+
+/// Of one sequence, from its first token on.
+fn batch_of(rows: usize) -> Batch {
+    let mut batch = Batch::default();
+    batch.sources.extend((0..rows as u32).map(RowSource::Token));
+    batch.push_sequence(rows, rows, |_, at| at as u32);
+    batch
+}
+
+fn products<D: Device>(mut backend: CudaBackend<D>, dtype: DType) -> Result<Vec<f32>, KernelError> {
+    let rows = WIDE_ROWS as usize;
+    backend.reserve(&limits(rows, COLS, 32))?;
     let bits = |value| match dtype {
         DType::F16 => f16::from_f32(value).to_bits(),
         _ => bf16::from_f32(value).to_bits(),
@@ -81,13 +104,39 @@ fn products<D: Device>(mut backend: CudaBackend<D>, dtype: DType) -> Result<Vec<
     let mut x = backend.buffer(BufferRole::Operand, rows, COLS)?;
     let mut out = backend.buffer(BufferRole::Operand, rows, OUTPUTS)?;
     backend.write_rows(&mut x, 0, &numbers(rows * COLS, 12).collect::<Vec<_>>())?;
-    let mut batch = Batch::default();
-    batch.sources.extend((0..rows as u32).map(RowSource::Token));
-    batch.push_sequence(rows, rows, |_, at| at as u32);
-    backend.begin(&batch)?;
+    backend.begin(&batch_of(rows))?;
     backend.matmul(&matrix, None, &x, &mut out);
     backend.end()?;
     let mut found = vec![0.0; rows * OUTPUTS];
+    backend.read_rows(&out, 0, &mut found)?;
+    Ok(found)
+}
+
+fn attention<D: Device>(mut backend: CudaBackend<D>, head_dim: usize) -> Result<Vec<f32>, KernelError> {
+    let (rows, shape) = (ATTENTION_ROWS, HeadShape { heads: 1, kv_heads: 1, head_dim });
+    backend.reserve(&limits(rows, shape.qkv_width(), head_dim))?;
+    let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim, window: None }];
+    let blocks = rows.div_ceil(BLOCK_TOKENS);
+    let mut kv = backend.kv(&KvSpec { layers, blocks, kv_type: KvType::F16, ..KvSpec::default() })?;
+    let mut qkv = backend.buffer(BufferRole::Operand, rows, shape.qkv_width())?;
+    let mut out = backend.buffer(BufferRole::Operand, rows, head_dim)?;
+    backend.write_rows(&mut qkv, 0, &numbers(rows * shape.qkv_width(), 6).collect::<Vec<_>>())?;
+    backend.begin(&batch_of(rows))?;
+    backend.rope_to_cache(&mut qkv, &QkvParams::plain(shape), &mut kv, 0);
+    let params = AttentionParams {
+        shape,
+        scale: ATTENTION_SCALE,
+        softcap: None,
+        window: None,
+        chunked: false,
+        sinks: None,
+        slopes: None,
+        queries_alone: false,
+        memory: false,
+    };
+    backend.attention(&qkv, &params, &kv, 0, &mut out);
+    backend.end()?;
+    let mut found = vec![0.0; rows * head_dim];
     backend.read_rows(&out, 0, &mut found)?;
     Ok(found)
 }

@@ -7,7 +7,7 @@ use hanzo_engine_kernels::{
     AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape, KvLayout, KvSpec, KvType,
     QkvParams, RowSource, StepLimits,
 };
-use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device};
+use hanzo_engine_kernels_cuda::{CudaBackend, CudaVector, Device, Kernel};
 
 use crate::driver::card;
 use crate::replay::{limits, numbers};
@@ -16,7 +16,7 @@ use crate::replay::{limits, numbers};
 const ROWS: usize = 96;
 
 #[derive(Clone, Copy, Debug)]
-struct Setting {
+pub(crate) struct Setting {
     shape: HeadShape,
     kv_type: KvType,
     window: Option<u32>,
@@ -26,7 +26,7 @@ struct Setting {
     slopes: bool,
 }
 
-const fn plain(heads: usize, kv_heads: usize, head_dim: usize, kv_type: KvType) -> Setting {
+pub(crate) const fn plain(heads: usize, kv_heads: usize, head_dim: usize, kv_type: KvType) -> Setting {
     let shape = HeadShape { heads, kv_heads, head_dim };
     Setting { shape, kv_type, window: None, chunked: false, softcap: None, sinks: false, slopes: false }
 }
@@ -55,11 +55,21 @@ const RUN_SETTINGS: [Setting; 8] = [
     Setting { window: Some(20), ..plain(20, 1, 32, KvType::F16) },
     plain(2, 1, 256, KvType::F16),
 ];
+/// Groups of one, two, four, eight and of more heads, narrow and wide ones, for kernels that have a cache in F16 alone.
+const HALVES_SETTINGS: [Setting; 7] = [
+    Setting { sinks: true, ..plain(2, 2, 64, KvType::F16) },
+    Setting { window: Some(150), ..plain(4, 2, 128, KvType::F16) },
+    Setting { window: Some(100), chunked: true, softcap: Some(3.0), ..plain(4, 1, 96, KvType::F16) },
+    Setting { window: Some(129), slopes: true, sinks: true, ..plain(8, 1, 128, KvType::F16) },
+    Setting { slopes: true, ..plain(7, 1, 80, KvType::F16) },
+    Setting { window: Some(20), ..plain(20, 1, 32, KvType::F16) },
+    Setting { softcap: Some(2.0), ..plain(130, 1, 64, KvType::F16) },
+];
 /// What sequences have in the cache, and how many rows of each are in the step.
 const RUNS: [(usize, usize); 7] = [(300, 33), (129, 1), (200, 17), (64, 2), (140, 16), (260, 15), (17, 1)];
 
 /// Sequences whose keys and values are in the cache.
-struct Bench<D: Device> {
+pub(crate) struct Bench<D: Device> {
     backend: CudaBackend<D>,
     setting: Setting,
     contexts: Vec<usize>,
@@ -67,6 +77,7 @@ struct Bench<D: Device> {
     qkv: <CudaBackend<D> as Backend>::Buffer,
     out: <CudaBackend<D> as Backend>::Buffer,
     of_heads: [Option<CudaVector<D>>; 2],
+    planned: Vec<Kernel>, // by the last step
 }
 
 /// What a token's projection gives.
@@ -83,7 +94,7 @@ fn slope(head: usize) -> f32 {
 }
 
 impl<D: Device> Bench<D> {
-    fn new(mut backend: CudaBackend<D>, setting: Setting, contexts: &[usize]) -> Self {
+    pub(crate) fn new(mut backend: CudaBackend<D>, setting: Setting, contexts: &[usize]) -> Self {
         let HeadShape { heads, kv_heads, head_dim } = setting.shape;
         let context = contexts.iter().copied().max().unwrap_or(1);
         let sequences = contexts.len();
@@ -108,7 +119,8 @@ impl<D: Device> Bench<D> {
         };
         let of_heads = [of(setting.sinks, sink), of(setting.slopes, slope)];
         let contexts = contexts.to_vec();
-        let mut bench = Self { backend, setting, contexts, kv, qkv, out, of_heads };
+        let planned = Vec::new();
+        let mut bench = Self { backend, setting, contexts, kv, qkv, out, of_heads, planned };
         for sequence in 0..sequences {
             for first in (0..bench.contexts[sequence]).step_by(ROWS) {
                 let end = bench.contexts[sequence].min(first + ROWS);
@@ -119,7 +131,7 @@ impl<D: Device> Bench<D> {
     }
 
     /// A step of the last rows of sequences up to a context, as (sequence, rows, context): what attention gives.
-    fn step(&mut self, parts: &[(usize, usize, usize)], attends: bool) -> Vec<f32> {
+    pub(crate) fn step(&mut self, parts: &[(usize, usize, usize)], attends: bool) -> Vec<f32> {
         let shape = self.setting.shape;
         let each = self.contexts.iter().max().unwrap_or(&1).div_ceil(BLOCK_TOKENS);
         let (mut batch, mut given) = (Batch::default(), Vec::new());
@@ -147,10 +159,15 @@ impl<D: Device> Bench<D> {
         if attends {
             self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
         }
+        self.planned = self.backend.planned();
         self.backend.end().expect("a step");
         let mut out = vec![0.0; if attends { batch.rows() * shape.q_width() } else { 0 }];
         self.backend.read_rows(&self.out, 0, &mut out).expect("a copy");
         out
+    }
+
+    pub(crate) fn has_planned(&self, kernel: Kernel) -> bool {
+        self.planned.contains(&kernel)
     }
 
     /// The last token of each of some sequences.
@@ -198,7 +215,7 @@ fn expected(setting: &Setting, sequence: usize, context: usize) -> Vec<f64> {
     out
 }
 
-fn same_bits(what: &str, found: &[f32], expected: &[f32]) {
+pub(crate) fn same_bits(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
     let differs =
         found.iter().zip(expected).position(|(found, expected)| found.to_bits() != expected.to_bits());
@@ -258,6 +275,29 @@ pub(crate) fn check_runs<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
                 let alone = few.step(&[(sequence, 1, context)], true);
                 same_bits(&format!("{what}, {context} keys, alone"), &alone, own);
             }
+        }
+    }
+}
+
+/// Prompts and tokens of sequences side by side, a prompt that goes on behind what is in the cache, one from its first token on, and few rows: to
+/// the bit by the kernels of either, of which the one's are to be these where heads are up to 64 wide, and those where they are wider.
+pub(crate) fn check_same_runs<D: Device>(
+    [one, other]: [&dyn Fn() -> CudaBackend<D>; 2],
+    [narrow, wide]: [Kernel; 2],
+) {
+    let contexts = RUNS.map(|(context, _)| context);
+    let all: Vec<_> =
+        (0..RUNS.len()).map(|sequence| (sequence, RUNS[sequence].1, contexts[sequence])).collect();
+    let steps = [&all[..], &all[..1], &[(5, ROWS, 260)], &[(0, ROWS, ROWS)], &[(0, 1, 300)], &[(4, 3, 140)]];
+    for setting in HALVES_SETTINGS {
+        let [mut one, mut other] = [one, other].map(|make| Bench::new(make(), setting, &contexts));
+        for parts in steps {
+            let found = one.step(parts, true);
+            let kernel = if setting.shape.head_dim <= 64 { narrow } else { wide };
+            assert!(one.has_planned(kernel), "{setting:?}, {parts:?}: {:?}", one.planned);
+            let expected = other.step(parts, true);
+            assert!(!other.has_planned(kernel));
+            same_bits(&format!("attention of {setting:?}, {parts:?}"), &found, &expected);
         }
     }
 }

@@ -14,6 +14,7 @@ mod experts;
 mod few_bits;
 mod fp8;
 mod fused;
+mod groups;
 mod kept;
 mod module;
 mod mutants;

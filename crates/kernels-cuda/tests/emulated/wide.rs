@@ -10,12 +10,16 @@ use crate::few_bits::check_types;
 use crate::fused::check_fused_layers;
 use crate::products::check_products;
 
-fn device() -> Emulated {
+/// Kernels that are asked, and what they need.
+const ASKED: [&str; 6] =
+    ["heads.cu", "attention_tiles.cu", "attention_groups.cu", "matmul.cu", "product.cu", "product_wide.cu"];
+
+pub(crate) fn device() -> Emulated {
     Emulated::of(&Sources::default().with_wide())
 }
 
 /// One that is found to give the same bits, and is used.
-fn backend(device: &Emulated) -> CudaBackend<Emulated> {
+pub(crate) fn backend(device: &Emulated) -> CudaBackend<Emulated> {
     let backend = CudaBackend::new(device.clone());
     assert!(backend.is_wide(), "groups of warps do not give the bits of warps");
     backend
@@ -59,21 +63,20 @@ fn products_of_groups_of_warps_conform() {
     });
 }
 
+/// What is asked of groups of warps, without the rest, and so compiled sooner.
+pub(crate) fn floats() -> Sources {
+    let blocks = "WIDE_KERNEL(product_wide_blocks, ProductParams, WIDE_THREADS, 1) {\n  SHARED(unsigned char, room);\n  \
+                  multiply_wide_rows<BLOCKS>(p, room);\n}\n";
+    Sources::default().with_wide().only(&ASKED).with("product_wide.cu", blocks, "")
+}
+
 /// A card whose groups of warps compute something else does without them, and so does one where a fault is planted in their kernel.
 #[test]
 fn groups_of_warps_that_differ_are_not_used() {
-    let blocks = "WIDE_KERNEL(product_wide_blocks, ProductParams, WIDE_THREADS, 1) {\n  SHARED(unsigned char, room);\n  \
-                  multiply_wide_rows<BLOCKS>(p, room);\n}\n";
-    // Floats are all that is asked of them, and compiled sooner.
-    let floats = Sources::default().with_wide().only(&["matmul.cu", "product.cu", "product_wide.cu"]).with(
-        "product_wide.cu",
-        blocks,
-        "",
-    );
-    assert!(CudaBackend::new(Emulated::of(&floats)).is_wide());
+    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
     let faults = [
         // Cores that add up another way.
-        ("hopper.hpp", "sums[row][output] += values[i] * a", "sums[row][output] += 1.0001f * values[i] * a"),
+        ("hopper.hpp", "sums[output] += value * a[output]", "sums[output] += 1.0001f * value * a[output]"),
         // Nobody waits: for products, for what they read, for those who read what was there, for barriers.
         ("product_wide.cu", "dev::wait_for_products_but<0>(c);", ""),
         ("product_wide.cu", "dev::wait_for_phase(there + group % STAGES, group / STAGES % 2);", ""),
@@ -100,7 +103,7 @@ fn groups_of_warps_that_differ_are_not_used() {
         ),
     ];
     for (file, own, instead) in faults {
-        let device = Emulated::of(&floats.clone().with(file, own, instead));
+        let device = Emulated::of(&floats().with(file, own, instead));
         // Warps that run ahead of the first.
         let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
         assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");

@@ -1,0 +1,132 @@
+//! Attention of many rows by groups of four warps, as cards of compute capability 9.0 have them, beside tiles of one or two warps.
+
+use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_kernels::KvType;
+use hanzo_engine_kernels::conformance::{self, briefly};
+use hanzo_engine_kernels_cuda::{CudaBackend, Driver, Kernel};
+
+use crate::again::{in_a_process, is_again};
+use crate::attention::{Bench, check_same_runs, plain, same_bits};
+use crate::engine::{Weights, continuations, golden_prompts};
+use crate::wide::{backend, device, floats};
+
+const KERNELS: [Kernel; 2] = [Kernel::AttentionGroupsNarrow, Kernel::AttentionGroups];
+
+#[test]
+fn groups_of_warps_have_the_bits_of_tiles() {
+    let others = Emulated::new();
+    let tiles = || CudaBackend::new(others.clone());
+    // Whichever warp runs ahead.
+    for seed in [0, 9] {
+        let device = device().scheduled_by(seed);
+        check_same_runs([&|| backend(&device).with_few_rows_wide(), &tiles], KERNELS);
+    }
+}
+
+/// Where there are many rows, without being told; beside them those that are few of their sequence are for tiles.
+#[test]
+fn many_queries_are_for_groups_of_warps() {
+    let setting = plain(96, 1, 64, KvType::F16);
+    let parts = [(0, 90, 90), (1, 1, 20)];
+    let [mut wide, mut narrow] = [backend(&device()), CudaBackend::new(Emulated::new())]
+        .map(|made| Bench::new(made, setting, &[90, 20]));
+    let found = wide.step(&parts, true);
+    assert!(wide.has_planned(Kernel::AttentionGroupsNarrow) && wide.has_planned(Kernel::AttentionFew));
+    same_bits("many queries", &found, &narrow.step(&parts, true));
+    assert!(narrow.has_planned(Kernel::AttentionMany));
+    wide.step(&[(0, 64, 90)], true);
+    assert!(wide.has_planned(Kernel::AttentionMany), "fewer are for others");
+}
+
+#[test]
+fn attention_of_groups_of_warps_conforms() {
+    let device = device();
+    let make = || backend(&device).with_few_rows_wide();
+    briefly(|| {
+        conformance::check_attention(&make);
+        conformance::check_attention_invariance(&make);
+        conformance::check_attention_long_contexts(&make);
+    });
+}
+
+/// A card that finds other bits, as one does where a fault is planted, goes without.
+#[test]
+fn faults_of_groups_of_warps_are_seen() {
+    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
+    let own = "attention_groups.cu";
+    let faults = [
+        // Nobody waits: for keys and values, for those who read what was there, for copies, for queries, for products, for barriers.
+        (own, "dev::wait_for_phase(shared.there + turn % KV_STAGES, turn / KV_STAGES % 2);", ""),
+        (
+            own,
+            "if (turn >= KV_STAGES) dev::wait_for_phase(shared.read + turn % KV_STAGES, (turn / KV_STAGES - 1) % 2);",
+            "",
+        ),
+        (own, "dev::wait_for_all_but<1>();", "dev::wait_for_all_but<2>();"),
+        (own, "dev::wait_for_phase(shared.cut + group, 0);", ""),
+        (own, "dev::wait_for_products_but<0>(scores);", ""),
+        (own, "dev::wait_for_products_but<0>(c, rest);", "dev::wait_for_products_but<0>(c);"),
+        (own, "  __syncthreads();\n", ""),
+        // One of the groups is not waited for, and nobody says that it has read.
+        (own, "dev::begin_barrier(read + stage, 4 * GROUPS);", "dev::begin_barrier(read + stage, 4);"),
+        (own, "if (lane == 0) dev::arrive(shared.read + turn % KV_STAGES);", ""),
+        // What was written is not shown to products, and what they multiply is not settled.
+        (own, "    dev::seen_by_products();\n    dev::arrive(shared.there", "    dev::arrive(shared.there"),
+        (own, "  dev::seen_by_products();\n  dev::arrive(shared.cut", "  dev::arrive(shared.cut"),
+        (
+            own,
+            "const unsigned char* keys = wait();\n      dev::products_begin();",
+            "const unsigned char* keys = wait();",
+        ),
+        // Rows that lie elsewhere, in the descriptor and in memory.
+        (
+            "hopper.hpp",
+            "uint64_t(8 * MIXED_ROW_BYTES >> 4) << 32",
+            "uint64_t(4 * MIXED_ROW_BYTES >> 4) << 32",
+        ),
+        ("hopper.hpp", "<< 32 | uint64_t(1) << 62;", "<< 32 | uint64_t(2) << 62;"),
+        (own, "16 * (eight ^ row % 8)", "16 * eight"),
+        // Chains in another order, and two that are one.
+        (
+            own,
+            "upper = dev::mixed_rows(shared.piece(group, 0) + place), lower = dev::mixed_rows(shared.piece(group, 1) + place)",
+            "upper = dev::mixed_rows(shared.piece(group, 1) + place), lower = dev::mixed_rows(shared.piece(group, 0) + place)",
+        ),
+        (
+            own,
+            "dev::ask_products_across<true>(rest, lower[step], value);",
+            "dev::ask_products_across<true>(c, lower[step], value);",
+        ),
+        // The keys behind a row's own, and a span that is folded as another's.
+        (own, "key < sees_end[h] ? scores[i] : -INFINITY", "key <= sees_end[h] ? scores[i] : -INFINITY"),
+        (
+            own,
+            "(totals[0][h] + totals[1][h]) + (totals[2][h] + totals[3][h])",
+            "totals[0][h] + (totals[1][h] + (totals[2][h] + totals[3][h]))",
+        ),
+    ];
+    for (file, own, instead) in faults {
+        let device = Emulated::of(&floats().with(file, own, instead));
+        // Warps that run ahead of the first.
+        let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
+        assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
+    }
+}
+
+/// The demo model on a card of compute capability 9.0 that has groups of warps compute all that they can: what it says on one that has none.
+#[test]
+fn the_demo_model_says_the_same_by_groups_of_warps() {
+    let test = "groups::the_demo_model_says_the_same_by_groups_of_warps";
+    if !is_again() {
+        return in_a_process(test, &[("HANZO_ENGINE_EMULATED_CAPABILITY", "9.0")]);
+    }
+    let prompts = &golden_prompts()[..2];
+    let said = |sources: Sources, wide: bool| {
+        let card = Driver::at(&sources.compile()).open(0).expect("the emulated card opens");
+        let backend = CudaBackend::new(card);
+        assert_eq!(backend.is_wide(), wide);
+        continuations(backend.with_few_rows_wide(), Weights::Q8_0, KvType::F16, prompts)
+    };
+    let found = said(Sources::default().with_wide(), true);
+    assert_eq!(found, said(Sources::default(), false));
+}
