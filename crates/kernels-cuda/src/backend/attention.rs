@@ -553,10 +553,10 @@ impl Tiles {
 }
 
 /// Bytes of shared memory of a block of groups of four warps, of heads so many times 64 columns wide: keys and values by turns, two pieces of
-/// queries, what undoes their powers of two, and barriers of stages and of groups.
+/// queries, what undoes their powers of two, and barriers, two of each stage and of each group.
 pub(crate) const fn groups_bytes(parts: u32) -> u32 {
     let row = 2 * PART_COLS * parts;
-    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 8 * (2 * GROUPS_STAGES + GROUPS)
+    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 16 * (GROUPS_STAGES + GROUPS)
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.
