@@ -62,7 +62,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "if (turn >= KV_STAGES) dev::wait_for_phase(shared.read + turn % KV_STAGES, (turn / KV_STAGES - 1) % 2);",
             "",
         ),
-        (own, "dev::wait_for_all_but<1>();", "dev::wait_for_all_but<2>();"),
+        (own, "dev::wait_for_all_but<1>();", "dev::wait_for_all_but<3>();"),
         (own, "dev::wait_for_phase(shared.cut + group, 0);", ""),
         (own, "dev::wait_for_products_but<0>(scores);", ""),
         (own, "dev::wait_for_products_but<0>(c, rest);", "dev::wait_for_products_but<0>(c);"),
