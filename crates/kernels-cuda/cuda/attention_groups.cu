@@ -1,7 +1,7 @@
 // The numbers of attention_tiles.cu on cards of compute capability 9.0, after FlashAttention-3 (arxiv.org/abs/2407.08608): the same chains of
 // products, asked for by groups of four warps. Two groups have 64 queries each and read the same keys, which a third one brings, so that one
 // group's weights are computed while the cores have the other's products. Scores are products of queries' pieces and keys in shared memory; where a
-// lane has scores is where it brings weights, so these stay in registers. A caches' numbers are one half (KV_F16).
+// lane has scores is where it brings weights, so these stay in registers. A cache's numbers are one half each (KV_F16).
 //
 // (tiles of rows, kv_heads * tiles of heads), as in attention_tiles.cu. Shared: keys and values of a span by turns, in a ring of stages; of each group
 // the queries' pieces; what undoes their powers of two; barriers. All that products read lies in mixed rows of 64 columns.
@@ -12,6 +12,10 @@
 #define GROUP_QUERIES 64
 #define GROUPS_THREADS (128 * (GROUPS + 1))
 #define KV_STAGES 4
+// Of a thread of those who multiply, and of those who bring: together what a multiprocessor has, for a thread of each.
+#define GROUPS_REGISTERS 224
+#define BRINGERS_REGISTERS 56
+static_assert(GROUPS * GROUPS_REGISTERS + BRINGERS_REGISTERS <= 65536 / 128, "more registers than there are");
 // Keys of a step of products, and of a span.
 #define STEP_KEYS 16
 #define SPAN_STEPS (SPAN / STEP_KEYS)
@@ -27,7 +31,8 @@ template <uint32_t PARTS>
 struct Shared {
   unsigned char *stages, *queries;
   float* inverses;
-  uint64_t *there, *read, *cut;  // of each stage, and of each group's queries
+  uint64_t *there, *read;  // of each stage
+  uint64_t *cut, *turns;   // of each group's queries, and when it may have the cores
 
   __device__ __forceinline__ explicit Shared(unsigned char* room)
       : stages(room),
@@ -35,7 +40,8 @@ struct Shared {
         inverses(reinterpret_cast<float*>(queries + GROUPS * 2 * PARTS * GROUP_PART_BYTES)),
         there(reinterpret_cast<uint64_t*>(inverses + GROUPS * GROUP_QUERIES)),
         read(there + KV_STAGES),
-        cut(read + KV_STAGES) {}
+        cut(read + KV_STAGES),
+        turns(cut + GROUPS) {}
 
   // By one thread.
   __device__ __forceinline__ void begin() const {
@@ -45,7 +51,10 @@ struct Shared {
       dev::begin_barrier(read + stage, 4 * GROUPS);
     }
 #pragma unroll 1
-    for (uint32_t group = 0; group < GROUPS; group++) dev::begin_barrier(cut + group, 128);
+    for (uint32_t group = 0; group < GROUPS; group++) {
+      dev::begin_barrier(cut + group, 128);
+      dev::begin_barrier(turns + group, 4);
+    }
   }
   __device__ __forceinline__ unsigned char* stage(uint32_t turn) const { return stages + turn % KV_STAGES * (PARTS * PART_BYTES); }
   __device__ __forceinline__ unsigned char* piece(uint32_t group, uint32_t piece) const { return queries + (2 * group + piece) * (PARTS * GROUP_PART_BYTES); }
@@ -152,29 +161,45 @@ __device__ __forceinline__ void attend_group(const AttentionParams& p, const Row
     turn++;
   };
 
-#pragma unroll 1
-  for (uint32_t span = first / SPAN; SPAN * span < end; span++) {
-    float scores[SPAN / 2];
-    {
-      const unsigned char* keys = wait();
-      dev::products_begin();
+  // The groups have the cores by turns: a span's values and the next one's keys, so that one has products while the other makes weights.
+  static_assert(GROUPS == 2, "turns are of two");
+  uint32_t turns = 0;
+  const auto take_turn = [&] {
+    if (group > 0 || turns > 0) dev::wait_for_phase(shared.turns + group, (turns + group + 1) % 2);
+    turns++;
+  };
+  const auto give_turn = [&] {
+    if (lane == 0) dev::arrive(shared.turns + 1 - group);
+  };
+  const auto ask_scores = [&](float (&scores)[SPAN / 2]) {
+    const unsigned char* keys = wait();
+    dev::products_begin();
 #pragma unroll
-      for (uint32_t step = 0; step < 4 * PARTS; step++) {
-        const uint64_t key = dev::mixed_rows(keys + step / 4 * PART_BYTES + step % 4 * 32);
-        const uint32_t place = step / 4 * GROUP_PART_BYTES + step % 4 * 32;
-        const uint64_t upper = dev::mixed_rows(shared.piece(group, 0) + place), lower = dev::mixed_rows(shared.piece(group, 1) + place);
-        if (step == 0) {
-          dev::ask_products_of<false>(scores, lower, key);
-        } else {
-          dev::ask_products_of<true>(scores, lower, key);
-        }
-        dev::ask_products_of<true>(scores, upper, key);
+    for (uint32_t step = 0; step < 4 * PARTS; step++) {
+      const uint64_t key = dev::mixed_rows(keys + step / 4 * PART_BYTES + step % 4 * 32);
+      const uint32_t place = step / 4 * GROUP_PART_BYTES + step % 4 * 32;
+      const uint64_t upper = dev::mixed_rows(shared.piece(group, 0) + place), lower = dev::mixed_rows(shared.piece(group, 1) + place);
+      if (step == 0) {
+        dev::ask_products_of<false>(scores, lower, key);
+      } else {
+        dev::ask_products_of<true>(scores, lower, key);
       }
-      dev::products_asked();
-      dev::wait_for_products_but<0>(scores);
-      done();
+      dev::ask_products_of<true>(scores, upper, key);
     }
+    dev::products_asked();
+  };
+  const auto wait_for_scores = [&](float (&scores)[SPAN / 2]) {
+    dev::wait_for_products_but<0>(scores);
+    done();
+    give_turn();
+  };
+  float scores[SPAN / 2];
+  take_turn();
+  ask_scores(scores);
+  wait_for_scores(scores);
 
+#pragma unroll 1
+  for (uint32_t span = first / SPAN;; span++) {
     // Of a lane's scores the h-th two of each four are a query's, and stand for keys side by side.
     const auto key_of = [&](uint32_t i) { return SPAN * span + i / 4 * 8 + 2 * (lane % 4) + i % 2; };
     float largest[2] = {-INFINITY, -INFINITY};
@@ -232,10 +257,15 @@ __device__ __forceinline__ void attend_group(const AttentionParams& p, const Row
       fold(folded[h], largest[h], ((totals[0][h] + totals[1][h]) + (totals[2][h] + totals[3][h])) * (1.0f / WEIGHT_FACTOR));
     }
 
+    take_turn();
     const unsigned char* values = wait();
+    float c[PART_COLS / 2], rest[PART_COLS / 2];  // of the first halves of weights, and of the others
+    const auto fold_part = [&](float (&sums)[PART_COLS / 2]) {
+#pragma unroll
+      for (uint32_t i = 0; i < PART_COLS / 2; i++) sums[i] = fold_sum(folded[i % 4 / 2], sums[i], (c[i] + rest[i]) * (1.0f / WEIGHT_FACTOR));
+    };
 #pragma unroll
     for (uint32_t part = 0; part < PARTS; part++) {
-      float c[PART_COLS / 2], rest[PART_COLS / 2];  // of the first halves of weights, and of the others
       dev::products_begin();
 #pragma unroll
       for (uint32_t step = 0; step < SPAN_STEPS; step++) {
@@ -250,13 +280,20 @@ __device__ __forceinline__ void attend_group(const AttentionParams& p, const Row
       }
       dev::products_asked();
       dev::wait_for_products_but<0>(c, rest);
-      if (part + 1 == PARTS) done();
-#pragma unroll
-      for (uint32_t i = 0; i < PART_COLS / 2; i++) {
-        const float sum = (c[i] + rest[i]) * (1.0f / WEIGHT_FACTOR);
-        sums[part][i] = fold_sum(folded[i % 4 / 2], sums[part][i], sum);
-      }
+      if (part + 1 < PARTS) fold_part(sums[part]);
     }
+    done();
+    if (SPAN * (span + 1) >= end) {
+      give_turn();
+      fold_part(sums[PARTS - 1]);
+      break;
+    }
+    float next[SPAN / 2];
+    ask_scores(next);
+    fold_part(sums[PARTS - 1]);
+    wait_for_scores(next);
+#pragma unroll
+    for (uint32_t i = 0; i < SPAN / 2; i++) scores[i] = next[i];
   }
 #pragma unroll
   for (uint32_t h = 0; h < 2; h++) {
@@ -288,10 +325,10 @@ __device__ __forceinline__ void attend_by_groups(const AttentionParams& p, unsig
   if (threadIdx.x == 0) shared.begin();
   __syncthreads();
   if (threadIdx.x / 128 == GROUPS) {
-    dev::leave_registers_but<56>();
+    dev::leave_registers_but<BRINGERS_REGISTERS>();
     bring_spans(p, rows.sequence, kv_head, first, end, shared);
   } else {
-    dev::take_registers<224>();
+    dev::take_registers<GROUPS_REGISTERS>();
     attend_group(p, rows, head_first, heads, heads_left, first, end, shared);
   }
 }

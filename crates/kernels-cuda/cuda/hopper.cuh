@@ -44,16 +44,17 @@ __device__ __forceinline__ uint64_t squares(const unsigned char* at, uint32_t co
 // Numbers that products are added to, or that they multiply, are as they stand before this.
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void products_asked() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// The compiler sees no numbers that come by themselves: none is looked at before this.
+template <int COUNT>
+__device__ __forceinline__ void have_come(float (&c)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(c[i])::"memory");
+}
 // All but so many of the latest groups that were asked for have been computed, and what these are added to is there.
 template <int LATEST, int... COUNTS>
 __device__ __forceinline__ void wait_for_products_but(float (&... c)[COUNTS]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATEST) : "memory");
-  // The compiler sees no numbers that come by themselves: none is looked at before this.
-  const auto come = [](auto& numbers) {
-#pragma unroll
-    for (float& number : numbers) asm volatile("" : "+f"(number)::"memory");
-  };
-  (come(c), ...);
+  (have_come(c), ...);
 }
 
 // Asks four warps for c += a · bᵀ, or c = a · bᵀ where nothing is `ADDED`: of 16 outputs of weights each by 128 rows in shared memory over 16

@@ -33,12 +33,11 @@ use crate::plan::{Grid, Kernel, SHARED_BYTES, SPAN, THREADS, WARP, WARPS};
 use crate::staging::Staging;
 use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging_bytes};
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
-pub(crate) use attention::groups_bytes;
 use draw::{Drawing, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
 use scratch::Scratch;
 use then::LastProduct;
-pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS};
+pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS, groups_bytes};
 
 /// Bytes of shared memory that a block adds up in.
 const SUM_BYTES: u32 = WARPS * 4;

@@ -1,6 +1,7 @@
 //! Heads and latents: norm, rotation, cache, attention.
 
 use super::then::GROUPS_MAX;
+use super::wide::{GROUP_QUERIES, GROUPS, GROUPS_THREADS, PART_COLS};
 use super::*;
 use hanzo_engine_kernels::{HeadShape, QueryScale, Rope, RopeKind};
 
@@ -23,16 +24,9 @@ const MANY_COLS_MAX: u32 = 128;
 const CHUNK_COLS: u32 = 32;
 /// Rows by heads from which on the kernel for many queries has enough blocks, and no row is shared out.
 const QUERIES_MANY: u32 = 4096;
-/// Where groups of four warps compute attention ([`super::wide`]): queries of a group, groups of a block, threads of it with those who bring
-/// keys, and stages of keys or values that it has. And rows by heads from which on their blocks are enough: half as many as an H200 has
-/// multiprocessors, whose cores these use best. No card has measured it.
-const GROUP_QUERIES: u32 = 64;
-const GROUPS: u32 = 2;
-const GROUPS_THREADS: u32 = (GROUPS + 1) * THREADS;
-const GROUPS_STAGES: u32 = 4;
+/// Rows by heads from which on blocks of groups of four warps ([`super::wide`]) are enough: half as many as an H200 has multiprocessors, whose
+/// cores these use best. No card has measured it.
 const QUERIES_OF_GROUPS: u32 = 8192;
-/// Columns of a row of keys in shared memory there, of which a head has one or two.
-const PART_COLS: u32 = 64;
 
 /// Which of the kernels that give the same numbers attention is computed by.
 pub(super) struct Kinds {
@@ -550,13 +544,6 @@ impl Tiles {
         let blocks = [blocks, self.blocks_of_heads, 1];
         (kernel, Grid { blocks, threads: GROUPS_THREADS, shared_bytes: kernel.shared_bytes_max() })
     }
-}
-
-/// Bytes of shared memory of a block of groups of four warps, of heads so many times 64 columns wide: keys and values by turns, two pieces of
-/// queries, what undoes their powers of two, and barriers of stages and of groups.
-pub(crate) const fn groups_bytes(parts: u32) -> u32 {
-    let row = 2 * PART_COLS * parts;
-    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 8 * (2 * GROUPS_STAGES + GROUPS)
 }
 
 /// A warp for each head of each row, with room for its query, its sums and the weights of a block of keys.

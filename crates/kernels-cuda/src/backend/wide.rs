@@ -17,6 +17,21 @@ pub(super) const WIDE_THREADS: u32 = 2 * THREADS;
 const PIECE_BYTES: u32 = 512;
 pub(crate) const WIDE_BYTES: u32 = 128 + 9 * WIDE_ROWS / 8 * PIECE_BYTES + WIDE_ROWS / 2 * 4 * WIDE_THREADS;
 
+/// Of attention: queries of a group, groups of a block, threads of it with those who bring keys, stages of keys or values that it has, and columns
+/// of a row of keys in shared memory, of which a head has one or two.
+pub(super) const GROUP_QUERIES: u32 = 64;
+pub(super) const GROUPS: u32 = 2;
+pub(super) const GROUPS_THREADS: u32 = (GROUPS + 1) * THREADS;
+const GROUPS_STAGES: u32 = 4;
+pub(super) const PART_COLS: u32 = 64;
+
+/// Bytes of shared memory of a block of attention, of heads so many times 64 columns wide: keys and values by turns, two pieces of queries, what
+/// undoes their powers of two, and barriers, two of each stage and of each group.
+pub(crate) const fn groups_bytes(parts: u32) -> u32 {
+    let row = 2 * PART_COLS * parts;
+    GROUPS_STAGES * SPAN * row + GROUPS * GROUP_QUERIES * (2 * row + 4) + 16 * (GROUPS_STAGES + GROUPS)
+}
+
 /// Of the products that are compared.
 const OUTPUTS: usize = 192;
 const COLS: usize = 512;

@@ -62,20 +62,21 @@ fn faults_of_groups_of_warps_are_seen() {
             "if (turn >= KV_STAGES) dev::wait_for_phase(shared.read + turn % KV_STAGES, (turn / KV_STAGES - 1) % 2);",
             "",
         ),
-        (own, "dev::wait_for_all_but<1>();", "dev::wait_for_all_but<2>();"),
+        (own, "dev::wait_for_all_but<1>();", "dev::wait_for_all_but<3>();"),
         (own, "dev::wait_for_phase(shared.cut + group, 0);", ""),
         (own, "dev::wait_for_products_but<0>(scores);", ""),
         (own, "dev::wait_for_products_but<0>(c, rest);", "dev::wait_for_products_but<0>(c);"),
         (own, "  __syncthreads();\n", ""),
-        // One of the groups is not waited for, and nobody says that it has read.
+        // One of the groups is not waited for, nobody says that it has read, and one gives itself the turn.
         (own, "dev::begin_barrier(read + stage, 4 * GROUPS);", "dev::begin_barrier(read + stage, 4);"),
         (own, "if (lane == 0) dev::arrive(shared.read + turn % KV_STAGES);", ""),
+        (own, "dev::arrive(shared.turns + 1 - group);", "dev::arrive(shared.turns + group);"),
         // What was written is not shown to products, and what they multiply is not settled.
         (own, "    dev::seen_by_products();\n    dev::arrive(shared.there", "    dev::arrive(shared.there"),
         (own, "  dev::seen_by_products();\n  dev::arrive(shared.cut", "  dev::arrive(shared.cut"),
         (
             own,
-            "const unsigned char* keys = wait();\n      dev::products_begin();",
+            "const unsigned char* keys = wait();\n    dev::products_begin();",
             "const unsigned char* keys = wait();",
         ),
         // Rows that lie elsewhere, in the descriptor and in memory.
@@ -97,7 +98,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "dev::ask_products_across<true>(rest, lower[step], value);",
             "dev::ask_products_across<true>(c, lower[step], value);",
         ),
-        // The keys behind a row's own, and a span that is folded as another's.
+        // The key behind a row's own, and a total in another order.
         (own, "key < sees_end[h] ? scores[i] : -INFINITY", "key <= sees_end[h] ? scores[i] : -INFINITY"),
         (
             own,
