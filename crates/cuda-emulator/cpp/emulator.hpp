@@ -243,20 +243,34 @@ inline float from_beside(float value) {
   })[0]);
 }
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
+#ifdef __F16C__
+// Said so, or what becomes a double is not made by the instruction for floats but by a function.
+inline float from_half(uint16_t half) { return _cvtsh_ss(half); }
+inline uint16_t to_half(float value) { return _cvtss_sh(value, 0); }
+#else
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
+#endif
 inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t places) {
   const uint64_t both = a | static_cast<uint64_t>(b) << 32;
   uint32_t picked = 0;
   for (int i = 0; i < 4; i++) picked |= (both >> (8 * (places >> (4 * i) & 7)) & 255) << (8 * i);
   return picked;
 }
+// Rounded once. What lies between two floats becomes the one whose last bit is set, which no half is and no middle of two: a half is rounded of it
+// as of the number itself, by instructions that there are for floats alone.
+inline uint16_t to_half(double value) {
+  const float near = static_cast<float>(value);
+  uint32_t word = emulator::bits<uint32_t>(near);
+  if (static_cast<double>(near) != value) word = (word - (fabs(static_cast<double>(near)) > fabs(value))) | 1;
+  return to_half(emulator::bits<float>(word));
+}
 // Two halves each; a sum of a product is rounded once, as a double holds it.
 inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t sums = 0;
   for (int i = 0; i < 32; i += 16) {
-    const auto of = [i](uint32_t word) { return static_cast<double>(emulator::bits<_Float16>(static_cast<uint16_t>(word >> i))); };
-    sums |= static_cast<uint32_t>(emulator::bits<uint16_t>(static_cast<_Float16>(of(a) * of(b) + of(c)))) << i;
+    const auto of = [i](uint32_t word) { return static_cast<double>(from_half(static_cast<uint16_t>(word >> i))); };
+    sums |= static_cast<uint32_t>(to_half(of(a) * of(b) + of(c))) << i;
   }
   return sums;
 }
