@@ -229,7 +229,7 @@ inline void wait_for_products_but(float (&)[emulator::NUMBERS]) {
     for (size_t at = 0; at < count && lanes[0]->asked[at].group < until; at++) {
       const Asked& asked = lanes[0]->asked[at];
       if (at == 0 || lanes[0]->asked[at - 1].c != asked.c) each(at, [](float& sum, float& number) { sum = number; });
-      float a[PRODUCT_COLUMNS][16];
+      dev::Sixteen a[PRODUCT_COLUMNS];
       const auto number = [&](uint32_t word) { return asked.bf16s ? dev::Bf16s()(word) : dev::Halves()(word); };
       for (int lane = 0; lane < 32; lane++) {
         const Asked& of = lanes[lane]->asked[at];
@@ -241,23 +241,24 @@ inline void wait_for_products_but(float (&)[emulator::NUMBERS]) {
         }
       }
       for (int row = 0; row < PRODUCTS_ROWS; row++) {
-        if (!asked.added) memset(sums[row], 0, sizeof sums[row]);
+        dev::Sixteen sum = {};
+        if (asked.added) __builtin_memcpy(&sum, sums[row], sizeof sum);
         for (int eight = 0; eight < 2; eight++) {
           uint32_t words[4];
           __builtin_memcpy(words, eight_at(place, asked.b, row, eight), sizeof words);
           // What nobody has brought makes no number of anything, and costs nothing here.
           if ((words[0] & words[1] & words[2] & words[3]) == 0xffffffffu) {
-            for (float& sum : sums[row]) sum = NAN;
+            sum = dev::Sixteen{} + NAN;
             continue;
           }
           float values[8];
           if (asked.bf16s) eight_numbers(words, dev::Bf16s(), values);
           else eight_numbers(words, dev::Halves(), values);
           for (int i = 0; i < 8; i++) {
-            if (values[i] == 0.0f) continue;
-            for (int output = 0; output < 16; output++) sums[row][output] += values[i] * a[8 * eight + i][output];
+            if (values[i] != 0.0f) sum += values[i] * a[8 * eight + i];
           }
         }
+        __builtin_memcpy(sums[row], &sum, sizeof sum);
       }
       if (at + 1 == count || lanes[0]->asked[at + 1].group >= until || lanes[0]->asked[at + 1].c != asked.c) each(at, [](float& sum, float& number) { number = sum; });
       for (Multiplier* lane : lanes) lane->sums_of(lane->asked[at].c).asked--;
