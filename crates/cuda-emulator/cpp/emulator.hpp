@@ -12,8 +12,8 @@
 #include <memory>
 #include <type_traits>
 #include <vector>
-#ifdef __F16C__
-#include <immintrin.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
 #endif
 
 #include "watch.hpp"
@@ -247,20 +247,44 @@ inline float from_beside(float value) {
   })[0]);
 }
 inline float from_bits(uint32_t word) { return emulator::bits<float>(word); }
+// By name: what becomes a double would be made by a function else, and the header that has these instructions takes the compiler as long as a
+// file of kernels.
+#ifdef __F16C__
+typedef int Four __attribute__((vector_size(16)));
+inline float from_half(uint16_t half) {
+  float value __attribute__((vector_size(16)));
+  asm("vcvtph2ps %1, %0" : "=x"(value) : "x"(Four{half}));
+  return value[0];
+}
+inline uint16_t to_half(float value) {
+  Four half;
+  asm("vcvtps2ph $0, %1, %0" : "=x"(half) : "x"(value));
+  return static_cast<uint16_t>(half[0]);
+}
+#else
 inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits<_Float16>(half)); }
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
+#endif
 inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t places) {
   const uint64_t both = a | static_cast<uint64_t>(b) << 32;
   uint32_t picked = 0;
   for (int i = 0; i < 4; i++) picked |= (both >> (8 * (places >> (4 * i) & 7)) & 255) << (8 * i);
   return picked;
 }
+// Rounded once. What lies between two floats becomes the one whose last bit is set, which no half is and no middle of two: a half is rounded of it
+// as of the number itself, by instructions that there are for floats alone.
+inline uint16_t to_half(double value) {
+  const float near = static_cast<float>(value);
+  uint32_t word = emulator::bits<uint32_t>(near);
+  if (static_cast<double>(near) != value) word = (word - (fabs(static_cast<double>(near)) > fabs(value))) | 1;
+  return to_half(emulator::bits<float>(word));
+}
 // Two halves each; a sum of a product is rounded once, as a double holds it.
 inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t sums = 0;
   for (int i = 0; i < 32; i += 16) {
-    const auto of = [i](uint32_t word) { return static_cast<double>(emulator::bits<_Float16>(static_cast<uint16_t>(word >> i))); };
-    sums |= static_cast<uint32_t>(emulator::bits<uint16_t>(static_cast<_Float16>(of(a) * of(b) + of(c)))) << i;
+    const auto of = [i](uint32_t word) { return static_cast<double>(from_half(static_cast<uint16_t>(word >> i))); };
+    sums |= static_cast<uint32_t>(to_half(of(a) * of(b) + of(c))) << i;
   }
   return sums;
 }
@@ -303,6 +327,9 @@ inline Fragment fragment_at(const unsigned char* room) { return reinterpret_cast
 #define ONE_PIECE 1
 #define TWO_PIECES 2
 #define THREE_PIECES 3
+// Sums side by side, which stay in registers: an array of them is stored and loaded again for each product.
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Sixteen __attribute__((vector_size(64)));
 // As the device's: eight columns by themselves, the smallest products first, of 11 bits of each number.
 inline void multiply(const Fragment& x, const float w[8], int pieces, float sums[4]) {
   uint32_t words[24];
@@ -311,7 +338,7 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
   __builtin_memcpy(words + 16, w, 32);
   const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply, words, 24, [pieces](auto& in, auto& out) {
     // By column and output, so that a row's products are side by side.
-    float first[32][8], second[32][8], third[32][8];
+    Eight first[32], second[32], third[32];
     for (int output = 0; output < 8; output++) {
       for (int column = 0; column < 32; column++) {
         const float value = emulator::bits<float>(in[4 * output + column / 8][16 + column % 8]);
@@ -322,7 +349,8 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
       }
     }
     for (int row = 0; row < 16; row++) {
-      float x[32], c[4][8] = {};
+      float x[32];
+      Eight c[4] = {};
       bool any = false;
       for (int column = 0; column < 32; column++) {
         x[column] = emulator::bits<float>(in[row % 8 * 4 + column / 8][row / 8 * 8 + column % 8]);
@@ -330,11 +358,11 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
       }
       // Rows that are not there cost nothing here.
       for (int s = 0; any && s < 4; s++) {
-        const auto add = [&](bool lower_x, const float (&weights)[32][8]) {
+        const auto add = [&](bool lower_x, const Eight (&weights)[32]) {
           for (int k = 0; k < 8; k++) {
             const int column = 8 * (k % 4) + 2 * s + k / 4;
             const float value = lower_x ? upper(lower(x[column])) : upper(x[column]);
-            for (int output = 0; output < 8; output++) c[s][output] += value * weights[column][output];
+            c[s] += value * weights[column];
           }
         };
         if (pieces == THREE_PIECES) add(false, third);
@@ -342,8 +370,9 @@ inline void multiply(const Fragment& x, const float w[8], int pieces, float sums
         if (pieces != ONE_PIECE) add(false, second);
         add(false, first);
       }
+      const Eight sums = (c[0] + c[1]) + (c[2] + c[3]);
       for (int output = 0; output < 8; output++) {
-        out[row % 8 * 4 + output / 2][row / 8 * 2 + output % 2] = emulator::bits<uint32_t>((c[0][output] + c[1][output]) + (c[2][output] + c[3][output]));
+        out[row % 8 * 4 + output / 2][row / 8 * 2 + output % 2] = emulator::bits<uint32_t>(float(sums[output]));
       }
     }
   });
@@ -361,11 +390,37 @@ template <class Number>
 inline void eight_numbers(const uint32_t words[4], Number number, float numbers[8]) {
 #ifdef __F16C__
   if constexpr (std::is_same_v<Number, Halves>) {
-    _mm256_storeu_ps(numbers, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words))));
+    Four halves;
+    Eight floats;
+    __builtin_memcpy(&halves, words, sizeof halves);
+    asm("vcvtph2ps %1, %0" : "=x"(floats) : "x"(halves));
+    __builtin_memcpy(numbers, &floats, sizeof floats);
     return;
   }
 #endif
   for (int i = 0; i < 8; i++) numbers[i] = number(words[i / 2] >> (16 * (i % 2)));
+}
+// Eight numbers of 16 bits of each of eight rows, by columns: the numbers of one in the order of the rows.
+inline void turn(const void* const rows[8], uint32_t columns[8][4]) {
+#ifdef __SSE2__
+  __m128i a[8], b[8];
+  for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128(static_cast<const __m128i*>(rows[i]));
+  // Thrice: each row beside that which is four behind it.
+  const auto beside = [](const __m128i (&from)[8], __m128i (&to)[8]) {
+    for (int i = 0; i < 4; i++) to[2 * i] = _mm_unpacklo_epi16(from[i], from[i + 4]), to[2 * i + 1] = _mm_unpackhi_epi16(from[i], from[i + 4]);
+  };
+  beside(a, b), beside(b, a), beside(a, b);
+  for (int i = 0; i < 8; i++) _mm_storeu_si128(reinterpret_cast<__m128i*>(columns[i]), b[i]);
+#else
+  for (int row = 0; row < 8; row++) {
+    uint16_t numbers[8];
+    __builtin_memcpy(numbers, rows[row], sizeof numbers);
+    for (int column = 0; column < 8; column++) {
+      uint32_t& word = columns[column][row / 2];
+      word = row % 2 == 0 ? numbers[column] : word | static_cast<uint32_t>(numbers[column]) << 16;
+    }
+  }
+#endif
 }
 
 // As the device's, by 16 columns at a time, which are added up before they are added; sums are kept in f32.
@@ -378,41 +433,47 @@ inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], 
   __builtin_memcpy(words + 8, x, 16 * PIECES);
   __builtin_memcpy(words + SUMS, c, 16);
   const uint32_t* sum = emulator::meet(meeting, words, SUMS + 4, [number](auto& in, auto& out) {
-    // Where one of the eight columns that a lane of four brings stands: pairs of the first four are of the first 16.
-    const auto place = [](int lane, int i) { return i / 4 * 16 + i % 4 / 2 * 8 + 2 * lane + i % 2; };
-    float w[32][16];
-    for (int output = 0; output < 16; output++) {
-      for (int eight = 0; eight < 4; eight++) {
-        float numbers[8];
-        eight_numbers(in[output % 8 * 4 + eight] + output / 8 * 4, number, numbers);
-        for (int i = 0; i < 8; i++) w[place(eight, i)][output] = numbers[i];
+    // Where columns stand, in their order: pairs of the first four of the eight that each lane of four brings are of the first 16.
+    const auto at = [](int column) { return column % 8 / 2 * 8 + column / 8 * 2 + column % 2; };
+    Sixteen w[32];
+    for (int eight = 0; eight < 4; eight++) {
+      for (int half = 0; half < 2; half++) {
+        const void* rows[8];
+        uint32_t columns[8][4];
+        for (int output = 0; output < 8; output++) rows[output] = in[4 * output + eight] + 4 * half;
+        turn(rows, columns);
+        for (int i = 0; i < 8; i++) eight_numbers(columns[i], number, reinterpret_cast<float*>(w + 8 * eight + i) + 8 * half);
       }
     }
+    for (int lane = 0; lane < 32; lane++) __builtin_memcpy(out[lane], in[lane] + SUMS, 16);
     for (int row = 0; row < 8; row++) {
-      const auto at = [](int output) { return output / 8 * 2; };
-      float sums[16];
-      for (int output = 0; output < 16; output++) sums[output] = emulator::bits<float>(in[output % 8 * 4 + row / 2][SUMS + at(output) + row % 2]);
-      for (int piece = PIECES - 1; piece >= 0; piece--) {
-        float values[32];
-        uint32_t any = 0;
+      uint32_t any[PIECES] = {}, of_any = 0;
+      for (int piece = 0; piece < PIECES; piece++) {
         for (int eight = 0; eight < 4; eight++) {
           const uint32_t* words = in[4 * row + eight] + 8 + 4 * piece;
-          any |= (words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff;
-          float numbers[8];
-          eight_numbers(words, number, numbers);
-          for (int i = 0; i < 8; i++) values[place(eight, i)] = numbers[i];
+          any[piece] |= (words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff;
         }
-        // Rows that are not there cost nothing here.
-        for (int first = 0; any && first < 32; first += 16) {
-          float of_16[16] = {};
+        of_any |= any[piece];
+      }
+      // Rows that are not there cost nothing here.
+      if (!of_any) continue;
+      const auto sum_of = [&out, row](int output) -> uint32_t& { return out[output % 8 * 4 + row / 2][output / 8 * 2 + row % 2]; };
+      Sixteen sums;
+      for (int output = 0; output < 16; output++) sums[output] = emulator::bits<float>(sum_of(output));
+      for (int piece = PIECES - 1; piece >= 0; piece--) {
+        if (!any[piece]) continue;
+        float values[32];
+        for (int eight = 0; eight < 4; eight++) eight_numbers(in[4 * row + eight] + 8 + 4 * piece, number, values + 8 * eight);
+        for (int first = 0; first < 32; first += 16) {
+          Sixteen of_16 = {};
           for (int column = first; column < first + 16; column++) {
-            if (values[column] == 0.0f) continue;
-            for (int output = 0; output < 16; output++) of_16[output] += values[column] * w[column][output];
+            const float value = values[at(column)];
+            if (value != 0.0f) of_16 += value * w[at(column)];
           }
-          for (int output = 0; output < 16; output++) sums[output] += of_16[output];
+          sums += of_16;
         }
       }
-      for (int output = 0; output < 16; output++) out[output % 8 * 4 + row / 2][at(output) + row % 2] = emulator::bits<uint32_t>(sums[output]);
+      for (int output = 0; output < 16; output++) sum_of(output) = emulator::bits<uint32_t>(float(sums[output]));
     }
   });
   __builtin_memcpy(c, sum, 16);
@@ -429,30 +490,34 @@ inline void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], con
 inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, float c[4]) {
   const uint32_t words[6] = {a[0], a[1], a[2], a[3], b, b_behind};
   const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply16, words, 6, [](auto& in, auto& out) {
-    float of_b[16][8];
-    bool finite = true;
-    // A row's words, whose first is this one of a lane, and the others that one.
-    const auto sixteen = [&in](int row, int first, int behind, uint32_t words[8], float numbers[16]) {
-      for (int i = 0; i < 4; i++) words[i] = in[4 * row + i][first], words[4 + i] = in[4 * row + i][behind];
+    Eight of_b[16];
+    uint32_t words[8], never = 0;
+    float numbers[16];
+    // Of eight rows, the words that are first in their lanes, and those behind.
+    for (int half = 0; half < 2; half++) {
+      uint32_t rows[8][4], columns[8][4];
+      const void* each[8];
+      for (int row = 0; row < 8; row++) {
+        for (int i = 0; i < 4; i++) {
+          const uint32_t word = rows[row][i] = in[4 * row + i][4 + half];
+          never |= (word & 0x7c00) == 0x7c00 || (word & 0x7c000000) == 0x7c000000;
+        }
+        each[row] = rows[row];
+      }
+      turn(each, columns);
+      for (int i = 0; i < 8; i++) eight_numbers(columns[i], Halves(), reinterpret_cast<float*>(of_b + 8 * half + i));
+    }
+    const bool finite = !never;
+    for (int row = 0; row < 16; row++) {
+      Eight sums = {};
+      for (int i = 0; i < 4; i++) words[i] = in[row % 8 * 4 + i][row / 8], words[4 + i] = in[row % 8 * 4 + i][2 + row / 8];
       eight_numbers(words, Halves(), numbers);
       eight_numbers(words + 4, Halves(), numbers + 8);
-    };
-    uint32_t words[8];
-    float numbers[16];
-    for (int row = 0; row < 8; row++) {
-      sixteen(row, 4, 5, words, numbers);
-      for (uint32_t word : words) finite &= (word & 0x7c00) != 0x7c00 && (word & 0x7c000000) != 0x7c000000;
-      for (int column = 0; column < 16; column++) of_b[column][row] = numbers[column];
-    }
-    for (int row = 0; row < 16; row++) {
-      float sums[8] = {};
-      sixteen(row % 8, row / 8, 2 + row / 8, words, numbers);
       for (int column = 0; column < 16; column++) {
         // Rows that are not there cost nothing here; but nothing times what is no number is none.
-        if (finite && numbers[column] == 0.0f) continue;
-        for (int other = 0; other < 8; other++) sums[other] += numbers[column] * of_b[column][other];
+        if (!finite || numbers[column] != 0.0f) sums += numbers[column] * of_b[column];
       }
-      for (int other = 0; other < 8; other++) out[row % 8 * 4 + other / 2][row / 8 * 2 + other % 2] = emulator::bits<uint32_t>(sums[other]);
+      for (int other = 0; other < 8; other++) out[row % 8 * 4 + other / 2][row / 8 * 2 + other % 2] = emulator::bits<uint32_t>(float(sums[other]));
     }
   });
   for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
@@ -466,28 +531,23 @@ inline void shared_rows(emulator::Meeting meeting, const unsigned char* row, uin
   __builtin_memcpy(words, &row, sizeof words);
   const uint32_t* own = emulator::meet(meeting, words, 2, [put](auto& in, auto& out) {
     for (int square = 0; square < 4; square++) {
-      for (int row = 0; row < 8; row++) {
-        const unsigned char* from;
-        __builtin_memcpy(&from, in[8 * square + row], sizeof from);
-        uint16_t halves[8];
-        __builtin_memcpy(halves, from, sizeof halves);
-        put(out, square, row, halves);
-      }
+      const void* rows[8];
+      for (int row = 0; row < 8; row++) __builtin_memcpy(rows + row, in[8 * square + row], sizeof *rows);
+      put(out, square, rows);
     }
   });
   __builtin_memcpy(to, own, 16);
 }
 inline void shared_squares(const unsigned char* row, uint32_t to[4]) {
-  shared_rows(emulator::Meeting::Squares, row, to, [](auto& to, int square, int row, const uint16_t* halves) {
-    for (int pair = 0; pair < 4; pair++) to[4 * row + pair][square] = halves[2 * pair] | static_cast<uint32_t>(halves[2 * pair + 1]) << 16;
+  shared_rows(emulator::Meeting::Squares, row, to, [](auto& to, int square, const void* const rows[8]) {
+    for (int lane = 0; lane < 32; lane++) __builtin_memcpy(to[lane] + square, static_cast<const char*>(rows[lane / 4]) + 4 * (lane % 4), 4);
   });
 }
 inline void shared_turned(const unsigned char* row, uint32_t to[4]) {
-  shared_rows(emulator::Meeting::Turn, row, to, [](auto& to, int square, int row, const uint16_t* halves) {
-    for (int column = 0; column < 8; column++) {
-      uint32_t& word = to[4 * column + row / 2][square];
-      word = row % 2 == 0 ? halves[column] : word | static_cast<uint32_t>(halves[column]) << 16;
-    }
+  shared_rows(emulator::Meeting::Turn, row, to, [](auto& to, int square, const void* const rows[8]) {
+    uint32_t columns[8][4];
+    turn(rows, columns);
+    for (int lane = 0; lane < 32; lane++) to[lane][square] = columns[lane / 4][lane % 4];
   });
 }
 inline float quad_max(float value) {

@@ -277,7 +277,7 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
         // What nobody has brought makes no number of anything, and costs nothing here.
         return (words[0] & words[1] & words[2] & words[3]) != 0xffffffffu;
       };
-      float a[PRODUCT_COLUMNS][16];
+      dev::Sixteen a[PRODUCT_COLUMNS];
       const auto number = [&](uint32_t word) { return asked.bf16s ? dev::Bf16s()(word) : dev::Halves()(word); };
       for (int lane = 0; asked.a && lane < 32; lane++) {
         const Asked& of = lanes[lane]->asked[at];
@@ -294,17 +294,17 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
         for (int column = 0; column < PRODUCT_COLUMNS; column++) a[column][output] = numbers[column];
       }
       bool finite = true;
-      for (auto& column : a) {
-        for (float of : column) finite &= std::isfinite(of);
+      for (const dev::Sixteen& column : a) {
+        for (int output = 0; output < 16; output++) finite &= std::isfinite(column[output]);
       }
-      const auto add = [&](float (&sums)[16], float value, const float (&a)[16]) {
-        if (finite && value == 0.0f) return;
-        for (int output = 0; output < 16; output++) sums[output] += value * a[output];
+      const auto add = [finite](dev::Sixteen& sums, float value, const dev::Sixteen& a) {
+        if (!finite || value != 0.0f) sums += value * a;
       };
       if (!asked.added) memset(sums, 0, sizeof *sums * asked.rows);
       // Of eight rows, 16 columns are added up before they are added.
       for (int first = 0; first < asked.rows; first += 8) {
-        float values[8], of_16[8][16] = {};
+        float values[8];
+        dev::Sixteen of_16[8] = {};
         bool there[8];
         for (bool& row : there) row = true;
         for (int row = 0; !asked.across && row < 8; row++) {
@@ -321,7 +321,10 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
           }
         }
         for (int row = 0; row < 8; row++) {
-          for (int output = 0; output < 16; output++) sums[first + row][output] += there[row] ? of_16[row][output] : NAN;
+          dev::Sixteen sum;
+          __builtin_memcpy(&sum, sums[first + row], sizeof sum);
+          sum += there[row] ? of_16[row] : dev::Sixteen{} + NAN;
+          __builtin_memcpy(sums[first + row], &sum, sizeof sum);
         }
       }
       if (at + 1 == count || lanes[0]->asked[at + 1].group >= until || lanes[0]->asked[at + 1].c != asked.c) each(at, [](float& sum, float& number) { number = sum; });

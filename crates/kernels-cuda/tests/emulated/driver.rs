@@ -143,7 +143,7 @@ fn no_visible_card_is_said() {
 /// Before a card is trusted it computes something known; one that computes something else is refused.
 #[test]
 fn a_card_that_computes_wrongly_is_found_out() {
-    let wrong = |own, instead| Sources::default().with("norm.cuh", own, instead);
+    let wrong = |own, instead| Sources::default().with("norm.cuh", own, instead).with_flag("-O0");
     let wrong = wrong("fmaf(from_mean, from_mean, squares)", "fmaf(from_mean, from_mean, squares + 0.01f)");
     let card = Driver::at(&wrong.compile()).open(0).expect("it opens");
     let KernelError::Device { device, reason } = check(&card).expect_err("a wrong norm") else { panic!() };
@@ -158,7 +158,8 @@ fn a_failed_launch_ends_the_card() {
     let own = "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
     let instead =
         "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
-    let driver = Driver::at(&Sources::default().with("norm.cuh", own, instead).compile());
+    let sources = Sources::default().with("norm.cuh", own, instead).with_flag("-O0");
+    let driver = Driver::at(&sources.compile());
     let card = driver.open(0).expect("it works until the kernel runs");
     let mut backend = CudaBackend::new(card.clone());
     backend.reserve(&limits()).expect("memory");

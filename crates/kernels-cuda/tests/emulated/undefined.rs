@@ -10,7 +10,7 @@ use crate::attention::{check_runs, check_shared_rows};
 
 /// Sources whose undefined doings are instructions that no processor has.
 fn watched(sources: Sources, kernels: &[&str]) -> Emulated {
-    let flags = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-O2"];
+    let flags = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-O1"];
     Emulated::of(&flags.into_iter().fold(sources, Sources::with_flag).only(kernels))
 }
 

@@ -76,7 +76,7 @@ fn groups_of_warps_that_differ_are_not_used() {
     assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
     let faults = [
         // Cores that add up another way.
-        ("hopper.hpp", "sums[output] += value * a[output]", "sums[output] += 1.0001f * value * a[output]"),
+        ("hopper.hpp", "sums += value * a;", "sums += 1.0001f * value * a;"),
         // Nobody waits: for products, for what they read, for those who read what was there, for barriers.
         ("product_wide.cu", "dev::wait_for_products_but<0>(c);", ""),
         ("product_wide.cu", "dev::wait_for_phase(there + group % STAGES, group / STAGES % 2);", ""),
