@@ -522,7 +522,7 @@ inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, floa
   });
   for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
 }
-// `put(to, square, row, halves)`, where `to` are lanes' words, for each row of the squares.
+// `put(to, square, rows)`, where `to` are lanes' words, for each of the squares, of whose rows it is told where they are.
 template <class Put>
 inline void shared_rows(emulator::Meeting meeting, const unsigned char* row, uint32_t to[4], Put put) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) emulator::fail("a load of 16 bytes at a place that is no multiple of them");
