@@ -22,7 +22,9 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
             &["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"]
         }
         "prelude.cuh" | "norm.cuh" => &["norm.cu"],
-        "attention.cu" | "attention_tiles.cu" => &["attention.cu", "attention_tiles.cu", "heads.cu"],
+        "attention.cu" | "attention_tiles.cu" | "queries.cuh" => {
+            &["attention.cu", "attention_tiles.cu", "heads.cu"]
+        }
         "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
         "multiply.cuh" | "pieces.cuh" | "few_bits.cuh" => &["matmul.cu", "product.cu"],
         "product.cuh" => &["product.cu"],
@@ -149,7 +151,7 @@ fn values_of_keys_that_nobody_sees() {
 fn tiles_of_another_sequence() {
     let own = "p.batch.spans[4 * middle] / each + middle <= index";
     let instead = "p.batch.spans[4 * middle] / each + middle < index";
-    must_fail("attention_tiles.cu", own, instead, "attention of", check_runs);
+    must_fail("queries.cuh", own, instead, "attention of", check_runs);
 }
 
 #[test]
