@@ -14,6 +14,10 @@ const WAITS: &str = "griddepcontrol.wait;";
 /// A place among the parameters that nobody has worked out.
 const SOMEWHERE: usize = usize::MAX;
 
+fn behind(place: usize, bytes: isize) -> usize {
+    if place == SOMEWHERE { place } else { place.checked_add_signed(bytes).unwrap_or(SOMEWHERE) }
+}
+
 /// Pointers among a kernel's parameters that may be read through before.
 fn allowed() -> BTreeSet<usize> {
     let (weights, batch) = (offset_of!(ProductParams, weights), offset_of!(ProductParams, batch));
@@ -110,19 +114,19 @@ impl<'a> Body<'a> {
                 if name == "ld.param.u64" {
                     let inner = from[0].trim_matches(['[', ']']);
                     let (at, offset) = inner.split_once('+').unwrap_or((inner, "0"));
-                    let offset: usize = offset.parse().unwrap();
+                    let offset: isize = offset.parse().unwrap_or_else(|error| panic!("{line}: {error}"));
                     let begins = if at.ends_with("_param_0") { [0].into() } else { all_of(&places) };
                     assert!(!begins.is_empty(), "{line}: which parameter?");
-                    of.extend(begins.iter().map(|begin| begin.saturating_add(offset)));
+                    of.extend(begins.iter().map(|&begin| behind(begin, offset)));
                 } else if name.starts_with("mov") && from[0].ends_with("_param_0") {
                     place.insert(0);
                 } else if !name.starts_with("ld.param") {
                     of = all_of(&pointers);
                     let begins = all_of(&places);
                     let known = name.starts_with("mov") || name.starts_with("selp");
-                    place = match from.get(1).map(|word| word.parse::<usize>()) {
+                    place = match from.get(1).map(|word| word.parse::<isize>()) {
                         Some(Ok(more)) if name.starts_with("add") => {
-                            begins.iter().map(|begin| begin.saturating_add(more)).collect()
+                            begins.iter().map(|&begin| behind(begin, more)).collect()
                         }
                         _ if known || begins.is_empty() => begins,
                         _ => [SOMEWHERE].into(),
