@@ -23,12 +23,16 @@ pub(crate) fn begins_early(kernel: Kernel) -> bool {
     )
 }
 
+/// Products that do not wait before they read rows.
+fn without_wait() -> Sources {
+    let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
+    Sources::default().with("multiply.cuh", own, "#pragma unroll 1\n  for (uint32_t tile = first;")
+}
+
 #[test]
 fn rows_that_are_read_before_others_are_waited_for() {
     // Pieces are what another kernel has cut.
-    let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
-    let instead = "#pragma unroll 1\n  for (uint32_t tile = first;";
-    let late = Sources::default().with("multiply.cuh", own, instead);
+    let late = without_wait();
     let counting = Emulated::counting(late.only(&KERNELS));
     step(counting.clone(), WHOLE, Weights::Bf16, KvType::F16, (1, 20));
     let found = counting.counted();
@@ -37,13 +41,8 @@ fn rows_that_are_read_before_others_are_waited_for() {
 
 #[test]
 fn a_kernel_that_begins_early_and_never_waits() {
-    let own = "  dev::wait_for_earlier();\n#pragma unroll 1\n  for (uint32_t tile = first;";
-    let instead = "#pragma unroll 1\n  for (uint32_t tile = first;";
     let last = "  dev::wait_for_earlier();\n}";
-    let sources = Sources::default()
-        .with("multiply.cuh", own, instead)
-        .with("product.cu", last, "}")
-        .only(&["matmul.cu", "product.cu"]);
+    let sources = without_wait().with("product.cu", last, "}").only(&["matmul.cu", "product.cu"]);
     let device = Emulated::of(&sources.with_flag("-O0"));
     let failure = std::panic::catch_unwind(|| check_products(&|| CudaBackend::new(device.clone())));
     let failure = failure.expect_err("nobody waits").downcast::<String>().expect("words");

@@ -8,7 +8,7 @@ use hanzo_engine_kernels_cuda::{CudaBackend, Driver, Kernel};
 use crate::again::{in_a_process, is_again};
 use crate::attention::{Bench, check_same_runs, plain, same_bits};
 use crate::engine::{Weights, continuations, golden_prompts};
-use crate::wide::{backend, device, floats};
+use crate::wide::{backend, check_faults, device};
 
 const KERNELS: [Kernel; 2] = [Kernel::AttentionGroupsNarrow, Kernel::AttentionGroups];
 
@@ -52,7 +52,6 @@ fn attention_of_groups_of_warps_conforms() {
 /// A card that finds other bits, as one does where a fault is planted, goes without.
 #[test]
 fn faults_of_groups_of_warps_are_seen() {
-    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
     let own = "attention_groups.cu";
     let faults = [
         // Nobody waits: for keys and values, for those who read what was there, for copies, for queries, for products, for barriers.
@@ -106,12 +105,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "totals[0][h] + (totals[1][h] + (totals[2][h] + totals[3][h]))",
         ),
     ];
-    for (file, own, instead) in faults {
-        let device = Emulated::of(&floats().with(file, own, instead));
-        // Warps that run ahead of the first.
-        let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
-        assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
-    }
+    check_faults(&faults);
 }
 
 /// The demo model on a card of compute capability 9.0 that has groups of warps compute all that they can: what it says on one that has none.

@@ -64,16 +64,26 @@ fn products_of_groups_of_warps_conform() {
 }
 
 /// What is asked of groups of warps, without the rest, and so compiled sooner.
-pub(crate) fn floats() -> Sources {
+fn floats() -> Sources {
     let blocks = "WIDE_KERNEL(product_wide_blocks, ProductParams, WIDE_THREADS, 1) {\n  SHARED(unsigned char, room);\n  \
                   multiply_wide_rows<BLOCKS>(p, room);\n}\n";
     Sources::default().with_wide().only(&ASKED).with("product_wide.cu", blocks, "")
 }
 
+/// A device whose groups of warps are as they are uses them, and one with any of these faults (a file, its own words, others) does without.
+pub(crate) fn check_faults(faults: &[(&str, &str, &str)]) {
+    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
+    for (file, own, instead) in faults {
+        let device = Emulated::of(&floats().with(file, own, instead));
+        // Warps that run ahead of the first.
+        let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
+        assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
+    }
+}
+
 /// A card whose groups of warps compute something else does without them, and so does one where a fault is planted in their kernel.
 #[test]
 fn groups_of_warps_that_differ_are_not_used() {
-    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
     let faults = [
         // Cores that add up another way.
         ("hopper.hpp", "sums += value * a;", "sums += 1.0001f * value * a;"),
@@ -102,12 +112,7 @@ fn groups_of_warps_that_differ_are_not_used() {
             "        ask_piece<BF16S, false>",
         ),
     ];
-    for (file, own, instead) in faults {
-        let device = Emulated::of(&floats().with(file, own, instead));
-        // Warps that run ahead of the first.
-        let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
-        assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
-    }
+    check_faults(&faults);
 }
 
 /// A driver gives a card of compute capability 9.0 both modules; one that lacks these kernels does without.
