@@ -54,9 +54,26 @@ fn a_kernel_that_begins_early_and_never_waits() {
 fn a_card_that_can_begins_kernels_early() {
     let test = "early::a_card_that_can_begins_kernels_early";
     if !is_again() {
-        return ["8.9", "9.0", "12.0"]
-            .iter()
-            .for_each(|capability| in_a_process(test, &[("HANZO_ENGINE_EMULATED_CAPABILITY", capability)]));
+        for capability in ["8.9", "9.0", "12.0"] {
+            let file = std::env::temp_dir().join(format!("launches.{}.{capability}", std::process::id()));
+            let path = file.to_str().expect("a path in Unicode");
+            let variables =
+                [("HANZO_ENGINE_EMULATED_CAPABILITY", capability), ("HANZO_ENGINE_EMULATED_COUNTS", path)];
+            in_a_process(test, &variables);
+            let counts = std::fs::read_to_string(&file).expect("the driver has written it");
+            std::fs::remove_file(&file).expect("it was there");
+            let count = |of: &str| {
+                let number = counts.lines().find_map(|line| line.strip_prefix(of)?.strip_prefix(' '));
+                number.map_or(0, |number| number.parse::<u64>().expect("a number"))
+            };
+            // Of two cards that do the same, one has its kernels begin in turn.
+            let (all, early) = (count("cuLaunchKernelEx"), count("launches that may begin early"));
+            assert!(
+                all > 0 && early == if capability == "8.9" { 0 } else { all / 2 },
+                "{capability}: {counts}"
+            );
+        }
+        return;
     }
     let can = std::env::var("HANZO_ENGINE_EMULATED_CAPABILITY").expect("set above") != "8.9";
     let driver = Driver::at(&Sources::default().with_wide().compile());
