@@ -10,6 +10,7 @@
 //   HANZO_ENGINE_EMULATED_CAPABILITY  a card's compute capability (8.0 without)
 //   HANZO_ENGINE_EMULATED_COUNTS   a file that is told at the end how often each call was made
 //   HANZO_ENGINE_EMULATED_WAITS    `none`: streams wait for no event, which is a fault
+//   HANZO_ENGINE_EMULATED_WAYS     which cards have ways to each other's memory: `all`, `none` (every second to those beside it without)
 //   CUDA_VISIBLE_DEVICES           as the driver has it: empty, there is none
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,8 +20,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -28,9 +27,14 @@
 #include <vector>
 
 #include "cuda_types.hpp"
+#include "streams.hpp"
 
 extern "C" const void* emulator_kernel(const char* name, size_t* bytes, unsigned* threads);
 extern "C" const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed);
+
+namespace emulator {
+bool hears(const uint64_t* flag, uint64_t turn);
+}
 
 namespace {
 
@@ -53,22 +57,22 @@ enum Result {
   UNKNOWN = 999,
 };
 
+using streams::Stream;
+using streams::advance;
+using streams::advance_all;
+using streams::ask;
+using streams::sticky;
+
 struct Node {
   const void* kernel;
   unsigned grid[3], threads, shared;
   std::vector<uint64_t> params;
 };
+}  // namespace
 struct Graph {
   std::vector<Node> nodes;
 };
-// What was asked for and not done yet, in that order.
-struct Stream {
-  void* context;
-  Graph* captured = nullptr;
-  std::recursive_mutex running;  // what another stream waits for may have waited for this one
-  std::deque<std::function<int()>> work;
-  uint64_t asked = 0, done = 0;
-};
+namespace {
 // All that was asked for before it.
 struct Event {
   Stream* stream = nullptr;
@@ -87,7 +91,6 @@ struct Function {
 
 std::mutex mutex;
 std::atomic<bool> initialized;
-std::atomic<int> sticky;
 char contexts[8];
 thread_local void* current;
 struct Allocation {
@@ -95,7 +98,7 @@ struct Allocation {
   void* context;  // whose card's; the host's is no card's
 };
 std::map<uint64_t, Allocation> memory, host_memory;
-std::set<Stream*> streams;
+std::set<std::pair<void*, void*>> ways;  // of a card to another's memory
 std::map<void*, size_t> memory_used;
 std::map<std::string, uint64_t> counts;
 
@@ -137,6 +140,12 @@ int capability(bool minor) {
   return minor ? (point ? atoi(point + 1) : 0) : atoi(both);
 }
 
+// Every second card has a way to those beside it.
+bool has_way(int device, int peer) {
+  const char* which = getenv("HANZO_ENGINE_EMULATED_WAYS");
+  return device != peer && (which ? !strcmp(which, "all") : (device + peer) % 2 == 1);
+}
+
 size_t memory_total() {
   const char* bytes = getenv("HANZO_ENGINE_EMULATED_MEMORY");
   return bytes ? strtoull(bytes, nullptr, 10) : size_t(8) << 30;
@@ -165,40 +174,11 @@ bool is_elsewhere(const std::vector<uint64_t>& params) {
   std::lock_guard<std::mutex> lock(mutex);
   for (size_t at = 0; at < params.size(); ++at) {
     const Allocation* found = within(memory, params[at], 1);
-    if (!found || found->context == current) continue;
+    if (!found || found->context == current || ways.count({current, found->context})) continue;
     fprintf(stderr, "emulated launch: word %zu of its parameters is memory of another card\n", at);
     return true;
   }
   return false;
-}
-
-// Does what a stream was asked for, up to there. What a launch that fails leaves undone stays so.
-int advance(Stream* stream, uint64_t until = UINT64_MAX) {
-  std::lock_guard<std::recursive_mutex> lock(stream->running);
-  while (!stream->work.empty() && stream->done < until) {
-    if (!sticky) stream->work.front()();
-    stream->work.pop_front();
-    ++stream->done;
-  }
-  return sticky;
-}
-
-int ask(Stream* stream, std::function<int()> work) {
-  std::lock_guard<std::recursive_mutex> lock(stream->running);
-  stream->work.push_back(std::move(work));
-  ++stream->asked;
-  return SUCCESS;
-}
-
-// What is freed is waited for.
-int advance_all() {
-  std::set<Stream*> all;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    all = streams;
-  }
-  for (Stream* stream : all) advance(stream);
-  return sticky;
 }
 
 // Where memory of so many bytes lies in a mapping that ends with a page nobody may touch.
@@ -227,6 +207,9 @@ size_t params_of(const std::string& ptx, const char* name) {
 }
 
 }  // namespace
+
+// As dev::hear has it (emulator.hpp).
+bool emulator::hears(const uint64_t* flag, uint64_t turn) { return streams::hear(flag, turn); }
 
 #define CALL(name) \
   if (int failed = fails(name)) return failed
@@ -431,17 +414,15 @@ int cuMemcpy3DPeerAsync(const PeerCopy* copy, Stream* stream) {
     return 0;
   });
 }
-// Every second card has a way to those beside it.
 int cuDeviceCanAccessPeer(int* can, int device, int peer) {
   IN_CONTEXT("cuDeviceCanAccessPeer");
-  *can = device != peer && (device + peer) % 2 == 1;
+  *can = has_way(device, peer);
   return SUCCESS;
 }
 int cuCtxEnablePeerAccess(void* context, unsigned flags) {
   IN_CONTEXT("cuCtxEnablePeerAccess");
-  static std::set<std::pair<void*, void*>> ways;
   const long own = static_cast<char*>(current) - contexts, peer = static_cast<char*>(context) - contexts;
-  if (flags != 0 || (own + peer) % 2 == 0) return PEER_ACCESS_UNSUPPORTED;
+  if (flags != 0 || !has_way(own, peer)) return PEER_ACCESS_UNSUPPORTED;
   std::lock_guard<std::mutex> lock(mutex);
   return ways.insert({current, context}).second ? SUCCESS : PEER_ACCESS_ALREADY_ENABLED;
 }
@@ -471,7 +452,7 @@ int cuEventCreate(Event** event, unsigned flags) {
 int cuEventRecord(Event* event, Stream* stream) {
   IN_CONTEXT("cuEventRecord");
   if (stream->captured) return CAPTURE_UNSUPPORTED;
-  std::lock_guard<std::recursive_mutex> lock(stream->running);
+  std::lock_guard<std::mutex> lock(streams::state().mutex);
   *event = {stream, stream->asked};
   return SUCCESS;
 }
@@ -485,16 +466,17 @@ int cuEventDestroy_v2(Event* event) {
 }
 int cuStreamCreate(Stream** stream, unsigned) {
   IN_CONTEXT("cuStreamCreate");
-  *stream = new Stream{current};
-  std::lock_guard<std::mutex> lock(mutex);
-  streams.insert(*stream);
+  *stream = new Stream;
+  (*stream)->context = current;
+  std::lock_guard<std::mutex> lock(streams::state().mutex);
+  streams::state().all.insert(*stream);
   return SUCCESS;
 }
 int cuStreamDestroy_v2(Stream* stream) {
   advance(stream);
   {
-    std::lock_guard<std::mutex> lock(mutex);
-    streams.erase(stream);
+    std::lock_guard<std::mutex> lock(streams::state().mutex);
+    streams::state().all.erase(stream);
   }
   delete stream;
   return SUCCESS;

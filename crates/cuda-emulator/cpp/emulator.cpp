@@ -391,8 +391,8 @@ HOST_CALLS const void* emulator_kernel(const char* name, size_t* bytes, unsigned
 // Runs every block; what went wrong, or null.
 HOST_CALLS const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed) {
   emulator::Launch launch{static_cast<const emulator::Kernel*>(kernel), params, {grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, seed};
-  // Few blocks are done before others would have heard of them.
-  if (uint64_t(grid[0]) * grid[1] * grid[2] < 16)
+  // Few blocks are done before others would have heard of them; and while some wait for other cards, these need the others.
+  if (uint64_t(grid[0]) * grid[1] * grid[2] < 16 || !strcmp(launch.kernel->name, "kernel_meet"))
     emulator::run_blocks(launch);
   else
     emulator::Crew::get().run(launch);

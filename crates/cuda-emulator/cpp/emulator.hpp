@@ -92,6 +92,8 @@ __attribute__((always_inline)) inline Fiber* fiber() {
 void wait_for(const uint64_t* generation, uint64_t value);
 [[noreturn]] void fail(const char* what);
 void barrier();
+// Whether another card has come to a turn, for which this one stands still; false where it never will (driver.cpp).
+bool hears(const uint64_t* flag, uint64_t turn);
 // Makes the fiber's copies of groups below this one.
 void make_copies(uint64_t group);
 
@@ -555,6 +557,12 @@ inline float quad_max(float value) {
 }
 inline float quad_sum(float value) {
   return emulator::quad(emulator::Meeting::QuadSum, value, [](float a, float b) { return a + b; });
+}
+
+// What is told is there for whoever hears it.
+inline void tell(uint64_t* flag, uint64_t turn) { __atomic_store_n(flag, turn, __ATOMIC_RELEASE); }
+inline void hear(const uint64_t* flag, uint64_t turn) {
+  if (!emulator::hears(flag, turn)) emulator::fail("a rank waits for another that nobody asks");
 }
 
 }  // namespace dev

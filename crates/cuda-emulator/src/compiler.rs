@@ -17,12 +17,13 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 7] = [
+const EMULATOR: [(&str, &str); 8] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
     ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
     ("driver.cpp", include_str!("../cpp/driver.cpp")),
+    ("streams.hpp", include_str!("../cpp/streams.hpp")),
     ("cuda_types.hpp", include_str!("../cpp/cuda_types.hpp")),
     ("count.cpp", include_str!("../cpp/count.cpp")),
 ];

@@ -343,8 +343,7 @@ impl OnCard {
         let Some(others) = self.others(sharing) else { return Ok(None) };
         if let Some(whole) = &sharing.rows {
             let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
-            // Between two gathers there are few launches, and as many such plans as a model has layers and more.
-            let rank = |card: &OnCard| Ok(CudaBackend::new(card.card()?).without_recording());
+            let rank = |card: &OnCard| Ok(CudaBackend::new(card.card()?));
             let ranks = ranks.map(rank).collect::<Result<_, KernelError>>()?;
             return Ok(Some(Either::Other(Sharded::new(ranks, whole.clone()))));
         }

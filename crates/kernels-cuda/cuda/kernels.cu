@@ -9,3 +9,4 @@
 #include "attention_tiles.cu"
 #include "states.cu"
 #include "draw.cu"
+#include "ranks.cu"

@@ -366,3 +366,19 @@ struct DrawParams {
   const uint32_t* edits;  // of all rows
   uint32_t vocab, unused;
 };
+
+// Ranks that meet, at most.
+#define RANKS_MAX 8
+
+struct MeetParams {
+  Batch batch;
+  uint64_t* flags[RANKS_MAX];         // of each rank: which turn the others have come to, (ranks)
+  uint64_t* turn;                     // of this rank, the last
+  uint32_t* arrived;                  // blocks, zero between launches
+  const float* sources[RANKS_MAX];    // (rows, source_stride)
+  float* out;                         // (rows, out_stride)
+  uint32_t rank, ranks;               // 0: nobody is met
+  uint32_t count, width;              // of sources, and their columns
+  uint32_t source_stride, out_stride;
+  uint32_t by_fours, unused;          // columns stand at multiples of 16 bytes
+};

@@ -7,6 +7,7 @@ mod encoder;
 mod experts;
 mod pairs;
 mod products;
+mod ranks;
 mod rows;
 mod scratch;
 mod states;
@@ -35,6 +36,7 @@ use crate::step::{Bucket, Ops, Steps, address_of, batch_bytes, spans_of, staging
 use crate::weights::{self, CudaExperts, CudaLowRank, CudaMatrix};
 use draw::{Drawing, Drawn, Flight};
 use products::{BATCH_ROWS, Product, activation_code};
+use ranks::Acquainted;
 use scratch::Scratch;
 use then::LastProduct;
 pub(crate) use wide::{WIDE_BYTES, WIDE_OUTPUTS, groups_bytes};
@@ -62,6 +64,7 @@ pub struct CudaBackend<D: Device> {
     flights: VecDeque<Flight>, // steps that nobody has waited for
     submitted: u64,            // steps
     lookahead: usize,
+    acquainted: Option<Acquainted<D>>,
 }
 
 /// A vector of f32.
@@ -108,6 +111,7 @@ impl<D: Device> CudaBackend<D> {
             flights: VecDeque::new(),
             submitted: 0,
             lookahead: 1,
+            acquainted: None,
         }
     }
 
@@ -125,10 +129,6 @@ impl<D: Device> CudaBackend<D> {
     /// Plans that were replayed as one rather than launched one by one.
     pub fn replays(&self) -> u64 {
         self.steps.replays()
-    }
-
-    pub(crate) fn device_and_steps(&mut self) -> (&D, &mut Steps<D>) {
-        (&self.device, &mut self.steps)
     }
 
     fn scratch(&self) -> &Scratch<D> {

@@ -128,8 +128,8 @@ struct Inner {
     hopper: Hopper,
     begins_early: bool, // a kernel, before those before it have ended
     stream: *mut c_void,
-    functions: Vec<*mut c_void>, // by `Kernel`
-    ways: Mutex<Vec<i32>>,       // devices whose memory it has been asked for a way to
+    functions: Vec<*mut c_void>,   // by `Kernel`
+    ways: Mutex<Vec<(i32, bool)>>, // devices that it was asked for a way to the memory of, and whether there is one
 }
 
 // SAFETY: the driver may be called from any thread once its context is current there, which every call here sees to.

@@ -66,6 +66,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("product.cuh", include_str!("../cuda/product.cuh")),
     ("product_wide.cu", include_str!("../cuda/product_wide.cu")),
     ("queries.cuh", include_str!("../cuda/queries.cuh")),
+    ("ranks.cu", include_str!("../cuda/ranks.cu")),
     ("rows.cu", include_str!("../cuda/rows.cu")),
     ("states.cu", include_str!("../cuda/states.cu")),
     ("weights.cuh", include_str!("../cuda/weights.cuh")),

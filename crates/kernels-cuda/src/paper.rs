@@ -110,6 +110,10 @@ unsafe impl PeerDevice for Paper {
         Paper::refuse()
     }
 
+    fn reaches(&self, _other: &Paper) -> Result<bool, DeviceError> {
+        Paper::refuse()
+    }
+
     unsafe fn copy_columns(&self, _of: &Paper, _columns: &Columns) -> Result<(), DeviceError> {
         Paper::refuse()
     }

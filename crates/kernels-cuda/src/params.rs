@@ -29,6 +29,9 @@ const _: () = assert!(
         && size_of::<GateParams>() <= size_of::<ThenBytes>()
 );
 
+/// Ranks that meet, at most.
+pub(crate) const RANKS_MAX: usize = 8;
+
 /// How rows are in pieces: of BF16 rather than halves, and word by word rather than lane by lane.
 pub(crate) const IN_BF16S: u32 = 1;
 pub(crate) const BY_WORDS: u32 = 2;
@@ -461,6 +464,22 @@ params! {
         tokens: Address,
         edits: Address,
         vocab: u32,
+        unused: u32,
+    }
+    MeetParams {
+        batch: BatchParams,
+        flags: [Address; RANKS_MAX],
+        turn: Address,
+        arrived: Address,
+        sources: [Address; RANKS_MAX],
+        out: Address,
+        rank: u32,
+        ranks: u32,
+        count: u32,
+        width: u32,
+        source_stride: u32,
+        out_stride: u32,
+        by_fours: u32,
         unused: u32,
     }
 }

@@ -161,6 +161,8 @@ kernels! {
     GateOutput = "kernel_gate_output", GateOutputParams;
     /// Tokens of rows of logits.
     Draw = "kernel_draw", DrawParams;
+    /// Where ranks meet, and bring each other's columns.
+    Meet = "kernel_meet", MeetParams;
     /// Products of many rows with a matrix of floats of 16 bits, by groups of four warps.
     ProductWide = "kernel_product_wide", ProductParams;
     /// The same with a matrix of blocks, or of blocks and floats.

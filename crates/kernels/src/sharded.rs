@@ -15,8 +15,10 @@
 //! - **The first rank's alone**: what comes before the layers, and the head with its draws.
 //!
 //! A buffer has room for whole rows on each rank, and for the rank's part; it knows which of them are there, and an op that reads others has
-//! them gathered. A rank that reads another's rows waits for a mark behind what wrote them; and what was read is not written anew before all
-//! have met again. Absent: how a network is divided among ranks that differ, and experts that are divided.
+//! them gathered. A rank that reads another's rows waits for what wrote them; and what was read is not written anew before all have met again.
+//! Ranks that reach each other's memory meet by themselves, so that a step is as many plans as there are ranks, recorded and replayed as one
+//! device's are; others wait for marks, which the host hands from one to another. Absent: how a network is divided among ranks that
+//! differ, and experts that are divided.
 
 mod buffers;
 #[macro_use]
@@ -44,6 +46,7 @@ pub struct Sharded<B: Peers> {
     stage: Cell<Stage>,
     counted: Option<usize>,       // whose bytes are told, or everybody's
     rows: usize,                  // of the open step
+    acquainted: bool,             // so that they meet by themselves
     meetings: u64,                // of all ranks, each of which waited for all others
     gathers: u64,                 // of buffers
     failure: Option<KernelError>, // of an op, which the step's end tells
@@ -65,6 +68,7 @@ impl<B: Peers> Sharded<B> {
             stage: Cell::new(Stage::Layer(0)),
             counted: None,
             rows: 0,
+            acquainted: false,
             meetings: 0,
             gathers: 0,
             failure: None,
@@ -81,6 +85,11 @@ impl<B: Peers> Sharded<B> {
     /// The ranks, in order.
     pub fn ranks(&self) -> &[B] {
         &self.ranks
+    }
+
+    /// Whether they meet by themselves, which is known once they have reserved what steps need.
+    pub fn are_acquainted(&self) -> bool {
+        self.acquainted
     }
 
     /// Buffers whose parts were brought together.
@@ -148,16 +157,27 @@ impl<B: Peers> Sharded<B> {
         result.map_err(|error| self.failure.get_or_insert(error)).ok()
     }
 
-    /// What became of ops.
-    fn passed(&mut self) -> Result<(), KernelError> {
-        self.failure.take().map_or(Ok(()), Err)
+    /// Begins what ranks were asked for, and tells what became of ops. A rank that is waited for may wait for any of them.
+    fn start(&mut self, ranks: Range<usize>) -> Result<(), KernelError> {
+        let started = self.ranks[ranks].iter().try_for_each(B::start);
+        self.failure.take().map_or(started, Err)
+    }
+
+    /// The ranks that do not have the head.
+    fn others(&self) -> Range<usize> {
+        1..self.ranks.len()
     }
 }
 
 /// Rows on their way from rank to rank.
 impl<B: Peers> Sharded<B> {
-    /// Has every rank of some wait for what all others were asked for until now.
+    /// Has every rank of some, at least, wait for what all others were asked for until now.
     fn meet(&mut self, ranks: &Range<usize>) -> Result<(), KernelError> {
+        if self.acquainted {
+            self.ranks.iter_mut().for_each(B::meet);
+            self.meetings += 1;
+            return Ok(());
+        }
         let marks = self.ranks.iter_mut().map(B::mark).collect::<Result<Vec<_>, _>>()?;
         for rank in ranks.clone() {
             for (_, mark) in marks.iter().enumerate().filter(|&(other, _)| other != rank) {

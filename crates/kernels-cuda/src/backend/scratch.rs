@@ -8,6 +8,7 @@ use super::attention;
 use super::draw::Drawing;
 use super::pairs::PairRoom;
 use super::products::PieceRoom;
+use super::ranks::MEETINGS_BYTES;
 use super::then::ARRIVED_BYTES;
 use crate::device::{Device, Memory};
 
@@ -24,10 +25,11 @@ pub(super) struct Scratch<D: Device> {
     pub(super) pairs: Arc<Memory<D>>,      // of rows and experts: where they are, and their products
     pub(super) parts: Arc<Memory<D>>,      // of rows' attention, where blocks share a row
     pub(super) drawn: Arc<Memory<D>>,      // how tokens are drawn, and which
+    pub(super) meetings: Arc<Memory<D>>,   // to which of them ranks have come
 }
 
 /// Bytes of each list of [`Scratch`].
-fn parts(limits: &StepLimits) -> [usize; 11] {
+fn parts(limits: &StepLimits) -> [usize; 12] {
     let StepLimits { rows, width, experts, experts_used, logit_rows, vocab, .. } = *limits;
     let [both, scores, chosen, weights, logits] =
         [rows * width, rows * experts, rows * experts_used, rows * experts_used, logit_rows * vocab]
@@ -47,13 +49,14 @@ fn parts(limits: &StepLimits) -> [usize; 11] {
         parts,
         Drawing::bytes(limits),
         ARRIVED_BYTES,
+        MEETINGS_BYTES,
     ]
 }
 
 impl<D: Device> Scratch<D> {
     pub(super) fn new(device: &D, limits: &StepLimits) -> Result<Self, KernelError> {
         let make = |bytes| Memory::unknown(device, bytes, "scratch");
-        let [sizes @ .., arrived] = parts(limits);
+        let [sizes @ .., arrived, meetings] = parts(limits);
         let [both, scores, chosen, weights, logits, pieces, few_pieces, pairs, parts, drawn] =
             sizes.map(make);
         Ok(Self {
@@ -65,6 +68,7 @@ impl<D: Device> Scratch<D> {
             pieces: pieces?,
             few_pieces: few_pieces?,
             arrived: Memory::zeroed(device, arrived, "scratch")?,
+            meetings: Memory::zeroed(device, meetings, "scratch")?,
             pairs: pairs?,
             parts: parts?,
             drawn: drawn?,

@@ -45,12 +45,15 @@ impl Side {
 }
 
 impl Card {
-    /// Opens the way to another card's memory when it is first read, if there is one.
-    fn open_way(&self, to: &Card) -> Result<(), DeviceError> {
+    /// Opens the way to another card's memory when it is first asked for, if there is one.
+    fn open_way(&self, to: &Card) -> Result<bool, DeviceError> {
         let (own, api) = (&self.inner, &self.inner.api);
         let mut ways = own.ways.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if own.device == to.inner.device || ways.contains(&to.inner.device) {
-            return Ok(());
+        if own.device == to.inner.device {
+            return Ok(true);
+        }
+        if let Some(&(_, open)) = ways.iter().find(|(device, _)| *device == to.inner.device) {
+            return Ok(open);
         }
         let mut can = 0;
         // SAFETY: where the answer goes, and two devices that are open.
@@ -63,8 +66,8 @@ impl Card {
                 opened => api.check("cuCtxEnablePeerAccess", opened)?,
             }
         }
-        ways.push(to.inner.device);
-        Ok(())
+        ways.push((to.inner.device, can != 0));
+        Ok(can != 0)
     }
 }
 
@@ -75,6 +78,11 @@ unsafe impl PeerDevice for Card {
         // SAFETY: this card's stream, and an event of whatever card, which has been recorded.
         let result = unsafe { (self.inner.api.cuStreamWaitEvent)(self.inner.stream, mark.event, 0) };
         self.inner.api.check("cuStreamWaitEvent", result)
+    }
+
+    fn reaches(&self, other: &Card) -> Result<bool, DeviceError> {
+        self.inner.enter()?;
+        self.open_way(other)
     }
 
     unsafe fn copy_columns(&self, of: &Card, columns: &Columns) -> Result<(), DeviceError> {

@@ -2,8 +2,15 @@
 //! engine. A stream does what it is asked for as late as it may, and whoever waits for it alone has the others stand still, so rows that are
 //! read too early, or written anew too early, are found out.
 
-use hanzo_engine_kernels::{Backend, Batch, KvType, RowSource, Sharded, StepLimits};
-use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
+use std::path::Path;
+
+use hanzo_engine_cuda_emulator::Sources;
+use hanzo_engine_kernels::conformance::{self, briefly};
+use hanzo_engine_kernels::{
+    Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource, Sharded,
+    Stage, StepLimits,
+};
+use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::{Engine, EventKind, Opened};
 
@@ -11,23 +18,40 @@ use crate::again::{ended, in_a_process, is_again};
 use crate::driver::{card, library};
 use crate::engine::{DEMO, config, engine, golden_prompts, job};
 
-const CARDS: usize = 4;
+/// How many cards there are, and which of them have ways to each other's memory.
+const CARDS: (&str, &str) = ("HANZO_ENGINE_EMULATED_CARDS", "4");
+const WAYS: &str = "HANZO_ENGINE_EMULATED_WAYS";
+const WITH_WAYS: [(&str, &str); 2] = [CARDS, (WAYS, "all")];
+const WITHOUT: [(&str, &str); 2] = [CARDS, (WAYS, "none")];
 /// Of the goldens, those with the closest choices.
 const PROMPTS: [usize; 2] = [8, 10];
 const TOKENS: usize = 12;
 
+fn ranks_of(library: &Path, count: usize) -> Sharded<CudaBackend<Card>> {
+    let card = |ordinal| Driver::at(library).open(ordinal).expect("the emulated card opens");
+    Sharded::new((0..count).map(|rank| CudaBackend::new(card(rank))).collect(), Vec::new())
+}
+
 fn ranks(count: usize) -> Sharded<CudaBackend<Card>> {
-    let card = |ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens");
-    Sharded::new((0..count).map(|rank| CudaBackend::new(card(rank % CARDS))).collect(), Vec::new())
+    ranks_of(&library(), count)
+}
+
+fn one_card() -> CudaBackend<Card> {
+    CudaBackend::new(Driver::at(&library()).open(0).expect("the emulated card opens"))
+}
+
+/// Whether cards of this process have ways to each other's memory.
+fn has_ways() -> bool {
+    std::env::var(WAYS).is_ok_and(|ways| ways == "all")
 }
 
 /// Logits of two prompts, of which one is taken in two chunks, and of a token more of each.
-fn logits<B: Backend>(mut backend: B) -> Vec<u32> {
+fn logits<B: Backend>(backend: &mut B) -> Vec<u32> {
     let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let files = opened.decoder().expect("the embedded model is a decoder");
-    let mut decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
+    let mut decoder = Decoder::load(backend, files, &mut |_| ()).expect("the embedded weights are sound");
     let limits = StepLimits { logit_rows: 32, ..decoder.spec().step_limits(32, 2, 64) };
-    decoder.prepare(&mut backend, &limits).expect("memory");
+    decoder.prepare(backend, &limits).expect("memory");
     let mut kv = backend.kv(&decoder.spec().kv_spec(8, KvType::F16, 2)).expect("memory");
     let mut found = Vec::new();
     for spans in [vec![(0, 9), (0, 17)], vec![(9, 14)], vec![(14, 15), (17, 18)]] {
@@ -40,7 +64,7 @@ fn logits<B: Backend>(mut backend: B) -> Vec<u32> {
         }
         batch.logit_rows = (0..batch.rows() as u32).collect();
         let mut logits = vec![0.0; batch.rows() * decoder.spec().vocab];
-        decoder.forward(&mut backend, &batch, &mut kv, &mut logits).expect("a step");
+        decoder.forward(backend, &batch, &mut kv, &mut logits).expect("a step");
         found.extend(logits.into_iter().map(f32::to_bits));
     }
     found
@@ -50,16 +74,21 @@ fn logits<B: Backend>(mut backend: B) -> Vec<u32> {
 fn the_demo_model_computes_the_same_on_ranks() {
     let test = "ranks::the_demo_model_computes_the_same_on_ranks";
     if !is_again() {
-        return in_a_process(test, &[("HANZO_ENGINE_EMULATED_CARDS", "4")]);
+        return [WITH_WAYS, WITHOUT].iter().for_each(|variables| in_a_process(test, variables));
     }
-    let card = Driver::at(&library()).open(0).expect("the emulated card opens");
-    let expected = logits(CudaBackend::new(card.clone()));
+    let expected = logits(&mut one_card());
     for count in [2, 4] {
-        assert!(logits(ranks(count)) == expected, "{count} ranks");
+        let mut ranks = ranks(count);
+        assert!(logits(&mut ranks) == expected, "{count} ranks");
+        assert_eq!(ranks.are_acquainted(), has_ways());
     }
     let (found, engine) = answers(ranks(2));
-    assert_eq!(found, answers(CudaBackend::new(card)).0);
+    assert_eq!(found, answers(one_card()).0);
     assert!(engine.backend().gathers() >= engine.stats().steps, "ranks read each other's rows");
+    // A step of ranks that meet by themselves is a plan that comes up again.
+    for rank in engine.backend().ranks() {
+        assert_eq!(rank.replays() > TOKENS as u64 / 2, has_ways(), "{} replays", rank.replays());
+    }
 }
 
 /// What the demo model says to two prompts side by side, with a cache in Q8_0.
@@ -87,9 +116,84 @@ fn ranks_of_one_card_compute_what_it_does() {
     if std::env::var_os("HANZO_ENGINE_TEST_CARD").is_none() && !is_again() {
         return in_a_process("ranks::ranks_of_one_card_compute_what_it_does", &[]);
     }
-    let expected = logits(CudaBackend::new(card()));
-    let ranks = (0..2).map(|_| CudaBackend::new(card()).without_recording());
-    assert!(logits(Sharded::new(ranks.collect(), Vec::new())) == expected, "two ranks on one card");
+    let expected = logits(&mut CudaBackend::new(card()));
+    let mut ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
+    assert!(logits(&mut ranks) == expected, "two ranks on one card");
+    assert!(ranks.are_acquainted(), "a card reaches its own memory");
+}
+
+/// Op by op, where ranks meet by themselves and where they wait for marks.
+#[test]
+fn ranks_conform() {
+    if !is_again() {
+        let run = |variables: &_| in_a_process("ranks::ranks_conform", variables);
+        return [WITH_WAYS, WITHOUT].iter().for_each(|variables| run(variables));
+    }
+    let library = library();
+    let make = || ranks_of(&library, 2);
+    briefly(|| {
+        conformance::check_decoder(&make);
+        conformance::check_transfers(&make);
+        conformance::check_steps(&make);
+        conformance::check_sample(&make);
+    });
+}
+
+const COLS: usize = 64;
+
+/// Products with norms of two products, of which the second stands where the first did: each rank's part tells what it has read.
+fn products<B: Backend>(backend: &mut B) -> Vec<u32> {
+    look_at_products(backend, |_| ())
+}
+
+/// The same; the backend is looked at when all was asked for and nothing started.
+fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> {
+    let rows = 3;
+    let limits = StepLimits {
+        rows,
+        sequences: 1,
+        logit_rows: 1,
+        context: 16,
+        width: COLS,
+        vocab: 1,
+        heads: HeadShape { heads: 2, kv_heads: 2, head_dim: 32 },
+        experts: 0,
+        experts_used: 0,
+        experts_width: 0,
+        kv_groups: 1,
+        heads_matmul_width: 0,
+    };
+    let numbers =
+        |seed: usize, count: usize| (0..count).map(move |at| ((seed + 31 * at) % 97) as f32 / 48.0 - 1.0);
+    let expect = "the emulated card has room";
+    backend.reserve(&limits).expect(expect);
+    backend.enter(Stage::Layer(0));
+    let matrices = [1, 2].map(|seed| {
+        let bytes: Vec<u8> = numbers(seed, COLS * COLS).flat_map(f32::to_le_bytes).collect();
+        let shape = MatrixShape { rows: COLS, cols: COLS, dtype: DType::F32 };
+        backend.pack(&[MatrixSource { name: "numbers", shape, bytes: &bytes }]).expect(expect)
+    });
+    let weight = backend.vector(&[1.0; COLS]).expect(expect);
+    let make = || backend.buffer(BufferRole::Operand, rows, COLS).expect(expect);
+    let [mut x, mut product, mut norm] = [make(), make(), make()];
+    let mut given_back = [make(), make()];
+    let given: Vec<f32> = numbers(3, rows * COLS).collect();
+    let mut batch = Batch { sources: vec![RowSource::Embedding; rows], ..Batch::default() };
+    batch.push_sequence(rows, rows, |_, _| 0);
+    backend.begin(&batch).expect(expect);
+    backend.write_rows(&mut x, 0, &given).expect(expect);
+    for (matrix, out) in matrices.iter().zip(&mut given_back) {
+        backend.matmul(matrix, None, &x, &mut product);
+        backend.rms_norm(&product, &weight, 1e-6, &mut norm);
+        backend.matmul(&matrices[0], None, &norm, out);
+    }
+    look(backend);
+    let mut found = vec![0.0; 2 * rows * COLS];
+    let (first, second) = found.split_at_mut(rows * COLS);
+    backend.read_rows(&given_back[0], 0, first).expect(expect);
+    backend.read_rows(&given_back[1], 0, second).expect(expect);
+    backend.end().expect(expect);
+    found.into_iter().map(f32::to_bits).collect()
 }
 
 /// Where marks are not waited for, other cards' rows are read before they are there.
@@ -97,12 +201,63 @@ fn ranks_of_one_card_compute_what_it_does() {
 fn rows_that_nobody_waits_for_are_found_out() {
     let test = "ranks::rows_that_nobody_waits_for_are_found_out";
     if is_again() {
-        let card = Driver::at(&library()).open(0).expect("the emulated card opens");
-        assert!(logits(ranks(2)) == logits(CudaBackend::new(card)), "other logits");
+        assert!(logits(&mut ranks(2)) == logits(&mut one_card()), "other logits");
         return;
     }
-    let cards = ("HANZO_ENGINE_EMULATED_CARDS", "2");
-    let (success, said) = ended(test, &[cards, ("HANZO_ENGINE_EMULATED_WAITS", "none")]);
+    let waits = ("HANZO_ENGINE_EMULATED_WAITS", "none");
+    let (success, said) = ended(test, &[WITHOUT[0], WITHOUT[1], waits]);
     assert!(!success && said.contains("other logits"), "{said}");
-    in_a_process(test, &[cards]);
+    in_a_process(test, &WITHOUT);
+}
+
+/// Where ranks do not meet, or some of the times, rows are read too early, or written anew too early.
+#[test]
+fn meetings_that_are_left_out_are_found_out() {
+    if !is_again() {
+        return in_a_process("ranks::meetings_that_are_left_out_are_found_out", &WITH_WAYS);
+    }
+    let of = |sources: Sources| products(&mut ranks_of(&sources.compile(), 2));
+    let expected = products(&mut one_card());
+    assert!(of(Sources::default()) == expected);
+    let hear = "if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn);";
+    let faults = [
+        // Nobody waits; they wait for one of them; for the turn before.
+        vec![(hear, "")],
+        vec![(hear, "if (threadIdx.x < 1) dev::hear(p.flags[p.rank] + p.rank, turn);")],
+        vec![(hear, "if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn - 1);")],
+        // A turn is told before the one that is meant.
+        vec![("dev::tell(p.flags[other] + p.rank, turn);", "dev::tell(p.flags[other] + p.rank, turn + 1);")],
+        // They do not meet where nothing is brought, which is before rows are written anew.
+        vec![
+            ("if (p.ranks > 0) {", "if (p.ranks > 0 && p.count > 0) {"),
+            ("if (p.ranks == 0) return;", "if (p.ranks == 0 || p.count == 0) return;"),
+        ],
+    ];
+    for fault in faults {
+        let with = |sources: Sources, (own, instead): &(&str, &str)| sources.with("ranks.cu", own, instead);
+        let found = of(fault.iter().fold(Sources::default(), with));
+        assert!(found != expected, "{fault:?} was not seen");
+    }
+}
+
+/// What each rank reads of the others is one launch, in which they meet.
+#[test]
+fn ranks_bring_columns_where_they_meet() {
+    if !is_again() {
+        return in_a_process("ranks::ranks_bring_columns_where_they_meet", &WITH_WAYS);
+    }
+    let expected = products(&mut one_card());
+    let meetings = |ranks: &Sharded<CudaBackend<Card>>| {
+        let planned = ranks.ranks().iter().map(CudaBackend::planned);
+        planned.map(|of| of.iter().filter(|kernel| **kernel == Kernel::Meet).count()).collect::<Vec<_>>()
+    };
+    // One for each product that is brought together, and one before the first one's place is written anew.
+    let found = look_at_products(&mut ranks(4), |ranks| assert_eq!(meetings(ranks), [3; 4]));
+    assert!(found == expected);
+    let card = |ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens");
+    let apart = (0..4).map(|rank| CudaBackend::new(card(rank)).without_fusion());
+    let mut apart = Sharded::new(apart.collect(), Vec::new());
+    // Columns of each of the four by themselves.
+    let found = look_at_products(&mut apart, |ranks| assert_eq!(meetings(ranks), [11; 4]));
+    assert!(found == expected);
 }

@@ -218,7 +218,9 @@ impl<B: Peers> Backend for Sharded<B> {
 
     fn reserve(&mut self, limits: &StepLimits) -> Result<(), KernelError> {
         let own = self.limits_of(limits);
-        self.ranks.iter_mut().try_for_each(|rank| rank.reserve(&own))
+        self.ranks.iter_mut().try_for_each(|rank| rank.reserve(&own))?;
+        self.acquainted = B::acquaint(&mut self.ranks)?;
+        Ok(())
     }
 
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
@@ -450,13 +452,14 @@ impl<B: Peers> Backend for Sharded<B> {
         chosen: &mut [u32],
         inner: &mut [f32],
     ) -> Result<(), KernelError> {
+        self.ranks.iter().try_for_each(B::start)?;
         let at = hidden.somewhere();
         self.ranks[at].read_experts(&hidden.at(at), chosen, inner)
     }
 
     fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
         self.bring(x, &(0..1));
-        self.passed()?;
+        self.start(self.others())?;
         self.ranks[0].logits(head.at(0), &x.at(0), out)
     }
 
@@ -480,7 +483,7 @@ impl<B: Peers> Backend for Sharded<B> {
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         self.bring(x, &(0..1));
-        self.passed()?;
+        self.start(self.others())?;
         self.ranks[0].sample(head.at(0), &x.at(0), specs, room)?;
         let (first, others) = self.ranks.split_at_mut(1);
         others.iter_mut().for_each(|other| other.draws().know(first[0].draws()));
@@ -492,7 +495,7 @@ impl<B: Peers> Backend for Sharded<B> {
     }
 
     fn submit(&mut self) -> Result<Ticket, KernelError> {
-        let passed = self.passed();
+        let passed = self.start(self.all());
         match passed.and(self.end_others()) {
             Ok(()) => self.ranks[0].submit(),
             Err(error) => self.ranks[0].end().and(Err(error)),
@@ -504,13 +507,14 @@ impl<B: Peers> Backend for Sharded<B> {
     }
 
     fn end(&mut self) -> Result<(), KernelError> {
-        let passed = self.passed();
+        let passed = self.start(self.all());
         let ended = self.ranks[0].end();
         let others = self.end_others();
         passed.and(ended).and(others)
     }
 
     fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        self.ranks.iter().try_for_each(B::start)?;
         if x.is_anywhere() {
             let at = x.somewhere();
             return self.ranks[at].read_rows(&x.at(at), row_first, out);
@@ -551,7 +555,7 @@ impl<B: Peers> Backend for Sharded<B> {
             x.only_on(&self.all());
         }
         self.claim(x);
-        self.passed()?;
+        self.start(self.all())?;
         for rank in self.all() {
             self.ranks[rank].write_rows(x.at_mut(rank), row_first, rows)?;
         }

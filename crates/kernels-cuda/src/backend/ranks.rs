@@ -1,0 +1,169 @@
+//! Devices that compute each layer together, on the device: those that reach each other's memory meet in a kernel of the step's plan, which
+//! brings what one reads of the others too, so that plans are whole steps; others have copies wait for marks.
+
+use std::ops::Range;
+
+use bytemuck::{Zeroable, pod_read_unaligned};
+use hanzo_engine_kernels::Peers;
+
+use super::*;
+use crate::device::failed;
+use crate::peers::{Columns, PeerDevice};
+
+/// What others tell a rank: a number for each, and behind these which turn it was at itself, and how many of its blocks have come to an end.
+pub(super) const MEETINGS_BYTES: usize = 8 * RANKS_MAX + 8 + 4;
+/// Blocks that bring columns, at most. All of them must be on a card at once, since each waits: the smallest has room for so many.
+const BLOCKS_MAX: u32 = 128;
+
+/// Devices that meet, as one of them knows them.
+pub(crate) struct Acquainted<D: Device> {
+    rank: usize,
+    meetings: Vec<Arc<Memory<D>>>, // of each
+}
+
+impl<D: Device> Acquainted<D> {
+    /// A place that nobody has brought anything to yet.
+    fn params(&self) -> MeetParams {
+        let own = self.meetings[self.rank].address();
+        let mut flags = [Address::NONE; RANKS_MAX];
+        flags.iter_mut().zip(&self.meetings).for_each(|(flag, memory)| *flag = memory.address());
+        MeetParams {
+            flags,
+            turn: own.offset(8 * RANKS_MAX),
+            arrived: own.offset(8 * RANKS_MAX + 8),
+            rank: self.rank as u32,
+            ranks: self.meetings.len() as u32,
+            ..Zeroable::zeroed()
+        }
+    }
+}
+
+/// Blocks for what is brought to each of so many rows.
+fn grid(rows: u32, p: &MeetParams) -> Grid {
+    let each = if p.by_fours == 0 { 1 } else { 4 };
+    let numbers = u64::from(rows) * u64::from(p.count * p.width / each);
+    assert!(numbers < 1 << 31, "{rows} rows of {} columns are more than a kernel counts", p.count * p.width);
+    let blocks = (numbers as u32).div_ceil(THREADS).clamp(1, BLOCKS_MAX);
+    Grid { blocks: [blocks, 1, 1], threads: THREADS, shared_bytes: 0 }
+}
+
+/// Whether the last launch meets others, or brings columns, and these stand behind them: then it brings them too.
+fn brought_too<D: Device>(ops: &mut Ops<'_, D>, own: &MeetParams, memory: [&Arc<Memory<D>>; 2]) -> bool {
+    let Some(last) = ops.last().filter(|last| last.kernel == Kernel::Meet) else { return false };
+    let mut params: MeetParams = pod_read_unaligned(last.params);
+    if params.count == 0 {
+        params = MeetParams { ranks: params.ranks, ..*own };
+    } else {
+        let width_bytes = 4 * (params.count * params.width) as usize;
+        let is_behind = own.out == params.out.offset(width_bytes)
+            && (own.width, own.source_stride, own.out_stride, own.by_fours)
+                == (params.width, params.source_stride, params.out_stride, params.by_fours);
+        if !is_behind || params.count as usize == RANKS_MAX {
+            return false;
+        }
+        params.sources[params.count as usize] = own.sources[0];
+        params.count += 1;
+    }
+    let grid = grid(ops.bucket.rows, &params);
+    ops.replace_last(Kernel::Meet, grid, &params, &memory);
+    true
+}
+
+impl<D: PeerDevice> Peers for CudaBackend<D> {
+    type Mark = D::Mark;
+
+    fn mark(&mut self) -> Result<D::Mark, KernelError> {
+        self.steps.start()?;
+        self.device.mark().map_err(failed(&self.device, 0, "a mark"))
+    }
+
+    fn follow(&mut self, mark: &D::Mark) -> Result<(), KernelError> {
+        self.steps.start()?;
+        self.device.follow(mark).map_err(failed(&self.device, 0, "a mark"))
+    }
+
+    fn acquaint(ranks: &mut [Self]) -> Result<bool, KernelError> {
+        let mut all = ranks.len() <= RANKS_MAX;
+        for (at, rank) in ranks.iter().enumerate() {
+            // Zeros that are still to be written would be written over what another tells.
+            rank.device.wait().map_err(failed(&rank.device, 0, "a way to another device"))?;
+            for (_, other) in ranks.iter().enumerate().filter(|&(other, _)| other != at) {
+                let found = rank.device.reaches(&other.device);
+                all &= found.map_err(failed(&rank.device, 0, "a way to another device"))?;
+            }
+        }
+        let meetings: Vec<_> = ranks.iter().map(|rank| rank.scratch().meetings.clone()).collect();
+        for (rank, own) in ranks.iter_mut().enumerate() {
+            match all {
+                true => own.acquainted = Some(Acquainted { rank, meetings: meetings.clone() }),
+                // Between two marks there are few launches, and as many such plans as a model has layers and more.
+                false => own.steps.record_no_more(),
+            }
+        }
+        Ok(all)
+    }
+
+    fn meet(&mut self) {
+        let params = self.acquainted.as_ref().expect("devices that meet are acquainted").params();
+        let mut ops = self.ops();
+        let params = MeetParams { batch: ops.batch, ..params };
+        ops.push(Kernel::Meet, grid(ops.bucket.rows, &params), &params, &[]);
+    }
+
+    fn start(&self) -> Result<(), KernelError> {
+        self.steps.start()
+    }
+
+    fn take_columns(
+        &mut self,
+        x: &CudaBuffer<D>,
+        columns: Range<usize>,
+        out: &mut CudaBuffer<D>,
+        first: usize,
+    ) -> Result<(), KernelError> {
+        let ((from, x_rows, x_cols), (to, out_rows, out_cols)) = (x.extent(), out.extent());
+        let rows = self.steps.rows();
+        assert!(
+            rows <= x_rows && rows <= out_rows,
+            "buffers of {x_rows} and {out_rows} rows, the batch {rows}"
+        );
+        assert!(columns.end <= x_cols && first + columns.len() <= out_cols, "columns that are not there");
+        let (source, target) = (from.address().offset(4 * columns.start), to.address().offset(4 * first));
+        if let Some(known) = self.acquainted.as_ref().map(Acquainted::params) {
+            let fuses = self.fuses;
+            let mut ops = self.ops();
+            let mut sources = [Address::NONE; RANKS_MAX];
+            sources[0] = source;
+            let by_fours =
+                [columns.start, columns.len(), first, x_cols, out_cols].iter().all(|of| of % 4 == 0);
+            let own = MeetParams {
+                batch: ops.batch,
+                sources,
+                out: target,
+                ranks: 0,
+                count: 1,
+                width: columns.len() as u32,
+                source_stride: x_cols as u32,
+                out_stride: out_cols as u32,
+                by_fours: by_fours.into(),
+                ..known
+            };
+            if !(fuses && brought_too(&mut ops, &own, [from, to])) {
+                ops.push(Kernel::Meet, grid(ops.bucket.rows, &own), &own, &[from, to]);
+            }
+            return Ok(());
+        }
+        self.steps.start()?;
+        let copied = Columns {
+            from: (source, 4 * x_cols),
+            to: (target, 4 * out_cols),
+            bytes: 4 * columns.len(),
+            rows,
+        };
+        // SAFETY: within both, as the lines above assert; the step holds them, and the contract has the rows that are read stay.
+        let done = unsafe { self.device.copy_columns(from.device(), &copied) };
+        done.map_err(failed(&self.device, copied.bytes * rows, "rows of another device"))?;
+        self.steps.hold([from, to]);
+        Ok(())
+    }
+}
