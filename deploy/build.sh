@@ -4,7 +4,8 @@
 #   deploy/build.sh                       to target/release, or CARGO_TARGET_DIR
 #   deploy/package.sh target/release dist
 #
-# With HANZO_ENGINE_CUBINS=all they have kernels for cards as machine code too (docs/cuda.md), which the same ptxas makes the same.
+# With HANZO_ENGINE_CUBINS=all they have kernels for cards as machine code too (docs/cuda.md), which the same ptxas makes the same; without it they
+# have none, whatever this machine has.
 #
 # Paths of this machine are in no program: those of the sources, of what was fetched, and of what was generated have names of their own.
 set -euo pipefail
@@ -25,5 +26,6 @@ done <<<"$names"
 # Encoded and escaped: folders may have spaces in their names.
 CARGO_ENCODED_RUSTFLAGS=$(IFS=$'\x1f' && echo "${flags[*]}")
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+export HANZO_ENGINE_CUBINS=${HANZO_ENGINE_CUBINS:-none}
 export CARGO_ENCODED_RUSTFLAGS CFLAGS CC_SHELL_ESCAPED_FLAGS=1 SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 cargo build --release --locked -p hanzo-engine -p hanzo-engine-daemon -p hanzo-engine-gateway --bins

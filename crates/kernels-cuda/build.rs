@@ -1,5 +1,6 @@
-//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, `ptx/hopper.ptx`, and, where
-//! `HANZO_ENGINE_CUBINS` asks for it, the machine code that ptxas makes of them, so that no driver has to. Without that nothing of CUDA is needed.
+//! Packs the kernels for `src/driver/module.rs`: `ptx/kernels.ptx`, which is text of some MB, `ptx/hopper.ptx`, and, where a release is built
+//! and ptxas is found, or `HANZO_ENGINE_CUBINS` asks for it, the machine code that ptxas makes of them, so that no driver has to. Without that
+//! nothing of CUDA is needed.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use std::{env, fs, io, thread};
 const ARCHS: [&str; 6] = ["80", "86", "89", "90a", "100a", "120a"];
 /// The one that `ptx/hopper.ptx` is for.
 const HOPPER: &str = "90a";
-/// Which of them: their names, with commas between, or `all`.
+/// Which of them: their names, with commas between, or `all`, or `none`. Where it says nothing, all of them in a release where ptxas is found.
 const ASKED: &str = "HANZO_ENGINE_CUBINS";
 /// Where CUDA's compilers are, if not in the path of programs.
 const CUDA: &str = "CUDA_HOME";
@@ -34,9 +35,15 @@ fn main() -> Result<(), Failure> {
         println!("cargo:rerun-if-changed={}", ptx.display());
         pack(&ptx, &out.join(format!("{name}.ptx.deflated")))?;
     }
-    let archs = asked(&env::var(ASKED).unwrap_or_default())?;
-    if !archs.is_empty() {
-        let ptxas = ptxas()?;
+    let (archs, ptxas) = match env::var(ASKED) {
+        Ok(words) => {
+            let archs = asked(&words)?;
+            let ptxas = if archs.is_empty() { None } else { Some(ptxas()?) };
+            (archs, ptxas)
+        }
+        Err(_) => found()?,
+    };
+    if let Some(ptxas) = ptxas {
         // Each takes the compiler half a minute.
         thread::scope(|scope| {
             let (ptxas, sources, out) = (&ptxas, &sources, &out);
@@ -68,25 +75,47 @@ fn pack(from: &Path, to: &Path) -> io::Result<()> {
 
 /// The architectures that were asked for.
 fn asked(words: &str) -> Result<Vec<&'static str>, Failure> {
-    if words.trim() == "all" {
-        return Ok(ARCHS.to_vec());
+    match words.trim() {
+        "all" => return Ok(ARCHS.to_vec()),
+        "none" => return Ok(Vec::new()),
+        _ => {}
     }
     let words = || words.split(',').map(str::trim).filter(|word| !word.is_empty());
     if let Some(word) = words().find(|word| !ARCHS.contains(word)) {
         let known = ARCHS.join(",");
         return Err(format!(
-            "{ASKED} has {word:?}: it names architectures of cards, such as {known}, with commas between, or is `all`"
+            "{ASKED} has {word:?}: it names architectures of cards, such as {known}, with commas between, or is `all` or `none`"
         )
         .into());
     }
     Ok(ARCHS.into_iter().filter(|arch| words().any(|word| word == *arch)).collect())
 }
 
+/// What a release has without being asked: all, where there is a ptxas that is new enough. It takes half a minute of processor time for each, which
+/// other builds do without.
+fn found() -> Result<(Vec<&'static str>, Option<PathBuf>), Failure> {
+    let is_there = || Command::new(program()).arg("--version").output().is_ok();
+    if env::var("PROFILE")? != "release" || !is_there() {
+        return Ok((Vec::new(), None));
+    }
+    match ptxas() {
+        Ok(ptxas) => Ok((ARCHS.to_vec(), Some(ptxas))),
+        Err(why) => {
+            println!("cargo:warning=no machine code for cards, whose drivers compile the kernels then: {why}");
+            Ok((Vec::new(), None))
+        }
+    }
+}
+
+fn program() -> PathBuf {
+    env::var_os(CUDA).map_or("ptxas".into(), |cuda| Path::new(&cuda).join("bin/ptxas"))
+}
+
 /// The program that makes machine code, which must be new enough.
 fn ptxas() -> Result<PathBuf, Failure> {
-    let program = env::var_os(CUDA).map_or("ptxas".into(), |cuda| Path::new(&cuda).join("bin/ptxas"));
+    let program = program();
     let needed = format!(
-        "{ASKED} asks for machine code, which ptxas of CUDA {}.{} or newer makes: name its folder in {CUDA}, or unset {ASKED}",
+        "Machine code is made by ptxas of CUDA {}.{} or newer: name its folder in {CUDA}, or have none with {ASKED}=none",
         PTXAS_MIN.0, PTXAS_MIN.1
     );
     let name = program.display();

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Our speed beside llama.cpp's: same file, same threads, runs in turns, medians of ratios, as a Markdown table.
+"""Our speed beside llama.cpp's, or beside that of another build of ours: same file, same threads, runs in turns, medians of
+ratios, as a Markdown table.
 
     tests/bench/pairs.py --model qwen3-0.6b-Q4_K_M.gguf --engine target/release/hanzo-engine \
         --llama-bench llama-bench --llama-batched-bench llama-batched-bench -t 2 -r 5
+    tests/bench/pairs.py --model qwen3-0.6b-Q4_K_M.gguf --engine target/release/hanzo-engine --before old/hanzo-engine
 
 A pair is one run of ours and one of theirs, right after each other; who is first changes from pair to pair, so that
 what disturbs a machine for a while disturbs both. Each pair gives a ratio; the table has the medians, and the least and
@@ -56,9 +58,9 @@ def json_of(command):
         sys.exit(f"{' '.join(command)}\nprinted no JSON:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def ours(test, options):
+def ours(test, options, engine=None):
     """Our tokens per second and, if asked for, the share of the limit that binds first."""
-    command = [options.engine, "bench", "--model", options.model, *test.lengths(), "-r", "1", "--json"]
+    command = [engine or options.engine, "bench", "--model", options.model, *test.lengths(), "-r", "1", "--json"]
     command += ["-d", str(test.depth), "-b", str(test.batch), "-t", str(options.threads)]
     row = json_of(command + (["--limits"] if options.limits else []))["rows"][0]
     shares = row["shares"] or {}
@@ -67,7 +69,9 @@ def ours(test, options):
 
 
 def theirs(test, options):
-    """llama.cpp's tokens per second for the same."""
+    """llama.cpp's tokens per second for the same, or the other build's."""
+    if options.before:
+        return ours(test, options, options.before)[0]
     model = ["-m", options.model, "-t", str(options.threads)]
     if test.batch == 1:
         command = [options.llama_bench, *model, *test.lengths(), "-d", str(test.depth), "-r", "1", "-o", "json"]
@@ -126,7 +130,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="GGUF file for both")
     parser.add_argument("--engine", default="target/release/hanzo-engine", help="our program")
-    parser.add_argument("--llama-bench", required=True, help="theirs")
+    beside = parser.add_mutually_exclusive_group(required=True)
+    beside.add_argument("--llama-bench", help="theirs")
+    beside.add_argument("--before", help="another build of our program, instead of theirs")
     parser.add_argument("--llama-batched-bench", help="theirs, for batches")
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of both")
     parser.add_argument("-r", "--repetitions", type=int, default=5, help="pairs of each test")
@@ -141,7 +147,8 @@ def main():
         tests = [Test(name) for name in names]
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
-    print("| test | ours, tokens/s | llama.cpp, tokens/s | ratio | share of limit |")
+    other = "before" if options.before else "llama.cpp"
+    print(f"| test | ours, tokens/s | {other}, tokens/s | ratio | share of limit |")
     print("|---|---|---|---|---|", flush=True)
     for test in tests:
         print("| " + " | ".join(row(test, options)) + " |", flush=True)

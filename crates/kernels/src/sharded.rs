@@ -12,7 +12,8 @@
 //! - **Repeated**, on every rank: norms, changes of rows, low-rank adapters, routers and experts, latents and their heads, recurrences and
 //!   their states; heads and caches that the ranks do not divide, or whose norms are of all of them as one (the caller says which); matrices
 //!   whose rows they do not divide in parts of [`PART_ROWS`].
-//! - **The first rank's alone**: what comes before the layers, and the head with its draws.
+//! - **The first rank's alone**: what comes before the layers, and the head with its draws. The others hear of no token, so that a step may be
+//!   asked of all while the one before is still computed.
 //!
 //! A buffer has room for whole rows on each rank, and for the rank's part; it knows which of them are there, and an op that reads others has
 //! them gathered. A rank that reads another's rows waits for what wrote them; and what was read is not written anew before all have met again.
@@ -29,9 +30,10 @@ mod packed;
 mod tests;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::{KernelError, KvLayout, KvSpec, Peers, Stage};
+use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, Sampled, Stage, Ticket};
 pub use buffers::{ShardedBuffer, ShardedKv};
 use packed::Layout;
 pub use packed::{ShardedMatrix, ShardedVector};
@@ -44,14 +46,17 @@ pub struct Sharded<B: Peers> {
     ranks: Vec<B>,
     whole: Vec<usize>, // layers of the cache that every rank has all of
     stage: Cell<Stage>,
-    counted: Option<usize>,       // whose bytes are told, or everybody's
-    rows: usize,                  // of the open step
-    acquainted: bool,             // so that they meet by themselves
-    meetings: u64,                // of all ranks, each of which waited for all others
-    gathers: u64,                 // of buffers
-    failure: Option<KernelError>, // of an op, which the step's end tells
-    keeps_both: bool,             // for tests: what is divided is there as a whole too
-    astray: bool,                 // for tests: parts are gathered in a wrong order
+    counted: Option<usize>,              // whose bytes are told, or everybody's
+    rows: usize,                         // of the open step
+    without_draws: Batch,                // what others than the first are told of it
+    tickets: VecDeque<Vec<Ticket>>,      // of the others' steps that nobody has waited for
+    nothing_drawn: Vec<Option<Sampled>>, // by them
+    acquainted: bool,                    // so that they meet by themselves
+    meetings: u64,                       // of all ranks, each of which waited for all others
+    gathers: u64,                        // of buffers
+    failure: Option<KernelError>,        // of an op, which the step's end tells
+    keeps_both: bool,                    // for tests: what is divided is there as a whole too
+    astray: bool,                        // for tests: parts are gathered in a wrong order
 }
 
 impl<B: Peers> Sharded<B> {
@@ -68,6 +73,9 @@ impl<B: Peers> Sharded<B> {
             stage: Cell::new(Stage::Layer(0)),
             counted: None,
             rows: 0,
+            without_draws: Batch::default(),
+            tickets: VecDeque::new(),
+            nothing_drawn: Vec::new(),
             acquainted: false,
             meetings: 0,
             gathers: 0,

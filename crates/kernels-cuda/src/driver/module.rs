@@ -1,4 +1,4 @@
-//! The kernels as a card is given them: machine code, where the program has some that runs there (`build.rs` makes it where it is asked),
+//! The kernels as a card is given them: machine code, where the program has some that runs there (`build.rs` makes it where it can),
 //! or else PTX, which the driver compiles.
 
 use std::ffi::{CStr, CString, c_void};
@@ -12,7 +12,7 @@ use crate::device::DeviceError;
 /// Machine code for an architecture, such as `90a`, deflated.
 pub type Cubin = (&'static str, &'static [u8]);
 
-/// What this program has; none unless it was asked for when it was built.
+/// What this program has; none where it was built without ptxas, or not as a release.
 pub const CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/kernels.cubins.rs"));
 const HOPPER_CUBINS: &[Cubin] = include!(concat!(env!("OUT_DIR"), "/hopper.cubins.rs"));
 /// The one compute capability that has kernels of its own beside the others.

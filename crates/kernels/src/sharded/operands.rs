@@ -5,8 +5,17 @@ macro_rules! run {
     ($sharded:ident at $kv:ident $layer:ident, $op:ident($($operands:tt)*)) => {
         run!($sharded, $op($($operands)*))
     };
-    ($sharded:ident, $op:ident($($kind:ident $operand:expr),*)) => {{
+    ($sharded:ident, embed($($operands:tt)*)) => {{
+        // Which tokens rows are of no other rank knows.
+        let first = 0..1;
+        run!($sharded on first, embed($($operands)*))
+    }};
+    ($sharded:ident, $op:ident($($operands:tt)*)) => {{
         let ranks = $sharded.at();
+        run!($sharded on ranks, $op($($operands)*))
+    }};
+    ($sharded:ident on $ranks:ident, $op:ident($($kind:ident $operand:expr),*)) => {{
+        let ranks = $ranks;
         $(operand!(before $sharded ranks $kind $operand);)*
         for at in ranks.clone() {
             $sharded.ranks[at].$op($(operand!(at $kind $operand)),*);

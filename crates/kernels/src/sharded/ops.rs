@@ -10,7 +10,7 @@ use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
     HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
     MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams, Peers, QkvParams, RecurrenceParams,
-    Rounding, RowIds, RowOp, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
 };
 
 impl<B: Peers> Sharded<B> {
@@ -223,9 +223,19 @@ impl<B: Peers> Backend for Sharded<B> {
         Ok(())
     }
 
+    /// Rows that come from draws are the first rank's to know.
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
+        let is_drawn = |source: &RowSource| matches!(source, RowSource::Sampled(_));
+        let for_others = if batch.sources.iter().any(is_drawn) {
+            self.without_draws.copy_of(batch);
+            let drawn = self.without_draws.sources.iter_mut().filter(|source| is_drawn(source));
+            drawn.for_each(|source| *source = RowSource::Embedding);
+            &self.without_draws
+        } else {
+            batch
+        };
         for rank in 0..self.ranks.len() {
-            self.ranks[rank].begin(batch).inspect_err(|_| {
+            self.ranks[rank].begin(if rank == 0 { batch } else { for_others }).inspect_err(|_| {
                 // What is told is why there is no step.
                 self.ranks[..rank].iter_mut().for_each(|begun| drop(begun.end()));
             })?;
@@ -484,33 +494,50 @@ impl<B: Peers> Backend for Sharded<B> {
     ) -> Result<(), KernelError> {
         self.bring(x, &(0..1));
         self.start(self.others())?;
-        self.ranks[0].sample(head.at(0), &x.at(0), specs, room)?;
-        let (first, others) = self.ranks.split_at_mut(1);
-        others.iter_mut().for_each(|other| other.draws().know(first[0].draws()));
-        Ok(())
+        self.ranks[0].sample(head.at(0), &x.at(0), specs, room)
     }
 
     fn draws(&mut self) -> &mut Draws {
         self.ranks[0].draws()
     }
 
+    fn lookahead(&self) -> usize {
+        self.ranks.iter().map(Backend::lookahead).min().unwrap_or_default()
+    }
+
     fn submit(&mut self) -> Result<Ticket, KernelError> {
-        let passed = self.start(self.all());
-        match passed.and(self.end_others()) {
-            Ok(()) => self.ranks[0].submit(),
-            Err(error) => self.ranks[0].end().and(Err(error)),
+        let started = self.start(self.all());
+        let (first, others) = self.ranks.split_at_mut(1);
+        let submitted = started.and_then(|()| {
+            let tickets = others.iter_mut().map(Backend::submit).collect::<Result<_, _>>()?;
+            Ok((first[0].submit()?, tickets))
+        });
+        match submitted {
+            Ok((ticket, tickets)) => {
+                self.tickets.push_back(tickets);
+                Ok(ticket)
+            }
+            Err(error) => self.end().and(Err(error)),
         }
     }
 
+    /// For each rank, of which the first alone has drawn anything.
     fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) -> Result<(), KernelError> {
-        self.ranks[0].wait(ticket, drawn)
+        let mut waited = self.ranks[0].wait(ticket, drawn);
+        let tickets = self.tickets.pop_front().unwrap_or_default();
+        for (other, ticket) in self.ranks[1..].iter_mut().zip(tickets) {
+            waited = waited.and(other.wait(ticket, &mut self.nothing_drawn));
+        }
+        waited
     }
 
     fn end(&mut self) -> Result<(), KernelError> {
         let passed = self.start(self.all());
-        let ended = self.ranks[0].end();
-        let others = self.end_others();
-        passed.and(ended).and(others)
+        let mut ended = Ok(());
+        for rank in &mut self.ranks {
+            ended = ended.and(rank.end());
+        }
+        passed.and(ended)
     }
 
     fn read_rows(&self, x: &Self::Buffer, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
@@ -569,14 +596,5 @@ impl<B: Peers> Sharded<B> {
     fn limits_of(&self, limits: &StepLimits) -> StepLimits {
         let kv_heads = limits.heads.kv_heads / self.ranks.len();
         StepLimits { heads: HeadShape { kv_heads: kv_heads.max(1), ..limits.heads }, ..*limits }
-    }
-
-    /// Ends the step on the ranks behind the first, on each of them whatever becomes of the others.
-    fn end_others(&mut self) -> Result<(), KernelError> {
-        let mut ended = Ok(());
-        for rank in &mut self.ranks[1..] {
-            ended = ended.and(rank.end());
-        }
-        ended
     }
 }
