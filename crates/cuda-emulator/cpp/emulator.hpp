@@ -192,6 +192,7 @@ namespace dev {
 // What is read between these is looked at by `count.cpp`; who does not wait is found out at a kernel's end. Nothing runs before its time here.
 inline void begins_early() { emulator::fiber()->early = true; }
 inline void wait_for_earlier() { emulator::fiber()->early = false; }
+inline void later_may_begin() {}
 
 inline float warp_sum(float value) {
   return emulator::butterfly(emulator::Meeting::Sum, value, [](float a, float b) { return a + b; });

@@ -22,8 +22,9 @@ namespace dev {
 
 // Cards of compute capability 9.0 and above may begin a kernel while those before it still run (programmatic dependent launch). One that makes use
 // of it says so first, and reads nothing that a kernel may have written before it waits until all of those are done, as each of its threads
-// must. Every other kernel waits when it begins: ptx/early.py puts it there. Older cards are given kernels without these instructions.
+// must. Every other kernel waits when it begins: ptx/early.py puts it there; or it waits first, and says later when those behind it may begin. Older cards are given kernels without these instructions.
 __device__ __forceinline__ void begins_early() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void later_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ float warp_sum(float value) {

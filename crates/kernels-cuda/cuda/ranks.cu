@@ -28,6 +28,7 @@ struct Four {
 // out[row][source * width + column] = sources[source][row][column], once all ranks have come to this turn, where they meet: each tells the
 // others when all before it has been done, and waits until they have told it. One that writes what others read here meets them once more before.
 KERNEL(meet, MeetParams, THREADS) {
+  dev::wait_for_earlier();
   uint64_t turn = 0;
   if (p.ranks > 0) {
     turn = *p.turn + 1;
@@ -37,6 +38,8 @@ KERNEL(meet, MeetParams, THREADS) {
     if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn);
     __syncthreads();
   }
+  // No sooner: who waits on a card that has no room left for whom it waits for, where both are on it, would wait for ever.
+  dev::later_may_begin();
   const uint32_t each = p.by_fours ? 4 : 1, width = p.width / each;
   const auto place = [&](uint32_t i, const float*& from, float*& to) {
     const uint32_t column = i % width, source = i / width % p.count, row = i / width / p.count;

@@ -182,7 +182,7 @@ fn machine_made_text_reads_nothing_early_but_weights() {
         own.push(name);
         assert_eq!(faults(entry), [""; 0], "{name}");
     }
-    assert_eq!(own.len(), 6, "{own:?}");
+    assert_eq!(own.len(), 7, "{own:?}");
     assert!(waits > 30, "{waits} kernels wait when they begin");
 
     // Without its waits, one is found to read what others have cut.
