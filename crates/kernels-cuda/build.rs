@@ -101,7 +101,9 @@ fn found() -> Result<(Vec<&'static str>, Option<PathBuf>), Failure> {
     match ptxas() {
         Ok(ptxas) => Ok((ARCHS.to_vec(), Some(ptxas))),
         Err(why) => {
-            println!("cargo:warning=no machine code for cards, whose drivers compile the kernels then: {why}");
+            println!(
+                "cargo:warning=no machine code for cards, whose drivers compile the kernels then: {why}"
+            );
             Ok((Vec::new(), None))
         }
     }

@@ -103,17 +103,7 @@ fn seconds(
         batch.sources.extend((0..rows).map(|row| RowSource::Token(row as u32)));
         batch.push_sequence(rows, context, |_, at| (index * each + at) as u32);
     }
-    let params = AttentionParams {
-        shape,
-        scale: 0.1,
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-        slopes: None,
-        queries_alone: false,
-        memory: false,
-    };
+    let params = AttentionParams::of(shape, 0.1);
     let mut least = f64::INFINITY;
     for _ in 0..REPEATS {
         let began = Instant::now();

@@ -65,17 +65,7 @@ pub fn check<D: Device>(device: &D) -> Result<(), KernelError> {
     batch.sources.extend((0..ROWS as u32).map(RowSource::Token));
     batch.push_sequence(ROWS, ROWS, |_, _| 0);
     let scale = 1.0 / (SHAPE.head_dim as f32).sqrt();
-    let attention = AttentionParams {
-        shape: SHAPE,
-        scale,
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-        slopes: None,
-        queries_alone: false,
-        memory: false,
-    };
+    let attention = AttentionParams::of(SHAPE, scale);
     let mut found = vec![0.0; ROWS * SHAPE.q_width()];
     // The second step's kernels are recorded, and the third is the record.
     for _ in 0..3 {

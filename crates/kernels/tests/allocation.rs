@@ -216,17 +216,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None }),
             ..QkvParams::plain(HEADS)
         };
-        let attention = AttentionParams {
-            shape: HEADS,
-            scale: 0.125,
-            softcap: None,
-            window: None,
-            chunked: false,
-            sinks: None,
-            queries_alone: false,
-            memory: false,
-            slopes: None,
-        };
+        let attention = AttentionParams::of(HEADS, 0.125);
         let batches = [batch(&[(20, 20)]), batch(&[(1, 1200)]), batch(&[(1, 21), (20, 700), (3, 3)])];
         let drawn_batch = &batches[2];
         let specs = specs();

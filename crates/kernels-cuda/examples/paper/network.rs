@@ -235,17 +235,7 @@ impl<D: Device> Network<D> {
                 ..QkvParams::plain(shape)
             };
             backend.rope_to_cache(own, &params, kv, index);
-            let params = AttentionParams {
-                shape,
-                scale: (shape.head_dim as f32).sqrt().recip(),
-                softcap: None,
-                window: None,
-                chunked: false,
-                sinks: None,
-                slopes: None,
-                queries_alone: false,
-                memory: false,
-            };
+            let params = AttentionParams::of(shape, (shape.head_dim as f32).sqrt().recip());
             backend.attention(own, &params, kv, index, attended);
             backend.matmul(&layer.output, None, attended, branch);
             backend.add_rms_norm(residual, branch, norm, EPS, normed);

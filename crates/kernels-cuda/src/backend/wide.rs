@@ -138,17 +138,7 @@ fn attention<D: Device>(mut backend: CudaBackend<D>, head_dim: usize) -> Result<
     backend.write_rows(&mut qkv, 0, &numbers(rows * shape.qkv_width(), 6).collect::<Vec<_>>())?;
     backend.begin(&batch_of(rows))?;
     backend.rope_to_cache(&mut qkv, &QkvParams::plain(shape), &mut kv, 0);
-    let params = AttentionParams {
-        shape,
-        scale: ATTENTION_SCALE,
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-        slopes: None,
-        queries_alone: false,
-        memory: false,
-    };
+    let params = AttentionParams::of(shape, ATTENTION_SCALE);
     backend.attention(&qkv, &params, &kv, 0, &mut out);
     backend.end()?;
     let mut found = vec![0.0; rows * head_dim];

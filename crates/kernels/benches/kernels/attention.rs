@@ -29,17 +29,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
         ..KvSpec::default()
     };
     let token_bytes = backend.kv_bytes(&spec) / (LAYERS * bed::CONTEXT);
-    let params = AttentionParams {
-        shape: bed::HEADS,
-        scale: 0.1,
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-        queries_alone: false,
-        memory: false,
-        slopes: None,
-    };
+    let params = AttentionParams::of(bed::HEADS, 0.1);
     let qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());
     let mut out = backend
         .buffer(BufferRole::Operand, bed::PREFILL, bed::HEADS.q_width())

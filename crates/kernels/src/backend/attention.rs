@@ -163,6 +163,21 @@ pub struct AttentionParams<'a, V> {
 }
 
 impl<V> AttentionParams<'_, V> {
+    /// Of rows that see all before them, and no more to it.
+    pub fn of(shape: HeadShape, scale: f32) -> Self {
+        Self {
+            shape,
+            scale,
+            softcap: None,
+            window: None,
+            chunked: false,
+            sinks: None,
+            slopes: None,
+            queries_alone: false,
+            memory: false,
+        }
+    }
+
     /// Columns of a row of what is read.
     pub fn width(&self) -> usize {
         if self.queries_alone { self.shape.q_width() } else { self.shape.qkv_width() }

@@ -240,17 +240,7 @@ impl<B: Backend> Packed<B> {
                     let params = QkvParams { q_norm, k_norm, norm_eps: EPS, rope, ..QkvParams::plain(SHAPE) };
                     device.rope_to_cache(&mut qkv, &params, &mut kv, i);
                     let window = (i == 1).then_some(24);
-                    let params = AttentionParams {
-                        shape: SHAPE,
-                        scale: 0.125,
-                        softcap: None,
-                        window,
-                        chunked: false,
-                        sinks: None,
-                        queries_alone: false,
-                        memory: false,
-                        slopes: None,
-                    };
+                    let params = AttentionParams { window, ..AttentionParams::of(SHAPE, 0.125) };
                     device.attention(&qkv, &params, &kv, i, &mut attended);
                     device.matmul(out_weight, None, &attended, &mut y);
                     device.all_reduce(&mut y);

@@ -390,15 +390,9 @@ fn run<B: Backend>(
         queries_alone: false,
     };
     let attention = |window| AttentionParams {
-        shape,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        softcap: None,
         window: Some(window),
-        chunked: false,
-        sinks: None,
         queries_alone: case.alone,
-        memory: false,
-        slopes: None,
+        ..AttentionParams::of(shape, 1.0 / (head_dim as f32).sqrt())
     };
 
     let mut first = rig.upload(first_block, width);

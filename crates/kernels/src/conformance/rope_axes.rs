@@ -156,17 +156,7 @@ fn rope_and_attend<B: Backend>(
     let (width, q_width) = (AXES_SHAPE.qkv_width(), AXES_SHAPE.q_width());
     let (mut qkv, mut out) = (rig.upload(&case.x, width), rig.blank(AXES_ROWS, q_width));
     let batch = Batch { axes: positions, ..rows_batch(&[0; AXES_ROWS]) };
-    let params = AttentionParams {
-        shape: AXES_SHAPE,
-        scale: 1.0 / (head_dim as f32).sqrt(),
-        softcap: None,
-        window: None,
-        chunked: false,
-        sinks: None,
-        slopes: None,
-        queries_alone: false,
-        memory: false,
-    };
+    let params = AttentionParams::of(AXES_SHAPE, 1.0 / (head_dim as f32).sqrt());
     rig.step(&batch, |rig| {
         rig.backend.rope_to_cache(&mut qkv, &case.params(&inv_freq, axes), &mut kv, 0);
         rig.backend.attention(&qkv, &params, &kv, 0, &mut out);

@@ -272,17 +272,7 @@ fn means(window: Option<u32>) -> Vec<f32> {
     backend.begin(&prompt(rows)).unwrap();
     let params = QkvParams::plain(shape);
     backend.rope_to_cache(&mut qkv, &params, &mut kv, 1);
-    let params = AttentionParams {
-        shape,
-        scale: 1.0,
-        softcap: None,
-        window,
-        chunked: false,
-        sinks: None,
-        queries_alone: false,
-        memory: false,
-        slopes: None,
-    };
+    let params = AttentionParams { window, ..AttentionParams::of(shape, 1.0) };
     backend.attention(&qkv, &params, &kv, 1, &mut out);
     backend.end().unwrap();
     out.row(20).to_vec()

@@ -57,17 +57,7 @@ fn attend(tier: Tier, kv_type: KvType, window: u32, qkv: &[f32]) -> Result<Vec<f
     })?;
     let keep = QkvParams::plain(HEADS);
     backend.rope_to_cache(&mut buffer, &keep, &mut kv, 0);
-    let params = AttentionParams {
-        shape: HEADS,
-        scale: 0.125,
-        softcap: None,
-        window: Some(window),
-        chunked: false,
-        sinks: None,
-        queries_alone: false,
-        memory: false,
-        slopes: None,
-    };
+    let params = AttentionParams { window: Some(window), ..AttentionParams::of(HEADS, 0.125) };
     backend.attention(&buffer, &params, &kv, 0, &mut out);
     backend.end()?;
     let mut result = vec![0.0; ROWS * HEADS.q_width()];

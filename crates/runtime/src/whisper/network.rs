@@ -293,17 +293,7 @@ impl<B: EncoderOps> Whisper<B> {
         backend.embed(&self.embedding, 1.0, &mut self.written_residual);
         backend.add_embedding(&self.positions, RowIds::Positions { offset: 0 }, &mut self.written_residual);
         layer_norm(backend, &self.decoder[0].norm, &self.written_residual, &mut self.written);
-        let mut params = AttentionParams {
-            shape,
-            scale: (shape.head_dim as f32).sqrt().recip(),
-            softcap: None,
-            window: None,
-            chunked: false,
-            sinks: None,
-            slopes: None,
-            queries_alone: false,
-            memory: false,
-        };
+        let mut params = AttentionParams::of(shape, (shape.head_dim as f32).sqrt().recip());
         let mut result = Ok(());
         for (index, layer) in self.decoder.iter().enumerate() {
             let Some(cross) = &layer.cross else { continue };
