@@ -375,7 +375,17 @@ impl OnCard {
             None => None,
         };
         Ok(match sharers {
-            Some(own) => Box::new(decoder_engine(own, &backend, files, sides, config, progress)?),
+            Some(own) => {
+                let engine = decoder_engine(own, &backend, files, sides, config, progress)?;
+                if let Either::Other(ranks) = engine.backend() {
+                    let how = match ranks.are_acquainted() {
+                        true => "read each other's memory",
+                        false => "have no way to each other's memory that they could take: rows are copied",
+                    };
+                    tracing::info!("cards that compute each layer of {} together {how}", files.spec.name);
+                }
+                Box::new(engine)
+            }
             None => Box::new(decoder_engine(backend(), &backend, files, sides, config, progress)?),
         })
     }

@@ -138,21 +138,24 @@ __device__ __forceinline__ void others16(const uint8_t* from, uint32_t to[4]) {
   to[2] = words.z;
   to[3] = words.w;
 }
-// What devices have of each other. One that tells has all that it was asked for before seen by whoever hears it; who hears nothing for a minute
-// ends as a failure, since the host has asked both of them by then or never will.
+// What devices have of each other. One that tells has all that it was asked for before seen by whoever hears it; who hears nothing for so long
+// is told so.
 __device__ __forceinline__ void tell(uint64_t* flag, uint64_t turn) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(turn) : "memory"); }
 __device__ __forceinline__ uint64_t now_ns() {
   uint64_t now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   return now;
 }
-__device__ __forceinline__ void hear(const uint64_t* flag, uint64_t turn) {
+__device__ __forceinline__ bool hears(const uint64_t* flag, uint64_t turn, uint32_t patience_ms) {
   const uint64_t begun = now_ns();
   for (uint64_t told = 0; told < turn;) {
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(told) : "l"(flag) : "memory");
-    if (told < turn && now_ns() - begun > 60000000000ull) __trap();
+    if (told < turn && now_ns() - begun > patience_ms * 1000000ull) return false;
   }
+  return true;
 }
+// Ends all as a failure.
+__device__ __forceinline__ void give_up() { __trap(); }
 // c += a · b on the tensor cores: (16, 8) by (8, 8), of numbers with 11 significant bits; further bits are cut off.
 __device__ __forceinline__ void mma(float c[4], const float a[4], const float b[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -375,10 +375,12 @@ struct MeetParams {
   uint64_t* flags[RANKS_MAX];         // of each rank: which turn the others have come to, (ranks)
   uint64_t* turn;                     // of this rank, the last
   uint32_t* arrived;                  // blocks, zero between launches
+  uint32_t* late;                     // 1 where a trial has heard nothing of another
   const float* sources[RANKS_MAX];    // (rows, source_stride)
   float* out;                         // (rows, out_stride)
   uint32_t rank, ranks;               // 0: nobody is met
   uint32_t count, width;              // of sources, and their columns
   uint32_t source_stride, out_stride;
-  uint32_t by_fours, unused;          // columns stand at multiples of 16 bytes
+  uint32_t by_fours;                  // columns stand at multiples of 16 bytes
+  uint32_t patience_ms, is_trial, unused;
 };

@@ -35,7 +35,10 @@ KERNEL(meet, MeetParams, THREADS) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       for (uint32_t other = 0; other < p.ranks; other++) dev::tell(p.flags[other] + p.rank, turn);
     }
-    if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn);
+    if (threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, turn, p.patience_ms)) {
+      if (!p.is_trial) dev::give_up();
+      *p.late = 1;
+    }
     __syncthreads();
   }
   // No sooner: who waits on a card that has no room left for whom it waits for, where both are on it, would wait for ever.

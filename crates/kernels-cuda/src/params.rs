@@ -471,6 +471,7 @@ params! {
         flags: [Address; RANKS_MAX],
         turn: Address,
         arrived: Address,
+        late: Address,
         sources: [Address; RANKS_MAX],
         out: Address,
         rank: u32,
@@ -480,6 +481,8 @@ params! {
         source_stride: u32,
         out_stride: u32,
         by_fours: u32,
+        patience_ms: u32,
+        is_trial: u32,
         unused: u32,
     }
 }

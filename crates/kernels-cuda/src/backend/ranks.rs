@@ -9,9 +9,14 @@ use hanzo_engine_kernels::Peers;
 use super::*;
 use crate::device::failed;
 use crate::peers::{Columns, PeerDevice};
+use crate::plan::Launch;
 
-/// What others tell a rank: a number for each, and behind these which turn it was at itself, and how many of its blocks have come to an end.
-pub(super) const MEETINGS_BYTES: usize = 8 * RANKS_MAX + 8 + 4;
+/// What others tell a rank: a number for each, and behind these which turn it was at itself, how many of its blocks have come to an end, and
+/// whether it has waited for nothing.
+pub(super) const MEETINGS_BYTES: usize = 8 * RANKS_MAX + 8 + 4 + 4;
+/// How long a rank waits for others: the host has asked all of them by then or never will. In a trial none waits for anything.
+const PATIENCE_MS: u32 = 60_000;
+const TRIAL_PATIENCE_MS: u32 = 2_000;
 /// Blocks that bring columns, at most. All of them must be on a card at once, since each waits: the smallest has room for so many.
 const BLOCKS_MAX: u32 = 128;
 
@@ -31,8 +36,10 @@ impl<D: Device> Acquainted<D> {
             flags,
             turn: own.offset(8 * RANKS_MAX),
             arrived: own.offset(8 * RANKS_MAX + 8),
+            late: own.offset(8 * RANKS_MAX + 8 + 4),
             rank: self.rank as u32,
             ranks: self.meetings.len() as u32,
+            patience_ms: PATIENCE_MS,
             ..Zeroable::zeroed()
         }
     }
@@ -69,6 +76,54 @@ fn brought_too<D: Device>(ops: &mut Ops<'_, D>, own: &MeetParams, memory: [&Arc<
     true
 }
 
+/// Whether ranks that meet for the first time hear each other and read what the others have: a machine may have ways that its driver believes
+/// in and that bring nothing (PCIe behind an IOMMU).
+fn have_met<D: Device>(ranks: &[Acquainted<D>]) -> Result<bool, KernelError> {
+    const WIDTH: usize = 4;
+    // How many rows there are, what this rank has, and what it reads.
+    let (own_at, read_at) = (16, 16 + 4 * WIDTH);
+    let given = |rank: usize| std::array::from_fn::<f32, WIDTH, _>(|at| (1 + rank * WIDTH + at) as f32);
+    let rooms = ranks.iter().enumerate().map(|(rank, known)| {
+        let device = known.meetings[rank].device();
+        let room = Memory::zeroed(device, read_at + 4 * WIDTH * ranks.len(), "a trial")?;
+        room.write(0, bytemuck::bytes_of(&[1u32, 1, 0, 0]))?;
+        room.write(own_at, bytemuck::bytes_of(&given(rank)))?;
+        device.wait().map_err(failed(device, 0, "a trial"))?;
+        Ok(room)
+    });
+    let rooms: Vec<Arc<Memory<D>>> = rooms.collect::<Result<_, KernelError>>()?;
+    for (known, room) in ranks.iter().zip(&rooms) {
+        let mut sources = [Address::NONE; RANKS_MAX];
+        sources.iter_mut().zip(&rooms).for_each(|(source, room)| *source = room.address().offset(own_at));
+        let params = MeetParams {
+            batch: BatchParams { counts: room.address(), ..Zeroable::zeroed() },
+            sources,
+            out: room.address().offset(read_at),
+            count: ranks.len() as u32,
+            width: WIDTH as u32,
+            source_stride: WIDTH as u32,
+            out_stride: (WIDTH * ranks.len()) as u32,
+            by_fours: 1,
+            patience_ms: TRIAL_PATIENCE_MS,
+            is_trial: 1,
+            ..known.params()
+        };
+        let launch =
+            Launch { kernel: Kernel::Meet, grid: grid(1, &params), params: bytemuck::bytes_of(&params) };
+        // SAFETY: its memory is held until all have been waited for, below, and as large as the parameters say.
+        let launched = unsafe { room.device().launch(&launch) };
+        launched.map_err(failed(room.device(), 0, "a trial"))?;
+    }
+    let mut have = true;
+    for (rank, (known, room)) in ranks.iter().zip(&rooms).enumerate() {
+        let (mut read, mut late) = (vec![0.0f32; WIDTH * ranks.len()], [0u32]);
+        room.read(read_at, bytemuck::cast_slice_mut(&mut read))?;
+        known.meetings[rank].read(MEETINGS_BYTES - 4, bytemuck::cast_slice_mut(&mut late))?;
+        have &= late == [0] && read.chunks(WIDTH).enumerate().all(|(of, read)| read == given(of));
+    }
+    Ok(have)
+}
+
 impl<D: PeerDevice> Peers for CudaBackend<D> {
     type Mark = D::Mark;
 
@@ -93,11 +148,14 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
             }
         }
         let meetings: Vec<_> = ranks.iter().map(|rank| rank.scratch().meetings.clone()).collect();
-        for (rank, own) in ranks.iter_mut().enumerate() {
+        let known = (0..ranks.len()).map(|rank| Acquainted { rank, meetings: meetings.clone() });
+        let known: Vec<_> = known.collect();
+        all = all && have_met(&known)?;
+        for (rank, known) in ranks.iter_mut().zip(known) {
             match all {
-                true => own.acquainted = Some(Acquainted { rank, meetings: meetings.clone() }),
+                true => rank.acquainted = Some(known),
                 // Between two marks there are few launches, and as many such plans as a model has layers and more.
-                false => own.steps.record_no_more(),
+                false => rank.steps.record_no_more(),
             }
         }
         Ok(all)

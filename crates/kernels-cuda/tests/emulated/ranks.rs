@@ -220,14 +220,26 @@ fn meetings_that_are_left_out_are_found_out() {
     let of = |sources: Sources| products(&mut ranks_of(&sources.compile(), 2));
     let expected = products(&mut one_card());
     assert!(of(Sources::default()) == expected);
-    let hear = "if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn);";
+    let hear = "threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, turn, p.patience_ms)";
     let faults = [
         // Nobody waits; they wait for one of them; for the turn before.
-        vec![(hear, "")],
-        vec![(hear, "if (threadIdx.x < 1) dev::hear(p.flags[p.rank] + p.rank, turn);")],
-        vec![(hear, "if (threadIdx.x < p.ranks) dev::hear(p.flags[p.rank] + threadIdx.x, turn - 1);")],
+        vec![(
+            hear,
+            "p.is_trial && threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, turn, 0)",
+        )],
+        vec![(
+            hear,
+            "threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + (p.is_trial ? threadIdx.x : p.rank), turn, 0)",
+        )],
+        vec![(
+            hear,
+            "threadIdx.x < p.ranks && !dev::hears(p.flags[p.rank] + threadIdx.x, p.is_trial ? turn : turn - 1, 0)",
+        )],
         // A turn is told before the one that is meant.
-        vec![("dev::tell(p.flags[other] + p.rank, turn);", "dev::tell(p.flags[other] + p.rank, turn + 1);")],
+        vec![(
+            "dev::tell(p.flags[other] + p.rank, turn);",
+            "dev::tell(p.flags[other] + p.rank, turn + !p.is_trial);",
+        )],
         // They do not meet where nothing is brought, which is before rows are written anew.
         vec![
             ("if (p.ranks > 0) {", "if (p.ranks > 0 && p.count > 0) {"),
@@ -238,6 +250,27 @@ fn meetings_that_are_left_out_are_found_out() {
         let with = |sources: Sources, (own, instead): &(&str, &str)| sources.with("ranks.cu", own, instead);
         let found = of(fault.iter().fold(Sources::default(), with));
         assert!(found != expected, "{fault:?} was not seen");
+    }
+}
+
+/// Ways that the driver believes in: where nobody is heard over them, or other numbers are read, ranks wait for marks.
+#[test]
+fn ways_that_bring_nothing_are_not_taken() {
+    if !is_again() {
+        return in_a_process("ranks::ways_that_bring_nothing_are_not_taken", &WITH_WAYS);
+    }
+    let expected = products(&mut one_card());
+    let faults = [
+        (
+            "dev::tell(p.flags[other] + p.rank, turn);",
+            "if (other == p.rank) dev::tell(p.flags[other] + p.rank, turn);",
+        ),
+        ("from = p.sources[source] +", "from = p.sources[p.is_trial ? p.rank : source] +"),
+    ];
+    for (own, instead) in faults {
+        let mut ranks = ranks_of(&Sources::default().with("ranks.cu", own, instead).compile(), 2);
+        assert!(products(&mut ranks) == expected, "{instead}");
+        assert!(!ranks.are_acquainted(), "{instead}");
     }
 }
 
