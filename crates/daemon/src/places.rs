@@ -382,7 +382,7 @@ impl OnCard {
                         true => "read each other's memory",
                         false => "have no way to each other's memory that they could take: rows are copied",
                     };
-                    tracing::info!("cards that compute each layer of {} together {how}", files.spec.name);
+                    tracing::info!("cards that compute each layer of {} together {how}", files.info.name);
                 }
                 Box::new(engine)
             }
