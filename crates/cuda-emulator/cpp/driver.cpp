@@ -11,6 +11,7 @@
 //   HANZO_ENGINE_EMULATED_COUNTS   a file that is told at the end how often each call was made
 //   HANZO_ENGINE_EMULATED_WAITS    `none`: streams wait for no event, which is a fault
 //   HANZO_ENGINE_EMULATED_WAYS     which cards have ways to each other's memory: `all`, `none` (every second to those beside it without)
+//   HANZO_ENGINE_EMULATED_QUEUE    how much a stream may be asked for before who asks for more waits (1024 without)
 //   CUDA_VISIBLE_DEVICES           as the driver has it: empty, there is none
 #include <sys/mman.h>
 #include <unistd.h>
@@ -188,6 +189,14 @@ struct Place {
 Place place(size_t bytes) {
   const size_t page = sysconf(_SC_PAGESIZE), aligned = (bytes + 15) / 16 * 16, pages = (aligned + page - 1) / page * page;
   return {pages + page, pages - aligned};
+}
+
+// How much of a stream must have been done before it is asked for more.
+uint64_t behind(const Stream* stream) {
+  const char* queue = getenv("HANZO_ENGINE_EMULATED_QUEUE");
+  const uint64_t room = queue ? strtoull(queue, nullptr, 10) : 1024;
+  std::lock_guard<std::mutex> lock(streams::state().mutex);
+  return stream->asked > room ? stream->asked - room : 0;
 }
 
 int run(const Node& node) {
@@ -513,7 +522,11 @@ int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** para
     std::lock_guard<std::mutex> lock(mutex);
     ++counts["launches that may begin early"];
   }
-  if (!stream->captured) return ask(stream, [node] { return run(node); });
+  if (!stream->captured) {
+    ask(stream, [node] { return run(node); });
+    const uint64_t until = behind(stream);
+    return until > 0 ? advance(stream, until) : SUCCESS;
+  }
   stream->captured->nodes.push_back(node);
   return SUCCESS;
 }

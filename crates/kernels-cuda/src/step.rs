@@ -233,7 +233,12 @@ impl<D: Device> Steps<D> {
             numbers: Vec::new(),
             written: Vec::new(),
             pending: RefCell::new(Pending { plan: Plan::default(), holds: Vec::new() }),
-            tape: RefCell::new(Tape { plans: HashMap::new(), rows_max: RECORDED_ROWS_MAX, replays: 0 }),
+            tape: RefCell::new(Tape {
+                plans: HashMap::new(),
+                rows_max: RECORDED_ROWS_MAX,
+                at_once: false,
+                replays: 0,
+            }),
         }
     }
 
@@ -339,14 +344,18 @@ impl<D: Device> Steps<D> {
         if plan.is_empty() {
             return Ok(());
         }
-        let mut tape = self.tape.borrow_mut();
-        let result = match self.open.is_some_and(|(_, bucket)| bucket.rows <= tape.rows_max) {
-            true => tape.run(&self.device, plan),
+        let result = match self.is_recorded() {
+            true => self.tape.borrow_mut().run(&self.device, plan),
             // SAFETY: `holds` has what the plan names, until the device has been waited for.
             false => plan.iter().try_for_each(|launch| unsafe { self.device.launch(&launch) }),
         };
         plan.clear();
         result.map_err(failed(&self.device, 0, "a step"))
+    }
+
+    /// Whether the open step's plan is recorded, or found to be.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.open.is_some_and(|(_, bucket)| bucket.rows <= self.tape.borrow().rows_max)
     }
 
     /// Keeps memory until what the step was asked for has been done.
@@ -430,6 +439,11 @@ impl<D: Device> Steps<D> {
         tape.plans.clear();
     }
 
+    /// Plans are recorded when they first come up, and so are always started as one.
+    pub(crate) fn record_at_once(&mut self) {
+        self.tape.get_mut().at_once = true;
+    }
+
     /// Plans that were replayed.
     pub(crate) fn replays(&self) -> u64 {
         self.tape.borrow().replays
@@ -440,18 +454,26 @@ impl<D: Device> Steps<D> {
 struct Tape<D: Device> {
     plans: HashMap<u64, Recorded<D>>,
     rows_max: u32, // of steps whose plans are recorded
+    at_once: bool, // when they first come up
     replays: u64,
 }
 
 impl<D: Device> Tape<D> {
     /// Runs a plan: launch by launch when it first comes up, then from what was recorded of it.
     fn run(&mut self, device: &D, plan: &Plan) -> Result<(), crate::DeviceError> {
-        let Tape { plans, replays, .. } = self;
+        let Tape { plans, replays, at_once, .. } = self;
         let key = plan.key();
         if plans.len() >= RECORDED_MAX && !plans.contains_key(&key) {
             plans.clear();
         }
         match plans.get_mut(&key).filter(|known| known.plan == *plan) {
+            None if *at_once => {
+                let graph = device.record(plan)?;
+                // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.
+                let result = unsafe { device.replay(&graph) };
+                plans.insert(key, Recorded { plan: plan.clone(), graph: Some(graph) });
+                result
+            }
             None => {
                 plans.insert(key, Recorded { plan: plan.clone(), graph: None });
                 // SAFETY: `Pending::holds` has what the plan names, until the device has been waited for.

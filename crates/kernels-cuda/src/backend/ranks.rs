@@ -153,7 +153,10 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         all = all && have_met(&known)?;
         for (rank, known) in ranks.iter_mut().zip(known) {
             match all {
-                true => rank.acquainted = Some(known),
+                true => {
+                    rank.acquainted = Some(known);
+                    rank.steps.record_at_once();
+                }
                 // Between two marks there are few launches, and as many such plans as a model has layers and more.
                 false => rank.steps.record_no_more(),
             }
@@ -161,7 +164,14 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         Ok(all)
     }
 
+    /// A driver takes some hundreds of launches, and then has the host wait until some of them have been done, which those behind a meeting are
+    /// when others have come to it: so what is not started as one is started from meeting to meeting, of all ranks in turn.
     fn meet(&mut self) {
+        if !self.steps.is_recorded()
+            && let Err(error) = self.steps.start()
+        {
+            self.failure.get_or_insert(error);
+        }
         let params = self.acquainted.as_ref().expect("devices that meet are acquainted").params();
         let mut ops = self.ops();
         let params = MeetParams { batch: ops.batch, ..params };
