@@ -1,6 +1,7 @@
 // Streams of emulated cards: what they were asked for is done when somebody waits for it, no sooner, and one thread at a time does it. A kernel
-// that waits for another card has the other streams done meanwhile, each by a thread of its own, and goes on when none of these can: as late as
-// a card may. So what is read before it is there, or written while another still reads it, is found out.
+// that waits for another card has the other streams done meanwhile, each by a thread of its own; what it waits for may be there already, and then
+// it goes on at once or when none of the others can, as it happens. So what is read before it is there, or written while another still reads
+// it, is found out, if not at the first time.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -21,6 +22,7 @@ namespace streams {
 // A thread that does what streams were asked for.
 struct Worker {
   std::function<bool()> ready;  // whether what it stands still for is there; none where it does not stand still
+  bool has_patience = false;    // which comes to an end: it goes on, and hears that nobody does
   bool goes_on() const { return !ready || ready(); }
 };
 
@@ -38,6 +40,7 @@ struct State {
   std::vector<Worker*> workers;
   Worker* now = nullptr;  // whose turn it is
   std::set<Stream*> all;
+  uint64_t random = 1;
 };
 // Never gone: threads may stand still in it when the process ends.
 inline State& state() {
@@ -47,19 +50,28 @@ inline State& state() {
 inline std::atomic<int> sticky;
 inline thread_local Worker* own;
 
-// Gives the turn to the next that goes on, and has it back later; at once where there is none. False where nobody can go on.
+// Gives the turn to the next that goes on, and has it back later; at once where there is none. Where nobody can go on, it is who has patience
+// that does: false for that one, and for one who has none where nobody has.
 inline bool pass(std::unique_lock<std::mutex>& lock) {
   State& of = state();
   const size_t count = of.workers.size(), at = std::find(of.workers.begin(), of.workers.end(), own) - of.workers.begin();
-  for (size_t behind = 1; behind < count; behind++) {
-    Worker* next = of.workers[(at + behind) % count];
-    if (!next->goes_on()) continue;
+  Worker* next = nullptr;
+  const auto look = [&](auto fits) {
+    for (size_t behind = 1; behind < count && !next; behind++) {
+      Worker* worker = of.workers[(at + behind) % count];
+      if (fits(worker)) next = worker;
+    }
+  };
+  look([](Worker* worker) { return worker->goes_on(); });
+  const bool others_must = !own->goes_on() && !own->has_patience;
+  if (!next && others_must) look([](Worker* worker) { return worker->has_patience; });
+  const bool found = next;
+  if (found) {
     of.now = next;
     of.changed.notify_all();
     of.changed.wait(lock, [&] { return of.now == own; });
-    break;
   }
-  const bool goes_on = own->goes_on();
+  const bool goes_on = own->goes_on() || (others_must && found);
   own->ready = nullptr;
   return goes_on;
 }
@@ -154,12 +166,14 @@ inline void work_on(Stream* stream, Worker* worker) {
   delete worker;
 }
 
-// Stands still until another card has told a turn, and as long as others can go on; false where nobody will.
+// Stands still until another card has told a turn; false where nobody will.
 inline bool hear(const uint64_t* flag, uint64_t turn) {
   State& of = state();
   const auto told = [=] { return __atomic_load_n(flag, __ATOMIC_ACQUIRE) >= turn; };
   if (!own) return told();  // no driver has launched it
   std::unique_lock<std::mutex> lock(of.mutex);
+  of.random = of.random * 6364136223846793005u + 1442695040888963407u;
+  if (told() && of.random >> 63) return true;
   for (Stream* stream : of.all) {
     if (stream->owner || stream->work.empty()) continue;
     stream->owner = new Worker;
@@ -167,7 +181,10 @@ inline bool hear(const uint64_t* flag, uint64_t turn) {
     std::thread(work_on, stream, stream->owner).detach();
   }
   own->ready = told;
-  return pass(lock);
+  own->has_patience = true;
+  const bool heard = pass(lock);
+  own->has_patience = false;
+  return heard;
 }
 
 }  // namespace streams
