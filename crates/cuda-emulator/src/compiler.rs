@@ -18,8 +18,9 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 7] = [
+const EMULATOR: [(&str, &str); 8] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
+    ("cores.hpp", include_str!("../cpp/cores.hpp")),
     ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),

@@ -14,12 +14,13 @@ use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns
 use crate::experts::check_some_experts;
 use crate::few_bits::check_types;
 use crate::fused::{check_fused_layers, check_wide_layers};
-use crate::products::check_products;
+use crate::products::{check_products, of_floats};
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
 /// Faults that are compiled in together, and with which kernels.
 struct Planted {
+    sources: fn() -> Sources,
     kernels: &'static [&'static str],
     /// What is run once is compiled in less time than it is made fast in, but for what runs long.
     flag: &'static str,
@@ -30,7 +31,7 @@ impl Planted {
     /// A check must fail, with these words, where this fault is there.
     fn must_fail(&self, fault: Fault, words: &str, check: impl Fn(Make<'_>)) {
         let at = self.faults.iter().position(|other| *other == fault).expect("it is one of them");
-        let sources = Sources::default().with_planted(self.faults).only(self.kernels).with_flag(self.flag);
+        let sources = (self.sources)().with_planted(self.faults).only(self.kernels).with_flag(self.flag);
         is_seen(Emulated::of(&sources).planted(at as u32 + 1), fault, words, check);
     }
 }
@@ -52,10 +53,10 @@ fn is_seen(device: Emulated, (file, own, instead): Fault, words: &str, check: im
 
 /// A test of each fault: where it is, its own words and others; what is said of it, and by which check.
 macro_rules! faults {
-    ($all:ident: $kernels:expr, $flag:literal;
+    ($all:ident: $sources:expr, $kernels:expr, $flag:literal;
      $($(#[$about:meta])* $test:ident: $file:literal, $own:literal, $instead:literal => $words:literal, $check:expr;)*) => {
         static $all: Planted =
-            Planted { kernels: &$kernels, flag: $flag, faults: &[$(($file, $own, $instead)),*] };
+            Planted { sources: $sources, kernels: &$kernels, flag: $flag, faults: &[$(($file, $own, $instead)),*] };
         $(
             $(#[$about])*
             #[test]
@@ -66,7 +67,7 @@ macro_rules! faults {
     };
 }
 
-faults! { NORMS: ["norm.cu"], "-O0";
+faults! { NORMS: Sources::default, ["norm.cu"], "-O0";
     /// One warp adds up what the others have not brought yet.
     a_missing_barrier_of_a_block: "prelude.cuh",
         "room[threadIdx.x / 32] = value;\n  __syncthreads();",
@@ -85,7 +86,7 @@ faults! { NORMS: ["norm.cu"], "-O0";
         => "wait for each other", |make| conformance::check_rms_norm(&make);
 }
 
-faults! { ATTENTION: ["attention.cu", "attention_tiles.cu", "heads.cu"], "-O1";
+faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "heads.cu"], "-O1";
     a_missing_barrier_of_a_warp: "attention.cu",
         "weights[32 * h + lane] = weight;\n    }\n    __syncwarp();",
         "weights[32 * h + lane] = weight;\n    }"
@@ -152,7 +153,7 @@ faults! { ATTENTION: ["attention.cu", "attention_tiles.cu", "heads.cu"], "-O1";
         => "attention of", check_runs;
 }
 
-faults! { PRODUCTS: ["matmul.cu", "product.cu"], "-O0";
+faults! { PRODUCTS: Sources::default, ["matmul.cu", "product.cu"], "-O0";
     an_index_off_by_one_in_the_tail: "matmul.cu",
         "return (p.weights.cols + 31) / 32 * segment / WARPS;",
         "return p.weights.cols / 32 * segment / WARPS;"
@@ -204,7 +205,7 @@ fn a_piece_that_is_not_what_is_left() {
     is_seen(device, fault, "matmul of F16", |make| conformance::check_matmul(&make));
 }
 
-faults! { LAYERS: ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"], "-O1";
+faults! { LAYERS: || of_floats(Sources::default()), ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"], "-O1";
     a_missing_barrier_before_a_normed_row_is_cut: "norm.cuh",
         "whole[p.width + threadIdx.x] = 0.0f;\n  __syncthreads();",
         "whole[p.width + threadIdx.x] = 0.0f;"
@@ -226,7 +227,7 @@ faults! { LAYERS: ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.
         => "layers of", check_wide_layers;
 }
 
-faults! { EXPERTS: ["matmul.cu", "experts.cu"], "-O0";
+faults! { EXPERTS: Sources::default, ["matmul.cu", "experts.cu"], "-O0";
     a_missing_barrier_before_pairs_are_counted_together: "experts.cu",
         "own[expert]++; });\n  __syncthreads();",
         "own[expert]++; });"
@@ -248,7 +249,7 @@ faults! { EXPERTS: ["matmul.cu", "experts.cu"], "-O0";
         => "experts of", check_some_experts;
 }
 
-faults! { DRAWS: ["matmul.cu", "draw.cu"], "-O0";
+faults! { DRAWS: Sources::default, ["matmul.cu", "draw.cu"], "-O0";
     a_missing_barrier_before_masses_are_added_up: "draw.cu",
         "room.list.masses[threadIdx.x] = own_mass;\n  __syncthreads();",
         "room.list.masses[threadIdx.x] = own_mass;"
