@@ -114,21 +114,27 @@ static void to_fiber(Block& block, Fiber& next) {
 
 static bool can_run(const Fiber& of) { return !of.done && !(of.waits_for && *of.waits_for == of.generation); }
 
+// Runs the lane that the host would run next, or the host. Where sanitizers watch, a lane that has not begun is the host's to run, of which they
+// are told where one begins.
+static void hand_over(Block& block, Fiber& own) {
+  Fiber* next = &own + 1;
+  while (next < own.warp_end && !can_run(*next)) next++;
+  if (next < own.warp_end && (next->begun || !watch::WATCHES)) {
+    next->waits_for = nullptr;
+    next->begun = true;
+    to_other(block, own, *next);
+  } else {
+    to_host(block, own);
+  }
+}
+
 void wait_for(const uint64_t* generation, uint64_t value) {
   Fiber& own = *fiber();
   Block& block = *block_of(own);
   while (*generation == value) {
     own.waits_for = generation;
     own.generation = value;
-    // The lane that the host would run next, if it has begun: what sanitizers know of the host is known where one begins.
-    Fiber *next = &own + 1, *end = block.fibers.data() + std::min<size_t>((&own - block.fibers.data()) / 32 * 32 + 32, block.count);
-    while (next < end && !can_run(*next)) next++;
-    if (next < end && next->begun) {
-      next->waits_for = nullptr;
-      to_other(block, own, *next);
-    } else {
-      to_host(block, own);
-    }
+    hand_over(block, own);
   }
 }
 
@@ -191,6 +197,7 @@ WATCH_NOTHING static void enter() {
     block->alive--;
     release_barrier_if_all_came(*block);
   }
+  if (!watch::WATCHES) hand_over(*block, *own);
   for (;;) to_host(*block, *own);
 }
 
@@ -218,7 +225,7 @@ static void prepare(Block& block, Fiber& of) {
 }
 
 // Runs each lane that can until none can; whether any could. Lanes hand over to those behind them themselves.
-static bool run_warp(Block& block, unsigned warp, unsigned& left) {
+static bool run_warp(Block& block, unsigned warp) {
   bool ran = false;
   const unsigned first = warp * 32, end = std::min(first + 32, block.count);
   for (bool again = true; again && !block.failure;) {
@@ -229,7 +236,6 @@ static bool run_warp(Block& block, unsigned warp, unsigned& left) {
       next.waits_for = nullptr;
       next.begun = true;
       to_fiber(block, next);
-      left -= block.current->done;
       i = block.current - block.fibers.data();
       again = ran = true;
     }
@@ -250,6 +256,7 @@ struct Launch {
   Dim grid, threads;
   size_t shared_bytes;
   uint64_t seed;
+  unsigned planted;
   std::atomic<uint64_t> next{0};
   std::atomic<const char*> failure{nullptr};
 };
@@ -258,11 +265,11 @@ struct Launch {
 static void run_block(Block& block, uint64_t random, bool shuffled) {
   std::vector<unsigned> order(block.warps.size());
   for (unsigned i = 0; i < order.size(); i++) order[i] = i;
-  for (unsigned left = block.count; left > 0;) {
+  while (block.alive > 0) {
     if (shuffled) shuffle(order, random);
     bool ran = false;
     for (unsigned warp : order) {
-      ran |= run_warp(block, warp, left);
+      ran |= run_warp(block, warp);
       if (block.failure) return;
     }
     if (!ran) {
@@ -274,7 +281,10 @@ static void run_block(Block& block, uint64_t random, bool shuffled) {
 
 static void run_blocks(Launch& launch) {
   static thread_local Block of_thread;
-  Block& own = of_thread;  // asked for once: it is a call
+  Block* asked = &of_thread;
+  // Compilers that know where it comes from would rather ask again, which is a call, than keep it.
+  asm("" : "+r"(asked));
+  Block& own = *asked;
   const watch::Aside aside;
   watch::is_host(own.host_watched);
   const unsigned threads = launch.threads.x * launch.threads.y * launch.threads.z;
@@ -297,6 +307,7 @@ static void run_blocks(Launch& launch) {
   own.failure = nullptr;
   own.threads = launch.threads;
   own.grid = launch.grid;
+  own.planted = launch.planted;
   for (unsigned i = 0; i < threads; i++) {
     Fiber& of = own.fibers[i];
     of.stack = own.stacks + STACK_BYTES * i;
@@ -305,6 +316,7 @@ static void run_blocks(Launch& launch) {
     of.warp = &own.warps[i / 32];
     of.thread = {i % launch.threads.x, i / launch.threads.x % launch.threads.y, i / launch.threads.x / launch.threads.y};
     of.lane = i % 32;
+    of.warp_end = own.fibers.data() + std::min(i / 32 * 32 + 32, threads);
   }
   for (uint64_t at; (at = launch.next++) < blocks && !launch.failure;) {
     own.index = {unsigned(at % launch.grid.x), unsigned(at / launch.grid.x % launch.grid.y), unsigned(at / launch.grid.x / launch.grid.y)};
@@ -326,7 +338,7 @@ static void run_blocks(Launch& launch) {
   }
 }
 
-// Threads that run blocks beside the caller's.
+// Threads that run blocks beside the caller's, of one launch at a time. Nobody waits for those that come late.
 class Crew {
  public:
   static Crew& get() {
@@ -334,43 +346,44 @@ class Crew {
     return *crew;
   }
   void run(Launch& launch) {
-    std::lock_guard<std::mutex> turn(turn_);
+    // Where another launch has the crew, the processors are busy as it is.
+    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
+    if (!turn) return run_blocks(launch);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       launch_ = &launch;
       round_++;
-      busy_ = count_;
     }
     begins_.notify_all();
     run_blocks(launch);
     std::unique_lock<std::mutex> lock(mutex_);
+    launch_ = nullptr;
     ended_.wait(lock, [&] { return busy_ == 0; });
   }
 
  private:
-  Crew() : count_(std::min(7u, std::max(1u, std::thread::hardware_concurrency()) - 1)) {
-    for (unsigned i = 0; i < count_; i++) std::thread([this] { work(); }).detach();
+  Crew() {
+    const unsigned count = std::min(7u, std::max(1u, std::thread::hardware_concurrency()) - 1);
+    for (unsigned i = 0; i < count; i++) std::thread([this] { work(); }).detach();
   }
   void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
     for (uint64_t seen = 0;;) {
-      Launch* launch;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        begins_.wait(lock, [&] { return round_ != seen; });
-        seen = round_;
-        launch = launch_;
-      }
-      run_blocks(*launch);
-      std::lock_guard<std::mutex> lock(mutex_);
+      begins_.wait(lock, [&] { return launch_ && round_ != seen; });
+      seen = round_;
+      Launch& launch = *launch_;
+      busy_++;
+      lock.unlock();
+      run_blocks(launch);
+      lock.lock();
       if (--busy_ == 0) ended_.notify_one();
     }
   }
   std::mutex turn_, mutex_;
   std::condition_variable begins_, ended_;
-  Launch* launch_ = nullptr;
+  Launch* launch_ = nullptr;  // while it has blocks
   uint64_t round_ = 0;
-  const unsigned count_;
-  unsigned busy_ = 0;
+  unsigned busy_ = 0;  // threads that are in it
 };
 
 }  // namespace emulator
@@ -388,13 +401,17 @@ HOST_CALLS const void* emulator_kernel(const char* name, size_t* bytes, unsigned
   return nullptr;
 }
 
-// Runs every block; what went wrong, or null.
-HOST_CALLS const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed) {
-  emulator::Launch launch{static_cast<const emulator::Kernel*>(kernel), params, {grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, seed};
+// Runs every block, with a fault of those that are compiled in, or none; what went wrong, or null.
+HOST_CALLS const char* emulator_launch_planted(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed, unsigned planted) {
+  emulator::Launch launch{static_cast<const emulator::Kernel*>(kernel), params, {grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared_bytes, seed, planted};
   // Few blocks are done before others would have heard of them; and while some wait for other cards, these need the others.
   if (uint64_t(grid[0]) * grid[1] * grid[2] < 16 || !strcmp(launch.kernel->name, "kernel_meet"))
     emulator::run_blocks(launch);
   else
     emulator::Crew::get().run(launch);
   return launch.failure;
+}
+
+HOST_CALLS const char* emulator_launch(const void* kernel, const void* params, const unsigned* grid, unsigned threads, size_t shared_bytes, uint64_t seed) {
+  return emulator_launch_planted(kernel, params, grid, threads, shared_bytes, seed, 0);
 }

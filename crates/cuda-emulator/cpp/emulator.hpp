@@ -44,6 +44,7 @@ struct Place {
   Dim index, threads, grid;
   char* shared_memory;
   size_t shared_bytes;
+  unsigned planted;  // which fault of those that are compiled in is there; 0: none
   mutable std::shared_ptr<Asynchronous> asynchronous;
 };
 
@@ -52,6 +53,7 @@ struct Fiber {
   char* stack;
   const Place* place;
   Warp* warp;
+  const Fiber* warp_end;  // behind its last lane
   Dim thread;
   unsigned lane;
   bool begun, done, early;
@@ -108,7 +110,7 @@ inline const uint32_t* meet(Meeting meeting, const uint32_t* words, int count, C
   if (meeting == Meeting::Sync) watch::tells(&warp.told[page]);
   if (warp.arrived == 0) warp.meeting = meeting;
   if (warp.meeting != meeting) fail("lanes of a warp meet at different collectives");
-  for (int i = 0; i < count; i++) warp.in[page][own.lane][i] = words[i];
+  if (count > 0) __builtin_memcpy(warp.in[page][own.lane], words, sizeof(uint32_t) * count);
   const uint64_t generation = warp.generation;
   if (++warp.arrived == 32) {
     compute(warp.in[page], warp.out[page]);
@@ -164,6 +166,9 @@ struct Kernel {
 };
 
 }  // namespace emulator
+
+// Whether this launch has a fault (`Sources::with_planted` puts them where they are).
+#define PLANTED(fault) (emulator::fiber()->place->planted == fault)
 
 #define threadIdx (emulator::fiber()->thread)
 #define blockIdx (emulator::fiber()->place->index)
@@ -269,20 +274,46 @@ inline float from_half(uint16_t half) { return static_cast<float>(emulator::bits
 inline uint16_t to_half(float value) { return emulator::bits<uint16_t>(static_cast<_Float16>(value)); }
 #endif
 inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t places) {
+#ifdef __SSSE3__
+  typedef char Bytes __attribute__((vector_size(16)));
+  typedef int Four __attribute__((vector_size(16)));
+  const uint32_t each = (places & 7) | (places & 0x70) << 4 | (places & 0x700) << 8 | (places & 0x7000) << 12;
+  const Four from = {static_cast<int>(a), static_cast<int>(b)}, by = {static_cast<int>(each)};
+  return reinterpret_cast<Four>(__builtin_ia32_pshufb128(reinterpret_cast<Bytes>(from), reinterpret_cast<Bytes>(by)))[0];
+#else
   const uint64_t both = a | static_cast<uint64_t>(b) << 32;
   uint32_t picked = 0;
   for (int i = 0; i < 4; i++) picked |= (both >> (8 * (places >> (4 * i) & 7)) & 255) << (8 * i);
   return picked;
+#endif
 }
-// Rounded once. What lies between two floats becomes the one whose last bit is set, which no half is and no middle of two: a half is rounded of it
-// as of the number itself, by instructions that there are for floats alone.
+// Two halves each, of which a sum of a product is rounded once. What lies between two floats becomes the one whose last bit is set, which no half
+// is and no middle of two: a half is rounded of it as of the number itself, by instructions that there are for floats alone.
+#ifdef __F16C__
+inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
+  typedef float Floats __attribute__((vector_size(16)));
+  const auto of = [](uint32_t word) {
+    Floats values;
+    asm("vcvtph2ps %1, %0" : "=x"(values) : "x"(Four{static_cast<int>(word)}));
+    return values;
+  };
+  // A float holds the product, and another what its sum is off by.
+  const Floats product = of(a) * of(b), other = of(c), sum = product + other;
+  const Floats added = sum - product, off = (product - (sum - added)) + (other - added);
+  const Four words = reinterpret_cast<Four>(sum), between = (off < 0.0f) | (off > 0.0f);
+  const Four larger = (reinterpret_cast<Four>(off) ^ words) >> 31;  // all bits of those that lie behind the number
+  const Four odd = (between & ((words + larger) | 1)) | (~between & words);
+  Four halves;
+  asm("vcvtps2ph $0, %1, %0" : "=x"(halves) : "x"(reinterpret_cast<Floats>(odd)));
+  return halves[0];
+}
+#else
 inline uint16_t to_half(double value) {
   const float near = static_cast<float>(value);
   uint32_t word = emulator::bits<uint32_t>(near);
   if (static_cast<double>(near) != value) word = (word - (fabs(static_cast<double>(near)) > fabs(value))) | 1;
   return to_half(emulator::bits<float>(word));
 }
-// Two halves each; a sum of a product is rounded once, as a double holds it.
 inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t sums = 0;
   for (int i = 0; i < 32; i += 16) {
@@ -291,6 +322,7 @@ inline uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
   }
   return sums;
 }
+#endif
 inline uint32_t add_halves(uint32_t a, uint32_t b) { return multiply_add_halves(a, 0x3c003c00u, b); }
 inline float times(float a, float b) { return a * b; }
 inline float plus(float a, float b) { return a + b; }
@@ -327,204 +359,13 @@ inline uint32_t not_before(uint32_t number) { return number; }
 #define FRAGMENT_BYTES (32 * sizeof(dev::Fragment))
 inline void put(const Fragment& x, unsigned char* room) { reinterpret_cast<Fragment*>(room)[threadIdx.x % 32] = x; }
 inline Fragment fragment_at(const unsigned char* room) { return reinterpret_cast<const Fragment*>(room)[threadIdx.x % 32]; }
-#define ONE_PIECE 1
-#define TWO_PIECES 2
-#define THREE_PIECES 3
-// Sums side by side, which stay in registers: an array of them is stored and loaded again for each product.
-typedef float Eight __attribute__((vector_size(32)));
-typedef float Sixteen __attribute__((vector_size(64)));
-// As the device's: eight columns by themselves, the smallest products first, of 11 bits of each number.
-inline void multiply(const Fragment& x, const float w[8], int pieces, float sums[4]) {
-  uint32_t words[24];
-  __builtin_memcpy(words, x.above, 32);
-  __builtin_memcpy(words + 8, x.below, 32);
-  __builtin_memcpy(words + 16, w, 32);
-  const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply, words, 24, [pieces](auto& in, auto& out) {
-    // By column and output, so that a row's products are side by side.
-    Eight first[32], second[32], third[32];
-    for (int output = 0; output < 8; output++) {
-      for (int column = 0; column < 32; column++) {
-        const float value = emulator::bits<float>(in[4 * output + column / 8][16 + column % 8]);
-        first[column][output] = upper(value);
-        const float rest = value - first[column][output];
-        second[column][output] = upper(rest);
-        third[column][output] = upper(rest - second[column][output]);
-      }
-    }
-    for (int row = 0; row < 16; row++) {
-      float x[32];
-      Eight c[4] = {};
-      bool any = false;
-      for (int column = 0; column < 32; column++) {
-        x[column] = emulator::bits<float>(in[row % 8 * 4 + column / 8][row / 8 * 8 + column % 8]);
-        any |= x[column] != 0.0f;
-      }
-      // Rows that are not there cost nothing here.
-      for (int s = 0; any && s < 4; s++) {
-        const auto add = [&](bool lower_x, const Eight (&weights)[32]) {
-          for (int k = 0; k < 8; k++) {
-            const int column = 8 * (k % 4) + 2 * s + k / 4;
-            const float value = lower_x ? upper(lower(x[column])) : upper(x[column]);
-            c[s] += value * weights[column];
-          }
-        };
-        if (pieces == THREE_PIECES) add(false, third);
-        add(true, first);
-        if (pieces != ONE_PIECE) add(false, second);
-        add(false, first);
-      }
-      const Eight sums = (c[0] + c[1]) + (c[2] + c[3]);
-      for (int output = 0; output < 8; output++) {
-        out[row % 8 * 4 + output / 2][row / 8 * 2 + output % 2] = emulator::bits<uint32_t>(float(sums[output]));
-      }
-    }
-  });
-  for (int i = 0; i < 4; i++) sums[i] += emulator::bits<float>(sum[i]);
-}
 
-struct Halves {
-  float operator()(uint32_t word) const { return from_half(static_cast<uint16_t>(word)); }
-};
-struct Bf16s {
-  float operator()(uint32_t word) const { return from_bits(word << 16); }
-};
-// Eight numbers of 16 bits.
-template <class Number>
-inline void eight_numbers(const uint32_t words[4], Number number, float numbers[8]) {
-#ifdef __F16C__
-  if constexpr (std::is_same_v<Number, Halves>) {
-    Four halves;
-    Eight floats;
-    __builtin_memcpy(&halves, words, sizeof halves);
-    asm("vcvtph2ps %1, %0" : "=x"(floats) : "x"(halves));
-    __builtin_memcpy(numbers, &floats, sizeof floats);
-    return;
-  }
-#endif
-  for (int i = 0; i < 8; i++) numbers[i] = number(words[i / 2] >> (16 * (i % 2)));
-}
-// Eight numbers of 16 bits of each of eight rows, by columns: the numbers of one in the order of the rows.
-inline void turn(const void* const rows[8], uint32_t columns[8][4]) {
-#ifdef __SSE2__
-  __m128i a[8], b[8];
-  for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128(static_cast<const __m128i*>(rows[i]));
-  // Thrice: each row beside that which is four behind it.
-  const auto beside = [](const __m128i (&from)[8], __m128i (&to)[8]) {
-    for (int i = 0; i < 4; i++) to[2 * i] = _mm_unpacklo_epi16(from[i], from[i + 4]), to[2 * i + 1] = _mm_unpackhi_epi16(from[i], from[i + 4]);
-  };
-  beside(a, b), beside(b, a), beside(a, b);
-  for (int i = 0; i < 8; i++) _mm_storeu_si128(reinterpret_cast<__m128i*>(columns[i]), b[i]);
-#else
-  for (int row = 0; row < 8; row++) {
-    uint16_t numbers[8];
-    __builtin_memcpy(numbers, rows[row], sizeof numbers);
-    for (int column = 0; column < 8; column++) {
-      uint32_t& word = columns[column][row / 2];
-      word = row % 2 == 0 ? numbers[column] : word | static_cast<uint32_t>(numbers[column]) << 16;
-    }
-  }
-#endif
-}
+}  // namespace dev
 
-// As the device's, by 16 columns at a time, which are added up before they are added; sums are kept in f32.
-template <int PIECES, class Number>
-inline void multiply_pieces(emulator::Meeting meeting, const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4], Number number) {
-  constexpr int SUMS = 8 + 4 * PIECES;
-  uint32_t words[SUMS + 4];
-  __builtin_memcpy(words, above, 16);
-  __builtin_memcpy(words + 4, below, 16);
-  __builtin_memcpy(words + 8, x, 16 * PIECES);
-  __builtin_memcpy(words + SUMS, c, 16);
-  const uint32_t* sum = emulator::meet(meeting, words, SUMS + 4, [number](auto& in, auto& out) {
-    // Where columns stand, in their order: pairs of the first four of the eight that each lane of four brings are of the first 16.
-    const auto at = [](int column) { return column % 8 / 2 * 8 + column / 8 * 2 + column % 2; };
-    Sixteen w[32];
-    for (int eight = 0; eight < 4; eight++) {
-      for (int half = 0; half < 2; half++) {
-        const void* rows[8];
-        uint32_t columns[8][4];
-        for (int output = 0; output < 8; output++) rows[output] = in[4 * output + eight] + 4 * half;
-        turn(rows, columns);
-        for (int i = 0; i < 8; i++) eight_numbers(columns[i], number, reinterpret_cast<float*>(w + 8 * eight + i) + 8 * half);
-      }
-    }
-    for (int lane = 0; lane < 32; lane++) __builtin_memcpy(out[lane], in[lane] + SUMS, 16);
-    for (int row = 0; row < 8; row++) {
-      uint32_t any[PIECES] = {}, of_any = 0;
-      for (int piece = 0; piece < PIECES; piece++) {
-        for (int eight = 0; eight < 4; eight++) {
-          const uint32_t* words = in[4 * row + eight] + 8 + 4 * piece;
-          any[piece] |= (words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff;
-        }
-        of_any |= any[piece];
-      }
-      // Rows that are not there cost nothing here.
-      if (!of_any) continue;
-      const auto sum_of = [&out, row](int output) -> uint32_t& { return out[output % 8 * 4 + row / 2][output / 8 * 2 + row % 2]; };
-      Sixteen sums;
-      for (int output = 0; output < 16; output++) sums[output] = emulator::bits<float>(sum_of(output));
-      for (int piece = PIECES - 1; piece >= 0; piece--) {
-        if (!any[piece]) continue;
-        float values[32];
-        for (int eight = 0; eight < 4; eight++) eight_numbers(in[4 * row + eight] + 8 + 4 * piece, number, values + 8 * eight);
-        for (int first = 0; first < 32; first += 16) {
-          Sixteen of_16 = {};
-          for (int column = first; column < first + 16; column++) {
-            const float value = values[at(column)];
-            if (value != 0.0f) of_16 += value * w[at(column)];
-          }
-          sums += of_16;
-        }
-      }
-      for (int output = 0; output < 16; output++) sum_of(output) = emulator::bits<uint32_t>(float(sums[output]));
-    }
-  });
-  __builtin_memcpy(c, sum, 16);
-}
-template <int PIECES>
-inline void multiply_halves(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
-  multiply_pieces<PIECES>(emulator::Meeting::MultiplyHalves, above, below, x, c, Halves());
-}
-inline void multiply_bf16s(const uint32_t above[4], const uint32_t below[4], const uint32_t (*x)[4], float c[4]) {
-  multiply_pieces<3>(emulator::Meeting::MultiplyBf16s, above, below, x, c, Bf16s());
-}
+#include "cores.hpp"
 
-// As the device's, in the order of columns.
-inline void multiply_16(const uint32_t a[4], uint32_t b, uint32_t b_behind, float c[4]) {
-  const uint32_t words[6] = {a[0], a[1], a[2], a[3], b, b_behind};
-  const uint32_t* sum = emulator::meet(emulator::Meeting::Multiply16, words, 6, [](auto& in, auto& out) {
-    Eight of_b[16];
-    uint32_t words[8], never = 0;
-    float numbers[16];
-    // Of eight rows, the words that are first in their lanes, and those behind.
-    for (int half = 0; half < 2; half++) {
-      uint32_t rows[8][4], columns[8][4];
-      const void* each[8];
-      for (int row = 0; row < 8; row++) {
-        for (int i = 0; i < 4; i++) {
-          const uint32_t word = rows[row][i] = in[4 * row + i][4 + half];
-          never |= (word & 0x7c00) == 0x7c00 || (word & 0x7c000000) == 0x7c000000;
-        }
-        each[row] = rows[row];
-      }
-      turn(each, columns);
-      for (int i = 0; i < 8; i++) eight_numbers(columns[i], Halves(), reinterpret_cast<float*>(of_b + 8 * half + i));
-    }
-    const bool finite = !never;
-    for (int row = 0; row < 16; row++) {
-      Eight sums = {};
-      for (int i = 0; i < 4; i++) words[i] = in[row % 8 * 4 + i][row / 8], words[4 + i] = in[row % 8 * 4 + i][2 + row / 8];
-      eight_numbers(words, Halves(), numbers);
-      eight_numbers(words + 4, Halves(), numbers + 8);
-      for (int column = 0; column < 16; column++) {
-        // Rows that are not there cost nothing here; but nothing times what is no number is none.
-        if (!finite || numbers[column] != 0.0f) sums += numbers[column] * of_b[column];
-      }
-      for (int other = 0; other < 8; other++) out[row % 8 * 4 + other / 2][row / 8 * 2 + other % 2] = emulator::bits<uint32_t>(float(sums[other]));
-    }
-  });
-  for (int i = 0; i < 4; i++) c[i] += emulator::bits<float>(sum[i]);
-}
+namespace dev {
+
 // `put(to, square, rows)`, where `to` are lanes' words, for each of the squares, of whose rows it is told where they are.
 template <class Put>
 inline void shared_rows(emulator::Meeting meeting, const unsigned char* row, uint32_t to[4], Put put) {

@@ -269,9 +269,11 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
     for (size_t at = 0; at < count && lanes[0]->asked[at].group < until; at++) {
       const Asked& asked = lanes[0]->asked[at];
       if (at == 0 || lanes[0]->asked[at - 1].c != asked.c) each(at, [](float& sum, float& number) { sum = number; });
+      bool any = false;  // of the last eight numbers is not zero
       const auto eight = [&](const unsigned char* from, float numbers[8]) {
         uint32_t words[4];
         __builtin_memcpy(words, from, sizeof words);
+        any = ((words[0] | words[1] | words[2] | words[3]) & 0x7fff7fff) != 0;
         if (asked.bf16s) eight_numbers(words, dev::Bf16s(), numbers);
         else eight_numbers(words, dev::Halves(), numbers);
         // What nobody has brought makes no number of anything, and costs nothing here.
@@ -297,9 +299,7 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
       for (const dev::Sixteen& column : a) {
         for (int output = 0; output < 16; output++) finite &= std::isfinite(column[output]);
       }
-      const auto add = [finite](dev::Sixteen& sums, float value, const dev::Sixteen& a) {
-        if (!finite || value != 0.0f) sums += value * a;
-      };
+      const auto add = [](dev::Sixteen& sums, float value, const dev::Sixteen& a) { sums += value * a; };
       if (!asked.added) memset(sums, 0, sizeof *sums * asked.rows);
       // Of eight rows, 16 columns are added up before they are added.
       for (int first = 0; first < asked.rows; first += 8) {
@@ -310,14 +310,16 @@ inline void wait_for_products_but(float (&... c)[COUNTS]) {
         for (int row = 0; !asked.across && row < 8; row++) {
           for (int half = 0; half < 2; half++) {
             there[row] &= eight(eight_at(place, asked.b, false, first + row, half), values);
-            for (int i = 0; there[row] && i < 8; i++) add(of_16[row], values[i], a[8 * half + i]);
+            // Zeros cost nothing here; but nothing times what is no number is none.
+            if (!there[row] || (finite && !any)) continue;
+            for (int i = 0; i < 8; i++) add(of_16[row], values[i], a[8 * half + i]);
           }
         }
         for (int column = 0; asked.across && column < PRODUCT_COLUMNS; column++) {
           const bool all = eight(eight_at(place, asked.b, true, column, first / 8), values);
           for (int row = 0; row < 8; row++) {
             there[row] &= all;
-            if (all) add(of_16[row], values[row], a[column]);
+            if (all && (any || !finite)) add(of_16[row], values[row], a[column]);
           }
         }
         for (int row = 0; row < 8; row++) {

@@ -36,6 +36,13 @@ void __asan_unpoison_memory_region(const volatile void* at, unsigned long bytes)
 
 namespace watch {
 
+// Whether a sanitizer must be told of stacks.
+#if (defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)) || defined(__SANITIZE_ADDRESS__)
+constexpr bool WATCHES = true;
+#else
+constexpr bool WATCHES = false;
+#endif
+
 // A stack, as sanitizers know it.
 struct Stack {
 #if defined(__SANITIZE_THREAD__) && !defined(EMULATOR_COUNTS)

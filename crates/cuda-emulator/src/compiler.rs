@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -19,6 +20,7 @@ pub struct Sources {
 /// The emulator's own files.
 const EMULATOR: [(&str, &str); 8] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
+    ("cores.hpp", include_str!("../cpp/cores.hpp")),
     ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
     ("watch.hpp", include_str!("../cpp/watch.hpp")),
     ("emulator.cpp", include_str!("../cpp/emulator.cpp")),
@@ -56,6 +58,34 @@ impl Default for Sources {
         let kernels = included(&files["kernels.cu"]).map(str::to_owned).collect();
         Sources { files, kernels, flags: Vec::new(), counts: false }
     }
+}
+
+/// A file, words of it, and others instead.
+pub type Fault = (&'static str, &'static str, &'static str);
+
+/// What of these words is said otherwise, and what stands there for a launch to choose by the fault's number.
+fn planted(words: &str, instead: &str, number: usize) -> (Range<usize>, String) {
+    let same = |(a, b): &(u8, u8)| a == b;
+    let is_end = |byte: u8| matches!(byte, b';' | b'{' | b'}');
+    let behind_ends = |text: &str| text.bytes().rposition(is_end).map_or(0, |at| at + 1);
+    let is_whole = |text: &str| text.matches('{').count() == text.matches('}').count();
+    // Whole statements before and behind are as they were.
+    let before = words.bytes().zip(instead.bytes()).take_while(same).count();
+    let mut start = behind_ends(&words[..before]);
+    let left = words.len().min(instead.len()) - start;
+    let behind = words.bytes().rev().zip(instead.bytes().rev()).take(left).take_while(same).count();
+    let first = words.len() - behind;
+    let is_ended = words[start..first].trim_end().bytes().last().is_some_and(is_end);
+    let next = || words[first..].bytes().position(is_end).map_or(words.len(), |at| first + at + 1);
+    let end = if is_ended { first } else { next() };
+    while start > 0 && !is_whole(&words[start..end]) {
+        start = behind_ends(&words[..start - 1]);
+    }
+    let (own, other) = (&words[start..end], &instead[start..instead.len() - (words.len() - end)]);
+    if own.trim_end().ends_with(';') {
+        return (start..end, format!("{{ if (PLANTED({number})) {{ {other} }} else {{ {own} }} }}"));
+    }
+    (0..words.len(), format!("(PLANTED({number}) ? ({instead}) : ({words}))"))
 }
 
 /// The files that a source includes.
@@ -118,6 +148,33 @@ impl Sources {
         let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
         assert_eq!(text.matches(words).count(), 1, "{file} has {words:?} once");
         *text = text.replace(words, instead);
+        self
+    }
+
+    /// With places that have other words in a launch that asks for it ([`crate::Emulated::planted`]), which is the first of them, the second and
+    /// so on: all of them in one compilation. Words are an expression; or, where they end with a semicolon, statements that declare nothing, of
+    /// which those that stay may stand before and behind so that the place is found.
+    ///
+    /// # Panics
+    /// As [`Sources::with`], and where two are at one place.
+    pub fn with_planted(mut self, faults: &[Fault]) -> Sources {
+        let mut places: BTreeMap<&str, Vec<(Range<usize>, String)>> = BTreeMap::new();
+        for (number, &(file, words, instead)) in faults.iter().enumerate() {
+            let Some(text) = self.files.get(file) else { panic!("there is no {file}") };
+            assert_eq!(text.matches(words).count(), 1, "{file} has {words:?} once");
+            let (own, instead) = planted(words, instead, number + 1);
+            let first = text.find(words).expect("once") + own.start;
+            places.entry(file).or_default().push((first..first + own.len(), instead));
+        }
+        for (file, mut places) in places {
+            places.sort_by_key(|(place, _)| place.start);
+            let apart = places.windows(2).all(|two| two[0].0.end <= two[1].0.start);
+            assert!(apart, "two faults of {file} are at one place: {places:?}");
+            let text = self.files.get_mut(file).expect("it was found");
+            for (place, instead) in places.into_iter().rev() {
+                text.replace_range(place, &instead);
+            }
+        }
         self
     }
 
@@ -218,14 +275,21 @@ impl Sources {
         found.into_iter().map(|name| (name, &self.files[name]))
     }
 
-    /// The compiler's flags for a unit.
+    /// The compiler's flags for a unit. The driver runs no kernel's code, and what runs kernels is as fast as it can be whatever they are: but
+    /// for what is watched.
     fn flags_of(&self, unit: &str) -> Vec<String> {
-        let counting = match (self.counts, unit.ends_with(".cu")) {
-            (true, true) => &COUNTING[..],
-            (true, false) => &COUNTING[..1],
-            (false, _) => &[],
+        let is_watched = self.flags.iter().any(|flag| flag.starts_with("-fsanitize"));
+        let is_own = |flag: &&String| match unit {
+            "driver.cpp" => false,
+            "emulator.cpp" => is_watched || !flag.starts_with("-O"),
+            _ => true,
         };
-        let own = self.flags.iter().cloned();
+        let counting = match (self.counts, unit) {
+            (true, unit) if unit.ends_with(".cu") => &COUNTING[..],
+            (true, "emulator.cpp" | "count.cpp") => &COUNTING[..1],
+            _ => &[],
+        };
+        let own = self.flags.iter().filter(is_own).cloned();
         FLAGS.iter().chain(counting).map(|&flag| flag.to_owned()).chain(own).collect()
     }
 }

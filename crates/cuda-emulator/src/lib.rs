@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_kernels_cuda::{Address, Device, DeviceError, Kernel, Launch, Plan};
 
-pub use compiler::Sources;
+pub use compiler::{Fault, Sources};
 pub use counter::Counted;
 use counter::Counter;
 use library::Library;
@@ -31,6 +31,7 @@ pub struct Emulated {
     library: Arc<Library>,
     wide: Option<Arc<OnceLock<bool>>>, // as `Device::wide` has it
     seed: u64,
+    planted: u32, // 0: none
     counter: Option<Arc<Counter>>,
 }
 
@@ -50,7 +51,7 @@ impl Emulated {
     pub fn of(sources: &Sources) -> Emulated {
         let library = Library::load(&sources.compile());
         let wide = library.has(Kernel::ProductWide).then(Arc::default);
-        Emulated { library, wide, seed: 0, counter: None }
+        Emulated { library, wide, seed: 0, planted: 0, counter: None }
     }
 
     /// Kernels that count what they read and write of its memory, if no other device in this process has the same ones.
@@ -70,6 +71,12 @@ impl Emulated {
     /// Which warp of a block runs ahead of the others the seed says from here on; 0: the first.
     pub fn scheduled_by(self, seed: u64) -> Emulated {
         Emulated { seed, ..self }
+    }
+
+    /// With the fault of this number, from 1 on, of those that its sources have (`Sources::with_planted`); as a device that nobody has
+    /// asked what it gives.
+    pub fn planted(self, fault: u32) -> Emulated {
+        Emulated { planted: fault, wide: self.wide.map(|_| Arc::default()), ..self }
     }
 }
 
@@ -152,7 +159,8 @@ unsafe impl Device for Emulated {
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
-        let run = || unsafe { self.library.launch(launch, self.seed) }.map_err(DeviceError::Failed);
+        let run =
+            || unsafe { self.library.launch(launch, self.seed, self.planted) }.map_err(DeviceError::Failed);
         match &self.counter {
             None => run(),
             Some(counter) => counter.watch(&self.library, launch.kernel, run),

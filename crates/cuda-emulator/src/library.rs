@@ -11,8 +11,15 @@ use hanzo_engine_kernels_cuda::{Kernel, Launch};
 type Find = unsafe extern "C" fn(*const c_char, *mut usize, *mut c_uint) -> *const c_void;
 type Count = unsafe extern "C" fn(*const u64, usize);
 type Counted = unsafe extern "C" fn(*mut u64);
-type Run =
-    unsafe extern "C" fn(*const c_void, *const c_void, *const c_uint, c_uint, usize, u64) -> *const c_char;
+type Run = unsafe extern "C" fn(
+    *const c_void,
+    *const c_void,
+    *const c_uint,
+    c_uint,
+    usize,
+    u64,
+    c_uint,
+) -> *const c_char;
 
 /// What was loaded stays loaded: threads of the library's own may still be in it.
 #[derive(Debug)]
@@ -51,7 +58,7 @@ impl Library {
         // SAFETY: these are the functions' types in emulator.cpp.
         let find = unsafe { std::mem::transmute::<*mut c_void, Find>(symbol(c"emulator_kernel")) };
         // SAFETY: as above.
-        let run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol(c"emulator_launch")) };
+        let run = unsafe { std::mem::transmute::<*mut c_void, Run>(symbol(c"emulator_launch_planted")) };
         let counts = [c"emulator_count", c"emulator_counted"].map(|name| {
             // SAFETY: as above; most libraries do not have them.
             unsafe { libc::dlsym(handle, name.as_ptr()) }
@@ -111,11 +118,11 @@ impl Library {
         self.kernels.contains_key(&kernel)
     }
 
-    /// Runs a kernel to its end.
+    /// Runs a kernel to its end, with a fault of those that it was compiled with, or none.
     ///
     /// # Safety
     /// As `Device::launch` has it.
-    pub(crate) unsafe fn launch(&self, launch: &Launch<'_>, seed: u64) -> Result<(), String> {
+    pub(crate) unsafe fn launch(&self, launch: &Launch<'_>, seed: u64, planted: u32) -> Result<(), String> {
         let Some(&entry) = self.kernels.get(&launch.kernel) else {
             panic!("the module has no {}", launch.kernel.symbol());
         };
@@ -146,6 +153,7 @@ impl Library {
                 grid.threads,
                 grid.shared_bytes as usize,
                 seed,
+                planted,
             )
         };
         if failure.is_null() {

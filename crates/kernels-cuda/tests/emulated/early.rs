@@ -9,7 +9,7 @@ use crate::again::{in_a_process, is_again};
 use crate::driver::{card, card_in_turn};
 use crate::fused::bits_of_layers;
 use crate::paper::{KERNELS, WHOLE, Weights, step};
-use crate::products::check_products;
+use crate::products::{check_products, of_floats};
 
 /// How often what may go wrong by chance is looked at.
 const TIMES: usize = 3;
@@ -33,7 +33,7 @@ fn without_wait() -> Sources {
 fn rows_that_are_read_before_others_are_waited_for() {
     // Pieces are what another kernel has cut.
     let late = without_wait();
-    let counting = Emulated::counting(late.only(&KERNELS));
+    let counting = Emulated::counting(of_floats(late.only(&KERNELS)));
     step(counting.clone(), WHOLE, Weights::Bf16, KvType::F16, (1, 20));
     let found = counting.counted();
     assert!(found.iter().any(|launch| launch.too_early > 0), "{found:?}");

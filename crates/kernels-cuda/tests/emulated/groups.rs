@@ -71,8 +71,12 @@ fn faults_of_groups_of_warps_are_seen() {
         (own, "if (lane == 0) dev::arrive(shared.read + turn % KV_STAGES);", ""),
         (own, "dev::arrive(shared.turns + 1 - group);", "dev::arrive(shared.turns + group);"),
         // What was written is not shown to products, and what they multiply is not settled.
-        (own, "    dev::seen_by_products();\n    dev::arrive(shared.there", "    dev::arrive(shared.there"),
-        (own, "  dev::seen_by_products();\n  dev::arrive(shared.cut", "  dev::arrive(shared.cut"),
+        (
+            own,
+            "{\n    dev::seen_by_products();\n    dev::arrive(shared.there",
+            "{\n    dev::arrive(shared.there",
+        ),
+        (own, "}\n  dev::seen_by_products();\n  dev::arrive(shared.cut", "}\n  dev::arrive(shared.cut"),
         (
             own,
             "const unsigned char* keys = wait();\n    dev::products_begin();",
@@ -84,13 +88,15 @@ fn faults_of_groups_of_warps_are_seen() {
             "uint64_t(8 * MIXED_ROW_BYTES >> 4) << 32",
             "uint64_t(4 * MIXED_ROW_BYTES >> 4) << 32",
         ),
-        ("hopper.hpp", "<< 32 | uint64_t(1) << 62;", "<< 32 | uint64_t(2) << 62;"),
+        ("hopper.hpp", "uint64_t(1) << 62", "uint64_t(2) << 62"),
         (own, "16 * (eight ^ row % 8)", "16 * eight"),
         // Chains in another order, and two that are one.
         (
             own,
-            "upper = dev::mixed_rows(shared.piece(group, 0) + place), lower = dev::mixed_rows(shared.piece(group, 1) + place)",
-            "upper = dev::mixed_rows(shared.piece(group, 1) + place), lower = dev::mixed_rows(shared.piece(group, 0) + place)",
+            "if (step == 0) {\n        dev::ask_products_of<false>(scores, lower, key);\n      } else {\n        \
+             dev::ask_products_of<true>(scores, lower, key);\n      }\n      dev::ask_products_of<true>(scores, upper, key);",
+            "if (step == 0) {\n        dev::ask_products_of<false>(scores, upper, key);\n      } else {\n        \
+             dev::ask_products_of<true>(scores, upper, key);\n      }\n      dev::ask_products_of<true>(scores, lower, key);",
         ),
         (
             own,
@@ -98,7 +104,7 @@ fn faults_of_groups_of_warps_are_seen() {
             "dev::ask_products_across<true>(c, lower[step], value);",
         ),
         // The key behind a row's own, and a total in another order.
-        (own, "key < sees_end[h] ? scores[i] : -INFINITY", "key <= sees_end[h] ? scores[i] : -INFINITY"),
+        (own, "key >= sees_first[h] && key < sees_end[h]", "key >= sees_first[h] && key <= sees_end[h]"),
         (
             own,
             "(totals[0][h] + totals[1][h]) + (totals[2][h] + totals[3][h])",

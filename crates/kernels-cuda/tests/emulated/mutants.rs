@@ -1,8 +1,11 @@
 //! Faults planted in the kernels: each must be seen by a check of the suite, or what proves the kernels proves nothing.
+//!
+//! Those that are seen with the same kernels are compiled in together, and each is a launch's own: so the compiler reads the kernels once for
+//! all of them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels_cuda::CudaBackend;
@@ -11,32 +14,30 @@ use crate::attention::{check_runs, check_shared_rows, check_shared_rows_by_turns
 use crate::experts::check_some_experts;
 use crate::few_bits::check_types;
 use crate::fused::{check_fused_layers, check_wide_layers};
-use crate::products::check_products;
+use crate::products::{check_products, of_floats};
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
-/// A check of what is in `file` must fail, with these words, where it or what it includes has other words instead of its own.
-fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(Make<'_>)) {
-    let kernels: &[&str] = match file {
-        _ if words.starts_with("layers") => {
-            &["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"]
-        }
-        "prelude.cuh" | "norm.cuh" => &["norm.cu"],
-        "attention.cu" | "attention_tiles.cu" | "queries.cuh" => {
-            &["attention.cu", "attention_tiles.cu", "heads.cu"]
-        }
-        "multiply.cuh" if words.starts_with("experts") => &["matmul.cu", "experts.cu"],
-        "multiply.cuh" | "pieces.cuh" | "few_bits.cuh" => &["matmul.cu", "product.cu"],
-        "product.cuh" => &["product.cu"],
-        "experts.cu" => &["matmul.cu", "experts.cu"],
-        "draw.cu" => &["matmul.cu", "draw.cu"],
-        _ => &[file],
-    };
-    // What is run once is compiled in less time than it is made fast in, but for what runs long.
-    let runs_long = file == "attention.cu" || words.starts_with("layers");
-    let flag = if runs_long { "-O1" } else { "-O0" };
-    let sources = Sources::default().with(file, own, instead).only(kernels).with_flag(flag);
-    let device = Emulated::of(&sources);
+/// Faults that are compiled in together, and with which kernels.
+struct Planted {
+    sources: fn() -> Sources,
+    kernels: &'static [&'static str],
+    /// What is run once is compiled in less time than it is made fast in, but for what runs long.
+    flag: &'static str,
+    faults: &'static [Fault],
+}
+
+impl Planted {
+    /// A check must fail, with these words, where this fault is there.
+    fn must_fail(&self, fault: Fault, words: &str, check: impl Fn(Make<'_>)) {
+        let at = self.faults.iter().position(|other| *other == fault).expect("it is one of them");
+        let sources = (self.sources)().with_planted(self.faults).only(self.kernels).with_flag(self.flag);
+        is_seen(Emulated::of(&sources).planted(at as u32 + 1), fault, words, check);
+    }
+}
+
+/// A check must fail on a device with a fault, with these words.
+fn is_seen(device: Emulated, (file, own, instead): Fault, words: &str, check: impl Fn(Make<'_>)) {
     let make: Make<'_> = &|| CudaBackend::new(device.clone());
     match catch_unwind(AssertUnwindSafe(|| briefly(|| check(make)))) {
         Ok(()) => panic!("{file} with {instead:?} for {own:?} was not seen"),
@@ -50,259 +51,212 @@ fn must_fail(file: &str, own: &str, instead: &str, words: &str, check: impl Fn(M
     }
 }
 
-#[test]
-fn a_missing_barrier_of_a_block() {
-    // One warp adds up what the others have not brought yet.
-    let own = "room[threadIdx.x / 32] = value;\n  __syncthreads();";
-    must_fail("prelude.cuh", own, "room[threadIdx.x / 32] = value;", "rms_norm", |make| {
-        conformance::check_rms_norm(&make);
-    });
-}
-
-#[test]
-fn a_missing_barrier_before_memory_is_used_again() {
-    // The second sum of a layer norm is written while another warp still reads the first.
-    let own = "value = dev::warp_sum(value);\n  __syncthreads();";
-    must_fail("prelude.cuh", own, "value = dev::warp_sum(value);", "layer_norm", |make| {
-        conformance::check_layer_norm(&make);
-    });
-}
-
-#[test]
-fn a_missing_barrier_of_a_warp() {
-    let own = "weights[32 * h + lane] = weight;\n    }\n    __syncwarp();";
-    let instead = "weights[32 * h + lane] = weight;\n    }";
-    must_fail("attention.cu", own, instead, "latent attention", |make| {
-        conformance::check_latent_attention(&make);
-    });
-}
-
-#[test]
-fn a_missing_barrier_before_warps_are_brought_together() {
-    let own = "weights, slots, start, last, sums);\n    __syncthreads();";
-    let instead = "weights, slots, start, last, sums);";
-    must_fail("attention.cu", own, instead, "attention of", check_shared_rows);
-}
-
-#[test]
-fn a_missing_barrier_before_the_next_span() {
-    // A warp's sums are written over while another still folds the last ones: only where a block has several spans.
-    let own = "    __syncthreads();\n  }\n  if (p.parts) return;";
-    must_fail("attention.cu", own, "  }\n  if (p.parts) return;", "attention of", check_shared_rows);
-}
-
-#[test]
-fn spans_that_are_folded_backwards() {
-    // The right numbers, but for rounding: not the bits of one block.
-    let own = "parts + span * (p.value_dim + 2)";
-    let instead = "parts + (spans - 1 - span) * (p.value_dim + 2)";
-    must_fail("attention.cu", own, instead, "has not the bits of", check_shared_rows);
-}
-
-#[test]
-fn rows_of_another_turn() {
-    let written = |row| {
-        format!(
-            "p.out + (size_t){row} * p.out_stride + head * p.value_dim;\n  for (uint32_t i = threadIdx.x; i < p.value_dim; i += THREADS) out[i] = joined"
-        )
+/// A test of each fault: where it is, its own words and others; what is said of it, and by which check.
+macro_rules! faults {
+    ($all:ident: $sources:expr, $kernels:expr, $flag:literal;
+     $($(#[$about:meta])* $test:ident: $file:literal, $own:literal, $instead:literal => $words:literal, $check:expr;)*) => {
+        static $all: Planted =
+            Planted { sources: $sources, kernels: &$kernels, flag: $flag, faults: &[$(($file, $own, $instead)),*] };
+        $(
+            $(#[$about])*
+            #[test]
+            fn $test() {
+                $all.must_fail(($file, $own, $instead), $words, $check);
+            }
+        )*
     };
-    let (own, instead) = (written("row"), written("blockIdx.x"));
-    must_fail("attention.cu", &own, &instead, "rows that take turns", |make| {
-        check_shared_rows_by_turns(&|| make().without_fusion());
-    });
 }
 
-#[test]
-fn spans_of_a_tile_that_are_folded_backwards() {
-    let (own, instead) = ("parts + span * (dim + 2)", "parts + (spans - 1 - span) * (dim + 2)");
-    must_fail("attention_tiles.cu", own, instead, "has not the bits of", check_shared_rows);
+faults! { NORMS: Sources::default, ["norm.cu"], "-O0";
+    /// One warp adds up what the others have not brought yet.
+    a_missing_barrier_of_a_block: "prelude.cuh",
+        "room[threadIdx.x / 32] = value;\n  __syncthreads();",
+        "room[threadIdx.x / 32] = value;"
+        => "rms_norm", |make| conformance::check_rms_norm(&make);
+
+    /// The second sum of a layer norm is written while another warp still reads the first.
+    a_missing_barrier_before_memory_is_used_again: "prelude.cuh",
+        "value = dev::warp_sum(value);\n  __syncthreads();",
+        "value = dev::warp_sum(value);"
+        => "layer_norm", |make| conformance::check_layer_norm(&make);
+
+    a_barrier_that_not_all_reach: "norm.cuh",
+        "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at",
+        "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at"
+        => "wait for each other", |make| conformance::check_rms_norm(&make);
 }
 
-#[test]
-fn a_missing_barrier_before_maxima_are_compared() {
-    let own = "+ lane / 4] = largest[h];\n    }\n    __syncthreads();";
-    let instead = "+ lane / 4] = largest[h];\n    }";
-    must_fail("attention_tiles.cu", own, instead, "attention of", check_shared_rows);
+faults! { ATTENTION: Sources::default, ["attention.cu", "attention_tiles.cu", "heads.cu"], "-O1";
+    a_missing_barrier_of_a_warp: "attention.cu",
+        "weights[32 * h + lane] = weight;\n    }\n    __syncwarp();",
+        "weights[32 * h + lane] = weight;\n    }"
+        => "latent attention", |make| conformance::check_latent_attention(&make);
+
+    a_missing_barrier_before_warps_are_brought_together: "attention.cu",
+        "weights, slots, start, last, sums);\n    __syncthreads();",
+        "weights, slots, start, last, sums);"
+        => "attention of", check_shared_rows;
+
+    /// A warp's sums are written over while another still folds the last ones: only where a block has several spans.
+    a_missing_barrier_before_the_next_span: "attention.cu",
+        "    __syncthreads();\n  }\n  if (p.parts) return;",
+        "  }\n  if (p.parts) return;"
+        => "attention of", check_shared_rows;
+
+    /// The right numbers, but for rounding: not the bits of one block.
+    spans_that_are_folded_backwards: "attention.cu",
+        "parts + span * (p.value_dim + 2)",
+        "parts + (spans - 1 - span) * (p.value_dim + 2)"
+        => "has not the bits of", check_shared_rows;
+
+    rows_of_another_turn: "attention.cu",
+        "p.out + (size_t)row * p.out_stride + head * p.value_dim",
+        "p.out + (size_t)blockIdx.x * p.out_stride + head * p.value_dim"
+        => "rows that take turns", |make| check_shared_rows_by_turns(&|| make().without_fusion());
+
+    /// Sums in the same order for each row, in chunks or whole all the same, but without the first key.
+    keys_cut_one_too_late: "attention.cu",
+        "SPAN * span + 32 * warp",
+        "SPAN * span + 32 * warp + 1"
+        => "latent attention", |make| conformance::check_latent_attention(&make);
+
+    spans_of_a_tile_that_are_folded_backwards: "attention_tiles.cu",
+        "parts + span * (dim + 2)",
+        "parts + (spans - 1 - span) * (dim + 2)"
+        => "has not the bits of", check_shared_rows;
+
+    a_missing_barrier_before_maxima_are_compared: "attention_tiles.cu",
+        "+ lane / 4] = largest[h];\n    }\n    __syncthreads();",
+        "+ lane / 4] = largest[h];\n    }"
+        => "attention of", check_shared_rows;
+
+    keys_and_values_that_are_not_waited_for: "attention_tiles.cu",
+        "dev::wait_for_all_but<STAGES - 2>();",
+        "dev::wait_for_all_but<STAGES - 1>();"
+        => "attention of", check_shared_rows;
+
+    /// 11 bits of each.
+    weights_of_one_half: "attention_tiles.cu",
+        "dev::multiply_16(weight[step][1], value[0][2 * step], value[0][2 * step + 1], c[eight][1]);",
+        ""
+        => "attention of", check_shared_rows;
+
+    /// Memory of the cache that was never written, times no weight: behind the end of the first sequence, whose last block is the first.
+    values_of_keys_that_nobody_sees: "attention_tiles.cu",
+        "dev::store16(to, zeros);",
+        "dev::bring16(to, plane + (size_t)15 * p.slot_bytes + 2 * column);"
+        => "attention of", check_runs;
+
+    tiles_of_another_sequence: "queries.cuh",
+        "p.batch.spans[4 * middle] / each + middle <= index",
+        "p.batch.spans[4 * middle] / each + middle < index"
+        => "attention of", check_runs;
 }
 
-#[test]
-fn keys_and_values_that_are_not_waited_for() {
-    let own = "dev::wait_for_all_but<STAGES - 2>();";
-    let instead = "dev::wait_for_all_but<STAGES - 1>();";
-    must_fail("attention_tiles.cu", own, instead, "attention of", check_shared_rows);
+faults! { PRODUCTS: Sources::default, ["matmul.cu", "product.cu"], "-O0";
+    an_index_off_by_one_in_the_tail: "matmul.cu",
+        "return (p.weights.cols + 31) / 32 * segment / WARPS;",
+        "return p.weights.cols / 32 * segment / WARPS;"
+        => "matmul of F32", |make| conformance::check_matmul(&make);
+
+    an_index_of_a_fragment: "matmul.cu",
+        "output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i % 2",
+        "output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i / 2"
+        => "matmul of F32", |make| conformance::check_matmul(&make);
+
+    a_missing_barrier_before_segments_are_added_up: "matmul.cu",
+        "numbers[i];\n  __syncthreads();",
+        "numbers[i];"
+        => "matmul of F32", |make| conformance::check_matmul(&make);
+
+    a_missing_barrier_before_segments_of_pieces_are_added_up: "multiply.cuh",
+        "= sums[t][i];\n    __syncthreads();",
+        "= sums[t][i];"
+        => "matmul of F16", |make| conformance::check_matmul(&make);
+
+    a_copy_that_is_not_waited_for: "multiply.cuh",
+        "dev::wait_for_all_but<MANY_STAGES - 2>();",
+        "dev::wait_for_all_but<MANY_STAGES - 1>();"
+        => "of BF16: NaN", check_products;
+
+    copies_of_other_warps_that_are_not_waited_for: "multiply.cuh",
+        "dev::wait_for_all_but<MANY_STAGES - 2>();\n      __syncthreads();",
+        "dev::wait_for_all_but<MANY_STAGES - 2>();"
+        => "of BF16: NaN", check_products;
+
+    a_sign_that_is_not_stored: "few_bits.cuh",
+        "minus = even_signs(codes >> 9);",
+        "minus = codes >> 9;"
+        => "of [IQ2_XS]", |make| check_types(make, &[DType::IQ2_XS]);
+
+    a_float_of_seven_bits: "product.cuh",
+        "codes >> 1 & 0x3f803f80u",
+        "codes >> 1 & 0x3f003f00u"
+        => "of [FP8]", |make| check_types(make, &[DType::FP8]);
 }
 
-#[test]
-fn weights_of_one_half() {
-    // 11 bits of each.
-    let own = "dev::multiply_16(weight[step][1], value[0][2 * step], value[0][2 * step + 1], c[eight][1]);";
-    must_fail("attention_tiles.cu", own, "", "attention of", check_shared_rows);
-}
-
-#[test]
-fn values_of_keys_that_nobody_sees() {
-    // Memory of the cache that was never written, times no weight: behind the end of the first sequence, whose last block is the first.
-    let own = "dev::store16(to, zeros);";
-    let instead = "dev::bring16(to, plane + (size_t)15 * p.slot_bytes + 2 * column);";
-    must_fail("attention_tiles.cu", own, instead, "attention of", check_runs);
-}
-
-#[test]
-fn tiles_of_another_sequence() {
-    let own = "p.batch.spans[4 * middle] / each + middle <= index";
-    let instead = "p.batch.spans[4 * middle] / each + middle < index";
-    must_fail("queries.cuh", own, instead, "attention of", check_runs);
-}
-
-#[test]
-fn a_barrier_that_not_all_reach() {
-    let own = "if (row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
-    let instead =
-        "if (threadIdx.x % 32 == 5 || row >= p.batch.counts[COUNT_ROWS]) return;\n  const size_t at";
-    must_fail("norm.cuh", own, instead, "wait for each other", |make| conformance::check_rms_norm(&make));
-}
-
-#[test]
-fn an_index_off_by_one_in_the_tail() {
-    let own = "return (p.weights.cols + 31) / 32 * segment / WARPS;";
-    let instead = "return p.weights.cols / 32 * segment / WARPS;";
-    must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
-}
-
-#[test]
-fn an_index_of_a_fragment() {
-    let own = "const uint32_t output = output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i % 2;";
-    let instead = "const uint32_t output = output_first + o * TILE_OUTPUTS + 2 * (lane % 4) + i / 2;";
-    must_fail("matmul.cu", own, instead, "matmul of F32", |make| conformance::check_matmul(&make));
-}
-
-#[test]
-fn a_missing_barrier_before_segments_are_added_up() {
-    let own = "numbers[i];\n  __syncthreads();";
-    must_fail("matmul.cu", own, "numbers[i];", "matmul of F32", |make| conformance::check_matmul(&make));
-}
-
-#[test]
-fn a_missing_barrier_before_segments_of_pieces_are_added_up() {
-    let own = "= sums[t][i];\n    __syncthreads();";
-    must_fail("multiply.cuh", own, "= sums[t][i];", "matmul of F16", |make| conformance::check_matmul(&make));
-}
-
-#[test]
-fn a_copy_that_is_not_waited_for() {
-    let own = "dev::wait_for_all_but<MANY_STAGES - 2>();";
-    let instead = "dev::wait_for_all_but<MANY_STAGES - 1>();";
-    must_fail("multiply.cuh", own, instead, "of BF16: NaN", check_products);
-}
-
-#[test]
-fn copies_of_other_warps_that_are_not_waited_for() {
-    let own = "dev::wait_for_all_but<MANY_STAGES - 2>();\n      __syncthreads();";
-    let instead = "dev::wait_for_all_but<MANY_STAGES - 2>();";
-    must_fail("multiply.cuh", own, instead, "of BF16: NaN", check_products);
-}
-
+/// Which is no expression and no statement, and so in all launches.
 #[test]
 fn a_piece_that_is_not_what_is_left() {
     let own = "{a - dev::from_half(first[0]), b - dev::from_half(first[1])};";
-    let instead = "{0.0f * a, 0.0f * b};";
-    must_fail("pieces.cuh", own, instead, "matmul of F16", |make| conformance::check_matmul(&make));
+    let fault @ (file, own, instead) = ("pieces.cuh", own, "{0.0f * a, 0.0f * b};");
+    let sources = Sources::default().with(file, own, instead);
+    let device = Emulated::of(&sources.only(PRODUCTS.kernels).with_flag(PRODUCTS.flag));
+    is_seen(device, fault, "matmul of F16", |make| conformance::check_matmul(&make));
 }
 
-#[test]
-fn a_sign_that_is_not_stored() {
-    let own = "minus = even_signs(codes >> 9);";
-    must_fail("few_bits.cuh", own, "minus = codes >> 9;", "of [IQ2_XS]", |make| {
-        check_types(make, &[DType::IQ2_XS]);
-    });
+faults! { LAYERS: || of_floats(Sources::default()), ["norm.cu", "matmul.cu", "product.cu", "heads.cu", "attention.cu", "attention_tiles.cu"], "-O1";
+    a_missing_barrier_before_a_normed_row_is_cut: "norm.cuh",
+        "whole[p.width + threadIdx.x] = 0.0f;\n  __syncthreads();",
+        "whole[p.width + threadIdx.x] = 0.0f;"
+        => "layers of", check_fused_layers;
+
+    a_norm_before_the_last_block_has_written: "product.cu",
+        "dev::is_last_of(then.arrived, gridDim.x)",
+        "dev::is_last_of(then.arrived, gridDim.x - 1)"
+        => "layers of", check_wide_layers;
+
+    a_head_before_its_last_tile: "product.cu",
+        "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS;",
+        "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS - 1;"
+        => "layers of", check_wide_layers;
+
+    halves_before_their_last_tile: "product.cu",
+        "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS;",
+        "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS - 1;"
+        => "layers of", check_wide_layers;
 }
 
-#[test]
-fn a_float_of_seven_bits() {
-    must_fail("product.cuh", "codes >> 1 & 0x3f803f80u", "codes >> 1 & 0x3f003f00u", "of [FP8]", |make| {
-        check_types(make, &[DType::FP8]);
-    });
+faults! { EXPERTS: Sources::default, ["matmul.cu", "experts.cu"], "-O0";
+    a_missing_barrier_before_pairs_are_counted_together: "experts.cu",
+        "own[expert]++; });\n  __syncthreads();",
+        "own[expert]++; });"
+        => "experts of", check_some_experts;
+
+    tiles_of_two_experts: "experts.cu",
+        "tile += (counts[other] + PRODUCT_ROWS - 1) / PRODUCT_ROWS;",
+        "tile += counts[other] / PRODUCT_ROWS;"
+        => "experts of", check_some_experts;
+
+    a_unit_that_begins_where_the_last_did: "experts.cu",
+        "to[1] = tile + first / PRODUCT_ROWS;",
+        "to[1] = tile;"
+        => "experts of", check_some_experts;
+
+    tiles_of_rows_that_are_left_out: "multiply.cuh",
+        "(x.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS",
+        "x.rows / PRODUCT_ROWS"
+        => "experts of", check_some_experts;
 }
 
-#[test]
-fn a_missing_barrier_before_a_normed_row_is_cut() {
-    let own = "whole[p.width + threadIdx.x] = 0.0f;\n  __syncthreads();";
-    let instead = "whole[p.width + threadIdx.x] = 0.0f;";
-    must_fail("norm.cuh", own, instead, "layers of", check_fused_layers);
-}
+faults! { DRAWS: Sources::default, ["matmul.cu", "draw.cu"], "-O0";
+    a_missing_barrier_before_masses_are_added_up: "draw.cu",
+        "room.list.masses[threadIdx.x] = own_mass;\n  __syncthreads();",
+        "room.list.masses[threadIdx.x] = own_mass;"
+        => "sample of a vocabulary", |make| conformance::check_sample(&make);
 
-#[test]
-fn a_norm_before_the_last_block_has_written() {
-    let own = "dev::is_last_of(then.arrived, gridDim.x);";
-    must_fail(
-        "product.cu",
-        own,
-        "dev::is_last_of(then.arrived, gridDim.x - 1);",
-        "layers of",
-        check_wide_layers,
-    );
-}
-
-#[test]
-fn a_head_before_its_last_tile() {
-    let own = "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS;";
-    let instead = "tiles = then.of.heads.head_dim / PRODUCT_OUTPUTS - 1;";
-    must_fail("product.cu", own, instead, "layers of", check_wide_layers);
-}
-
-#[test]
-fn halves_before_their_last_tile() {
-    let own = "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS;";
-    let instead = "tiles = 2 * (left < BLOCK_COLS ? left : BLOCK_COLS) / PRODUCT_OUTPUTS - 1;";
-    must_fail("product.cu", own, instead, "layers of", check_wide_layers);
-}
-
-#[test]
-fn a_missing_barrier_before_pairs_are_counted_together() {
-    let own = "own[expert]++; });\n  __syncthreads();";
-    must_fail("experts.cu", own, "own[expert]++; });", "experts of", check_some_experts);
-}
-
-#[test]
-fn tiles_of_two_experts() {
-    let own = "tile += (counts[other] + PRODUCT_ROWS - 1) / PRODUCT_ROWS;";
-    must_fail("experts.cu", own, "tile += counts[other] / PRODUCT_ROWS;", "experts of", check_some_experts);
-}
-
-#[test]
-fn a_unit_that_begins_where_the_last_did() {
-    let own = "to[1] = tile + first / PRODUCT_ROWS;";
-    must_fail("experts.cu", own, "to[1] = tile;", "experts of", check_some_experts);
-}
-
-#[test]
-fn tiles_of_rows_that_are_left_out() {
-    let own = "tiles = (x.rows + PRODUCT_ROWS - 1) / PRODUCT_ROWS;\n  const auto bring";
-    let instead = "tiles = x.rows / PRODUCT_ROWS;\n  const auto bring";
-    must_fail("multiply.cuh", own, instead, "experts of", check_some_experts);
-}
-
-#[test]
-fn keys_cut_one_too_late() {
-    // Sums in the same order for each row, in chunks or whole all the same, but without the first key.
-    let own = "const uint32_t block = SPAN * span + 32 * warp, key";
-    let instead = "const uint32_t block = SPAN * span + 32 * warp + 1, key";
-    must_fail("attention.cu", own, instead, "latent attention", |make| {
-        conformance::check_latent_attention(&make);
-    });
-}
-
-#[test]
-fn a_missing_barrier_before_masses_are_added_up() {
-    let own = "room.list.masses[threadIdx.x] = own_mass;\n  __syncthreads();";
-    let instead = "room.list.masses[threadIdx.x] = own_mass;";
-    must_fail("draw.cu", own, instead, "sample of a vocabulary", |make| conformance::check_sample(&make));
-}
-
-#[test]
-fn a_digit_that_is_passed_too_late() {
-    let own = "wanted = left + 1;";
-    must_fail("draw.cu", own, "wanted = 1;", "sample of a vocabulary", |make| {
-        conformance::check_sample(&make);
-    });
+    a_digit_that_is_passed_too_late: "draw.cu",
+        "wanted = left + 1;",
+        "wanted = 1;"
+        => "sample of a vocabulary", |make| conformance::check_sample(&make);
 }

@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 
 use half::{bf16, f16};
+use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::{
     Backend, Batch, BufferRole, DType, MatrixShape, MatrixSource, RowSource, StepLimits,
 };
@@ -95,6 +96,15 @@ pub(crate) fn check_products<D: Device>(make: &dyn Fn() -> CudaBackend<D>) {
             assert!(same, "{rows} rows of {} matrices differ from the same of {ROWS}", matrices.len());
         }
     }
+}
+
+/// Without the kernels for products of blocks: where weights are floats, they are compiled for nothing.
+pub(crate) fn of_floats(sources: Sources) -> Sources {
+    let few = "FEW_KERNEL(product_few_blocks, BLOCKS, 2)\nSOME_KERNEL(product_some_blocks, BLOCKS, 2, 2, 2)\n\
+               SOME_KERNEL(product_batch_blocks, BLOCKS, 8, 2, 1)\n";
+    let many = "WIDE_KERNEL(product_many_blocks, ProductParams, THREADS, 2) {\n  SHARED(unsigned char, room);\n  \
+                multiply_many_rows<BLOCKS>(p, room);\n}\n";
+    sources.with("product.cu", few, "").with("product.cu", many, "")
 }
 
 #[test]

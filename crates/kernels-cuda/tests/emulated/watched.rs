@@ -14,6 +14,7 @@ use crate::again::{ended, is_again};
 use crate::attention::run_some_attention;
 use crate::experts::run_some_experts;
 use crate::fused::run_wide_layers;
+use crate::products::of_floats;
 
 type Make<'a> = &'a dyn Fn() -> CudaBackend<Emulated>;
 
@@ -81,8 +82,8 @@ impl Sanitizer {
         Some((success, said))
     }
 
-    fn sees_nothing(&self, test: &str, kernels: &[&str], check: impl Fn(Make<'_>)) {
-        if let Some((success, said)) = self.watch(test, Sources::default().only(kernels), check) {
+    fn sees_nothing(&self, test: &str, sources: Sources, check: impl Fn(Make<'_>)) {
+        if let Some((success, said)) = self.watch(test, sources, check) {
             assert!(success && said.contains("1 passed"), "{test} has not passed:\n{said}");
         }
     }
@@ -96,28 +97,32 @@ impl Sanitizer {
 
 #[test]
 fn threads_of_norms_wait_for_each_other() {
-    THREADS.sees_nothing("watched::threads_of_norms_wait_for_each_other", &["norm.cu"], |make| {
-        conformance::check_rms_norm(&make);
-        conformance::check_layer_norm(&make);
-    });
+    THREADS.sees_nothing(
+        "watched::threads_of_norms_wait_for_each_other",
+        Sources::default().only(&["norm.cu"]),
+        |make| {
+            conformance::check_rms_norm(&make);
+            conformance::check_layer_norm(&make);
+        },
+    );
 }
 
 #[test]
 fn threads_of_attention_wait_for_each_other() {
-    let kernels = ["attention.cu", "attention_tiles.cu", "heads.cu"];
-    THREADS.sees_nothing("watched::threads_of_attention_wait_for_each_other", &kernels, run_some_attention);
+    let kernels = Sources::default().only(&["attention.cu", "attention_tiles.cu", "heads.cu"]);
+    THREADS.sees_nothing("watched::threads_of_attention_wait_for_each_other", kernels, run_some_attention);
 }
 
 #[test]
 fn threads_of_experts_wait_for_each_other() {
-    let kernels = ["matmul.cu", "experts.cu"];
-    THREADS.sees_nothing("watched::threads_of_experts_wait_for_each_other", &kernels, run_some_experts);
+    let kernels = Sources::default().only(&["matmul.cu", "experts.cu"]);
+    THREADS.sees_nothing("watched::threads_of_experts_wait_for_each_other", kernels, run_some_experts);
 }
 
 #[test]
 fn blocks_wait_for_what_others_have_written() {
-    let kernels = ["norm.cu", "product.cu", "attention_tiles.cu"];
-    THREADS.sees_nothing("watched::blocks_wait_for_what_others_have_written", &kernels, run_wide_layers);
+    let kernels = of_floats(Sources::default()).only(&["norm.cu", "product.cu", "attention_tiles.cu"]);
+    THREADS.sees_nothing("watched::blocks_wait_for_what_others_have_written", kernels, run_wide_layers);
 }
 
 #[test]
@@ -125,7 +130,11 @@ fn a_block_that_is_counted_too_early_is_a_race() {
     let own = "__syncthreads();\n  if (then.what == THEN_NORM)";
     let sources = Sources::default().with("product.cu", own, "if (then.what == THEN_NORM)");
     let test = "watched::a_block_that_is_counted_too_early_is_a_race";
-    THREADS.sees(test, sources.only(&["norm.cu", "product.cu", "attention_tiles.cu"]), run_wide_layers);
+    THREADS.sees(
+        test,
+        of_floats(sources).only(&["norm.cu", "product.cu", "attention_tiles.cu"]),
+        run_wide_layers,
+    );
 }
 
 #[test]
@@ -140,7 +149,8 @@ fn a_missing_barrier_is_a_race() {
 #[test]
 fn shared_memory_is_as_large_as_it_is_used() {
     let kernels = ["attention.cu", "attention_tiles.cu", "heads.cu", "norm.cu", "matmul.cu", "experts.cu"];
-    ADDRESSES.sees_nothing("watched::shared_memory_is_as_large_as_it_is_used", &kernels, |make| {
+    let sources = Sources::default().only(&kernels);
+    ADDRESSES.sees_nothing("watched::shared_memory_is_as_large_as_it_is_used", sources, |make| {
         run_some_attention(&make);
         conformance::check_rms_norm(&make);
         run_some_experts(&make);

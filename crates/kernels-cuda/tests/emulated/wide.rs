@@ -1,6 +1,6 @@
 //! Products of many rows by groups of four warps, as cards of compute capability 9.0 have them: used where they give the bits of the others.
 
-use hanzo_engine_cuda_emulator::{Emulated, Sources};
+use hanzo_engine_cuda_emulator::{Emulated, Fault, Sources};
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{Backend, DType};
 use hanzo_engine_kernels_cuda::{CudaBackend, Driver, check};
@@ -71,10 +71,11 @@ fn floats() -> Sources {
 }
 
 /// A device whose groups of warps are as they are uses them, and one with any of these faults (a file, its own words, others) does without.
-pub(crate) fn check_faults(faults: &[(&str, &str, &str)]) {
-    assert!(CudaBackend::new(Emulated::of(&floats())).is_wide());
-    for (file, own, instead) in faults {
-        let device = Emulated::of(&floats().with(file, own, instead));
+pub(crate) fn check_faults(faults: &[Fault]) {
+    let all = Emulated::of(&floats().with_planted(faults));
+    assert!(CudaBackend::new(all.clone()).is_wide());
+    for (number, (file, own, instead)) in (1..).zip(faults) {
+        let device = all.clone().planted(number);
         // Warps that run ahead of the first.
         let device = if own.contains("sync") { device.scheduled_by(3) } else { device };
         assert!(!CudaBackend::new(device).is_wide(), "{file} with {instead:?} for {own:?} was not seen");
@@ -95,11 +96,19 @@ fn groups_of_warps_that_differ_are_not_used() {
         // Squares that lie elsewhere, a descriptor with its fields in another place, and rows mixed as they are not.
         (
             "product_wide.cu",
-            "squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 4",
-            "squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 8",
+            "dev::squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 4, tile_bytes)",
+            "dev::squares(piece + PIECE_BYTES / 2, PIECE_BYTES / 8, tile_bytes)",
         ),
-        ("hopper.hpp", "(columns_apart >> 4) << 16", "(columns_apart >> 4) << 32"),
-        ("hopper.hpp", "(rows_apart >> 4) << 32;", "(rows_apart >> 4) << 32 | uint64_t(1) << 62;"),
+        (
+            "hopper.hpp",
+            "static_cast<uint64_t>(columns_apart >> 4) << 16",
+            "static_cast<uint64_t>(columns_apart >> 4) << 32",
+        ),
+        (
+            "hopper.hpp",
+            "static_cast<uint64_t>(rows_apart >> 4) << 32",
+            "static_cast<uint64_t>(rows_apart >> 4) << 32 | uint64_t(1) << 62",
+        ),
         // Fewer bytes are expected than come, and products are asked for before their numbers are settled.
         (
             "product_wide.cu",
@@ -108,8 +117,8 @@ fn groups_of_warps_that_differ_are_not_used() {
         ),
         (
             "product_wide.cu",
-            "        dev::products_begin();\n        ask_piece<BF16S, false>",
-            "        ask_piece<BF16S, false>",
+            "} else {\n        dev::products_begin();\n        ask_piece<BF16S, false>",
+            "} else {\n        ask_piece<BF16S, false>",
         ),
     ];
     check_faults(&faults);
