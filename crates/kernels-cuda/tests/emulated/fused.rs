@@ -173,17 +173,7 @@ impl<D: Device> Bench<D> {
         let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
         let params = QkvParams { q_norm, k_norm, rope: Some(rope), ..QkvParams::plain(shape) };
         backend.rope_to_cache(own, &params, kv, index);
-        let params = AttentionParams {
-            shape,
-            scale: (shape.head_dim as f32).sqrt().recip(),
-            softcap: None,
-            window: None,
-            chunked: false,
-            sinks: None,
-            slopes: None,
-            queries_alone: false,
-            memory: false,
-        };
+        let params = AttentionParams::of(shape, (shape.head_dim as f32).sqrt().recip());
         backend.attention(own, &params, kv, index, attended);
         backend.matmul(&layer.output, None, attended, branch);
         backend.add_rms_norm(residual, branch, middle, EPS, normed);

@@ -72,17 +72,7 @@ impl<D: Device> Bench<D> {
         self.backend.write_rows(&mut self.qkv, 0, &qkv).expect("a copy");
         self.backend.begin(batch).expect("a step");
         self.backend.rope_to_cache(&mut self.qkv, &QkvParams::plain(SHAPE), &mut self.kv, 0);
-        let params = AttentionParams {
-            shape: SHAPE,
-            scale: 0.2,
-            softcap: None,
-            window: None,
-            chunked: false,
-            sinks: None,
-            slopes: None,
-            queries_alone: false,
-            memory: false,
-        };
+        let params = AttentionParams::of(SHAPE, 0.2);
         self.backend.attention(&self.qkv, &params, &self.kv, 0, &mut self.out);
         self.backend.end().expect("a step");
         let mut out = vec![0.0; rows * SHAPE.q_width()];
