@@ -18,7 +18,7 @@ pub struct Sources {
 }
 
 /// The emulator's own files.
-const EMULATOR: [(&str, &str); 8] = [
+const EMULATOR: [(&str, &str); 9] = [
     ("emulator.hpp", include_str!("../cpp/emulator.hpp")),
     ("cores.hpp", include_str!("../cpp/cores.hpp")),
     ("hopper.hpp", include_str!("../cpp/hopper.hpp")),
