@@ -112,16 +112,25 @@ fn answers<B: Backend>(backend: B) -> (Vec<Vec<u32>>, Engine<B>) {
     (answers, engine)
 }
 
-/// The emulated one or a real one, which is opened for each of them and keeps as many streams.
+/// The emulated one or a real one, which is opened for each of them and keeps as many streams; and two real ones, where there are two of a kind.
 #[test]
 fn ranks_of_one_card_compute_what_it_does() {
-    if std::env::var_os("HANZO_ENGINE_TEST_CARD").is_none() && !is_again() {
+    let is_real = std::env::var_os("HANZO_ENGINE_TEST_CARD").is_some();
+    if !is_real && !is_again() {
         return in_a_process("ranks::ranks_of_one_card_compute_what_it_does", &[]);
     }
     let expected = logits(&mut CudaBackend::new(card()));
     let mut ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
     assert!(logits(&mut ranks) == expected, "two ranks on one card");
     assert!(ranks.are_acquainted(), "a card reaches its own memory");
+    let cards = if is_real { Driver::default().cards().expect("they are there") } else { Vec::new() };
+    if cards.len() < 2 || cards[0].model != cards[1].model {
+        return;
+    }
+    let card = |ordinal| CudaBackend::new(Driver::default().open(ordinal).expect("the card opens"));
+    let mut ranks = Sharded::new((0..2).map(card).collect(), Vec::new());
+    assert!(logits(&mut ranks) == expected, "a rank on each of two cards");
+    println!("two cards read each other's memory: {}", ranks.are_acquainted());
 }
 
 /// Op by op, where ranks meet by themselves and where they wait for marks.
