@@ -145,10 +145,19 @@ impl Sources {
     /// # Panics
     /// Where the file does not have those words exactly once: the test is out of date.
     pub fn with(mut self, file: &str, words: &str, instead: &str) -> Sources {
-        let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
-        assert_eq!(text.matches(words).count(), 1, "{file} has {words:?} once");
-        *text = text.replace(words, instead);
+        let (text, first) = self.find(file, words);
+        text.replace_range(first..first + words.len(), instead);
         self
+    }
+
+    /// A file, and where it has these words, once.
+    fn find(&mut self, file: &str, words: &str) -> (&mut String, usize) {
+        let Some(text) = self.files.get_mut(file) else { panic!("there is no {file}") };
+        let mut places = text.match_indices(words).map(|(at, _)| at);
+        let (Some(first), None) = (places.next(), places.next()) else {
+            panic!("{file} must have {words:?} once")
+        };
+        (text, first)
     }
 
     /// With places that have other words in a launch that asks for it ([`crate::Emulated::planted`]), which is the first of them, the second and
@@ -160,10 +169,8 @@ impl Sources {
     pub fn with_planted(mut self, faults: &[Fault]) -> Sources {
         let mut places: BTreeMap<&str, Vec<(Range<usize>, String)>> = BTreeMap::new();
         for (number, &(file, words, instead)) in faults.iter().enumerate() {
-            let Some(text) = self.files.get(file) else { panic!("there is no {file}") };
-            assert_eq!(text.matches(words).count(), 1, "{file} has {words:?} once");
             let (own, instead) = planted(words, instead, number + 1);
-            let first = text.find(words).expect("once") + own.start;
+            let first = self.find(file, words).1 + own.start;
             places.entry(file).or_default().push((first..first + own.len(), instead));
         }
         for (file, mut places) in places {
