@@ -227,16 +227,16 @@ fn a_closed_pipe_is_quiet() {
 }
 
 #[test]
-fn the_configuration_in_the_readme_is_one() {
-    let readme =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).expect("the README");
-    let example = readme.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
+fn the_example_configuration_of_the_docs_is_valid() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md"))
+        .expect("the page about configuration");
+    let example = page.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("engine.toml");
     std::fs::write(&file, example).unwrap();
     let config = Config::load(Some(&file), figment::Figment::new()).unwrap();
     assert_eq!(config.models[0].alias.as_deref(), Some("qwen3-4b"));
-    assert_eq!(config.server, Config::default().server, "what the README calls the defaults");
+    assert_eq!(config.server, Config::default().server, "the values that the page calls defaults");
 }
 
 // ---------------------------------------------------------------- serving
