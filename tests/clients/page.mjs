@@ -1,10 +1,11 @@
 // The page in headless Chromium; see page_client.py. Any error in the console, or serious finding of axe-core, fails.
-// usage: node page.mjs NODE_MODULES URL demo|scripted|keys [SCREENSHOTS | KEY]
+// usage: node page.mjs NODE_MODULES URL demo|scripted|kept|keys [SCREENSHOTS | KEY]
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
+import { keepsMessages, readsInOnePass, readsMarks, sendsAmongMany } from "./page_kept.mjs";
 
 const [modules, url, what, more] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${modules}/`));
@@ -221,8 +222,21 @@ async function keys() {
   await page.context().close();
 }
 
+/** Nothing that was said is lost, and nothing that a model writes stops the page. */
+async function kept() {
+  // The server is away for one question.
+  const page = await opened("light", /Failed to load resource|ERR_FAILED/);
+  await page.waitForFunction(() => document.querySelector("#model").value === "scripted");
+  await readsMarks(page);
+  console.log(await readsInOnePass(page, url));
+  await keepsMessages(page, { say, answered });
+  await accessible(page, "an edit that was undone");
+  console.log(await sendsAmongMany(page, { say, answered }));
+  await page.context().close();
+}
+
 try {
-  await { demo, scripted, keys }[what]();
+  await { demo, scripted, kept, keys }[what]();
   assert.deepEqual(faults, []);
 } finally {
   clearTimeout(deadline);

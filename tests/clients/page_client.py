@@ -126,6 +126,12 @@ def streams_stops_calls_reasoning_and_markup():
 
 
 @check
+def messages_are_kept_and_read_in_one_pass():
+    with Gateway(Talks()) as gateway:
+        return browse("kept", gateway.http)
+
+
+@check
 def a_server_with_keys_asks_for_one():
     with Gateway(Talks(), env={"HANZO_ENGINE_GATEWAY_API_KEY": KEY, "HANZO_ENGINE_GATEWAY_PRIVATE_METRICS": "true"}) as gateway:
         return browse("keys", gateway.http, KEY)

@@ -48,6 +48,8 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/docs.css", STYLE, "docs.css";
     "/page/docs.js", SCRIPT, "docs.js";
     "/page/dom.js", SCRIPT, "dom.js";
+    "/page/inline.js", SCRIPT, "inline.js";
+    "/page/lines.js", SCRIPT, "lines.js";
     "/page/live.js", SCRIPT, "live.js";
     "/page/manage.js", SCRIPT, "manage.js";
     "/page/markdown.js", SCRIPT, "markdown.js";
@@ -60,7 +62,7 @@ static FILES: [File; FILES_COUNT] = files! {
     "/page/theme.js", SCRIPT, "theme.js";
     "/page/welcome.js", SCRIPT, "welcome.js";
 };
-const FILES_COUNT: usize = 24;
+const FILES_COUNT: usize = 26;
 
 /// Adds the page's routes.
 pub(crate) fn route<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {

@@ -40,20 +40,54 @@ function menu(open) {
 
 // ---------------------------------------------------------------- conversations
 
+const LIST_STEP = 100; // entries: what is out of sight costs nothing
+const shown = new Map(); // id → {element, title}
+let shownMax = LIST_STEP;
+
+/** Shows the latest conversations. An entry that has not changed stays as it is. */
 function showList() {
-  const list = store.index();
-  $('conversations-head').hidden = list.length === 0;
-  $('conversations').replaceChildren(...list.map((entry) => {
-    const title = entry.title || 'Untitled';
-    const here = entry.id === chat.current();
+  const all = store.index();
+  const list = all.slice(0, shownMax);
+  const current = chat.current();
+  const older = all.slice(shownMax).find((entry) => entry.id === current);
+  if (older) list.push(older);
+  $('conversations-head').hidden = all.length === 0;
+  $('conversations-more').hidden = all.length <= shownMax;
+  $('conversations-more').textContent = `Show older (${all.length - list.length})`;
+  const wanted = new Set(list.map((entry) => entry.id));
+  for (const [id, { element }] of shown) {
+    if (wanted.has(id)) continue;
+    element.remove();
+    shown.delete(id);
+  }
+  const parent = $('conversations');
+  let place = parent.firstElementChild;
+  for (const entry of list) {
+    const element = entryView(entry, entry.id === current);
+    if (place && !place.isConnected) place = element;
+    if (element === place) place = place.nextElementSibling;
+    else parent.insertBefore(element, place);
+  }
+}
+
+function entryView(entry, isHere) {
+  const title = entry.title || 'Untitled';
+  if (shown.get(entry.id)?.title !== title) {
     const mini = (name, label, action) => h('button', { type: 'button', class: 'mini', 'aria-label': `${label} “${title}”`, title: label, onclick: action }, icon(name));
-    return h('li', { class: here ? 'here' : null },
-      h('button', { type: 'button', class: 'title', 'aria-current': here ? 'true' : null, onclick: () => openConversation(entry.id) }, title),
+    const element = h('li', {},
+      h('button', { type: 'button', class: 'title', onclick: () => openConversation(entry.id) }, title),
       h('span', { class: 'entry-tools' },
         mini('edit', 'Rename', () => rename(entry.id, title)),
         mini('download', 'Export', () => exportOne(entry.id)),
         mini('trash', 'Delete', () => remove(entry.id, title))));
-  }));
+    shown.get(entry.id)?.element.replaceWith(element);
+    shown.set(entry.id, { element, title });
+  }
+  const { element } = shown.get(entry.id);
+  element.className = isHere ? 'here' : '';
+  if (isHere) element.firstElementChild.setAttribute('aria-current', 'true');
+  else element.firstElementChild.removeAttribute('aria-current');
+  return element;
 }
 
 function openConversation(id) {
@@ -165,7 +199,8 @@ function setUp() {
   addEventListener('hashchange', route);
   // Skipping to the main part is no view.
   document.querySelector('.skip').addEventListener('click', (event) => { event.preventDefault(); $('main').focus(); });
-  store.onChange(showList);
+  store.onChange((id) => { chat.changed(id); showList(); });
+  $('conversations-more').addEventListener('click', () => { shownMax += LIST_STEP; showList(); });
   showKey();
   models.setUp();
   settings.setUp();

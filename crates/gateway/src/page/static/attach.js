@@ -44,6 +44,11 @@ function show() {
 
 export const attachments = {
   any: () => list.length > 0,
+  /** Images that a message has already, in place of those that are here. */
+  put(images) {
+    list = [...images];
+    show();
+  },
   take() {
     const taken = list;
     list = [];

@@ -16,9 +16,19 @@ const CURRENT = 'hanzo.current';
 let conversation = store.create();
 let views = [];
 let running = null; // {controller, message} while an answer comes
+let editing = null; // {message, draft} while an earlier question is written anew
 let listChanged = () => {};
 
 export const current = () => conversation.id;
+
+/** Another tab has changed the conversation that is shown: what it kept is shown here too. */
+export function changed(id) {
+  if (running || editing || (id !== undefined && id !== conversation.id)) return;
+  const kept = store.load(conversation.id);
+  if (!kept || kept.updated === conversation.updated) return;
+  conversation = kept;
+  showAll();
+}
 
 /** The conversation that is shown has another name. */
 export function retitle(title) {
@@ -28,6 +38,7 @@ export function retitle(title) {
 /** Shows a conversation, or a new one. */
 export function open(id) {
   stop();
+  endEdit();
   conversation = (id && store.load(id)) || store.create();
   try { sessionStorage.setItem(CURRENT, conversation.id); } catch { /* not remembered */ }
   if (conversation.model) models.pick(conversation.model);
@@ -40,7 +51,11 @@ function showAll() {
   views = conversation.messages.filter((message) => message.role !== 'tool').map((message) => viewOf(message));
   thread.replaceChildren(h('div', { class: 'column' }, views.length > 0 ? views.map((view) => view.element) : welcome(ask)));
   $('chat').classList.toggle('empty', views.length === 0);
-  toEnd();
+  const edited = editing && views.find((view) => view.message === editing.message);
+  edited?.element.classList.add('edited');
+  showNotices();
+  if (edited) edited.element.scrollIntoView({ block: 'nearest' });
+  else toEnd();
 }
 
 function viewOf(message) {
@@ -54,22 +69,70 @@ function viewOf(message) {
   return { message, ...messageView(message, actions) };
 }
 
+/** Puts an earlier question in the field. Nothing changes until it is sent. */
 function edit(at) {
   if (running) return;
   const message = conversation.messages[at];
+  editing = { message, draft: editing?.draft ?? $('draft').value };
   $('draft').value = message.content;
-  conversation.messages.splice(at);
-  store.save(conversation);
+  attachments.put(message.images ?? []);
   showAll();
   grow();
   $('draft').focus();
 }
 
+/** Leaves the earlier question as it was, and gives back what was being written before. */
+function cancelEdit() {
+  if (!editing) return;
+  $('draft').value = editing.draft;
+  attachments.put([]);
+  endEdit();
+  grow();
+  $('draft').focus();
+}
+
+function endEdit() {
+  editing = null;
+  showNotices();
+  for (const view of views) view.element.classList.remove('edited');
+}
+
+/** Takes the messages from a place on out of the conversation. They are kept beside it until others are. */
+function replaceFrom(at) {
+  const messages = conversation.messages.splice(at);
+  if (messages.length > 0) conversation.replaced = { at, messages };
+}
+
+/** Puts back what was replaced, and keeps what stood there since in its place. */
+function undo() {
+  const { at, messages } = conversation.replaced ?? {};
+  if (running || !messages) return;
+  endEdit();
+  replaceFrom(at);
+  conversation.messages.push(...messages);
+  store.save(conversation);
+  showAll();
+  listChanged();
+}
+
 function again(at) {
-  if (running) return;
-  conversation.messages.splice(at);
+  if (running || !models.picked()) return;
+  endEdit();
+  replaceFrom(at);
   showAll();
   answer();
+}
+
+const counted = (count) => (count === 1 ? '1 message' : `${count} messages`);
+
+/** What is being edited, and what was replaced. */
+function showNotices() {
+  const later = editing ? conversation.messages.length - conversation.messages.indexOf(editing.message) - 1 : 0;
+  $('editing').hidden = !editing;
+  $('editing-words').textContent = later > 0 ? `Editing: sending replaces this question and ${counted(later)} after it.` : 'Editing: sending replaces this question.';
+  const replaced = editing || running ? null : conversation.replaced;
+  $('replaced').hidden = !replaced;
+  $('replaced-words').textContent = replaced ? `${counted(replaced.messages.length)} replaced.` : '';
 }
 
 function giveResult(call, result) {
@@ -112,6 +175,11 @@ export function ask(text) {
   // A call that nobody has answered must have some result: templates refuse a turn without one.
   for (const message of conversation.messages) {
     for (const call of message.tool_calls ?? []) call.result ??= 'No result was given.';
+  }
+  if (editing) {
+    replaceFrom(conversation.messages.indexOf(editing.message));
+    endEdit();
+    showAll();
   }
   const message = { role: 'user', content: words };
   const images = attachments.take();
@@ -227,6 +295,7 @@ export function stop() {
 function showRunning() {
   $('send').hidden = running !== null;
   $('stop').hidden = running === null;
+  showNotices();
   if (running === null && document.activeElement === document.body) $('draft').focus();
 }
 
@@ -258,6 +327,10 @@ export function setUp(onListChange) {
   $('stop').append(icon('stop'));
   $('composer').addEventListener('submit', (event) => { event.preventDefault(); ask($('draft').value); });
   $('stop').addEventListener('click', stop);
+  $('editing-cancel').addEventListener('click', cancelEdit);
+  $('replaced-undo').addEventListener('click', undo);
+  $('replaced-dismiss').append(icon('close'));
+  $('replaced-dismiss').addEventListener('click', () => { delete conversation.replaced; store.save(conversation); showNotices(); });
   $('to-end').prepend(icon('down'));
   $('to-end').addEventListener('click', toEnd);
   $('thread').addEventListener('scroll', showToEnd, { passive: true });
@@ -270,7 +343,9 @@ export function setUp(onListChange) {
     }
   });
   document.addEventListener('keydown', (event) => {
-    if (event.key === 'Escape' && running && !document.querySelector('dialog[open]')) stop();
+    if (event.key !== 'Escape' || document.querySelector('dialog[open]')) return;
+    if (running) stop();
+    else cancelEdit();
   });
   addEventListener('pagehide', () => { if (running) store.save(conversation); });
   attachments.setUp();

@@ -2,73 +2,70 @@
 // http, https or mail.
 
 import { copyButton, h } from './dom.js';
+import { inline } from './inline.js';
+import { cells, closes, depthOf, fence, heading, isRule, item, quoted, sidesOf } from './lines.js';
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
-const HEADING = /^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
-const QUOTE = /^ {0,3}>\s?/;
-const ROW = /^\s*\|?.*\|.*$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const DEPTH_MAX = 8; // lists and quotes inside each other
-const INLINE_MAX = 20000; // characters of one paragraph: what is longer is shown as it is
+
+const isEmpty = (line) => line.trim() === '';
+const begins = (line) => fence(line) !== null || heading(line) !== null || isRule(line) || quoted(line) !== null || item(line) !== null;
 
 /** The blocks of a text: each {kind, source, …}. A block whose source is the same is the same. */
 export function blocks(text) {
   const lines = text.split('\n');
   const found = [];
   let at = 0;
-  const begins = (line) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
-  const push = (kind, from, more) => found.push({ kind, source: lines.slice(from, at).join('\n'), ...more });
   while (at < lines.length) {
-    const from = at;
-    const line = lines[at];
-    const fence = FENCE.exec(line);
-    if (line.trim() === '') {
+    if (isEmpty(lines[at])) {
       at += 1;
-    } else if (fence) {
-      const close = new RegExp(`^ {0,3}${fence[1][0]}{${fence[1].length},}\\s*$`);
-      at += 1;
-      while (at < lines.length && !close.test(lines[at])) at += 1;
-      const code = lines.slice(from + 1, at).join('\n');
-      at = Math.min(at + 1, lines.length);
-      push('code', from, { code, language: fence[2].trim().split(/\s+/)[0] });
-    } else if (HEADING.test(line)) {
-      at += 1;
-      const [, marks, words] = HEADING.exec(line);
-      push('heading', from, { level: marks.length, words });
-    } else if (RULE.test(line)) {
-      at += 1;
-      push('rule', from);
-    } else if (QUOTE.test(line)) {
-      while (at < lines.length && (QUOTE.test(lines[at]) || (lines[at].trim() !== '' && !begins(lines[at])))) at += 1;
-      push('quote', from, { inner: lines.slice(from, at).map((one) => one.replace(QUOTE, '')).join('\n') });
-    } else if (ITEM.test(line)) {
-      at = endOfList(lines, at);
-      push('list', from, { lines: lines.slice(from, at) });
-    } else if (ROW.test(line) && at + 1 < lines.length && lines[at + 1].includes('-') && DIVIDER.test(lines[at + 1])) {
-      at += 2;
-      while (at < lines.length && lines[at].trim() !== '' && lines[at].includes('|')) at += 1;
-      push('table', from, { rows: lines.slice(from, at) });
-    } else {
-      at += 1;
-      while (at < lines.length && lines[at].trim() !== '' && !begins(lines[at])) at += 1;
-      push('paragraph', from, { words: lines.slice(from, at).join('\n') });
+      continue;
     }
+    const { end, ...block } = blockAt(lines, at);
+    found.push({ ...block, source: lines.slice(at, end).join('\n') });
+    at = end;
   }
   return found;
 }
 
+/** The block that begins at a line, and the line after it. */
+function blockAt(lines, from) {
+  const line = lines[from];
+  let end = from + 1;
+  const upTo = (isOver) => { while (end < lines.length && !isOver(lines[end])) end += 1; };
+  const open = fence(line);
+  if (open) {
+    upTo((one) => closes(one, open));
+    return { kind: 'code', end: Math.min(end + 1, lines.length), code: lines.slice(from + 1, end).join('\n'), language: open.language };
+  }
+  const title = heading(line);
+  if (title) return { kind: 'heading', end, ...title };
+  if (isRule(line)) return { kind: 'rule', end };
+  if (quoted(line) !== null) {
+    upTo((one) => quoted(one) === null && (isEmpty(one) || begins(one)));
+    return { kind: 'quote', end, inner: lines.slice(from, end).map((one) => quoted(one) ?? one).join('\n') };
+  }
+  if (item(line)) {
+    end = endOfList(lines, from);
+    return { kind: 'list', end, lines: lines.slice(from, end) };
+  }
+  if (line.includes('|') && end < lines.length && sidesOf(lines[end])) {
+    end += 1;
+    upTo((one) => isEmpty(one) || !one.includes('|'));
+    return { kind: 'table', end, rows: lines.slice(from, end) };
+  }
+  upTo((one) => isEmpty(one) || begins(one));
+  return { kind: 'paragraph', end, words: lines.slice(from, end).join('\n') };
+}
+
 /** The line after a list: items, what is indented below them, and single empty lines between. */
 function endOfList(lines, from) {
+  const belongs = (line) => item(line) !== null && !isRule(line) || (!isEmpty(line) && depthOf(line) >= 2);
   let at = from + 1;
   while (at < lines.length) {
     const line = lines[at];
-    const next = lines[at + 1] ?? '';
-    const belongs = (one) => ITEM.test(one) && !RULE.test(one) || /^\s{2,}\S/.test(one);
-    if (line.trim() === '') {
-      if (!belongs(next)) break;
-    } else if (!belongs(line) && (lines[at - 1].trim() === '' || FENCE.test(line) || HEADING.test(line) || QUOTE.test(line))) {
+    if (isEmpty(line)) {
+      if (!belongs(lines[at + 1] ?? '')) break;
+    } else if (!belongs(line) && (isEmpty(lines[at - 1]) || fence(line) || heading(line) || quoted(line) !== null)) {
       break;
     }
     at += 1;
@@ -77,38 +74,41 @@ function endOfList(lines, from) {
 }
 
 function list(lines, depth) {
-  const [, indent, mark] = ITEM.exec(lines[0]);
-  const ordered = /\d/.test(mark);
+  const { indent, number } = item(lines[0]);
+  const ordered = number !== null;
   const items = [];
   for (const line of lines) {
-    const item = ITEM.exec(line);
-    const isSibling = item && item[1].length <= indent.length + 1 && /\d/.test(item[2]) === ordered;
-    if (isSibling) items.push([item[3]]);
+    const found = item(line);
+    const isSibling = found && found.indent <= indent + 1 && (found.number !== null) === ordered;
+    if (isSibling) items.push([found.words]);
     else items.at(-1).push(line);
   }
-  const start = ordered ? Number.parseInt(mark, 10) : undefined;
-  const element = h(ordered ? 'ol' : 'ul', { start: start === 1 ? undefined : start });
+  const element = h(ordered ? 'ol' : 'ul', { start: ordered && number !== 1 ? number : undefined });
   for (const [first, ...rest] of items) {
-    const shortest = Math.min(...rest.filter((one) => one.trim()).map((one) => one.length - one.trimStart().length));
+    const shortest = rest.reduce((least, one) => (isEmpty(one) ? least : Math.min(least, depthOf(one))), Infinity);
     const inner = [first, ...rest.map((one) => one.slice(Number.isFinite(shortest) ? shortest : 0))].join('\n');
-    const task = /^\[([ xX])\]\s+/.exec(inner);
-    const children = blocks(task ? inner.slice(task[0].length) : inner);
+    const task = taskOf(inner);
+    const children = blocks(task ? task.words : inner);
     const tight = children.length > 0 && children[0].kind === 'paragraph';
     element.append(h('li', { class: task ? 'task' : null },
-      task && h('input', { type: 'checkbox', disabled: true, checked: task[1] !== ' ', 'aria-label': task[1] === ' ' ? 'open' : 'done' }),
+      task && h('input', { type: 'checkbox', disabled: true, checked: task.done, 'aria-label': task.done ? 'done' : 'open' }),
       tight && inline(children[0].words),
       children.slice(tight ? 1 : 0).map((block) => render(block, depth + 1))));
   }
   return element;
 }
 
-function cells(row) {
-  const text = row.trim().replace(/^\|/, '').replace(/(?<!\\)\|$/, '');
-  return text.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll('\\|', '|'));
+/** An item that begins with a box to tick: {done, words}; null where it is none. */
+function taskOf(text) {
+  const box = text.slice(0, 3);
+  if (!['[ ]', '[x]', '[X]'].includes(box)) return null;
+  const words = text.slice(3);
+  const space = depthOf(words);
+  return space > 0 ? { done: box !== '[ ]', words: words.slice(space) } : null;
 }
 
 function table(rows) {
-  const sides = cells(rows[1]).map((cell) => (/^:-+:$/.test(cell) ? 'center' : /-:$/.test(cell) ? 'right' : 'left'));
+  const sides = sidesOf(rows[1]);
   const row = (line, tag) => h('tr', {}, cells(line).slice(0, sides.length).map((cell, at) => h(tag, { class: `to-${sides[at]}`, scope: tag === 'th' ? 'col' : null }, inline(cell))));
   return h('div', { class: 'table', tabindex: 0, role: 'region', 'aria-label': 'Table' },
     h('table', {}, h('thead', {}, row(rows[0], 'th')), h('tbody', {}, rows.slice(2).map((line) => row(line, 'td')))));
@@ -135,48 +135,6 @@ function render(block, depth) {
   }
 }
 
-const INLINE = /\\([\\`*_{}[\]()#+\-.!|~>])|(`+)([^`](?:.*?[^`])?)\2(?!`)|!?\[([^\]\n]*)\]\(\s*<?([^\s)>]+)>?(?:\s+"[^"]*")?\s*\)|\*\*(?=\S)(.+?)(?<=\S)\*\*|(?<![\w_])__(?=\S)(.+?)(?<=\S)__(?![\w_])|\*(?=[^\s*])(.+?)(?<=[^\s*])\*(?!\*)|(?<![\w_])_(?=[^\s_])(.+?)(?<=[^\s_])_(?![\w_])|~~(?=\S)(.+?)(?<=\S)~~|<?(https?:\/\/[^\s<>"')\]]*[^\s<>"')\].,;:!?])>?/s;
-
-/** Words with emphasis, code and links. */
-function inline(text, depth = 0) {
-  const parts = [];
-  let rest = text;
-  while (rest) {
-    const match = depth > DEPTH_MAX || rest.length > INLINE_MAX ? null : INLINE.exec(rest);
-    if (!match) {
-      parts.push(...broken(rest));
-      break;
-    }
-    parts.push(...broken(rest.slice(0, match.index)), inlineElement(match, depth));
-    rest = rest.slice(match.index + match[0].length);
-  }
-  return parts;
-}
-
-function inlineElement(match, depth) {
-  const [whole, escaped, , code, label, address, strong, strong2, em, em2, struck, bare] = match;
-  if (escaped !== undefined) return escaped;
-  if (code !== undefined) return h('code', {}, code);
-  if (address !== undefined) return link(address, label ? inline(label, depth + 1) : [address], whole);
-  if (bare !== undefined) return link(bare, [bare], whole);
-  if (struck !== undefined) return h('del', {}, inline(struck, depth + 1));
-  const heavy = strong ?? strong2;
-  return heavy !== undefined ? h('strong', {}, inline(heavy, depth + 1)) : h('em', {}, inline(em ?? em2, depth + 1));
-}
-
-function link(address, words, whole) {
-  let url;
-  try { url = new URL(address); } catch { return whole; }
-  if (!['http:', 'https:', 'mailto:'].includes(url.protocol)) return whole;
-  return h('a', { href: url.href, target: '_blank', rel: 'noopener noreferrer' }, words);
-}
-
-/** Two spaces or a backslash before the end of a line break it; so does any line's end in what models write. */
-function broken(text) {
-  const lines = text.split(/ *\\?\n/);
-  return lines.flatMap((line, at) => (at === 0 ? [line] : [h('br'), line]));
-}
-
 /** Shows a text in an element, and again as it grows: blocks that have not changed stay as they are. */
 export function renderer(element) {
   let shown = [];
@@ -186,7 +144,7 @@ export function renderer(element) {
     while (same < shown.length && same < wanted.length && shown[same].source === wanted[same].source && shown[same].kind === wanted[same].kind) same += 1;
     for (const old of shown.slice(same)) old.node.remove();
     const fresh = wanted.slice(same).map((block) => ({ ...block, node: render(block, 0) }));
-    element.append(...fresh.map((block) => block.node));
-    shown = [...shown.slice(0, same), ...fresh];
+    for (const block of fresh) element.append(block.node);
+    shown = shown.slice(0, same).concat(fresh);
   };
 }

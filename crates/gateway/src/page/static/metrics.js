@@ -5,13 +5,32 @@ export function parse(text) {
   const found = {};
   for (const line of text.split('\n')) {
     if (line === '' || line.startsWith('#')) continue;
-    const match = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/.exec(line);
-    if (!match) continue;
-    const labels = {};
-    for (const [, name, value] of (match[2] ?? '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[name] = value;
-    (found[match[1]] ??= []).push({ labels, value: Number(match[3]) });
+    const open = line.indexOf('{');
+    const space = line.indexOf(' ');
+    const isLabelled = open !== -1 && open < space;
+    const name = line.slice(0, isLabelled ? open : space);
+    const { labels, end } = isLabelled ? labelsOf(line, open + 1) : { labels: {}, end: space };
+    // A time of the sample may follow its value.
+    const [value] = line.slice(end).trim().split(' ');
+    if (name && value) (found[name] ??= []).push({ labels, value: Number(value) });
   }
   return found;
+}
+
+/** Labels as they stand from a place on, `name="value"` with commas between, and the place after their brace. */
+function labelsOf(line, from) {
+  const labels = {};
+  let at = from;
+  while (at < line.length && line[at] !== '}') {
+    const equals = line.indexOf('="', at);
+    if (equals === -1) return { labels, end: line.length };
+    let close = equals + 2;
+    while (close < line.length && line[close] !== '"') close += line[close] === '\\' ? 2 : 1;
+    labels[line.slice(at, equals).trim()] = line.slice(equals + 2, close);
+    at = close + 1;
+    while (line[at] === ',' || line[at] === ' ') at += 1;
+  }
+  return { labels, end: at + 1 };
 }
 
 /** Cumulative buckets of the routes that compute: {le: count}. */

@@ -1,10 +1,13 @@
-// Conversations and settings, kept in this browser and nowhere else.
+// Conversations and settings, kept in this browser and nowhere else. A conversation has two keys: its record, and its entry
+// of the list. What is kept of one is written without a look at the others, however many there are.
 
-const INDEX = 'hanzo.conversations';
-const one = (id) => `hanzo.conversation.${id}`;
+const RECORD = 'hanzo.conversation.';
+const ENTRY = 'hanzo.entry.';
+const OLD_INDEX = 'hanzo.conversations'; // one list of all, which earlier versions wrote
 const SETTINGS = 'hanzo.settings';
 
 let full = false; // told once, until something fits again
+let entries = null; // id → {id, title, updated}; null until they have been read
 
 function read(name, otherwise) {
   try {
@@ -27,14 +30,50 @@ function write(name, value) {
   }
 }
 
+function forget(name) {
+  try { localStorage.removeItem(name); } catch { /* nothing was kept */ }
+}
+
+function keys() {
+  try { return Object.keys(localStorage); } catch { return []; }
+}
+
+const isEntry = (entry) => typeof entry?.id === 'string' && typeof entry.updated === 'number';
+const entryOf = ({ id, title, updated }) => ({ id, title: title ?? '', updated: updated ?? 0 });
+
+/** Every entry, read once. */
+function all() {
+  if (entries) return entries;
+  entries = new Map();
+  const names = keys();
+  for (const name of names.filter((one) => one.startsWith(ENTRY))) {
+    const entry = read(name, null);
+    if (isEntry(entry)) entries.set(entry.id, entry);
+  }
+  const old = read(OLD_INDEX, []);
+  const titles = new Map((Array.isArray(old) ? old : []).filter(isEntry).map((entry) => [entry.id, entry]));
+  forget(OLD_INDEX);
+  // Records of earlier versions, and those whose entry was lost.
+  for (const id of names.filter((one) => one.startsWith(RECORD)).map((one) => one.slice(RECORD.length))) {
+    if (entries.has(id)) continue;
+    const conversation = titles.get(id) ?? load(id);
+    if (conversation) keep(entryOf({ ...conversation, id }));
+  }
+  return entries;
+}
+
+function keep(entry) {
+  entries.set(entry.id, entry);
+  write(ENTRY + entry.id, entry);
+}
+
 /** What lists show: {id, title, updated}, the latest first. */
 export function index() {
-  const list = read(INDEX, []);
-  return Array.isArray(list) ? list.filter((entry) => entry && typeof entry.id === 'string') : [];
+  return [...all().values()].sort((a, b) => b.updated - a.updated);
 }
 
 export function load(id) {
-  const conversation = read(one(id), null);
+  const conversation = read(RECORD + id, null);
   return conversation && Array.isArray(conversation.messages) ? conversation : null;
 }
 
@@ -45,27 +84,37 @@ export function create() {
 }
 
 export function save(conversation) {
+  all();
   conversation.updated = Date.now();
-  if (!write(one(conversation.id), conversation)) return;
-  const entry = { id: conversation.id, title: conversation.title, updated: conversation.updated };
-  write(INDEX, [entry, ...index().filter((other) => other.id !== conversation.id)]);
+  if (write(RECORD + conversation.id, conversation)) keep(entryOf(conversation));
 }
 
 export function rename(id, title) {
   const conversation = load(id);
-  if (conversation) write(one(id), { ...conversation, title });
-  write(INDEX, index().map((entry) => (entry.id === id ? { ...entry, title } : entry)));
+  if (conversation) write(RECORD + id, { ...conversation, title });
+  const entry = all().get(id);
+  if (entry) keep({ ...entry, title });
 }
 
 export function remove(id) {
-  try { localStorage.removeItem(one(id)); } catch { /* nothing was kept */ }
-  write(INDEX, index().filter((entry) => entry.id !== id));
+  all().delete(id);
+  forget(RECORD + id);
+  forget(ENTRY + id);
 }
 
-/** Another tab changed something. */
+/** Another tab changed a conversation: `listener` is told its id, or nothing where it may be any. */
 export function onChange(listener) {
   addEventListener('storage', (event) => {
-    if (event.key === null || event.key.startsWith('hanzo.conversation')) listener();
+    if (event.key === null) {
+      entries = null;
+      listener();
+    } else if (event.key.startsWith(ENTRY)) {
+      const id = event.key.slice(ENTRY.length);
+      const entry = read(event.key, null);
+      if (isEntry(entry)) all().set(id, entry);
+      else all().delete(id);
+      listener(id);
+    }
   });
 }
 
