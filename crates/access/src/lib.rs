@@ -4,6 +4,7 @@
 //!
 //! [`Access`] holds the keys of a process: one that was set ([`Secret`]), and those of a file ([`KeysFile`]) that is read
 //! again when it changes. [`connections`] accepts on a port, with [`ServerTls`] where it is spoken. [`Access::admit`] makes a [`Pass`] of what a request presents, or a [`Refusal`].
+//! [`check_origin`] refuses the requests of foreign web pages.
 
 mod access;
 mod crowd;
@@ -15,6 +16,7 @@ mod key;
 mod listen;
 mod models;
 mod opening;
+mod origin;
 mod pass;
 mod pinned;
 mod rate;
@@ -33,6 +35,7 @@ pub use key::Key;
 pub use listen::{Connection, Limits, Permit, Stream, connections, connections_until};
 pub use opening::Opening;
 pub use pass::{Pass, Running, Standing};
+pub use origin::{ForeignPage, check_origin};
 pub use pinned::pinned;
 pub use rate::Level;
 pub use refusal::Refusal;

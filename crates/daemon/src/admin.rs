@@ -44,6 +44,7 @@ pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
 }
 
 /// Asks for a key.
+        .layer(middleware::from_fn(hosts::check_page))
 async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|from| from.0.ip());
     let Err(refusal) = access.admit(&Presented::of(request.headers()), from) else {

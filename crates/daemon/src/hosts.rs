@@ -10,10 +10,11 @@ use std::{
 use axum::{
     Json,
     extract::{Request, State},
-    http::{StatusCode, header, uri::Authority},
+    http::{Method, StatusCode, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use hanzo_engine_access::check_origin;
 use serde_json::json;
 
 use crate::config::ServerConfig;
@@ -37,6 +38,16 @@ pub(crate) async fn check(State(hosts): State<Hosts>, request: Request, next: Ne
         return next.run(request).await;
     }
     let error = "this server listens on the loopback and answers only to localhost and addresses of it; allow other names with server.allowed_hosts";
+    (StatusCode::FORBIDDEN, Json(json!({"error": error}))).into_response()
+}
+
+/// Refuses what a web page of another origin sends with 403, unless it only reads.
+pub(crate) async fn check_page(request: Request, next: Next) -> Response {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if reads || check_origin(&[], request.uri(), request.headers()).is_ok() {
+        return next.run(request).await;
+    }
+    let error = "the admin port takes nothing from web pages of other origins; only the gateway allows some, with cors_origins";
     (StatusCode::FORBIDDEN, Json(json!({"error": error}))).into_response()
 }
 

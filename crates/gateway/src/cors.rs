@@ -1,5 +1,5 @@
-//! Which pages of other origins may ask: none, unless they are listed. A key is sent by the page itself, so credentials that a
-//! browser would add by itself are not asked for.
+//! CORS: the answers to pages of origins that `cors_origins` lists. A key is sent by the page itself, so credentials that a
+//! browser would add by itself are not asked for. `track` refuses pages of other origins.
 
 use axum::{
     body::Body,
@@ -24,13 +24,6 @@ pub(crate) fn check(origins: &[String]) -> Result<(), String> {
     if origins.len() > CORS_ORIGINS_MAX {
         return Err(format!("cors_origins: has {}, at most {CORS_ORIGINS_MAX}", origins.len()));
     }
-    let is_origin = |origin: &str| {
-        let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
-        origin == ANY
-            || host.is_some_and(|host| {
-                !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && !b"/*?#@,".contains(&b))
-            })
-    };
     match origins.iter().find(|origin| !is_origin(origin)) {
         Some(_) => {
             Err("cors_origins: each must be such as https://chat.example.com, without a path; or *"
@@ -38,6 +31,19 @@ pub(crate) fn check(origins: &[String]) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// Whether a text is an origin. Browser extensions and desktop programs have schemes of their own, such as
+/// `chrome-extension://ID` and `tauri://localhost`.
+fn is_origin(origin: &str) -> bool {
+    let is_scheme = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
+    };
+    let is_host = |host: &str| {
+        host.bytes().all(|b| b.is_ascii_graphic() && !b"/*?#@,".contains(&b)) && !host.is_empty()
+    };
+    origin == ANY || origin.split_once("://").is_some_and(|(scheme, host)| is_scheme(scheme) && is_host(host))
 }
 
 /// A page of an origin that may ask; None: it may not, or nobody says that it is a page.

@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use hanzo_engine_access::{AccessError, Refusal, TlsError};
+use hanzo_engine_access::{AccessError, ForeignPage, Refusal, TlsError};
 use hanzo_engine_telemetry::TracesError;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -150,11 +150,12 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
     }
 
-    /// 403: the page is of another origin.
-    pub(crate) fn origin(origin: &str) -> ApiError {
+    /// 403: a page of another origin sends the request.
+    pub(crate) fn origin(page: &ForeignPage) -> ApiError {
+        let origin = page.origin.as_deref().map(|origin| format!("origin {}", quote(origin)));
+        let origin = origin.as_deref().unwrap_or("a web page");
         let message = format!(
-            "origin {}: pages of other origins may not ask; allow it with cors_origins (--cors-origin)",
-            quote(origin)
+            "{origin}: pages of other origins may not send requests to this server; allow an origin with cors_origins (--cors-origin)"
         );
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed"), message)
     }

@@ -59,7 +59,7 @@ fn is_allowed(host: &str, names: &[String]) -> bool {
 }
 
 /// Whether a host, with or without a port, is this machine's own loopback.
-pub(crate) fn is_loopback(host: &str) -> bool {
+fn is_loopback(host: &str) -> bool {
     let name = plain(host);
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
     name == "localhost"

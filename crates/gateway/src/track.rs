@@ -19,7 +19,7 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-use hanzo_engine_access::{Pass, Presented, Running};
+use hanzo_engine_access::{Pass, Presented, Running, check_origin};
 use hanzo_engine_telemetry::TraceContext;
 
 use crate::{
@@ -103,9 +103,19 @@ fn is_operation(method: &Method, route: &str) -> bool {
     OPERATIONS.contains(&route) || (matches!(*method, Method::GET | Method::HEAD) && page::is_own(route))
 }
 
+/// Whether a page of any origin may send the request: it changes nothing, and the page cannot read the answer. MCP
+/// wants the origin checked of every request.
+fn is_plain_read(method: &Method, route: &str) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && route != mcp::PATH
+}
+
 /// Lets a request in, or says why not.
 fn admit(app: &App, request: &Request, route: &str) -> Result<Admitted, Refused> {
     app.hosts.check(request.uri(), request.headers())?;
+    if !is_plain_read(request.method(), route) {
+        let page = check_origin(&app.config.cors_origins, request.uri(), request.headers());
+        page.map_err(|page| ApiError::origin(&page))?;
+    }
     let operation = is_operation(request.method(), route);
     if operation && !(app.config.private_metrics && PRIVATE.contains(&route)) {
         return Ok(Admitted { pass: Pass::anyone(), _running: Running::default(), _admission: None });

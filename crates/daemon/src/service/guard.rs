@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use hanzo_engine_access::{Access, Pass, Presented, Refusal, Running};
+use hanzo_engine_access::{Access, Pass, Presented, Refusal, Running, check_origin};
 use http_body_util::BodyExt as _;
 use tonic::{
     Status,
@@ -72,6 +72,10 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if check_origin(&[], request.uri(), request.headers()).is_err() {
+            let refused = Status::permission_denied("web pages of other origins may not call this server");
+            return Box::pin(std::future::ready(Ok(refused.into_http())));
+        }
         match self.let_in(&request) {
             Err(refusal) => {
                 self.metrics.refused(&refusal);

@@ -149,3 +149,38 @@ async fn the_admin_ports_metrics_can_want_a_key() {
     assert_eq!(rig.admin(&format!("/metrics HTTP/1.1\r\nx-api-key: {key}\r\nx: ")).await.0, 200);
     rig.stopped().await;
 }
+
+#[tokio::test]
+async fn web_pages_of_other_origins_send_nothing_to_either_port() {
+    let (rig, file) = keyed(false).await;
+    let key = add(&rig, &file, "user", |_| ());
+    let ask = async |method: &str, headers: &str| {
+        let mut stream = TcpStream::connect(rig.handle.admin_addr()).await.unwrap();
+        let request =
+            format!("{method} /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        in_time(stream.read_to_string(&mut answer)).await.unwrap();
+        answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    for (method, headers, status) in [
+        ("POST", "", 405),
+        ("POST", "Origin: http://localhost\r\n", 405),
+        ("POST", "Origin: https://evil.example\r\n", 403),
+        ("POST", "Origin: null\r\n", 403),
+        ("DELETE", "Sec-Fetch-Site: same-site\r\n", 403),
+        ("GET", "Origin: https://evil.example\r\n", 200),
+    ] {
+        assert_eq!(ask(method, headers).await, status, "{method} {headers}");
+    }
+    for (origin, code) in [(None, Code::Ok), (Some("https://evil.example"), Code::PermissionDenied)] {
+        let mut request = Request::new(v1::StatsRequest::default());
+        request.metadata_mut().insert("x-api-key", key.parse().unwrap());
+        if let Some(origin) = origin {
+            request.metadata_mut().insert("origin", origin.parse().unwrap());
+        }
+        let answer = rig.client().stats(request).await;
+        assert_eq!(answer.err().map_or(Code::Ok, |status| status.code()), code, "{origin:?}");
+    }
+    rig.stopped().await;
+}

@@ -28,7 +28,7 @@ static TEXT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string
 const REFUSALS: [(&str, &str); 11] = [
     ("400", "The request is wrong, or asks for what cannot be done; `param` names the field."),
     ("401", "A key is wanted, or this one is not known."),
-    ("403", "The key may not do that, or the host is not answered to."),
+    ("403", "The key may not do that, the host is not answered to, or a web page of another origin asks."),
     ("404", "There is no such model, or nothing of that name."),
     ("408", "The body did not arrive in time."),
     ("413", "The body is too large."),

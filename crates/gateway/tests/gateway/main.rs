@@ -27,6 +27,7 @@ mod mcp_tools;
 mod models;
 mod ollama;
 mod ollama_create;
+mod origins;
 mod overhead;
 mod page;
 mod refusals;
