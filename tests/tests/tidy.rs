@@ -47,7 +47,8 @@ fn report(what: &str, faults: Vec<String>) {
 /// Dependencies point one way. What a crate may name among ours, besides for its tests:
 fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     [
-        ("access", vec!["proto"]),
+        ("access", vec!["files", "proto"]),
+        ("files", vec![]),
         ("telemetry", vec!["access"]),
         ("process", vec![]),
         ("proto", vec![]),
@@ -58,14 +59,15 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("formats", vec![]),
         ("media", vec![]),
         ("sound", vec![]),
-        ("runtime", vec!["constraints", "formats", "kernels", "media"]),
-        ("store", vec![]),
+        ("runtime", vec!["constraints", "files", "formats", "kernels", "media"]),
+        ("store", vec!["files"]),
         ("voice", vec!["kernels", "runtime"]),
         (
             "daemon",
             vec![
                 "access",
                 "constraints",
+                "files",
                 "formats",
                 "kernels",
                 "kernels-cuda",
@@ -80,8 +82,8 @@ fn allowed() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
             ],
         ),
         ("mcp", vec![]),
-        ("gateway", vec!["access", "mcp", "media", "process", "proto", "telemetry"]),
-        ("cli", vec!["access", "daemon", "gateway", "process", "proto"]),
+        ("gateway", vec!["access", "files", "mcp", "media", "process", "proto", "telemetry"]),
+        ("cli", vec!["access", "daemon", "files", "gateway", "process", "proto"]),
     ]
     .into_iter()
     .map(|(name, may)| (name, may.into_iter().collect()))

@@ -4,7 +4,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use http::{HeaderMap, header};
@@ -22,6 +22,20 @@ use crate::{
 
 /// What logs call the key that was set, which has no name.
 const SET_KEY: &str = "api_key";
+
+/// Time for which the keys of a file stay valid after it became unreadable. An editor that writes a file in place takes less.
+pub const KEYS_GRACE: Duration = Duration::from_secs(5);
+
+/// Why the file of keys cannot be used now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeysFault {
+    /// The file, and what is wrong with it.
+    pub reason: String,
+    /// Since when.
+    pub since: Instant,
+    /// Its keys are refused.
+    pub closed: bool,
+}
 
 /// Where a process has its keys from; nothing: no key is wanted.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -57,7 +71,8 @@ pub struct Access {
     settings: RwLock<Settings>,
     holders: RwLock<Arc<[Arc<Holder>]>>,
     guesses: Guesses,
-    seen: Mutex<Option<Seen>>, // the file, as it was read first
+    seen: Mutex<Option<Seen>>,       // the file, as it was read first
+    fault: Mutex<Option<KeysFault>>, // of the file now
 }
 
 /// The keys that a request came with: as OpenAI's clients send them, and as Anthropic's do.
@@ -89,6 +104,7 @@ impl Access {
             holders: RwLock::default(),
             guesses: Guesses::default(),
             seen: Mutex::default(),
+            fault: Mutex::default(),
         };
         *locked(&access.seen) = Some(Seen::of(&access.files()));
         access.read()?;
@@ -129,6 +145,7 @@ impl Access {
             holders: RwLock::default(),
             guesses: Guesses::default(),
             seen: Mutex::default(),
+            fault: Mutex::default(),
         }
     }
 
@@ -140,7 +157,7 @@ impl Access {
     /// What a request that presents that may do.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], [`Refusal::Wrong`] or [`Refusal::Guessing`].
+    /// [`Refusal::Missing`], [`Refusal::Wrong`], [`Refusal::Guessing`] or [`Refusal::KeysUnreadable`].
     pub fn admit(&self, presented: &Presented<'_>, from: Option<IpAddr>) -> Result<Pass, Refusal> {
         if !self.wants_keys() {
             return Ok(Pass::anyone());
@@ -162,24 +179,44 @@ impl Access {
         }
         // Whoever comes by no address is one client.
         let (from, now) = (from.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), Instant::now());
+        let closed = self.keys_fault().is_some_and(|fault| fault.closed);
         match (found, self.guesses.blocked(from, now)) {
+            (Some(holder), _) if holder.random && closed => Err(Refusal::KeysUnreadable),
             (Some(holder), blocked) if holder.random || blocked.is_none() => Ok(Pass::of(Arc::clone(holder))),
             (_, Some(retry_after)) => Err(Refusal::Guessing { retry_after }),
             (_, None) => {
                 self.guesses.wrong(from, now);
-                Err(Refusal::Wrong)
+                // It may be a key of the file, which nobody can say now.
+                Err(if closed { Refusal::KeysUnreadable } else { Refusal::Wrong })
             }
         }
     }
 
-    /// Reads the file again. Where it cannot be read, or is wrong, the keys stay what they were; the log says what came of
-    /// it.
+    /// Why the file of keys cannot be used, if it cannot.
+    pub fn keys_fault(&self) -> Option<KeysFault> {
+        let fault = locked(&self.fault).clone();
+        fault.map(|fault| KeysFault { closed: fault.since.elapsed() >= KEYS_GRACE, ..fault })
+    }
+
+    /// Reads the file again. Where it cannot be read, or is wrong, its keys stay what they were for [`KEYS_GRACE`] and are refused
+    /// from then on, until it can be read.
     pub fn reload(&self) {
         match self.read() {
             Ok(Some(keys)) => tracing::info!(keys, "the keys were read again"),
             Ok(None) => {}
             Err(error) => {
-                tracing::error!(%error, "the keys could not be read again; they stay what they were")
+                let reason = error.to_string();
+                let mut fault = locked(&self.fault);
+                // It is tried again every second: the log has one line for each reason.
+                if fault.as_ref().is_none_or(|fault| fault.reason != reason) {
+                    let grace_s = KEYS_GRACE.as_secs();
+                    tracing::error!(
+                        %error,
+                        "the file of keys cannot be read again: its keys are refused {grace_s} seconds after it became so, until it can"
+                    );
+                }
+                let since = fault.as_ref().map_or_else(Instant::now, |fault| fault.since);
+                *fault = Some(KeysFault { reason, since, closed: false });
             }
         }
     }
@@ -215,6 +252,7 @@ impl Access {
             );
         }
         *self.holders.write().unwrap_or_else(PoisonError::into_inner) = holders.into();
+        *locked(&self.fault) = None;
         Ok(count)
     }
 
@@ -233,6 +271,10 @@ impl Follow for Access {
 
     fn changed(&self) {
         self.reload();
+    }
+
+    fn try_again(&self) -> bool {
+        locked(&self.fault).is_some()
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
-    io::{Read as _, Write as _},
+    fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -199,15 +199,8 @@ impl KeysFile {
         }
         let mut text = serde_json::to_string_pretty(&file).map_err(|error| failed(error.into()))?;
         text.push('\n');
-        // Only its owner reads it, unless who owns the file that is there wanted it otherwise.
-        let mut new = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
-        if let Ok(old) = fs::metadata(path) {
-            new.as_file().set_permissions(old.permissions()).map_err(failed)?;
-        }
-        new.write_all(text.as_bytes()).map_err(failed)?;
-        new.as_file().sync_all().map_err(failed)?;
-        new.persist(path).map_err(|error| failed(error.error))?;
-        Ok(())
+        // Servers that could read the old file can read the new one.
+        hanzo_engine_files::replace(path, text.as_bytes()).map_err(failed)
     }
 }
 

@@ -17,6 +17,11 @@ pub trait Follow: Send + Sync + 'static {
 
     /// They are other files than before. What cannot be used leaves everything as it was, and the log says so.
     fn changed(&self);
+
+    /// Whether the files are to be read again though they look as they did: the last try failed, and permissions may have changed.
+    fn try_again(&self) -> bool {
+        false
+    }
 }
 
 /// What tells that a file is another one.
@@ -65,7 +70,7 @@ pub(crate) fn follow<T: Follow>(made: &Arc<T>, mut seen: Seen) {
             let looked = tokio::task::spawn_blocking(move || {
                 let made = made.upgrade()?;
                 let now = Seen::of(&made.files());
-                if now != seen {
+                if now != seen || made.try_again() {
                     made.changed();
                 }
                 Some(now)

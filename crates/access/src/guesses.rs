@@ -22,7 +22,7 @@ pub(crate) struct Guesses(Mutex<HashMap<IpAddr, Bucket>>);
 impl Guesses {
     /// How long `from` may send no key that can be guessed.
     pub(crate) fn blocked(&self, from: IpAddr, now: Instant) -> Option<Duration> {
-        locked(&self.0).get_mut(&client_of(from))?.wait(GUESSES_PER_MINUTE, now).err()
+        locked(&self.0).get_mut(&client_of(from))?.wait(1, GUESSES_PER_MINUTE, now).err()
     }
 
     /// A wrong key came.

@@ -1,13 +1,16 @@
 //! What a request that was let in may do: which models it may use, what it may ask of the operator, and what its key has
 //! left of its limits.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use crate::{
     file::Record,
     key::KeyDigest,
     models,
-    rate::{Level, Usage, locked},
+    rate::{Bucket, Level, Usage, locked},
     refusal::Refusal,
 };
 
@@ -75,7 +78,7 @@ impl Pass {
         let Some(holder) = &self.0 else { return Ok(Running(None)) };
         let (record, usage, now) = (&holder.record, &holder.usage, Instant::now());
         if let Some(limit) = record.tokens_per_minute {
-            let waited = locked(&usage.tokens).wait(limit, now);
+            let waited = locked(&usage.tokens).wait(1, limit, now);
             waited.map_err(|retry_after| Refusal::Tokens { limit, retry_after })?;
         }
         let mut running = locked(&usage.running);
@@ -133,11 +136,21 @@ impl Pass {
         }
     }
 
+    /// The key's tokens per minute and what was used of them; None: there is no limit.
+    pub(crate) fn tokens(&self) -> Option<(u32, &Mutex<Bucket>)> {
+        let holder = self.0.as_ref()?;
+        Some((holder.record.tokens_per_minute?, &holder.usage.tokens))
+    }
+
+    /// Whether its tokens are limited.
+    pub fn limits_tokens(&self) -> bool {
+        self.tokens().is_some()
+    }
+
     /// Charges so many tokens.
     pub fn spend(&self, tokens: u32) {
-        let limited = self.0.as_ref().and_then(|holder| Some((holder, holder.record.tokens_per_minute?)));
-        if let Some((holder, limit)) = limited {
-            locked(&holder.usage.tokens).spend(tokens, limit, Instant::now());
+        if let Some((limit, bucket)) = self.tokens() {
+            locked(bucket).spend(tokens, limit, Instant::now());
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 const MINUTE_S: f64 = 60.0;
 
-/// Up to a minute's worth, which comes back evenly. What was used is known only afterwards for tokens, so there may be less than
+/// Up to a minute's worth, which comes back evenly. Tokens that nobody could foresee are charged too, so there may be less than
 /// nothing in it.
 #[derive(Debug)]
 pub(crate) struct Bucket {
@@ -37,19 +37,30 @@ impl Bucket {
 
     /// Takes one, or says how long until there is one.
     pub(crate) fn take(&mut self, per_minute: u32, now: Instant) -> Result<(), Duration> {
-        self.wait(per_minute, now)?;
-        self.used += 1.0;
+        self.reserve(1, per_minute, now)
+    }
+
+    /// Takes `count`, or says how long until so many are there.
+    pub(crate) fn reserve(&mut self, count: u32, per_minute: u32, now: Instant) -> Result<(), Duration> {
+        self.wait(count, per_minute, now)?;
+        self.used += f64::from(count);
         Ok(())
     }
 
-    /// How long until there is one, where there is none.
-    pub(crate) fn wait(&mut self, per_minute: u32, now: Instant) -> Result<(), Duration> {
+    /// How long until `count` are there, where there are fewer.
+    pub(crate) fn wait(&mut self, count: u32, per_minute: u32, now: Instant) -> Result<(), Duration> {
         self.refill(per_minute, now);
-        let missing = self.used + 1.0 - f64::from(per_minute);
+        let missing = self.used + f64::from(count) - f64::from(per_minute);
         match missing > 1e-9 {
             true => Err(seconds(missing * MINUTE_S / f64::from(per_minute.max(1)))),
             false => Ok(()),
         }
+    }
+
+    /// Gives back `count` that were reserved and are not needed.
+    pub(crate) fn give_back(&mut self, count: u32, per_minute: u32, now: Instant) {
+        self.refill(per_minute, now);
+        self.used = (self.used - f64::from(count)).max(0.0);
     }
 
     /// Takes so many, there or not.
@@ -124,9 +135,17 @@ mod tests {
         let (mut bucket, start) = (Bucket::FULL, Instant::now());
         bucket.spend(150, 100, start);
         assert_eq!(bucket.level(100, start).remaining, 0);
-        let wait = bucket.wait(100, start).unwrap_err();
+        let wait = bucket.wait(1, 100, start).unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 31.0, "{wait:?}");
-        assert!(bucket.wait(100, start + wait + Duration::from_millis(1)).is_ok());
+        assert!(bucket.wait(1, 100, start + wait + Duration::from_millis(1)).is_ok());
+        // Tokens that were reserved come back, and never more than a minute's.
+        let mut bucket = Bucket::FULL;
+        bucket.reserve(80, 100, start).unwrap();
+        assert_eq!(bucket.reserve(30, 100, start).unwrap_err().as_secs_f64().round(), 6.0);
+        bucket.give_back(80, 100, start);
+        bucket.reserve(100, 100, start).unwrap();
+        bucket.give_back(100, 100, start + Duration::from_secs(60));
+        assert_eq!(bucket.level(100, start + Duration::from_secs(60)).remaining, 100);
         // A clock that stands still, or a limit of nothing, is no fault.
         let mut none = Bucket::FULL;
         assert!(none.take(0, start).is_err());

@@ -37,6 +37,23 @@ pub enum Refusal {
         /// When there are some again.
         retry_after: Duration,
     },
+    /// The request may take more tokens than the key has in a minute.
+    #[error("{}: {}", fault.field(), fault.advice(*limit, *prompt, *completion))]
+    TooManyTokens {
+        /// Per minute.
+        limit: u32,
+        /// Tokens of the prompt, as far as they are known.
+        prompt: u64,
+        /// Tokens that all answers together may have.
+        completion: u64,
+        /// The part of the request that is too large.
+        fault: TokensFault,
+    },
+    /// The file of keys cannot be read, so its keys are refused.
+    #[error(
+        "this server's file of keys cannot be read, so its keys are refused until it can; the server's log and /ready say why"
+    )]
+    KeysUnreadable,
     /// As many requests of the key run as may.
     #[error("rate limit: {limit} requests of this key may run at once, and do; try again when one has ended")]
     Running {
@@ -67,6 +84,41 @@ pub enum Refusal {
     },
 }
 
+/// The part of a request that takes more tokens than its key has in a minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokensFault {
+    /// The prompt alone.
+    Prompt,
+    /// The prompt and the tokens that were asked for.
+    Completion,
+}
+
+impl TokensFault {
+    fn field(self) -> &'static str {
+        match self {
+            TokensFault::Prompt => "prompt",
+            TokensFault::Completion => "max_tokens",
+        }
+    }
+
+    fn advice(self, limit: u32, prompt: u64, completion: u64) -> String {
+        let start = format!("this key has {limit} tokens per minute, and the request may take");
+        let other = "or use a key with a higher limit";
+        match self {
+            TokensFault::Prompt => {
+                format!("{start} {prompt} for its prompt alone; send at most {limit} tokens, {other}")
+            }
+            TokensFault::Completion => {
+                let most = u64::from(limit).saturating_sub(prompt);
+                format!(
+                    "{start} {} ({prompt} for the prompt, {completion} for the answers); ask for at most {most} tokens in all answers together, {other}",
+                    prompt.saturating_add(completion)
+                )
+            }
+        }
+    }
+}
+
 fn secs(time: &Duration) -> u64 {
     time.as_millis().div_ceil(1000).try_into().unwrap_or(u64::MAX)
 }
@@ -80,6 +132,8 @@ impl Refusal {
             Refusal::Guessing { .. } => "too_many_wrong_keys",
             Refusal::Requests { .. } => "requests_per_minute",
             Refusal::Tokens { .. } => "tokens_per_minute",
+            Refusal::TooManyTokens { .. } => "request_over_tokens_per_minute",
+            Refusal::KeysUnreadable => "keys_unreadable",
             Refusal::Running { .. } => "concurrency",
             Refusal::Admin { .. } => "insufficient_permissions",
             Refusal::Model { .. } | Refusal::NoModel { .. } => "model_not_allowed",
@@ -87,12 +141,14 @@ impl Refusal {
     }
 
     /// Every [`Refusal::code`].
-    pub const CODES: [&'static str; 8] = [
+    pub const CODES: [&'static str; 10] = [
         "missing_api_key",
         "invalid_api_key",
         "too_many_wrong_keys",
         "requests_per_minute",
         "tokens_per_minute",
+        "request_over_tokens_per_minute",
+        "keys_unreadable",
         "concurrency",
         "insufficient_permissions",
         "model_not_allowed",
@@ -104,7 +160,7 @@ impl Refusal {
             Refusal::Guessing { retry_after }
             | Refusal::Requests { retry_after, .. }
             | Refusal::Tokens { retry_after, .. } => Some(*retry_after),
-            Refusal::Running { .. } => Some(Duration::from_secs(1)),
+            Refusal::Running { .. } | Refusal::KeysUnreadable => Some(Duration::from_secs(1)),
             _ => None,
         }
     }
@@ -118,6 +174,8 @@ impl From<Refusal> for Status {
             | Refusal::Requests { .. }
             | Refusal::Tokens { .. }
             | Refusal::Running { .. } => Code::ResourceExhausted,
+            Refusal::TooManyTokens { .. } => Code::InvalidArgument,
+            Refusal::KeysUnreadable => Code::Unavailable,
             Refusal::Admin { .. } | Refusal::Model { .. } | Refusal::NoModel { .. } => Code::PermissionDenied,
         };
         let mut metadata = MetadataMap::new();

@@ -1,57 +1,252 @@
-//! The tokens of one generation, charged to its key as they come, so that a client that leaves has paid for what it got.
+//! The tokens of one generation. They are reserved before it begins and charged to its key as they come, so that a client that leaves
+//! has paid for what it got.
 
-use hanzo_engine_proto::v1::{InferEvent, infer_event::Event};
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
-use crate::pass::Pass;
+use hanzo_engine_proto::v1::{
+    Chat, ClassifyRequest, EmbedRequest, InferEvent, InferRequest, Message, RerankRequest, SpeakRequest,
+    content_part::Part, embed_input::Input, infer_event::Event, infer_request::Prompt, speak_request,
+};
+use tonic::{Status, codegen::tokio_stream::Stream};
 
-/// What has been charged so far.
+use crate::{
+    pass::Pass,
+    refusal::Refusal,
+    reservation::{Need, Reservation},
+};
+
+/// Bytes of a text for each of its tokens, as a guess that is mostly too low. The engine says how many there are.
+const BYTES_PER_TOKEN: u64 = 5;
+
+/// Tokens that were reserved and charged so far.
 #[derive(Debug)]
 pub struct Spend {
-    pass: Pass,
-    prompt: bool,      // its tokens were charged
-    choices: Vec<u32>, // tokens of each that were charged
+    reservation: Reservation,
+    need: Option<Need>, // as it was reserved; None: it was not
+    prompt: bool,       // its tokens were charged
+    choices: u32,
+    unfinished: u32,
+    charged: BTreeMap<u32, u32>, // tokens of each choice that has begun
 }
 
 impl Spend {
-    /// For a generation of so many choices that has not begun.
-    pub fn new(pass: Pass, choices: usize) -> Spend {
-        Spend { pass, prompt: false, choices: vec![0; choices] }
+    /// Of a generation of so many choices for which nothing is reserved.
+    pub fn new(pass: Pass, choices: u32) -> Spend {
+        Spend {
+            reservation: Reservation::none(pass),
+            need: None,
+            prompt: false,
+            choices,
+            unfinished: choices,
+            charged: BTreeMap::new(),
+        }
     }
 
-    /// An event came.
-    pub fn see(&mut self, event: &InferEvent) {
+    /// Reserves the tokens of a generation. One that states no `max_tokens` is bound to what the key has.
+    ///
+    /// # Errors
+    /// [`Refusal::Tokens`] and [`Refusal::TooManyTokens`].
+    pub fn reserve(pass: Pass, request: &mut InferRequest) -> Result<Spend, Refusal> {
+        let choices = request.choices.max(1);
+        let mut spend = Spend::new(pass.clone(), choices);
+        if !pass.limits_tokens() {
+            return Ok(spend);
+        }
+        let prompt = prompt_tokens(request);
+        let stop = request.stop.get_or_insert_default();
+        let of_each = match stop.max_tokens {
+            Some(stated) => Some(stated),
+            None => pass.open_answer(prompt, choices, stop.min_tokens),
+        };
+        let of_each = of_each.unwrap_or_default();
+        if stop.max_tokens.is_none() {
+            request.completion_tokens_max = match request.completion_tokens_max {
+                0 => of_each,
+                own => own.min(of_each),
+            };
+        }
+        let need = Need { prompt, completion: u64::from(of_each) * u64::from(choices) };
+        spend.reservation = pass.reserve(need)?;
+        spend.need = Some(need);
+        Ok(spend)
+    }
+
+    /// Charges the tokens of an event.
+    ///
+    /// # Errors
+    /// [`Refusal::Tokens`] and [`Refusal::TooManyTokens`] where the prompt turns out to be longer than was reserved for, and the key
+    /// has no more: the generation is to be ended, and nothing was charged.
+    pub fn see(&mut self, event: &InferEvent) -> Result<(), Refusal> {
         match &event.event {
-            Some(Event::Started(started)) => self.started(started.prompt_tokens),
+            Some(Event::Started(started)) => self.started(started.prompt_tokens)?,
             Some(Event::Delta(delta)) => self.came(delta.choice, delta.token_ids.len()),
             Some(Event::Finished(finished)) => {
                 self.finished(finished.choice, finished.usage.unwrap_or_default().completion_tokens);
             }
             Some(Event::PromptLogprobs(_) | Event::Loading(_)) | None => {}
         }
+        Ok(())
     }
 
     /// A choice has started; the choices share their prompt.
-    pub(crate) fn started(&mut self, prompt_tokens: u32) {
-        if !self.prompt {
-            self.prompt = true;
-            self.pass.spend(prompt_tokens);
+    pub(crate) fn started(&mut self, prompt_tokens: u32) -> Result<(), Refusal> {
+        if self.prompt {
+            return Ok(());
         }
+        let prompt = u64::from(prompt_tokens);
+        if let Some(need) = self.need.filter(|need| need.prompt < prompt) {
+            self.reservation.renew(Need { prompt, ..need })?;
+        }
+        self.prompt = true;
+        self.reservation.charge(prompt_tokens);
+        Ok(())
     }
 
     /// So many tokens of a choice came.
     pub(crate) fn came(&mut self, choice: u32, tokens: usize) {
-        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        if let Some(charged) = self.choices.get_mut(choice as usize) {
+        if choice < self.choices {
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+            let charged = self.charged.entry(choice).or_default();
             *charged = charged.saturating_add(tokens);
-            self.pass.spend(tokens);
+            self.reservation.charge(tokens);
         }
     }
 
     /// A choice has finished, with so many tokens in all.
     pub(crate) fn finished(&mut self, choice: u32, tokens: u32) {
-        if let Some(charged) = self.choices.get_mut(choice as usize) {
-            self.pass.spend(tokens.saturating_sub(*charged));
+        if choice < self.choices {
+            let charged = self.charged.entry(choice).or_default();
+            self.reservation.charge(tokens.saturating_sub(*charged));
             *charged = (*charged).max(tokens);
+            self.unfinished = self.unfinished.saturating_sub(1);
+        }
+        if self.unfinished == 0 {
+            self.reservation.release();
+        }
+    }
+
+    /// The events of the generation, each charged as it passes.
+    pub fn over<S>(self, events: S) -> Metered<S> {
+        Metered { events: Some(events), spend: self }
+    }
+}
+
+/// The events of a generation, whose tokens are charged.
+#[derive(Debug)]
+pub struct Metered<S> {
+    events: Option<S>, // None: it has ended
+    spend: Spend,
+}
+
+impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for Metered<S> {
+    type Item = Result<InferEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(events) = &mut self.events else { return Poll::Ready(None) };
+        let event = ready!(Pin::new(events).poll_next(context));
+        let seen = match &event {
+            Some(Ok(event)) => self.spend.see(event),
+            Some(Err(_)) | None => {
+                self.events = None;
+                self.spend.reservation.release();
+                Ok(())
+            }
+        };
+        match seen {
+            Ok(()) => Poll::Ready(event),
+            Err(refusal) => {
+                // Dropping the events cancels the generation.
+                self.events = None;
+                Poll::Ready(Some(Err(refusal.into())))
+            }
         }
     }
 }
+
+impl Need {
+    /// Of a call for vectors.
+    pub fn embed(request: &EmbedRequest) -> Need {
+        let tokens = request.inputs.iter().map(|input| match &input.input {
+            Some(Input::Text(text)) => of_bytes(text.len()),
+            Some(Input::Tokens(tokens)) => tokens.ids.len() as u64,
+            Some(Input::Chat(chat)) => of_bytes(chat_bytes(chat)),
+            Some(Input::Picture(_)) | None => 1,
+        });
+        Need::of_inputs(tokens, request.truncate)
+    }
+
+    /// Of a call for scores of documents, each of which is read with the query.
+    pub fn rerank(request: &RerankRequest) -> Need {
+        let query = request.query.len();
+        let tokens = request.documents.iter().map(|text| of_bytes(query.saturating_add(text.len())));
+        Need::of_inputs(tokens, request.truncate)
+    }
+
+    /// Of a call for labels.
+    pub fn classify(request: &ClassifyRequest) -> Need {
+        let tokens = request.inputs.iter().map(|input| {
+            of_bytes(input.text.len().saturating_add(input.pair.as_ref().map_or(0, String::len)))
+        });
+        Need::of_inputs(tokens, request.truncate)
+    }
+
+    /// Of a text that is to be said.
+    pub fn speak(request: &SpeakRequest) -> Need {
+        let characters = match &request.input {
+            Some(speak_request::Input::Text(text) | speak_request::Input::Phonemes(text)) => {
+                text.chars().count()
+            }
+            None => 0,
+        };
+        Need { prompt: characters as u64, completion: 0 }
+    }
+
+    /// Of inputs that may be cut to what fits, and then nobody knows yet how many tokens they have.
+    fn of_inputs(tokens: impl Iterator<Item = u64>, cut: bool) -> Need {
+        let prompt = tokens.map(|tokens| if cut { tokens.min(1) } else { tokens });
+        Need { prompt: prompt.fold(0, u64::saturating_add), completion: 0 }
+    }
+}
+
+/// Tokens of a text of so many bytes, about.
+fn of_bytes(bytes: usize) -> u64 {
+    (bytes as u64 / BYTES_PER_TOKEN).max(1)
+}
+
+/// Tokens of a request's prompt: exact where it has tokens, else a guess by its bytes.
+fn prompt_tokens(request: &InferRequest) -> u64 {
+    let tokens = match &request.prompt {
+        Some(Prompt::Tokens(tokens)) => tokens.ids.len() as u64,
+        Some(Prompt::Text(text)) => of_bytes(text.len().saturating_add(request.suffix.len())),
+        Some(Prompt::Chat(chat)) => of_bytes(chat_bytes(chat)),
+        None => 0,
+    };
+    // A prompt that may be cut has no more than that, or nobody knows yet.
+    match request.truncate_prompt_tokens.map(u64::try_from) {
+        Some(Ok(most)) => tokens.min(most),
+        Some(Err(_)) => tokens.min(1),
+        None if request.context_shift == Some(true) => tokens.min(1),
+        None => tokens,
+    }
+}
+
+/// Bytes of the texts of a chat.
+fn chat_bytes(chat: &Chat) -> usize {
+    let of_message = |message: &Message| {
+        let parts = message.content.iter().map(|part| match &part.part {
+            Some(Part::Text(text)) => text.len(),
+            Some(Part::Media(_)) | None => 0,
+        });
+        let calls = message.tool_calls.iter().map(|call| call.name.len() + call.arguments_json.len());
+        parts.sum::<usize>() + calls.sum::<usize>() + message.reasoning_content.len()
+    };
+    let messages: usize = chat.messages.iter().map(of_message).sum();
+    messages + chat.tools_json.iter().map(String::len).sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,7 @@ pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
         () = interrupted() => Err(CliError::Interrupted),
     };
     let written = access.close(written).await;
-    let placed = written.and_then(|bytes| match std::fs::rename(&part, &args.file) {
+    let placed = written.and_then(|bytes| match hanzo_engine_files::rename_over(&part, &args.file) {
         Ok(()) => Ok(bytes),
         Err(source) => Err(CliError::Path { path: args.file.clone(), source }),
     });

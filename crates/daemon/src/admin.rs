@@ -27,7 +27,12 @@ use crate::{
 pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
     let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
     let also = config.metrics_compat;
-    let metrics = get(move |State(core), headers: HeaderMap| metrics(core, headers, also));
+    let (of_metrics, of_readiness) = (handle.access(), handle.access());
+    let metrics = get(move |State(core): State<Arc<Core>>, headers: HeaderMap| {
+        core.models.metrics.keys_unreadable.set(i64::from(of_metrics.keys_fault().is_some()));
+        metrics(core, headers, also)
+    });
+    let ready = get(move |State(core)| readyz(core, of_readiness.clone()));
     let metrics = match config.private_metrics {
         true => metrics.layer(middleware::from_fn_with_state(handle.access(), keyed)),
         false => metrics,
@@ -36,15 +41,15 @@ pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
         .route("/metrics", metrics)
         .route("/healthz", get(healthz))
         .route("/alive", get(healthz))
-        .route("/readyz", get(readyz))
-        .route("/ready", get(readyz))
+        .route("/readyz", ready.clone())
+        .route("/ready", ready)
         .fallback(not_found)
+        .layer(middleware::from_fn(hosts::check_page))
         .layer(middleware::from_fn_with_state(hosts, hosts::check))
         .with_state(core)
 }
 
 /// Asks for a key.
-        .layer(middleware::from_fn(hosts::check_page))
 async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|from| from.0.ip());
     let Err(refusal) = access.admit(&Presented::of(request.headers()), from) else {
@@ -52,6 +57,7 @@ async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) 
     };
     let status = match refusal {
         Refusal::Missing | Refusal::Wrong => StatusCode::UNAUTHORIZED,
+        Refusal::KeysUnreadable => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::TOO_MANY_REQUESTS,
     };
     (status, Json(json!({"error": refusal.to_string()}))).into_response()
@@ -76,13 +82,19 @@ async fn healthz(State(core): State<Arc<Core>>) -> impl IntoResponse {
     Json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION"), "uptime_ms": uptime_ms}))
 }
 
-/// 200 when a model is ready whose worker makes progress, or would be loaded for a request, and the daemon is not draining.
-async fn readyz(State(core): State<Arc<Core>>) -> impl IntoResponse {
+/// 200 when a model is ready whose worker makes progress, or would be loaded for a request, the daemon is not draining, and keys can be
+/// checked.
+async fn readyz(core: Arc<Core>, access: Arc<Access>) -> impl IntoResponse {
     let draining = core.drain.is_draining();
-    let ready = !draining && core.models.is_ready();
+    let keys = access.keys_fault();
+    let ready = !draining && core.models.is_ready() && !keys.as_ref().is_some_and(|fault| fault.closed);
     let models: Vec<Value> = core.models.registry.views().iter().map(model).collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({"ready": ready, "draining": draining, "models": models})))
+    let mut answer = json!({"ready": ready, "draining": draining, "models": models});
+    if access.wants_keys() {
+        answer["keys"] = json!(if keys.is_some() { "unreadable" } else { "ok" });
+    }
+    (status, Json(answer))
 }
 
 fn model(view: &ModelView) -> Value {

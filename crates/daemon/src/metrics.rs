@@ -72,6 +72,8 @@ pub(crate) struct Metrics {
     memory_budget: IntGauge,
     models_loaded: IntGauge,
     ready: IntGauge,
+    /// 1 while the file of keys cannot be read.
+    pub(crate) keys_unreadable: IntGauge,
     model_info: IntGaugeVec,
     worker_resident: IntGaugeVec,
     worker_up: IntGaugeVec,
@@ -227,6 +229,10 @@ impl Metrics {
             kv_blocks: make.gauge("kv_blocks", "Blocks of the KV cache, by state.", &["model", "state"]),
             memory: make.gauge("memory_bytes", "Bytes a model takes, by kind.", &["model", "kind"]),
             memory_budget: make.single("memory_budget_bytes", "Bytes all models together may take."),
+            keys_unreadable: make.single(
+                "keys_unreadable",
+                "Whether the file of keys cannot be read or used, 1 or 0; its keys are refused after 5 seconds.",
+            ),
             ready: make.single(
                 "ready",
                 "Whether requests are answered, by a model that is ready or by one that is loaded for them: 1 or 0.",

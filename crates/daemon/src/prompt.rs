@@ -41,6 +41,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) sampling: RequestedSampling,
     /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
+    /// A bound on the tokens of each completion besides.
+    pub(crate) completion_tokens_max: Option<u32>,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<Spec>,
     pub(crate) choices: u32,
@@ -241,6 +243,7 @@ pub(crate) fn build(
     };
     let prediction = match request.prediction.as_str() {
         prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
+    let max_tokens = request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most));
         prediction => {
             let mut tokens = text.tokenizer.encode_plain(prediction, false)?;
             tokens.truncate(room as usize);

@@ -37,8 +37,8 @@ pub(crate) use transcribe::stand_in;
 pub(crate) use speech::SpeechService;
 pub(crate) use storage::StoreService;
 
-use futures_util::{Stream, TryStreamExt as _};
-use hanzo_engine_access::{Pass, Spend};
+use futures_util::Stream;
+use hanzo_engine_access::{Need, Pass, Refusal, Spend};
 use hanzo_engine_proto::v1::{self, engine_server::Engine};
 use hanzo_engine_telemetry::Traces;
 use tonic::{Request, Response, Status};
@@ -89,11 +89,16 @@ impl Core {
     /// The pass of a call that asks for that model.
     fn use_model<T>(&self, request: &Request<T>, model: &str) -> Result<Pass, Status> {
         let pass = pass_of(request);
-        pass.use_model(model).map_err(|refusal| {
+        self.granted(pass.use_model(model))?;
+        Ok(pass)
+    }
+
+    /// What a key was granted; a refusal is counted.
+    fn granted<T>(&self, granted: Result<T, Refusal>) -> Result<T, Status> {
+        granted.map_err(|refusal| {
             self.models.metrics.refused(&refusal);
             Status::from(refusal)
-        })?;
-        Ok(pass)
+        })
     }
 }
 
@@ -154,34 +159,33 @@ impl Engine for EngineService {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         let asked = request.get_mut();
         asked.priority = pass.priority(asked.priority);
-        let mut spend = Spend::new(pass, asked.choices.max(1) as usize);
+        let spend = self.0.granted(Spend::reserve(pass, asked))?;
         let events = infer::infer(&self.0, request).await;
-        reply(
-            events.map(|events| {
-                Box::pin(events.inspect_ok(move |event| spend.see(event))) as Self::InferStream
-            }),
-        )
+        reply(events.map(|events| Box::pin(spend.over(events)) as Self::InferStream))
     }
 
     async fn embed(&self, mut request: Request<v1::EmbedRequest>) -> Reply<v1::EmbedResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let mut reservation = self.0.granted(pass.reserve(Need::embed(request.get_ref())))?;
         let answer = embed::embed(&self.0, request).await;
-        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
+        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
     }
 
     async fn rerank(&self, mut request: Request<v1::RerankRequest>) -> Reply<v1::RerankResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let mut reservation = self.0.granted(pass.reserve(Need::rerank(request.get_ref())))?;
         let answer = embed::rerank(&self.0, request).await;
-        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
+        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
     }
 
     async fn classify(&self, mut request: Request<v1::ClassifyRequest>) -> Reply<v1::ClassifyResponse> {
         let pass = self.0.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
+        let mut reservation = self.0.granted(pass.reserve(Need::classify(request.get_ref())))?;
         let answer = embed::classify(&self.0, request).await;
-        reply(answer.inspect(|answer| pass.spend(answer.prompt_tokens)))
+        reply(answer.inspect(|answer| reservation.charge(answer.prompt_tokens)))
     }
 
     async fn stats(&self, request: Request<v1::StatsRequest>) -> Reply<v1::StatsResponse> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 
 use crate::{
-    limits::{MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, QUOTE_CHARS_MAX, RETRY_AFTER_S_MAX},
+    limits::{KEY_RETRY_AFTER_S_MAX, MESSAGE_BYTES_MAX, PARAM_BYTES_MAX, QUOTE_CHARS_MAX, RETRY_AFTER_S_MAX},
     request_id::random_id,
 };
 
@@ -172,11 +172,13 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("invalid_request"), message)
     }
 
-    /// 401, 403 or 429: the key, what it may do, or its limits.
+    /// 400, 401, 403, 429 or 503: the key, what it may do, or its limits.
     pub(crate) fn refusal(refusal: &Refusal) -> ApiError {
         let (status, kind, code) = match refusal {
             Refusal::Missing | Refusal::Wrong => (StatusCode::UNAUTHORIZED, INVALID, "invalid_api_key"),
             Refusal::Tokens { .. } => (StatusCode::TOO_MANY_REQUESTS, "tokens", "rate_limit_exceeded"),
+            Refusal::TooManyTokens { .. } => (StatusCode::BAD_REQUEST, INVALID, refusal.code()),
+            Refusal::KeysUnreadable => (StatusCode::SERVICE_UNAVAILABLE, SERVER, refusal.code()),
             Refusal::Guessing { .. } | Refusal::Requests { .. } | Refusal::Running { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "requests", "rate_limit_exceeded")
             }
@@ -188,7 +190,8 @@ impl ApiError {
         if matches!(refusal, Refusal::Model { .. } | Refusal::NoModel { .. }) {
             error.param = Some("model".to_owned());
         }
-        error.retry_after_s = refusal.retry_after().map(retry_after_s);
+        let seconds = |time| retry_after_s(time, KEY_RETRY_AFTER_S_MAX);
+        error.retry_after_s = refusal.retry_after().map(seconds);
         error
     }
 
@@ -402,7 +405,11 @@ impl From<Status> for ApiError {
             (_, "") => http.canonical_reason().unwrap_or("error").to_owned(),
             (_, message) => message.to_owned(),
         };
-        let mut error = ApiError::new(http, kind, metadata("error-code").or(word), message);
+        let (kind, word) = match metadata("error-code") {
+            Some("tokens_per_minute") => ("tokens", Some("rate_limit_exceeded")),
+            own => (kind, own.or(word)),
+        };
+        let mut error = ApiError::new(http, kind, word, message);
         error.param = match code {
             Code::InvalidArgument => leading_field(status.message()),
             // What a model cannot do may be what one field asks for.
@@ -413,7 +420,8 @@ impl From<Status> for ApiError {
         };
         if matches!(http.as_u16(), 429 | 503) {
             let ms = metadata("retry-after-ms").and_then(|ms| ms.parse().ok()).unwrap_or(1000);
-            error.retry_after_s = Some(retry_after_s(Duration::from_millis(ms)));
+            let most = if kind == "tokens" { KEY_RETRY_AFTER_S_MAX } else { RETRY_AFTER_S_MAX };
+            error.retry_after_s = Some(retry_after_s(Duration::from_millis(ms), most));
         }
         error
     }
@@ -425,10 +433,10 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// What `Retry-After` says.
-fn retry_after_s(time: Duration) -> u64 {
+/// Whole seconds for `Retry-After`, at least 1 and at most `most`.
+fn retry_after_s(time: Duration, most: u64) -> u64 {
     let seconds = u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
-    seconds.clamp(1, RETRY_AFTER_S_MAX)
+    seconds.clamp(1, most)
 }
 
 /// The field that an INVALID_ARGUMENT message starts with: `temperature: must be …`.

@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     pub(crate) http_requests_in_flight: IntGauge,
     /// By [`Refusal::code`].
     pub(crate) refusals_total: IntCounterVec,
+    /// 1 while the file of keys cannot be read.
+    pub(crate) keys_unreadable: IntGauge,
     /// By why they were sent, and by the status of what was answered.
     pub(crate) cloud_requests_total: IntCounterVec,
     traced: Exemplars, // of http_request_duration_seconds
@@ -67,6 +69,10 @@ impl Metrics {
                 opts("http_refusals_total", "HTTP requests refused for their key or its limits, by reason"),
                 &["reason"],
             )?,
+            keys_unreadable: IntGauge::with_opts(opts(
+                "keys_unreadable",
+                "Whether the file of keys cannot be read or used, 1 or 0; its keys are refused after 5 seconds",
+            ))?,
             cloud_requests_total: IntCounterVec::new(
                 opts(
                     "cloud_requests_total",
@@ -82,6 +88,7 @@ impl Metrics {
             metrics.refusals_total.with_label_values(&[code]).inc_by(0);
         }
         metrics.registry.register(Box::new(metrics.refusals_total.clone()))?;
+        metrics.registry.register(Box::new(metrics.keys_unreadable.clone()))?;
         let build = IntGaugeVec::new(opts("gateway_info", "Always 1; the gateway's version"), &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         metrics.registry.register(Box::new(build))?;

@@ -31,6 +31,7 @@ pub(crate) async fn version() -> Json<Value> {
 
 /// `GET /metrics`: Prometheus text, or OpenMetrics' for who reads that.
 pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    app.metrics.keys_unreadable.set(i64::from(app.access.keys_fault().is_some()));
     if is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok())) {
         return Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.open_metrics()).into_response());
     }
@@ -38,9 +39,15 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> 
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
-/// `GET /ready`: 200 only when requests are answered, by a model that is ready or by one that is loaded for them.
+/// `GET /ready`: 200 only when requests are answered, by a model that is ready or by one that is loaded for them, and keys can be
+/// checked.
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let keys_refused = app.access.keys_fault().is_some_and(|fault| fault.closed);
     let (status, reason) = match Health::of(&app).await {
+        _ if keys_refused => {
+            let reason = "the file of keys cannot be read, so its keys are refused; the server's log says why";
+            ("keys_unreadable", reason.to_owned())
+        }
         Health::Ok(_) => return Json(json!({"ready": true})).into_response(),
         Health::Loading(_) => ("loading", "no model is ready yet".to_owned()),
         Health::Empty(_) => ("empty", "no model is loaded".to_owned()),
@@ -69,6 +76,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if let Some(stats) = stats {
         body["engine"] = engine_health(stats);
         body["models"] = stats.models.iter().map(model_health).collect();
+    }
+    if app.access.wants_keys() {
+        body["keys"] = json!(if app.access.keys_fault().is_some() { "unreadable" } else { "ok" });
     }
     if let Some(members) = app.own_engine().members() {
         body["upstreams"] = members.iter().map(member_health).collect();

@@ -1,7 +1,10 @@
 //! What became known of a request while it was answered: the model, tokens, the engine's times. It is told in one line
 //! when the request has ended, and as `Server-Timing` where it is known before the answer's body or can follow it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use axum::http::HeaderValue;
 use hanzo_engine_proto::v1::{InferEvent, Timings, infer_event::Event};
@@ -81,9 +84,9 @@ impl Record {
         known.completion_tokens += u64::from(completion_tokens);
     }
 
-    /// A generation begins.
-    pub(crate) fn generation(&self, choices: usize) -> Generated {
-        Generated { record: self.clone(), begun: false, choices: vec![0; choices] }
+    /// A generation of so many choices begins.
+    pub(crate) fn generation(&self, choices: u32) -> Generated {
+        Generated { record: self.clone(), begun: false, choices, counted: BTreeMap::new() }
     }
 
     /// An answer that had begun broke off.
@@ -97,7 +100,8 @@ impl Record {
 pub(crate) struct Generated {
     record: Record,
     begun: bool,
-    choices: Vec<u32>, // tokens of each that were counted
+    choices: u32,
+    counted: BTreeMap<u32, u32>, // tokens of each choice that has begun
 }
 
 impl Generated {
@@ -127,7 +131,10 @@ impl Generated {
     }
 
     fn count(&mut self, choice: u32, count: impl FnOnce(u32) -> u32) {
-        let Some(counted) = self.choices.get_mut(choice as usize) else { return };
+        if choice >= self.choices {
+            return;
+        }
+        let counted = self.counted.entry(choice).or_default();
         let now = count(*counted);
         self.record.lock().completion_tokens += u64::from(now - *counted);
         *counted = now;
@@ -160,7 +167,7 @@ mod tests {
 
     use super::Record;
 
-    fn see(record: &Record, choices: usize, events: Vec<Event>) {
+    fn see(record: &Record, choices: u32, events: Vec<Event>) {
         let mut generated = record.generation(choices);
         events.into_iter().for_each(|event| generated.see(&InferEvent { event: Some(event) }));
     }

@@ -35,10 +35,11 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Moves a finished file to its place, so that it is there after a power cut too.
+/// Moves a finished file to its place, so that it is there after a power cut too. A file that it replaces hands on owner, group and
+/// permissions.
 pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
     File::open(from)?.sync_all()?;
-    fs::rename(from, to)?;
+    hanzo_engine_files::rename_over(from, to)?;
     to.parent().map_or(Ok(()), sync_dir)
 }
 

@@ -136,7 +136,7 @@ fn limits_are_those_of_the_key() {
     let mut spend = crate::Spend::new(pass.clone(), 2);
     drop(pass.enter().unwrap());
     for _ in 0..2 {
-        spend.started(30);
+        spend.started(30).unwrap();
     }
     spend.came(0, 10);
     spend.came(0, 5);
@@ -243,11 +243,62 @@ async fn the_file_is_followed() {
     until(&|| bearer(&access, &bob).is_ok()).await;
     // What was used before stays used.
     assert!(matches!(bearer(&access, &alice).unwrap().enter(), Err(Refusal::Requests { .. })));
-    // What is wrong changes nothing.
+    // What is wrong changes nothing for a moment, in which an editor may still write.
     std::fs::write(&path, "{").unwrap();
     access.reload();
     assert!(bearer(&access, &bob).is_ok());
+    assert!(access.keys_fault().is_some_and(|fault| !fault.closed && fault.reason.contains("keys.json")));
     std::fs::remove_file(&path).unwrap();
     create(&path, named("carol"));
     until(&|| matches!(bearer(&access, &bob), Err(Refusal::Wrong))).await;
+}
+
+#[tokio::test]
+async fn keys_of_a_file_that_became_unreadable_end_until_it_can_be_read() {
+    let (_dir, path) = file();
+    let alice = create(&path, named("alice"));
+    let set = Secret::new("set-by-hand").unwrap();
+    let access = Arc::new(Access::open(Settings { api_key: Some(set), ..settings(&path) }).unwrap());
+    access.follow();
+    assert_eq!(access.keys_fault(), None);
+    let aside = path.with_extension("aside");
+    std::fs::rename(&path, &aside).unwrap();
+    let until = async |holds: &dyn Fn() -> bool| {
+        let waited = async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waited).await.expect("the file is not followed");
+    };
+    until(&|| matches!(bearer(&access, &alice), Err(Refusal::KeysUnreadable))).await;
+    // A key that nobody can know now is not called wrong, and the one that was set goes on.
+    assert_eq!(bearer(&access, "sk-hanzo-another").unwrap_err(), Refusal::KeysUnreadable);
+    assert!(bearer(&access, "set-by-hand").is_ok());
+    let fault = access.keys_fault().unwrap();
+    assert!(fault.closed && fault.reason.contains("keys.json"), "{fault:?}");
+    // A rename keeps the file's times: it is tried again all the same.
+    std::fs::rename(&aside, &path).unwrap();
+    until(&|| bearer(&access, &alice).is_ok()).await;
+    assert_eq!(access.keys_fault(), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_changed_file_keeps_owner_group_and_permissions() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let (_dir, path) = file();
+    create(&path, named("alice"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    // Only root may give files away.
+    let _ = chown(&path, Some(12_345), Some(23_456));
+    let access = || {
+        let metadata = std::fs::metadata(&path).unwrap();
+        (metadata.uid(), metadata.gid(), metadata.mode())
+    };
+    let before = access();
+    create(&path, named("bob"));
+    assert_eq!(access(), before, "after a key was made");
+    KeysFile::revoke(&path, "alice").unwrap();
+    assert_eq!(access(), before, "after a key was revoked");
 }

@@ -102,7 +102,7 @@ pub(crate) fn finish(
             Failure::Output(source) => failed(source),
         })?;
         file.sync_all().map_err(failed)?;
-        std::fs::rename(&beside, path).map_err(failed)
+        hanzo_engine_files::rename_over(&beside, path).map_err(failed)
     });
     if written.is_err() {
         // It is of no use, and the disk may be full.

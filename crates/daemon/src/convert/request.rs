@@ -157,6 +157,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         prompt,
         sampling: RequestedSampling { logprobs, ..sampling(wire.sampling.unwrap_or_default()) },
         max_tokens: stop.max_tokens,
+        completion_tokens_max: (wire.completion_tokens_max > 0).then_some(wire.completion_tokens_max),
         constraint: wire.constraint.map(constraint).transpose()?,
         stop: StopConditions {
             max_tokens: 0,

@@ -16,7 +16,7 @@ pub(super) fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(),
     let made = fs::File::create(&part).and_then(|mut file| {
         file.write_all(&bytes(args, chunks, met)?)?;
         file.sync_all()?;
-        fs::rename(&part, &args.output)
+        hanzo_engine_files::rename_over(part.as_ref(), &args.output)
     });
     made.map_err(|source| {
         let _ = fs::remove_file(&part);

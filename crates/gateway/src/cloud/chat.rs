@@ -171,7 +171,8 @@ fn sampling(request: &v1::InferRequest) -> Result<Vec<(&'static str, Value)>, St
     }
     set.extend(of.top_k.map(|count| ("top_k", count.into())));
     set.extend(of.seed.map(|seed| ("seed", seed.into())));
-    set.extend(stop.max_tokens.map(|count| ("max_completion_tokens", count.into())));
+    let bound = (request.completion_tokens_max > 0).then_some(request.completion_tokens_max);
+    set.extend(stop.max_tokens.or(bound).map(|count| ("max_completion_tokens", count.into())));
     if !stop.strings.is_empty() {
         set.push(("stop", stop.strings.into()));
     }

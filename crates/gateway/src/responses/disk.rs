@@ -52,7 +52,7 @@ impl Disk {
     pub(super) fn write(&self, id: &str, kept: &Kept) -> io::Result<()> {
         let half = self.dir.join(format!("{id}-{}.tmp", &random_id()[..8]));
         let written = private(&half).and_then(|mut file| file.write_all(&kept.to_file()));
-        let written = written.and_then(|()| fs::rename(&half, self.path(id)));
+        let written = written.and_then(|()| hanzo_engine_files::rename_over(&half, &self.path(id)));
         if written.is_err() {
             let _ = fs::remove_file(&half);
         }

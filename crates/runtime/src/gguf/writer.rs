@@ -135,7 +135,7 @@ impl Writer {
         }
         self.out.flush()?;
         self.out.get_ref().sync_all()?;
-        fs::rename(&self.part.path, &self.part.target)?;
+        hanzo_engine_files::rename_over(&self.part.path, &self.part.target)?;
         self.part.placed = true;
         Ok(())
     }

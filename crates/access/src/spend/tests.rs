@@ -1,0 +1,172 @@
+//! Reservations of generations: what is refused, what is reserved, and what comes back.
+
+use std::{sync::Arc, time::Duration};
+
+use hanzo_engine_proto::v1::{
+    Delta, Finished, InferEvent, InferRequest, Started, StopConditions, TokenIds, Usage, infer_event::Event,
+    infer_request::Prompt,
+};
+
+use super::{Metered, Spend};
+use crate::{
+    Pass, Record, Refusal, TokensFault,
+    key::KeyDigest,
+    pass::Holder,
+    reservation::{Need, Reservation},
+};
+
+fn pass(tokens_per_minute: Option<u32>) -> Pass {
+    let record = Record { name: "a".to_owned(), tokens_per_minute, ..Record::default() };
+    let digest = KeyDigest::of("a").unwrap();
+    Pass::of(Arc::new(Holder { digest, record, random: true, usage: Arc::default() }))
+}
+
+fn left(pass: &Pass) -> u32 {
+    pass.standing().tokens.unwrap().remaining
+}
+
+fn request(prompt: usize, max_tokens: Option<u32>, choices: u32) -> InferRequest {
+    InferRequest {
+        prompt: Some(Prompt::Tokens(TokenIds { ids: vec![1; prompt] })),
+        stop: Some(StopConditions { max_tokens, ..StopConditions::default() }),
+        choices,
+        ..InferRequest::default()
+    }
+}
+
+fn event(event: Event) -> InferEvent {
+    InferEvent { event: Some(event) }
+}
+
+fn started(prompt_tokens: u32) -> InferEvent {
+    event(Event::Started(Started { prompt_tokens, ..Started::default() }))
+}
+
+fn delta(choice: u32, tokens: usize) -> InferEvent {
+    event(Event::Delta(Delta { choice, token_ids: vec![1; tokens], ..Delta::default() }))
+}
+
+fn finished(choice: u32, completion_tokens: u32) -> InferEvent {
+    let usage = Some(Usage { completion_tokens, ..Usage::default() });
+    event(Event::Finished(Finished { choice, usage, ..Finished::default() }))
+}
+
+#[test]
+fn a_request_that_no_minute_has_the_tokens_for_is_refused_with_advice() {
+    let pass = pass(Some(50));
+    for (mut request, field, most) in [
+        (request(10, Some(9_600), 1), "max_tokens: ", "at most 40 tokens"),
+        (request(10, Some(21), 2), "max_tokens: ", "at most 40 tokens"),
+        (request(10, Some(u32::MAX), u32::MAX), "max_tokens: ", "at most 40 tokens"),
+        (request(51, None, 1), "prompt: ", "send at most 50 tokens"),
+        (request(51, Some(1), 1), "prompt: ", "send at most 50 tokens"),
+    ] {
+        let refusal = Spend::reserve(pass.clone(), &mut request).unwrap_err();
+        let message = refusal.to_string();
+        assert!(message.starts_with(field) && message.contains(most), "{message}");
+        assert!(message.contains("50 tokens per minute") && refusal.retry_after().is_none(), "{message}");
+        assert_eq!(left(&pass), 50, "nothing is taken");
+    }
+    let fault = Spend::reserve(pass, &mut request(51, None, 1)).unwrap_err();
+    assert!(matches!(fault, Refusal::TooManyTokens { fault: TokensFault::Prompt, .. }));
+}
+
+#[test]
+fn tokens_are_reserved_before_and_settled_after() {
+    let pass = pass(Some(100));
+    let mut spend = Spend::reserve(pass.clone(), &mut request(10, Some(20), 2)).unwrap();
+    assert_eq!(left(&pass), 50);
+    // A second one waits for as long as it must, if nothing comes back before.
+    let Err(Refusal::Tokens { retry_after, .. }) =
+        Spend::reserve(pass.clone(), &mut request(10, Some(80), 1))
+    else {
+        panic!("90 tokens where 50 are left")
+    };
+    assert!((23..=24).contains(&retry_after.as_secs()), "{retry_after:?}");
+    for event in [started(10), started(10), delta(0, 5), delta(1, 1), delta(7, 1_000), finished(0, 5)] {
+        spend.see(&event).unwrap();
+    }
+    assert_eq!(left(&pass), 50, "one choice runs");
+    spend.see(&finished(1, 2)).unwrap();
+    assert_eq!(left(&pass), 100 - 10 - 5 - 2, "the last has finished");
+    drop(spend);
+    assert_eq!(left(&pass), 83);
+    // A client that leaves has paid for what it got.
+    let mut spend = Spend::reserve(pass.clone(), &mut request(3, Some(50), 1)).unwrap();
+    spend.see(&started(3)).unwrap();
+    spend.see(&delta(0, 4)).unwrap();
+    drop(spend);
+    assert_eq!(left(&pass), 83 - 7);
+}
+
+#[test]
+fn an_answer_without_a_bound_gets_what_the_key_has() {
+    let bound = |pass: &Pass, prompt| {
+        let mut request = request(prompt, None, 1);
+        let spend = Spend::reserve(pass.clone(), &mut request);
+        spend.map(|spend| (request.completion_tokens_max, spend))
+    };
+    let pass = self::pass(Some(100));
+    let (most, spend) = bound(&pass, 10).unwrap();
+    assert_eq!((most, left(&pass)), (90, 0));
+    drop(spend);
+    let _others = pass.reserve(Need { prompt: 0, completion: 50 }).unwrap();
+    let (most, spend) = bound(&pass, 10).unwrap();
+    assert_eq!(most, 40);
+    drop(spend);
+    // It waits for a quarter of what it could have at least.
+    let _more = pass.reserve(Need { prompt: 0, completion: 30 }).unwrap();
+    assert!(matches!(bound(&pass, 10), Err(Refusal::Tokens { .. })));
+    // A key of many tokens has several such requests at once.
+    let pass = self::pass(Some(100_000));
+    let _running: Vec<_> = (0..3).map(|_| bound(&pass, 10).unwrap()).collect();
+    assert!(bound(&pass, 10).is_ok());
+    // Without a limit nothing changes.
+    let mut free = request(10, None, 1);
+    Spend::reserve(self::pass(None), &mut free).unwrap();
+    assert_eq!(free, request(10, None, 1));
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_longer_than_it_seemed_ends_the_generation_or_is_paid_for() {
+    use tonic::codegen::tokio_stream::{StreamExt as _, iter};
+    let text = |bytes: usize| InferRequest {
+        prompt: Some(Prompt::Text("x".repeat(bytes))),
+        ..request(0, Some(10), 1)
+    };
+    let pass = pass(Some(100));
+    let over = |spend: Spend, prompt: u32| {
+        let events = [started(prompt), delta(0, 10), finished(0, 10)];
+        let metered: Metered<_> = spend.over(iter(events.map(Ok)));
+        metered.collect::<Vec<_>>()
+    };
+    // Of 300 bytes some 60 tokens are expected, and 300 come.
+    let events = over(Spend::reserve(pass.clone(), &mut text(300)).unwrap(), 300).await;
+    assert_eq!(events.len(), 1);
+    let status = events[0].as_ref().unwrap_err();
+    assert!(status.message().starts_with("prompt: this key has 100 tokens per minute"), "{status}");
+    assert_eq!(left(&pass), 100);
+    let events = over(Spend::reserve(pass.clone(), &mut text(300)).unwrap(), 70).await;
+    assert_eq!((events.len(), left(&pass)), (3, 20));
+}
+
+#[test]
+fn any_number_of_choices_takes_no_memory_before_they_come() {
+    let mut request = request(1, None, u32::MAX);
+    let mut spend = Spend::reserve(Pass::anyone(), &mut request).unwrap();
+    spend.see(&delta(u32::MAX - 1, 1)).unwrap();
+    spend.see(&delta(u32::MAX, 1)).unwrap();
+    assert_eq!(spend.charged.len(), 1);
+}
+
+#[test]
+fn unforeseen_tokens_are_charged_while_there_are_some() {
+    let pass = pass(Some(100));
+    let mut reservation: Reservation = pass.reserve(Need { prompt: 0, completion: 40 }).unwrap();
+    reservation.charge_more(60).unwrap();
+    reservation.charge_more(40).unwrap();
+    let Err(Refusal::Tokens { retry_after, .. }) = reservation.charge_more(50) else {
+        panic!("none is left")
+    };
+    assert!(retry_after > Duration::from_secs(28), "{retry_after:?}");
+}
