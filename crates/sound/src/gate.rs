@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::SPEECH_RATE;
 use crate::silero::{CHUNK, Silero, SileroWeights};
+use crate::time_map::TimeMap;
 
 /// Samples of a frame whose energy is looked at: 10 ms.
 const FRAME: usize = SPEECH_RATE as usize / 100;
@@ -48,6 +49,8 @@ pub struct Gate {
     passed: usize,
     /// Something was heard.
     heard: bool,
+    /// Pauses are passed on too.
+    keeps_pauses: bool,
     map: TimeMap,
 }
 
@@ -64,15 +67,6 @@ struct Loudness {
     /// Levels of the last frames, and how many have each.
     recent: VecDeque<u8>,
     counts: [u16; LEVELS],
-}
-
-/// From times in what was passed on to times in the sound.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct TimeMap {
-    /// Where samples were left out: before which of those that were passed on, and how many, in order.
-    cuts: Vec<(u64, u64)>,
-    /// Samples passed on.
-    passed: u64,
 }
 
 impl Default for Gate {
@@ -93,6 +87,11 @@ impl Gate {
         Self::with(Hears::Network { network: Silero::new(weights.clone()), speaks: false })
     }
 
+    /// A gate that passes all samples on. Its map knows where the pauses are.
+    pub fn keeping_pauses() -> Gate {
+        Gate { keeps_pauses: true, ..Self::new() }
+    }
+
     fn with(hears: Hears) -> Gate {
         let frame = hears.frame();
         Gate {
@@ -103,6 +102,7 @@ impl Gate {
             // What comes before the first word is a pause of which nothing need be passed on at its start.
             passed: PAD.div_ceil(frame),
             heard: false,
+            keeps_pauses: false,
             map: TimeMap::default(),
         }
     }
@@ -110,6 +110,7 @@ impl Gate {
     /// Takes samples of 16 kHz, and appends to `out` those that are worth hearing.
     pub fn push(&mut self, mut samples: &[f32], out: &mut Vec<f32>) {
         let size = self.hears.frame();
+        self.map.take(samples.len());
         while !samples.is_empty() {
             let (now, later) = samples.split_at(samples.len().min(size - self.part.len()));
             self.part.extend_from_slice(now);
@@ -137,7 +138,7 @@ impl Gate {
                 self.speech(&rest, out);
             }
         }
-        if self.heard && self.dropped == 0 {
+        if (self.heard || self.keeps_pauses) && self.dropped == 0 {
             let held: Vec<f32> = self.held.drain(..).collect();
             self.pass(&held, out);
             let part = std::mem::take(&mut self.part);
@@ -156,7 +157,7 @@ impl Gate {
         let pad = PAD.div_ceil(frame.len());
         if self.hears.is_heard(frame) {
             self.speech(frame, out);
-        } else if self.passed < pad {
+        } else if self.passed < pad || self.keeps_pauses {
             self.passed += 1;
             self.pass(frame, out);
         } else {
@@ -174,18 +175,16 @@ impl Gate {
     /// Passes on a frame that is worth hearing, and what is held before it.
     fn speech(&mut self, frame: &[f32], out: &mut Vec<f32>) {
         self.heard = true;
-        if self.dropped > 0 {
-            self.map.cuts.push((self.map.passed, self.dropped));
-            self.dropped = 0;
-        }
         let held: Vec<f32> = self.held.drain(..).collect();
         self.pass(&held, out);
+        self.map.speech_begins(held.len(), std::mem::take(&mut self.dropped));
         self.pass(frame, out);
+        self.map.speech_ends();
         self.passed = 0;
     }
 
     fn pass(&mut self, samples: &[f32], out: &mut Vec<f32>) {
-        self.map.passed += samples.len() as u64;
+        self.map.pass(samples.len());
         out.extend_from_slice(samples);
     }
 }
@@ -251,36 +250,6 @@ impl Loudness {
             }
         }
         FLOOR_DB_MAX
-    }
-}
-
-impl TimeMap {
-    /// When in the sound something starts that starts at `seconds` of what was passed on: behind a pause that is left out there.
-    pub fn start(&self, seconds: f64) -> f64 {
-        self.back(seconds, |cut, at| cut <= at)
-    }
-
-    /// When in the sound something ends that ends at `seconds` of what was passed on: before a pause that is left out there.
-    pub fn end(&self, seconds: f64) -> f64 {
-        self.back(seconds, |cut, at| cut < at)
-    }
-
-    /// Becomes what another has become since this was like it.
-    pub fn follow(&mut self, other: &TimeMap) {
-        self.cuts.extend_from_slice(other.cuts.get(self.cuts.len()..).unwrap_or_default());
-        self.passed = other.passed;
-    }
-
-    /// Seconds passed on.
-    pub fn passed_s(&self) -> f64 {
-        self.passed as f64 / f64::from(SPEECH_RATE)
-    }
-
-    fn back(&self, seconds: f64, before: impl Fn(f64, f64) -> bool) -> f64 {
-        let at = seconds * f64::from(SPEECH_RATE);
-        let cut = self.cuts.iter().take_while(|(cut, _)| before(*cut as f64, at));
-        let left_out: u64 = cut.map(|(_, samples)| samples).sum();
-        seconds + left_out as f64 / f64::from(SPEECH_RATE)
     }
 }
 
@@ -355,7 +324,7 @@ mod tests {
             }
             let (out, map) = gated(&sound, 777);
             assert!(out.len() < 17 * RATE, "{floor_db}: {} s are left", out.len() as f64 / RATE as f64);
-            assert!(map.cuts.len() >= 2, "{map:?}");
+            assert!(map.cuts() >= 2, "{map:?}");
             // Every sample that was passed on is where the map says it was, and both speeches are whole.
             let mut found = vec![false; sound.len()];
             for (n, sample) in out.iter().enumerate() {
@@ -370,6 +339,29 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn segments_lie_where_somebody_spoke() {
+        // Silence, speech, a pause, speech: 5 s, 4 s, 12 s, 3 s, and 6 s of silence.
+        let mut sound = vec![0.0; 5 * RATE];
+        sound.extend(speech(4.0, -25.0));
+        sound.extend(vec![0.0; 12 * RATE]);
+        sound.extend(speech(3.0, -25.0));
+        sound.extend(vec![0.0; 6 * RATE]);
+        let near = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 0.15 && (b - d).abs() < 0.15;
+        let (out, map) = gated(&sound, 777);
+        let heard_s = out.len() as f64 / RATE as f64;
+        // The model says that the second segment begins where the first ends.
+        assert!(near(map.segment(0.0, 4.4), (5.0, 9.0)), "{:?}", map.segment(0.0, 4.4));
+        assert!(near(map.segment(4.4, 30.0), (21.0, 24.0)), "{heard_s} {:?}", map.segment(4.4, 30.0));
+        let mut keeping = (Gate::keeping_pauses(), Vec::new());
+        sound.chunks(777).for_each(|piece| keeping.0.push(piece, &mut keeping.1));
+        keeping.0.finish(&mut keeping.1);
+        assert_eq!(keeping.1, sound);
+        let map = keeping.0.map();
+        assert!(near(map.segment(0.0, 9.0), (5.0, 9.0)) && near(map.segment(9.0, 99.0), (21.0, 24.0)));
+        assert_eq!(map.segment(6.0, 8.0), (6.0, 8.0), "speech stays where it is");
     }
 
     #[test]
@@ -409,7 +401,7 @@ mod tests {
         sound.extend(tone(1, 400.0).take(CHUNK + 100));
         assert!(gated(&sound, 4096).0.len() > sound.len() - RATE / 2, "by its energy all of it is heard");
         let (out, map) = gated_by(Gate::by_network(&weights), &sound, 777);
-        assert_eq!(map.cuts.len(), 2, "{map:?}");
+        assert_eq!(map.cuts(), 2, "{map:?}");
         let mut found = vec![false; sound.len()];
         for (n, sample) in out.iter().enumerate() {
             let back = (map.start(n as f64 / RATE as f64) * RATE as f64).round() as usize;
@@ -432,13 +424,5 @@ mod tests {
         // It begins with a click.
         let hum: Vec<f32> = tone(9, 6000.0).take(280 * CHUNK).collect();
         assert!(gated_by(Gate::by_network(&weights), &hum, 4096).0.len() < RATE);
-    }
-
-    #[test]
-    fn an_end_lies_before_a_pause_and_a_start_behind_it() {
-        let map = TimeMap { cuts: vec![(0, 16_000), (32_000, 48_000)], passed: 64_000 };
-        assert_eq!((map.start(0.0), map.end(0.0)), (1.0, 0.0));
-        assert_eq!((map.start(2.0), map.end(2.0)), (6.0, 3.0));
-        assert_eq!((map.start(3.0), map.end(3.0)), (7.0, 7.0));
     }
 }

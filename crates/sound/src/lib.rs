@@ -13,13 +13,15 @@ mod silero;
 mod source;
 #[cfg(test)]
 mod tests;
+mod time_map;
 
 pub use decode::{Hint, Info, Limits, Sound};
-pub use encode::{Encoder, Format};
+pub use encode::{Encoder, Format, PCM_RATE};
 pub use error::SoundError;
-pub use gate::{Gate, TimeMap};
+pub use gate::Gate;
 pub use resample::Resampler;
 pub use silero::SileroWeights;
+pub use time_map::TimeMap;
 
 /// Samples per second that speech models hear.
 pub const SPEECH_RATE: u32 = 16_000;

@@ -7,13 +7,17 @@ mod opus;
 mod wav;
 
 use self::wav::header;
+use crate::Resampler;
+
+/// Sample rate of [`Format::Pcm`]: a file without a header has a fixed rate, and OpenAI's is this one.
+pub const PCM_RATE: u32 = 24_000;
 
 /// How a file of sound is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// 16-bit PCM behind a header that says that the length is not known.
     Wav,
-    /// 16-bit little-endian samples alone.
+    /// Signed 16-bit little-endian samples of [`PCM_RATE`], without a header.
     Pcm,
     /// MPEG layer III of a constant rate.
     Mp3,
@@ -34,6 +38,11 @@ impl Format {
             Format::Opus => "audio/ogg",
         }
     }
+
+    /// Sample rate of a file of this format that is made of samples of `rate`.
+    pub fn sample_rate(self, rate: u32) -> u32 {
+        if self == Format::Pcm { PCM_RATE } else { rate }
+    }
 }
 
 /// Why no file can be written.
@@ -45,8 +54,9 @@ pub struct CannotEncode(String);
 pub struct Encoder(Kind);
 
 enum Kind {
-    /// What stands before the first sample.
-    Samples(Vec<u8>),
+    /// A header that stands before the first sample.
+    Wav(Vec<u8>),
+    Pcm(Box<Resampler>),
     #[cfg(feature = "mp3")]
     Mp3(mp3::Mp3),
     Flac(flac::Flac),
@@ -60,8 +70,8 @@ impl Encoder {
     /// That the format is not in this build, or knows no such rate.
     pub fn new(format: Format, sample_rate: u32) -> Result<Encoder, CannotEncode> {
         Ok(Encoder(match format {
-            Format::Wav => Kind::Samples(header(sample_rate)),
-            Format::Pcm => Kind::Samples(Vec::new()),
+            Format::Wav => Kind::Wav(header(sample_rate)),
+            Format::Pcm => Kind::Pcm(Box::new(Resampler::new(sample_rate, PCM_RATE))),
             Format::Flac => Kind::Flac(flac::Flac::new(sample_rate)),
             Format::Opus => Kind::Opus(Box::new(opus::Opus::new(sample_rate)?)),
             #[cfg(feature = "mp3")]
@@ -79,11 +89,12 @@ impl Encoder {
     pub fn push(&mut self, samples: &[f32]) -> Vec<u8> {
         let whole = samples.iter().map(|&sample| to_i16(sample));
         match &mut self.0 {
-            Kind::Samples(before) => {
-                let mut bytes = std::mem::take(before);
+            Kind::Wav(header) => {
+                let mut bytes = std::mem::take(header);
                 bytes.extend(whole.flat_map(i16::to_le_bytes));
                 bytes
             }
+            Kind::Pcm(resampler) => pcm(|out| resampler.push(samples, out)),
             #[cfg(feature = "mp3")]
             Kind::Mp3(mp3) => mp3.push(whole.collect()),
             Kind::Flac(flac) => flac.push(whole),
@@ -94,13 +105,21 @@ impl Encoder {
     /// The file's last bytes.
     pub fn finish(self) -> Vec<u8> {
         match self.0 {
-            Kind::Samples(before) => before,
+            Kind::Wav(header) => header,
+            Kind::Pcm(mut resampler) => pcm(|out| resampler.finish(out)),
             #[cfg(feature = "mp3")]
             Kind::Mp3(mp3) => mp3.finish(),
             Kind::Flac(flac) => flac.finish(),
             Kind::Opus(opus) => opus.finish(),
         }
     }
+}
+
+/// Bytes of the samples that `resample` appends.
+fn pcm(resample: impl FnOnce(&mut Vec<f32>)) -> Vec<u8> {
+    let mut samples = Vec::new();
+    resample(&mut samples);
+    samples.into_iter().flat_map(|sample| to_i16(sample).to_le_bytes()).collect()
 }
 
 fn to_i16(sample: f32) -> i16 {
@@ -176,6 +195,43 @@ mod tests {
         let samples: Vec<i16> =
             bytes[44..].chunks_exact(2).map(|two| i16::from_le_bytes([two[0], two[1]])).collect();
         assert_eq!(samples, [0, 32_767, -32_767, 32_767]);
+    }
+
+    /// Samples of a headerless file.
+    fn pcm_samples(bytes: &[u8]) -> Vec<f32> {
+        let sample = |two: &[u8]| f32::from(i16::from_le_bytes([two[0], two[1]])) / f32::from(i16::MAX);
+        bytes.chunks_exact(2).map(sample).collect()
+    }
+
+    #[test]
+    fn pcm_has_the_rate_of_openai_whatever_the_voice() {
+        for rate in [16_000, 22_050, 24_000, 44_100] {
+            // A chirp from 100 Hz to 7 kHz within 2 s: its phase is exact at every rate.
+            let chirp = |rate: u32| -> Vec<f32> {
+                let at = |n: u32| f64::from(n) / f64::from(rate);
+                let phase = |t: f64| std::f64::consts::TAU * (100.0 * t + 6_900.0 * t * t / 4.0);
+                // No edge: the sound fades in and out.
+                let fade = |t: f64| (t / 0.05).min((2.0 - t) / 0.05).clamp(0.0, 1.0);
+                let fade = move |t: f64| 0.5 - 0.5 * (std::f64::consts::PI * fade(t)).cos();
+                (0..2 * rate).map(|n| (0.8 * fade(at(n)) * phase(at(n)).sin()) as f32).collect()
+            };
+            // `encoded` pushes pieces of 1, 3, 9 … samples: a click at a border would be heard.
+            let got = pcm_samples(&encoded(Format::Pcm, rate, &chirp(rate)));
+            assert_eq!(got.len(), 2 * PCM_RATE as usize, "{rate}");
+            let snr = snr_db(&chirp(PCM_RATE), &got);
+            assert!(snr > 80.0, "{rate}: {snr} dB");
+        }
+    }
+
+    #[test]
+    fn pcm_is_as_soxr_resamples_it() {
+        // Written by testdata/make_resample.py: 22,050 Hz in, 24,000 Hz out, both i16 and little-endian.
+        let given = pcm_samples(include_bytes!("../../testdata/chirp_22050.pcm"));
+        let wanted = pcm_samples(include_bytes!("../../testdata/chirp_24000.pcm"));
+        let got = pcm_samples(&encoded(Format::Pcm, 22_050, &given));
+        assert_eq!(got.len(), wanted.len());
+        let snr = snr_db(&wanted, &got);
+        assert!(snr > 75.0, "{snr} dB");
     }
 
     #[test]
