@@ -1,5 +1,8 @@
 //! What can go wrong in the store: each variant says what, where and what to do.
 
+use crate::alias::builtin;
+use crate::limits::SPARE_BYTES;
+use crate::name::{RESERVED_NAMES, nearest_name};
 use std::path::PathBuf;
 
 /// An operation on the store that failed. Every message is one line.
@@ -69,7 +72,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// No model answers to the name.
-    #[error("no model named {name:?} in the store; {}", known_sentence(known))]
+    #[error("no model named {name:?} in the store; {}{}", hint(name, known), known_sentence(known))]
     NotFound {
         /// What was asked for.
         name: String,
@@ -160,8 +163,12 @@ pub enum StoreError {
     },
     /// The disk has no room.
     #[error(
-        "not enough space on the disk of {}: {needed_bytes} bytes are needed and {free_bytes} are free; free some (hanzo-engine gc, hanzo-engine rm) or name another directory (--model-dir)",
-        dir.display()
+        "not enough space on the disk of {}: {} are to be written, {} are kept free, and {} are free: {} more are needed; free some (hanzo-engine gc, hanzo-engine rm) or name another directory (--model-dir)",
+        dir.display(),
+        show_bytes(*needed_bytes),
+        show_bytes(SPARE_BYTES),
+        show_bytes(*free_bytes),
+        missing(needed_bytes.saturating_add(SPARE_BYTES).saturating_sub(*free_bytes))
     )]
     DiskFull {
         /// The store's directory.
@@ -222,6 +229,29 @@ pub(crate) fn is_full(error: &std::io::Error) -> bool {
 
 /// At most this many names in a message: an error is one line.
 const KNOWN_MAX: usize = 10;
+
+/// A size for people, in the units of disks.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
+    match UNITS.iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{}.{} {unit}", bytes / size, bytes % size / (size / 10)),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// The size of what is missing, rounded up: so much is enough.
+fn missing(bytes: u64) -> String {
+    const STEP: u64 = 100_000;
+    show_bytes(bytes.div_ceil(STEP).saturating_mul(STEP))
+}
+
+/// The name that was probably meant, of the store's, the built-in model's and the program's own aliases.
+fn hint(name: &str, known: &[String]) -> String {
+    let names =
+        known.iter().map(String::as_str).chain(RESERVED_NAMES).chain(builtin().keys().map(String::as_str));
+    nearest_name(name, names).map_or_else(String::new, |meant| format!("did you mean {meant}? "))
+}
 
 fn known_sentence(known: &[String]) -> String {
     match known.len() {

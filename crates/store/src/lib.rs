@@ -59,7 +59,7 @@ pub use limits::{
     NAME_BYTES_MAX, ORPHAN_AGE, PULLS_MAX, RECORD_BYTES_MAX,
 };
 pub use lookup::Found;
-pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name};
+pub use name::{Match, RESERVED_NAMES, check_name, derive_name, find_name, nearest_name};
 pub use plan::{Proposal, PullOptions};
 pub use progress::{FileProgress, Phase, Progress};
 pub use publish::Inspect;

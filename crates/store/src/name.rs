@@ -46,6 +46,24 @@ pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> M
     }
 }
 
+/// Names that are less alike than this are not what was meant.
+const ALIKE_MIN: f64 = 0.7;
+
+/// The name that was probably meant by one that nothing has; none where no name is like it. Owners and quantisations may be
+/// left out, as in [`find_name`].
+pub fn nearest_name<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let asked = fold(asked);
+    let alike = |name: &str| {
+        let model = name.split_once('/').map_or(name, |(_, model)| model);
+        let bare = model.split_once(':').map_or(model, |(bare, _)| bare);
+        let forms = [name, model, bare].map(|form| strsim::normalized_damerau_levenshtein(&asked, form));
+        forms.into_iter().fold(0.0, f64::max)
+    };
+    let rated = names.into_iter().map(|name| (alike(&fold(name)), name));
+    let best = rated.reduce(|best, other| if other.0 > best.0 { other } else { best });
+    best.filter(|(alike, _)| *alike >= ALIKE_MIN).map(|(_, name)| name)
+}
+
 /// Names that no model of a store has: the model that is built into the programs goes before all others.
 pub const RESERVED_NAMES: [&str; 1] = ["hanzo-demo"];
 
@@ -142,4 +160,26 @@ fn without_part_number(stem: &str) -> &str {
 /// A name that may be anything, for a message.
 pub(crate) fn cut_name(name: &str) -> String {
     name.chars().take(NAME_BYTES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest_name;
+
+    #[test]
+    fn the_nearest_name_is_the_one_that_was_meant() {
+        let names = ["Qwen/Qwen3-4B:Q4_K_M", "mistral-7b", "hanzo-demo", "zen-nano"];
+        for (asked, meant) in [
+            ("hanzo-dem", Some("hanzo-demo")),
+            ("Hanzo-Demon", Some("hanzo-demo")),
+            ("qwen3-4", Some("Qwen/Qwen3-4B:Q4_K_M")),
+            ("qwen/qwen3-4b:q8_0", Some("Qwen/Qwen3-4B:Q4_K_M")),
+            ("zen-nanno", Some("zen-nano")),
+            ("mistral-8b", Some("mistral-7b")),
+            ("llama", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest_name(asked, names), meant, "{asked}");
+        }
+    }
 }

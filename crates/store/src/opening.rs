@@ -4,7 +4,7 @@
 //! and from the manifests beside the models' files.
 
 use crate::StoreError;
-use crate::error::is_full;
+use crate::error::{is_full, show_bytes};
 use crate::layout::Layout;
 use crate::ledger::{self, Contents, Ledger, Replayed};
 use crate::limits::{CACHE_BYTES, LOCK_WAIT_MS, OPEN_MAX};
@@ -115,7 +115,9 @@ impl Opening<'_> {
         let (needed, free) =
             (crate::reserve::needed_bytes(bytes), crate::file_system::free_bytes(&dir).unwrap_or(0));
         let why = format!(
-            "{doing} takes {needed} bytes on its disk, and {free} are free; nothing was changed: free some and try again"
+            "{doing} takes {} on its disk, and {} are free; nothing was changed: free some and try again",
+            show_bytes(needed),
+            show_bytes(free)
         );
         Err(StoreError::Open { dir, why })
     }

@@ -3,6 +3,7 @@
 //! | written | means |
 //! |---|---|
 //! | `qwen/qwen3-4b`, `hf://owner/repo[@revision][:quant-or-file]` | a Hugging Face repository |
+//! | `hf:…`, `hf.co/…`, `huggingface.co/…`, with or without `https://` | the same, as other programs and browsers write it |
 //! | `mlx://[owner/]repo[@revision]` | the same, in MLX's layout; the owner is `mlx-community` unless given |
 //! | `ollama://[host[:port]/][namespace/]model[:tag]` | a model of an Ollama registry |
 //! | `https://…/model.gguf[#sha256=…]` | one file on any server |
@@ -85,6 +86,9 @@ impl Reference {
         }
         if text.chars().any(char::is_control) {
             return bad("it has control characters");
+        }
+        if let Some(place) = on_hub(text) {
+            return hub(text, &place, false).map(Self::Hub);
         }
         let scheme = text.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
         match scheme {
@@ -173,6 +177,33 @@ impl fmt::Display for Reference {
     }
 }
 
+/// What follows the hub in a text that names it by `hf:`, by its host, or by the address of a page of a repository. The
+/// address of a file's bytes (`/resolve/`) is a URL as any other.
+fn on_hub(text: &str) -> Option<String> {
+    const HOSTS: [&str; 3] = ["hf.co/", "huggingface.co/", "www.huggingface.co/"];
+    if let Some(rest) = without_prefix(text, "hf:") {
+        return (!rest.starts_with("//")).then(|| rest.to_owned());
+    }
+    let bare = without_prefix(text, "https://").or_else(|| without_prefix(text, "http://"));
+    let rest = HOSTS.iter().find_map(|host| without_prefix(bare.unwrap_or(text), host))?;
+    if bare.is_none() {
+        return Some(rest.to_owned());
+    }
+    let page = rest.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let parts: Vec<&str> = page.splitn(5, '/').collect();
+    match parts[..] {
+        [owner, repo] => Some(format!("{owner}/{repo}")),
+        [owner, repo, "tree", revision] => Some(format!("{owner}/{repo}@{revision}")),
+        [owner, repo, "blob", revision, file] => Some(format!("{owner}/{repo}@{revision}:{file}")),
+        _ => None,
+    }
+}
+
+fn without_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let begins = text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
+    begins.then(|| &text[prefix.len()..])
+}
+
 fn hub(text: &str, rest: &str, mlx: bool) -> Result<HubReference, StoreError> {
     let bad = |why: &str| StoreError::reference(text, why);
     // A file's name may have folders, a revision may too: the choice is what follows the first ':'.
@@ -195,6 +226,8 @@ fn hub(text: &str, rest: &str, mlx: bool) -> Result<HubReference, StoreError> {
         return Err(bad("after ':' stands a quantization such as Q4_K_M, or a file's name"));
     }
     let revision = revision.filter(|revision| *revision != "main").map(str::to_owned);
+    // Programs that speak Ollama's dialect give every name a tag.
+    let choice = choice.filter(|choice| *choice != "latest");
     Ok(HubReference { repo: repo.to_owned(), revision, choice: choice.map(str::to_owned), mlx })
 }
 
@@ -309,6 +342,20 @@ mod tests {
             ("qwen/qwen3-4b", "hf://qwen/qwen3-4b"),
             ("Qwen/Qwen3-4B-GGUF:Q8_0", "hf://Qwen/Qwen3-4B-GGUF:Q8_0"),
             ("hf://o/r@main", "hf://o/r"),
+            ("hf:Qwen/Qwen3-4B-GGUF:Q8_0", "hf://Qwen/Qwen3-4B-GGUF:Q8_0"),
+            ("HF:o/r", "hf://o/r"),
+            ("hf.co/Qwen/Qwen3-4B-GGUF:Q8_0", "hf://Qwen/Qwen3-4B-GGUF:Q8_0"),
+            ("hf.co/o/r:latest", "hf://o/r"),
+            ("HuggingFace.co/o/r@v1:x.gguf", "hf://o/r@v1:x.gguf"),
+            ("https://huggingface.co/o/r", "hf://o/r"),
+            ("https://hf.co/o/r/", "hf://o/r"),
+            ("https://huggingface.co/o/r/tree/main", "hf://o/r"),
+            ("https://www.huggingface.co/o/r/tree/v1?x=1", "hf://o/r@v1"),
+            ("https://huggingface.co/o/r/blob/main/sub/x.gguf", "hf://o/r:sub/x.gguf"),
+            (
+                "https://huggingface.co/o/r/resolve/main/x.gguf",
+                "https://huggingface.co/o/r/resolve/main/x.gguf",
+            ),
             ("hf://o/r@refs/pr/3:sub/x.gguf", "hf://o/r@refs/pr/3:sub/x.gguf"),
             ("mlx://Qwen3-4B-4bit", "mlx://mlx-community/Qwen3-4B-4bit"),
             ("ollama://llama3.2", "ollama://llama3.2:latest"),
@@ -337,6 +384,15 @@ mod tests {
             "a/b/c",
             "hf://",
             "hf://a",
+            "hf:",
+            "hf:a",
+            "hf:/a/b",
+            "hf:a/b/c",
+            "hf.co/a",
+            "hf.co/../b",
+            "huggingface.co/",
+            "https://huggingface.co/datasets/a/b",
+            "https://huggingface.co/a",
             "hf://../b",
             "hf://a/..",
             "hf://a/b@../../c",

@@ -91,7 +91,7 @@ fn reference(model: &str, is_alias: impl Fn(&str) -> bool) -> Result<String, Api
     if model.contains("://") {
         return Ok(model.to_owned());
     }
-    for hub in ["hf.co/", "huggingface.co/"] {
+    for hub in ["hf:", "hf.co/", "huggingface.co/", "www.huggingface.co/"] {
         if lower.starts_with(hub) {
             let rest = &model[hub.len()..];
             return Ok(format!("hf://{}", rest.strip_suffix(":latest").unwrap_or(rest)));
@@ -241,6 +241,7 @@ mod tests {
             ("127.0.0.1:5000/library/small:latest", "ollama://127.0.0.1:5000/library/small:latest"),
             ("hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0", "hf://Qwen/Qwen3-0.6B-GGUF:Q8_0"),
             ("HuggingFace.co/a/b:latest", "hf://a/b"),
+            ("hf:a/b:Q8_0", "hf://a/b:Q8_0"),
             ("hf://a/b", "hf://a/b"),
             ("zen-nano", "zen-nano"),
             ("zen-nano:latest", "zen-nano"),
