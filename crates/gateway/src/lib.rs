@@ -36,6 +36,7 @@ mod limits;
 mod listener;
 mod llamacpp;
 mod mcp;
+mod media_bounds;
 mod media_hosts;
 mod metrics;
 mod models;

@@ -8,36 +8,34 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     limits::{PICTURE_BYTES_MAX, URL_BYTES_MAX},
+    media_bounds::{MediaBounds, placed},
 };
 
 /// Frames of a film: an engine takes no more pictures of a chat.
 const FRAMES_MAX: usize = 16;
 
-/// OpenAI's part: `image_url` is an object with `url` and `detail`, or the URL itself, and `detail` beside it. Qwen's services
-/// know `min_pixels` and `max_pixels` beside those.
+/// OpenAI's part: `image_url` is the URL itself, or an object with `url`. `detail`, and Qwen's `min_pixels` and `max_pixels`,
+/// stand in the object or beside it.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let mut bound = |name: &str| fields.take(name).map(|field| field.integer(1..=u32::MAX)).transpose();
-    let [least, most] = [bound("min_pixels")?, bound("max_pixels")?];
     let field = fields.require("image_url")?;
-    let media = match field.value().is_string() {
-        true => {
-            let detail = detail(fields)?;
-            of_uri(field, detail)?
-        }
-        false => {
-            let mut object = field.object()?;
-            let detail = detail(&mut object)?;
-            of_uri(object.require("url")?, detail)?
+    let mut inner = (!field.value().is_string()).then(|| field.object()).transpose()?;
+    let bounds = MediaBounds::of_part(fields, &mut inner)?;
+    let detail = placed(fields, &mut inner, "detail")?;
+    let detail = detail.map_or(Ok("auto"), |field| field.word(&["auto", "low", "high"]))?;
+    let media = match inner {
+        None => of_uri(field, detail)?,
+        Some(mut inner) => {
+            let media = of_uri(inner.require("url")?, detail)?;
+            inner.finish()?;
+            media
         }
     };
-    let [min_pixels, max_pixels] = [least, most].map(|pixels| pixels.map(u64::from));
-    Ok(part(v1::Media { min_pixels, max_pixels, ..media }))
+    Ok(bounded(media, bounds))
 }
 
 /// A film as a list of its frames, as Qwen's services have it: `video`, of URLs. They are pictures, one after the other.
 pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiError> {
-    let mut bound = |name: &str| fields.take(name).map(|field| field.integer(1..=u32::MAX)).transpose();
-    let [min_pixels, max_pixels] = [bound("min_pixels")?, bound("max_pixels")?].map(|of| of.map(u64::from));
+    let bounds = MediaBounds::of_part(fields, &mut None)?;
     let field = fields.require("video")?;
     if !field.value().is_array() {
         return Err(
@@ -45,7 +43,7 @@ pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiErr
         );
     }
     let frames = field.list_up_to(FRAMES_MAX, "frames")?;
-    let frames = frames.map(|frame| Ok(part(v1::Media { min_pixels, max_pixels, ..of_uri(frame, "auto")? })));
+    let frames = frames.map(|frame| Ok(bounded(of_uri(frame, "auto")?, bounds)));
     let frames = frames.collect::<Result<Vec<_>, ApiError>>()?;
     match frames.is_empty() {
         true => Err(field.error("has no frames")),
@@ -53,22 +51,30 @@ pub(crate) fn frames(fields: &mut Fields) -> Result<Vec<v1::ContentPart>, ApiErr
     }
 }
 
-/// Anthropic's block: a `source` of base64, or of a URL.
+/// Anthropic's block: a `source` of base64, or of a URL; Qwen's bounds in it or beside it.
 pub(crate) fn anthropic(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let mut source = fields.require("source")?.object()?;
+    let field = fields.require("source")?;
+    let mut inner = Some(field.object()?);
+    let bounds = MediaBounds::of_part(fields, &mut inner)?;
+    let Some(mut source) = inner else { return Err(field.error("expected an object")) };
     let kind = source.require("type")?;
-    match &*kind.text()? {
-        "base64" => {}
-        "url" => return Ok(part(of_uri(source.require("url")?, "")?)),
+    let media = match &*kind.text()? {
+        "base64" => {
+            // The file's own first bytes say what it is.
+            source.take("media_type").map(Field::text).transpose()?;
+            let field = source.require("data")?;
+            let bytes = decode_base64(&field.text()?, PICTURE_BYTES_MAX);
+            media(bytes.map_err(|error| refused(&field, &error))?, "")
+        }
+        "url" => of_uri(source.require("url")?, "")?,
         _ => {
             let problem =
                 "only base64 and url are supported: no files are kept here, so send the picture itself";
             return Err(ApiError::unsupported(&kind.path(), problem));
         }
-    }
-    let field = source.require("data")?;
-    let bytes = decode_base64(&field.text()?, PICTURE_BYTES_MAX);
-    Ok(part(media(bytes.map_err(|error| refused(&field, &error))?, "")))
+    };
+    source.finish()?;
+    Ok(bounded(media, bounds))
 }
 
 /// Stands before the path of a part whose picture is only named, where its media type would be, which no client says.
@@ -93,6 +99,11 @@ pub(crate) fn named(media: &v1::Media) -> Option<Named<'_>> {
         None => (of(NAMED_SOUND)?, true),
     };
     Some(Named { path, url: std::str::from_utf8(&media.data).ok()?, is_sound })
+}
+
+/// Whether a part is a sound, and no picture.
+pub(crate) fn is_sound(media: &v1::Media) -> bool {
+    media.mime_type.starts_with("audio/") || media.mime_type.starts_with(NAMED_SOUND)
 }
 
 /// Whether a URL is one of the web's.
@@ -125,10 +136,6 @@ fn of_uri(field: Field, detail: &str) -> Result<v1::Media, ApiError> {
     Ok(media(bytes.map_err(|error| refused(&field, &error))?, detail))
 }
 
-fn detail(fields: &mut Fields) -> Result<&'static str, ApiError> {
-    fields.take("detail").map_or(Ok("auto"), |field| field.word(&["auto", "low", "high"]))
-}
-
 fn refused(field: &Field, error: &PictureError) -> ApiError {
     field.error(error.to_string())
 }
@@ -137,6 +144,7 @@ fn media(data: Vec<u8>, detail: &str) -> v1::Media {
     v1::Media { data: data.into(), detail: detail.to_owned(), ..v1::Media::default() }
 }
 
-fn part(media: v1::Media) -> v1::ContentPart {
-    v1::ContentPart { part: Some(Part::Media(media)) }
+fn bounded(media: v1::Media, bounds: MediaBounds) -> v1::ContentPart {
+    let MediaBounds { min_pixels, max_pixels } = bounds;
+    v1::ContentPart { part: Some(Part::Media(v1::Media { min_pixels, max_pixels, ..media })) }
 }

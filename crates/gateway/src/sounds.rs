@@ -8,6 +8,7 @@ use crate::{
     error::ApiError,
     fields::{Field, Fields},
     limits::{SOUND_BYTES_MAX, URL_BYTES_MAX},
+    media_bounds::refuse_others,
     pictures,
 };
 
@@ -18,20 +19,24 @@ const ANY: &str = "audio/*";
 
 /// OpenAI's part: `input_audio` is an object with `data`, in base64, and `format`.
 pub(crate) fn openai(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
+    refuse_others(fields)?;
     let mut sound = fields.require("input_audio")?.object()?;
     let format = sound.require("format")?.word(&FORMATS)?;
     let field = sound.require("data")?;
+    sound.finish()?;
     let bytes = decode_base64(&field.text()?, SOUND_BYTES_MAX).map_err(|error| refused(&field, error))?;
     Ok(part(bytes, format!("audio/{format}")))
 }
 
 /// vLLM's part: `audio_url` is an object with `url`, or the URL itself.
 pub(crate) fn by_url(fields: &mut Fields) -> Result<v1::ContentPart, ApiError> {
-    let field = fields.require("audio_url")?;
-    let field = match field.value().is_string() {
-        true => field,
-        false => field.object()?.require("url")?,
-    };
+    refuse_others(fields)?;
+    let mut field = fields.require("audio_url")?;
+    if !field.value().is_string() {
+        let mut inner = field.object()?;
+        field = inner.require("url")?;
+        inner.finish()?;
+    }
     let text = field.text()?;
     if pictures::is_web(&text) {
         if text.len() > URL_BYTES_MAX {

@@ -33,7 +33,7 @@ enum Type {
 type Known = (&'static str, Neutral, &'static str);
 
 /// Of chats and completions.
-const COMMON: [Known; 50] = [
+const COMMON: [Known; 48] = [
     // vLLM's: how its engines constrain the text.
     ("guided_decoding_backend", Neutral::Any(Type::Text), ""),
     ("guided_whitespace_pattern", Neutral::Any(Type::Text), ""),
@@ -61,8 +61,6 @@ const COMMON: [Known; 50] = [
     ("kv_transfer_params", Neutral::None, ""),
     ("ec_transfer_params", Neutral::None, ""),
     ("vllm_xargs", Neutral::EmptyObject, ""),
-    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
-    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
     // llama.cpp's: sampling.
     ("min_keep", Neutral::Numbers(&[0.0]), ""),
     ("backend_sampling", Neutral::Any(Type::Boolean), ""),
@@ -108,7 +106,10 @@ const CHAT: [Known; 7] = [
     ("return_prompt_text", Neutral::False, "/tokenize"),
 ];
 
-const COMPLETION: [Known; 5] = [
+const COMPLETION: [Known; 7] = [
+    // A text has no pictures.
+    ("mm_processor_kwargs", Neutral::EmptyObject, ""),
+    ("media_io_kwargs", Neutral::EmptyObject, ""),
     // Nothing says where a bare text's reasoning is.
     ("thinking_token_budget", Neutral::Numbers(&[-1.0]), "a chat"),
     ("reasoning_budget", Neutral::Numbers(&[-1.0]), "a chat"),
@@ -160,6 +161,9 @@ const LLAMA: [Known; 18] = [
     ("messages", Neutral::None, "/v1/chat/completions"),
 ];
 
+/// Place of bounds where a request's own are not read.
+const PICTURE_BOUNDS: &str = "min_pixels and max_pixels beside a picture";
+
 const EMBEDDING: [Known; 9] = [
     ("messages", Neutral::None, ""),
     ("late_chunking", Neutral::False, ""),
@@ -169,8 +173,8 @@ const EMBEDDING: [Known; 9] = [
     ("add_special_tokens", Neutral::True, "token ids"),
     ("request_id", Neutral::None, "the header x-request-id"),
     ("cache_salt", Neutral::None, ""),
-    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
-    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
+    ("mm_processor_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
+    ("media_io_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
 ];
 
 /// Of Cohere's embeddings.
@@ -187,8 +191,8 @@ const SCORES: [Known; 10] = [
     ("add_special_tokens", Neutral::True, ""),
     ("request_id", Neutral::None, "the header x-request-id"),
     ("cache_salt", Neutral::None, ""),
-    ("mm_processor_kwargs", Neutral::Any(Type::Object), ""),
-    ("media_io_kwargs", Neutral::Any(Type::Object), ""),
+    ("mm_processor_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
+    ("media_io_kwargs", Neutral::EmptyObject, PICTURE_BOUNDS),
 ];
 
 /// Fields that change nothing in the answer, and the type they must have.

@@ -8,6 +8,7 @@ use crate::{
     error::{ApiError, quote},
     fields::{Field, Fields},
     limits::CHAT_TOOLS_MAX,
+    media_bounds::MediaBounds,
     openai::{
         plan::{self, Plan, Streaming},
         prompt,
@@ -73,6 +74,7 @@ pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
 /// The conversation, the tools and what is said of reasoning.
 pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
     let mut conversation = blocks::conversation(fields)?;
+    MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
     let tools = tools(fields)?;
     let (mut thinking, mut thinking_omitted) = (Thinking::default(), false);
     if let Some(field) = fields.take("thinking") {

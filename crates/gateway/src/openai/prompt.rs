@@ -6,12 +6,14 @@ use hanzo_engine_proto::v1;
 use crate::{
     error::ApiError,
     fields::{Field, Fields},
+    media_bounds::MediaBounds,
     openai::{messages, thinking::Thinking},
 };
 
 /// The fields that make a chat's prompt: messages, template variables, and how it ends. And what they say of reasoning.
 pub(crate) fn chat(fields: &mut Fields) -> Result<(v1::Chat, Thinking), ApiError> {
-    let messages = messages::read(fields.require("messages")?)?;
+    let mut messages = messages::read(fields.require("messages")?)?;
+    MediaBounds::of_request(fields)?.apply(&mut messages);
     let thinking = Thinking::read(fields)?;
     let template_kwargs_json = template_kwargs(fields, &thinking)?;
     let generation = fields.take("add_generation_prompt").map(Field::boolean).transpose()?;

@@ -18,6 +18,7 @@ use crate::{
         CHAT_LOGPROBS_MAX, CHAT_MESSAGES_MAX, METADATA_KEY_CHARS_MAX, METADATA_PAIRS_MAX,
         METADATA_VALUE_CHARS_MAX,
     },
+    media_bounds::MediaBounds,
     openai::{
         plan::{self, Plan},
         prompt,
@@ -189,6 +190,7 @@ pub(super) fn prompt(fields: &mut Fields, lenient: bool, before: &Before<'_>) ->
         return Err(ApiError::field("input", "required"));
     }
     let mut conversation = conversation::read(instructions, input, before)?;
+    MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
     let tools = tools::read(fields, lenient)?;
     let reasoning = fields.take("reasoning");
     let mut thinking = Thinking::read(fields)?;

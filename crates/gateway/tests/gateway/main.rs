@@ -22,6 +22,7 @@ mod history;
 mod http;
 mod keys;
 mod llamacpp;
+mod media_bounds;
 mod mcp;
 mod mcp_tools;
 mod models;
