@@ -73,6 +73,23 @@ pub fn with_key(
     }
 }
 
+/// What to do where a call of gRPC met another kind of server, by the words of the transport's error; none: it says enough.
+pub fn mistaken_server(error: &str) -> Option<&'static str> {
+    const HTTP: &str = "an HTTP server answers there, and no gRPC; the daemon's gRPC has a port of its own (36901, unless \
+                        server.grpc_port or --grpc-port says otherwise)";
+    const PLAIN: &str = "the server there speaks no TLS; write http:// in place of https://";
+    const WORDS: [(&str, &str); 5] = [
+        // The first byte of a body of JSON or HTML where a message of gRPC has its flags.
+        ("invalid compression flag", HTTP),
+        ("grpc-status header missing", HTTP),
+        // HTTP/1 in answer to the preface of HTTP/2.
+        ("http2 error", HTTP),
+        ("invalid HTTP version", HTTP),
+        ("InvalidContentType", PLAIN),
+    ];
+    WORDS.iter().find(|(word, _)| error.contains(word)).map(|(_, said)| *said)
+}
+
 type Tls = TokioIo<TlsStream<TcpStream>>;
 
 fn connector(
@@ -100,4 +117,25 @@ fn connector(
             Ok(TokioIo::new(TlsConnector::from(config).connect(name, stream).await?))
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mistaken_server;
+
+    #[test]
+    fn another_kind_of_server_is_named() {
+        for (error, said) in [
+            (
+                "protocol error: received message with invalid compression flag: 123 (valid flags are 0 and 1)",
+                "HTTP",
+            ),
+            ("protocol error: received message with invalid compression flag: 60", "HTTP"),
+            ("h2 protocol error: http2 error", "HTTP"),
+            ("received corrupt message of type InvalidContentType", "http://"),
+        ] {
+            assert!(mistaken_server(error).is_some_and(|why| why.contains(said)), "{error}");
+        }
+        assert_eq!(mistaken_server("Connection refused (os error 111)"), None);
+    }
 }

@@ -25,10 +25,11 @@ mod reservation;
 mod secret;
 mod spend;
 mod tls;
+mod transcript;
 
 pub use access::{Access, AccessError, KEYS_GRACE, KeysFault, Presented, Settings};
 pub use crowd::Idle;
-pub use dial::{channel, lazy_channel, lazy_channel_at, with_key};
+pub use dial::{channel, lazy_channel, lazy_channel_at, mistaken_server, with_key};
 pub use file::{FileError, KeysFile, Record};
 pub use follow::Follow;
 pub use guesses::client_of;
@@ -44,3 +45,4 @@ pub use reservation::{Need, Reservation};
 pub use secret::Secret;
 pub use spend::{Metered, Spend};
 pub use tls::{ClientTls, ServerTls, TlsError, TlsSettings};
+pub use transcript::TranscriptSpend;

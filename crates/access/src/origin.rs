@@ -27,7 +27,7 @@ pub fn check_origin(allowed: &[String], uri: &Uri, headers: &HeaderMap) -> Resul
     let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
     if origins.peek().is_none() {
         return match site {
-            Site::Unsaid | Site::Own => Ok(()),
+            Site::Unsaid | Site::Typed | Site::Own => Ok(()),
             Site::Foreign => Err(ForeignPage { origin: None }),
         };
     }
@@ -47,19 +47,21 @@ pub fn check_origin(allowed: &[String], uri: &Uri, headers: &HeaderMap) -> Resul
 enum Site {
     /// The client is no browser, or an old one.
     Unsaid,
-    /// The page is the server's own, or the user typed the address.
+    /// No page: the user typed the address.
+    Typed,
+    /// The page is the server's own.
     Own,
     /// The page is another site's, or of another port or scheme of this site.
     Foreign,
 }
 
 fn site(headers: &HeaderMap) -> Site {
-    let own = |value: &HeaderValue| matches!(value.as_bytes(), b"same-origin" | b"none");
-    let values = headers.get_all(SEC_FETCH_SITE);
-    match headers.contains_key(SEC_FETCH_SITE) {
-        false => Site::Unsaid,
-        true if values.iter().all(own) => Site::Own,
-        true => Site::Foreign,
+    let mut values = headers.get_all(SEC_FETCH_SITE).iter().map(HeaderValue::as_bytes);
+    match (values.next(), values.next()) {
+        (None, _) => Site::Unsaid,
+        (Some(b"none"), None) => Site::Typed,
+        (Some(b"same-origin"), None) => Site::Own,
+        _ => Site::Foreign,
     }
 }
 
@@ -73,7 +75,9 @@ fn may_send(origin: &HeaderValue, host: Option<&str>, site: Site, allowed: &[Str
         // A proxy may pass another `Host` on than the page's own: the browser knows which it asked.
         Site::Own => true,
         Site::Foreign => false,
-        Site::Unsaid => host.and_then(|host| Address::of_host(host, page.default_port)) == Some(page),
+        Site::Unsaid | Site::Typed => {
+            host.and_then(|host| Address::of_host(host, page.default_port)) == Some(page)
+        }
     }
 }
 
@@ -205,5 +209,6 @@ mod tests {
         };
         assert!(own("https://engine.example.com", "same-origin"));
         assert!(!own("null", "same-origin"));
+        assert!(!own("https://engine.example.com", "none"));
     }
 }

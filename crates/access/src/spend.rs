@@ -27,6 +27,7 @@ const BYTES_PER_TOKEN: u64 = 5;
 pub struct Spend {
     reservation: Reservation,
     need: Option<Need>, // as it was reserved; None: it was not
+    open: bool,         // the request states no bound of its answers
     prompt: bool,       // its tokens were charged
     choices: u32,
     unfinished: u32,
@@ -39,6 +40,7 @@ impl Spend {
         Spend {
             reservation: Reservation::none(pass),
             need: None,
+            open: false,
             prompt: false,
             choices,
             unfinished: choices,
@@ -58,12 +60,10 @@ impl Spend {
         }
         let prompt = prompt_tokens(request);
         let stop = request.stop.get_or_insert_default();
-        let of_each = match stop.max_tokens {
-            Some(stated) => Some(stated),
-            None => pass.open_answer(prompt, choices, stop.min_tokens),
-        };
-        let of_each = of_each.unwrap_or_default();
-        if stop.max_tokens.is_none() {
+        let stated = stop.max_tokens;
+        let open = || pass.open_answer(prompt, choices, stop.min_tokens);
+        let of_each = stated.or_else(open).unwrap_or_default();
+        if stated.is_none() {
             request.completion_tokens_max = match request.completion_tokens_max {
                 0 => of_each,
                 own => own.min(of_each),
@@ -72,6 +72,7 @@ impl Spend {
         let need = Need { prompt, completion: u64::from(of_each) * u64::from(choices) };
         spend.reservation = pass.reserve(need)?;
         spend.need = Some(need);
+        spend.open = stated.is_none();
         Ok(spend)
     }
 
@@ -99,11 +100,21 @@ impl Spend {
         }
         let prompt = u64::from(prompt_tokens);
         if let Some(need) = self.need.filter(|need| need.prompt < prompt) {
-            self.reservation.renew(Need { prompt, ..need })?;
+            self.longer_prompt(Need { prompt, ..need })?;
         }
         self.prompt = true;
         self.reservation.charge(prompt_tokens);
         Ok(())
+    }
+
+    /// Reserves the tokens of a prompt that is longer than it seemed.
+    fn longer_prompt(&mut self, need: Need) -> Result<(), Refusal> {
+        let renewed = self.reservation.renew(need);
+        // Its answers are bound to more than is left now, by no more than the prompt was underestimated.
+        match renewed {
+            Err(_) if self.open => self.reservation.renew(Need { completion: 1, ..need }),
+            renewed => renewed,
+        }
     }
 
     /// So many tokens of a choice came.

@@ -3,8 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::{Stream, TryStreamExt as _, future::Either};
-use hanzo_engine_access::{ClientTls, Pass, Refusal, Secret, Spend};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
+use hanzo_engine_access::{ClientTls, Need, Pass, Refusal, Reservation, Secret, Spend};
 use hanzo_engine_proto::v1;
 use hanzo_engine_telemetry::TraceContext;
 use prometheus::IntCounterVec;
@@ -21,6 +21,7 @@ use crate::{
     limits::{ENGINE_STATE_TIMEOUT, ENGINE_TOKENS_TIMEOUT},
     metrics::Metrics,
     record::Record,
+    silence::{events_while_alive, while_alive},
 };
 
 mod operator;
@@ -58,7 +59,7 @@ impl Link {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         match self {
-            Link::One(client) => call(client.clone(), request).await,
+            Link::One(client) => while_alive(client, call(client.clone(), request)).await,
             Link::Fleet(fleet) => fleet.ask(Route::to(model), request, call).await,
         }
     }
@@ -76,7 +77,7 @@ impl Link {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         match self {
-            Link::One(client) => call(client.clone(), request).await,
+            Link::One(client) => while_alive(client, call(client.clone(), request)).await,
             Link::Fleet(fleet) => fleet.ask_all(model, wanted, request, call).await,
         }
     }
@@ -161,6 +162,11 @@ impl Engine {
         refusal.into()
     }
 
+    /// Tokens of who asks, for a call that may take so many.
+    fn reserve(&self, need: Need) -> Result<Reservation, Status> {
+        self.pass.reserve(need).map_err(|refusal| self.refused(refusal))
+    }
+
     fn use_model(&self, model: &str) -> Result<(), Status> {
         self.record.asked(model);
         self.pass.use_model(model).map_err(|refusal| self.refused(refusal))
@@ -194,24 +200,31 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         self.use_model(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let spend =
+            Spend::reserve(self.pass.clone(), &mut request).map_err(|refusal| self.refused(refusal))?;
         let cloud = self.cloud.clone().filter(|_| !self.record.so_far().forwards_body);
-        let Some(cloud) = cloud else { return Ok(Either::Right(self.infer_here(request, deadline).await?)) };
+        let Some(cloud) = cloud else {
+            return Ok(Either::Right(Box::pin(self.infer_here(request, spend, deadline)).await?));
+        };
         let payer = Payer::new(self.pass.clone(), self.record.clone());
         let record = self.record.clone();
         let told = move |status: &Status| record.failed(status);
         if let Some(there) = cloud.always(&request.model) {
-            return Ok(Either::Left(cloud.infer(&request, &there, payer).await?.inspect_err(told)));
+            let events = Box::pin(cloud.infer(&request, &there, payer)).await?.inspect_err(told);
+            return Ok(Either::Left(events.inspect_ok(holding(spend))));
         }
         let Some(there) = cloud.overflow(&request.model) else {
-            return Ok(Either::Right(self.infer_here(request, deadline).await?));
+            return Ok(Either::Right(Box::pin(self.infer_here(request, spend, deadline)).await?));
         };
-        let status = match self.infer_here(request.clone(), deadline).await {
+        let mut again = request.clone();
+        let status = match Box::pin(self.infer_here(request.clone(), spend, deadline)).await {
             Ok(events) => return Ok(Either::Right(events)),
             Err(status) if ApiError::from(status.clone()).is_of_load() => status,
             Err(status) => return Err(status),
         };
-        match cloud.infer(&request, &there, payer).await {
-            Ok(events) => Ok(Either::Left(events.inspect_err(told))),
+        let Ok(spend) = Spend::reserve(self.pass.clone(), &mut again) else { return Err(status) };
+        match Box::pin(cloud.infer(&again, &there, payer)).await {
+            Ok(events) => Ok(Either::Left(events.inspect_err(told).inspect_ok(holding(spend)))),
             Err(error) => {
                 let (request_id, reason) = (&request.request_id, error.message());
                 tracing::warn!(request_id, reason, "nor did the other server answer");
@@ -224,16 +237,17 @@ impl Engine {
     async fn infer_here(
         &self,
         request: v1::InferRequest,
+        spend: Spend,
         deadline: Option<Instant>,
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
-        let choices = request.choices.max(1) as usize;
-        let mut spend = Spend::new(self.pass.clone(), choices);
-        let mut generated = self.record.generation(choices);
+        let mut generated = self.record.generation(request.choices.max(1));
+        // A prompt may turn out to be longer than the key has tokens: that is known with the first event.
+        let peeks = self.pass.limits_tokens() && !request.load_progress;
         let head = self.head(deadline);
         let events = match &self.link {
             Link::One(client) => {
-                let answer = client.clone().infer(head.over(request)).await;
-                Either::Left(self.said(answer)?)
+                let answer = while_alive(client, client.clone().infer(head.over(request))).await;
+                Either::Left(events_while_alive(client.clone(), self.said(answer)?))
             }
             Link::Fleet(fleet) => {
                 let events = fleet.infer(request, head).await;
@@ -241,12 +255,11 @@ impl Engine {
             }
         };
         let (remote, record) = (self.remote, self.record.clone());
-        Ok(events
-            .inspect_ok(move |event| {
-                spend.see(event);
-                generated.see(event);
-            })
-            .map_err(move |status| of_the_gateway(remote, status))
+        let mut events = spend.over(events.map_err(move |status| of_the_gateway(remote, status)));
+        let first = if peeks { events.try_next().await? } else { None };
+        Ok(stream::iter(first.map(Ok))
+            .chain(events)
+            .inspect_ok(move |event| generated.see(event))
             .inspect_err(move |status| record.failed(status)))
     }
 
@@ -258,13 +271,14 @@ impl Engine {
     ) -> Result<v1::EmbedResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let mut reservation = self.reserve(Need::embed(&request))?;
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
             async move { client.embed(head.over(request)).await }
         };
         let answer = self.said(self.link.ask(&model, request, call).await)?;
-        self.pass.spend(answer.prompt_tokens);
+        reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
@@ -277,13 +291,14 @@ impl Engine {
     ) -> Result<v1::RerankResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let mut reservation = self.reserve(Need::rerank(&request))?;
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
             async move { client.rerank(head.over(request)).await }
         };
         let answer = self.said(self.link.ask(&model, request, call).await)?;
-        self.pass.spend(answer.prompt_tokens);
+        reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
@@ -296,13 +311,14 @@ impl Engine {
     ) -> Result<v1::ClassifyResponse, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let mut reservation = self.reserve(Need::classify(&request))?;
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = |mut client: Client, request| {
             let head = head.clone();
             async move { client.classify(head.over(request)).await }
         };
         let answer = self.said(self.link.ask(&model, request, call).await)?;
-        self.pass.spend(answer.prompt_tokens);
+        reservation.charge(answer.prompt_tokens);
         self.record.answered(&answer.model, answer.prompt_tokens);
         Ok(answer)
     }
@@ -409,6 +425,13 @@ impl Engine {
             async move { within(ENGINE_TOKENS_TIMEOUT, client.detokenize(head.over(request))).await }
         };
         self.said(self.link.ask(&model, request, call).await)
+    }
+}
+
+/// Keeps tokens reserved while another server's events come, which says itself what they took.
+fn holding(spend: Spend) -> impl FnMut(&v1::InferEvent) {
+    move |_| {
+        let _still = &spend;
     }
 }
 

@@ -59,6 +59,7 @@ mod responses;
 mod routes;
 mod scores;
 mod select;
+mod silence;
 mod sounds;
 mod status;
 mod surface;

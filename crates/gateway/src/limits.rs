@@ -120,8 +120,10 @@ pub(crate) const CHAT_LOGPROBS_MAX: u64 = 20;
 pub(crate) const COMPLETION_LOGPROBS_MAX: u64 = 5;
 /// Characters of an `x-request-id` that are kept.
 pub(crate) const REQUEST_ID_CHARS_MAX: usize = 128;
-/// Seconds that a `Retry-After` asks for at most.
+/// Seconds that a `Retry-After` asks for at most, by the word of an engine.
 pub(crate) const RETRY_AFTER_S_MAX: u64 = 3600;
+/// Seconds that a `Retry-After` asks for at most where a key's limit is used up: as long as it takes.
+pub(crate) const KEY_RETRY_AFTER_S_MAX: u64 = 86_400;
 /// Bytes of one message from the engine: the token ids of the largest body, or the vectors of one call, of
 /// which one for each token of an input is the largest: 8,192 of 4,096 numbers.
 pub(crate) const ENGINE_MESSAGE_BYTES_MAX: usize = (128 << 20) + (1 << 20);
@@ -172,6 +174,12 @@ pub(crate) const MCP_RESULT_BYTES_MAX: usize = 16 << 20;
 pub(crate) const ENGINE_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An engine that holds streams and answers no ping for this long is gone.
 pub(crate) const ENGINE_PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// A request of which nothing has come for this long has its engine asked whether it is there.
+pub(crate) const ENGINE_SILENCE: Duration = Duration::from_secs(5);
+/// The time that it has to answer that.
+pub(crate) const ENGINE_QUESTION_TIMEOUT: Duration = Duration::from_secs(3);
+/// Such questions in a row that an engine may leave unanswered.
+pub(crate) const ENGINE_SILENT_MAX: u32 = 3;
 /// A question about state: what is loaded, what is stored.
 pub(crate) const ENGINE_STATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tokenizing or detokenizing one body.

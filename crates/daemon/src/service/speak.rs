@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use hanzo_engine_access::Pass;
+use hanzo_engine_access::Reservation;
 use hanzo_engine_proto::v1::{self, speak_event::Event, speak_request};
 use hanzo_engine_sound::{Encoder, Format};
 use hanzo_engine_voice::{Ask, Input, Refused, Script, SpeechJob, VoiceInfo};
@@ -57,13 +57,15 @@ pub(super) async fn voices(
 pub(super) async fn speak(
     core: &Arc<Core>,
     request: Request<v1::SpeakRequest>,
-    pass: Pass,
+    reservation: Reservation,
 ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Error> {
     let arrived = Instant::now();
     let id = request::request_id(&request.get_ref().request_id);
     let mut record = RequestLog::new(Call::Speak, core, id, arrived, request.metadata());
     match begin(core, request, arrived, &mut record).await {
-        Ok(speaking) => Ok(events(Live { record, speaking, pass, ready: VecDeque::new(), over: false })),
+        Ok(speaking) => {
+            Ok(events(Live { record, speaking, reservation, ready: VecDeque::new(), over: false }))
+        }
         Err(error) => {
             record.end(Some(&error));
             Err(error)
@@ -164,7 +166,7 @@ fn format_of(format: v1::SoundFormat) -> Format {
 struct Live {
     record: RequestLog, // dropped first
     speaking: Speaking,
-    pass: Pass,
+    reservation: Reservation,
     ready: VecDeque<Event>,
     over: bool,
 }
@@ -241,7 +243,8 @@ impl Live {
             first_sound_ms: speaking.first.map_or(0.0, ms),
             total_ms: ms(speaking.arrived.elapsed()),
         }));
-        self.pass.spend(speaking.phonemes);
+        self.reservation.charge(speaking.phonemes);
+        self.reservation.release();
         self.record.end(None);
         self.over = true;
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hanzo_engine_access::Need;
 use hanzo_engine_proto::v1::{self, speech_server::Speech};
 use hanzo_engine_sound::Limits;
 use tonic::{Request, Response, Streaming};
@@ -31,7 +32,8 @@ impl Speech for SpeechService {
     async fn speak(&self, mut request: Request<v1::SpeakRequest>) -> Reply<Self::SpeakStream> {
         let pass = self.core.use_model(&request, &request.get_ref().model)?;
         request.get_mut().priority = pass.priority(request.get_ref().priority);
-        let events = speak::speak(&self.core, request, pass).await;
+        let reservation = self.core.granted(pass.reserve(Need::speak(request.get_ref())))?;
+        let events = speak::speak(&self.core, request, reservation).await;
         reply(events.map(|events| Box::pin(events) as Self::SpeakStream))
     }
 

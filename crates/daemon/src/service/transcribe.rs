@@ -14,7 +14,7 @@ use std::{
 
 use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, stream};
-use hanzo_engine_access::Pass;
+use hanzo_engine_access::TranscriptSpend;
 use hanzo_engine_proto::v1::{self, transcribe_request::Part};
 use hanzo_engine_sound::{Gate, Hint, Limits, Sound, SoundError};
 use tokio::{
@@ -119,7 +119,7 @@ struct Begun {
     arrived: Instant,
     first: Option<Instant>,
     by: Option<Instant>,
-    pass: Pass,
+    spend: TranscriptSpend,
     _upload: Upload,
     _active: Active,
     _served: InUse,
@@ -159,6 +159,7 @@ async fn begin(
     };
     record.request_id = request::request_id(&config.request_id);
     pass.use_model(&config.model).map_err(Refused::Access)?;
+    let spend = TranscriptSpend::reserve(&pass).map_err(Refused::Access)?;
     let from = Request::from_parts(metadata, extensions, ());
     let client = core.clients.of(&from, &config.client)?;
     let (options, hint) = speech::options(&config)?;
@@ -193,7 +194,7 @@ async fn begin(
         arrived,
         first: None,
         by,
-        pass,
+        spend,
         _upload: upload,
         _active: active,
         _served: served,
@@ -334,7 +335,14 @@ fn events(live: Live) -> impl Stream<Item = Result<v1::TranscribeEvent, Status>>
         }
         let by = live.begun.by;
         let event = match super::within(by, live.next()).await {
-            Ok(event) => Ok(event),
+            Ok(event) => match live.begun.spend.see(&event) {
+                Ok(()) => Ok(event),
+                Err(refusal) => {
+                    live.over = true;
+                    live.record.end(Some(&Error::field("data", refusal.to_string())));
+                    Err(refusal.into())
+                }
+            },
             Err(error) => {
                 live.over = true;
                 live.record.end(Some(&error));
@@ -393,7 +401,7 @@ impl Live {
 
     /// The last event, before it the first where the model has said nothing.
     fn end(&mut self, heard: Decoded) -> v1::TranscribeEvent {
-        let Begun { said, language, arrived, first, pass, .. } = &mut self.begun;
+        let Begun { said, language, arrived, first, spend, .. } = &mut self.begun;
         let ms = |time: Duration| time.as_secs_f64() * 1000.0;
         let ending = Ending {
             seconds: heard.seconds,
@@ -403,7 +411,7 @@ impl Live {
         (self.record.prompt_tokens, self.record.completion_tokens) =
             (said.prompt_tokens, said.completion_tokens);
         self.record.begun = *first;
-        pass.spend(said.prompt_tokens.saturating_add(said.completion_tokens));
+        spend.finish(said.prompt_tokens.saturating_add(said.completion_tokens));
         let last = said.finish(&ending);
         self.record.end(None);
         self.over = true;

@@ -7,6 +7,7 @@ use std::sync::{
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
+use hanzo_engine_access::{Need, Refusal, TranscriptSpend};
 use hanzo_engine_proto::v1::{
     self, TranscribeConfig, TranscribeEvent, TranscribeRequest, speak_event, transcribe_event::Event,
     transcribe_request::Part,
@@ -18,7 +19,13 @@ use tokio::{
 use tonic::{Response, Status, Streaming};
 
 use super::{Engine, Link, of_the_gateway};
-use crate::{carrier::Client, fleet::Route, limits::SOUND_MESSAGE_BYTES, record::Record};
+use crate::{
+    carrier::Client,
+    fleet::Route,
+    limits::SOUND_MESSAGE_BYTES,
+    record::Record,
+    silence::{events_while_alive, while_alive},
+};
 
 /// A file on its way to an engine, to be given to another one where that one does not take it: its bytes go once one has.
 #[derive(Clone)]
@@ -79,6 +86,7 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<TranscribeEvent, Status>> + Send + use<>, Status> {
         self.use_here(&config.model)?;
         config.priority = self.pass.priority(config.priority);
+        let mut spend = TranscriptSpend::reserve(&self.pass).map_err(|refusal| self.refused(refusal))?;
         let (model, head) = (config.model.clone(), self.head(deadline));
         let file = File { config, bytes: Arc::new(Mutex::new(bytes)) };
         let call = move |mut client: Client, file: File| {
@@ -92,15 +100,15 @@ impl Engine {
                 answer
             }
         };
-        let pass = self.pass.clone();
-        self.held(&model, file, call, move |event: &TranscribeEvent, record: &Record| match &event.event {
-            Some(Event::Started(started)) => record.answered(&started.model, 0),
-            Some(Event::Finished(finished)) => {
-                let (prompt, completion) = (finished.prompt_tokens, finished.completion_tokens);
-                pass.spend(prompt.saturating_add(completion));
-                record.generated(prompt, completion);
+        self.held(&model, file, call, move |event: &TranscribeEvent, record: &Record| {
+            match &event.event {
+                Some(Event::Started(started)) => record.answered(&started.model, 0),
+                Some(Event::Finished(finished)) => {
+                    record.generated(finished.prompt_tokens, finished.completion_tokens);
+                }
+                _ => {}
             }
-            _ => {}
+            spend.see(event)
         })
         .await
     }
@@ -113,53 +121,68 @@ impl Engine {
     ) -> Result<impl Stream<Item = Result<v1::SpeakEvent, Status>> + Send + use<>, Status> {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
+        let mut reservation = self.reserve(Need::speak(&request))?;
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = move |mut client: Client, request| {
             let head = head.clone();
             async move { client.speech.speak(head.over(request)).await }
         };
-        let pass = self.pass.clone();
-        self.held(&model, request, call, move |event: &v1::SpeakEvent, record: &Record| match &event.event {
-            Some(speak_event::Event::Started(started)) => record.answered(&started.model, 0),
-            Some(speak_event::Event::Finished(finished)) => {
-                pass.spend(finished.input_tokens);
-                record.generated(finished.input_tokens, 0);
+        self.held(&model, request, call, move |event: &v1::SpeakEvent, record: &Record| {
+            match &event.event {
+                Some(speak_event::Event::Started(started)) => record.answered(&started.model, 0),
+                Some(speak_event::Event::Finished(finished)) => {
+                    reservation.charge(finished.input_tokens);
+                    reservation.release();
+                    record.generated(finished.input_tokens, 0);
+                }
+                _ => {}
             }
-            _ => {}
+            Ok(())
         })
         .await
     }
 
     /// An answer that comes for a while, from the one engine or from a daemon that has the model, which is held meanwhile; `seen` has
-    /// every event on its way.
+    /// every event on its way, and may end the answer.
     async fn held<R, T, C, F, S>(
         &self,
         model: &str,
         request: R,
         call: C,
-        seen: S,
+        mut seen: S,
     ) -> Result<impl Stream<Item = Result<T, Status>> + Send + use<R, T, C, F, S>, Status>
     where
         R: Clone,
         C: Fn(Client, R) -> F,
-        S: Fn(&T, &Record) + Send,
+        S: FnMut(&T, &Record) -> Result<(), Refusal> + Send,
         T: Send + 'static,
         F: Future<Output = Result<Response<Streaming<T>>, Status>>,
     {
         let events = match &self.link {
-            Link::One(client) => Either::Left(self.said(call(client.clone(), request).await)?),
+            Link::One(client) => {
+                let answer = while_alive(client, call(client.clone(), request)).await;
+                Either::Left(events_while_alive(client.clone(), self.said(answer)?))
+            }
             Link::Fleet(fleet) => {
                 let asked = fleet.ask_held(Route::to(model), request, call).await;
                 let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
+                let events = events_while_alive(lease.client().clone(), answer.into_inner());
                 // Held for as long as the answer comes.
-                Either::Right(answer.into_inner().inspect_err(move |status| lease.failed(status)))
+                Either::Right(events.inspect_err(move |status| lease.failed(status)))
             }
         };
         let (remote, record) = (self.remote, self.record.clone());
         let failed = record.clone();
         Ok(events
-            .inspect_ok(move |event| seen(event, &record))
             .map_err(move |status| of_the_gateway(remote, status))
+            .scan(false, move |over, event| {
+                let event = event.and_then(|event| match seen(&event, &record) {
+                    Ok(()) => Ok(event),
+                    Err(refusal) => Err(refusal.into()),
+                });
+                let ended = std::mem::replace(over, event.is_err());
+                std::future::ready((!ended).then_some(event))
+            })
             .inspect_err(move |status| failed.failed(status)))
     }
 

@@ -26,7 +26,7 @@ use super::{
     target::{Resolve, Target},
     union,
 };
-use crate::{carrier::Client, engine::within_state, error::GatewayError};
+use crate::{carrier::Client, engine::within_state, error::GatewayError, silence::while_alive};
 
 /// Several daemons.
 pub(crate) struct Fleet {
@@ -170,7 +170,8 @@ impl Fleet {
     {
         loop {
             let (lease, has) = self.pick(route, attempts)?;
-            match call(lease.0.client.clone(), request.clone()).await {
+            let client = &lease.0.client;
+            match while_alive(client, call(client.clone(), request.clone())).await {
                 Ok(answer) => {
                     lease.0.worked();
                     return Ok((lease, has, answer));
@@ -232,7 +233,7 @@ impl Fleet {
         }
         let calls = all.iter().map(|member| {
             let answer = call(member.client.clone(), request.clone());
-            async move { (member, answer.await) }
+            async move { (member, while_alive(&member.client, answer).await) }
         });
         let mut first = None;
         for (member, answer) in join_all(calls).await {

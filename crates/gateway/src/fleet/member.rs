@@ -163,6 +163,11 @@ impl Member {
         self.known().health.state().clone()
     }
 
+    /// The way to it.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// This gateway's requests that it has.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
@@ -194,6 +199,11 @@ impl Member {
 }
 
 impl Lease {
+    /// The way to that daemon.
+    pub(crate) fn client(&self) -> &Client {
+        self.0.client()
+    }
+
     /// A request goes to that daemon.
     pub(super) fn new(member: Arc<Member>) -> Lease {
         let in_flight = member.in_flight.fetch_add(1, Ordering::Relaxed) + 1;

@@ -25,5 +25,6 @@ pub(crate) use dispatch::{Fleet, Route};
 pub(crate) use member::MemberView;
 pub(crate) use metrics::FleetMetrics;
 pub(crate) use report::Has;
+pub(crate) use retry::Again;
 pub use target::{Resolve, SystemResolver};
 pub(crate) use target::{Target, one_or_list};

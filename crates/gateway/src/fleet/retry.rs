@@ -3,7 +3,7 @@
 
 use std::{error::Error, io};
 
-use tonic::{Code, Status, TimeoutExpired};
+use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
 use super::report::Has;
 use crate::limits::{ATTEMPTS_MAX, LOST_MAX};
@@ -38,7 +38,7 @@ impl Again {
     }
 
     /// Why another daemon may answer what this one has answered so; None: none would say otherwise, or it is not to be tried.
-    pub(super) fn of(status: &Status) -> Option<Again> {
+    pub(crate) fn of(status: &Status) -> Option<Again> {
         if let Some(source) = status.source() {
             // What the engine sent has no cause; a connection's failure has.
             let chain =
@@ -48,7 +48,10 @@ impl Again {
                 if error.is::<TimeoutExpired>() {
                     return None;
                 }
-                if error.downcast_ref::<io::Error>().is_some_and(|error| unreached(error.kind())) {
+                // Whatever kept a connection from being made, nothing was asked by it.
+                let not_connected = error.is::<ConnectError>()
+                    || error.downcast_ref::<io::Error>().is_some_and(|error| unreached(error.kind()));
+                if not_connected {
                     again = Again::Unreached;
                 }
             }

@@ -14,7 +14,7 @@ use super::{
     report::Has,
     retry::Attempts,
 };
-use crate::{carrier::Client, head::Head};
+use crate::{carrier::Client, head::Head, silence::while_alive};
 
 /// Where a generation is.
 enum Phase {
@@ -87,7 +87,7 @@ type Step = Option<(Result<InferEvent, Status>, Phase)>;
 async fn first(mut begun: Begun) -> Step {
     loop {
         let Begun { fleet, request, key, head, attempts, on } = &mut begun;
-        let status = match on.events.message().await {
+        let status = match while_alive(&on.lease.0.client, on.events.message()).await {
             Ok(None) => return None,
             Ok(Some(event)) if matches!(event.event, Some(Event::Loading(_))) => {
                 return Some((Ok(event), Phase::Begun(Box::new(begun))));
@@ -109,7 +109,7 @@ async fn first(mut begun: Begun) -> Step {
 }
 
 async fn next(mut events: Streaming<InferEvent>, lease: Lease) -> Step {
-    match events.message().await {
+    match while_alive(&lease.0.client, events.message()).await {
         Ok(None) => None,
         Ok(Some(event)) => Some((Ok(event), Phase::Going { events, lease })),
         Err(status) => {

@@ -460,7 +460,7 @@ async fn a_chat_of_any_surface_overflows_and_its_key_pays() {
     let (elsewhere, at) = Elsewhere::start().await;
     let full = |_: &_| Err(Status::resource_exhausted("the queue is full"));
     let keys = Keys::new();
-    let key = keys.add("one", |record| record.tokens_per_minute = Some(60));
+    let key = keys.add("one", |record| record.tokens_per_minute = Some(100));
     let server = server(at, script(full), |config| config.api_keys_file = Some(keys.path.clone())).await;
     let ask = async |route: &str, body: &Value| {
         let mut request = json_request(route, body.to_string());
@@ -483,7 +483,7 @@ async fn a_chat_of_any_surface_overflows_and_its_key_pays() {
             answer.text
         );
     }
-    // Twice 42 of 60.
+    // Twice 42 of 100, and what is left is less than a request reserves.
     assert_eq!(ask(route, &body).await.status, 429);
     assert_eq!(elsewhere.asked().len(), 2);
 }

@@ -190,13 +190,34 @@ async fn limits_are_told_and_kept() {
     // To look costs nothing.
     assert_eq!(look(&server, &few, "/v1/models").await.status, 200);
 
-    // 7 of the prompt, 2 of the answer.
+    // 7 of the prompt, 2 of the answer; the next does not fit.
     let answer = chat_with(&tokens).await;
     assert_eq!((answer.status, answer.header("x-ratelimit-limit-tokens")), (200, Some("10")));
-    assert_eq!(chat_with(&tokens).await.status, 200);
     let answer = chat_with(&tokens).await;
-    assert_eq!((answer.status, &answer.json()["error"]["type"]), (429, &json!("tokens")));
-    assert_eq!(answer.header("x-ratelimit-remaining-tokens"), Some("0"));
+    let error = answer.json()["error"].clone();
+    assert_eq!(
+        (answer.status, &error["type"], &error["code"]),
+        (429, &json!("tokens"), &json!("rate_limit_exceeded"))
+    );
+    assert_eq!(answer.header("x-ratelimit-remaining-tokens"), Some("1"));
+    // One comes in 6 seconds, and 3 are missing at least.
+    let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((12..=36).contains(&seconds), "{seconds}");
+    // One that fits no minute is told what would, and reaches no engine.
+    let seen = server.fake.seen().len();
+    for (route, field) in [("/v1/chat/completions", "max_tokens"), ("/v1/messages", "max_tokens")] {
+        let mut body = chat();
+        body[field] = json!(9_600);
+        let answer = ask(&server, &tokens, route, &body).await;
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert!(
+            answer.text.contains("10 tokens per minute") && answer.text.contains("ask for at most"),
+            "{}",
+            answer.text
+        );
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    assert_eq!(server.fake.seen().len(), seen);
     for _ in 0..5 {
         assert_eq!(chat_with(&free).await.status, 200);
     }
@@ -204,6 +225,7 @@ async fn limits_are_told_and_kept() {
     for line in [
         "hanzo_engine_http_refusals_total{reason=\"requests_per_minute\"} 1",
         "hanzo_engine_http_refusals_total{reason=\"tokens_per_minute\"} 1",
+        "hanzo_engine_http_refusals_total{reason=\"request_over_tokens_per_minute\"} 2",
         "hanzo_engine_http_refusals_total{reason=\"concurrency\"} 0",
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");

@@ -1,0 +1,76 @@
+//! Detection of engines that hang. A request may wait for minutes in an engine's queue, so silence alone says nothing: the engine is
+//! asked meanwhile whether it is there, and a request on one that does not answer ends.
+
+use std::io;
+
+use futures_util::{Stream, stream};
+use hanzo_engine_proto::v1;
+use tokio::time::timeout;
+use tonic::{Status, Streaming};
+
+use crate::{
+    carrier::Client,
+    fleet::Again,
+    limits::{ENGINE_QUESTION_TIMEOUT, ENGINE_SILENCE, ENGINE_SILENT_MAX},
+};
+
+/// Awaits the answer of an engine for as long as the engine answers other questions.
+///
+/// # Errors
+/// The answer's own, or the loss of an engine that answers nothing.
+pub(crate) async fn while_alive<T>(
+    engine: &Client,
+    answer: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    // In memory of their own: whoever awaits this has its future on the stack.
+    let mut answer = Box::pin(answer);
+    let mut unanswered = 0;
+    loop {
+        // A first question may have been lost: the next follows at once.
+        if unanswered == 0
+            && let Ok(answered) = timeout(ENGINE_SILENCE, &mut answer).await
+        {
+            return answered;
+        }
+        tokio::select! {
+            answered = &mut answer => return answered,
+            alive = Box::pin(is_alive(engine)) => unanswered = if alive { 0 } else { unanswered + 1 },
+        }
+        if unanswered == ENGINE_SILENT_MAX {
+            return Err(lost());
+        }
+    }
+}
+
+/// The events of an engine's stream for as long as the engine answers.
+pub(crate) fn events_while_alive<T: Send + 'static>(
+    engine: Client,
+    events: Streaming<T>,
+) -> impl Stream<Item = Result<T, Status>> + Send + Unpin {
+    Box::pin(stream::unfold(Some((engine, events)), |state| async move {
+        let (engine, mut events) = state?;
+        match while_alive(&engine, events.message()).await {
+            Ok(event) => event.map(|event| (Ok(event), Some((engine, events)))),
+            Err(status) => Some((Err(status), None)),
+        }
+    }))
+}
+
+/// Whether an engine answers, be it with an error of its own.
+async fn is_alive(engine: &Client) -> bool {
+    let mut engine = engine.clone();
+    // No model has this name: the shortest answer there is.
+    let question = engine.stats(v1::StatsRequest { model: "?".to_owned() });
+    match timeout(ENGINE_QUESTION_TIMEOUT, question).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(status)) => !matches!(Again::of(&status), Some(Again::Unreached | Again::Lost)),
+        Err(_) => false,
+    }
+}
+
+fn lost() -> Status {
+    let time_s = (ENGINE_SILENCE + ENGINE_QUESTION_TIMEOUT * ENGINE_SILENT_MAX).as_secs();
+    let reason = format!("it hangs: nothing came from it for {time_s} s");
+    // A cause tells it from what an engine says.
+    Status::from_error(Box::new(io::Error::new(io::ErrorKind::TimedOut, reason)))
+}
