@@ -6,7 +6,8 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use hanzo_engine_access::{AccessError, ForeignPage, Refusal, TlsError};
+use hanzo_engine_access::{AccessError, ForeignPage, Refusal, TlsError, mistaken_server};
+use hanzo_engine_process::without_directories;
 use hanzo_engine_telemetry::TracesError;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -381,6 +382,9 @@ impl ApiError {
 impl From<Status> for ApiError {
     fn from(status: Status) -> ApiError {
         // A failure of the connection carries its cause; one that the engine sent does not.
+        if let Some(why) = mistaken_server(status.message()) {
+            return ApiError::busy(format!("the engine cannot be reached: {why}"));
+        }
         let lost = status.code() == Code::Unknown && std::error::Error::source(&status).is_some();
         let code = if lost { Code::Unavailable } else { status.code() };
         let Some(&(_, http, kind, word)) = STATUSES.iter().find(|row| row.0 == code) else {
@@ -403,7 +407,8 @@ impl From<Status> for ApiError {
                 format!("the engine cannot be reached: {message}")
             }
             (_, "") => http.canonical_reason().unwrap_or("error").to_owned(),
-            (_, message) => message.to_owned(),
+            // Directories are the operator's, who sees them over gRPC.
+            (_, message) => without_directories(message),
         };
         let (kind, word) = match metadata("error-code") {
             Some("tokens_per_minute") => ("tokens", Some("rate_limit_exceeded")),

@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use hanzo_engine_process::without_directories;
 use hanzo_engine_proto::v1::{ModelState, StatsResponse};
 use hanzo_engine_telemetry::{CONTENT_TYPE, is_wanted};
 use serde_json::{Value, json};
@@ -112,7 +113,7 @@ impl Health {
         }
         let stats = match app.own_engine().stats().await {
             Ok(stats) => stats,
-            Err(status) => return Health::Unavailable(status.message().to_owned()),
+            Err(status) => return Health::Unavailable(without_directories(status.message())),
         };
         let any = |state| stats.models.iter().filter_map(|m| m.status.as_ref()).any(|m| m.state() == state);
         match () {

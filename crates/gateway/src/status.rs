@@ -1,5 +1,6 @@
 //! What the engine says of itself and its models, as JSON: the models of a list, and `/health`.
 
+use hanzo_engine_process::without_directories;
 use hanzo_engine_proto::v1::{self, Capability, ModelState};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -211,7 +212,7 @@ pub(crate) fn model_of_status(status: v1::ModelStatus) -> Model {
         owned_by: owner(&status.name),
         state: state_word(status.state()),
         status: RouterStatus { value, failed },
-        error: failed.then_some(status.error),
+        error: failed.then(|| without_directories(&status.error)),
         max_model_len: (status.context_tokens_max > 0).then_some(status.context_tokens_max),
         capabilities,
         meta,
@@ -285,7 +286,7 @@ pub(crate) fn model_health(stats: &v1::ModelStats) -> Value {
     });
     match status.state() {
         ModelState::Loading => model["load_progress"] = json!(decimal(status.load_progress)),
-        ModelState::Failed => model["error"] = json!(status.error),
+        ModelState::Failed => model["error"] = json!(without_directories(&status.error)),
         _ => {}
     }
     model

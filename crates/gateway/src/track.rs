@@ -18,6 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+use tonic::Status;
 
 use hanzo_engine_access::{Pass, Presented, Running, check_origin};
 use hanzo_engine_telemetry::TraceContext;
@@ -202,8 +203,19 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
+/// Whether a client of gRPC asks, whose port is another.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
 /// The answer to a request that is let in, or why it is not.
 async fn answer(tracked: &mut Tracked, mut request: Request, next: Next) -> Response {
+    if is_grpc(request.headers()) {
+        let problem = "this port speaks HTTP; the daemon's gRPC has a port of its own (36901, unless server.grpc_port or \
+                       --grpc-port says otherwise)";
+        return Status::unimplemented(problem).into_http();
+    }
     let admitted = match admit(&tracked.app, &request, &tracked.route) {
         Ok(admitted) => admitted,
         Err(Refused { error, pass }) => {

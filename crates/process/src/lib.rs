@@ -4,6 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+mod directories;
 pub mod documents;
 pub mod settings;
 pub mod systemd;
+
+pub use directories::without_directories;

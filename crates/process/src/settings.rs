@@ -33,10 +33,11 @@ fn joined(at: &str, key: &str) -> String {
     if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
 }
 
-/// What is said of a key `field` in the section `at` ("": the top) that nobody knows: which are known there, and which may have
-/// been meant, of those or of `everywhere`, which are full keys.
+/// Message for an unknown key `field`. `at` is its section ("": the top) or its full key: readers of files give either.
+/// The message lists the keys `here`, and the one that was probably meant, of those or of `everywhere`, which are full keys.
 pub fn unknown_key(at: &str, field: &str, here: &[&str], everywhere: &[String]) -> String {
-    let path = joined(at, field);
+    let is_full = at == field || at.strip_suffix(field).is_some_and(|section| section.ends_with('.'));
+    let path = if is_full { at.to_owned() } else { joined(at, field) };
     let known = here.join(", ");
     match meant(&path, field, here, everywhere) {
         Some(meant) => format!("{path}: unknown key; did you mean {meant}? Known here: {known}"),
@@ -190,6 +191,8 @@ mod tests {
         assert_eq!(meant("server", "colour", &server), None);
         let said = unknown_key("server", "colour", &server, &all);
         assert_eq!(said, "server.colour: unknown key; known here: grpc_port, host");
+        assert_eq!(unknown_key("server.colour", "colour", &server, &all), said);
+        assert_eq!(unknown_key("colour", "colour", &server, &all), said.trim_start_matches("server."));
     }
 
     #[test]

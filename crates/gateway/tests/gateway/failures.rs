@@ -1,8 +1,11 @@
 //! What goes wrong behind and in front of the gateway: refusals of the engine, broken streams, clients that
 //! leave, deadlines, and shutting down.
 
+use bytes::Bytes;
 use hanzo_engine_gateway::{Config, Gateway};
 use hanzo_engine_proto::v1::FinishReason;
+use http_body_util::Full;
+use hyper::Request;
 use serde_json::json;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -13,7 +16,7 @@ use tonic::{Code, Status, metadata::MetadataMap};
 use crate::{
     Server,
     fake::{Step, delta, finished, hello, started},
-    http::{Answer, Live, get, post},
+    http::{Answer, Live, get, post, send},
     script,
 };
 
@@ -420,4 +423,33 @@ async fn what_cannot_be_bound_is_said() {
         let error = Gateway::bind(config).await.unwrap_err().to_string();
         assert!(error.contains(engine), "{error}");
     }
+}
+
+#[tokio::test]
+async fn directories_of_the_server_stay_there() {
+    let said = "model: /var/lib/hanzo-engine/models/blobs/sha256-12: the file ends early; see https://example.com/a/b";
+    for code in [Code::NotFound, Code::FailedPrecondition, Code::InvalidArgument, Code::Unavailable] {
+        let server = Server::start(script(move |_| Err(Status::new(code, said)))).await;
+        for (path, body) in [
+            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "hi"}]})),
+            ("/api/chat", json!({"model": "a", "messages": [{"role": "user", "content": "hi"}]})),
+            ("/v1/messages", json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})),
+        ] {
+            let answer = post(server.address, path, &body).await;
+            assert!(!answer.text.contains("/var/lib") && !answer.text.contains("blobs/"), "{}", answer.text);
+            assert!(answer.text.contains("sha256-12: the file ends early"), "{}", answer.text);
+            assert!(answer.text.contains("https://example.com/a/b"), "{}", answer.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_grpc_is_told_of_the_other_port() {
+    let server = Server::start(script(hello)).await;
+    let request = Request::post("/hanzo.engine.v1.Engine/Stats").header("content-type", "application/grpc");
+    let request = request.header("te", "trailers").body(Full::<Bytes>::default()).unwrap();
+    let answer = send(server.address, request).await;
+    assert_eq!((answer.status, answer.header("grpc-status")), (200, Some("12")));
+    assert!(answer.header("grpc-message").unwrap().contains("36901"), "{answer:?}");
+    assert_eq!(answer.header("content-type"), Some("application/grpc"));
 }

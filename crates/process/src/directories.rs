@@ -1,0 +1,88 @@
+//! Directories of the server in texts that leave it: a client over HTTP learns a file's name, and not where the server keeps it.
+
+/// First steps of JSON pointers into a schema, which are no directories.
+const POINTERS: [&str; 16] = [
+    "$defs",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "contains",
+    "definitions",
+    "else",
+    "enum",
+    "if",
+    "items",
+    "not",
+    "oneOf",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+];
+
+/// The text with the last part alone of each absolute path in it: `/var/lib/models/a.gguf` becomes `a.gguf`.
+pub fn without_directories(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('/') {
+        let (before, path) = rest.split_at(at);
+        shown.push_str(before);
+        let end = path.find(ends_path).unwrap_or(path.len());
+        let token = &path[..end];
+        match token.strip_prefix("//").filter(|path| shown.ends_with("file:") && path.starts_with('/')) {
+            Some(path) => {
+                shown.push_str("//");
+                shown.push_str(last_part(path));
+            }
+            None => shown.push_str(if begins_path(&shown) { last_part(token) } else { token }),
+        }
+        rest = &rest[at + end..];
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Whether a path may begin after a text: not within a word or a URL.
+fn begins_path(before: &str) -> bool {
+    before.chars().next_back().is_none_or(|c| c.is_whitespace() || "\"'`([{=,".contains(c))
+}
+
+fn ends_path(c: char) -> bool {
+    c.is_whitespace() || "\"'`()[]{}<>,;".contains(c)
+}
+
+fn last_part(path: &str) -> &str {
+    let bare = path.trim_end_matches(['.', ':', '/', '?', '!']);
+    let mut parts = bare.split('/').filter(|part| !part.is_empty());
+    let is_pointer = parts.next().is_some_and(|first| POINTERS.contains(&first));
+    match bare.rfind('/') {
+        Some(slash) if parts.next().is_some() && !is_pointer => &path[slash + 1..],
+        _ => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_directories;
+
+    #[test]
+    fn a_path_keeps_its_last_part() {
+        for (text, shown) in [
+            ("/var/lib/models/a.gguf: no such file", "a.gguf: no such file"),
+            ("cannot read \"/var/lib/models/a.gguf\".", "cannot read \"a.gguf\"."),
+            ("the disk of /srv/models/: full", "the disk of models/: full"),
+            ("(/a/b, /c/d/e)", "(b, e)"),
+            ("file:///home/x/m.gguf is gone", "file://m.gguf is gone"),
+            ("path=/a/b/c", "path=c"),
+            ("look at https://huggingface.co/a/b", "look at https://huggingface.co/a/b"),
+            ("hf://a/b:c/d.gguf and/or x/y/z", "hf://a/b:c/d.gguf and/or x/y/z"),
+            ("at /properties/a/items: no", "at /properties/a/items: no"),
+            ("use /tokenize", "use /tokenize"),
+            ("2 / 3 // 4", "2 / 3 // 4"),
+            ("", ""),
+            ("/é/ü", "ü"),
+        ] {
+            assert_eq!(without_directories(text), shown);
+        }
+    }
+}
