@@ -229,8 +229,7 @@ async function kept() {
   await page.waitForFunction(() => document.querySelector("#model").value === "scripted");
   await readsMarks(page);
   console.log(await readsInOnePass(page, url));
-  await keepsMessages(page, { say, answered });
-  await accessible(page, "an edit that was undone");
+  await keepsMessages(page, { say, answered, accessible });
   console.log(await sendsAmongMany(page, { say, answered }));
   await page.context().close();
 }

@@ -10,7 +10,7 @@ const stored = (page) => page.evaluate(() => Object.keys(localStorage).filter((n
 const texts = (page) => page.locator(".message .words").allInnerTexts();
 
 /** Editing, answering again and undoing lose no message, also when the page is loaded again in between. */
-export async function keepsMessages(page, { say, answered }) {
+export async function keepsMessages(page, { say, answered, accessible }) {
   for (const words of ["one", "two", "three"]) {
     await say(page, words);
     await answered(page);
@@ -28,6 +28,7 @@ export async function keepsMessages(page, { say, answered }) {
   assert.equal(await page.inputValue("#draft"), "one");
   assert.match(await page.innerText("#editing"), /replaces this question and 5 messages after it/);
   await unchanged("edited");
+  await accessible(page, "a question that is edited");
   await page.keyboard.press("Escape");
   assert.equal(await page.inputValue("#draft"), "half a thought");
   assert(await page.isHidden("#editing"));
@@ -48,6 +49,7 @@ export async function keepsMessages(page, { say, answered }) {
   await page.waitForSelector(".message.assistant .problem");
   await page.unroute("**/chat/completions");
   assert.match(await page.innerText("#replaced"), /6 messages replaced/);
+  await accessible(page, "messages that were replaced");
   await page.reload();
   await page.click("#replaced-undo");
   await unchanged("undone");
@@ -55,9 +57,11 @@ export async function keepsMessages(page, { say, answered }) {
   assert.deepEqual((await texts(page))[0], "uno");
   await page.click("#replaced-undo");
 
+  await page.fill("#draft", "another thought");
   await edit();
   await say(page, "uno");
   await answered(page);
+  assert.equal(await page.inputValue("#draft"), "another thought");
   assert.deepEqual(await texts(page), ["uno", "You said uno."]);
   await page.click("#replaced-undo");
   await unchanged("undone after an answer");

@@ -16,7 +16,7 @@ const CURRENT = 'hanzo.current';
 let conversation = store.create();
 let views = [];
 let running = null; // {controller, message} while an answer comes
-let editing = null; // {message, draft} while an earlier question is written anew
+let editing = null; // {message, draft, images} while an earlier question is written anew, and what was being written before
 let listChanged = () => {};
 
 export const current = () => conversation.id;
@@ -73,7 +73,8 @@ function viewOf(message) {
 function edit(at) {
   if (running) return;
   const message = conversation.messages[at];
-  editing = { message, draft: editing?.draft ?? $('draft').value };
+  endEdit();
+  editing = { message, draft: $('draft').value, images: attachments.take() };
   $('draft').value = message.content;
   attachments.put(message.images ?? []);
   showAll();
@@ -81,20 +82,21 @@ function edit(at) {
   $('draft').focus();
 }
 
-/** Leaves the earlier question as it was, and gives back what was being written before. */
 function cancelEdit() {
   if (!editing) return;
-  $('draft').value = editing.draft;
-  attachments.put([]);
   endEdit();
-  grow();
   $('draft').focus();
 }
 
+/** Ends an edit, and gives back what was being written before it. */
 function endEdit() {
+  if (!editing) return;
+  $('draft').value = editing.draft;
+  attachments.put(editing.images);
   editing = null;
   showNotices();
   for (const view of views) view.element.classList.remove('edited');
+  grow();
 }
 
 /** Takes the messages from a place on out of the conversation. They are kept beside it until others are. */
@@ -176,24 +178,25 @@ export function ask(text) {
   for (const message of conversation.messages) {
     for (const call of message.tool_calls ?? []) call.result ??= 'No result was given.';
   }
+  const message = { role: 'user', content: words };
+  const images = attachments.take();
   if (editing) {
     replaceFrom(conversation.messages.indexOf(editing.message));
     endEdit();
     showAll();
+  } else {
+    $('draft').value = '';
+    grow();
   }
-  const message = { role: 'user', content: words };
-  const images = attachments.take();
   if (images.length > 0) message.images = images;
   if (conversation.messages.length === 0) {
-    conversation.title = words.replace(/\s+/g, ' ').slice(0, 60) || 'An image';
+    conversation.title ||= words.replace(/\s+/g, ' ').slice(0, 60) || 'An image';
     conversation.system = settings.systemPrompt();
     $('thread').firstElementChild.replaceChildren();
     $('chat').classList.remove('empty');
   }
   conversation.messages.push(message);
   append(message);
-  $('draft').value = '';
-  grow();
   answer();
 }
 
