@@ -147,7 +147,7 @@ impl Metrics {
             prompt_tokens: make.counter("prompt_tokens_total", "Tokens of prompts that were run.", model),
             first_token: make.histogram(
                 "time_to_first_token_seconds",
-                "Seconds from a request's arrival to its first text.",
+                "Seconds from a request's arrival to its first sampled token.",
                 SECONDS,
             ),
             duration: make.histogram(
@@ -267,12 +267,12 @@ impl Metrics {
             ),
             prefill_time: make.histogram(
                 "request_prefill_time_seconds",
-                "Seconds from a choice's first step to its first text.",
+                "Seconds from a choice's first step to its first sampled token.",
                 SECONDS,
             ),
             decode_time: make.histogram(
                 "request_decode_time_seconds",
-                "Seconds from a choice's first text to its end.",
+                "Seconds from a choice's first sampled token to its last.",
                 SECONDS,
             ),
             prompt_length: make.histogram("request_prompt_tokens", "Tokens of a request's prompt.", TOKENS),
@@ -432,7 +432,7 @@ impl Metrics {
         self.traced[0].note(model, seconds, trace);
     }
 
-    /// A request whose first text came so long after its arrival was part of that trace.
+    /// A request whose first token came so long after its arrival was part of that trace.
     pub(crate) fn first_token_traced(&self, model: &str, seconds: f64, trace: Option<&TraceContext>) {
         self.traced[1].note(model, seconds, trace);
     }

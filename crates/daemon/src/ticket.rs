@@ -76,10 +76,20 @@ impl JobEvent {
 pub(crate) struct Timings {
     /// From arrival to the first step that ran it.
     pub(crate) queue: Duration,
-    /// From there to the first text.
+    /// From there to the first sampled token.
     pub(crate) prefill: Duration,
-    /// From there to the end.
+    /// From there to the last one.
     pub(crate) decode: Duration,
+}
+
+impl Timings {
+    /// Tokens decoded per second, of a completion of so many: those after the first sampled one, over the time from the first to
+    /// the last. None where there are none, or no time passed between them.
+    pub(crate) fn decode_tokens_per_s(&self, completion_tokens: u32) -> Option<f64> {
+        let after_first = completion_tokens.checked_sub(1).filter(|&tokens| tokens > 0)?;
+        let seconds = self.decode.as_secs_f64();
+        (seconds > 0.0).then(|| f64::from(after_first) / seconds)
+    }
 }
 
 /// How a job ended.
@@ -228,9 +238,8 @@ impl Ticket {
                 metrics.prefill_time.observe(timings.prefill.as_secs_f64());
                 metrics.decode_time.observe(timings.decode.as_secs_f64());
                 metrics.generation_length.observe(f64::from(usage.completion_tokens));
-                if usage.completion_tokens > 1 {
-                    let per_token = timings.decode.as_secs_f64() / f64::from(usage.completion_tokens - 1);
-                    metrics.per_output_token.observe(per_token);
+                if let Some(rate) = timings.decode_tokens_per_s(usage.completion_tokens) {
+                    metrics.per_output_token.observe(1.0 / rate);
                 }
                 Some(timings)
             }
@@ -243,5 +252,21 @@ impl Ticket {
             | EventKind::ConstraintFailed { .. }
             | EventKind::Computed(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_decode_rate_is_of_the_tokens_after_the_first_over_the_time_after_the_first() {
+        let of = |decode_ms, tokens| {
+            let decode = Duration::from_millis(decode_ms);
+            Timings { decode, ..Timings::default() }.decode_tokens_per_s(tokens)
+        };
+        assert_eq!((of(300, 4), of(2000, 101)), (Some(10.0), Some(50.0)));
+        // One token has no rate, nor have tokens of one step.
+        assert_eq!((of(300, 0), of(300, 1), of(0, 4)), (None, None, None));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     format::Syntax,
-    piece::Sink,
+    piece::{End, Sink, Written},
     read::{Known, Reader, Step},
 };
 
@@ -13,7 +13,7 @@ pub(crate) struct Calls {
     syntax: &'static Syntax,
     state: State,
     /// White space, and marks that mean nothing alone, that may stand before a call.
-    gap: String,
+    gap: Vec<Written>,
     /// Text was told.
     said: bool,
     /// A call ended, and no text came since.
@@ -22,58 +22,76 @@ pub(crate) struct Calls {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Text. Held back: what may be the beginning of a marker.
-    Text { held: String },
+    /// Text. Held back: the possible beginning of a marker.
+    Text { held: Written },
     /// A call, and all that was written of it since its marker, or since the last call that ended in it.
-    Call { reader: Box<Reader>, raw: String, ended: u32 },
+    Call { reader: Box<Reader>, raw: Written, ended: u32 },
+}
+
+impl State {
+    fn text() -> State {
+        State::Text { held: Written::default() }
+    }
 }
 
 impl Calls {
     pub(crate) fn new(syntax: &'static Syntax) -> Calls {
-        Calls {
-            syntax,
-            state: State::Text { held: String::new() },
-            gap: String::new(),
-            said: false,
-            after_call: false,
+        Calls { syntax, state: State::text(), gap: Vec::new(), said: false, after_call: false }
+    }
+
+    /// Reads text whose first byte stands at a place of the output.
+    pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
+        text.char_indices().for_each(|(offset, c)| self.character(c, at + offset, known, sink));
+    }
+
+    /// The place in the output before which nothing can become text any more, unless text behind it does too, of an output of
+    /// which `read` bytes were read.
+    pub(crate) fn settled(&self, read: usize) -> usize {
+        match (&self.state, self.gap.first()) {
+            // The gap before a call is text where the call is.
+            (State::Call { raw, .. }, _) => raw.at,
+            (State::Text { .. }, Some(gap)) => gap.at,
+            (State::Text { held }, None) if held.text.is_empty() => read,
+            (State::Text { held }, None) => held.at,
         }
     }
 
-    pub(crate) fn push(&mut self, text: &str, known: Known, sink: &mut Sink) {
-        text.chars().for_each(|c| self.character(c, known, sink));
-    }
-
-    fn character(&mut self, c: char, known: Known, sink: &mut Sink) {
+    fn character(&mut self, c: char, at: usize, known: Known, sink: &mut Sink) {
         match &mut self.state {
-            State::Text { held } if held.is_empty() && !self.syntax.may_begin(c) => self.plain(c, sink),
+            State::Text { held } if held.text.is_empty() && !self.syntax.may_begin(c) => {
+                self.plain(c, at, sink);
+            }
             State::Text { held } => {
-                held.push(c);
+                if held.text.is_empty() {
+                    held.at = at;
+                }
+                held.text.push(c);
                 self.look(known, sink);
             }
             State::Call { reader, raw, ended } => {
-                raw.push(c);
+                raw.text.push(c);
                 let step = reader.push(c, known, sink);
                 if sink.calls() > *ended {
                     *ended = sink.calls();
-                    raw.clear();
+                    *raw = Written::at(at + c.len_utf8());
                     self.gap.clear();
                     self.after_call = true;
                 }
                 match step {
                     Step::More => {}
-                    Step::Done => self.state = State::Text { held: String::new() },
+                    Step::Done => self.state = State::text(),
                     Step::DoneBefore => {
-                        self.state = State::Text { held: String::new() };
-                        self.character(c, known, sink);
+                        self.state = State::text();
+                        self.character(c, at, known, sink);
                     }
                     Step::Fail => {
                         let mut raw = std::mem::take(raw);
-                        raw.pop();
-                        self.state = State::Text { held: String::new() };
+                        raw.text.pop();
+                        self.state = State::text();
                         sink.give_up();
                         self.is_text(&raw, sink);
                         // It may begin another.
-                        self.character(c, known, sink);
+                        self.character(c, at, known, sink);
                     }
                 }
             }
@@ -84,76 +102,110 @@ impl Calls {
     fn look(&mut self, known: Known, sink: &mut Sink) {
         loop {
             let State::Text { held } = &mut self.state else { return };
-            let Some(first) = held.chars().next() else { return };
-            if let Some((marker, begin)) = self.syntax.openers.iter().find(|(marker, _)| held == marker) {
-                let raw = (*marker).to_owned();
-                let (reader, ended) = (Box::new(begin()), sink.calls());
-                self.state = State::Call { reader, raw, ended };
+            let Some(first) = held.text.chars().next() else { return };
+            if let Some((_, begin)) = self.syntax.openers.iter().find(|(marker, _)| held.text == *marker) {
+                let (reader, raw) = (Box::new(begin()), std::mem::take(held));
+                self.state = State::Call { reader, raw, ended: sink.calls() };
                 return;
             }
-            let longer = |marker: &str| marker.len() > held.len() && marker.starts_with(held.as_str());
+            let longer =
+                |marker: &str| marker.len() > held.text.len() && marker.starts_with(held.text.as_str());
             if self.syntax.markers().any(longer) {
                 return;
             }
             // The longest mark that it begins with; what stands behind is looked at again.
-            let marks = self.syntax.marks.iter().filter(|mark| held.starts_with(**mark));
+            let marks = self.syntax.marks.iter().filter(|mark| held.text.starts_with(**mark));
             if let Some(mark) = marks.max_by_key(|mark| mark.len()) {
+                let Written { at, text } = std::mem::take(held);
                 if !self.after_call {
-                    self.gap.push_str(mark);
+                    self.add_to_gap(at, mark);
                 }
-                let rest = held.split_off(mark.len());
-                held.clear();
-                rest.chars().for_each(|c| self.character(c, known, sink));
+                self.push(at + mark.len(), &text[mark.len()..], known, sink);
                 return;
             }
             if let Some((bare, begin)) = self.syntax.bare
                 && bare == first
                 && !self.said
             {
-                let rest = std::mem::take(held);
-                let ended = sink.calls();
-                self.state = State::Call { reader: Box::new(begin()), raw: String::new(), ended };
+                let Written { at, text } = std::mem::take(held);
+                let (reader, raw) = (Box::new(begin()), Written::at(at));
+                self.state = State::Call { reader, raw, ended: sink.calls() };
                 // One character begins no marker, so this is all of it.
-                rest.chars().for_each(|c| self.character(c, known, sink));
+                self.push(at, &text, known, sink);
                 return;
             }
-            held.remove(0);
-            self.plain(first, sink);
+            held.text.remove(0);
+            let at = held.at;
+            held.at += first.len_utf8();
+            self.plain(first, at, sink);
         }
     }
 
     /// A character that begins no call.
-    fn plain(&mut self, c: char, sink: &mut Sink) {
+    fn plain(&mut self, c: char, at: usize, sink: &mut Sink) {
+        let text = String::from(c);
         if c.is_whitespace() {
-            self.gap.push(c);
+            self.add_to_gap(at, &text);
         } else {
-            self.is_text(c.encode_utf8(&mut [0; 4]), sink);
+            self.is_text(&Written { at, text }, sink);
         }
     }
 
-    fn is_text(&mut self, text: &str, sink: &mut Sink) {
-        if !text.is_empty() {
-            sink.text(&std::mem::take(&mut self.gap));
-            sink.text(text);
+    fn add_to_gap(&mut self, at: usize, text: &str) {
+        match self.gap.last_mut() {
+            Some(last) if last.at + last.text.len() == at => last.text.push_str(text),
+            _ => self.gap.push(Written { at, text: text.to_owned() }),
+        }
+    }
+
+    fn tell_gap(&mut self, sink: &mut Sink) {
+        self.gap.drain(..).for_each(|gap| sink.text(gap.at, &gap.text));
+    }
+
+    fn is_text(&mut self, written: &Written, sink: &mut Sink) {
+        if !written.text.is_empty() {
+            self.tell_gap(sink);
+            sink.text(written.at, &written.text);
             (self.said, self.after_call) = (true, false);
         }
     }
 
-    pub(crate) fn finish(&mut self, sink: &mut Sink) {
-        match std::mem::replace(&mut self.state, State::Text { held: String::new() }) {
+    /// The output has ended. A call that has begun stays one, with the arguments so far. Of a call that has not begun, an
+    /// output that was cut shows nothing.
+    pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
+        let cut = end == End::Cut;
+        match std::mem::replace(&mut self.state, State::text()) {
             // Half a mark behind a call means no more than the whole.
             State::Text { held }
-                if self.after_call && self.syntax.marks.iter().any(|mark| mark.starts_with(&held)) => {}
+                if self.after_call && self.syntax.marks.iter().any(|mark| mark.starts_with(&held.text)) => {}
+            State::Text { held } if cut && self.is_markup(&held.text) => self.gap.clear(),
             State::Text { held } => self.is_text(&held, sink),
             State::Call { reader, .. } if reader.finish() => {}
-            State::Call { raw, .. } => {
-                sink.give_up();
-                self.is_text(&raw, sink);
+            State::Call { mut reader, raw, .. } => {
+                if cut || sink.is_open() {
+                    reader.cut(known, sink);
+                }
+                if sink.is_open() || cut && (self.after_call || reader.may_be_call(known)) {
+                    self.gap.clear();
+                } else {
+                    self.is_text(&raw, sink);
+                }
             }
+        }
+        // Marks that were to begin a call mean nothing without it.
+        if cut && self.gap.iter().any(|gap| gap.text.contains('<')) {
+            self.gap.clear();
         }
         // Beside calls, space is nothing; alone, it is what was said.
         if !self.after_call {
-            sink.text(&std::mem::take(&mut self.gap));
+            self.tell_gap(sink);
         }
+    }
+
+    /// Whether a text is the beginning of a mark that stands before a call.
+    fn is_markup(&self, text: &str) -> bool {
+        let openers = self.syntax.openers.iter().map(|(marker, _)| *marker);
+        let marks = self.syntax.marks.iter().copied().filter(|mark| mark.starts_with('<'));
+        !text.is_empty() && openers.chain(marks).any(|mark| mark.starts_with(text))
     }
 }

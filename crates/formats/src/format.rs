@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::read::{
     Reader,
-    head::{self, Head, ReadHead},
+    head::{self, Head, HeadForm},
     literal::{self, Calls as Literals, Style},
     object::Object,
     tagged::{self, Tagged, Tags},
@@ -55,7 +55,7 @@ pub enum ToolFormat {
     Xlam,
     /// `<function=name>{…}</function>`: Functionary and Llama 3.1 by its own prompts.
     Functionary,
-    /// `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`: LFM2.
+    /// `<|tool_call_start|>[name(key=value)]<|tool_call_end|>`, or JSON between the marks: LFM2.
     Lfm2,
     /// `<function_calls>name(key=value)</function_calls>`: OLMo 3.
     Olmo3,
@@ -119,8 +119,8 @@ fn object() -> Reader {
     Reader::Object(Object::new())
 }
 
-fn of_head(read: ReadHead) -> Reader {
-    Reader::Head(Head::new(read))
+fn of_head(form: &'static HeadForm) -> Reader {
+    Reader::Head(Head::new(form))
 }
 
 fn of_tags(tags: &'static Tags) -> Reader {
@@ -151,7 +151,7 @@ static PYTHONIC: Syntax = Syntax {
 };
 static MISTRAL: Syntax = Syntax { openers: &[("[TOOL_CALLS]", || Reader::Mistral(None))], ..NONE };
 static DEEPSEEK: Syntax = Syntax {
-    openers: &[("<｜tool▁call▁begin｜>", || of_head(head::deepseek))],
+    openers: &[("<｜tool▁call▁begin｜>", || of_head(&head::DEEPSEEK))],
     marks: &[
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
@@ -198,7 +198,7 @@ static PHI_4_MINI: Syntax = Syntax {
 static GLM: Syntax =
     Syntax { openers: &[("<tool_call>", || of_tags(&tagged::ARG_KEY))], marks: &["<|observation|>"], ..NONE };
 static KIMI: Syntax = Syntax {
-    openers: &[("<|tool_call_begin|>", || of_head(head::kimi))],
+    openers: &[("<|tool_call_begin|>", || of_head(&head::KIMI))],
     marks: &["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"],
     ..NONE
 };
@@ -222,9 +222,9 @@ static TOOL_CALLS: Syntax =
     Syntax { openers: &[("<tool_calls>", object)], marks: &["</tool_calls>"], ..NONE };
 static XLAM: Syntax = Syntax { bare: Some(('[', object)), ..NONE };
 static FUNCTIONARY: Syntax =
-    Syntax { openers: &[("<function=", || of_head(head::closed))], marks: &["</function>"], ..NONE };
+    Syntax { openers: &[("<function=", || of_head(&head::CLOSED))], marks: &["</function>"], ..NONE };
 static LFM2: Syntax = Syntax {
-    openers: &[("<|tool_call_start|>", || of_style(&literal::BRACKETS))],
+    openers: &[("<|tool_call_start|>", || Reader::Lfm2(String::new(), None))],
     marks: &["<|tool_call_end|>"],
     ..NONE
 };

@@ -4,7 +4,7 @@
 use crate::{
     json::{Json, Scan},
     limits::HEAD_CHARS_MAX,
-    piece::Sink,
+    piece::{End, Sink, Written},
     read::Known,
 };
 
@@ -15,8 +15,8 @@ pub(crate) const MARKS: [&str; 7] =
 /// An output in the middle of being read.
 #[derive(Clone, Debug)]
 pub(crate) struct Harmony {
-    /// What may be the beginning of a mark.
-    held: String,
+    /// The possible beginning of a mark.
+    held: Written,
     at: At,
 }
 
@@ -24,17 +24,17 @@ pub(crate) struct Harmony {
 enum At {
     /// Nothing but what may be a recipient: the prompt ends inside of a head.
     Start {
-        raw: String,
+        raw: Written,
     },
     /// A message's head, up to its body; as it is written.
     Head {
-        raw: String,
+        raw: Written,
     },
     Reasoning,
     Text,
     Call {
         json: Json,
-        raw: String,
+        raw: Written,
         whole: bool,
     },
 }
@@ -42,7 +42,7 @@ enum At {
 impl Harmony {
     /// At the beginning of an output, whose prompt has opened a message of the assistant.
     pub(crate) fn new() -> Harmony {
-        Harmony { held: String::new(), at: At::Start { raw: String::new() } }
+        Harmony { held: Written::default(), at: At::Start { raw: Written::default() } }
     }
 
     /// Whether what comes is reasoning.
@@ -50,52 +50,67 @@ impl Harmony {
         matches!(self.at, At::Reasoning)
     }
 
-    pub(crate) fn push(&mut self, text: &str, known: Known, sink: &mut Sink) {
-        for c in text.chars() {
-            if self.held.is_empty() && c != '<' {
-                self.character(c, sink);
+    /// The place in the output before which nothing can become text any more, of which `read` bytes were read.
+    pub(crate) fn settled(&self, read: usize) -> usize {
+        match &self.at {
+            At::Start { raw } | At::Head { raw } | At::Call { raw, .. } => raw.at,
+            At::Reasoning | At::Text if self.held.text.is_empty() => read,
+            At::Reasoning | At::Text => self.held.at,
+        }
+    }
+
+    /// Reads text whose first byte stands at a place of the output.
+    pub(crate) fn push(&mut self, at: usize, text: &str, known: Known, sink: &mut Sink) {
+        for (offset, c) in text.char_indices() {
+            if self.held.text.is_empty() && c != '<' {
+                self.character(c, at + offset, sink);
                 continue;
             }
-            self.held.push(c);
+            if self.held.text.is_empty() {
+                self.held.at = at + offset;
+            }
+            self.held.text.push(c);
             loop {
-                if let Some(mark) = MARKS.into_iter().find(|mark| self.held == *mark) {
-                    self.held.clear();
-                    self.mark(mark, known, sink);
+                if let Some(mark) = MARKS.into_iter().find(|mark| self.held.text == *mark) {
+                    self.held.text.clear();
+                    self.mark(mark, self.held.at, known, sink);
                     break;
                 }
-                if self.held.is_empty() || MARKS.iter().any(|mark| mark.starts_with(self.held.as_str())) {
+                let held = self.held.text.as_str();
+                if held.is_empty() || MARKS.iter().any(|mark| mark.starts_with(held)) {
                     break;
                 }
-                let first = self.held.remove(0);
-                self.character(first, sink);
+                let (first, at) = (self.held.text.remove(0), self.held.at);
+                self.held.at += first.len_utf8();
+                self.character(first, at, sink);
             }
         }
     }
 
-    fn character(&mut self, c: char, sink: &mut Sink) {
+    fn character(&mut self, c: char, at: usize, sink: &mut Sink) {
         let mut one = [0; 4];
         let text: &str = c.encode_utf8(&mut one);
         match &mut self.at {
             At::Start { raw } => {
-                raw.push(c);
-                if !may_be_recipient(raw) {
+                raw.text.push(c);
+                if !may_be_recipient(&raw.text) {
                     let raw = std::mem::take(raw);
                     self.at = At::Text;
-                    sink.text(&raw);
+                    sink.text(raw.at, &raw.text);
                 }
             }
             At::Head { raw } => {
-                raw.push(c);
-                if raw.len() > HEAD_CHARS_MAX {
+                raw.text.push(c);
+                if raw.text.len() > HEAD_CHARS_MAX {
                     let raw = std::mem::take(raw);
                     self.at = At::Text;
-                    sink.text(&raw);
+                    sink.text(raw.at, &raw.text);
                 }
             }
             At::Reasoning => sink.reasoning(text),
-            At::Text => sink.text(text),
+            At::Text => sink.text(at, text),
             At::Call { json, raw, whole } => {
-                raw.push(c);
+                raw.text.push(c);
                 let mut out = String::new();
                 let blank = c.is_whitespace() && (*whole || json.is_empty());
                 let bad = match blank {
@@ -122,7 +137,7 @@ impl Harmony {
     fn give_up(&mut self, sink: &mut Sink) {
         if let At::Call { raw, .. } = std::mem::replace(&mut self.at, At::Text) {
             sink.give_up();
-            sink.text(&raw);
+            sink.text(raw.at, &raw.text);
         }
     }
 
@@ -131,39 +146,62 @@ impl Harmony {
         match &self.at {
             At::Call { whole: true, .. } => sink.end(),
             At::Call { .. } => self.give_up(sink),
-            At::Head { raw } => sink.text(&visible(raw)),
-            At::Start { raw } => sink.text(raw),
+            At::Head { raw } => tell_head(raw, sink),
+            At::Start { raw } => sink.text(raw.at, &raw.text),
             At::Reasoning | At::Text => {}
         }
         self.at = At::Text;
     }
 
-    fn mark(&mut self, mark: &str, known: Known, sink: &mut Sink) {
+    fn mark(&mut self, mark: &str, at: usize, known: Known, sink: &mut Sink) {
         match (mark, &mut self.at) {
-            ("<|channel|>" | "<|constrain|>" | "<|message|>", At::Start { raw }) if raw.contains("to=") => {
+            ("<|channel|>" | "<|constrain|>" | "<|message|>", At::Start { raw })
+                if raw.text.contains("to=") =>
+            {
                 let raw = std::mem::take(raw);
                 self.at = At::Head { raw };
-                self.mark(mark, known, sink);
+                self.mark(mark, at, known, sink);
             }
-            ("<|channel|>" | "<|constrain|>", At::Head { raw }) => raw.push_str(mark),
+            ("<|channel|>" | "<|constrain|>", At::Head { raw }) => raw.text.push_str(mark),
             ("<|message|>", At::Head { raw }) => {
                 let raw = std::mem::take(raw);
-                self.at = body(&raw, known, sink);
+                self.at = body(raw, known, sink);
             }
             ("<|message|>", _) => {}
             ("<|start|>" | "<|channel|>", _) => {
                 self.close(sink);
-                self.at = At::Head { raw: mark.to_owned() };
+                self.at = At::Head { raw: Written { at, text: mark.to_owned() } };
             }
             _ => self.close(sink),
         }
     }
 
-    pub(crate) fn finish(&mut self, sink: &mut Sink) {
+    /// The output has ended. A call that has begun stays one, with the arguments so far. Of a mark or a head an output that
+    /// was cut shows nothing, but begins the call whose tool is known.
+    pub(crate) fn finish(&mut self, end: End, known: Known, sink: &mut Sink) {
         let held = std::mem::take(&mut self.held);
-        held.chars().for_each(|c| self.character(c, sink));
-        self.close(sink);
+        let cut = end == End::Cut;
+        if !cut && !matches!(self.at, At::Call { .. }) {
+            held.text.char_indices().for_each(|(at, c)| self.character(c, held.at + at, sink));
+        }
+        match &self.at {
+            At::Call { whole: false, .. } => {}
+            At::Start { raw } | At::Head { raw } if cut && !raw.text.trim().is_empty() => {
+                if let Some(name) = recipient(&raw.text).filter(|name| known.has(name)) {
+                    sink.start(name, None);
+                }
+            }
+            _ => self.close(sink),
+        }
+        self.at = At::Text;
     }
+}
+
+/// The tool that a head names, where something stands behind its name.
+fn recipient(raw: &str) -> Option<&str> {
+    let (_, to) = raw.split_once("to=")?;
+    let (name, _) = to.split_once(|c: char| c.is_whitespace() || c == '<')?;
+    Some(name.strip_prefix("functions.").unwrap_or(name))
 }
 
 /// Whether a message's beginning, right behind its role, may say whom it is for.
@@ -172,9 +210,20 @@ fn may_be_recipient(raw: &str) -> bool {
     raw.len() <= HEAD_CHARS_MAX && (word.starts_with("to=functions.") || "to=functions.".starts_with(word))
 }
 
-/// A head that no body came to, without the marks of a head that is only begun.
-fn visible(raw: &str) -> String {
-    let words = MARKS.iter().fold(raw.to_owned(), |text, mark| text.replace(mark, ""));
+/// Tells a head that no body came to, without its marks, where it says more than a head does.
+fn tell_head(raw: &Written, sink: &mut Sink) {
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    while at < raw.text.len() {
+        let rest = &raw.text[at..];
+        if let Some(mark) = MARKS.into_iter().find(|mark| rest.starts_with(mark)) {
+            at += mark.len();
+            continue;
+        }
+        let next = MARKS.into_iter().filter_map(|mark| rest.find(mark)).min().unwrap_or(rest.len());
+        pieces.push((at, &rest[..next]));
+        at += next;
+    }
+    let words: String = pieces.iter().map(|(_, text)| *text).collect();
     match words.trim() {
         ""
         | "assistant"
@@ -183,26 +232,27 @@ fn visible(raw: &str) -> String {
         | "commentary"
         | "assistantanalysis"
         | "assistantfinal"
-        | "assistantcommentary" => String::new(),
-        _ => words,
+        | "assistantcommentary" => {}
+        _ => pieces.into_iter().for_each(|(at, text)| sink.text(raw.at + at, text)),
     }
 }
 
-/// What a message is, by its head: `<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json`.
-fn body(raw: &str, known: Known, sink: &mut Sink) -> At {
+/// The kind of message that a head begins: `<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json`.
+fn body(mut raw: Written, known: Known, sink: &mut Sink) -> At {
     let words = || {
-        raw.split(|c: char| c.is_whitespace() || matches!(c, '<' | '>' | '|')).filter(|word| !word.is_empty())
+        let between = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '|');
+        raw.text.split(between).filter(|word| !word.is_empty())
     };
     let to = words().find_map(|word| word.split_once("to=").map(|(_, to)| to));
     match to {
         Some(to) => {
-            let name = to.strip_prefix("functions.").unwrap_or(to);
-            if known.has(name) {
-                sink.start(name, None);
-                return At::Call { json: Json::default(), raw: format!("{raw}<|message|>"), whole: false };
+            let name = to.strip_prefix("functions.").unwrap_or(to).to_owned();
+            raw.text.push_str("<|message|>");
+            if known.has(&name) {
+                sink.start(&name, None);
+                return At::Call { json: Json::default(), raw, whole: false };
             }
-            sink.text(raw);
-            sink.text("<|message|>");
+            sink.text(raw.at, &raw.text);
             At::Text
         }
         None if words().any(|word| word == "analysis") => At::Reasoning,

@@ -12,10 +12,12 @@ mod read;
 mod reasoning;
 mod split;
 mod tools;
+mod write;
 
 pub use format::ToolFormat;
 pub use grammar::Demand;
-pub use piece::Piece;
+pub use piece::{End, Piece};
 pub use reasoning::ReasoningMarkers;
 pub use split::{Reading, Splitter};
 pub use tools::Tool;
+pub use write::{Made, Part};

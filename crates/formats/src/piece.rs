@@ -1,4 +1,6 @@
-//! What a model's output is made of, as it streams.
+//! Pieces of a model's output as it streams, and the places in the output that its text came from.
+
+use std::ops::Range;
 
 /// A piece of output, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +37,48 @@ pub enum Piece {
     },
 }
 
-/// Where pieces go: neighbours of a kind are joined.
+/// Reason that an output has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The model ended it.
+    Own,
+    /// A limit ended it where it stood, such as `max_tokens`.
+    Cut,
+}
+
+/// Text with its first byte's place in the output.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) at: usize,
+    pub(crate) text: String,
+}
+
+impl Written {
+    /// No text, at a place.
+    pub(crate) fn at(at: usize) -> Written {
+        Written { at, text: String::new() }
+    }
+}
+
+/// Collects pieces and joins neighbours of a kind.
 #[derive(Debug, Default)]
 pub(crate) struct Sink {
     pub(crate) pieces: Vec<Piece>,
+    /// Places in the output of the bytes that became text, in the order of the text.
+    pub(crate) shown: Vec<Range<usize>>,
     next: u32,
     open: bool,
     ended: u32, // whole calls
 }
 
 impl Sink {
-    pub(crate) fn text(&mut self, more: &str) {
+    /// Adds text that stands at a place of the output.
+    pub(crate) fn text(&mut self, at: usize, more: &str) {
+        match self.shown.last_mut() {
+            _ if more.is_empty() => {}
+            Some(last) if last.end == at => last.end += more.len(),
+            _ => self.shown.push(at..at + more.len()),
+        }
         match self.pieces.last_mut() {
             _ if more.is_empty() => {}
             Some(Piece::Text(text)) => text.push_str(more),
@@ -87,6 +120,11 @@ impl Sink {
             self.pieces.push(Piece::CallBroken { index: self.next });
             self.next += 1;
         }
+    }
+
+    /// Whether a call has begun and is not whole.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
     }
 
     /// Whole calls so far.

@@ -33,6 +33,11 @@ impl<'a> Known<'a> {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
+    /// Whether a tool's name begins so.
+    pub(crate) fn may_begin(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name.starts_with(name))
+    }
+
     /// Whether a call may have that name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.tool(name).is_some()
@@ -48,6 +53,8 @@ pub(crate) enum Reader {
     Literal(literal::Calls),
     /// Mistral's two forms begin alike: by what comes, calls as JSON or a head.
     Mistral(Option<Box<Reader>>),
+    /// LFM2's too: calls of Python's, or as JSON where its template or its system prompt has them so.
+    Lfm2(String, Option<Box<Reader>>),
 }
 
 impl Reader {
@@ -57,12 +64,29 @@ impl Reader {
             Reader::Head(head) => head.push(c, known, sink),
             Reader::Tagged(tagged) => tagged.push(c, known, sink),
             Reader::Literal(calls) => calls.push(c, known, sink),
-            Reader::Mistral(Some(reader)) => reader.push(c, known, sink),
+            Reader::Mistral(Some(reader)) | Reader::Lfm2(_, Some(reader)) => reader.push(c, known, sink),
+            Reader::Lfm2(held, form @ None) => {
+                held.push(c);
+                let begun = held.trim_start();
+                let of = match begun.trim_start_matches(['[', ' ', '\n']).chars().next() {
+                    None => return Step::More,
+                    Some('{') => Reader::Object(object::Object::new()),
+                    Some(_) => Reader::Literal(literal::Calls::new(&literal::BRACKETS)),
+                };
+                let (held, reader) = (std::mem::take(held), form.insert(Box::new(of)));
+                for c in held.chars() {
+                    let step = reader.push(c, known, sink);
+                    if step != Step::More {
+                        return step;
+                    }
+                }
+                Step::More
+            }
             Reader::Mistral(None) if c.is_whitespace() => Step::More,
             Reader::Mistral(form @ None) => {
                 let of = match c {
                     '[' | '{' => Reader::Object(object::Object::new()),
-                    _ => Reader::Head(head::Head::new(head::mistral)),
+                    _ => Reader::Head(head::Head::new(&head::MISTRAL)),
                 };
                 form.insert(Box::new(of)).push(c, known, sink)
             }
@@ -74,8 +98,31 @@ impl Reader {
         match self {
             Reader::Object(object) => object.is_between(),
             Reader::Literal(calls) => calls.is_between(),
-            Reader::Mistral(Some(reader)) => reader.finish(),
-            Reader::Head(_) | Reader::Tagged(_) | Reader::Mistral(None) => false,
+            Reader::Mistral(Some(reader)) | Reader::Lfm2(_, Some(reader)) => reader.finish(),
+            Reader::Head(_) | Reader::Tagged(_) | Reader::Mistral(None) | Reader::Lfm2(_, None) => false,
+        }
+    }
+
+    /// The output ends inside a call: tells its name and arguments as far as they are known and were not told yet.
+    pub(crate) fn cut(&mut self, known: Known, sink: &mut Sink) {
+        match self {
+            Reader::Object(object) => object.cut(sink),
+            Reader::Head(head) => head.cut(known, sink),
+            Reader::Tagged(tagged) => tagged.cut(sink),
+            Reader::Literal(calls) => calls.cut(sink),
+            Reader::Mistral(Some(reader)) | Reader::Lfm2(_, Some(reader)) => reader.cut(known, sink),
+            Reader::Mistral(None) | Reader::Lfm2(_, None) => {}
+        }
+    }
+
+    /// Whether a call may go on from what was read, where none has begun.
+    pub(crate) fn may_be_call(&self, known: Known) -> bool {
+        match self {
+            Reader::Object(object) => object.may_be_call(known),
+            Reader::Literal(calls) => calls.may_be_call(known),
+            Reader::Mistral(Some(reader)) | Reader::Lfm2(_, Some(reader)) => reader.may_be_call(known),
+            // Their marks stand nowhere else.
+            Reader::Head(_) | Reader::Tagged(_) | Reader::Mistral(None) | Reader::Lfm2(_, None) => true,
         }
     }
 }

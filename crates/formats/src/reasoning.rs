@@ -1,6 +1,8 @@
 //! Splits a stream of text into the model's reasoning section and its answer. The section begins the output, or
 //! was opened by the prompt; markers, and the line breaks just inside and just after them, belong to neither part.
 
+use crate::piece::End;
+
 /// The strings around a reasoning section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningMarkers {
@@ -144,9 +146,23 @@ impl Section {
         }
     }
 
-    /// The text has ended: appends what was held back.
-    pub(crate) fn finish(&mut self, reasoning: &mut String, answer: &mut String) {
+    /// The text has ended: appends what was held back, but for half a marker of an output that was cut.
+    pub(crate) fn finish(
+        &mut self,
+        markers: &ReasoningMarkers,
+        end: End,
+        reasoning: &mut String,
+        answer: &mut String,
+    ) {
+        // Some markers are words, and half of them is a sentence.
+        let is_markup = |marker: &str| end == End::Cut && !marker.starts_with(char::is_alphabetic);
         match self {
+            Section::Start { held } if is_markup(&markers.open) && !held.trim().is_empty() => held.clear(),
+            Section::Reasoning { held, .. } if is_markup(&markers.close) => {
+                let certain = held.len() - overlap(held, &markers.close);
+                held.truncate(certain);
+                reasoning.push_str(&std::mem::take(held));
+            }
             Section::Start { held } => answer.push_str(&std::mem::take(held)),
             Section::Reasoning { held, .. } => reasoning.push_str(&std::mem::take(held)),
             Section::Gap | Section::Answer => {}
@@ -172,7 +188,7 @@ mod tests {
         for piece in pieces {
             section.push(&markers, piece, &mut reasoning, &mut answer);
         }
-        section.finish(&mut reasoning, &mut answer);
+        section.finish(&markers, End::Own, &mut reasoning, &mut answer);
         (reasoning, answer)
     }
 
@@ -210,7 +226,7 @@ mod tests {
             let (mut reasoning, mut answer) = (String::new(), String::new());
             let mut section = Section::start();
             section.push(&markers, &output, &mut reasoning, &mut answer);
-            section.finish(&mut reasoning, &mut answer);
+            section.finish(&markers, End::Own, &mut reasoning, &mut answer);
             assert_eq!((reasoning.as_str(), answer.as_str()), ("one two", "The answer."));
         }
     }

@@ -1,13 +1,13 @@
 //! A model's output as it streams: reasoning, answer and calls, told apart. Every part is read one character at a time,
 //! so that pieces, joined, are the same however the text was cut.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use crate::{
     calls::Calls,
     format::ToolFormat,
     harmony::{self, Harmony},
-    piece::{Piece, Sink},
+    piece::{End, Piece, Sink},
     read::Known,
     reasoning::{ReasoningMarkers, Section},
     tools::Tool,
@@ -33,6 +33,7 @@ pub struct Splitter {
     section: Section,
     answer: Answer,
     sink: Sink,
+    read: usize, // bytes
 }
 
 #[derive(Debug)]
@@ -65,11 +66,12 @@ impl Splitter {
             Some(format) => Answer::Calls(Calls::new(format.syntax())),
             None => Answer::Text,
         };
-        Splitter { reading, section, answer, sink: Sink::default() }
+        Splitter { reading, section, answer, sink: Sink::default(), read: 0 }
     }
 
     /// Adds text, and gives what became certain by it.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        self.read += text.len();
         let answer = match &self.reading.reasoning {
             Some(markers) if !matches!(self.section, Section::Answer) => {
                 let (mut reasoning, mut answer) = (String::new(), String::new());
@@ -86,27 +88,48 @@ impl Splitter {
         std::mem::take(&mut self.sink.pieces)
     }
 
+    /// Reads the last bytes so far as part of the answer.
     fn answer(&mut self, text: &str) {
         let known = Known { tools: &self.reading.tools };
+        let at = self.read - text.len();
         match &mut self.answer {
-            Answer::Text => self.sink.text(text),
-            Answer::Calls(calls) => calls.push(text, known, &mut self.sink),
-            Answer::Harmony(harmony) => harmony.push(text, known, &mut self.sink),
+            Answer::Text => self.sink.text(at, text),
+            Answer::Calls(calls) => calls.push(at, text, known, &mut self.sink),
+            Answer::Harmony(harmony) => harmony.push(at, text, known, &mut self.sink),
         }
     }
 
-    /// The output has ended: gives what was held back.
-    pub fn finish(&mut self) -> Vec<Piece> {
+    /// The output has ended: gives what was held back. A call that has begun stays one, with the arguments so far and no
+    /// [`Piece::CallEnd`]. An output that was cut shows nothing of a mark or of a call's head.
+    pub fn finish(&mut self, end: End) -> Vec<Piece> {
         let (mut reasoning, mut answer) = (String::new(), String::new());
-        self.section.finish(&mut reasoning, &mut answer);
+        if let Some(markers) = &self.reading.reasoning {
+            self.section.finish(markers, end, &mut reasoning, &mut answer);
+        }
         self.sink.reasoning(&reasoning);
         self.answer(&answer);
+        let known = Known { tools: &self.reading.tools };
         match &mut self.answer {
             Answer::Text => {}
-            Answer::Calls(calls) => calls.finish(&mut self.sink),
-            Answer::Harmony(harmony) => harmony.finish(&mut self.sink),
+            Answer::Calls(calls) => calls.finish(end, known, &mut self.sink),
+            Answer::Harmony(harmony) => harmony.finish(end, known, &mut self.sink),
         }
         std::mem::take(&mut self.sink.pieces)
+    }
+
+    /// Places of the bytes that became text since this was last asked for, in the order of the text.
+    pub fn take_shown(&mut self) -> Vec<Range<usize>> {
+        std::mem::take(&mut self.sink.shown)
+    }
+
+    /// The place in the output before which nothing can become text any more, unless text behind it does too.
+    pub fn settled(&self) -> usize {
+        match (&self.section, &self.answer) {
+            (Section::Start { held } | Section::Reasoning { held, .. }, _) => self.read - held.len(),
+            (_, Answer::Text) => self.read,
+            (_, Answer::Calls(calls)) => calls.settled(self.read),
+            (_, Answer::Harmony(harmony)) => harmony.settled(self.read),
+        }
     }
 
     /// Whether what comes is reasoning.

@@ -314,6 +314,16 @@ pub struct Usage {
     pub accepted_draft_tokens: u32,
 }
 
+/// Log probability of a token of the answer's text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TextLogprob {
+    /// The token's.
+    #[serde(with = "crate::wire::logprob")]
+    pub logprob: TokenLogprob,
+    /// The bytes of the text that come from it, where they are not all of its own: a stop string, or a mark, may take a part.
+    pub part: Option<Vec<u8>>,
+}
+
 /// Something that happened to a job in a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -347,9 +357,9 @@ pub enum EventKind {
         calls: Vec<CallDelta>,
         /// Tokens since the last delta.
         tokens: Vec<u32>,
-        /// When asked for, one for each token with a part in the text: not of the end, nor of what a stop string cut off.
-        #[serde(with = "crate::wire::logprobs")]
-        logprobs: Vec<TokenLogprob>,
+        /// When asked for, one for each token with a part in the answer's text, each once all of its part is certain: their parts, joined
+        /// over all deltas, are the text.
+        logprobs: Vec<TextLogprob>,
     },
     /// The completion ended.
     Finished {

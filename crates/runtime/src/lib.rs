@@ -61,7 +61,7 @@ pub use error::{LoadError, RequestError, StepError, printable};
 pub use hanzo_engine_formats::{Tool, ToolFormat};
 pub use job::{
     CallDelta, CallReading, ClientId, EmbedInput, EmbedJob, Event, EventKind, FinishReason, Job, JobId,
-    StopConditions, TokenLogprob, Usage,
+    StopConditions, TextLogprob, TokenLogprob, Usage,
 };
 pub use load::{ModelFiles, ModelInfo};
 pub use media::{LineEnds, MediaSpan};

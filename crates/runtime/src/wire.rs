@@ -17,6 +17,21 @@ pub(crate) mod logprobs {
     }
 }
 
+/// Log probability of a token, field by field.
+pub(crate) mod logprob {
+    use hanzo_engine_kernels::TokenLogprob;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(score: &TokenLogprob, to: S) -> Result<S::Ok, S::Error> {
+        (score.token, score.logprob, &score.top).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TokenLogprob, D::Error> {
+        let (token, logprob, top) = Deserialize::deserialize(from)?;
+        Ok(TokenLogprob { token, logprob, top })
+    }
+}
+
 /// The type of a cache, by its name.
 pub(crate) mod kv_type {
     use hanzo_engine_kernels::KvType;

@@ -6,7 +6,8 @@ use hanzo_engine_formats::ReasoningMarkers;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextModel, TokenLogprob, ToolFormat,
+    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextLogprob, TextModel,
+    TokenLogprob, ToolFormat,
     Usage, infill::Infill,
 };
 use hanzo_engine_store::ModelRecord;
@@ -78,7 +79,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             text: answer,
             reasoning,
             token_ids: tokens,
-            logprobs: logprobs.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
+            logprobs: logprobs.into_iter().map(|logprob| text_logprob(logprob, &context.text)).collect(),
             tool_calls: calls.into_iter().map(|call| tool_call(call, choice, context)).collect(),
         }),
         EventKind::Scored(tokens) => E::PromptLogprobs(v1::PromptLogprobs {
@@ -193,8 +194,16 @@ fn token_logprob(logprob: TokenLogprob, text: &TextModel) -> v1::TokenLogprob {
     v1::TokenLogprob { top, ..of(logprob.token, logprob.logprob) }
 }
 
+/// A token's with the bytes of it that the text has.
+fn text_logprob(of: TextLogprob, text: &TextModel) -> v1::TokenLogprob {
+    let whole = token_logprob(of.logprob, text);
+    let token = of.part.map_or(whole.token, Into::into);
+    v1::TokenLogprob { token, ..whole }
+}
+
 fn timings(measured: Timings, usage: &Usage, load: Duration) -> v1::Timings {
     let per_s = |tokens: u32, seconds: f64| if seconds > 0.0 { f64::from(tokens) / seconds } else { 0.0 };
+    let decode_rate = measured.decode_tokens_per_s(usage.completion_tokens);
     let Timings { queue, prefill, decode } = measured;
     v1::Timings {
         queue_ms: queue.as_secs_f64() * 1e3,
@@ -205,7 +214,7 @@ fn timings(measured: Timings, usage: &Usage, load: Duration) -> v1::Timings {
             usage.prompt_tokens.saturating_sub(usage.cached_tokens),
             prefill.as_secs_f64(),
         ),
-        decode_tokens_per_s: per_s(usage.completion_tokens.saturating_sub(1), decode.as_secs_f64()),
+        decode_tokens_per_s: decode_rate.unwrap_or_default(),
         load_ms: load.as_secs_f64() * 1e3,
     }
 }

@@ -7,21 +7,54 @@ use crate::{
     piece::Sink,
 };
 
-/// The name and perhaps the id in a head, which is all between the marker and the first brace.
-pub(crate) type ReadHead = fn(&str) -> Option<(String, Option<String>)>;
+/// Name and perhaps id of a call.
+type Named = Option<(String, Option<String>)>;
+
+/// How a family writes a head, which is all between the marker and the first brace.
+#[derive(Debug)]
+pub(crate) struct HeadForm {
+    /// The name and the id of a whole head.
+    read: fn(&str) -> Named,
+    /// The name in a head that may lack its end; none where the name may go on.
+    name: fn(&str) -> Option<&str>,
+}
+
+/// `<function=name>{…}`
+pub(crate) static CLOSED: HeadForm =
+    HeadForm { read: closed, name: |head| head.split_once('>').map(|(name, _)| name) };
+/// Mistral's, with `[CALL_ID]` and `[ARGS]` behind the name.
+pub(crate) static MISTRAL: HeadForm =
+    HeadForm { read: mistral, name: |head| head.split_once('[').map(|(name, _)| name) };
+/// DeepSeek's, with the name before the separator or on the line behind it.
+pub(crate) static DEEPSEEK: HeadForm = HeadForm {
+    read: deepseek,
+    name: |head| match head.split_once("<｜tool▁sep｜>")? {
+        (first, rest) if first.trim() == "function" => rest.split_once('\n').map(|(name, _)| name),
+        (first, _) => Some(first),
+    },
+};
+/// Kimi's, with the name in the id.
+pub(crate) static KIMI: HeadForm = HeadForm {
+    read: kimi,
+    name: |head| {
+        let id = head.split_once('<').map_or(head, |(id, _)| id);
+        let (name, _) = id.trim().rsplit_once(':')?;
+        Some(name.strip_prefix("functions.").unwrap_or(name))
+    },
+};
 
 /// One call.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
-    read: ReadHead,
+    form: &'static HeadForm,
     head: String,
     arguments: Option<Json>,
 }
 
 impl Head {
     /// Right after the marker.
-    pub(crate) fn new(read: ReadHead) -> Head {
-        Head { read, head: String::new(), arguments: None }
+    pub(crate) fn new(form: &'static HeadForm) -> Head {
+        Head { form, head: String::new(), arguments: None }
     }
 
     pub(crate) fn push(&mut self, c: char, known: Known, sink: &mut Sink) -> Step {
@@ -30,7 +63,7 @@ impl Head {
                 self.head.push(c);
                 return if self.head.len() > HEAD_CHARS_MAX { Step::Fail } else { Step::More };
             }
-            let Some((name, id)) = (self.read)(&self.head).filter(|(name, _)| known.has(name)) else {
+            let Some((name, id)) = (self.form.read)(&self.head).filter(|(name, _)| known.has(name)) else {
                 return Step::Fail;
             };
             sink.start(&name, id);
@@ -47,21 +80,29 @@ impl Head {
             Scan::EndedBefore | Scan::Bad => Step::Fail,
         }
     }
+
+    /// Begins the call where its name is known and its arguments have not begun.
+    pub(crate) fn cut(&self, known: Known, sink: &mut Sink) {
+        let name = (self.form.name)(&self.head).map(str::trim).filter(|name| known.has(name));
+        if let Some(name) = name.filter(|_| self.arguments.is_none()) {
+            sink.start(name, None);
+        }
+    }
 }
 
-fn named(name: &str, id: Option<&str>) -> Option<(String, Option<String>)> {
+fn named(name: &str, id: Option<&str>) -> Named {
     let name = name.trim();
     (!name.is_empty())
         .then(|| (name.to_owned(), id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty())))
 }
 
 /// `name>` as in `<function=name>{…}`.
-pub(crate) fn closed(head: &str) -> Option<(String, Option<String>)> {
+fn closed(head: &str) -> Named {
     named(head.trim_end().strip_suffix('>')?, None)
 }
 
 /// Mistral's `name[ARGS]`, `name[CALL_ID]id[ARGS]`.
-pub(crate) fn mistral(head: &str) -> Option<(String, Option<String>)> {
+fn mistral(head: &str) -> Named {
     let head = head.trim_end();
     let head = head.strip_suffix("[ARGS]").unwrap_or(head);
     match head.split_once("[CALL_ID]") {
@@ -71,7 +112,7 @@ pub(crate) fn mistral(head: &str) -> Option<(String, Option<String>)> {
 }
 
 /// DeepSeek's `function<｜tool▁sep｜>name\n```json\n`, and the later `name<｜tool▁sep｜>`.
-pub(crate) fn deepseek(head: &str) -> Option<(String, Option<String>)> {
+fn deepseek(head: &str) -> Named {
     let (first, rest) = head.split_once("<｜tool▁sep｜>")?;
     match rest.trim() {
         "" => named(first, None),
@@ -81,7 +122,7 @@ pub(crate) fn deepseek(head: &str) -> Option<(String, Option<String>)> {
 }
 
 /// Kimi's `functions.name:0<|tool_call_argument_begin|>`: the id is all of it.
-pub(crate) fn kimi(head: &str) -> Option<(String, Option<String>)> {
+fn kimi(head: &str) -> Named {
     let id = head.trim_end().strip_suffix("<|tool_call_argument_begin|>")?.trim();
     let name = id.rsplit_once(':').map_or(id, |(name, _)| name);
     named(name.strip_prefix("functions.").unwrap_or(name), Some(id))

@@ -143,6 +143,23 @@ impl Calls {
         }
     }
 
+    /// Tells a number that stands open.
+    pub(crate) fn cut(&self, sink: &mut Sink) {
+        if let At::Arguments { literal: Literal { at: Within::Word(word), .. } } = &self.at {
+            let number = crate::json::whole(word).filter(|json| !json.starts_with(char::is_alphabetic));
+            sink.arguments(&number.unwrap_or_default());
+        }
+    }
+
+    /// Whether a call may go on from what was read.
+    pub(crate) fn may_be_call(&self, known: Known) -> bool {
+        let At::Name { held } = &self.at else { return true };
+        let written = held.trim();
+        let before = ["print", "default_api.", "call:"];
+        let name = before.iter().find_map(|before| written.strip_prefix(before)).unwrap_or(written);
+        known.may_begin(name.trim()) || before.iter().any(|before| before.starts_with(written))
+    }
+
     fn begin(&mut self, name: String, sink: &mut Sink) -> Step {
         sink.start(&name, None);
         sink.arguments("{");

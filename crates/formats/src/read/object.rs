@@ -50,6 +50,24 @@ enum Meaning {
     Other,
 }
 
+/// Keys that a call may have.
+const KEYS: [&str; 14] = [
+    "name",
+    "tool_name",
+    "function_name",
+    "function",
+    "tool_call",
+    "arguments",
+    "parameters",
+    "args",
+    "kwargs",
+    "id",
+    "tool_call_id",
+    "call_id",
+    "type",
+    "index",
+];
+
 fn meaning(key: &str) -> Option<Meaning> {
     Some(match key {
         "name" | "tool_name" | "function_name" => Meaning::Name,
@@ -297,6 +315,23 @@ impl Object {
         match &mut self.early {
             Some(early) => early.push_str(more),
             None => sink.arguments(more),
+        }
+    }
+
+    /// Begins the call where its name is known and its arguments have not begun.
+    pub(crate) fn cut(&mut self, sink: &mut Sink) {
+        if !self.started {
+            self.start(sink);
+        }
+    }
+
+    /// Whether a call may go on from what was read.
+    pub(crate) fn may_be_call(&self, known: Known) -> bool {
+        match &self.at {
+            At::Name { text, .. } => known.may_begin(text),
+            At::KeyText { text, .. } => KEYS.iter().any(|key| key.starts_with(text.as_str())),
+            At::Colon { key } => meaning(key).is_some(),
+            _ => true,
         }
     }
 

@@ -215,6 +215,23 @@ impl Tagged {
         }
     }
 
+    /// Tells a value that stands open as far as it is certain.
+    pub(crate) fn cut(&self, sink: &mut Sink) {
+        let At::Value { held, mode: Mode::Whole { may_be_text, json }, .. } = &self.at else { return };
+        let value = held[..held.len() - waiting(held, self.tags)].trim();
+        let is_word = ["True", "False", "None"].iter().any(|word| word.starts_with(value));
+        // More may make a text of a number or a word.
+        if *may_be_text && json.is_some() && !value.starts_with(['{', '[', '"']) {
+            return;
+        }
+        match as_json(value) {
+            Some(json) => sink.arguments(&json),
+            None if json.is_some() => sink.arguments(value),
+            None if *may_be_text && !is_word => sink.arguments(&format!("\"{}", escaped(value))),
+            None => {}
+        }
+    }
+
     fn begin(&mut self, key: String, kind: Kind, known: Known, sink: &mut Sink) -> Step {
         if self.parameters.contains(&key) {
             return Step::Fail;

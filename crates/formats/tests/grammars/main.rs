@@ -293,7 +293,7 @@ fn read(format: ToolFormat, tools: &[Tool], text: &str) -> (String, Vec<(String,
     let reading = Reading { format: Some(format), tools: tools.into(), ..Reading::default() };
     let mut splitter = Splitter::new(reading);
     let mut pieces = splitter.push(text);
-    pieces.extend(splitter.finish());
+    pieces.extend(splitter.finish(hanzo_engine_formats::End::Own));
     let (mut said, mut calls, mut whole) = (String::new(), Vec::new(), 0);
     for piece in pieces {
         match piece {

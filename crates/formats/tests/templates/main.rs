@@ -168,7 +168,7 @@ fn harmony_closes_its_reasoning_as_a_message() {
     let reading = hanzo_engine_formats::Reading { format: Some(ToolFormat::Harmony), ..Default::default() };
     let mut splitter = hanzo_engine_formats::Splitter::new(reading);
     let mut pieces = splitter.push(&answer);
-    pieces.extend(splitter.finish());
+    pieces.extend(splitter.finish(hanzo_engine_formats::End::Own));
     use hanzo_engine_formats::Piece::{Reasoning, Text};
     assert_eq!(pieces, [Reasoning("one two".into()), Text("The answer.".into())]);
 }

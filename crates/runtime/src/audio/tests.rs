@@ -178,7 +178,7 @@ fn finish(engine: &mut Engine<CpuBackend>) -> BTreeMap<JobId, Drawn> {
         if let EventKind::Delta { tokens, logprobs, .. } = &event.kind {
             let of = all.entry(event.job).or_default();
             of.0.extend(tokens);
-            of.1.extend(logprobs.iter().map(|of| (of.token, of.logprob)));
+            of.1.extend(logprobs.iter().map(|of| (of.logprob.token, of.logprob.logprob)));
         }
     }
     all

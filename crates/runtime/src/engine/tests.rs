@@ -24,6 +24,7 @@ mod constrained;
 mod cut;
 mod drafted;
 mod kept;
+mod longer;
 mod mixtures;
 mod paced;
 mod scored;
@@ -537,7 +538,7 @@ fn check_distribution(engine: &mut Engine<CpuBackend>, prompt: &[u32], predictio
             run(engine, &Job { choices: 8, sampling, prediction, ..job(id, prompt.to_vec(), 3) });
         for choice in 0..8 {
             let of_choice = events.iter().filter(|event| event.choice == choice);
-            let logprobs: Vec<crate::job::TokenLogprob> = of_choice
+            let logprobs: Vec<crate::job::TextLogprob> = of_choice
                 .filter_map(|event| match &event.kind {
                     EventKind::Delta { logprobs, .. } => Some(logprobs.clone()),
                     _ => None,
@@ -545,6 +546,7 @@ fn check_distribution(engine: &mut Engine<CpuBackend>, prompt: &[u32], predictio
                 .flatten()
                 .collect();
             let [one, two, three] = &logprobs[..] else { continue };
+            let (one, two, three) = (&one.logprob, &two.logprob, &three.logprob);
             let (counts, top) = found.entry(vec![one.token, two.token]).or_default();
             *counts.entry(three.token).or_default() += 1.0;
             top.clone_from(&three.top);

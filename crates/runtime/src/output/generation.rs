@@ -1,7 +1,8 @@
 //! A completion's way from logits to text: how its tokens are drawn, what a client is told of them, and when it ends.
 
-use std::{mem, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc};
 
+use hanzo_engine_formats::End;
 use hanzo_engine_kernels::{SampleSpecs, Sampled};
 
 use super::{
@@ -11,7 +12,7 @@ use super::{
     text::{Chunk, OutputText},
 };
 use crate::{
-    job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TokenLogprob, Usage},
+    job::{CallDelta, EventKind, FinishReason, Job, StopConditions, TextLogprob, TokenLogprob, Usage},
     limits::DRAFT_TOKENS_MAX,
     sampler::{Sampler, SamplingParams},
     speculation::{Lookup, Rates, Speculation},
@@ -30,8 +31,8 @@ pub struct Generation {
     output: OutputText,
     budget: Option<ReasoningBudget>, // until its section is closed
     usage: Usage,
-    unsent: Vec<u32>, // tokens whose text is held back
-    unsent_logprobs: Vec<TokenLogprob>,
+    unsent: Vec<u32>,                         // tokens whose text is held back
+    waiting_logprobs: VecDeque<TokenLogprob>, // of tokens whose part in the text is not settled
 }
 
 /// What the completions of a job have in common.
@@ -92,7 +93,7 @@ impl Generation {
                 budget: ReasoningBudget::of_job(job, text),
                 usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
                 unsent: Vec::new(),
-                unsent_logprobs: Vec::new(),
+                waiting_logprobs: VecDeque::new(),
             };
             generation.bound_reasoning();
             generation
@@ -293,10 +294,10 @@ impl Generation {
         self.sampler.iter_mut().for_each(|sampler| sampler.learn(&sampled));
         let Sampled { token, logprob, .. } = sampled;
         self.unsent.push(token);
-        self.unsent_logprobs.extend(logprob);
         self.usage.completion_tokens += 1;
 
         let ends = self.terms.ends.contains(&token);
+        self.waiting_logprobs.extend(logprob.filter(|_| !ends));
         let reasons = self.output.in_reasoning();
         let mut chunk = if ends { Chunk::default() } else { self.output.push(text, token) };
         let left = (reasons && !self.output.in_reasoning()).then_some(chunk.text.as_str());
@@ -322,31 +323,32 @@ impl Generation {
             None
         };
         if reason.is_some() && chunk.stop.is_none() {
-            let held_back = self.output.finish(text);
+            let end = if reason == Some(FinishReason::Length) { End::Cut } else { End::Own };
+            let held_back = self.output.finish(text, end);
             chunk.text.push_str(&held_back.text);
             chunk.reasoning.push_str(&held_back.reasoning);
             CallDelta::append(&mut chunk.calls, held_back.calls);
             chunk.stop = held_back.stop;
         }
+        let logprobs = self.settled_logprobs(text);
+        // The first token is told of as soon as it is drawn, though its text may wait: it ends the prefill.
         let says = reason.is_some()
+            || self.usage.completion_tokens == 1
+            || !logprobs.is_empty()
             || !chunk.text.is_empty()
             || !chunk.reasoning.is_empty()
             || !chunk.calls.is_empty();
-        // Log probabilities are of what the client sees: not of the end, and not of what a stop string cut off.
         let shown = self.unsent.len() - usize::from(ends);
         let shown = shown - self.output.absent_tokens(text, &self.unsent[..shown]);
         let waiting = if reason.is_some() { self.unsent.len() } else { shown };
         let delta = says.then(|| {
-            let (unsent, logprobs) = (
-                self.unsent.split_off(waiting),
-                self.unsent_logprobs.split_off(shown.min(self.unsent_logprobs.len())),
-            );
+            let unsent = self.unsent.split_off(waiting);
             EventKind::Delta {
                 text: chunk.text,
                 reasoning: chunk.reasoning,
                 calls: chunk.calls,
                 tokens: mem::replace(&mut self.unsent, unsent),
-                logprobs: mem::replace(&mut self.unsent_logprobs, logprobs),
+                logprobs,
             }
         });
         let finished = reason.map(|reason| {
@@ -362,6 +364,19 @@ impl Generation {
 }
 
 impl Generation {
+    /// Log probabilities of the tokens whose part in the text has become certain: of those that have one, with it.
+    fn settled_logprobs(&mut self, text: &TextModel) -> Vec<TextLogprob> {
+        let mut logprobs = Vec::new();
+        for shown in self.output.take_settled() {
+            let Some(logprob) = self.waiting_logprobs.pop_front().filter(|_| !shown.is_empty()) else {
+                continue;
+            };
+            let whole = text.tokenizer.token_bytes(logprob.token) == shown;
+            logprobs.push(TextLogprob { logprob, part: (!whole).then_some(shown) });
+        }
+        logprobs
+    }
+
     /// No token could be drawn: what is to be said of that.
     pub fn undrawn(&self) -> EventKind {
         match self.constraint.as_ref().map_or(Taken::Open, Constraint::undrawn) {
@@ -380,7 +395,7 @@ impl Generation {
 mod tests {
     use super::*;
     use crate::{
-        job::JobId,
+        job::{CallReading, JobId, Tool, ToolFormat},
         text::tests::{demo, demo_with},
     };
 
@@ -390,9 +405,24 @@ mod tests {
     }
 
     fn run_as(text: &TextModel, job: &Job, said: &str) -> (String, String, Usage) {
+        let (mut answer, mut reasoned, mut used) = (String::new(), String::new(), Usage::default());
+        for event in events_of(text, job, said) {
+            match event {
+                EventKind::Delta { text, reasoning, .. } => {
+                    answer.push_str(&text);
+                    reasoned.push_str(&reasoning);
+                }
+                EventKind::Finished { usage, .. } => used = usage,
+                other => panic!("{other:?}"),
+            }
+        }
+        (reasoned, answer, used)
+    }
+
+    fn events_of(text: &TextModel, job: &Job, said: &str) -> Vec<EventKind> {
         let mut said = text.tokenizer.encode(said, false).expect("tokens").into_iter();
         let mut generation = Generation::of_job(job, text, Speculation::Off).next().expect("one completion");
-        let (mut answer, mut reasoned) = (String::new(), String::new());
+        let mut events = Vec::new();
         loop {
             let mut specs = SampleSpecs::default();
             generation.ask(&[1], 0, &[], &mut specs, &mut Vec::new());
@@ -408,12 +438,55 @@ mod tests {
                 said.next();
             }
             let (delta, finished) = generation.take(sampled, text, false);
-            if let Some(EventKind::Delta { text, reasoning, .. }) = delta {
-                answer.push_str(&text);
-                reasoned.push_str(&reasoning);
+            let over = finished.is_some();
+            events.extend(delta.into_iter().chain(finished));
+            if over {
+                return events;
             }
-            if let Some(EventKind::Finished { usage, .. }) = finished {
-                return (reasoned, answer, usage);
+        }
+    }
+
+    #[test]
+    fn log_probabilities_are_of_the_answers_text_and_calls_are_told_once() {
+        let text = demo();
+        let tool = |name: &str| Tool { name: name.into(), parameters: serde_json::json!({}), strict: false };
+        let call =
+            "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"a \\\"b\\\"\"}}\n</tool_call>";
+        let said =
+            format!("<think>\nHm, so 42.\n</think>\n\nThe answer 😀 is 42. <b> Look:\n\n{call}\n\nDone 😀.");
+        let most = text.tokenizer.encode(&said, false).expect("tokens").len() as u32 + 1;
+        for (tools, stop) in [(true, None), (false, None), (true, Some("wer")), (true, Some("42. <"))] {
+            for max_tokens in 1..=most {
+                let strings = stop.iter().map(|&stop: &&str| stop.to_owned()).collect();
+                let job = Job {
+                    prompt: [1].into(),
+                    sampling: SamplingParams { logprobs: Some(1), ..SamplingParams::default() },
+                    stop: StopConditions { max_tokens, strings, ..StopConditions::default() },
+                    split_reasoning: true,
+                    calls: tools.then(|| CallReading {
+                        format: ToolFormat::Hermes,
+                        tools: [tool("look")].into(),
+                        required: false,
+                        parallel: true,
+                    }),
+                    ..Job::default()
+                };
+                let (mut answer, mut shown, mut arguments) = (String::new(), Vec::new(), String::new());
+                for event in events_of(&text, &job, &said) {
+                    let EventKind::Delta { text: more, calls, logprobs, .. } = event else { continue };
+                    answer.push_str(&more);
+                    arguments.extend(calls.into_iter().map(|call| call.arguments));
+                    for TextLogprob { logprob, part } in logprobs {
+                        let own = || text.tokenizer.token_bytes(logprob.token).to_vec();
+                        shown.extend(part.unwrap_or_else(own));
+                    }
+                }
+                assert_eq!(String::from_utf8_lossy(&shown), answer, "{tools} {stop:?} {max_tokens}");
+                // Space around a call is not the question here.
+                let whole = "The answer 😀 is 42. <b> Look:Done 😀.";
+                let told = answer.trim_end_matches('\u{fffd}').replace('\n', "");
+                assert!(!tools || whole.starts_with(&told), "{answer:?}");
+                assert!(r#"{"at": "a \"b\""}"#.starts_with(&arguments), "{arguments}");
             }
         }
     }

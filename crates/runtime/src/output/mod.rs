@@ -4,6 +4,7 @@
 mod budget;
 mod constraint;
 mod generation;
+mod ledger;
 mod reading;
 mod scoring;
 mod stop;

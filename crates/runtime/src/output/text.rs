@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_formats::{Piece, Reading, Splitter};
+use hanzo_engine_formats::{End, Piece, Reading, Splitter};
 
-use super::stop::StopMatcher;
+use super::{ledger::Ledger, stop::StopMatcher};
 use crate::{
     detokenizer::Detokenizer,
     job::{CallDelta, CallReading, Job, StopConditions},
@@ -23,6 +23,8 @@ pub struct OutputText {
     stopped: bool,
     /// Characters of the current token.
     characters: String,
+    /// The tokens that the text comes from, where that is asked for.
+    ledger: Option<Ledger>,
     /// Whole tool calls after which the completion is over.
     calls_max: u32,
 }
@@ -44,7 +46,8 @@ impl OutputText {
     /// The empty output of a completion of that job.
     pub fn of_job(text: &TextModel, job: &Job) -> Self {
         let calls = job.calls.as_ref();
-        OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning, calls)
+        let output = OutputText::new(text, &job.stop, job.starts_in_reasoning, job.split_reasoning, calls);
+        OutputText { ledger: job.sampling.logprobs.is_some().then(Ledger::default), ..output }
     }
 
     /// The empty output of a completion. With `split_reasoning`, text between the model's reasoning markers goes
@@ -70,6 +73,7 @@ impl OutputText {
             stop: StopMatcher::new(&stop.strings, stop.include_stop_string),
             stopped: false,
             characters: String::new(),
+            ledger: None,
             calls_max: if calls.is_some_and(|calls| !calls.parallel) { 1 } else { u32::MAX },
         }
     }
@@ -82,26 +86,64 @@ impl OutputText {
             Some(marker) => self.characters.push_str(marker),
             None => self.detokenizer.push(&text.tokenizer, id, &mut self.characters),
         }
-        self.pass_on()
+        if let Some(ledger) = &mut self.ledger {
+            let is_silent = text.tokenizer.is_special(id) && self.characters.is_empty();
+            ledger.add(if is_silent { 0 } else { text.tokenizer.token_bytes(id).len() });
+            ledger.became(self.characters.len(), self.detokenizer.unfinished_bytes());
+        }
+        let chunk = self.pass_on();
+        self.account(&chunk.text);
+        chunk
     }
 
     /// The completion has ended: flushes everything held back.
-    pub fn finish(&mut self, _text: &TextModel) -> Chunk {
+    pub fn finish(&mut self, _text: &TextModel, end: End) -> Chunk {
         self.characters.clear();
         self.detokenizer.finish(&mut self.characters);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.became(self.characters.len(), 0);
+        }
         let mut chunk = self.pass_on();
         if self.stopped {
+            self.account(&chunk.text);
             return chunk;
         }
         if let Some(splitter) = &mut self.splitter {
-            let pieces = splitter.finish();
+            let pieces = splitter.finish(end);
             self.take(pieces, &mut chunk);
         }
         if chunk.stop.is_none() {
             chunk.stop = self.stop.finish(&mut chunk.text);
         }
         self.stopped = true;
+        self.account(&chunk.text);
         chunk
+    }
+
+    /// The bytes of the text that each token shows, of tokens that this has become certain of since it was last asked for, in their
+    /// order; none where a token has no part in the text. All of an ended output are certain.
+    pub fn take_settled(&mut self) -> Vec<Vec<u8>> {
+        self.ledger.as_mut().map(Ledger::take_settled).unwrap_or_default()
+    }
+
+    /// Enters in the ledger that this text was told.
+    fn account(&mut self, text: &str) {
+        let Some(ledger) = &mut self.ledger else { return };
+        let settled = match &mut self.splitter {
+            Some(splitter) => {
+                ledger.is_text(splitter.take_shown());
+                splitter.settled()
+            }
+            None => {
+                let read = ledger.read();
+                ledger.is_text([read - self.characters.len()..read]);
+                read
+            }
+        };
+        ledger.told(text, settled);
+        if self.stopped {
+            ledger.end();
+        }
     }
 
     /// How many of the last of `tokens`, those pushed since, have no part in the text that was given out: their
@@ -212,7 +254,7 @@ mod tests {
         let mut output = OutputText::new(model, stop, false, split, None);
         let mut chunks: Vec<Chunk> = tokens.into_iter().map(|id| output.push(model, id)).collect();
         if chunks.iter().all(|chunk| chunk.stop.is_none()) {
-            chunks.push(output.finish(model));
+            chunks.push(output.finish(model, End::Own));
         }
         let whole = Chunk {
             text: chunks.iter().map(|chunk| chunk.text.as_str()).collect(),
@@ -296,7 +338,7 @@ mod tests {
         let mut output = OutputText::new(&model, &StopConditions::default(), false, true, None);
         let mut text: String = tokens.into_iter().map(|id| output.push(&model, id).text).collect();
         assert_eq!(text, "a");
-        text += &output.finish(&model).text;
+        text += &output.finish(&model, End::Own).text;
         assert_eq!(text, "a\u{fffd}");
     }
 }

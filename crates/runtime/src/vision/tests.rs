@@ -213,7 +213,7 @@ fn drawn(events: &[Event]) -> BTreeMap<JobId, Drawn> {
         if let EventKind::Delta { tokens, logprobs, .. } = &event.kind {
             let of = all.entry(event.job).or_default();
             of.tokens.extend(tokens);
-            of.logprobs.extend(logprobs.iter().map(|of| (of.token, of.logprob)));
+            of.logprobs.extend(logprobs.iter().map(|of| (of.logprob.token, of.logprob.logprob)));
         }
     }
     all

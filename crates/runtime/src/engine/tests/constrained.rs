@@ -141,7 +141,7 @@ fn what_is_not_drawn_has_no_log_probability() {
         engine.step(&mut events).unwrap();
         for event in events.drain(..) {
             let EventKind::Delta { logprobs, .. } = event.kind else { continue };
-            for logprob in logprobs {
+            for logprob in logprobs.into_iter().map(|of| of.logprob) {
                 let sum: f32 = logprob.top.iter().map(|&(_, value)| value.exp()).sum();
                 assert!(logprob.logprob.is_finite() && sum <= 1.0001, "{logprob:?}");
                 assert!(logprob.top.iter().all(|(_, value)| value.is_finite()), "{logprob:?}");
