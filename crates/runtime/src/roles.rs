@@ -3,7 +3,8 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use serde_json::json;
+use hanzo_engine_formats::{Made, Part, ToolFormat};
+use serde_json::{Map, Value, json};
 
 use crate::{
     chat::{Chat, Message},
@@ -18,8 +19,45 @@ pub(crate) struct KnownRoles {
     developer: bool,
     tools: bool,
     tool_calls: bool,
-    offers: bool, // it has a word for what may be called
-    parts: bool,  // it looks at the types of what a message is made of
+    offers: bool,    // it has a word for what may be called
+    parts: bool,     // it looks at the types of what a message is made of
+    xml_tools: bool, // what may be called is a variable of its own
+}
+
+/// Letters that stand for a format's marks in a conversation until its template has written it: none is a character.
+const MARK_LETTERS: std::ops::RangeInclusive<char> = '\u{fde0}'..='\u{fdef}';
+
+/// A conversation in the words that a template knows.
+pub(crate) struct Spoken<'a> {
+    pub(crate) chat: Cow<'a, Chat>,
+    /// Letters of its texts, and the marks that they stand for.
+    marks: Vec<(char, &'static str)>,
+    /// Its system prompt offers the tools.
+    offers: bool,
+}
+
+impl Spoken<'_> {
+    /// Puts marks where their letters stand, as if the template had written them.
+    pub(crate) fn place_marks(&self, rendered: &mut Rendered) {
+        self.marks.iter().for_each(|(letter, mark)| rendered.place_each(*letter, mark));
+    }
+
+    /// The same conversation with the system prompt that offers its tools in the user's first message, for a template that refuses
+    /// or forgets it.
+    pub(crate) fn within_user(&self) -> Option<Chat> {
+        let system = self.chat.messages.first().filter(|first| self.offers && first.role == "system")?;
+        let mut chat = self.chat.clone().into_owned();
+        chat.messages.remove(0);
+        let user = chat.messages.iter_mut().find(|message| message.role == "user")?;
+        user.content = format!("{}\n\n{}", system.content, user.content);
+        Some(chat)
+    }
+
+    /// Whether a prompt lacks the system prompt that offers the tools.
+    pub(crate) fn lacks_offer(&self, rendered: &Rendered) -> bool {
+        let offer = self.chat.messages.first().filter(|_| self.offers);
+        offer.is_some_and(|offer| !rendered.text.contains(offer.content.trim()))
+    }
 }
 
 impl KnownRoles {
@@ -28,9 +66,10 @@ impl KnownRoles {
         KnownRoles {
             developer: source.contains("developer"),
             tools: source.contains("tool"),
-            tool_calls: source.contains("tool_calls"),
+            tool_calls: names_calls(source),
             offers: source.contains("tools"),
             parts: source.contains("type") && ["'text'", "\"text\""].iter().any(|word| source.contains(word)),
+            xml_tools: source.contains("xml_tools"),
         }
     }
 
@@ -45,38 +84,45 @@ impl KnownRoles {
     }
 
     /// The conversation with what the template cannot know said otherwise: a developer is the system, and the calls
-    /// an assistant made stand in its text.
-    pub(crate) fn spoken<'a>(&self, chat: &'a Chat) -> Cow<'a, Chat> {
+    /// an assistant made stand in its text, as a model of the format writes them where tools are offered.
+    pub(crate) fn spoken<'a>(&self, chat: &'a Chat, format: Option<ToolFormat>) -> Spoken<'a> {
         let is_unknown =
             |message: &Message| !self.developer && message.role == "developer" || self.hides_calls(message);
         let hides_tools = !self.offers && !chat.tools.is_empty();
-        if !hides_tools && !chat.messages.iter().any(is_unknown) {
-            return Cow::Borrowed(chat);
+        let lists = self.xml_tools && !chat.tools.is_empty() && !chat.kwargs.contains_key("xml_tools");
+        let mut marks = Vec::new();
+        if !hides_tools && !lists && !chat.messages.iter().any(is_unknown) {
+            return Spoken { chat: Cow::Borrowed(chat), marks, offers: false };
         }
         let mut spoken = chat.clone();
         if hides_tools {
             offer(&mut spoken);
         }
+        if lists && !chat.kwargs.contains_key("python_tools") {
+            spoken.kwargs.insert("xml_tools".to_owned(), chat.tools.clone().into());
+        }
+        let format = if hides_tools { Some(ToolFormat::Hermes) } else { format.filter(|_| self.offers) };
+        let mut letters = MARK_LETTERS.filter(|letter| !has_letter(chat, *letter));
         for message in &mut spoken.messages {
             if self.hides_calls(message) {
-                let calls: Vec<_> = message.tool_calls.iter().map(|call| &call["function"]).collect();
-                let calls = match hides_tools {
-                    // As it is asked to write them.
-                    true => calls
-                        .iter()
-                        .map(|call| format!("<tool_call>\n{call}\n</tool_call>"))
-                        .collect::<Vec<_>>()
-                        .join("\n"),
-                    false => json!({"tool_calls": calls}).to_string(),
+                // A template without tools has a vocabulary without marks.
+                let mut place = |mark: &'static str| match marks.iter().find(|(_, known)| *known == mark) {
+                    Some((letter, _)) => String::from(*letter),
+                    None => match letters.next().filter(|_| !hides_tools) {
+                        Some(letter) => {
+                            marks.push((letter, mark));
+                            String::from(letter)
+                        }
+                        None => mark.to_owned(),
+                    },
                 };
-                join(&mut message.content, &calls);
-                message.tool_calls.clear();
+                write_calls(message, format, &mut place);
             }
             if !self.developer && message.role == "developer" {
                 message.role = "system".to_owned();
             }
         }
-        Cow::Owned(spoken)
+        Spoken { chat: Cow::Owned(spoken), marks, offers: hides_tools }
     }
 
     fn hides_calls(&self, message: &Message) -> bool {
@@ -121,6 +167,56 @@ impl KnownRoles {
             sounds: chat.sounds,
         })
     }
+}
+
+/// Whether a template speaks of the calls of a message, and not only of a tag of that name.
+fn names_calls(source: &str) -> bool {
+    source.match_indices("tool_calls").any(|(at, _)| !source[..at].ends_with(['<', '/']))
+}
+
+/// Whether a letter stands in any text of a conversation's messages.
+fn has_letter(chat: &Chat, letter: char) -> bool {
+    let calls = |message: &Message| message.tool_calls.iter().any(|call| call.to_string().contains(letter));
+    chat.messages.iter().any(|message| message.content.contains(letter) || calls(message))
+}
+
+/// Puts the calls of a message into its text, as a model of the format writes them, with marks as `place` has them; as JSON where
+/// there is no format.
+fn write_calls(
+    message: &mut Message,
+    format: Option<ToolFormat>,
+    place: &mut impl FnMut(&'static str) -> String,
+) {
+    let calls = std::mem::take(&mut message.tool_calls);
+    let Some(format) = format else {
+        let calls: Vec<_> = calls.iter().map(|call| &call["function"]).collect();
+        return join(&mut message.content, &json!({"tool_calls": calls}).to_string());
+    };
+    let none = Map::new();
+    let arguments: Vec<Value> = calls
+        .iter()
+        .map(|call| match &call["function"]["arguments"] {
+            Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+            arguments => arguments.clone(),
+        })
+        .collect();
+    let made = calls.iter().zip(&arguments).map(|(call, arguments)| Made {
+        name: call["function"]["name"].as_str().unwrap_or_default(),
+        arguments: arguments.as_object().unwrap_or(&none),
+    });
+    let mut written = String::new();
+    for part in format.write(&made.collect::<Vec<_>>()) {
+        match part {
+            Part::Mark(mark) => written.push_str(&place(mark)),
+            Part::Text(text) => written.push_str(&text),
+        }
+    }
+    let said = std::mem::take(&mut message.content);
+    message.content = match format.between() {
+        None => written + &said,
+        Some(_) if said.is_empty() => written,
+        Some(between) => format!("{said}{between}{written}"),
+    };
 }
 
 /// The same conversation with the arguments of calls as JSON text, for a template that joins them to texts; none where nothing was
@@ -394,13 +490,13 @@ mod tests {
         let messages =
             vec![message("user", "Rome?"), Message { tool_calls: vec![call], ..message("assistant", "") }];
         let chat = Chat { messages, tools: vec![tool], ..Chat::default() };
-        let spoken = KnownRoles::of(SILENT).spoken(&chat).into_owned();
+        let spoken = KnownRoles::of(SILENT).spoken(&chat, None).chat.into_owned();
         let said = &spoken.messages[0];
         assert!(said.role == "system" && said.content.contains(r#"{"name":"weather"}"#), "{said:?}");
         assert!(said.content.contains("<tool_call>") && spoken.tools.is_empty());
         assert!(spoken.messages[2].content.starts_with("<tool_call>\n{"), "{spoken:?}");
         let known = KnownRoles::of("{% if tools %}{{ tools }}{% endif %}{{ message.tool_calls }}");
-        assert_eq!(known.spoken(&chat).messages.len(), 2);
+        assert_eq!(known.spoken(&chat, None).chat.messages.len(), 2);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! model's own template and tokenizer.
 
 mod ends;
+#[cfg(test)]
+mod history_tests;
 
 use std::sync::{Arc, OnceLock};
 
@@ -185,35 +187,56 @@ impl TextModel {
     pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
         let none = || RequestError::NoChatTemplate { model: self.info.name.clone() };
         let template = self.template.as_ref().ok_or_else(none)?;
-        let chat = self.roles.spoken(chat);
+        let spoken = self.roles.spoken(chat, self.tool_format);
+        let mut rendered = self.render_spoken(template, &spoken.chat, interrupted);
+        let lacks = rendered.as_ref().map_or_else(
+            |refusal| *refusal != RequestError::Interrupted,
+            |rendered| spoken.lacks_offer(rendered),
+        );
+        if lacks && let Some(within) = spoken.within_user() {
+            rendered = self.render_spoken(template, &within, interrupted).or(rendered);
+        }
+        rendered.map(|mut rendered| {
+            spoken.place_marks(&mut rendered);
+            rendered
+        })
+    }
+
+    /// The prompt's text of a conversation in words that the template knows.
+    fn render_spoken(
+        &self,
+        template: &ChatTemplate,
+        chat: &Chat,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Rendered, RequestError> {
         if chat.pictures + chat.sounds > 0 {
             // Templates of models that see or hear go through the parts of messages.
-            let parts = self.render_opened(template, &chat, Content::Parts, interrupted);
+            let parts = self.render_opened(template, chat, Content::Parts, interrupted);
             let by_letter = self.sight.as_ref().and_then(|sight| sight.by_letter(&self.tokenizer));
             let Some([place, spelled]) = by_letter else { return parts };
             if parts.as_ref().is_ok_and(|rendered| rendered.writes(&place) > 0) {
                 return parts;
             }
             // A template of texts alone, as files of a model have it whose tower is another file: pictures are where they were sent.
-            let mut rendered = self.render_opened(template, &chat, Content::Text, interrupted)?;
+            let mut rendered = self.render_opened(template, chat, Content::Text, interrupted)?;
             rendered.place_each(PICTURE, &spelled);
             return Ok(rendered);
         }
-        let rendered_of = |content| (content, self.render_opened(template, &chat, content, interrupted));
+        let rendered_of = |content| (content, self.render_opened(template, chat, content, interrupted));
         let (mut content, mut rendered) = rendered_of(Content::Text);
-        if self.roles.reads_parts() && !asks(&rendered, &chat) {
-            let parts = Some(rendered_of(Content::Parts)).filter(|(_, parts)| asks(parts, &chat));
+        if self.roles.reads_parts() && !asks(&rendered, chat) {
+            let parts = Some(rendered_of(Content::Parts)).filter(|(_, parts)| asks(parts, chat));
             (content, rendered) = parts.unwrap_or((content, rendered));
         }
-        if !self.roles.can_reword(&chat) {
+        if !self.roles.can_reword(chat) {
             return rendered;
         }
         match &rendered {
-            Ok(rendered) if lacks_a_part(rendered, &chat, interrupted)? => {}
+            Ok(rendered) if lacks_a_part(rendered, chat, interrupted)? => {}
             Ok(_) | Err(RequestError::Interrupted) => return rendered,
             Err(_) => {}
         }
-        let reworded = self.roles.reworded(&chat, interrupted)?;
+        let reworded = self.roles.reworded(chat, interrupted)?;
         for chat in [Some(&reworded), with_spelled_arguments(&reworded).as_ref()].into_iter().flatten() {
             if let Ok(other) = self.render_opened(template, chat, content, interrupted)
                 && !lacks_a_part(&other, chat, interrupted)?
@@ -261,7 +284,7 @@ impl TextModel {
             return Err(RequestError::Interrupted);
         }
         self.tokenizer.check_length("prompt", &text, tokens_max, interrupted)?;
-        let tokens = self.tokenizer.encode_around(&text, &from_request, false)?;
+        let tokens = self.tokenizer.encode_until(&text, &from_request, false, interrupted)?;
         let starts_in_reasoning =
             self.reasoning.as_ref().is_some_and(|markers| are_open_at_end(markers, chat, &text));
         let reasoning_is_over =
