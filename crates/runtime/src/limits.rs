@@ -87,6 +87,16 @@ pub const USUAL_TOKEN_BYTES: usize = 8;
 pub const COUNTED_PIECE_BYTES: usize = 64 << 10;
 /// Tokens of a piece that cutting may have made, at most.
 pub const COUNTED_PIECE_SLACK_TOKENS: usize = 256;
+/// Bytes of a long text that are tokenized at a time: that takes up to some hundred times as much memory.
+pub const WINDOW_BYTES: usize = 32 << 10;
+/// Bytes of a window whose tokens depend on more text than usual.
+pub const WINDOW_BYTES_MAX: usize = 128 << 10;
+/// Bytes that two windows share.
+pub const WINDOW_OVERLAP_BYTES: usize = 4 << 10;
+/// Bytes of them for which both have the same tokens.
+pub const WINDOW_AGREED_BYTES: usize = 1 << 10;
+const _: () = assert!(2 * WINDOW_AGREED_BYTES <= WINDOW_OVERLAP_BYTES / 2);
+const _: () = assert!(2 * WINDOW_OVERLAP_BYTES <= WINDOW_BYTES && WINDOW_BYTES < WINDOW_BYTES_MAX);
 /// Bytes of a text to be tokenized.
 pub const PROMPT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a prompt that are searched for what its system and tools say, in all; in order, each is read once.

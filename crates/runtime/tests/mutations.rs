@@ -177,11 +177,17 @@ fn run(path: &Path) -> Result<(), String> {
         let mut inputs = Vec::new();
         if embedder.tasks.iter().any(|task| matches!(task, Task::Embed | Task::Classify)) {
             inputs.extend(
-                embedder.text(&text.tokenizer, "The quick brown fox, café 12!", &Prompt::Default, side).ok(),
+                embedder
+                    .text(&text.tokenizer, "The quick brown fox, café 12!", &Prompt::Default, side, &|| {
+                        false
+                    })
+                    .ok(),
             );
         }
         if embedder.pair.as_ref().is_some_and(|pair| !matches!(pair, PairPrompt::Unfit { .. })) {
-            inputs.extend(embedder.pair(&text.tokenizer, "a question", "an answer", None, side).ok());
+            inputs.extend(
+                embedder.pair(&text.tokenizer, "a question", "an answer", None, side, &|| false).ok(),
+            );
         }
         inputs
     };

@@ -91,6 +91,7 @@ impl Embedder {
         text: &str,
         prompt: &Prompt,
         cut_side: Option<CutSide>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<EmbedInput, RequestError> {
         if text.is_empty() {
             return Err(RequestError::invalid("inputs", "must not be empty"));
@@ -105,10 +106,10 @@ impl Embedder {
             whole = whole.split_whitespace().collect::<Vec<_>>().join(" ");
         }
         if cut_side.is_none() {
-            tokenizer.check_length("inputs", &whole, self.tokens_max, &|| false)?;
+            tokenizer.check_length("inputs", &whole, self.tokens_max, interrupted)?;
         }
         let side = cut_side.unwrap_or_default();
-        let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, side)?;
+        let (tokens, count) = tokenizer.encode_cut(&whole, self.tokens_max, side, interrupted)?;
         self.check_length(count, cut_side)?;
         let lost = count - tokens.len();
         let (prefix, suffix) = tokenizer.special_around();
@@ -201,6 +202,7 @@ impl Embedder {
         second: &str,
         task: Option<&str>,
         cut_side: Option<CutSide>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<EmbedInput, RequestError> {
         let (tokens, types, count) = match &self.pair {
             Some(PairPrompt::YesNo(prompt)) => {
@@ -210,7 +212,8 @@ impl Embedder {
                     return Err(RequestError::invalid("truncate_side", problem));
                 }
                 let task = task.unwrap_or(DEFAULT_TASK);
-                let (tokens, count) = prompt.tokens(tokenizer, task, first, second, self.tokens_max)?;
+                let (tokens, count) =
+                    prompt.tokens(tokenizer, task, first, second, self.tokens_max, interrupted)?;
                 (tokens, Vec::new(), count)
             }
             Some(PairPrompt::Joined) => {
@@ -218,7 +221,7 @@ impl Embedder {
                     return Err(RequestError::invalid("instruction", "is none of what this model takes"));
                 }
                 let side = cut_side.unwrap_or_default();
-                let pair = tokenizer.encode_pair(first, second, self.tokens_max, side)?;
+                let pair = tokenizer.encode_pair(first, second, self.tokens_max, side, interrupted)?;
                 let pair =
                     pair.ok_or_else(|| RequestError::invalid("inputs", "this model takes no pairs"))?;
                 (pair.tokens, pair.types, pair.tokens_uncut)

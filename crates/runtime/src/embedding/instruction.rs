@@ -1,6 +1,8 @@
 //! Prompts that carry an instruction: what Qwen3's embedders write before a query, and what its rerankers are asked.
 //! Byte for byte as published; a space more or less changes the scores.
 
+use std::slice;
+
 use crate::{
     error::RequestError,
     tokenizer::{CutSide, Tokenizer, cut, room},
@@ -69,14 +71,17 @@ impl YesNoPrompt {
         query: &str,
         document: &str,
         tokens_max: usize,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<(Vec<u32>, usize), RequestError> {
         let before = before_document(task, query);
         // A text that spells a control token ends no turn.
-        let body = tokenizer.encode_plain(&format!("{before}{document}"), false)?;
+        let plain =
+            |text: &str| tokenizer.encode_until(text, slice::from_ref(&(0..text.len())), false, interrupted);
+        let body = plain(&format!("{before}{document}"))?;
         let around = self.prefix.len() + self.suffix.len();
         let mut kept = &body[..];
         if around + body.len() > tokens_max {
-            room(tokens_max, around + tokenizer.encode_plain(&before, false)?.len(), 1)?;
+            room(tokens_max, around + plain(&before)?.len(), 1)?;
             kept = cut(&body, tokens_max - around, CutSide::Right);
         }
         Ok(([&self.prefix, kept, &self.suffix].concat(), around + body.len()))
@@ -92,7 +97,8 @@ mod tests {
         let tokenizer = crate::text::tests::demo().tokenizer;
         let prompt = YesNoPrompt::new(&tokenizer).expect("encodes");
         let special = |task: &str, query: &str, document: &str| -> Vec<u32> {
-            let (tokens, _) = prompt.tokens(&tokenizer, task, query, document, 4096).expect("encodes");
+            let (tokens, _) =
+                prompt.tokens(&tokenizer, task, query, document, 4096, &|| false).expect("encodes");
             tokens.into_iter().filter(|&id| tokenizer.is_special(id)).collect()
         };
         let own = special("judge", "who?", "nobody");

@@ -129,7 +129,7 @@ impl Model {
     }
 
     fn text_input(&self, text: &str, prompt: &Prompt) -> EmbedInput {
-        self.embedder.text(&self.text.tokenizer, text, prompt, Some(CutSide::Right)).unwrap()
+        self.embedder.text(&self.text.tokenizer, text, prompt, Some(CutSide::Right), &|| false).unwrap()
     }
 }
 
@@ -444,10 +444,10 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
         let cut = Some(CutSide::Right);
         let input = if let Some(query) = case["query"].as_str() {
             let (document, task) = (case["document"].as_str().unwrap(), case["instruction"].as_str());
-            model.embedder.pair(tokenizer, query, document, task, cut).unwrap()
+            model.embedder.pair(tokenizer, query, document, task, cut, &|| false).unwrap()
         } else if let Some([first, second]) = case["pair"].as_array().map(Vec::as_slice) {
             let (first, second) = (first.as_str().unwrap(), second.as_str().unwrap());
-            model.embedder.pair(tokenizer, first, second, None, cut).unwrap()
+            model.embedder.pair(tokenizer, first, second, None, cut, &|| false).unwrap()
         } else {
             model.text_input(case["text"].as_str().unwrap(), &Prompt::Default)
         };
@@ -522,7 +522,8 @@ fn sparse_weights_are_golden() {
 fn what_a_model_cannot_be_asked_is_said() {
     let model = Model::open(&data().join("bert-mean"));
     let tokenizer = &model.text.tokenizer;
-    let text = |text: &str, prompt: Prompt, cut| model.embedder.text(tokenizer, text, &prompt, cut);
+    let text =
+        |text: &str, prompt: Prompt, cut| model.embedder.text(tokenizer, text, &prompt, cut, &|| false);
     assert!(text("", Prompt::Default, None).unwrap_err().to_string().contains("empty"));
     let named = text("a", Prompt::Named("nonsense".into()), None).unwrap_err().to_string();
     assert!(named.contains("prompt_name") && named.contains("passage"), "{named}");

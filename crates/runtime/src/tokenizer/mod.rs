@@ -18,6 +18,7 @@ mod pre;
 mod sentencepiece;
 mod table;
 mod threes;
+mod windows;
 mod words;
 
 #[cfg(test)]
@@ -28,13 +29,17 @@ use std::{ops::Range, slice};
 use crate::{
     detokenizer::Detokenizer,
     error::{LoadError, RequestError},
-    limits::{COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES},
+    limits::{
+        COUNTED_PIECE_BYTES, COUNTED_PIECE_SLACK_TOKENS, PROMPT_BYTES_MAX, USUAL_TOKEN_BYTES,
+        WINDOW_BYTES_MAX,
+    },
     load::{TextFiles, TokenizerSource},
 };
 
 use affixes::Affixes;
 use sentencepiece::SentencePiece;
 use table::TokenTable;
+use windows::Failure;
 use words::Words;
 
 pub(crate) use ggml_keys::{Ends, agree, around, of_json};
@@ -50,6 +55,9 @@ pub(crate) fn byte_char(byte: u8) -> char {
 pub(crate) fn has_control_form(text: &str) -> bool {
     control::has_form(text)
 }
+
+/// Tokens that are decoded between two questions whether anybody waits for them.
+const DECODED_AT_ONCE: usize = 1 << 16;
 
 /// Which end of a text that is too long is cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,11 +170,12 @@ impl Tokenizer {
                 words.reserve(&ends, &mut tokenizer.table);
                 for text in guard::SAMPLES {
                     // What is wrong is said by a panic; a text that has no tokens is no fault.
-                    drop(words.encode(text, &[], &tokenizer.table, &mut Vec::new()));
+                    drop(words.encode(text, &[], &tokenizer.table, &|| false, &mut Vec::new()));
                     drop(words.encode(
                         text,
                         slice::from_ref(&(0..text.len())),
                         &tokenizer.table,
+                        &|| false,
                         &mut Vec::new(),
                     ));
                 }
@@ -214,21 +223,46 @@ impl Tokenizer {
         plain: &[Range<usize>],
         add_special: bool,
     ) -> Result<Vec<u32>, RequestError> {
+        self.encode_until(text, plain, add_special, &|| false)
+    }
+
+    /// The same until `interrupted` says so, which it is asked again and again.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`], and [`RequestError::Interrupted`].
+    pub fn encode_until(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        add_special: bool,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>, RequestError> {
         if text.len() > PROMPT_BYTES_MAX {
             let reason = format!("has {} bytes; at most {PROMPT_BYTES_MAX} are possible", text.len());
             return Err(RequestError::invalid("prompt", reason));
         }
         let mut tokens = if add_special { self.affixes.prefix.clone() } else { Vec::new() };
-        match &self.encoder {
+        let encoded = match &self.encoder {
             Encoder::Words(words) => {
-                let encode =
-                    || words.encode(text, plain, &self.table, &mut tokens).map_err(|error| error.to_string());
-                guard::caught(encode).flatten().map_err(|error| {
-                    RequestError::invalid("prompt", format!("cannot be tokenized: {error}"))
-                })?;
+                guard::caught(|| words.encode(text, plain, &self.table, interrupted, &mut tokens))
+                    .map_err(Failure::Encoder)
+                    .flatten()
             }
-            Encoder::SentencePiece(encoder) => encoder.encode(text, plain, &mut tokens),
-        }
+            Encoder::SentencePiece(encoder) => encoder.encode(text, plain, interrupted, &mut tokens),
+        };
+        encoded.map_err(|failure| match failure {
+            Failure::Interrupted => RequestError::Interrupted,
+            Failure::Unbroken(from) => RequestError::invalid(
+                "prompt",
+                format!(
+                    "has more than {WINDOW_BYTES_MAX} bytes from byte {from} on that have no place at which they can be cut \
+                     into tokens; put white space between them"
+                ),
+            ),
+            Failure::Encoder(reason) => {
+                RequestError::invalid("prompt", format!("cannot be tokenized: {reason}"))
+            }
+        })?;
         if add_special {
             tokens.extend_from_slice(&self.affixes.suffix);
         }
@@ -299,8 +333,9 @@ impl Tokenizer {
         text: &str,
         tokens_max: usize,
         side: CutSide,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<(Vec<u32>, usize), RequestError> {
-        let own = self.encode(text, false)?;
+        let own = self.encode_until(text, &[], false, interrupted)?;
         let Affixes { prefix, suffix, .. } = &self.affixes;
         let (around, count) = (prefix.len() + suffix.len(), own.len());
         if around + count <= tokens_max {
@@ -322,9 +357,12 @@ impl Tokenizer {
         second: &str,
         tokens_max: usize,
         side: CutSide,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<Option<EncodedPair>, RequestError> {
         let Some(pair) = &self.affixes.pair else { return Ok(None) };
-        let (first, second) = (self.encode_plain(first, false)?, self.encode_plain(second, false)?);
+        let plain =
+            |text: &str| self.encode_until(text, slice::from_ref(&(0..text.len())), false, interrupted);
+        let (first, second) = (plain(first)?, plain(second)?);
         let around = pair.before.len() + pair.between.len() + pair.after.len();
         let whole = first.len() + second.len();
         let room = if around + whole <= tokens_max { whole } else { room(tokens_max, around, 2)? };
@@ -341,15 +379,33 @@ impl Tokenizer {
     /// The text of tokens; bytes that are not UTF-8 become U+FFFD, unknown ids nothing. Control tokens are left
     /// out with `skip_special`.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.decode_until(ids, skip_special, &|| false).unwrap_or_default()
+    }
+
+    /// The same until `interrupted` says so, which it is asked again and again.
+    ///
+    /// # Errors
+    /// [`RequestError::Interrupted`].
+    pub fn decode_until(
+        &self,
+        ids: &[u32],
+        skip_special: bool,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<String, RequestError> {
         let mut text = String::new();
         let mut detokenizer = Detokenizer::new(skip_special);
-        ids.iter().for_each(|&id| detokenizer.push(self, id, &mut text));
+        for ids in ids.chunks(DECODED_AT_ONCE) {
+            if interrupted() {
+                return Err(RequestError::Interrupted);
+            }
+            ids.iter().for_each(|&id| detokenizer.push(self, id, &mut text));
+        }
         detokenizer.finish(&mut text);
         let starts_plain = ids.iter().find(|&&id| !self.is_special(id)) == ids.first() || skip_special;
         if self.strips_space && starts_plain && text.starts_with(' ') {
             text.remove(0);
         }
-        text
+        Ok(text)
     }
 
     /// The exact bytes of a token; none for an unknown id. A character may span tokens.

@@ -14,6 +14,7 @@ use super::{
     added::{AddedFinder, overlaps},
     control,
     gguf::{Kind, Vocabulary},
+    windows::{Failure, Piece as Place, Walk, is_long},
 };
 
 /// The character SentencePiece writes for a space.
@@ -140,7 +141,16 @@ impl SentencePiece {
     }
 
     /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
-    pub(super) fn encode(&self, text: &str, plain: &[Range<usize>], out: &mut Vec<u32>) {
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        interrupted: &dyn Fn() -> bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Failure> {
         let is_plain = |part: Range<usize>| overlaps(plain, &part);
         let (mut at, mut from) = (0, 0);
         while let Some(found) = self.finder.next(text, from, &is_plain) {
@@ -148,7 +158,7 @@ impl SentencePiece {
             if found.start < at {
                 continue; // a space of its own that the token before it has swallowed
             }
-            self.encode_plain(&text[at..found.start], out);
+            self.encode_plain(&text[at..found.start], interrupted, out)?;
             let (id, strips) = self.added[found.number];
             out.push(id);
             at = found.end;
@@ -156,47 +166,74 @@ impl SentencePiece {
                 at += text[at..].len() - text[at..].trim_start().len();
             }
         }
-        self.encode_plain(&text[at..], out);
+        self.encode_plain(&text[at..], interrupted, out)
     }
 
     /// Appends the tokens of a text without added tokens.
-    fn encode_plain(&self, text: &str, out: &mut Vec<u32>) {
+    fn encode_plain(
+        &self,
+        text: &str,
+        interrupted: &dyn Fn() -> bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Failure> {
         let Settings { add_space, normal, remove_extra_spaces, .. } = &self.settings;
         let changed = normal.as_ref().map(|map| map.normalize_string(text));
         let text = changed.as_deref().unwrap_or(text);
-        let words = || text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-        let spaced = remove_extra_spaces.then(words);
+        let spaced = remove_extra_spaces.then(|| single_spaced(text));
         let text = spaced.as_deref().unwrap_or(text);
         if text.is_empty() {
-            return;
+            return Ok(());
         }
         let mut spelled = String::with_capacity(text.len() + 8);
         if *add_space {
             spelled.push(SPACE);
         }
         spelled.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-        let mut merging = Merging::new(self, &spelled);
-        merging.run();
+        let segments = |part: Range<usize>| {
+            let mut merging = Merging::new(self, &spelled[part.clone()]);
+            merging.run();
+            let place = |(start, end)| self.place(&spelled, part.start + start..part.start + end);
+            Ok(merging.segments().into_iter().map(place).collect::<Vec<Place>>())
+        };
         let mut last_unknown = false;
-        for (start, end) in merging.segments() {
-            match self.pieces.get(&spelled[start..end]) {
-                Some(piece) if piece.use_ == Use::Written => {
-                    out.push(piece.id);
-                    last_unknown = false;
+        let mut put = |place: Place| {
+            let Place { id, start, end } = place;
+            match (&self.bytes, self.unknown) {
+                _ if id != UNWRITTEN => out.push(id),
+                (Some(bytes), _) => {
+                    out.extend(spelled[start..end].bytes().map(|byte| bytes[usize::from(byte)]));
                 }
-                _ => match (&self.bytes, self.unknown) {
-                    (Some(bytes), _) => {
-                        out.extend(spelled[start..end].bytes().map(|byte| bytes[usize::from(byte)]))
-                    }
-                    (None, Some(unknown)) if !last_unknown => {
-                        out.push(unknown);
-                        last_unknown = true;
-                    }
-                    (None, _) => {}
-                },
+                (None, Some(unknown)) if !last_unknown => out.push(unknown),
+                (None, _) => {}
             }
+            last_unknown = id == UNWRITTEN && self.bytes.is_none();
+        };
+        match is_long(&spelled) {
+            true => Walk { text: &spelled, encode: &segments, interrupted }.run(&mut put),
+            false => segments(0..spelled.len()).map(|places| places.into_iter().for_each(put)),
         }
     }
+
+    /// A segment of a text, and the piece that writes it.
+    fn place(&self, spelled: &str, segment: Range<usize>) -> Place {
+        let piece = self.pieces.get(&spelled[segment.clone()]).filter(|piece| piece.use_ == Use::Written);
+        Place { id: piece.map_or(UNWRITTEN, |piece| piece.id), start: segment.start, end: segment.end }
+    }
+}
+
+/// A segment that no piece writes.
+const UNWRITTEN: u32 = u32::MAX;
+
+/// A text without spaces at its ends and with one between words.
+fn single_spaced(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len());
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !spaced.is_empty() {
+            spaced.push(' ');
+        }
+        spaced.push_str(word);
+    }
+    spaced
 }
 
 /// No neighbour.

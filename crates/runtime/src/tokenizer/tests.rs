@@ -1,5 +1,6 @@
 //! Tokenizers against their reference implementations (`testdata/make.py`), and against files that are broken.
 
+mod long;
 mod plain;
 mod words;
 

@@ -5,9 +5,12 @@
 use std::ops::Range;
 
 use tokenizers::{
-    AddedToken, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Result,
-    Token, tokenizer::normalizer::Range as Part,
+    AddedToken, Encoding, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType,
+    PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Result, Token, normalizers,
+    pre_tokenizers::metaspace::PrependScheme, tokenizer::normalizer::Range as Part,
 };
+
+use crate::limits::WINDOW_BYTES;
 
 use super::{
     added::{AddedFinder, overlaps},
@@ -15,6 +18,7 @@ use super::{
     pre::Threes,
     table::TokenTable,
     threes::CutInThrees,
+    windows::{Failure, Piece, Walk, is_long},
 };
 
 /// BPE, WordPiece or Unigram.
@@ -29,6 +33,14 @@ pub(super) struct Words {
     normalizes_control: bool,
     /// Cuts numbers before anything else is split.
     threes: Option<CutInThrees>,
+    inside: Inside,
+}
+
+/// How the text is changed and split where it does not begin: nothing is put before it.
+#[derive(Debug)]
+struct Inside {
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
 }
 
 /// Added tokens and what finds them.
@@ -72,6 +84,10 @@ impl Words {
             normalized: added(normalized)?,
             normalizes_control,
             threes: None,
+            inside: Inside {
+                normalizer: tokenizer.get_normalizer().cloned().and_then(without_prefix),
+                pre_tokenizer: tokenizer.get_pre_tokenizer().cloned().map(without_first_space),
+            },
             tokenizer,
         })
     }
@@ -110,28 +126,59 @@ impl Words {
     }
 
     /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
+    ///
+    /// # Errors
+    /// [`Failure`].
     pub(super) fn encode(
         &self,
         text: &str,
         plain: &[Range<usize>],
         table: &TokenTable,
+        interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Failure> {
+        if !is_long(text) {
+            out.extend_from_slice(self.encoding(text, plain, table)?.get_ids());
+            return Ok(());
+        }
+        let encode = |part: Range<usize>| {
+            let plain = within(plain, &part);
+            let encoding = match part.start {
+                0 => self.encoding(&text[part.clone()], &plain, table)?,
+                _ => self.encode_by_steps(&text[part.clone()], &plain, table, true)?,
+            };
+            let pieces = encoding.get_ids().iter().zip(encoding.get_offsets());
+            let piece = |(&id, offsets): (&u32, &(usize, usize))| Piece {
+                id,
+                start: part.start + offsets.0,
+                end: part.start + offsets.1,
+            };
+            Ok(pieces.map(piece).collect())
+        };
+        Walk { text, encode: &encode, interrupted }.run(&mut |piece| out.push(piece.id))
+    }
+
+    /// The tokens of a text as a whole.
+    pub(super) fn encoding(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        table: &TokenTable,
+    ) -> Result<Encoding> {
         let expected = if plain.is_empty() { None } else { Some(self.control_in(text, plain)) };
         if self.threes.is_none()
             && let None | Some(Some(_)) = expected
         {
-            let encoding = self.tokenizer.encode_fast(text, false)?;
-            let ids = encoding.get_ids();
-            let control = || ids.iter().filter(|&&id| table.is_control(id)).count();
+            let encoding = match text.len() > WINDOW_BYTES / 2 {
+                true => self.tokenizer.encode(text, false)?,
+                false => self.tokenizer.encode_fast(text, false)?,
+            };
+            let control = || encoding.get_ids().iter().filter(|&&id| table.is_control(id)).count();
             if expected.flatten().is_none_or(|expected| expected == control()) {
-                out.extend_from_slice(ids);
-                return Ok(());
+                return Ok(encoding);
             }
         }
-        let encoding = self.encode_by_steps(text, plain, table)?;
-        out.extend_from_slice(encoding.get_ids());
-        Ok(())
+        self.encode_by_steps(text, plain, table, false)
     }
 
     /// How many control tokens a text has by the crate's way, where none of them is in `plain`; none where the
@@ -156,17 +203,22 @@ impl Words {
         Some(count)
     }
 
-    /// What the crate's `encode_fast` does, but for control tokens in `plain`.
+    /// The tokens of a text by the crate's steps, but for control tokens in `plain`. `is_inside`: other text stands before it.
     pub(super) fn encode_by_steps(
         &self,
         text: &str,
         plain: &[Range<usize>],
         table: &TokenTable,
-    ) -> Result<tokenizers::Encoding> {
+        is_inside: bool,
+    ) -> Result<Encoding> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, piece| self.raw.cut(piece, plain))?;
-        pieces.split(|_, mut piece| {
-            if let Some(normalizer) = self.tokenizer.get_normalizer() {
+        pieces.split(|number, mut piece| {
+            let normalizer = match is_inside && number == 0 {
+                true => self.inside.normalizer.as_ref(),
+                false => self.tokenizer.get_normalizer(),
+            };
+            if let Some(normalizer) = normalizer {
                 normalizer.normalize(&mut piece)?;
             }
             self.normalized.cut(piece, plain)
@@ -174,7 +226,11 @@ impl Words {
         if let Some(threes) = &self.threes {
             pieces.split(|_, piece| threes.cut(&piece))?;
         }
-        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
+        let pre_tokenizer = match is_inside {
+            true => self.inside.pre_tokenizer.as_ref(),
+            false => self.tokenizer.get_pre_tokenizer(),
+        };
+        if let Some(pre_tokenizer) = pre_tokenizer {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
         pieces.tokenize(|piece| {
@@ -185,7 +241,7 @@ impl Words {
                 self.tokenizer.get_model().tokenize(piece.get())
             }
         })?;
-        pieces.into_encoding(None, 0, OffsetType::None)
+        pieces.into_encoding(None, 0, OffsetType::Byte)
     }
 
     /// The model's tokens of a word, but for control tokens: models have those among their pieces too, and what spells
@@ -224,6 +280,43 @@ impl Words {
         }
         Ok(tokens)
     }
+}
+
+/// The ranges inside a part of a text, counted from its beginning.
+fn within(ranges: &[Range<usize>], part: &Range<usize>) -> Vec<Range<usize>> {
+    let first = ranges.partition_point(|range| range.end <= part.start);
+    let inside = ranges[first..].iter().take_while(|range| range.start < part.end);
+    inside
+        .map(|range| range.start.max(part.start) - part.start..range.end.min(part.end) - part.start)
+        .collect()
+}
+
+/// A normalizer that puts nothing before a text.
+fn without_prefix(normalizer: NormalizerWrapper) -> Option<NormalizerWrapper> {
+    match normalizer {
+        NormalizerWrapper::Prepend(_) => None,
+        NormalizerWrapper::Sequence(steps) => {
+            let steps = steps.into_iter().filter_map(without_prefix).collect();
+            Some(NormalizerWrapper::Sequence(normalizers::Sequence::new(steps)))
+        }
+        other => Some(other),
+    }
+}
+
+/// A pre-tokenizer that does not take a text for the first.
+fn without_first_space(mut pre_tokenizer: PreTokenizerWrapper) -> PreTokenizerWrapper {
+    match &mut pre_tokenizer {
+        PreTokenizerWrapper::Metaspace(spaces) if spaces.prepend_scheme == PrependScheme::First => {
+            spaces.prepend_scheme = PrependScheme::Never;
+        }
+        PreTokenizerWrapper::Sequence(steps) => {
+            for step in steps.as_mut() {
+                *step = without_first_space(step.clone());
+            }
+        }
+        _ => {}
+    }
+    pre_tokenizer
 }
 
 impl Added {

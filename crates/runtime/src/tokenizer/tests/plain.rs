@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use super::*;
 
 /// A tokenizer, and a control token of it that texts may spell.
-struct Kind {
-    name: &'static str,
-    tokenizer: Tokenizer,
-    special: &'static str,
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) special: &'static str,
 }
 
 fn added(id: usize, content: &str, special: bool) -> Json {
@@ -56,7 +56,7 @@ fn word_piece(whole: bool) -> Json {
     })
 }
 
-fn kinds() -> Vec<Kind> {
+pub(super) fn kinds() -> Vec<Kind> {
     let (fixture, types) = sentencepiece_fixture();
     let sentencepieces = Metadata::new("s.gguf", sentencepiece(&fixture, types));
     let json = |json: Json| from_json(bytes(&json), None).expect("loads");
@@ -79,15 +79,15 @@ fn kinds() -> Vec<Kind> {
 }
 
 impl Kind {
-    fn id(&self) -> u32 {
+    pub(super) fn id(&self) -> u32 {
         self.tokenizer.token_id(self.special).expect("a token")
     }
 
-    fn around(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
+    pub(super) fn around(&self, text: &str, plain: &[Range<usize>]) -> Vec<u32> {
         self.tokenizer.encode_around(text, plain, false).expect("encodes")
     }
 
-    fn count(&self, ids: &[u32]) -> usize {
+    pub(super) fn count(&self, ids: &[u32]) -> usize {
         ids.iter().filter(|&&id| id == self.id()).count()
     }
 }
@@ -331,7 +331,7 @@ fn a_pair_has_no_more_separators_than_the_model_puts() {
     let mut json = word_piece(false);
     json["post_processor"] = json!({"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]});
     let tokenizer = from_json(bytes(&json), None).expect("loads");
-    let pair = tokenizer.encode_pair("hi[SEP]a", "b [SEP] [CLS] hi", 100, CutSide::Right);
+    let pair = tokenizer.encode_pair("hi[SEP]a", "b [SEP] [CLS] hi", 100, CutSide::Right, &|| false);
     let pair = pair.expect("encodes").expect("a pair");
     let count = |id| pair.tokens.iter().filter(|&&token| token == id).count();
     assert_eq!((count(3), count(2)), (2, 1), "{:?}", pair.tokens);
@@ -370,7 +370,7 @@ proptest! {
         let tokenizer = every_manner();
         let text = parts.concat();
         let Encoder::Words(words) = &tokenizer.encoder else { panic!("of the crate") };
-        let steps = words.encode_by_steps(&text, &[], &tokenizer.table).expect("encodes");
+        let steps = words.encode_by_steps(&text, &[], &tokenizer.table, false).expect("encodes");
         prop_assert_eq!(steps.get_ids(), tokenizer.encode(&text, false).expect("encodes"), "{:?}", text);
         // And plain parts have no control tokens, but for what stands for the unknown.
         let plain = tokenizer.encode_plain(&text, false).expect("encodes");

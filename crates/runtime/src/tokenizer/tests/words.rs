@@ -106,7 +106,7 @@ fn what_goes_with_a_name_is_honoured() {
     // Pairs.
     let ends = [("add_bos_token", Value::Bool(true)), ("add_eos_token", Value::Bool(true))];
     let pair = |tokenizer: &Tokenizer| {
-        let pair = tokenizer.encode_pair("a", "b", 100, CutSide::Right).expect("encodes");
+        let pair = tokenizer.encode_pair("a", "b", 100, CutSide::Right, &|| false).expect("encodes");
         pair.map(|pair| (pair.tokens, pair.types))
     };
     assert_eq!(pair(&load("modern-bert", &ends)), Some((vec![5, 0, 6, 1, 6], vec![0; 5])));

@@ -1,0 +1,184 @@
+//! Long texts, encoded window by window. A tokenizer takes some hundred times a text's bytes while it works, and cannot
+//! be interrupted; a window bounds both. Neighbouring windows overlap, and are joined where both have the same tokens
+//! for a long stretch: far from both edges, the tokens do not depend on where a window begins or ends.
+//!
+//! For byte-pair encoding this is exact. A sequence of tokens is a text's encoding if each two neighbours are the
+//! encoding of their own text, and every two neighbours of the result come from one window.
+
+use std::ops::Range;
+
+use crate::limits::{WINDOW_AGREED_BYTES, WINDOW_BYTES, WINDOW_BYTES_MAX, WINDOW_OVERLAP_BYTES};
+
+/// A token and the bytes of the text that it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) id: u32,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// Why a text has no tokens.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nobody waits for them any more.
+    Interrupted,
+    /// The tokens from this byte on depend on more text than a window holds.
+    Unbroken(usize),
+    /// The encoder's own words.
+    Encoder(String),
+}
+
+impl From<tokenizers::Error> for Failure {
+    fn from(error: tokenizers::Error) -> Self {
+        Failure::Encoder(error.to_string())
+    }
+}
+
+/// Whether a text is encoded in windows.
+pub(super) fn is_long(text: &str) -> bool {
+    text.len() > 2 * WINDOW_BYTES
+}
+
+/// A part of the text with its tokens.
+struct Window {
+    range: Range<usize>,
+    pieces: Vec<Piece>,
+    /// The first piece began in the window before.
+    continues: bool,
+}
+
+/// Where two windows are joined: the number of pieces of the first, and the first piece of the second.
+struct Joint {
+    kept: usize,
+    from: usize,
+    /// The last piece of the first goes on as the first of the second.
+    continues: bool,
+}
+
+/// A walk over a long text.
+pub(super) struct Walk<'a> {
+    /// The whole text.
+    pub(super) text: &'a str,
+    /// Encodes a part of the text.
+    pub(super) encode: &'a dyn Fn(Range<usize>) -> Result<Vec<Piece>, Failure>,
+    /// Whether to give up.
+    pub(super) interrupted: &'a dyn Fn() -> bool,
+}
+
+impl Walk<'_> {
+    /// Gives `emit` every token of the text, in order.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(super) fn run(&self, emit: &mut dyn FnMut(Piece)) -> Result<(), Failure> {
+        let mut window = self.window(0, WINDOW_BYTES)?;
+        while window.range.end < self.text.len() {
+            let next = self.window(self.overlap_start(&window), WINDOW_BYTES)?;
+            window = match joint(&window, &next) {
+                Some(joint) => {
+                    window.pieces[..joint.kept].iter().copied().for_each(&mut *emit);
+                    after(&window, next, joint)
+                }
+                None => self.grown(&window)?,
+            };
+        }
+        window.pieces.into_iter().for_each(emit);
+        Ok(())
+    }
+
+    fn window(&self, start: usize, bytes: usize) -> Result<Window, Failure> {
+        if (self.interrupted)() {
+            return Err(Failure::Interrupted);
+        }
+        let end = self.text.floor_char_boundary(start.saturating_add(bytes).min(self.text.len()));
+        let pieces = (self.encode)(start..end)?;
+        Ok(Window { range: start..end, pieces, continues: false })
+    }
+
+    /// Where the next window begins: where a token does, so that runs of one character are cut alike in both.
+    fn overlap_start(&self, window: &Window) -> usize {
+        let earliest = window.range.end.saturating_sub(WINDOW_OVERLAP_BYTES).max(window.range.start + 1);
+        let pieces = window.pieces.windows(2);
+        let boundary = pieces.filter(|pair| pair[0].end <= pair[1].start).map(|pair| pair[1].start);
+        let boundary = boundary.skip_while(|&start| start < earliest).next();
+        let is_near = |start: &usize| window.range.end - start >= WINDOW_OVERLAP_BYTES / 2;
+        let start = boundary.filter(is_near).unwrap_or(earliest);
+        self.text.floor_char_boundary(start)
+    }
+
+    /// The same window with twice the text, from where its own pieces begin.
+    fn grown(&self, window: &Window) -> Result<Window, Failure> {
+        let unbroken = || Failure::Unbroken(window.range.start);
+        let bytes = 2 * (window.range.end - window.range.start);
+        if bytes > WINDOW_BYTES_MAX {
+            return Err(unbroken());
+        }
+        let mut grown = self.window(window.range.start, bytes)?;
+        let Some(&first) = window.pieces.first() else { return Ok(grown) };
+        if window.continues {
+            let piece = grown.pieces.first_mut().filter(|piece| piece.id == first.id).ok_or_else(unbroken)?;
+            piece.start = first.start;
+            grown.continues = true;
+        } else {
+            let same = |piece: &Piece| piece.start == first.start && piece.id == first.id;
+            let from = grown.pieces.iter().position(same).ok_or_else(unbroken)?;
+            grown.pieces.drain(..from);
+        }
+        Ok(grown)
+    }
+}
+
+/// The second window without the pieces that were taken from the first.
+fn after(window: &Window, mut next: Window, joint: Joint) -> Window {
+    next.pieces.drain(..joint.from);
+    if joint.continues {
+        next.pieces[0].start = window.pieces[joint.kept].start;
+        next.continues = true;
+    }
+    next
+}
+
+/// Where to join two windows, if they agree.
+fn joint(window: &Window, next: &Window) -> Option<Joint> {
+    let overlap = next.range.start..window.range.end;
+    let (a, b) = (&window.pieces[..], &next.pieces[..]);
+    // Nothing but text without tokens, such as white space of models that drop it.
+    let last_end = a.last().map_or(0, |piece| piece.end);
+    if last_end <= overlap.start && b.first().is_none_or(|piece| piece.start >= overlap.end) {
+        return Some(Joint { kept: a.len(), from: 0, continues: false });
+    }
+    // One token for all of it, such as that of an unknown word.
+    if let (Some(last), Some(first)) = (a.last(), b.first())
+        && last.id == first.id
+        && last.start < overlap.start
+        && last.end == overlap.end
+        && first.start == overlap.start
+        && first.end >= overlap.end
+    {
+        return Some(Joint { kept: a.len() - 1, from: 0, continues: true });
+    }
+    let (mut i, mut j) = (a.partition_point(|piece| piece.start < overlap.start), 0);
+    let mut run = 0; // pieces of the current stretch that both have
+    while i < a.len() && j < b.len() {
+        if a[i] != b[j] {
+            run = 0;
+            match (a[i].start, a[i].end).cmp(&(b[j].start, b[j].end)) {
+                std::cmp::Ordering::Less => i += 1,
+                std::cmp::Ordering::Greater => j += 1,
+                std::cmp::Ordering::Equal => (i, j) = (i + 1, j + 1),
+            }
+            continue;
+        }
+        run += 1;
+        let begins = a[i + 1 - run].start;
+        if a[i].end.saturating_sub(begins) >= WINDOW_AGREED_BYTES {
+            let half = begins + WINDOW_AGREED_BYTES / 2;
+            let clean = |back: &usize| a[i - back].start >= half && a[i - back - 1].end <= a[i - back].start;
+            if let Some(back) = (0..run - 1).rev().find(clean) {
+                return Some(Joint { kept: i - back, from: j - back, continues: false });
+            }
+        }
+        (i, j) = (i + 1, j + 1);
+    }
+    None
+}
