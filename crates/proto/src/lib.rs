@@ -1,5 +1,7 @@
 //! The generated code of `proto/hanzo/engine/v1`: messages, clients and servers. The proto files are
-//! the documentation; nothing is written by hand here but the file descriptor set that reflection serves.
+//! the documentation. By hand are the file descriptor set that reflection serves, and the codec that bounds requests.
+
+mod bounded;
 
 /// `hanzo.engine.v1`.
 #[allow(missing_docs, clippy::all)]
