@@ -239,6 +239,11 @@ impl Screen {
 fn summary(started: &v1::Started, finished: &v1::Finished) -> String {
     let usage = finished.usage.unwrap_or_default();
     let times = finished.timings.unwrap_or_default();
+    // The first token is the prefill's.
+    let rate = match times.decode_tokens_per_s {
+        rate if rate > 0.0 => format!("{rate:.1} tokens/s after the first"),
+        _ => "no rate".to_owned(),
+    };
     let reason = match finished.reason() {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
@@ -247,12 +252,12 @@ fn summary(started: &v1::Started, finished: &v1::Finished) -> String {
         FinishReason::Unspecified => "unknown",
     };
     format!(
-        "prompt: {} tokens, {} cached, {:.1} tokens/s\nanswer: {} tokens, {:.1} tokens/s\ntimes:  queue {:.1} ms, prefill {:.1} ms, decode {:.1} ms\nend:    {reason}, seed {}\n",
+        "prompt: {} tokens, {} cached, {:.1} tokens/s\nanswer: {} tokens, {}\ntimes:  queue {:.1} ms, prefill {:.1} ms, decode {:.1} ms\nend:    {reason}, seed {}\n",
         usage.prompt_tokens,
         usage.cached_tokens,
         times.prefill_tokens_per_s,
         usage.completion_tokens,
-        times.decode_tokens_per_s,
+        rate,
         times.queue_ms,
         times.prefill_ms,
         times.decode_ms,

@@ -3,6 +3,7 @@
 //! of it.
 
 mod check;
+pub(crate) mod partial;
 
 use std::borrow::Cow;
 

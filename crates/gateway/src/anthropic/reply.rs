@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::error;
 use crate::{
     error::ApiError,
+    json::partial::partial_object,
     openai::{
         frames::Frames,
         generation::Event,
@@ -133,8 +134,7 @@ impl Reply {
             blocks.push(Block::Text { text: whole.text, citations: () });
         }
         for call in whole.calls {
-            // A whole call's are an object.
-            let input = serde_json::from_str(&call.arguments).unwrap_or(Value::String(call.arguments));
+            let input = partial_object(&call.arguments);
             blocks.push(Block::ToolUse { id: call.id, name: call.name, input });
         }
         blocks

@@ -14,7 +14,7 @@ use crate::{
     limits::LOGPROB_BYTES,
     llamacpp::{ask::Shown, settings},
     openai::{
-        events::{Timings, timings},
+        events::{Timings, decode_rate, timings},
         frames::Frames,
         generation::{Event, Generation},
         plan::Plan,
@@ -111,8 +111,8 @@ struct LlamaTimings {
     prompt_per_second: f64,
     predicted_n: u32,
     predicted_ms: f64,
-    predicted_per_token_ms: f64,
-    predicted_per_second: f64,
+    predicted_per_token_ms: Option<f64>,
+    predicted_per_second: Option<f64>,
 }
 
 impl LlamaTimings {
@@ -128,8 +128,8 @@ impl LlamaTimings {
             prompt_per_second: spent.prefill_tokens_per_s,
             predicted_n,
             predicted_ms: spent.decode_ms,
-            predicted_per_token_ms: each(spent.decode_ms, predicted_n),
-            predicted_per_second: spent.decode_tokens_per_s,
+            predicted_per_token_ms: decode_rate(spent).map(|rate| 1e3 / rate),
+            predicted_per_second: decode_rate(spent),
         }
     }
 }

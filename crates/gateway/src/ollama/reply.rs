@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::ApiError,
+    json::partial::partial_object,
     openai::{
         events::finite,
         frames::Frames,
@@ -91,8 +92,7 @@ impl Reply {
     fn call(&mut self, call: CollectedCall) -> Value {
         let index = self.told;
         self.told += 1;
-        // A whole call's are an object.
-        let arguments = serde_json::from_str(&call.arguments).unwrap_or(Value::String(call.arguments));
+        let arguments = partial_object(&call.arguments);
         json!({"id": call.id, "function": {"index": index, "name": call.name, "arguments": arguments}})
     }
 
@@ -133,7 +133,10 @@ impl Reply {
         line["prompt_eval_count"] = json!(used.prompt_tokens());
         line["prompt_eval_duration"] = json!(ns_of_ms(spent.prefill_ms));
         line["eval_count"] = json!(used.completion_tokens());
-        line["eval_duration"] = json!(ns_of_ms(spent.decode_ms));
+        // From the first token on: of one token alone there is none, and clients divide by it.
+        if spent.decode_ms > 0.0 {
+            line["eval_duration"] = json!(ns_of_ms(spent.decode_ms));
+        }
         line
     }
 

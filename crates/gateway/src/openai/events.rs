@@ -63,7 +63,7 @@ pub(crate) struct Timings {
     prefill_ms: f64,
     decode_ms: f64,
     prefill_tokens_per_s: f64,
-    decode_tokens_per_s: f64,
+    decode_tokens_per_s: Option<f64>, // null: nothing was decoded after the first token
 }
 
 /// The engine's timings under the same names.
@@ -73,11 +73,16 @@ pub(crate) fn timings(timings: &v1::Timings) -> Timings {
         prefill_ms: timings.prefill_ms,
         decode_ms: timings.decode_ms,
         prefill_tokens_per_s: timings.prefill_tokens_per_s,
-        decode_tokens_per_s: timings.decode_tokens_per_s,
+        decode_tokens_per_s: decode_rate(timings),
     }
 }
 
-/// A chat's `logprobs`.
+/// Tokens decoded per second, after the first one; none where there are none.
+pub(crate) fn decode_rate(timings: &v1::Timings) -> Option<f64> {
+    Some(timings.decode_tokens_per_s).filter(|rate| *rate > 0.0)
+}
+
+/// A chat's `logprobs`: of the tokens of its `content` alone, whose bytes are the content.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatLogprobs {
     content: Vec<ChatLogprob>,

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::kept::quoted;
+use crate::json::partial::partial_object;
 
 /// The one parameter.
 const INPUT: &str = "input";
@@ -13,10 +14,10 @@ pub(super) fn arguments(input: &str) -> String {
     format!("{{\"{INPUT}\":{}}}", quoted(input))
 }
 
-/// The text of a call with those arguments. What is not the function's is the text itself.
+/// The text of a call with those arguments, which may be cut. What is not the function's is the text itself.
 pub(super) fn input(arguments: &str) -> String {
-    let read = serde_json::from_str::<Value>(arguments).ok();
-    let text = read.as_ref().and_then(|value| value.get(INPUT)).and_then(Value::as_str);
+    let read = partial_object(arguments);
+    let text = read.get(INPUT).and_then(Value::as_str);
     text.map_or_else(|| arguments.to_owned(), str::to_owned)
 }
 

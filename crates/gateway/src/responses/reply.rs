@@ -474,11 +474,9 @@ impl Shape for Reply {
                     delta.tool_calls.into_iter().partition(|part| part.broken);
                 // Text of a call that is none comes with the end of it.
                 broken.into_iter().for_each(|part| self.call(part, frames));
-                // Of the text alone: not of reasoning, and not of calls.
-                let in_call = matches!(self.open, Some(Open::Call { .. })) || !parts.is_empty();
-                let of_text = !delta.text.is_empty() || delta.reasoning.is_empty() && !in_call;
-                let of_text =
-                    of_text && !(delta.text.is_empty() && matches!(self.open, Some(Open::Reasoning { .. })));
+                // Without a text they are of the message that is open, or of one that begins with space.
+                let open = matches!(self.open, None | Some(Open::Message { .. }));
+                let of_text = !delta.text.is_empty() || delta.reasoning.is_empty() && open;
                 let tokens = if of_text { &delta.logprobs[..] } else { &[] };
                 let logprobs: Vec<String> = token_logprobs(tokens).iter().map(json).collect();
                 if !delta.text.is_empty() || !logprobs.is_empty() {

@@ -31,6 +31,7 @@ mod ollama_create;
 mod origins;
 mod overhead;
 mod page;
+mod partial_calls;
 mod refusals;
 mod requests;
 mod responses;
