@@ -4,14 +4,14 @@ mod english;
 mod espeak;
 mod ipa;
 mod letters;
-mod normalize;
 mod numbers;
 mod reader;
 mod roman;
 mod sentences;
+mod written;
 
 use english::{Dialect, English};
 pub use espeak::EspeakNg;
-use normalize::normalize;
 pub(crate) use reader::Reader;
 pub(crate) use sentences::sentences;
+use written::normalize;

@@ -24,7 +24,12 @@ const SMALL: [&str; 20] = [
 ];
 const TENS: [&str; 10] =
     ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
-const SCALES: [(u64, &str); 6] = [
+const SCALES: [(u128, &str); 11] = [
+    (1_000_000_000_000_000_000_000_000_000_000_000, "decillion"),
+    (1_000_000_000_000_000_000_000_000_000_000, "nonillion"),
+    (1_000_000_000_000_000_000_000_000_000, "octillion"),
+    (1_000_000_000_000_000_000_000_000, "septillion"),
+    (1_000_000_000_000_000_000_000, "sextillion"),
     (1_000_000_000_000_000_000, "quintillion"),
     (1_000_000_000_000_000, "quadrillion"),
     (1_000_000_000_000, "trillion"),
@@ -32,11 +37,13 @@ const SCALES: [(u64, &str); 6] = [
     (1_000_000, "million"),
     (1_000, "thousand"),
 ];
-/// Digits of a number that is said as one; longer ones are said digit by digit.
-const DIGITS_MAX: usize = 15;
-
 /// `123` as "one hundred twenty-three".
 pub(super) fn cardinal(number: u64) -> String {
+    large(u128::from(number))
+}
+
+/// Cardinal of a number of up to 36 digits.
+pub(super) fn large(number: u128) -> String {
     match number {
         0..20 => SMALL[number as usize].to_owned(),
         20..100 => match number % 10 {
@@ -47,18 +54,45 @@ pub(super) fn cardinal(number: u64) -> String {
         _ => {
             let scale = SCALES.iter().find(|(scale, _)| number >= *scale);
             let (scale, name) = scale.expect("every number from a thousand on is at least the last scale");
-            joined(format!("{} {name}", cardinal(number / scale)), number % scale)
+            joined(format!("{} {name}", large(number / scale)), number % scale)
         }
     }
 }
 
-fn joined(head: String, rest: u64) -> String {
-    if rest == 0 { head } else { format!("{head} {}", cardinal(rest)) }
+fn joined(head: String, rest: u128) -> String {
+    if rest == 0 { head } else { format!("{head} {}", large(rest)) }
+}
+
+/// `1005` as "one thousand and five", the British way.
+pub(super) fn with_and(number: u128) -> String {
+    let is_scale = |word: &str| SCALES.iter().any(|(_, scale)| *scale == word);
+    let all = large(number);
+    let words: Vec<&str> = all.split(' ').collect();
+    // The last group has no hundreds.
+    let lone_tail = number > 1000 && (1..100).contains(&(number % 1000));
+    let last_scale = words.iter().rposition(|word| is_scale(word)).filter(|_| lone_tail);
+    let mut said = String::with_capacity(all.len() + 8);
+    for (at, word) in words.iter().enumerate() {
+        if at > 0 {
+            said.push(' ');
+        }
+        said.push_str(word);
+        let next = words.get(at + 1);
+        let behind_hundred = *word == "hundred" && next.is_some_and(|next| !is_scale(next));
+        if behind_hundred || last_scale == Some(at) {
+            said.push_str(" and");
+        }
+    }
+    said
 }
 
 /// `3` as "third".
 pub(super) fn ordinal(number: u64) -> String {
-    let words = cardinal(number);
+    ordinal_of(&cardinal(number))
+}
+
+/// Ordinal of a cardinal in words.
+pub(super) fn ordinal_of(words: &str) -> String {
     let at = words.rfind([' ', '-']).map_or(0, |at| at + 1);
     let (head, last) = words.split_at(at);
     let last = match last {
@@ -92,24 +126,6 @@ pub(super) fn digits(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A number as it is written: digits, commas between thousands, a point.
-pub(super) fn written(text: &str) -> String {
-    let text = text.replace(',', "");
-    let (whole, fraction) =
-        text.split_once('.').map_or((&text[..], None), |(whole, rest)| (whole, Some(rest)));
-    let said = match whole.parse::<u64>() {
-        Ok(number) if whole.len() <= DIGITS_MAX && !(whole.len() > 1 && whole.starts_with('0')) => {
-            cardinal(number)
-        }
-        _ if whole.is_empty() => "zero".to_owned(),
-        _ => digits(whole),
-    };
-    match fraction {
-        Some(fraction) if !fraction.is_empty() => format!("{said} point {}", digits(fraction)),
-        _ => said,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +156,15 @@ mod tests {
                 "twenty twenty-four"
             ]
         );
-        assert_eq!(written("1,234.50"), "one thousand two hundred thirty-four point five zero");
-        assert_eq!(written("007"), "zero zero seven");
+        assert_eq!(digits("007"), "zero zero seven");
+        assert_eq!(
+            [101, 1_005, 1_000_100, 7_212].map(with_and),
+            [
+                "one hundred and one",
+                "one thousand and five",
+                "one million one hundred",
+                "seven thousand two hundred and twelve"
+            ]
+        );
     }
 }

@@ -111,7 +111,9 @@ impl Reader {
                 self.must_speak(language)?;
                 let english = same_language("en", &self.language);
                 let cased = |text: String| if *lower { text.to_lowercase() } else { text };
-                let word = |sentence: String| cased(if english { normalize(&sentence) } else { sentence });
+                let word = |sentence: String| {
+                    cased(if english { normalize(&sentence, Dialect::American) } else { sentence })
+                };
                 Ok(sentences(text).into_iter().map(word).collect())
             }
             Says::Ipa => {
@@ -175,7 +177,8 @@ impl Reader {
                 Refused { field: "text", reason }
             })
         };
-        let sentences: Vec<String> = sentences(text).iter().map(|sentence| normalize(sentence)).collect();
+        let sentences: Vec<String> =
+            sentences(text).iter().map(|sentence| normalize(sentence, dialect)).collect();
         let mut known = HashMap::new();
         let mut runs = Vec::with_capacity(sentences.len());
         for sentence in &sentences {
@@ -200,7 +203,9 @@ impl Reader {
     fn by_espeak(&self, text: &str, voice: &str, to: impl Fn(&str) -> String) -> Option<Vec<String>> {
         let espeak = self.espeak.as_ref()?;
         let english = same_language("en", voice);
-        let sentence = |sentence: String| clauses(&if english { normalize(&sentence) } else { sentence });
+        let own = dialect(voice).unwrap_or(Dialect::American);
+        let sentence =
+            |sentence: String| clauses(&if english { normalize(&sentence, own) } else { sentence });
         let sentences: Vec<Vec<(String, String)>> = sentences(text).into_iter().map(sentence).collect();
         let said = |clause: &(String, String)| clause.0.chars().any(char::is_alphanumeric);
         let parts: Vec<String> = sentences

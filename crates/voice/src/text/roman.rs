@@ -71,39 +71,77 @@ fn number(word: &str) -> Option<u64> {
     })
 }
 
-/// How the word at `at` is said if it is a numeral: `War II` counts, `Henry VIII` ranks.
-pub(super) fn said(words: &[&str], at: usize) -> Option<String> {
-    let (word, before) = (words[at], words[..at].last()?);
-    let end = word.find(|c: char| !c.is_ascii_uppercase()).unwrap_or(word.len());
-    let (core, after) = word.split_at(end);
-    let number = number(core)?;
+/// A numeral of all seven letters, for what is counted: `Super Bowl LVIII`.
+fn long_number(word: &str) -> Option<u64> {
+    const PARTS: [(u64, &str); 13] = [
+        (1000, "M"),
+        (900, "CM"),
+        (500, "D"),
+        (400, "CD"),
+        (100, "C"),
+        (90, "XC"),
+        (50, "L"),
+        (40, "XL"),
+        (10, "X"),
+        (9, "IX"),
+        (5, "V"),
+        (4, "IV"),
+        (1, "I"),
+    ];
+    if word.len() > 15 {
+        return None;
+    }
+    let (mut rest, mut number) = (word, 0);
+    for (value, letters) in PARTS {
+        let most = if letters.len() == 2 || matches!(letters, "V" | "L" | "D") { 1 } else { 3 };
+        for _ in 0..most {
+            let Some(after) = rest.strip_prefix(letters) else { break };
+            (rest, number) = (after, number + value);
+        }
+    }
+    (rest.is_empty() && number > 0).then_some(number)
+}
+
+/// Words of a numeral: `War II` counts, `Henry VIII` ranks. `before` has the words before it, the nearest first, and `after` is the
+/// text behind it. `is_apart` tells that a sign stands between it and the last word.
+pub(super) fn said(word: &str, before: &[&str], after: &str, is_apart: bool) -> Option<String> {
+    let (stem, possessive) =
+        word.strip_suffix("'s").or_else(|| word.strip_suffix("’s")).map_or((word, ""), |stem| (stem, "'s"));
+    let last = before.first().copied().unwrap_or_default();
+    let is_counted = COUNTED.contains(&last) && !is_apart;
+    let number = number(stem).or_else(|| long_number(stem).filter(|_| is_counted))?;
     if after.starts_with(|c: char| c.is_alphanumeric() || c == '-' || c == '&') {
         return None;
     }
-    let before = before.trim_start_matches(['(', '"', '“', '‘', '\'']);
-    let count = || Some(format!("{}{after}", cardinal(number)));
-    let rank = || Some(format!("the {}{after}", ordinal(number)));
-    let titled = at > 1 && TITLES.contains(&words[at - 2]);
-    if NAMES.contains(&before) || titled {
+    let count = || Some(format!("{}{possessive}", cardinal(number)));
+    let rank = || Some(format!("the {}{possessive}", ordinal(number)));
+    let titled = before.get(1).is_some_and(|title| TITLES.contains(title));
+    if NAMES.contains(&last) || titled {
         // `I` behind a name may be who speaks.
-        let next = words.get(at + 1).copied().unwrap_or_default();
-        let me = core == "I" && !titled && after.is_empty() && !next.is_empty() && next != "of";
+        let next = after.trim_start();
+        let end = next.find(|c: char| !c.is_alphabetic()).unwrap_or(next.len());
+        let goes_on = after.starts_with(' ') && !next.is_empty() && &next[..end] != "of";
+        let me = stem == "I" && !titled && possessive.is_empty() && goes_on;
         return if me { None } else { rank() };
     }
-    match core.len() {
-        1 if COUNTED.contains(&before) => count(),
+    if after.trim_start().starts_with("century") {
+        return Some(ordinal(number));
+    }
+    match stem.len() {
+        _ if is_apart => None,
+        1 if COUNTED.contains(&last) => count(),
         1 => None,
         // `type II`, `Rocky III`; but `the IV drip`.
-        _ if before.starts_with(char::is_uppercase) => count(),
-        _ if ["type", "phase", "stage", "part", "level", "class"].contains(&before) => count(),
+        _ if last.starts_with(char::is_uppercase) => count(),
+        _ if ["type", "phase", "stage", "part", "level", "class"].contains(&last) => count(),
         _ => None,
     }
-    .filter(|_| before.ends_with(char::is_alphanumeric))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::{Dialect, normalize};
 
     #[test]
     fn numerals_are_what_they_should_be() {
@@ -119,11 +157,7 @@ mod tests {
 
     #[test]
     fn they_count_or_rank() {
-        let said = |text: &str| {
-            let words: Vec<&str> = text.split(' ').collect();
-            let said = |at: usize| said(&words, at).unwrap_or_else(|| words[at].to_owned());
-            (0..words.len()).map(said).collect::<Vec<_>>().join(" ")
-        };
+        let said = |text: &str| normalize(text, Dialect::American);
         for (text, right) in [
             ("World War II ended", "World War two ended"),
             ("Elizabeth II was", "Elizabeth the second was"),

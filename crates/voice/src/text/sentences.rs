@@ -1,11 +1,22 @@
 //! A text's sentences.
 
-/// Words whose point ends no sentence.
-const SHORT: [&str; 17] = [
-    "mr", "mrs", "ms", "dr", "prof", "st", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt",
-    "approx", "dept",
+/// Abbreviations whose point ends no sentence.
+const SHORT: [&str; 37] = [
+    "mr", "mrs", "ms", "dr", "prof", "st", "sts", "jr", "sr", "vs", "e.g", "i.e", "no", "gen", "col", "lt",
+    "approx", "dept", "rev", "sen", "gov", "rep", "capt", "sgt", "cpl", "maj", "adm", "pres", "hon",
+    "messrs", "mt", "ft", "cf", "viz", "ca", "tel", "incl",
 ];
-/// Those whose point ends none before a number.
+/// Abbreviations whose point ends none before a number.
+const COUNTED: [&str; 25] = [
+    "fig", "figs", "pp", "vol", "vols", "ch", "chap", "sec", "eq", "art", "nos", "ext", "max", "min", "avg",
+    "est", "apt", "ste", "rm", "bldg", "ver", "op", "pt", "para", "rs",
+];
+/// Abbreviations whose point ends none before a small letter.
+const BEHIND: [&str; 24] = [
+    "inc", "ltd", "co", "corp", "bros", "ave", "blvd", "rd", "ln", "hwy", "ct", "sq", "pl", "max", "min",
+    "avg", "al", "esq", "temp", "misc", "govt", "in", "oz", "lb",
+];
+/// Months whose point ends none before a number.
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"];
 
@@ -39,9 +50,11 @@ fn ends(word: &str, next: &str) -> bool {
     }
     let Some(stem) = bare.strip_suffix('.') else { return false };
     let stem = stem.trim_start_matches(['(', '"', '“', '\'']).to_lowercase();
+    let is_counted = MONTHS.contains(&stem.as_str()) || COUNTED.contains(&stem.as_str());
     // `9 a.m. on Monday`, `the U.S. economy`, `etc. and so on`; `Oct. 3rd`.
     let goes_on = (stem.contains('.') || stem == "etc") && next.starts_with(char::is_lowercase)
-        || MONTHS.contains(&stem.as_str()) && next.starts_with(|c: char| c.is_ascii_digit());
+        || BEHIND.contains(&stem.as_str()) && next.starts_with(char::is_lowercase)
+        || is_counted && next.starts_with(|c: char| c.is_ascii_digit());
     // A single letter is an initial.
     !goes_on && !SHORT.contains(&stem.as_str()) && stem.chars().count() != 1
 }
@@ -68,6 +81,16 @@ mod tests {
                 "The U.S. etc. too.",
                 "In Oct.",
                 "He sat."
+            ]
+        );
+        let text = "See Fig. 3 and pp. 5-6. Sen. Lee of Acme Inc. said so. He left Acme Inc. She stayed at max. 5 m.";
+        assert_eq!(
+            sentences(text),
+            [
+                "See Fig. 3 and pp. 5-6.",
+                "Sen. Lee of Acme Inc. said so.",
+                "He left Acme Inc.",
+                "She stayed at max. 5 m."
             ]
         );
     }

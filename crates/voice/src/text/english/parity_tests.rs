@@ -99,7 +99,7 @@ fn same(dialect: Dialect, language: Language) {
     let prose = PROSE.map(|name| fs::read_to_string(root.join(name)).unwrap());
     for line in prose.iter().flat_map(|text| text.lines()).chain(ODD.lines()) {
         let line = line.replace(['[', ']'], "|");
-        sentences.push(normalize(&line));
+        sentences.push(normalize(&line, dialect));
         sentences.push(line);
     }
     sentences.retain(|sentence| !sentence.trim().is_empty());
