@@ -6,11 +6,6 @@ use std::io::Cursor;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder;
-
 use crate::error::PictureError;
 use crate::{exif, jpeg, turn};
 
@@ -142,31 +137,9 @@ fn check_size(width: u32, height: u32, limits: &Limits) -> Result<(), PictureErr
 }
 
 fn read_jpeg(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
-    let failed = broken::<zune_jpeg::errors::DecodeErrors>;
-    let scans = jpeg::scans(bytes, SCANS_MAX);
-    if scans > SCANS_MAX {
-        return Err(PictureError::TooManyScans { scans, max: SCANS_MAX });
-    }
-    let side_max = usize::from(u16::MAX);
-    let options = |color| {
-        let options = DecoderOptions::default().jpeg_set_out_colorspace(color);
-        options.set_max_width(side_max).set_max_height(side_max).set_strict_mode(false)
-    };
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options(ColorSpace::RGB));
-    decoder.decode_headers().map_err(failed(Format::Jpeg))?;
-    let (width, height) = decoder.dimensions().unwrap_or_default();
-    let (width, height) = (width as u32, height as u32);
-    check_size(width, height, limits)?;
-    let exif = decoder.exif().cloned();
-    let channels = match decoder.input_colorspace() {
-        Some(ColorSpace::Luma) => {
-            decoder.set_options(options(ColorSpace::Luma));
-            1
-        }
-        _ => 3,
-    };
-    let bytes = decoder.decode().map_err(failed(Format::Jpeg))?;
-    Ok(Raw { width, height, channels, bytes, exif })
+    let check = |width, height| check_size(width, height, limits);
+    let jpeg::Decoded { width, height, channels, bytes, exif } = jpeg::decode(bytes, SCANS_MAX, check)?;
+    Ok(Raw { width: width as u32, height: height as u32, channels, bytes, exif })
 }
 
 fn read_png(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {

@@ -1,42 +1,215 @@
-//! How often a JPEG's file goes over its picture. A few hundred bytes can ask for thousands of passes over millions of
-//! pixels, so they are counted before anything is decoded.
+//! JPEG files as pixels, bit for bit as libjpeg-turbo's defaults and Pillow's `convert("RGB")` make them: sequential and progressive
+//! files of 8 bits a sample, by Huffman's and by arithmetic coding. Lossless and hierarchical files, and those of 12 bits, are refused.
 
-/// Scans of a JPEG (ITU T.81, B.1), as far as its markers can be followed; at most `most + 1`.
-pub(crate) fn scans(bytes: &[u8], most: usize) -> usize {
-    let mut scans = 0;
-    let mut at = 2;
-    while let Some(marker) = next_marker(bytes, &mut at) {
-        match marker {
-            // End of image.
-            0xd9 => break,
-            // Without a length: restarts, start of image, and what has no meaning of its own.
-            0xd0..=0xd8 | 0x01 => continue,
-            0xda => {
-                scans += 1;
-                if scans > most {
-                    break;
-                }
+mod arithmetic;
+mod bits;
+mod colour;
+mod huffman;
+mod idct;
+mod scan;
+mod segments;
+mod smooth;
+#[cfg(test)]
+mod tests;
+mod upsample;
+
+use std::mem::take;
+
+use self::arithmetic::Arithmetic;
+use self::bits::Bits;
+use self::colour::Space;
+use self::huffman::{Progressive, Sequential};
+use self::scan::{Blocks, Coefficients, Plane, Planes, ScanEnd};
+use self::segments::{Frame, Next, Scan, Segments};
+use self::smooth::Progress;
+use self::upsample::Upsampled;
+use crate::error::PictureError;
+
+/// Coefficients of 8 x 8 samples, row by row.
+type Block = [i16; 64];
+
+/// Places in a block by zigzag order; runs beyond the last one end there.
+static ZIGZAG: [u8; 80] = {
+    let mut places = [63; 80];
+    let (mut at, mut sum) = (0, 0);
+    while sum < 15 {
+        let mut step = 0;
+        while step <= sum {
+            let (row, col) = if sum % 2 == 0 { (sum - step, step) } else { (step, sum - step) };
+            if row < 8 && col < 8 {
+                places[at] = (row * 8 + col) as u8;
+                at += 1;
             }
-            _ => {}
+            step += 1;
         }
-        let Some(&[high, low]) = bytes.get(at..at + 2) else { break };
-        at += usize::from(u16::from_be_bytes([high, low])).max(2);
+        sum += 1;
     }
-    scans
+    places
+};
+
+/// A reason why a file is no picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Failure {
+    /// It ends before its end.
+    Cut,
+    /// Something in it is wrong, or not read.
+    Broken(&'static str),
+    /// It is refused by the caller's bounds.
+    Refused(PictureError),
 }
 
-/// Goes behind the next marker. Bytes of a scan's data are passed: after 0xff they have a 0.
-fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
-    loop {
-        let found = bytes.get(*at..)?.iter().position(|&byte| byte == 0xff)?;
-        *at += found + 1;
-        match *bytes.get(*at)? {
-            0 => *at += 1,
-            0xff => {}
-            marker => {
-                *at += 1;
-                return Some(marker);
+impl From<Failure> for PictureError {
+    fn from(failure: Failure) -> Self {
+        let reason = match failure {
+            Failure::Refused(error) => return error,
+            Failure::Cut => "it is cut short: the file ends before the marker of its end",
+            Failure::Broken(reason) => reason,
+        };
+        PictureError::Broken { format: "JPEG", reason: reason.to_owned() }
+    }
+}
+
+/// A decoded file.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    /// Columns.
+    pub(crate) width: usize,
+    /// Rows.
+    pub(crate) height: usize,
+    /// Numbers of a pixel: 1 or 3.
+    pub(crate) channels: usize,
+    /// `(height, width, channels)`
+    pub(crate) bytes: Vec<u8>,
+    /// Exif data.
+    pub(crate) exif: Option<Vec<u8>>,
+}
+
+/// Decodes a file of at most so many scans whose width and height pass a check. Nothing is decoded before that check. Takes memory for
+/// the pixels three times at most.
+///
+/// # Errors
+/// As the check, [`PictureError::TooManyScans`] and [`PictureError::Broken`].
+pub(crate) fn decode(
+    data: &[u8],
+    scans_max: usize,
+    check: impl FnOnce(u32, u32) -> Result<(), PictureError>,
+) -> Result<Decoded, PictureError> {
+    let mut segments = Segments::new(data);
+    let first = segments.next()?;
+    let (Next::Scan(scan), Some(frame)) = (first, segments.frame.take()) else {
+        return Err(Failure::Broken("it has no picture").into());
+    };
+    check(frame.width as u32, frame.height as u32)?;
+    let several = frame.is_progressive || scan.parts.len() < frame.components.len();
+    let (frame, planes) = match several {
+        true => in_scans(&mut segments, frame, scan, scans_max)?,
+        false => {
+            let mut planes = Planes::new(&frame);
+            read(&mut segments, &frame, &scan, &mut planes)?;
+            segments.frame = Some(frame);
+            // All samples were read: a missing end does no harm.
+            if matches!(segments.next(), Ok(Next::Scan(_)) | Err(Failure::Broken(_))) {
+                return Err(Failure::Broken("it has more scans than components").into());
             }
+            (segments.frame.take(), planes.0)
+        }
+    };
+    let frame = frame.ok_or(Failure::Broken("it has no picture"))?;
+    let space = Space::of(&frame, &segments.tables);
+    let bytes = pixels(&frame, planes, space);
+    let channels = space.channels();
+    Ok(Decoded {
+        width: frame.width,
+        height: frame.height,
+        channels,
+        bytes,
+        exif: take(&mut segments.tables.exif),
+    })
+}
+
+/// Reads all scans of a frame, then makes samples of their coefficients.
+fn in_scans(
+    segments: &mut Segments,
+    mut frame: Frame,
+    mut scan: Scan,
+    scans_max: usize,
+) -> Result<(Option<Frame>, Vec<Plane>), Failure> {
+    let (mut coefficients, mut progress) = (Coefficients::new(&frame), Progress::new(&frame));
+    let mut scans = 0;
+    loop {
+        scans += 1;
+        if scans > scans_max {
+            return Err(Failure::Refused(PictureError::TooManyScans { scans, max: scans_max }));
+        }
+        if frame.is_progressive {
+            check_progression(&scan)?;
+            progress.note(&scan);
+        }
+        progress.last_row = read(segments, &frame, &scan, &mut coefficients)?.last_row;
+        segments.frame = Some(frame);
+        let next = segments.next()?;
+        frame = segments.frame.take().ok_or(Failure::Broken("it has no picture"))?;
+        match next {
+            Next::Scan(next) => scan = next,
+            Next::End => break,
         }
     }
+    let smooths = frame.is_progressive && progress.has_gaps(&frame);
+    let planes = coefficients.0.into_iter().enumerate().map(|(index, stored)| match smooths {
+        true => progress.plane(&frame, index, &stored),
+        false => stored.plane(&frame.components[index]),
+    });
+    let planes = planes.collect();
+    Ok((Some(frame), planes))
+}
+
+/// That a progressive scan has a band of one kind, and refines by a bit.
+fn check_progression(scan: &Scan) -> Result<(), Failure> {
+    let is_band = match scan.band {
+        [0, last] => last == 0,
+        [first, last] => first <= last && last < 64 && scan.parts.len() == 1,
+    };
+    let refines_a_bit = scan.high == 0 || scan.high == scan.low + 1;
+    match is_band && refines_a_bit && scan.low <= 13 {
+        true => Ok(()),
+        false => Err(Failure::Broken("a progressive scan has a band or bits that there are not")),
+    }
+}
+
+/// Reads a scan's data.
+fn read(
+    segments: &mut Segments,
+    frame: &Frame,
+    scan: &Scan,
+    blocks: &mut impl Blocks,
+) -> Result<ScanEnd, Failure> {
+    let (tables, bits) = (&segments.tables, Bits::new(segments.data, segments.at));
+    let interval = tables.restart_interval;
+    let end = if frame.is_arithmetic {
+        let mut coder = Arithmetic::new(bits, tables, scan, frame.is_progressive)?;
+        scan::read(frame, scan, &mut coder, blocks, interval)?
+    } else if frame.is_progressive {
+        scan::read(frame, scan, &mut Progressive::new(bits, tables, scan)?, blocks, interval)?
+    } else {
+        scan::read(frame, scan, &mut Sequential::new(bits, tables, scan)?, blocks, interval)?
+    };
+    (segments.at, segments.marker) = (end.at, end.marker);
+    Ok(end)
+}
+
+/// Planes as pixels.
+fn pixels(frame: &Frame, planes: Vec<Plane>, space: Space) -> Vec<u8> {
+    let factors = |index: usize| {
+        let component = &frame.components[index];
+        [frame.unit[0] / component.across, frame.unit[1] / component.down]
+    };
+    let planes = planes.into_iter().enumerate();
+    let mut planes: Vec<Upsampled> = planes.map(|(at, plane)| Upsampled::new(plane, factors(at))).collect();
+    let line = frame.width * space.channels();
+    let mut bytes = vec![0; line * frame.height];
+    for (row, out) in bytes.chunks_exact_mut(line).enumerate() {
+        let rows: Vec<&[u8]> = planes.iter_mut().map(|plane| &plane.row(row)[..frame.width]).collect();
+        space.convert(&rows, out);
+    }
+    bytes
 }

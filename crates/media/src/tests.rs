@@ -48,13 +48,8 @@ fn files_of_every_kind_are_what_pillow_reads() {
             decode(&file(name), &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!((picture.width, picture.height), (size(&of["width"]), size(&of["height"])), "{name}");
         let known = file(&format!("{name}.rgb"));
-        // What is lost in JPEG and WebP is each decoder's own to round.
-        let most = match name {
-            "lossy.webp" => 4,
-            "cmyk.jpg" | "halved.jpg" => 6,
-            name if name.ends_with(".jpg") => 3,
-            _ => 0,
-        };
+        // The decoder of lossy WebP rounds in its own way.
+        let most = if name == "lossy.webp" { 4 } else { 0 };
         let differs = picture.rgb.iter().zip(&known).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert_eq!(picture.rgb.len(), known.len(), "{name}");
         assert!(differs <= most, "{name}: differs by {differs}");
@@ -264,20 +259,6 @@ fn crc32(bytes: &[u8]) -> u32 {
             |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 },
         )
     })
-}
-
-#[test]
-fn a_jpeg_passes_over_its_picture_a_few_times() {
-    let jpeg = file("progressive.jpg");
-    let own = jpeg::scans(&jpeg, 100);
-    assert!((5..20).contains(&own), "{own}");
-    assert_eq!(jpeg::scans(&file("rgb.jpg"), 100), 1);
-    // Its scans again and again.
-    let first = jpeg.windows(2).position(|two| two == [0xff, 0xda]).unwrap();
-    let (head, scans) = (&jpeg[..first], &jpeg[first..jpeg.len() - 2]);
-    let many = [head, &scans.repeat(20), &[0xff, 0xd9]].concat();
-    let error = decode(&many, &Limits::default()).unwrap_err();
-    assert!(matches!(error, PictureError::TooManyScans { .. }), "{error:?}");
 }
 
 #[test]

@@ -1,0 +1,217 @@
+//! A scan's blocks in the order of its data (T.81, A.2), and where they go: into samples at once, or kept as coefficients until the
+//! last scan.
+
+use super::bits::Bits;
+use super::idct;
+use super::segments::{Component, Frame, Scan};
+use super::{Block, Failure};
+
+/// A decoder of entropy-coded blocks.
+pub(super) trait Coder<'a> {
+    /// Decodes the next block of a scan's part. Returns the last coefficient, in zigzag order, that may not be 0.
+    fn block(&mut self, part: usize, block: &mut Block) -> usize;
+    /// Goes behind a restart marker.
+    fn restart(&mut self);
+    /// Ends a unit: one that needed more data than there was is the last of its segment.
+    fn end_unit(&mut self);
+    /// Whether the segment has no more data.
+    fn is_dry(&self) -> bool;
+    /// The data.
+    fn bits(&self) -> &Bits<'a>;
+}
+
+/// A store of blocks.
+pub(super) trait Blocks {
+    /// Has a component's block at a column and a row decoded, and stores it.
+    fn put(&mut self, component: usize, place: [usize; 2], decode: impl FnOnce(&mut Block) -> usize);
+}
+
+/// The end of a scan's data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScanEnd {
+    /// The place behind the data.
+    pub(super) at: usize,
+    /// A marker that was read.
+    pub(super) marker: Option<u8>,
+    /// The last row of units for which there was data.
+    pub(super) last_row: usize,
+}
+
+/// Decodes a scan.
+pub(super) fn read<'a>(
+    frame: &Frame,
+    scan: &Scan,
+    coder: &mut impl Coder<'a>,
+    blocks: &mut impl Blocks,
+    restart_interval: usize,
+) -> Result<ScanEnd, Failure> {
+    let single = match &scan.parts[..] {
+        [part] => Some((part.component, &frame.components[part.component])),
+        _ => None,
+    };
+    let [across, down] = single.map_or(frame.units, |(_, component)| component.blocks);
+    let (mut left, mut last_row) = (restart_interval, 0);
+    for row in 0..down {
+        for col in 0..across {
+            if restart_interval > 0 {
+                if left == 0 {
+                    coder.restart();
+                    left = restart_interval;
+                }
+                left -= 1;
+            }
+            if !coder.is_dry() {
+                last_row = single.map_or(row, |(_, component)| row / component.down);
+            }
+            match single {
+                Some((index, _)) => blocks.put(index, [col, row], |block| coder.block(0, block)),
+                None => unit(frame, scan, [col, row], coder, blocks),
+            }
+            coder.end_unit();
+        }
+        if coder.bits().is_cut {
+            return Err(Failure::Cut);
+        }
+    }
+    let (at, marker) = coder.bits().place();
+    Ok(ScanEnd { at, marker, last_row })
+}
+
+/// Decodes a unit of several components.
+fn unit<'a>(
+    frame: &Frame,
+    scan: &Scan,
+    [col, row]: [usize; 2],
+    coder: &mut impl Coder<'a>,
+    blocks: &mut impl Blocks,
+) {
+    for (index, part) in scan.parts.iter().enumerate() {
+        let Component { across, down, .. } = frame.components[part.component];
+        for y in 0..down {
+            for x in 0..across {
+                let place = [col * across + x, row * down + y];
+                blocks.put(part.component, place, |block| coder.block(index, block));
+            }
+        }
+    }
+}
+
+/// Samples of a component.
+#[derive(Debug)]
+pub(super) struct Plane {
+    /// Samples of a row, some behind the picture's.
+    pub(super) stride: usize,
+    /// Columns and rows of the picture's samples.
+    pub(super) size: [usize; 2],
+    samples: Vec<u8>,
+    steps: [i16; 64],
+}
+
+impl Plane {
+    fn new(component: &Component) -> Plane {
+        let [across, down] = component.stored.map(|blocks| blocks * 8);
+        // As signed 16 bits, which is what libjpeg-turbo multiplies with.
+        let steps = component.steps.unwrap_or([0; 64]).map(|step| step as i16);
+        Plane { stride: across, size: component.samples, samples: vec![0; across * down], steps }
+    }
+
+    /// Makes a block of coefficients to samples.
+    #[inline(always)]
+    pub(super) fn set(&mut self, [col, row]: [usize; 2], block: &Block, last: usize) {
+        let samples = idct::samples(block, &self.steps, last);
+        let first = row * 8 * self.stride + col * 8;
+        if let Some(place) = self.samples.get_mut(first..) {
+            for (line, samples) in place.chunks_mut(self.stride).zip(&samples) {
+                line[..8].copy_from_slice(samples);
+            }
+        }
+    }
+
+    /// A row's samples of the picture; of rows beyond the last one, the last.
+    pub(super) fn row(&self, row: usize) -> &[u8] {
+        let first = row.min(self.size[1] - 1) * self.stride;
+        &self.samples[first..first + self.size[0]]
+    }
+}
+
+/// Planes of a frame whose one scan has all components.
+#[derive(Debug)]
+pub(super) struct Planes(pub(super) Vec<Plane>);
+
+impl Planes {
+    /// Of a frame's components.
+    pub(super) fn new(frame: &Frame) -> Planes {
+        Planes(frame.components.iter().map(Plane::new).collect())
+    }
+}
+
+impl Blocks for Planes {
+    #[inline(always)]
+    fn put(&mut self, component: usize, place: [usize; 2], decode: impl FnOnce(&mut Block) -> usize) {
+        let mut block = [0; 64];
+        let last = decode(&mut block);
+        self.0[component].set(place, &block, last);
+    }
+}
+
+/// Coefficients of a component.
+#[derive(Debug)]
+pub(super) struct Stored {
+    across: usize,
+    blocks: Vec<Block>,
+}
+
+impl Stored {
+    /// The blocks of a row.
+    pub(super) fn row(&self, row: usize) -> &[Block] {
+        &self.blocks[row * self.across..][..self.across]
+    }
+
+    /// Makes all to samples.
+    pub(super) fn plane(&self, component: &Component) -> Plane {
+        let mut plane = Plane::new(component);
+        for row in 0..component.blocks[1] {
+            for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
+                let is_flat = block[1..].iter().all(|&value| value == 0);
+                plane.set([col, row], block, if is_flat { 0 } else { 63 });
+            }
+        }
+        plane
+    }
+
+    /// Makes all to samples, each block changed before.
+    pub(super) fn plane_of(&self, component: &Component, change: impl Fn([usize; 2], &mut Block)) -> Plane {
+        let mut plane = Plane::new(component);
+        for row in 0..component.blocks[1] {
+            for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
+                let mut block = *block;
+                change([col, row], &mut block);
+                plane.set([col, row], &block, 63);
+            }
+        }
+        plane
+    }
+}
+
+/// Coefficients of a frame of several scans.
+#[derive(Debug)]
+pub(super) struct Coefficients(pub(super) Vec<Stored>);
+
+impl Coefficients {
+    /// Of a frame's components; all 0.
+    pub(super) fn new(frame: &Frame) -> Coefficients {
+        let stored = |component: &Component| {
+            let [across, down] = component.stored;
+            Stored { across, blocks: vec![[0; 64]; across * down] }
+        };
+        Coefficients(frame.components.iter().map(stored).collect())
+    }
+}
+
+impl Blocks for Coefficients {
+    #[inline(always)]
+    fn put(&mut self, component: usize, [col, row]: [usize; 2], decode: impl FnOnce(&mut Block) -> usize) {
+        let stored = &mut self.0[component];
+        decode(&mut stored.blocks[row * stored.across + col]);
+    }
+}
