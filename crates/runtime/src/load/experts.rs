@@ -6,8 +6,37 @@ use hanzo_engine_kernels::DType;
 use super::resolve::Found;
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
-use crate::spec::{ExpertPack, ExpertsSpec, LayerPart, Part};
+use crate::spec::{ExpertPack, ExpertsSpec, LayerPart, LayerSpec, MlpSpec, Part, TransformerSpec};
 use crate::tensor::Tensor;
+
+/// Numbers that each matrix of an expert counts for at least, because a tensor in memory takes more than a number.
+const EXPERT_NUMBERS_MIN: usize = 16;
+
+/// Refuses a model whose experts need more numbers than the files hold, before any of them is listed: a few bytes of settings may say
+/// that there are millions.
+pub(super) fn check_count(found: &Found<'_>, spec: &TransformerSpec) -> Result<(), LoadError> {
+    let of_layer = |layer: &LayerSpec| match &layer.mlp {
+        MlpSpec::Experts(experts) => {
+            let numbers = |[rows, cols]: [usize; 2]| rows.saturating_mul(cols).max(EXPERT_NUMBERS_MIN);
+            let of_each = experts.matrices(spec.hidden).map(|(_, shape)| numbers(shape));
+            of_each.fold(0, usize::saturating_add).saturating_mul(experts.count)
+        }
+        MlpSpec::None | MlpSpec::Dense(_) => 0,
+    };
+    let wanted = spec.layers.iter().map(of_layer).fold(0, usize::saturating_add);
+    let held = found.numbers();
+    if wanted <= held {
+        return Ok(());
+    }
+    Err(LoadError::Corrupt {
+        file: found.file().to_owned(),
+        what: "experts".into(),
+        reason: format!(
+            "those of its {} layers need {wanted} numbers, and its weights have {held} in all: the settings say more experts than there are, or files are missing",
+            spec.layers.len()
+        ),
+    })
+}
 
 /// Unpacks a layer's experts where the file has them so.
 pub(super) fn unpack(

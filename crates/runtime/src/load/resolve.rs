@@ -201,6 +201,11 @@ impl<'a> Found<'a> {
         Ok(tensor)
     }
 
+    /// Numbers in all tensors that have not found their use.
+    pub(super) fn numbers(&self) -> usize {
+        self.by_name.values().map(Tensor::elements).fold(0, usize::saturating_add)
+    }
+
     fn missing(&self, name: &str, shape: &[usize], hint: String) -> LoadError {
         LoadError::Missing { file: self.file.clone(), what: format!("tensor {name} {shape:?}"), hint }
     }
@@ -225,6 +230,7 @@ impl<'a> Found<'a> {
             let factors = spec.row_factors_of(weight);
             let tensor = if factors.is_empty() { tensor } else { turned::scaled(tensor, &factors)? };
             by_weight.insert(weight, tensor);
+        experts::check_count(self, spec)?;
         }
         let tied_twin = match spec.head.tied() {
             true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,

@@ -555,3 +555,17 @@ fn stop_strings_of_a_generation_config_are_defaults() {
         assert!(stops(wrong).unwrap_err().contains("generation_config.json: key stop_strings"));
     }
 }
+
+#[test]
+fn more_experts_than_the_files_hold_are_refused_before_they_are_listed() {
+    let copy = copy("qwen3-moe");
+    edit(copy.path(), "config.json", |settings| {
+        settings.insert("num_hidden_layers".into(), json!(1024));
+        settings.insert("num_experts".into(), json!(4096));
+    });
+    let began = std::time::Instant::now();
+    let error = error_of(copy.path());
+    assert!(error.contains("experts") && error.contains("those of its 1024 layers need"), "{error}");
+    // Listing them took ten seconds and a gigabyte.
+    assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+}
