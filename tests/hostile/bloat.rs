@@ -14,8 +14,13 @@ use crate::files::{MIB, PATIENCE, copy, data};
 
 /// What came of opening a model in a process of its own, and the most memory that it took, in bytes.
 pub(crate) fn opened(path: &Path) -> (String, u64) {
+    opened_with(path, &[])
+}
+
+fn opened_with(path: &Path, how: &[&str]) -> (String, u64) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_open_model"))
         .arg(path)
+        .args(how)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -109,6 +114,69 @@ fn settings_take_no_more_memory_than_they_are_worth() {
     }
     let config = json!({"added_tokens_decoder": added, "bos_token": "<s>", "eos_token": "</s>"}).to_string();
     bounded("encoders/bert-mean", "tokenizer_config.json", config.as_bytes(), "ok");
+}
+
+#[test]
+fn more_experts_than_the_files_hold_are_refused_before_they_are_listed() {
+    for model in [
+        "tiny/mixtral",
+        "tiny/qwen3-moe",
+        "mixtures/gpt-oss",
+        "mixtures/llama4-plain",
+        "mixtures/deepseek-v3",
+    ] {
+        let copy = copy(model);
+        let file = copy.path().join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&file).expect("a file")).expect("JSON");
+        let settings = config.as_object_mut().expect("an object");
+        settings.insert("num_hidden_layers".to_owned(), json!(1024));
+        settings.remove("layer_types");
+        for name in ["num_experts", "num_local_experts", "n_routed_experts"] {
+            settings.entry(name).and_modify(|count| *count = json!(4096));
+        }
+        std::fs::write(&file, config.to_string()).expect("written");
+        let began = Instant::now();
+        let (came, peak) = opened(copy.path());
+        let took = began.elapsed();
+        println!("{model}: {took:?}, {} MiB: {came:.200}", peak / MIB);
+        assert_ne!(came, "ok", "{model}");
+        assert!(peak < 256 * MIB && took < Duration::from_secs(5), "{model}: {took:?}, {peak} bytes: {came}");
+    }
+}
+
+#[test]
+fn no_number_of_the_settings_costs_more_than_the_files() {
+    let models = [
+        "tiny/qwen3",
+        "tiny/qwen2-yarn",
+        "tiny/qwen3-windows",
+        "tiny/qwen3-moe",
+        "tiny/mixtral",
+        "encoders/bert-mean",
+        "encoders/deberta-v2",
+        "encoders/modernbert",
+        "encoders/nomic-bert-moe",
+        "dense/gemma4-e",
+        "mixtures/deepseek-v3",
+        "mixtures/gpt-oss",
+        "mixtures/llama4",
+        "states/qwen3-next",
+        "states/nemotron-h-moe",
+        "multimodal/gemma4",
+        "multimodal/qwen3-vl-moe",
+    ];
+    for model in models {
+        let copy = copy(model);
+        let (came, peak) = opened_with(copy.path(), &["numbers"]);
+        println!("{model}: {} MiB: {came}", peak / MIB);
+        let (slowest_ms, what) = came.split_once(' ').expect("a time and what took it");
+        let slowest_ms: u64 = slowest_ms.parse().expect("a number");
+        assert!(
+            slowest_ms < 5_000 && peak < 256 * MIB,
+            "{model}: {slowest_ms} ms, {} MiB: {what}",
+            peak / MIB
+        );
+    }
 }
 
 /// A safetensors file with this header and no data.

@@ -5,6 +5,7 @@ mod bloat;
 mod fairness;
 mod files;
 mod memory;
+mod numbers;
 mod pictures;
 mod store;
 mod templates;
