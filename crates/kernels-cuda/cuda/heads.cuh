@@ -18,13 +18,16 @@ __device__ __forceinline__ uint32_t axis_of(const HeadParams& p, uint32_t pair) 
 }
 
 __device__ __forceinline__ void turn_head(const HeadParams& p, float* x, uint32_t row) {
+  const bool second = p.two_tables && p.batch.types[row] != 0;
+  const float* inv_freq = p.inv_freq + (second ? p.pairs : 0);
+  const float magnitude = second ? p.long_magnitude : p.magnitude;
   for (uint32_t pair = threadIdx.x % 32; pair < p.pairs; pair += 32) {
-    const uint32_t first = p.interleaved ? 2 * pair : pair, second = p.interleaved ? first + 1 : pair + p.pairs;
+    const uint32_t first = p.interleaved ? 2 * pair : pair, other = p.interleaved ? first + 1 : pair + p.pairs;
     const uint32_t position = p.sections[0] == NONE ? p.batch.positions[row] : p.batch.axes[3 * row + axis_of(p, pair)];
-    const float angle = (float)position * p.inv_freq[pair];
-    const float sine = sinf(angle), cosine = cosf(angle), a = x[first], b = x[second];
-    x[first] = p.magnitude * fmaf(a, cosine, -(b * sine));
-    x[second] = p.magnitude * fmaf(a, sine, b * cosine);
+    const float angle = (float)position * inv_freq[pair];
+    const float sine = sinf(angle), cosine = cosf(angle), a = x[first], b = x[other];
+    x[first] = magnitude * fmaf(a, cosine, -(b * sine));
+    x[other] = magnitude * fmaf(a, sine, b * cosine);
   }
   __syncwarp();
 }

@@ -143,6 +143,8 @@ struct HeadParams {
   float scale_factor;
   uint32_t scale_offset;
   float eps, magnitude;
+  uint32_t two_tables;                               // a second table stands behind the first: rows of another type than 0 turn by it
+  float long_magnitude;
 };
 
 struct AttentionParams {

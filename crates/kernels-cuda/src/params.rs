@@ -204,6 +204,8 @@ params! {
         scale_offset: u32,
         eps: f32,
         magnitude: f32,
+        two_tables: u32,
+        long_magnitude: f32,
     }
     PagedAttentionParams {
         batch: BatchParams,

@@ -300,7 +300,8 @@ impl<D: Device> Tables<'_, D> {
             others: 4
                 + heads * head_bytes
                 + vectors.map(|(_, normed)| 4 * u64::from(*normed)).sum::<u64>()
-                + 4 * u64::from(p.pairs)
+                + 4 * u64::from(p.pairs) * (1 + u64::from(p.two_tables))
+                + 4 * rows * u64::from(p.two_tables)
                 + positions
                 + slots,
             written: in_place * head_bytes + cached,

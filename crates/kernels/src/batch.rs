@@ -59,7 +59,8 @@ pub struct Batch {
     /// Positions of each row in time, height and width, which [`crate::RopeAxes`] turns by; empty where all three are the row's
     /// position, as of text.
     pub axes: Vec<[u32; 3]>, // (rows), or none
-    /// Token type of each row (which of two texts it is of); empty where all are 0.
+    /// Token type of each row (which of two texts it is of), or which table of a [`crate::Rope`] with two turns it; empty where all
+    /// are 0.
     pub types: Vec<u32>, // (rows), or none
     /// Keys of its sequence up to which each row sees in attention over the cache: those up to its own at least, and where it is
     /// one of a picture's whose rows see each other, up to the picture's last; empty where each sees up to its own. Ascending
@@ -343,11 +344,16 @@ impl Batch {
         }
     }
 
+    /// Type of a row; 0 where rows have none.
+    pub fn type_of(&self, row: usize) -> u32 {
+        self.types.get(row).copied().unwrap_or(0)
+    }
+
     /// Which row of an embedding table a row of the batch is given.
     pub fn table_row(&self, ids: RowIds, row: usize) -> usize {
         match ids {
             RowIds::Positions { offset } => self.positions[row] as usize + offset as usize,
-            RowIds::Types => self.types.get(row).map_or(0, |&kind| kind as usize),
+            RowIds::Types => self.type_of(row) as usize,
         }
     }
 

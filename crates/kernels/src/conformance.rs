@@ -26,6 +26,7 @@ mod random;
 mod rig;
 mod rope;
 mod rope_axes;
+mod rope_tables;
 mod rows;
 mod sampling;
 mod scene;
@@ -56,6 +57,7 @@ pub use norms::{
 };
 pub use rope::{check_rope, check_rope_to_cache};
 pub use rope_axes::{check_rope_axes, check_rope_to_cache_axes};
+pub use rope_tables::check_rope_tables;
 pub use rows::{check_row_op, check_streams};
 pub use sampling::{check_row_sources, check_running_ahead, check_sample};
 pub use self_attention::{check_self_attention, check_self_attention_invariance, check_self_attention_parts};
@@ -115,6 +117,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_running_ahead(make);
     check_rope_to_cache(make);
     check_rope_to_cache_axes(make);
+    check_rope_tables(make);
     check_attention(make);
     check_attention_invariance(make);
     check_attention_long_contexts(make);

@@ -79,6 +79,7 @@ impl EngineConfig {
             sequences_max: self.sequences_max,
             context_tokens_max: self.context_tokens_max,
             speculation: self.speculation,
+            long_after: spec.long_after(),
         }
     }
 

@@ -507,7 +507,10 @@ fn shape(kind: &'static str, spec: &TransformerSpec) -> Shape {
             .map(|rope| Rope {
                 base: rope.base,
                 dim: Some(rope.dim as u64),
-                scaling: words(&format!("{:?}", rope.scaling)),
+                scaling: match &rope.long {
+                    Some(long) => format!("longrope (original_context {})", long.original_context),
+                    None => words(&format!("{:?}", rope.scaling)),
+                },
             })
             .collect(),
     }

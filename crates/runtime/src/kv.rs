@@ -44,6 +44,11 @@ impl BlockHash {
         Self::digest(&[&parent.0, bytemuck::cast_slice(tokens), salt])
     }
 
+    /// The same beginning of blocks that are computed in another way.
+    pub fn salted(self, salt: &[u8]) -> BlockHash {
+        Self::digest(&[b"hanzo kv way", &self.0, salt])
+    }
+
     // Cryptographic, because a collision would show one client's context to another.
     fn digest(parts: &[&[u8]]) -> BlockHash {
         let mut sha = Sha256::new();

@@ -45,6 +45,8 @@ pub struct SchedulerConfig {
     pub context_tokens_max: usize,
     /// Where drafts come from.
     pub speculation: Speculation,
+    /// Tokens after which a text turns by LongRoPE's frequencies for long texts, where the model has such.
+    pub long_after: Option<usize>,
 }
 
 /// What a step works on.
@@ -139,7 +141,8 @@ impl Scheduler {
         let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
         let arrival = Arriving { job: job.id, priority: job.priority, client: job.client, tokens };
         let arrival = self.line.arrive(arrival);
-        for mut sequence in Sequence::of_job(job, text, arrival, self.config.speculation) {
+        let SchedulerConfig { speculation, long_after, .. } = self.config;
+        for mut sequence in Sequence::of_job(job, text, arrival, speculation, long_after) {
             self.counters.prompt_tokens += job.prompt.len() as u64;
             sequence.memory = memory.cloned();
             self.wait(sequence);
@@ -149,7 +152,7 @@ impl Scheduler {
     /// Puts a job's inputs in line.
     pub fn submit_inputs(&mut self, job: &EmbedJob, embedder: &Embedder) {
         let arrival = self.line.arrive(job.arriving());
-        for sequence in Sequence::of_inputs(job, embedder, arrival) {
+        for sequence in Sequence::of_inputs(job, embedder, arrival, self.config.long_after) {
             self.counters.prompt_tokens += sequence.remaining() as u64;
             self.wait(sequence);
         }
@@ -466,6 +469,11 @@ impl Scheduler {
                 batch.adapters.resize(batch.sequences.len(), None);
                 batch.adapters.push(adapter);
             }
+            let long = sequence.is_long();
+            if long || !batch.types.is_empty() {
+                batch.types.resize(batch.rows() - rows, 0);
+                batch.types.resize(batch.rows(), u32::from(long));
+            }
             let tables = sequence.tables();
             batch.states.extend(tables.state());
             batch.push_sequence(rows, computed + rows, |group, index| tables.block(group, index));
@@ -514,7 +522,7 @@ impl Scheduler {
                     Yields::Tokens { scores, ends, .. } => {
                         let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
                         self.counters.count(outcome);
-                        shifted |= outcome.shifted;
+                        shifted |= outcome.shifted || outcome.lengthened;
                         outcome.ends
                     }
                     _ => sequence.read(part, hidden, events).unwrap_or_else(|error| {
@@ -546,7 +554,8 @@ impl Scheduler {
         if ended {
             self.running.retain(|sequence| !sequence.ended);
         }
-        // What has dropped tokens holds no block, and enters in its turn to compute what is left.
+        // A sequence that has dropped tokens, or turns by other frequencies now, holds no block, and enters in its turn to compute
+        // what it has.
         while shifted && let Some(at) = self.running.iter().position(|s| s.tables().is_empty()) {
             self.put_back(at, pool);
         }

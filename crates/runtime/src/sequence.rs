@@ -4,6 +4,7 @@
 
 mod drafts;
 mod found;
+mod length;
 mod names;
 
 use std::{mem, ops::Range, sync::Arc};
@@ -25,10 +26,11 @@ use crate::{
     text::TextModel,
 };
 
+use length::RopeLength;
 use names::{add_hashes, full_block_hashes, root};
 
-/// Tokens, what stands for some of them, what is before their first block, and the hashes of the full ones.
-type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>);
+/// Tokens, what stands for some of them, what is before their first block, the hashes of the full ones, and what turns them.
+type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>, RopeLength);
 
 /// One completion or input of a job.
 pub struct Sequence {
@@ -63,7 +65,8 @@ pub struct Sequence {
     computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
     behind: Vec<Range<usize>>, // blocks that it found and has not come to yet, the next of them last
     tables: BlockTables,
-    root: BlockHash,             // what is before the first of `hashes`
+    root: BlockHash, // what is before the first of `hashes`, whichever frequencies turn it
+    rope: RopeLength,
     hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
     published: usize,            // of `hashes`, those whose blocks can be found
     started: bool,
@@ -93,6 +96,8 @@ pub struct Outcome {
     pub ends: bool,
     /// Whether it has dropped tokens, and its blocks with them.
     pub shifted: bool,
+    /// Whether other frequencies turn it from now on, so that it has given its blocks back.
+    pub lengthened: bool,
 }
 
 /// Since when it runs.
@@ -109,14 +114,16 @@ impl Sequence {
         text: &'a TextModel,
         mut arrival: Arrival,
         speculation: Speculation,
+        long_after: Option<usize>,
     ) -> impl Iterator<Item = Sequence> + 'a {
         let tokens = Arc::new(job.prompt.to_vec());
         let root = root(job.adapter.as_deref(), &job.cache_salt, &job.media);
-        let hashes = Arc::new(full_block_hashes(&tokens, &job.media, root));
+        let rope = RopeLength::of(long_after, tokens.len());
+        let hashes = Arc::new(full_block_hashes(&tokens, &job.media, rope.root(root)));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
             // Completions of one prompt share its computation: they stand together.
             let place = (job.id, choice, arrival.next(0));
-            let prompt = (tokens.clone(), job.media.clone(), root, hashes.clone());
+            let prompt = (tokens.clone(), job.media.clone(), root, hashes.clone(), rope);
             Sequence {
                 adapter: job.adapter.clone(),
                 shift: job.context_shift,
@@ -131,20 +138,22 @@ impl Sequence {
         job: &'a EmbedJob,
         embedder: &'a Embedder,
         mut arrival: Arrival,
+        long_after: Option<usize>,
     ) -> impl Iterator<Item = Sequence> + 'a {
         (0..).zip(&job.inputs).map(move |(choice, input)| {
             let tokens = Arc::new(input.tokens.to_vec());
             let root = root(None, &[], &input.media);
-            let hashes = Arc::new(full_block_hashes(&tokens, &input.media, root));
+            let rope = RopeLength::of(long_after, tokens.len());
+            let hashes = Arc::new(full_block_hashes(&tokens, &input.media, rope.root(root)));
             let place = (job.id, choice, arrival.next(tokens.len()));
-            let prompt = (tokens, input.media.clone(), root, hashes);
+            let prompt = (tokens, input.media.clone(), root, hashes, rope);
             Sequence::new(place, prompt, Purpose::Read(Reading::new(embedder, job.output, input)))
         })
     }
 
     fn new(
         (job, choice, order): (JobId, u32, Order),
-        (tokens, media, root, hashes): Prompt,
+        (tokens, media, root, hashes, rope): Prompt,
         purpose: Purpose,
     ) -> Sequence {
         Sequence {
@@ -172,6 +181,7 @@ impl Sequence {
             behind: Vec::new(),
             tables: BlockTables::default(),
             root,
+            rope,
             hashes,
             published: 0,
             started: false,
@@ -237,10 +247,11 @@ impl Sequence {
         true
     }
 
-    /// Whether it ends with a token that is not known yet, whatever that is.
+    /// Whether no row follows a token that is not known yet, whatever that is: it ends, or other frequencies turn it then.
     pub fn will_end(&self, context_tokens_max: usize) -> bool {
         let Purpose::Generate(generation) = &self.purpose else { return false };
-        self.assumed > 0 && (self.len() >= context_tokens_max || generation.is_full(self.assumed))
+        self.assumed > 0
+            && (self.len() >= self.rope.end(context_tokens_max) || generation.is_full(self.assumed))
     }
 
     /// Whether the next step draws a token from one row.
@@ -491,7 +502,8 @@ impl Sequence {
             }
             Arc::make_mut(&mut self.tokens).push(sampled.token);
             if self.tokens.len().is_multiple_of(BLOCK_TOKENS) {
-                add_hashes(&self.tokens, &self.media, self.root, Arc::make_mut(&mut self.hashes));
+                let root = self.rope.root(self.root);
+                add_hashes(&self.tokens, &self.media, root, Arc::make_mut(&mut self.hashes));
             }
             let full = self.shift.is_none() && self.tokens.len() >= within.context_tokens_max;
             let (delta, end) = generation.take(sampled, within.text, full);
@@ -517,25 +529,11 @@ impl Sequence {
         self.draft = draft;
         self.draft.clear();
         self.publish(pool);
-        outcome.shifted = !outcome.ends && self.shift_context(within.context_tokens_max, pool);
-        outcome
-    }
-
-    /// Drops tokens where they fill the context, and gives all blocks back: what is left enters anew. Says whether it did.
-    fn shift_context(&mut self, context_tokens_max: usize, pool: &mut BlockPool) -> bool {
-        let Some(shift) = self.shift.filter(|_| self.tokens.len() >= context_tokens_max) else {
-            return false;
-        };
-        debug_assert_eq!(self.assumed, 0, "no row follows the token that fills a context");
-        self.leave(pool);
-        let dropped = shift.dropped(self.tokens.len(), context_tokens_max);
-        Arc::make_mut(&mut self.tokens).drain(dropped);
-        self.prompt_tokens = self.prompt_tokens.min(self.tokens.len());
-        self.hashes = Arc::new(full_block_hashes(&self.tokens, &self.media, self.root));
-        if let Purpose::Generate(generation) = &mut self.purpose {
-            generation.forget_places(self.tokens.len());
+        if !outcome.ends {
+            outcome.shifted = self.shift_context(within.context_tokens_max, pool);
+            outcome.lengthened = self.lengthen(pool);
         }
-        true
+        outcome
     }
 
     /// Takes the log probabilities of tokens of the prompt; false where logits were not numbers.

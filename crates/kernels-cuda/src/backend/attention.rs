@@ -47,6 +47,7 @@ struct Turn<'a, D: Device> {
     sections: [u32; 3],
     sections_interleaved: u32,
     magnitude: f32,
+    long_magnitude: Option<f32>, // of a second table
 }
 
 impl<'a, D: Device> Turn<'a, D> {
@@ -58,11 +59,16 @@ impl<'a, D: Device> Turn<'a, D> {
             sections: axes.map_or([NONE; 3], |axes| axes.sections),
             sections_interleaved: u32::from(axes.is_some_and(|axes| axes.interleaved)),
             magnitude: rope.map_or(1.0, |rope| rope.magnitude),
+            long_magnitude: rope.and_then(|rope| rope.long),
         }
     }
 
+    fn two_tables(&self) -> u32 {
+        u32::from(self.long_magnitude.is_some())
+    }
+
     fn pairs(&self) -> usize {
-        self.inv_freq.map_or(0, |inv_freq| inv_freq.length)
+        self.inv_freq.map_or(0, |inv_freq| inv_freq.length) / (1 + self.two_tables() as usize)
     }
 }
 
@@ -140,6 +146,8 @@ impl<D: Device> CudaBackend<D> {
             scale_offset: scale.offset,
             eps: params.norm_eps,
             magnitude: turn.magnitude,
+            two_tables: turn.two_tables(),
+            long_magnitude: turn.long_magnitude.unwrap_or(turn.magnitude),
         };
         let turned = match (params.queries_alone, place) {
             (true, _) => heads,
@@ -391,6 +399,8 @@ impl<D: Device> CudaBackend<D> {
             scale_offset: 0,
             eps: params.norm_eps,
             magnitude: turn.magnitude,
+            two_tables: turn.two_tables(),
+            long_magnitude: turn.long_magnitude.unwrap_or(turn.magnitude),
         };
         let grid = Grid {
             blocks: [ops.bucket.rows, heads as u32 + 1, 1],

@@ -44,6 +44,27 @@ pub struct Rope<'a, V> {
     pub magnitude: f32,
     /// Which position turns which pair, where rows have three; none: the row's own.
     pub axes: Option<RopeAxes>,
+    /// Magnitude of a second table of frequencies (LongRoPE's for long texts). The table follows the first in `inv_freq` and has
+    /// as many pairs; it turns the rows whose [`Batch::types`](crate::Batch::types) is not 0. None: there is one table.
+    pub long: Option<f32>,
+}
+
+impl<V> Rope<'_, V> {
+    /// Pairs of a head that are turned, where `inv_freq` holds so many frequencies.
+    pub fn pairs(&self, frequencies: usize) -> usize {
+        frequencies / (1 + usize::from(self.long.is_some()))
+    }
+}
+
+impl<'a> Rope<'a, Vec<f32>> {
+    /// Frequencies and magnitude that turn a row of this type.
+    pub fn of_type(&self, row_type: u32) -> (&'a [f32], f32) {
+        let (first, second) = self.inv_freq.split_at(self.pairs(self.inv_freq.len()));
+        match self.long.filter(|_| row_type != 0) {
+            Some(magnitude) => (second, magnitude),
+            None => (first, self.magnitude),
+        }
+    }
 }
 
 /// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values

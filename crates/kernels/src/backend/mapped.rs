@@ -13,8 +13,8 @@ impl<'a, V> LayerNormParams<'a, V> {
 
 impl<'a, V> Rope<'a, V> {
     fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> Rope<'a, W> {
-        let &Rope { kind, inv_freq, magnitude, axes } = self;
-        Rope { kind, inv_freq: of(inv_freq), magnitude, axes }
+        let &Rope { kind, inv_freq, magnitude, axes, long } = self;
+        Rope { kind, inv_freq: of(inv_freq), magnitude, axes, long }
     }
 }
 

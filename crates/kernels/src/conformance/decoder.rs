@@ -235,6 +235,7 @@ impl<B: Backend> Packed<B> {
                         inv_freq: &self.inv_freq,
                         magnitude: 1.0,
                         axes: None,
+                        long: None,
                     });
                     let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
                     let params = QkvParams { q_norm, k_norm, norm_eps: EPS, rope, ..QkvParams::plain(SHAPE) };

@@ -196,7 +196,7 @@ impl Play {
             let mut attended = rig.blank(rows, shape.heads * shape.rank);
             rig.step(&batch, |rig| {
                 let kind = RopeKind::Interleaved;
-                let rope = Rope { kind, inv_freq: &inv_freq, magnitude: MAGNITUDE, axes: None };
+                let rope = Rope { kind, inv_freq: &inv_freq, magnitude: MAGNITUDE, axes: None, long: None };
                 let params = LatentParams { shape, norm: &norm, norm_eps: EPS, rope };
                 rig.backend.latent_to_cache(&mut latent, &mut query, &params, &mut kv, 1);
                 rig.backend.latent_attention(&query, (shape, SCALE), &kv, 1, &mut attended);

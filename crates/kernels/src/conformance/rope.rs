@@ -269,7 +269,7 @@ pub fn check_rope<B: EncoderOps>(make: &impl Fn() -> B) {
                         q_norm: q_norm.as_ref(),
                         k_norm: k_norm.as_ref(),
                         norm_eps: EPS,
-                        rope: Some(Rope { kind, inv_freq, magnitude, axes: None }),
+                        rope: Some(Rope { kind, inv_freq, magnitude, axes: None, long: None }),
                         ..QkvParams::plain(shape)
                     };
                     rig.backend.rope(&mut other, &params(&slow, 1.0));
@@ -385,6 +385,7 @@ fn run<B: Backend>(
             inv_freq,
             magnitude: *magnitude,
             axes: None,
+            long: None,
         }),
         values_normed: case.values_normed,
         queries_alone: false,

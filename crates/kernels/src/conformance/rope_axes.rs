@@ -59,7 +59,7 @@ impl AxesCase {
     }
 
     fn params<'a, V>(&self, inv_freq: &'a V, axes: Option<RopeAxes>) -> QkvParams<'a, V> {
-        let rope = Some(Rope { kind: self.kind, inv_freq, magnitude: 1.25, axes });
+        let rope = Some(Rope { kind: self.kind, inv_freq, magnitude: 1.25, axes, long: None });
         QkvParams { rope, ..QkvParams::plain(AXES_SHAPE) }
     }
 

@@ -166,6 +166,8 @@ fn faulty_draws_are_caught() {
         LastOfEquals by check_sample: "sample of";
         AxesIgnored by check_rope_axes: "rope by three positions";
         AxesNextTurned by check_rope_axes: "rope by three positions";
+        SecondTableIgnored by check_rope_tables: "rope of two tables";
+        TableMagnitudeIgnored by check_rope_tables: "rope of two tables";
         LaterDrawsGiven by check_running_ahead: "two steps under way";
         KeysByPosition by check_rope_to_cache_axes: "attention over keys turned by three positions";
         AxesIgnored by check_rope_to_cache_axes: "rope_to_cache by three positions";

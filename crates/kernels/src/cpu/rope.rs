@@ -16,8 +16,13 @@ use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, Rop
 const TABLES: usize = 2;
 const LANES: usize = 16;
 
-/// The frequencies' id, the magnitude's bits, and which positions turn.
-type TableKey = (u64, u32, Option<RopeAxes>);
+/// Names a table of cosines and sines within a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TableKey {
+    frequencies: u64,
+    magnitudes: [Option<u32>; 2], // bits: of the first frequencies, and of the second
+    axes: Option<RopeAxes>,
+}
 
 /// Cosines and sines of the step's rows.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl RopeTables {
         assert!(2 * pairs <= head_dim, "rotary embedding of {pairs} pairs on a head of {head_dim}");
         assert!(head_dim <= self.width, "heads wider than the step limits");
         let (cos_sin, fresh) = match &job.rotation {
-            Some(rotation) => self.table((rotation.id, rotation.magnitude.to_bits(), rotation.axes)),
+            Some(rotation) => self.table(rotation.key()),
             None => (&mut self.tables[0].cos_sin, false),
         };
         assert!(cos_sin.len() >= rows * 2 * pairs, "more rows than the step limits");
@@ -96,6 +101,19 @@ pub(super) struct Rotation<'a> {
     pub(super) id: u64,
     pub(super) magnitude: f32,
     pub(super) axes: Option<RopeAxes>,
+    /// Frequencies and magnitude of rows whose type is not 0, where they have their own.
+    pub(super) long: Option<(&'a [f32], f32)>,
+}
+
+impl Rotation<'_> {
+    fn key(&self) -> TableKey {
+        let magnitudes = [Some(self.magnitude), self.long.map(|(_, magnitude)| magnitude)];
+        TableKey {
+            frequencies: self.id,
+            magnitudes: magnitudes.map(|magnitude| magnitude.map(f32::to_bits)),
+            axes: self.axes,
+        }
+    }
 }
 
 /// What `rope` does to rows of `[q | k | v]`.
@@ -480,12 +498,16 @@ fn grain(width: usize) -> usize {
 
 /// Cosines, then sines, of one row's positions. The angle is a product in f32, as models are trained with.
 pub(super) fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, cos_sin: &mut [f32]) {
-    let (cosines, sines) = cos_sin.split_at_mut(rotation.inv_freq.len());
-    let turned = cosines.iter_mut().zip(sines).zip(rotation.inv_freq).enumerate();
+    let (inv_freq, magnitude) = match rotation.long {
+        Some(long) if batch.type_of(row) != 0 => long,
+        _ => (rotation.inv_freq, rotation.magnitude),
+    };
+    let (cosines, sines) = cos_sin.split_at_mut(inv_freq.len());
+    let turned = cosines.iter_mut().zip(sines).zip(inv_freq).enumerate();
     for (pair, ((cosine, sine), frequency)) in turned {
         let position = batch.turn_position(row, rotation.axes, pair);
         let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-        *cosine = (cos * f64::from(rotation.magnitude)) as f32;
-        *sine = (sin * f64::from(rotation.magnitude)) as f32;
+        *cosine = (cos * f64::from(magnitude)) as f32;
+        *sine = (sin * f64::from(magnitude)) as f32;
     }
 }

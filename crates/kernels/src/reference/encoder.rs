@@ -154,7 +154,8 @@ pub(super) fn prepare(
     }
     if let Some(rope) = &params.rope {
         let position = |pair| batch.turn_position(row, rope.axes, pair);
-        formulas::rotate_by(head, rope.kind, rope.inv_freq, rope.magnitude, position);
+        let (inv_freq, magnitude) = rope.of_type(batch.type_of(row));
+        formulas::rotate_by(head, rope.kind, inv_freq, magnitude, position);
     }
     if params.norm_after_rope {
         normed(head);

@@ -44,12 +44,13 @@ pub(super) fn to_cache(
     queries.check(batch.rows(), heads * width, "queries");
     kv.check_latent(&params.shape, layer);
     assert_eq!(params.norm.len(), rank, "a weight for each number of the latent");
-    assert!(2 * params.rope.inv_freq.len() <= rope_dim, "more pairs than are turned");
+    assert!(2 * params.rope.pairs(params.rope.inv_freq.len()) <= rope_dim, "more pairs than are turned");
     let group = kv.groups.place(layer).group;
     for row in 0..batch.rows() {
         let turn = |x: &mut [f32]| {
             let (rope, position) = (&params.rope, |pair| batch.turn_position(row, params.rope.axes, pair));
-            formulas::rotate_by(x, rope.kind, rope.inv_freq, rope.magnitude, position);
+            let (inv_freq, magnitude) = rope.of_type(batch.type_of(row));
+            formulas::rotate_by(x, rope.kind, inv_freq, magnitude, position);
         };
         let plain = latent.row(row)[..rank].to_vec();
         formulas::rms_norm(&plain, params.norm, params.norm_eps, &mut latent.row_mut(row)[..rank]);

@@ -302,7 +302,7 @@ fn rope_to_cache_norms_turns_and_stores() {
     let mut batch = prompt(1);
     batch.positions = vec![3];
     let frequency = vec![std::f32::consts::FRAC_PI_2];
-    let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0, axes: None };
+    let rope = Rope { kind: RopeKind::Neox, inv_freq: &frequency, magnitude: 1.0, axes: None, long: None };
     let (q_norm, k_norm) = (vec![1.0, 1.0], vec![1.0, 2.0]);
     let params = QkvParams {
         q_norm: Some(&q_norm),

@@ -128,7 +128,13 @@ impl Keys {
     fn rope(&mut self, rope: &RopeSpec) {
         self.count("rope.dimension_count", rope.dim);
         self.float("rope.freq_base", rope.base);
+        if let Some(long) = &rope.long {
+            self.count("rope.scaling.original_context_length", long.original_context as usize);
+        }
         match rope.scaling {
+            RopeScaling::None if rope.magnitude != 1.0 => {
+                self.float("rope.scaling.attn_factor", rope.magnitude);
+            }
             RopeScaling::None | RopeScaling::Llama3 { .. } => {}
             RopeScaling::Linear { factor } => {
                 self.set("rope.scaling.type", Value::String("linear".into()));
@@ -150,19 +156,26 @@ impl Keys {
     }
 }
 
-/// Llama 3.1's scaling, as the divisors of frequencies that GGUF's files have for it.
-pub(super) fn rope_factors(spec: &TransformerSpec, file: &str) -> Option<Tensor> {
-    let rope = spec.ropes.iter().find(|rope| matches!(rope.scaling, RopeScaling::Llama3 { .. }))?;
-    let plain = RopeSpec { scaling: RopeScaling::None, ..rope.clone() };
-    let factors: Vec<f32> = plain.inv_freq().iter().zip(rope.inv_freq()).map(|(a, b)| a / b).collect();
-    let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
-    Some(Tensor {
+/// Divisors of frequencies that GGUF's files have as tensors: Llama 3.1's scaling, and LongRoPE's.
+pub(super) fn rope_factors(spec: &TransformerSpec, file: &str) -> Vec<Tensor> {
+    let tensor = |name: &str, factors: &[f32]| Tensor {
         file: file.into(),
-        name: spec::ROPE_FACTORS.to_owned(),
+        name: name.to_owned(),
         dtype: DType::F32,
         shape: vec![factors.len()],
-        bytes: ModelBytes::from(bytes),
-    })
+        bytes: ModelBytes::from(bytemuck::cast_slice(factors).to_vec()),
+    };
+    let Some(rope) = spec.ropes.first() else { return Vec::new() };
+    if let (Some(long), Some(short)) = (&rope.long, &rope.factors) {
+        let factors = spec::LONG_FACTORS.into_iter().zip([&long.factors, short]);
+        return factors.map(|(name, factors)| tensor(name, factors)).collect();
+    }
+    let Some(rope) = spec.ropes.iter().find(|rope| matches!(rope.scaling, RopeScaling::Llama3 { .. })) else {
+        return Vec::new();
+    };
+    let plain = RopeSpec { scaling: RopeScaling::None, ..rope.clone() };
+    let factors: Vec<f32> = plain.inv_freq().iter().zip(rope.inv_freq()).map(|(a, b)| a / b).collect();
+    vec![tensor(spec::ROPE_FACTORS, &factors)]
 }
 
 /// Whether a file says all that a description does.
@@ -224,11 +237,14 @@ fn facets(spec: &TransformerSpec) -> Vec<Facet> {
     ];
     for (index, layer) in spec.layers.iter().enumerate() {
         let rope = layer.attention.rope.and_then(|rope| spec.ropes.get(rope));
-        let frequencies = rope.map(RopeSpec::inv_freq).unwrap_or_default();
+        let frequencies = rope.map(RopeSpec::tables).unwrap_or_default();
         facets.push(facet(&format!("rope of layer {index}"), String::new(), &frequencies));
+        let long = rope.and_then(|rope| rope.long.as_ref());
+        let long = long.map(|long| [long.original_context as f32, long.magnitude]);
         let magnitude = rope.map(|rope| rope.magnitude);
         let mut layer = layer.clone();
-        let scales = [magnitude.unwrap_or(0.0), layer.attention.scale, layer.residual_scale];
+        let mut scales = vec![magnitude.unwrap_or(0.0), layer.attention.scale, layer.residual_scale];
+        scales.extend(long.into_iter().flatten());
         (layer.attention.rope, layer.attention.scale, layer.residual_scale) = (None, 1.0, 1.0);
         facets.push(facet(&format!("layer {index}"), format!("{layer:?}"), &scales));
     }

@@ -71,6 +71,8 @@ struct Runner<B: Backend> {
     backend: B,
     decoder: Decoder<B>,
     kv: B::Kv,
+    /// Tokens of the texts that steps are parts of, where those are longer.
+    text_tokens: usize,
 }
 
 const ROWS: usize = 256;
@@ -84,7 +86,7 @@ impl<B: Backend> Runner<B> {
         decoder.prepare(&mut backend, &limits).unwrap();
         let blocks = decoder.spec().kv_groups().count() * BLOCKS;
         let kv = backend.kv(&decoder.spec().kv_spec(blocks, hanzo_engine_kernels::KvType::F16, 2)).unwrap();
-        Self { backend, decoder, kv }
+        Self { backend, decoder, kv, text_tokens: 0 }
     }
 
     /// Logits of all new rows, `(rows, vocab)`.
@@ -106,6 +108,10 @@ impl<B: Backend> Runner<B> {
         if self.decoder.spec().keeps_states() {
             // One for each half of the blocks.
             batch.states = works.iter().map(|work| work.blocks[0] % 2).collect();
+        }
+        if let Some(original) = self.decoder.spec().long_after() {
+            let long = |work: &Work<'_>| u32::from(work.tokens.len().max(self.text_tokens) > original);
+            batch.types = works.iter().flat_map(|work| vec![long(work); work.rows]).collect();
         }
         batch.logit_rows = (0..batch.rows() as u32).collect();
         let mut logits = vec![0.0; batch.rows() * self.decoder.spec().vocab];
@@ -131,6 +137,7 @@ impl<B: Backend> Runner<B> {
         let blocks = scattered(1);
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
+        self.text_tokens = prompt.len();
         for rows in prompt.chunks(chunk) {
             tokens.extend(rows);
             logits = self.step(&[Work { tokens: &tokens, rows: rows.len(), blocks: &blocks }]);
@@ -143,6 +150,7 @@ impl<B: Backend> Runner<B> {
             tokens.push(best);
             logits = self.step(&[Work { tokens: &tokens, rows: 1, blocks: &blocks }]);
         }
+        self.text_tokens = 0;
         tokens.split_off(prompt.len())
     }
 }
@@ -200,9 +208,11 @@ macro_rules! on_every_backend {
 mod adapters;
 mod cut;
 mod dense;
+mod folded;
 mod formats;
 mod gemma;
 mod isq;
+mod longrope;
 mod measured;
 mod mixtures;
 mod multimodal;
@@ -497,7 +507,7 @@ fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tok
     let limits = StepLimits { logit_rows: ROWS, ..spec.step_limits(ROWS, 1, BLOCKS * BLOCK_TOKENS) };
     decoder.prepare(&mut backend, &limits).unwrap();
     let kv = backend.kv(&spec.kv_spec(BLOCKS, hanzo_engine_kernels::KvType::F16, 1)).unwrap();
-    let mut runner = Runner { backend, decoder, kv };
+    let mut runner = Runner { backend, decoder, kv, text_tokens: 0 };
     let split = tokens.len() / 2;
     let blocks = scattered(0);
     runner.step(&[Work { tokens: &tokens[..split], rows: split, blocks: &blocks }]);

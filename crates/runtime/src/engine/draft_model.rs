@@ -87,9 +87,11 @@ impl<B: Backend> DraftModel<B> {
     fn size(spec: &TransformerSpec, target: &TransformerSpec, config: &EngineConfig) -> EngineConfig {
         // As a whole multiple, so that memory grows by as much with each block.
         let times = spec.kv_groups().count().div_ceil(target.kv_groups().count());
+        // Beyond an original context its keys would have to be computed anew: it drafts within that alone.
+        let context = spec.long_after().unwrap_or(usize::MAX).min(spec.context_tokens_max as usize);
         EngineConfig {
             kv_blocks: config.kv_blocks * times,
-            context_tokens_max: config.context_tokens_max.min(spec.context_tokens_max as usize),
+            context_tokens_max: config.context_tokens_max.min(context),
             ..*config
         }
     }

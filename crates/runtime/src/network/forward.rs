@@ -5,7 +5,7 @@ use std::mem::swap;
 
 use hanzo_engine_kernels::{
     Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
-    OutputGateParams, QkvParams, Rope, RopeAxes, RowIds, RowOp, Stage,
+    OutputGateParams, QkvParams, Rope, RowIds, RowOp, Stage,
 };
 
 use super::observed::{Observed, Watcher};
@@ -103,7 +103,7 @@ impl<B: Backend> Attention<'_, B> {
             shape: shape.heads_in_cache(),
             norm: &latent.norm.weight,
             norm_eps: self.spec.latent_eps.unwrap_or(self.norm.eps),
-            rope: Rope { kind: rope.kind, inv_freq, magnitude: rope.magnitude, axes: axes_of(rope) },
+            rope: turn(rope, inv_freq),
         })
     }
 
@@ -142,18 +142,19 @@ impl<B: Backend> Attention<'_, B> {
             query_scale: self.spec.query_scale,
             values_normed: self.spec.values_normed,
             queries_alone: self.spec.queries_alone(),
-            rope: self.rope.map(|(rope, inv_freq)| Rope {
-                kind: rope.kind,
-                inv_freq,
-                magnitude: rope.magnitude,
-                axes: axes_of(rope),
-            }),
+            rope: self.rope.map(|(rope, inv_freq)| turn(rope, inv_freq)),
         }
     }
 }
 
-fn axes_of(rope: &RopeSpec) -> Option<RopeAxes> {
-    rope.axes.map(|axes| axes.axes)
+fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<'a, V> {
+    Rope {
+        kind: rope.kind,
+        inv_freq,
+        magnitude: rope.magnitude,
+        axes: rope.axes.map(|axes| axes.axes),
+        long: rope.long.as_ref().map(|long| long.magnitude),
+    }
 }
 
 impl<B: Backend> Network<B> {
@@ -250,7 +251,7 @@ impl<B: Backend> Network<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub(crate) fn observe(&mut self, backend: &B) -> Result<(), KernelError> {
+    pub(crate) fn observe(&mut self, backend: &mut B) -> Result<(), KernelError> {
         self.make_adapter_buffers(backend)?;
         self.observed = Some(Observed::default());
         Ok(())
@@ -378,6 +379,9 @@ impl<B: Backend> Network<B> {
         }
         if let (Some(gate), Some(gates)) = (&layer.gate, gates) {
             backend.matmul(gate, None, x, gates);
+            if let Some(adapters) = &mut adapters {
+                backend.add_low_rank(&layer.deltas.gate, x, &mut adapters.low, gates);
+            }
             let params = OutputGateParams { column: 0, kind: GateKind::Sigmoid, norm: None };
             backend.gate_output(gates, &params, attended);
         }
@@ -429,7 +433,7 @@ impl<B: Backend> Network<B> {
             } else {
                 let x = if reads_sum { &*sum.residual } else { &*sum.normed };
                 let biased = (&mut *both, &mut inner[layer.inner]);
-                if !layer.biased_mlp(backend, x, biased, sum.branch) {
+                if adapters.is_some() || !layer.biased_mlp(backend, x, biased, sum.branch) {
                     layer.mlp_half(backend, x, (inner, shared), (adapters, watcher.as_mut()), sum.branch);
                 } else if let Some(watcher) = &mut watcher {
                     watcher.mlp(backend, x, &inner[layer.inner]);

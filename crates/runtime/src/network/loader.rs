@@ -87,7 +87,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let layers: Result<Vec<_>, _> = (0..spec.layers.len()).map(|layer| self.layer(layer)).collect();
         self.backend.enter(Stage::Everywhere);
         let ropes: Result<Vec<_>, _> =
-            spec.ropes.iter().map(|rope| self.backend.vector(&rope.inv_freq())).collect();
+            spec.ropes.iter().map(|rope| self.backend.vector(&rope.tables())).collect();
         self.backend.enter(Stage::Head);
         Ok(Network {
             embedding,

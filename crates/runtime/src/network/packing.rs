@@ -396,7 +396,7 @@ fn vector_lengths(spec: &TransformerSpec) -> impl Iterator<Item = (Stage, usize)
         .chain(
             spec.ropes
                 .iter()
-                .map(|rope| rope.dim / 2)
+                .map(|rope| rope.dim / 2 * (1 + usize::from(rope.long.is_some())))
                 .chain(tables)
                 .map(|length| (Stage::Everywhere, length)),
         )

@@ -32,6 +32,7 @@ impl Bench {
     fn new(blocks: usize, change: impl FnOnce(&mut SchedulerConfig)) -> Bench {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
         let mut config = SchedulerConfig {
+            long_after: None,
             rows_max: 64,
             prefill_rows_beside_decodes: 32,
             rows_together: 1,

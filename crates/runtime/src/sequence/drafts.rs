@@ -17,7 +17,7 @@ impl Sequence {
         context_tokens_max: usize,
     ) -> Option<Asked<'_>> {
         self.proposed.clear();
-        let most = most.min(context_tokens_max.saturating_sub(self.len() + 1));
+        let most = most.min(self.rope.end(context_tokens_max).saturating_sub(self.len() + 1));
         if self.held || !self.decodes() || self.assumed > 0 || !self.media.is_empty() {
             return None;
         }
@@ -44,7 +44,7 @@ impl Sequence {
     ) -> usize {
         debug_assert!(self.draft.is_empty() && self.scheduled == 1, "a draft goes with the row of a decode");
         // The last that is accepted is followed by one that is drawn.
-        let most = most.min(context_tokens_max.saturating_sub(self.len() + 1));
+        let most = most.min(self.rope.end(context_tokens_max).saturating_sub(self.len() + 1));
         if self.assumed == 0
             && let Purpose::Generate(generation) = &mut self.purpose
         {

@@ -4,11 +4,11 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
-use super::hf::{scaling, stretched_context, windows_by_type};
-use super::rope::long_factors;
+use super::hf::{stretched_context, windows_by_type};
+use super::rope::stretch;
 use super::{
     AttentionSpec, Config, DenseSpec, HeadSpec, LayerSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder,
-    NormSpec, QkNorm, RopeScaling, RopeSpec, TransformerSpec,
+    NormSpec, QkNorm, RopeSpec, TransformerSpec,
 };
 use super::{dense_absolute, dense_own};
 use crate::error::LoadError;
@@ -409,28 +409,12 @@ impl Family {
             Some(base) => base,
             None => config.positive("rope_theta")?.unwrap_or(self.rope_base),
         };
-        let plain = RopeSpec {
-            kind: self.rope_kind,
-            base,
-            dim,
-            scaling: RopeScaling::None,
-            factors: None,
-            magnitude: 1.0,
-            axes: None,
-        };
+        let plain = RopeSpec::plain(self.rope_kind, base, dim);
         let rope_type = match settings.string("rope_type")? {
             Some(rope_type) => rope_type,
             None => settings.string("type")?.unwrap_or("default"),
         };
-        if matches!(rope_type, "longrope" | "su") {
-            let (factors, magnitude) = long_factors(config, settings, context)?;
-            return Ok(RopeSpec { factors: Some(factors), magnitude, ..plain });
-        }
-        // What depends on the length of a text begins beyond the context (dynamic NTK), and no text is longer.
-        let rope_type =
-            if rope_type == "dynamic" && settings.get("alpha").is_none() { "default" } else { rope_type };
-        let (scaling, magnitude) = scaling(config, settings, rope_type, context)?;
-        Ok(RopeSpec { scaling, magnitude, ..plain })
+        stretch(plain, (config, settings), rope_type, context)
     }
 }
 
@@ -528,7 +512,7 @@ fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> 
     let base =
         if own { settings.positive("rope_theta")? } else { config.positive("rope_local_base_freq")? };
     let base = base.unwrap_or(1e4);
-    let local = RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, ..spec.ropes[0].clone() };
+    let local = RopeSpec { base, ..spec.ropes[0].unstretched() };
     spec.ropes.push(local);
     for layer in &mut spec.layers {
         layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));
@@ -538,7 +522,7 @@ fn gemma3(config: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> 
 }
 
 fn olmo3(_: &Config, spec: &mut TransformerSpec) -> Result<(), LoadError> {
-    let local = RopeSpec { scaling: RopeScaling::None, magnitude: 1.0, ..spec.ropes[0].clone() };
+    let local = spec.ropes[0].unstretched();
     spec.ropes.push(local);
     for layer in &mut spec.layers {
         layer.attention.rope = Some(usize::from(layer.attention.window().is_some()));

@@ -16,9 +16,6 @@ use crate::gguf::{Array, Gguf, Value};
 use crate::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, WIDTH_MAX};
 use crate::tensor::Tensor;
 
-/// Divisors of rope's frequencies for texts beyond the original context, and within it.
-pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
-
 /// Keys that are read here beside those that any decoder has.
 const READ: &[&str] = &[
     "attention.layer_norm_epsilon",
@@ -307,12 +304,10 @@ impl Family {
         let context = keys.required("context_length", CONTEXT_TOKENS_MAX)?;
         let heads = keys.heads(hidden)?;
         let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
-        let long = original.is_some_and(|original| context > original);
-        let factors = find(LONG_FACTORS[usize::from(!long)]).or_else(|| find(super::ROPE_FACTORS));
         // Files of models that see have rows of queries and keys regrouped.
         let regrouped = keys.metadata.get(&keys.key("rope.dimension_sections")).is_some();
         let kind = if regrouped { RopeKind::Neox } else { self.rope };
-        let mut rope = keys.rope(kind, heads.head_dim, context, factors)?;
+        let mut rope = keys.rope_of(gguf, kind, heads.head_dim, context)?;
         let query_scale = self.query_scale(keys, &mut rope, original)?;
         let dense = DenseSpec {
             ffn: keys.required("feed_forward_length", WIDTH_MAX)? / if self.halved { 2 } else { 1 },
@@ -375,7 +370,8 @@ impl Family {
         let mut ropes = if turns_nothing { Vec::new() } else { vec![rope] };
         if let Turns::WindowsApart(base) = self.turns {
             let base = keys.positive("rope.freq_base_swa")?.or(base).unwrap_or(ropes[0].base);
-            let plain = RopeSpec { base, scaling: RopeScaling::None, magnitude: 1.0, ..ropes[0].clone() };
+            let factors = ropes[0].factors.clone();
+            let plain = RopeSpec { base, factors, ..ropes[0].unstretched() };
             ropes.push(plain);
         }
         let eps = match self.norm {

@@ -253,6 +253,7 @@ fn ropes(config: &Config, dims: [usize; 2]) -> Result<[RopeSpec; 2], LoadError> 
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     };
     let proportional = full.string("rope_type")?.unwrap_or("proportional") == "proportional";
     let usual = if settings.is_some() { 1.0 } else { 0.25 };
@@ -352,6 +353,7 @@ fn gemma3n(config: &Config) -> Result<TransformerSpec, LoadError> {
             factors: None,
             magnitude: 1.0,
             axes: None,
+            long: None,
         })
     };
     let ropes = vec![rope(FULL, "rope_theta", 1e6)?, rope(SLIDING, "rope_local_base_freq", 1e4)?];

@@ -89,6 +89,7 @@ pub(super) fn from_gguf(gguf: &Gguf, keys: &Keys<'_>) -> Result<TransformerSpec,
         magnitude: 1.0,
         kind: RopeKind::Neox,
         axes: None,
+        long: None,
     };
     TransformerSpec {
         ropes: vec![full, local],

@@ -4,10 +4,11 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 
 use super::rope::yarn_magnitude;
+use super::unknown::unknown;
 use super::{
-    AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, Mask, MlpSpec, Names, NormKind, NormOrder,
-    NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf, gemma_gguf,
-    hybrids_gguf, mixtures_gguf, states_gguf,
+    AttentionSpec, ExpertsSpec, HeadSpec, LayerPart, LayerSpec, LongRope, Mask, MlpSpec, Names, NormKind,
+    NormOrder, NormSpec, Part, QkNorm, RopeScaling, RopeSpec, TransformerSpec, Weight, dense_gguf,
+    gemma_gguf, hybrids_gguf, mixtures_gguf, states_gguf,
 };
 use crate::error::{LoadError, shorten};
 use crate::gguf::{Array, Gguf, Metadata, Value};
@@ -128,6 +129,34 @@ const HARMLESS_AT_ZERO: &[&str] = &[
 /// # Errors
 /// `Missing`, `Corrupt` or `Unsupported` naming the key.
 pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
+    let spec = of_architecture(gguf)?;
+    Ok(TransformerSpec { permuted: is_permuted(&spec.architecture), ..spec })
+}
+
+/// Architectures whose queries and keys llama.cpp's converter permutes.
+const PERMUTED: &[&str] = &[
+    "arcee",
+    "baichuan",
+    "bailingmoe",
+    "deepseek",
+    "granite",
+    "granitehybrid",
+    "granitemoe",
+    "internlm2",
+    "llama",
+    "minicpm",
+    "mistral3",
+    "olmo",
+    "smollm3",
+    "xverse",
+];
+
+/// Whether GGUF files of an architecture have the rows of queries and keys permuted ([`TransformerSpec::permuted`]).
+pub(crate) fn is_permuted(architecture: &str) -> bool {
+    PERMUTED.contains(&architecture)
+}
+
+fn of_architecture(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let metadata: &Metadata = &gguf.metadata;
     let architecture =
         metadata.string("general.architecture")?.ok_or_else(|| metadata.missing("general.architecture"))?;
@@ -169,17 +198,12 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let Some(family) = FAMILIES.iter().find(|family| family.name == architecture) else {
         let known = FAMILIES.iter().map(|family| family.name).chain(mixtures_gguf::known());
         let known = known.chain(dense_gguf::known()).chain(states_gguf::known()).chain(gemma_gguf::known());
-        let known = known.chain(hybrids_gguf::known());
-        let known: Vec<&str> = known.collect();
+        let known = known.chain(hybrids_gguf::known()).chain(crate::encoder::gguf_encoders());
         return Err(LoadError::Unsupported {
             file: metadata.file().to_owned(),
             key: "general.architecture".into(),
-            value: architecture.to_owned(),
-            reason: format!(
-                "this build runs {}, and the encoders {}",
-                known.join(", "),
-                crate::encoder::gguf_encoders().collect::<Vec<_>>().join(", ")
-            ),
+            value: shorten(architecture.to_owned()),
+            reason: unknown(architecture, known),
         });
     };
     let keys = Keys { metadata, architecture };
@@ -234,13 +258,15 @@ pub fn from_gguf(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     };
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
     TransformerSpec {
-        ropes: vec![keys.rope(family.rope, heads.head_dim, context, find(gguf, ROPE_FACTORS))?],
+        ropes: vec![keys.rope_of(gguf, family.rope, heads.head_dim, context)?],
         head: HeadSpec::plain(!has(Part::Head.weight())),
         ..TransformerSpec::bare(architecture, [vocab, hidden], vec![layer; layers], norm, context)
     }
     .checked(metadata.file())
 }
 
+/// Divisors of rope's frequencies for texts beyond the original context, and within it (LongRoPE).
+pub(crate) const LONG_FACTORS: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
 /// Divisors of rope's frequencies: how the converter stores Llama 3.1's scaling.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
@@ -394,6 +420,37 @@ impl Keys<'_> {
         Ok(HeadShape { heads, kv_heads, head_dim })
     }
 
+    fn divisors(&self, tensor: &Tensor) -> Result<Vec<f32>, LoadError> {
+        let factors = tensor.to_f32()?;
+        match factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
+            true => Ok(factors),
+            false => Err(LoadError::Corrupt {
+                file: self.metadata.file().to_owned(),
+                what: format!("tensor {}", tensor.name),
+                reason: "a factor is not a number above 0".into(),
+            }),
+        }
+    }
+
+    /// The rotary embedding of a file that may have divisors of its frequencies: of all texts, or LongRoPE's, which differ for
+    /// texts that are longer than the original context.
+    pub(super) fn rope_of(
+        &self,
+        gguf: &Gguf,
+        kind: RopeKind,
+        head_dim: usize,
+        context: usize,
+    ) -> Result<RopeSpec, LoadError> {
+        let [long, short] = LONG_FACTORS.map(|name| find(gguf, name));
+        let mut rope = self.rope(kind, head_dim, context, short.or_else(|| find(gguf, ROPE_FACTORS)))?;
+        let original = self.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
+        if let (Some(long), Some(original)) = (long, original.filter(|&original| original < context)) {
+            let (factors, magnitude) = (self.divisors(long)?, rope.magnitude);
+            rope.long = Some(LongRope { original_context: original as u32, factors, magnitude });
+        }
+        Ok(rope)
+    }
+
     pub(super) fn rope(
         &self,
         kind: RopeKind,
@@ -423,18 +480,14 @@ impl Keys<'_> {
                     truncate: true,
                 }
             }
+            // The factors say it all.
+            "longrope" if factors.is_some() => RopeScaling::None,
             other => {
-                return Err(self.unsupported("rope.scaling.type", other, "none, linear and yarn are known"));
+                let reason = "none, linear, yarn and, with its factors, longrope are known";
+                return Err(self.unsupported("rope.scaling.type", other, reason));
             }
         };
-        let factors = factors.map(Tensor::to_f32).transpose()?;
-        if factors.iter().flatten().any(|factor| !(factor.is_finite() && *factor > 0.0)) {
-            return Err(LoadError::Corrupt {
-                file: self.metadata.file().to_owned(),
-                what: format!("tensor {ROPE_FACTORS}"),
-                reason: "a factor is not a number above 0".into(),
-            });
-        }
+        let factors = factors.map(|factors| self.divisors(factors)).transpose()?;
         Ok(RopeSpec {
             kind,
             base: self.positive("rope.freq_base")?.unwrap_or(10_000.0),
@@ -443,6 +496,7 @@ impl Keys<'_> {
             factors,
             magnitude,
             axes: None,
+            long: None,
         })
     }
 }

@@ -5,7 +5,8 @@
 use hanzo_engine_kernels::{Activation, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
-use super::rope::yarn_magnitude;
+use super::rope::{is_long, stretch, yarn_magnitude};
+use super::unknown::unknown;
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LayerSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
     QkNorm, RopeScaling, RopeSpec, TransformerSpec, dense, gemma, mixtures, multimodal,
@@ -165,6 +166,8 @@ const REFUSED_UNLESS_ONE: &[&str] = &[
 ];
 
 /// Settings of `rope_scaling` and `rope_parameters` that are known.
+/// Divisors of frequencies, which LongRoPE alone has.
+const LONG_SETTINGS: &[&str] = &["long_factor", "short_factor"];
 const ROPE_SETTINGS: &[&str] = &[
     "attention_factor",
     "beta_fast",
@@ -199,21 +202,15 @@ pub fn from_config(config: &Config) -> Result<TransformerSpec, LoadError> {
         return gemma;
     }
     let Some(family) = FAMILIES.iter().find(|family| family.model_type == model_type) else {
-        let known: Vec<&str> = FAMILIES
+        let known = FAMILIES
             .iter()
             .map(|family| family.model_type)
             .chain(mixtures::known())
             .chain(dense::known())
             .chain(gemma::known())
-            .collect();
-        let encoders = crate::encoder::encoders().join(", ");
-        let texts: Vec<&str> = multimodal::known().collect();
-        let reason = format!(
-            "this build runs {}, the text of {}, and the encoders {encoders}",
-            known.join(", "),
-            texts.join(", ")
-        );
-        return Err(config.unsupported("model_type", model_type, reason));
+            .chain(multimodal::known())
+            .chain(crate::encoder::encoders());
+        return Err(config.unsupported("model_type", model_type, unknown(model_type, known)));
     };
     refuse(config, family)?;
     let hidden = config.required("hidden_size", WIDTH_MAX)?;
@@ -452,8 +449,13 @@ fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Re
         None => config.object("rope_parameters")?,
     };
     let settings = settings.unwrap_or_else(|| Config::new(config.file.clone(), Map::new()));
+    let rope_type = match settings.string("rope_type")? {
+        Some(rope_type) => rope_type,
+        None => settings.string("type")?.unwrap_or("default"),
+    };
     for (key, value) in &settings.settings {
-        if !ROPE_SETTINGS.contains(&key.as_str()) {
+        let of_long = is_long(rope_type) && LONG_SETTINGS.contains(&key.as_str());
+        if !ROPE_SETTINGS.contains(&key.as_str()) && !of_long {
             return Err(settings.unsupported(key, value, "this build does not know what to do with it"));
         }
     }
@@ -464,12 +466,7 @@ fn rope(config: &Config, family: &Family, head_dim: usize, context: usize) -> Re
         Some(base) => base,
         None => config.positive("rope_theta")?.unwrap_or(family.rope_base),
     };
-    let rope_type = match settings.string("rope_type")? {
-        Some(rope_type) => rope_type,
-        None => settings.string("type")?.unwrap_or("default"),
-    };
-    let (scaling, magnitude) = scaling(config, &settings, rope_type, context)?;
-    Ok(RopeSpec { kind: RopeKind::Neox, base, dim: head_dim, scaling, factors: None, magnitude, axes: None })
+    stretch(RopeSpec::plain(RopeKind::Neox, base, head_dim), (config, &settings), rope_type, context)
 }
 
 pub(super) fn scaling(

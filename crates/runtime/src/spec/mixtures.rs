@@ -13,8 +13,8 @@ mod recurrent;
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, RopeKind};
 use serde_json::{Map, Value};
 
-use super::hf::{activation, scaling, sparse_layers, stretched_context, windows_by_type};
-use super::rope::yarn_magnitude;
+use super::hf::{activation, sparse_layers, stretched_context, windows_by_type};
+use super::rope::{stretch, yarn_magnitude};
 use super::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LatentShape, LayerSpec, Mask, MlpSpec, NormKind, NormOrder,
     NormSpec, Projection, QkNorm, RopeSpec, SharedExpert, TransformerSpec,
@@ -206,8 +206,8 @@ fn rope(
         Some(rope_type) => rope_type.to_owned(),
         None => settings.string("type")?.unwrap_or("default").to_owned(),
     };
-    let (scaling, magnitude) = scaling(config, &settings, &rope_type, context)?;
-    Ok((RopeSpec { kind, base, dim, scaling, factors: None, magnitude, axes: None }, settings))
+    let rope = stretch(RopeSpec::plain(kind, base, dim), (config, &settings), &rope_type, context)?;
+    Ok((rope, settings))
 }
 
 /// How much of a head is turned.

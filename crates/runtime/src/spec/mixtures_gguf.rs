@@ -3,7 +3,6 @@
 
 use hanzo_engine_kernels::{Activation, ExpertGroups, ExpertScoring, HeadShape, QueryScale, RopeKind};
 
-use super::dense_gguf::LONG_FACTORS;
 use super::gguf::Keys;
 use super::mixtures::families::PHI_NOISE;
 use super::{
@@ -382,14 +381,7 @@ fn heads(
     let names = Names::of_gguf(keys.architecture);
     let has = |name: &str| gguf.tensors.iter().any(|tensor| tensor.name == name);
     let has_part = |weight: fn(Part) -> Weight, part| has(&names.of("", weight(Part::Layer(0, part))));
-    let original = keys.count("rope.scaling.original_context_length", CONTEXT_TOKENS_MAX)?;
-    let long = original.is_some_and(|original| context > original);
-    let factors = match keys.architecture {
-        "phimoe" => LONG_FACTORS[usize::from(!long)],
-        _ => super::ROPE_FACTORS,
-    };
-    let factors = gguf.tensors.iter().find(|tensor| tensor.name == factors);
-    let mut rope = keys.rope(family.rope, shape.head_dim, context, factors)?;
+    let mut rope = keys.rope_of(gguf, family.rope, shape.head_dim, context)?;
     if keys.architecture == "gpt-oss"
         && let super::RopeScaling::Yarn { truncate, .. } = &mut rope.scaling
     {

@@ -30,18 +30,18 @@ mod state;
 mod states_gguf;
 #[cfg(test)]
 mod tests;
+mod unknown;
 mod weights;
 
 use std::ops::Range;
 
 pub use config::Config;
 pub(crate) use crossing::ROWS_OF_IMAGES;
-pub(crate) use dense_gguf::LONG_FACTORS;
 pub use distance::{Alibi, Buckets, Disentangled, Distance};
 pub(crate) use distance::{behind_table, learned_table};
 pub use gemma_parts::{GemmaPart, StreamsSpec};
-pub(crate) use gguf::ROPE_FACTORS;
 pub use gguf::from_gguf;
+pub(crate) use gguf::{LONG_FACTORS, ROPE_FACTORS, is_permuted};
 use hanzo_engine_kernels::{Activation, Cut, HeadShape, KvGroups, KvLayout, KvSpec, KvType, StepLimits};
 pub use hf::from_config;
 pub use layer::{
@@ -54,7 +54,7 @@ pub(crate) use names::{GateUp, Names};
 pub(crate) use names_experts::{ExpertNames, ExpertPack};
 pub(crate) use names_state::StateStack;
 pub(crate) use rope::yarn_magnitude;
-pub use rope::{AxesSpec, RopeScaling, RopeSpec};
+pub use rope::{AxesSpec, LongRope, RopeScaling, RopeSpec};
 pub use state::StateSpec;
 pub use weights::{LayerPart, Part, Weight};
 
@@ -83,6 +83,9 @@ pub struct TransformerSpec {
     pub norm: NormSpec,
     /// Rotary embeddings that layers choose from.
     pub ropes: Vec<RopeSpec>,
+    /// Rows of queries and keys are permuted: llama.cpp's converter puts the two that rotate together beside each other, and the
+    /// published model has them half a head apart.
+    pub permuted: bool,
     /// What attention's scores get from the distance of two tokens.
     pub distance: Distance,
     /// The convolution beside the first layer, where there is one.
@@ -247,6 +250,7 @@ impl TransformerSpec {
             layers,
             norm,
             ropes: Vec::new(),
+            permuted: false,
             distance: Distance::None,
             convolution: None,
             layer_inputs: None,
@@ -313,6 +317,15 @@ impl TransformerSpec {
     /// The state that layers keep, where some do; they are alike in this.
     pub(crate) fn state(&self) -> Option<&StateSpec> {
         self.layers.iter().find_map(|layer| layer.attention.projection.state())
+    }
+
+    /// Tokens of the original context, where longer texts turn by frequencies of their own (LongRoPE).
+    pub fn long_after(&self) -> Option<usize> {
+        self.ropes
+            .iter()
+            .filter_map(|rope| rope.long.as_ref())
+            .map(|long| long.original_context as usize)
+            .min()
     }
 
     /// Whether layers keep a state of each sequence: then no prefix is shared and nothing is drafted.

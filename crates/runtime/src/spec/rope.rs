@@ -6,6 +6,7 @@ use hanzo_engine_kernels::{QueryScale, RopeAxes, RopeKind};
 use serde_json::Value;
 
 use super::Config;
+use super::hf::scaling;
 use crate::error::LoadError;
 use crate::limits::{CONTEXT_TOKENS_MAX, HEAD_DIM_MAX};
 
@@ -24,8 +25,21 @@ pub struct RopeSpec {
     pub factors: Option<Vec<f32>>, // (dim / 2)
     /// Factor on cosine and sine.
     pub magnitude: f32,
+    /// Divisors and magnitude that take the place of those for long texts.
+    pub long: Option<LongRope>,
     /// Which of several positions of a row turns which pair, where rows have several.
     pub axes: Option<AxesSpec>,
+}
+
+/// Frequencies of texts that are longer than the original context (LongRoPE, arxiv.org/abs/2402.13753).
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRope {
+    /// Tokens of the original context: longer texts turn by these frequencies alone.
+    pub original_context: u32,
+    /// A divisor for each frequency.
+    pub factors: Vec<f32>, // (dim / 2)
+    /// Factor on cosine and sine.
+    pub magnitude: f32,
 }
 
 /// How pairs are shared out between a row's positions.
@@ -83,14 +97,35 @@ pub(super) fn query_scale(settings: &Config) -> Result<Option<QueryScale>, LoadE
 }
 
 impl RopeSpec {
+    /// A rotation that was not stretched.
+    pub(crate) fn plain(kind: RopeKind, base: f32, dim: usize) -> RopeSpec {
+        let scaling = RopeScaling::None;
+        RopeSpec { kind, base, dim, scaling, factors: None, magnitude: 1.0, long: None, axes: None }
+    }
+
     /// Radians per position of each pair, `dim / 2` of them.
     pub fn inv_freq(&self) -> Vec<f32> {
+        self.divided_by(self.factors.as_deref())
+    }
+
+    /// The same rotation over the context that a model was first trained on.
+    pub(super) fn unstretched(&self) -> RopeSpec {
+        RopeSpec { scaling: RopeScaling::None, factors: None, magnitude: 1.0, long: None, ..self.clone() }
+    }
+
+    /// The frequencies as devices read them: [`RopeSpec::inv_freq`], then those of long texts where there are some.
+    pub fn tables(&self) -> Vec<f32> {
+        let long = self.long.as_ref().map(|long| self.divided_by(Some(&long.factors)));
+        [self.inv_freq(), long.unwrap_or_default()].concat()
+    }
+
+    fn divided_by(&self, factors: Option<&[f32]>) -> Vec<f32> {
         let base = f64::from(self.base);
         (0..self.dim / 2)
             .map(|pair| {
                 let (own, pairs) = self.within_axis(pair);
                 let plain = base.powf(-(own as f64) / pairs as f64);
-                let divisor = self.factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
+                let divisor = factors.map_or(1.0, |factors| f64::from(factors[pair]));
                 self.scaled(pair, plain / divisor) as f32
             })
             .collect()
@@ -148,32 +183,76 @@ pub(crate) fn yarn_magnitude(factor: f32, mscale: f32) -> f32 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
 }
 
-/// Divisors of the frequencies of a model that was trained for long contexts (LongRoPE, arxiv.org/abs/2402.13753), and the factor on
-/// cosine and sine. A model whose context is longer than the original one is run with those for long texts, whatever the
-/// length of one: keys in the cache must not depend on what comes after them.
-pub(super) fn long_factors(
-    config: &Config,
-    settings: &Config,
+/// Stretches a rotary embedding as settings of any family say it.
+pub(super) fn stretch(
+    rope: RopeSpec,
+    (config, settings): (&Config, &Config),
+    rope_type: &str,
     context: usize,
-) -> Result<(Vec<f32>, f32), LoadError> {
+) -> Result<RopeSpec, LoadError> {
+    if is_long(rope_type) {
+        return lengthen(rope, (config, settings), context, None);
+    }
+    // Dynamic NTK changes frequencies beyond `max_position_embeddings`, which no text exceeds.
+    let plain = rope_type == "dynamic" && settings.get("alpha").is_none();
+    let (scaling, magnitude) = scaling(config, settings, if plain { "default" } else { rope_type }, context)?;
+    Ok(RopeSpec { scaling, magnitude, ..rope })
+}
+
+/// Whether a model was trained for long contexts with LongRoPE.
+pub(super) fn is_long(rope_type: &str) -> bool {
+    matches!(rope_type, "longrope" | "su")
+}
+
+/// Gives a rotary embedding LongRoPE's divisors (arxiv.org/abs/2402.13753): of short texts, and of those that are longer than the
+/// original context where the context allows them. `magnitudes` names settings of the factor on cosine and sine of both,
+/// where a family has such.
+pub(super) fn lengthen(
+    rope: RopeSpec,
+    (config, settings): (&Config, &Config),
+    context: usize,
+    magnitudes: Option<[&'static str; 2]>,
+) -> Result<RopeSpec, LoadError> {
     const ORIGINAL: &str = "original_max_position_embeddings";
     let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
         Some(original) => original,
         None => settings.required(ORIGINAL, CONTEXT_TOKENS_MAX)?,
     };
-    let key = if context > original { "long_factor" } else { "short_factor" };
+    let stretch = match settings.positive("factor")? {
+        Some(factor) => factor,
+        None => context as f32 / original as f32,
+    };
+    let usual = match settings.positive("attention_factor")? {
+        Some(magnitude) => magnitude,
+        None if stretch > 1.0 => (1.0 + stretch.ln() / (original as f32).ln()).sqrt(),
+        None => 1.0,
+    };
+    let magnitude = |at: usize| match magnitudes {
+        Some(keys) => settings.positive(keys[at])?.ok_or_else(|| settings.missing(keys[at])),
+        None => Ok(usual),
+    };
+    let long = match context > original {
+        true => Some(LongRope {
+            original_context: original as u32,
+            factors: divisors(settings, "long_factor")?,
+            magnitude: magnitude(1)?,
+        }),
+        false => None,
+    };
+    Ok(RopeSpec {
+        factors: Some(divisors(settings, "short_factor")?),
+        magnitude: magnitude(0)?,
+        long,
+        ..rope
+    })
+}
+
+fn divisors(settings: &Config, key: &str) -> Result<Vec<f32>, LoadError> {
     let list = settings.get(key).and_then(Value::as_array).ok_or_else(|| settings.missing(key))?;
     let number = |value: &Value| {
         let number = value.as_f64().map(|number| number as f32);
         number.filter(|number| number.is_finite() && *number > 0.0)
     };
     let factors = list.iter().take(HEAD_DIM_MAX).map(number).collect::<Option<Vec<f32>>>();
-    let factors = factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))?;
-    let stretch = context as f32 / original as f32;
-    let magnitude = match settings.positive("attention_factor")? {
-        Some(magnitude) => magnitude,
-        None if stretch > 1.0 => (1.0 + stretch.ln() / (original as f32).ln()).sqrt(),
-        None => 1.0,
-    };
-    Ok((factors, magnitude))
+    factors.ok_or_else(|| settings.corrupt(key, "a factor is not a number above 0"))
 }

@@ -350,16 +350,16 @@ fn rope_fits(rope: &RopeSpec, head_dim: usize) -> Result<(), (&'static str, Stri
         let reason = format!("{} dimensions; an even number up to the head's {head_dim} is needed", rope.dim);
         return Err((WHAT, reason));
     }
-    if let Some(factors) = &rope.factors
-        && factors.len() != rope.dim / 2
-    {
+    let long = rope.long.as_ref();
+    let factors = [rope.factors.as_ref(), long.map(|long| &long.factors)];
+    if let Some(factors) = factors.into_iter().flatten().find(|factors| factors.len() != rope.dim / 2) {
         let reason = format!("expected {} factors, found {}", rope.dim / 2, factors.len());
         return Err(("tensor rope_freqs.weight", reason));
     }
-    if !rope.magnitude.is_finite() {
+    if !rope.magnitude.is_finite() || long.is_some_and(|long| !long.magnitude.is_finite()) {
         return Err((WHAT, "its factor on cosine and sine is not finite".into()));
     }
-    if !rope.inv_freq().iter().all(|frequency| frequency.is_finite()) {
+    if !rope.tables().iter().all(|frequency| frequency.is_finite()) {
         return Err((WHAT, "its frequencies are not finite".into()));
     }
     Ok(())

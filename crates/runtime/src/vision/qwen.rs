@@ -224,6 +224,7 @@ pub(super) fn rope_of_places(head_dim: usize, base: f32) -> RopeSpec {
         scaling: RopeScaling::None,
         factors: None,
         magnitude: 1.0,
+        long: None,
         axes: Some(AxesSpec {
             axes: RopeAxes { sections: [0, quarter, quarter], interleaved: false },
             anew: true,

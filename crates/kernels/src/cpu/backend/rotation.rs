@@ -7,8 +7,10 @@ use crate::{HeadShape, QkvParams, Rope};
 
 impl CpuVector {
     pub(super) fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
-        let Rope { kind, inv_freq, magnitude, axes } = *rope;
-        Rotation { kind, inv_freq: &inv_freq.values, id: inv_freq.id, magnitude, axes }
+        let Rope { kind, inv_freq, magnitude, axes, long } = *rope;
+        let (first, second) = inv_freq.values.split_at(rope.pairs(inv_freq.values.len()));
+        let long = long.map(|magnitude| (second, magnitude));
+        Rotation { kind, inv_freq: first, id: inv_freq.id, magnitude, axes, long }
     }
 }
 

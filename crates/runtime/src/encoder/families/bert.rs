@@ -269,6 +269,7 @@ fn gte_rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     })
 }
 

@@ -91,6 +91,7 @@ fn ropes(config: &Config, head_dim: usize) -> Result<[RopeSpec; 2], LoadError> {
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     };
     let Some(nested) = config.object("rope_parameters")? else {
         let global = config.positive("rope_theta")?.unwrap_or(1_000_000.0);

@@ -319,6 +319,7 @@ impl Keys<'_> {
             factors: None,
             magnitude: 1.0,
             axes: None,
+            long: None,
         };
         let jina = architecture.distance != Distance::None;
         let rotary = architecture.positions == Positions::Rotary;

@@ -128,6 +128,7 @@ fn spec(keys: &Keys<'_>, gguf: &Gguf, is_modern: bool) -> Result<TransformerSpec
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     };
     let default = if is_modern { 160_000.0 } else { 1_000_000.0 };
     let global = keys.positive("rope.freq_base")?.unwrap_or(default);

@@ -255,6 +255,7 @@ fn saved_rope(config: &Config, base: f32, head_dim: usize) -> Result<Option<Rope
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     }))
 }
 

@@ -56,6 +56,7 @@ pub(super) fn plan(config: &Config) -> Result<Plan, LoadError> {
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     };
     let [global, local] = rope_bases(config)?;
     let masks = masks(config, spec.layers.len())?;

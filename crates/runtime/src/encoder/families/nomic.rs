@@ -222,5 +222,6 @@ fn rope(config: &Config, head_dim: usize) -> Result<RopeSpec, LoadError> {
         factors: None,
         magnitude: 1.0,
         axes: None,
+        long: None,
     })
 }

@@ -10,7 +10,7 @@ use crate::limits::{CONTEXT_TOKENS_MAX, EXPERT_GROUPS_MAX, EXPERTS_MAX, LAYERS_M
 use crate::spec::dense::rope_settings;
 use crate::spec::dense_own::hunyuan as settle_hunyuan;
 use crate::spec::hf::windows_by_type;
-use crate::spec::rope::long_factors;
+use crate::spec::rope::{is_long, lengthen};
 use crate::spec::{
     AttentionSpec, Config, ExpertsSpec, HeadSpec, LogitsSpec, Mask, MlpSpec, NormKind, NormOrder, NormSpec,
     QkNorm, RopeSpec, SharedExpert, TransformerSpec,
@@ -418,23 +418,11 @@ fn phimoe(config: &Config) -> Result<TransformerSpec, LoadError> {
         None => settings.string("type")?.unwrap_or("default"),
     };
     let turned = (RopeKind::Neox, heads.head_dim);
-    let rope = if matches!(named, "longrope" | "su") {
-        let (factors, _) = long_factors(config, &settings, base.context)?;
-        const ORIGINAL: &str = "original_max_position_embeddings";
-        let original = match config.count(ORIGINAL, CONTEXT_TOKENS_MAX)? {
-            None => settings.count(ORIGINAL, CONTEXT_TOKENS_MAX)?,
-            original => original,
-        };
-        let long = original.is_some_and(|original| base.context > original);
-        let key = if long { "long_mscale" } else { "short_mscale" };
-        let magnitude = settings.positive(key)?.ok_or_else(|| settings.missing(key))?;
-        // Read as one that is not stretched, for what remains of it.
-        let mut plain = config.clone();
-        plain.settings.remove("rope_scaling");
-        plain.settings.remove("rope_parameters");
-        let theta = settings.positive("rope_theta")?.unwrap_or(1e6);
-        let (plain, _) = rope(&plain, turned, (theta, base.context))?;
-        RopeSpec { factors: Some(factors), magnitude, ..plain }
+    let rope = if is_long(named) {
+        let theta = settings.positive("rope_theta")?.or(config.positive("rope_theta")?).unwrap_or(1e6);
+        let plain = RopeSpec::plain(turned.0, theta, turned.1);
+        let magnitudes = Some(["short_mscale", "long_mscale"]);
+        lengthen(plain, (config, &settings), base.context, magnitudes)?
     } else {
         rope(config, turned, (1e6, base.context))?.0
     };

@@ -9,7 +9,7 @@ use super::super::rope::yarn_magnitude;
 use super::super::*;
 
 fn rope(kind: RopeKind, base: f32, dim: usize, scaling: RopeScaling) -> RopeSpec {
-    RopeSpec { kind, base, dim, scaling, factors: None, magnitude: 1.0, axes: None }
+    RopeSpec { kind, base, dim, scaling, factors: None, magnitude: 1.0, axes: None, long: None }
 }
 
 fn rms(from_one: bool) -> NormSpec {

@@ -48,6 +48,8 @@ pub(in super::super) enum Fault {
     LaterDrawsGiven,
     KeysByPosition,
     AxesIgnored,
+    SecondTableIgnored,
+    TableMagnitudeIgnored,
     AxesNextTurned,
     WrittenRowEmbedded,
     EpsIgnored,

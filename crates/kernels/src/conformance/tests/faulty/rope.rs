@@ -32,6 +32,11 @@ impl Faulty {
                 }
                 Fault::MagnitudeIgnored => rope.magnitude = 1.0,
                 Fault::AxesIgnored => rope.axes = None,
+                Fault::SecondTableIgnored if rope.long.is_some() => {
+                    longer = rope.inv_freq[..rope.pairs(rope.inv_freq.len())].to_vec();
+                    rope.long = None;
+                }
+                Fault::TableMagnitudeIgnored => rope.long = rope.long.and(Some(rope.magnitude)),
                 _ => {}
             }
             if !longer.is_empty() {
