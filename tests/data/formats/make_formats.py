@@ -92,13 +92,15 @@ def mlx(default, own):
     return convert
 
 
-def mlx_mxfp4(module, w):
-    import mlx.core as mx
-    mx.set_default_device(mx.cpu)
-    packed, scales = mx.quantize(mx.array(w.numpy()), group_size=32, bits=4, mode="mxfp4")
-    back = mx.dequantize(packed, scales, group_size=32, bits=4, mode="mxfp4")
-    parts = {".weight": torch.from_numpy(np.array(packed)), ".scales": torch.from_numpy(np.array(scales))}
-    return parts, torch.from_numpy(np.array(back.astype(mx.float32)))
+def mlx_floats(mode, group, bits):
+    def convert(module, w):
+        import mlx.core as mx
+        mx.set_default_device(mx.cpu)
+        packed, scales = mx.quantize(mx.array(w.numpy()), group_size=group, bits=bits, mode=mode)
+        back = mx.dequantize(packed, scales, group_size=group, bits=bits, mode=mode)
+        parts = {".weight": torch.from_numpy(np.array(packed)), ".scales": torch.from_numpy(np.array(scales))}
+        return parts, torch.from_numpy(np.array(back.astype(mx.float32)))
+    return convert
 
 
 # A string of codes of some bits in 32-bit words along the first dimension, the lowest bits first.
@@ -310,6 +312,10 @@ def mx_scales(w, args):
     return {"weight_scale": 2.0 ** torch.ceil(torch.log2(w.reshape(w.shape[0], -1, 32).abs().amax(-1) / 6.0))}
 
 
+def mx8_scales(w, args):
+    return {"weight_scale": 2.0 ** (torch.floor(torch.log2(w.reshape(w.shape[0], -1, 32).abs().amax(-1))) - 8)}
+
+
 def fp8(block, dtype=torch.float8_e4m3fn):
     """8-bit floats: one scale a block, a row or a matrix."""
     def convert(module, w):
@@ -325,6 +331,17 @@ def fp8(block, dtype=torch.float8_e4m3fn):
                 back[at] = q[at].float() * scale[i, j]
         if block == "tensor": return {".weight": q, ".weight_scale": scale.reshape(()), ".input_scale": torch.tensor(0.5)}, back
         return {".weight": q, ".weight_scale" if block == "row" else ".weight_scale_inv": scale}, back
+    return convert
+
+
+def mxfp8(name, dtype=torch.uint8):
+    """8-bit floats with a power of two for each 32, whose exponent is stored."""
+    def convert(module, w):
+        groups = w.reshape(w.shape[0], -1, 32)
+        exponents = torch.floor(torch.log2(groups.abs().amax(-1))) - 8
+        q = (groups / 2.0 ** exponents[..., None]).clamp(-448, 448).to(torch.float8_e4m3fn)
+        stored = (exponents + 127).to(torch.uint8)
+        return {".weight": q.reshape(w.shape), name: stored.view(dtype)}, (q.float() * 2.0 ** exponents[..., None]).reshape(w.shape)
     return convert
 
 
@@ -373,6 +390,7 @@ def ints(bits, symmetric, group=None):
 
 FP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
 MX4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
+MX8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 MIXED = {"mlp.down_proj": (128, 6), "self_attn.v_proj": (32, 3), "embed_tokens": (32, 8), "mlp.up_proj": (64, 5)}
 HQQ = {"quant_method": "hqq", "quant_config": {}}
 AO = {"quant_method": "torchao", "quant_type": {"default": {}}}
@@ -381,7 +399,9 @@ CASES = {
     "mlx-4": lambda n: make(n, mlx((64, 4), {}), {"group_size": 64, "bits": 4}, "quantization", mlx((64, 4), {})),
     "mlx-mixed": lambda n: make(n, mlx((64, 2), MIXED), {"group_size": 64, "bits": 2} | {
         f"model.layers.0.{k}" if "." in k else f"model.{k}": {"group_size": g, "bits": b} for k, (g, b) in MIXED.items()}, "quantization", mlx((64, 2), MIXED)),
-    "mlx-mxfp4": lambda n: make(n, mlx_mxfp4, {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "quantization"),
+    "mlx-mxfp8": lambda n: make(n, mlx_floats("mxfp8", 32, 8), {"group_size": None, "bits": None, "mode": "mxfp8"}, "quantization", mlx_floats("mxfp8", 32, 8)),
+    "mlx-nvfp4": lambda n: make(n, mlx_floats("nvfp4", 16, 4), {"group_size": 16, "bits": 4, "mode": "nvfp4"}, "quantization"),
+    "mlx-mxfp4": lambda n: make(n, mlx_floats("mxfp4", 32, 4), {"group_size": 32, "bits": 4, "mode": "mxfp4"}, "quantization"),
     "gptq-4": lambda n: make(n, gptq(4, 32, False), GPTQ | {"bits": 4, "group_size": 32, "sym": False}),
     "gptq-2": lambda n: make(n, gptq(2, 32, False, 2), GPTQ | {"bits": 2, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"}),
     "gptq-3": lambda n: make(n, gptq(3, 64, True), GPTQ | {"bits": 3, "group_size": 64, "sym": True}),
@@ -394,6 +414,10 @@ CASES = {
     "compressed-int8": lambda n: make(n, compressed(("int-quantized", ints(8, True)), int_scales), ct("int-quantized", ints(8, True))),
     "compressed-nvfp4": lambda n: make(n, compressed(("nvfp4-pack-quantized", FP4), nv_scales), ct("nvfp4-pack-quantized", FP4)),
     "compressed-mxfp4": lambda n: make(n, compressed(("mxfp4-pack-quantized", MX4), mx_scales), ct("mxfp4-pack-quantized", MX4)),
+    "compressed-mxfp8": lambda n: make(n, compressed(("mxfp8-quantized", MX8), mx8_scales), ct("mxfp8-quantized", MX8)),
+    "modelopt-mxfp8": lambda n: make(n, mxfp8(".weight_scale"), {"quant_method": "modelopt", "quant_algo": "MXFP8"}),
+    "fp8-exponents": lambda n: make(n, mxfp8(".weight_scale_inv", torch.float8_e8m0fnu), {"quant_method": "mxfp8", "weight_block_size": [1, 32]}),
+    "round-fp8-block": lambda n: make(n, fp8((32, 64)), {"quant_method": "auto-round", "packing_format": "auto_round:fp8", "data_type": "fp", "bits": 8, "group_size": [32, 64], "act_bits": 8}),
     "compressed-fp8": lambda n: make(n, fp8("row"), ct("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"})),
     "fp8-blocks": lambda n: make(n, fp8((32, 48)), {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [32, 48]}),
     "fp8-tensor": lambda n: make(n, fp8("tensor"), {"quant_method": "modelopt", "quant_algo": "FP8"}),

@@ -7,6 +7,12 @@ const FORMATS: &[(&str, &str, bool)] = &[
     ("mlx-4", "AFQ4", true),
     ("mlx-mixed", "AFQ8_G32", true),
     ("mlx-mxfp4", "MXFP4", true),
+    ("mlx-mxfp8", "FP8_G32", true),
+    ("mlx-nvfp4", "BF16", false),
+    ("compressed-mxfp8", "FP8_G32", true),
+    ("modelopt-mxfp8", "FP8_G32", true),
+    ("fp8-exponents", "FP8_G32", true),
+    ("round-fp8-block", "FP8_G32", true),
     ("gptq-2", "AFQ2_G32", true),
     ("gptq-3", "AFQ3", true),
     ("gptq-4", "AFQ4_G32", true),
@@ -57,7 +63,7 @@ fn quantised_checkpoints_compute_what_their_libraries_do() {
         assert!(types.contains(&dtype) || files.info.quantization == dtype, "{format}: {types:?}");
         let told = files.info.quantization.contains(" as ");
         assert_eq!(told, !exact, "{format}: what is lost is told: {}", files.info.quantization);
-        let is_nvfp4 = format == "modelopt-nvfp4";
+        let is_nvfp4 = ["modelopt-nvfp4", "mlx-nvfp4"].contains(&format);
         assert_eq!(files.info.quantization.starts_with("NVFP4 as BF16"), is_nvfp4, "{format}");
         let bytes = fs::read(folder.join("golden.safetensors")).unwrap();
         let golden = crate::safetensors::parse("golden", &bytes.into()).unwrap();

@@ -26,7 +26,7 @@ pub(super) fn matrix(settings: &Settings, parts: &mut Parts, stem: &str) -> Resu
         return gemv_fast(settings, stem, weight, zeros, scales);
     }
     let [outer, words] = flat(&weight)?;
-    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
+    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::scales(&scales, None)?);
     let sources = vec![weight.bytes.clone(), zeros.bytes.clone(), scales.bytes.clone()];
     let name = format!("{stem}.weight");
     if settings.method == Method::AwqGemv {
@@ -123,7 +123,7 @@ fn gemv_fast(
     if stored < cols / group {
         return Err(corrupt(&scales, format!("too few for {} groups", cols / group)));
     }
-    let (scale, zero) = (Numbers::of(&scales)?, Numbers::of(&zeros)?);
+    let (scale, zero) = (Numbers::scales(&scales, None)?, Numbers::of(&zeros)?);
     let sources = vec![weight.bytes.clone(), zeros.bytes, scales.bytes];
     let words = weight.bytes.clone();
     let affine = Affine {

@@ -125,7 +125,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError>
             return Err(corrupt(tensor, format!("{:?} for {groups} groups", tensor.shape)));
         }
     }
-    let (scale, zero) = (Numbers::of(&scales)?, Numbers::of(&zeros)?);
+    let (scale, zero) = (Numbers::scales(&scales, None)?, Numbers::of(&zeros)?);
     let packed = Packed { bytes: weight.bytes.clone(), places, bits, word, part, width };
     let sources = vec![weight.bytes.clone(), scales.bytes, zeros.bytes];
     let name = format!("{stem}.weight");

@@ -29,7 +29,7 @@ pub(super) fn matrix(parts: &mut Parts, stem: &str, [codes, scales]: [&str; 2]) 
     expect(&weight, &[tiles, 2 * rows])?;
     let group = group_of(&weight, cols, groups)?;
     let order = places();
-    let (stored, scale) = (Words::of(&weight)?, Numbers::of(&scales)?);
+    let (stored, scale) = (Words::of(&weight)?, Numbers::scales(&scales, None)?);
     let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
     let affine = Affine {
         bits: 4,

@@ -41,6 +41,9 @@ const IGNORED: [&str; 7] = [
     ".activation_scale",
 ];
 
+/// Names of the scales of 8-bit floats.
+const SCALES: [&str; 4] = ["weight_scale_inv", "weight_scale", "scales", "scale"];
+
 /// Tensors by name, fewer with each that found its use.
 struct Parts {
     by_name: BTreeMap<String, Tensor>,
@@ -99,10 +102,11 @@ pub(crate) fn assemble(
                 _ => None,
             };
             if let Some(share) = share {
-                let kind = if halves && settings.method == Method::Floats {
-                    "NVFP4"
-                } else {
-                    settings.method.name()
+                let kind = match settings.method {
+                    Method::Floats if halves => "NVFP4",
+                    // Integers of MLX's lose nothing.
+                    Method::Mlx => "NVFP4",
+                    method => method.name(),
                 };
                 rounded = Some(format!("{kind} as {}, each weight within {share}", tensor.dtype));
             }
@@ -146,7 +150,7 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
         let scales = parts.take(&format!("{stem}.weight_scale"))?;
         let whole = format!("{stem}.weight");
         return match parts.take_if_there(&format!("{stem}.weight_global_scale")) {
-            Some(all) => scaled::nvfp4(&weight, whole, &scales, &all, true),
+            Some(all) => scaled::nvfp4(&weight, whole, &scales, 1.0 / scaled::factor(&all)?),
             None => {
                 let sides = match weight.shape.as_slice() {
                     &[rows, half] => [rows, 2 * half],
@@ -182,7 +186,8 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
         }
         Some(DType::F8_E4M3 | DType::F8_E5M2) => {
             let weight = parts.take(name)?;
-            let scales = match parts.take_if_there(&format!("{stem}.weight_scale_inv")) {
+            let named = SCALES.iter().find_map(|end| parts.take_if_there(&format!("{stem}.{end}")));
+            let scales = match named {
                 Some(scales) => scales,
                 None => parts.take(&format!("{stem}.weight_scale"))?,
             };
@@ -192,7 +197,7 @@ fn matrix(settings: &Settings, parts: &mut Parts, name: &str) -> Result<Option<T
             let weight = parts.take(name)?;
             let scales = parts.take(&format!("{stem}.weight_scale"))?;
             let all = parts.take(&format!("{stem}.weight_scale_2"))?;
-            scaled::nvfp4(&weight, weight.name.clone(), &scales, &all, false).map(Some)
+            scaled::nvfp4(&weight, weight.name.clone(), &scales, scaled::factor(&all)?).map(Some)
         }
         _ => Ok(None),
     }

@@ -27,6 +27,20 @@ impl Numbers {
         Ok(Self { bytes: tensor.bytes.clone(), dtype: tensor.dtype })
     }
 
+    /// Scales. Bytes stand for floats of 8 bits, of type `bytes_as`, where a format stores those so.
+    ///
+    /// # Errors
+    /// `Unsupported` for a type that scales are not read of.
+    pub(super) fn scales(tensor: &Tensor, bytes_as: Option<DType>) -> Result<Self, LoadError> {
+        use DType::*;
+        let dtype = match (tensor.dtype, bytes_as) {
+            (U8, Some(dtype)) => dtype,
+            (dtype @ (F32 | F16 | BF16 | F64 | F8_E4M3 | F8_E5M2 | F8_E8M0), _) => dtype,
+            _ => return Err(refused(tensor, "scales of this type are not understood; floats are read")),
+        };
+        Ok(Self { bytes: tensor.bytes.clone(), dtype })
+    }
+
     /// Number `i`, in the tensor's order.
     pub(super) fn at(&self, i: usize) -> f32 {
         let size = self.dtype.block_bytes();

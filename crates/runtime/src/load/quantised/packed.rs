@@ -25,17 +25,12 @@ pub(super) fn expect(tensor: &Tensor, shape: &[usize]) -> Result<(), LoadError> 
     tensor.check_shape(shape)
 }
 
-/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine mode; without biases, and powers of two for scales, MXFP4.
+/// `X.weight` U32 of words, `X.scales`, `X.biases`: MLX's affine mode; without biases, and bytes for scales, its modes of small floats.
 pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<Tensor, LoadError> {
     let weight = parts.take(&format!("{stem}.weight"))?;
     let scales = parts.take(&format!("{stem}.scales"))?;
-    if scales.dtype == DType::U8 {
-        let [rows, words] = flat(&weight)?;
-        let shape = weight.shape.clone();
-        let mut made = scaled::mxfp4(&weight, weight.name.clone(), &scales, [rows, 8 * words])?;
-        made.shape = shape;
-        *made.shape.last_mut().expect("a matrix") = 8 * words;
-        return Ok(made);
+    if matches!(scales.dtype, DType::U8 | DType::F8_E8M0 | DType::F8_E4M3) {
+        return mlx_floats(settings, &weight, &scales);
     }
     let biases = parts.take(&format!("{stem}.biases"))?;
     let (bits, group) = settings.mlx_of(stem, &weight)?;
@@ -53,7 +48,7 @@ pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
     expected[shape.len() - 1] = groups;
     expect(&scales, &expected)?;
     expect(&biases, &expected)?;
-    let (scale, bias) = (Numbers::of(&scales)?, Numbers::of(&biases)?);
+    let (scale, bias) = (Numbers::scales(&scales, None)?, Numbers::of(&biases)?);
     let bytes = weight.bytes.clone();
     let affine = Affine {
         bits,
@@ -72,6 +67,28 @@ pub(super) fn mlx(settings: &Settings, parts: &mut Parts, stem: &str) -> Result<
     tensor.shape = shape;
     *tensor.shape.last_mut().expect("a matrix") = cols;
     Ok(tensor)
+}
+
+/// MLX's modes of small floats, which their groups tell apart: 8 words a group are 32 floats of 8 bits (mxfp8), 4 words 32 floats of
+/// 4 bits (mxfp4), 2 words 16 of those (nvfp4).
+fn mlx_floats(settings: &Settings, weight: &Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
+    let ([rows, words], [_, groups]) = (flat(weight)?, flat(scales)?);
+    let of_bytes = |dtype: DType| {
+        let mut shape = weight.shape.clone();
+        *shape.last_mut().expect("a matrix") = 4 * words;
+        Tensor { dtype, shape, ..weight.clone() }
+    };
+    match words.checked_div(groups).filter(|each| each * groups == words) {
+        Some(8) => scaled::floats(settings, of_bytes(DType::F8_E4M3), scales),
+        Some(4) => {
+            let made = scaled::mxfp4(weight, weight.name.clone(), scales, [rows, 8 * words])?;
+            let mut shape = weight.shape.clone();
+            *shape.last_mut().expect("a matrix") = 8 * words;
+            Ok(Tensor { shape, ..made })
+        }
+        Some(2) => scaled::nvfp4(&of_bytes(DType::U8), weight.name.clone(), scales, 1.0),
+        _ => Err(corrupt(scales, format!("{groups} groups for rows of {words} words"))),
+    }
 }
 
 /// `X.qweight`, `X.qzeros`, `X.scales` and, where columns were put in another order, `X.g_idx`.
@@ -101,7 +118,7 @@ pub(super) fn gptq(settings: &Settings, parts: &mut Parts, stem: &str) -> Result
         Some(order) => groups_of_inputs(order, [cols, groups])?,
         None => None,
     };
-    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::of(&scales)?);
+    let (codes, zero, scale) = (Words::of(&weight)?, Words::of(&zeros)?, Numbers::scales(&scales, None)?);
     let zero_words = rows * bits as usize / 32;
     let less_one = settings.zeros_less_one;
     let affine = Affine {
@@ -207,7 +224,7 @@ pub(super) fn pack_quantized(
             Box::new(move |row, of| middle + numbers.at(row * groups + of))
         }
     };
-    let (codes, scale) = (Words::of(&weight)?, Numbers::of(&scales)?);
+    let (codes, scale) = (Words::of(&weight)?, Numbers::scales(&scales, None)?);
     let affine = Affine {
         bits,
         rows,

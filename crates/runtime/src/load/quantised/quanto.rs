@@ -45,7 +45,7 @@ pub(super) fn groups(parts: &mut Parts, name: &str) -> Result<Tensor, LoadError>
     if !group.is_multiple_of(32) {
         return Err(refused(&weight, "groups of Quanto's are read in whole 32 weights"));
     }
-    let (scale, shift) = (Numbers::of(&scales)?, Numbers::of(&shifts)?);
+    let (scale, shift) = (Numbers::scales(&scales, None)?, Numbers::of(&shifts)?);
     let of_codes = matches!(shifts.dtype, DType::I8 | DType::U8);
     let sources = vec![weight.bytes.clone(), scales.bytes, shifts.bytes];
     let bytes = weight.bytes.clone();

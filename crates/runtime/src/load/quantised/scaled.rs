@@ -8,7 +8,7 @@ use hanzo_engine_kernels::{DType, quant};
 use super::made::{Affine, of_bf16, of_rows};
 use super::numbers::{Numbers, e5m2};
 use super::settings::Settings;
-use super::{corrupt, refused};
+use super::{corrupt, packed, refused};
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
@@ -25,7 +25,11 @@ enum Spread {
 impl Spread {
     fn of(scales: &Tensor, [rows, cols]: [usize; 2], block: [usize; 2]) -> Result<Spread, LoadError> {
         let sides = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
-        match scales.shape.as_slice() {
+        let shape = match scales.shape.as_slice() {
+            &[experts, of_rows, across] => &[experts * of_rows, across][..],
+            shape => shape,
+        };
+        match shape {
             _ if scales.elements() == 1 => Ok(Spread::One),
             &[count] | &[count, 1] if count == rows => Ok(Spread::Rows),
             &[a, b] if [a, b] == sides => Ok(Spread::Blocks(block, b)),
@@ -54,6 +58,9 @@ fn sides(tensor: &Tensor) -> Result<[usize; 2], LoadError> {
     }
 }
 
+/// Powers of two, which several formats store as bytes (the MX formats of the Open Compute Project).
+const EXPONENTS: Option<DType> = Some(DType::F8_E8M0);
+
 /// `X.weight` of signed bytes: `w = scale * (byte - zero)`, the zero 0 where there is none. `divisor` divides every scale.
 pub(super) fn bytes(
     settings: &Settings,
@@ -64,7 +71,7 @@ pub(super) fn bytes(
 ) -> Result<Tensor, LoadError> {
     let [rows, cols] = sides(&weight)?;
     let spread = Spread::of(scales, [rows, cols], settings.block)?;
-    let scale = Numbers::of(scales)?;
+    let scale = Numbers::scales(scales, None)?;
     let zero = match zeros {
         None => None,
         Some(zeros) if zeros.shape == scales.shape => Some(Numbers::of(zeros)?),
@@ -102,11 +109,27 @@ pub(super) fn bytes(
 }
 
 /// `X.weight` of 8-bit floats and their scales: `w = float * scale`. Floats of 4 bits of exponent are put beside their scales, in
-/// blocks as long as rows and scales allow; others, and rows of no whole blocks, are BF16 afterwards.
+/// blocks as long as rows and scales allow; others, and rows of no whole blocks, are BF16 afterwards. Scales that are bytes are
+/// powers of two (MXFP8). Several matrices may lie one after the other.
 pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
-    let [rows, cols] = sides(&weight)?;
+    let shape = weight.shape.clone();
+    let made = flat_floats(settings, weight, scales)?;
+    Ok(Tensor { shape, ..made })
+}
+
+fn flat_floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Result<Tensor, LoadError> {
+    let (experts, [rows, cols]) = match *weight.shape.as_slice() {
+        [experts, rows, cols] => (experts, [experts * rows, cols]),
+        _ => (1, sides(&weight)?),
+    };
+    if experts > 1 && scales.shape.len() == 3 && !(rows / experts).is_multiple_of(settings.block[0]) {
+        let whole = scales.shape[..2] == weight.shape[..2];
+        if !whole {
+            return Err(refused(&weight, "blocks of scales end within a matrix"));
+        }
+    }
     let spread = Spread::of(scales, [rows, cols], settings.block)?;
-    let scale = Numbers::of(scales)?;
+    let scale = Numbers::scales(scales, EXPONENTS)?;
     let shared = match spread {
         Spread::Blocks([_, across], _) => across,
         _ => cols,
@@ -133,16 +156,10 @@ pub(super) fn floats(settings: &Settings, weight: Tensor, scales: &Tensor) -> Re
     Ok(of_bf16(&weight, weight.name.clone(), [rows, cols], sources, number))
 }
 
-/// 4-bit floats, two a byte, the first in the low half, with an 8-bit scale for each 16 and a scale of all of them by which
-/// those are multiplied, or divided.
-pub(super) fn nvfp4(
-    weight: &Tensor,
-    name: String,
-    scales: &Tensor,
-    all: &Tensor,
-    divides: bool,
-) -> Result<Tensor, LoadError> {
-    let [rows, half] = sides(weight)?;
+/// 4-bit floats, two a byte, the first in the low half, with an 8-bit scale for each 16 and a factor of all of them. Several
+/// matrices may lie one after the other.
+pub(super) fn nvfp4(weight: &Tensor, name: String, scales: &Tensor, all: f32) -> Result<Tensor, LoadError> {
+    let [rows, half] = packed::flat(weight)?;
     let cols = 2 * half;
     if weight.dtype != DType::U8 || !cols.is_multiple_of(16) {
         return Err(corrupt(
@@ -150,20 +167,27 @@ pub(super) fn nvfp4(
             format!("{:?} of {} are not 4-bit floats in groups of 16", weight.shape, weight.dtype),
         ));
     }
-    scales.check_shape(&[rows, cols / 16])?;
-    if all.elements() != 1 {
-        return Err(corrupt(all, format!("expected one number, found {:?}", all.shape)));
-    }
-    let all = Numbers::of(all)?.at(0);
-    let all = if divides { 1.0 / all } else { all };
-    let scale = Numbers::of(scales)?;
+    let mut expected = weight.shape.clone();
+    expected[weight.shape.len() - 1] = cols / 16;
+    scales.check_shape(&expected)?;
+    let scale = Numbers::scales(scales, Some(DType::F8_E4M3))?;
     let stored = weight.bytes.clone();
     let sources = vec![weight.bytes.clone(), scales.bytes.clone()];
     let number = move |row: usize, col: usize| {
         let code = stored[row * half + col / 2] >> (4 * (col % 2)) & 15;
         f32::from(quant::FP4_VALUES[usize::from(code)]) * 0.5 * scale.at(row * (cols / 16) + col / 16) * all
     };
-    Ok(of_bf16(weight, name, [rows, cols], sources, number))
+    let made = of_bf16(weight, name, [rows, cols], sources, number);
+    expected[weight.shape.len() - 1] = cols;
+    Ok(Tensor { shape: expected, ..made })
+}
+
+/// The factor of all scales of a matrix.
+pub(super) fn factor(all: &Tensor) -> Result<f32, LoadError> {
+    match all.elements() {
+        1 => Ok(Numbers::scales(all, None)?.at(0)),
+        _ => Err(corrupt(all, format!("expected one number, found {:?}", all.shape))),
+    }
 }
 
 /// 4-bit floats, two a byte, the first in the low half, with a power of two for each 32: the same numbers in GGML's blocks.
@@ -174,9 +198,14 @@ pub(super) fn mxfp4(
     scales: &Tensor,
     [rows, cols]: [usize; 2],
 ) -> Result<Tensor, LoadError> {
-    let stored_as = |tensor: &Tensor| matches!(tensor.dtype, DType::U8 | DType::F8_E8M0 | DType::U32);
-    if !cols.is_multiple_of(32) || !stored_as(weight) || !stored_as(scales) {
+    if !cols.is_multiple_of(32) || !matches!(weight.dtype, DType::U8 | DType::U32) {
         return Err(refused(weight, format!("[{rows}, {cols}] are not 4-bit floats in groups of 32")));
+    }
+    if !matches!(scales.dtype, DType::U8 | DType::F8_E8M0) {
+        return Err(refused(
+            scales,
+            "scales of this type are not understood; MXFP4's are exponents of 8 bits",
+        ));
     }
     if scales.bytes.len() != rows * cols / 32 || weight.bytes.len() != rows * cols / 2 {
         return Err(corrupt(scales, format!("{:?} scales for [{rows}, {cols}] weights", scales.shape)));

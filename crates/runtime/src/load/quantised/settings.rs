@@ -68,7 +68,7 @@ pub(crate) struct Settings {
 }
 
 /// Every method that is read, as `quant_method` names it.
-const METHODS: &str = "gptq, awq, auto-round, compressed-tensors, fp8, fbgemm_fp8, mxfp4, modelopt, bitsandbytes, hqq, quanto, \
+const METHODS: &str = "gptq, awq, auto-round, compressed-tensors, fp8, fbgemm_fp8, mxfp4, mxfp8, modelopt, bitsandbytes, hqq, quanto, \
                        torchao, and MLX's";
 
 impl Settings {
@@ -126,10 +126,18 @@ impl Settings {
             Some("awq") => settings.read_awq(&said)?,
             Some("auto-round" | "intel/auto-round") => {
                 let packing = said.string("packing_format")?.unwrap_or("auto_round:auto_gptq");
-                if packing.contains("awq") { settings.read_awq(&said)? } else { settings.read_gptq(&said)? }
+                let floats = ["fp", "mx_fp", "nv_fp"];
+                if said.string("data_type")?.is_some_and(|kind| floats.iter().any(|of| kind.starts_with(of)))
+                {
+                    settings.read_round_floats(&said)?
+                } else if packing.contains("awq") {
+                    settings.read_awq(&said)?
+                } else {
+                    settings.read_gptq(&said)?
+                }
             }
             Some("compressed-tensors") => settings.read_compressed(&said)?,
-            Some("fp8" | "fbgemm_fp8" | "mxfp4" | "modelopt" | "modelopt_fp4") => {
+            Some("fp8" | "fbgemm_fp8" | "mxfp4" | "mxfp8" | "modelopt" | "modelopt_fp4") => {
                 settings.read_floats(&said)?
             }
             Some("bitsandbytes") => settings.method = Method::BitsAndBytes,
@@ -158,11 +166,19 @@ impl Settings {
 
     fn read_mlx(&mut self, said: &Config) -> Result<(), LoadError> {
         let of = |said: &Config| -> Result<(u32, usize), LoadError> {
-            if let Some(mode) = said.string("mode")?.filter(|mode| !["affine", "mxfp4"].contains(mode)) {
-                return Err(said.unsupported("mode", mode, "of MLX's modes affine and mxfp4 are read"));
-            }
-            let bits = said.required("bits", 8)? as u32;
-            let group = said.required("group_size", 1 << 16)?;
+            // What a mode has where nothing else is said.
+            let usual = match said.string("mode")? {
+                None | Some("affine") => (4, 64),
+                Some("mxfp4") => (4, 32),
+                Some("mxfp8") => (8, 32),
+                Some("nvfp4") => (4, 16),
+                Some(mode) => {
+                    let reason = "of MLX's modes affine, mxfp4, mxfp8 and nvfp4 are read";
+                    return Err(said.unsupported("mode", mode, reason));
+                }
+            };
+            let bits = said.count("bits", 8)?.unwrap_or(usual.0) as u32;
+            let group = said.count("group_size", 1 << 16)?.unwrap_or(usual.1);
             if !matches!(bits, 2..=6 | 8) {
                 return Err(said.unsupported("bits", bits, "2, 3, 4, 5, 6 and 8 are read"));
             }
@@ -249,6 +265,7 @@ impl Settings {
             "float-quantized",
             "nvfp4-pack-quantized",
             "mxfp4-pack-quantized",
+            "mxfp8-quantized",
             "mixed-precision",
         ];
         if let Some(format) = said.string("format")?.filter(|format| !known.contains(format)) {
@@ -288,10 +305,24 @@ impl Settings {
     fn read_floats(&mut self, said: &Config) -> Result<(), LoadError> {
         self.method = Method::Floats;
         self.read_block(said, "weight_block_size")?;
-        let algorithms = ["FP8", "NVFP4", "FP8_PB_WO", "MIXED_PRECISION"];
+        let algorithms =
+            ["FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "MXFP8", "NVFP4", "MXFP4", "MIXED_PRECISION"];
         match said.string("quant_algo")?.filter(|algorithm| !algorithms.contains(algorithm)) {
             None => Ok(()),
-            Some(other) => Err(said.unsupported("quant_algo", other, "FP8 and NVFP4 are read")),
+            Some(other) => Err(said.unsupported("quant_algo", other, "FP8, MXFP8, MXFP4 and NVFP4 are read")),
+        }
+    }
+
+    /// AutoRound's 8-bit floats: groups are blocks of rows and columns, or of a row alone. What 4-bit ones are packed in is said
+    /// by the tensors.
+    fn read_round_floats(&mut self, said: &Config) -> Result<(), LoadError> {
+        self.method = Method::Floats;
+        if said.string("data_type")? == Some("nvfp4_v2") {
+            return Err(said.unsupported("data_type", "nvfp4_v2", "fp, mx_fp and nv_fp are read"));
+        }
+        match said.get("group_size") {
+            Some(Value::Array(_)) => self.read_block(said, "group_size"),
+            _ => Ok(()),
         }
     }
 

@@ -73,9 +73,9 @@ fn what_is_not_read_is_refused_by_name() {
     let error = error.unwrap_err();
     assert!(error.contains("model.embed_tokens.weight: rows of 32 weights are no groups of 64"), "{error}");
     let error = opened("mlx-4", |config| {
-        config["quantization"].as_object_mut().unwrap().insert("mode".into(), json!("nvfp4"));
+        config["quantization"].as_object_mut().unwrap().insert("mode".into(), json!("nvfp3"));
     });
-    assert!(error.unwrap_err().contains("mode = nvfp4"));
+    assert!(error.unwrap_err().contains("mode = nvfp3"));
     // Without a word of quantisation the tensors are what no such model has.
     let error = opened("gptq-4", |config| drop(config.remove("quantization_config"))).unwrap_err();
     assert!(error.contains("tensor model.layers.0."), "{error}");
@@ -247,3 +247,5 @@ fn small_floats_lose_nothing() {
         assert_eq!(parts[..], wide.to_f32().unwrap()[cols..]);
     }
 }
+
+mod scales;

@@ -50,7 +50,7 @@ fn halves(weight: &Tensor, scales: &Tensor, zeros: &Tensor) -> Result<Tensor, Lo
     let group = group_of(weight, cols, groups)?;
     expect(scales, &[groups, rows])?;
     expect(zeros, &[groups, rows])?;
-    let (scale, zero) = (Numbers::of(scales)?, Numbers::of(zeros)?);
+    let (scale, zero) = (Numbers::scales(scales, None)?, Numbers::of(zeros)?);
     let sources = vec![weight.bytes.clone(), scales.bytes.clone(), zeros.bytes.clone()];
     let bytes = weight.bytes.clone();
     let affine = Affine {
@@ -87,7 +87,7 @@ fn tiles(weight: Tensor, pairs: &Tensor) -> Result<Tensor, LoadError> {
         return Err(corrupt(&weight, format!("{tiles} tiles for {rows} outputs")));
     }
     let group = group_of(&weight, cols, groups)?;
-    let (codes, pair) = (Words::of(&weight)?, Numbers::of(pairs)?);
+    let (codes, pair) = (Words::of(&weight)?, Numbers::scales(pairs, None)?);
     let sources = vec![weight.bytes.clone(), pairs.bytes.clone()];
     let affine = Affine {
         bits: 4,
