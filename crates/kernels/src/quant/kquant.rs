@@ -6,8 +6,8 @@
 
 use super::block32::extreme;
 use super::search::{
-    Lanes, Tries, affine_scales, known, lanes, magnitudes, nearest, positive_scale, squares, sums,
-    symmetric_scales,
+    Lanes, Tries, affine_scales, descended_scales, known, lanes, magnitudes, nearest, positive_scale,
+    squares, sums, symmetric_scales,
 };
 use super::{half_at, inverse, put_half};
 
@@ -177,7 +177,7 @@ pub(super) fn encode_q3(weights: &[f32], columns: Option<&[f32]>, block: &mut [u
     let w: Lanes<16, 16> = lanes(weights);
     let (scales, largest) = match columns {
         None => {
-            let scales = symmetric_scales(&w, &squares(&w), 4.0);
+            let scales = descended_scales(&w, 4.0);
             (scales, extreme(&scales))
         }
         Some(columns) => {

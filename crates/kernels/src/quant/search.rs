@@ -203,6 +203,52 @@ fn scales_between<const L: usize, const N: usize>(
     fits.of(end)
 }
 
+/// Rounds over a group in which each code may change.
+const DESCENTS: usize = 5;
+
+/// As [`symmetric_scales`], for few levels: code after code takes what fits the scale of the others best, until none changes.
+/// Large weights count for more.
+#[inline(always)]
+pub(super) fn descended_scales<const L: usize, const N: usize>(
+    weights: &Lanes<L, N>,
+    levels: f32,
+) -> [f32; L] {
+    let (end, importance) = (extremes(weights), squares(weights));
+    let mut codes = [[0.0f32; L]; N];
+    let (mut sum_wq, mut sum_qq) = ([0.0f32; L], [0.0f32; L]);
+    for n in 0..N {
+        for l in 0..L {
+            let q = nearest(-levels / end[l] * weights[n][l]).clamp(-levels, levels - 1.0);
+            codes[n][l] = q;
+            sum_wq[l] += importance[n][l] * weights[n][l] * q;
+            sum_qq[l] += importance[n][l] * q * q;
+        }
+    }
+    for _ in 0..DESCENTS {
+        for n in 0..N {
+            for l in 0..L {
+                let (w, i, q) = (weights[n][l], importance[n][l], codes[n][l]);
+                let (wq, qq) = (sum_wq[l] - i * w * q, sum_qq[l] - i * q * q);
+                let next = nearest(w * qq / wq).clamp(-levels, levels - 1.0);
+                let (next_wq, next_qq) = (wq + i * w * next, qq + i * next * next);
+                // The rest keeps its sign, and the weighted error falls.
+                let better = (wq * sum_wq[l] > 0.0)
+                    & (next_qq > 0.0)
+                    & (next_wq * next_wq * sum_qq[l] > sum_wq[l] * sum_wq[l] * next_qq);
+                codes[n][l] = if better { next } else { q };
+                sum_wq[l] = if better { next_wq } else { sum_wq[l] };
+                sum_qq[l] = if better { next_qq } else { sum_qq[l] };
+            }
+        }
+    }
+    let mut scales = [0.0; L];
+    for l in 0..L {
+        let none = (end[l].abs() < EPSILON) | (sum_qq[l] <= 0.0);
+        scales[l] = if none { 0.0 } else { sum_wq[l] / sum_qq[l] };
+    }
+    scales
+}
+
 /// Best scale s for `w ≈ s * q` of each group, q one of [`IQ4_VALUES`]. May be negative: the values reach further below
 /// zero than above.
 #[inline(always)]

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod ggml;
+
 struct Record<'a> {
     dtype: DType,
     blocks: &'a [u8],
