@@ -269,4 +269,33 @@ mod tests {
         // One token has no rate, nor have tokens of one step.
         assert_eq!((of(300, 0), of(300, 1), of(0, 4)), (None, None, None));
     }
+
+    #[test]
+    fn decoding_is_measured_from_the_first_sampled_token_though_its_text_waits() {
+        let (admission, all) = (Admission::new(1), crate::metrics::Metrics::new(0));
+        let (metrics, arrived) = (all.model("measured"), Instant::now());
+        let job = Job { prompt: [1].into(), ..Job::default() };
+        let (id, place) = (job.id, admission.enter().unwrap_or_else(|_| panic!("there is room")));
+        let (mut ticket, _events) = ticket(job, place, arrived, None, 16, Waker::noop().clone());
+        let delta = |text: &str| EventKind::Delta {
+            text: text.to_owned(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+        };
+        let usage = hanzo_engine_runtime::Usage { completion_tokens: 4, ..Default::default() };
+        let end = EventKind::Finished { reason: FinishReason::Stop, stop_string: None, usage };
+        let mut timings = None;
+        // The text of all four tokens comes with the last.
+        for (ms, kind) in
+            [(10, EventKind::Started { cached_tokens: 0 }), (30, delta("")), (330, delta("abcd")), (330, end)]
+        {
+            let now = arrived + Duration::from_millis(ms);
+            timings = ticket.measure(&Event { job: id, choice: 0, kind }, now, &metrics);
+        }
+        let timings = timings.expect("of the end");
+        let spent = [timings.queue, timings.prefill, timings.decode].map(|time| time.as_millis());
+        assert_eq!((spent, timings.decode_tokens_per_s(4)), ([10, 20, 300], Some(10.0)));
+    }
 }
