@@ -99,7 +99,7 @@ pub(crate) fn represented(
     if let Some(side) = cut.filter(|_| media.is_empty()) {
         let mut room = tokens_max.saturating_sub(tokens_of("")?);
         for _ in 0..CUTS_MAX {
-            let (tokens, count) = text.tokenizer.encode_cut(&said, room, side)?;
+            let (tokens, count) = text.tokenizer.encode_cut(&said, room, side, interrupted)?;
             if tokens.len() == count {
                 break;
             }

@@ -119,7 +119,9 @@ impl<'a> Batches<'a> {
                             let asked = (media::told(chat, told), shown);
                             media::embedded(asked, &of, interrupted).map_err(|error| of_chat(index, error))
                         }
-                        (text, _) => encode.input(text, &of.text.tokenizer, &of.embedder).map_err(of_input),
+                        (text, _) => encode
+                            .input(text, &of.text.tokenizer, &of.embedder, interrupted)
+                            .map_err(of_input),
                     }
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
@@ -190,12 +192,13 @@ impl Encode {
         source: Source,
         tokenizer: &Tokenizer,
         embedder: &Embedder,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<EmbedInput, RequestError> {
         match source {
-            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut),
+            Source::Text(text) => embedder.text(tokenizer, &text, &self.prompt, self.cut, interrupted),
             Source::Tokens(tokens) => embedder.tokens(&tokens, self.cut),
             Source::Pair(first, second) => {
-                embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut)
+                embedder.pair(tokenizer, &first, &second, self.task.as_deref(), self.cut, interrupted)
             }
             Source::Picture(_) | Source::Chat(_) => unreachable!("what may have pictures is taken before"),
         }
