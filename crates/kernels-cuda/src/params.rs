@@ -22,7 +22,7 @@ impl Address {
 pub const NONE: u32 = u32::MAX;
 
 /// Bytes of the largest of what a product does besides.
-type ThenBytes = [[u64; 11]; 3];
+type ThenBytes = [[u64; 17]; 2];
 const _: () = assert!(
     size_of::<HeadParams>() == size_of::<ThenBytes>()
         && size_of::<NormParams>() <= size_of::<ThenBytes>()
