@@ -195,9 +195,18 @@ impl Processor {
     /// # Errors
     /// [`PictureError::Shape`]; [`PictureError::Bounds`] and [`PictureError::NoBounds`] where the request's bounds are none.
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
+        self.prepare_within(picture, look, u64::MAX)
+    }
+
+    /// As [`Processor::prepare`], for a tower that takes at most so many pixels: where the processor's rule scales pictures between bounds, it
+    /// scales them to what fits.
+    ///
+    /// # Errors
+    /// As [`Processor::prepare`].
+    pub fn prepare_within(&self, picture: Picture, look: Look, room: u64) -> Result<Prepared, PictureError> {
         let bounded = look.pixels_min.is_some() || look.pixels_max.is_some();
         match &self.cut {
-            Cut::Whole(whole) => whole.prepare(picture, self.filter, look),
+            Cut::Whole(whole) => whole.prepare(picture, self.filter, look, room),
             _ if bounded => Err(PictureError::NoBounds),
             Cut::Tiles(tiles) => tiles.prepare(picture, self.filter, look.detail),
             Cut::Quarters(quarters) => quarters.prepare(picture, self.filter, look.detail),

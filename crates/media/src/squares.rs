@@ -16,8 +16,8 @@ pub(crate) struct Square {
     pub(crate) cropped: bool,
 }
 
-/// How often one side may be as long as the other where the middle is cut out: what is thrown away is resized before.
-const ASPECT_MAX: u64 = 200;
+/// Pixels of the resized picture out of which the middle is cut, at most.
+const RESIZED_PIXELS_MAX: u64 = 50_000_000;
 
 fn to(picture: Picture, (height, width): (u32, u32), filter: Filter) -> Picture {
     match (picture.height, picture.width) == (height, width) {
@@ -69,10 +69,11 @@ impl Square {
             return Ok(to(picture, (side, side), filter));
         }
         let (short, long) = (u64::from(width.min(height)), u64::from(width.max(height)));
-        if long > short * ASPECT_MAX {
+        let long = u64::from(side) * long / short;
+        if long * u64::from(side) > RESIZED_PIXELS_MAX {
             return Err(PictureError::Shape { width, height });
         }
-        let long = (u64::from(side) * long / short) as u32;
+        let long = long as u32;
         let picture = to(picture, if width <= height { (long, side) } else { (side, long) }, filter);
         let (top, left) = ((picture.height - side) / 2, (picture.width - side) / 2);
         let lines =

@@ -295,3 +295,45 @@ fn data_uris_are_read_as_clients_write_them() {
         assert!(error.contains(says), "{error}");
     }
 }
+
+/// Photographs and screenshots become what `smart_resize` of transformers 5.24 makes of them with `max_pixels` of what the tower has room for.
+#[test]
+fn large_pictures_are_scaled_to_what_a_tower_takes() {
+    let qwen = |config: Value| Processor::from_config(config.as_object().unwrap()).unwrap();
+    let second = qwen(json!({ "image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 12_845_056 }));
+    let third = qwen(json!({
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "size": { "longest_edge": 16_777_216, "shortest_edge": 65_536 },
+        "patch_size": 16,
+    }));
+    for (processor, patch, photo, screenshot) in
+        [(second, 14, [1540, 2044], [1344, 2380]), (third, 16, [1760, 2336], [1536, 2720])]
+    {
+        for ([height, width], sides) in [([3024, 4032], photo), ([2160, 3840], screenshot)] {
+            let picture = Picture { width, height, rgb: vec![90; width as usize * height as usize * 3] };
+            let room = 16_384 * patch * patch;
+            let prepared = processor.prepare_within(picture, Look::default(), room).unwrap();
+            assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides);
+        }
+    }
+}
+
+/// As `LlavaNextImageProcessorPil` of transformers 5.24 makes them.
+#[test]
+fn narrow_pictures_of_llava_next_are_transformers() {
+    let config = json!({
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": { "shortest_edge": 32 },
+        "crop_size": { "height": 32, "width": 32 },
+        "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
+    });
+    let processor = Processor::from_config(config.as_object().unwrap()).unwrap();
+    for (width, height, known) in [
+        (3, 700, "19dc811fc0b6fa1ad12a86c4da6aa94654aca2c8ff720c4c8a33c63ae375d76b"),
+        (700, 3, "0e34834380d5be907b75fe404371dcd2c65fd7fe61d130385923d5e1431c39da"),
+    ] {
+        let prepared = processor.prepare(texture(width, height), Look::default()).unwrap();
+        let all: Vec<u8> = prepared.frames.into_iter().flat_map(|frame| frame.rgb).collect();
+        assert_eq!(digest(&all), known, "{width} x {height}");
+    }
+}

@@ -39,14 +39,19 @@ impl Whole {
         self.patch * self.joined
     }
 
-    /// Pixels that a picture has at least and at most where it is looked at so.
-    fn bounds(&self, (own_least, own_most): (u64, u64), look: Look) -> Result<(u64, u64), PictureError> {
+    /// Pixels that a picture has at least and at most: by the request, else by the processor, and never above `room`.
+    fn bounds(
+        &self,
+        (own_least, own_most): (u64, u64),
+        look: Look,
+        room: u64,
+    ) -> Result<(u64, u64), PictureError> {
         let least = look.pixels_min.unwrap_or(own_least);
         let most = match look.detail {
             Detail::Low => own_most.min(LOW_PIXELS),
             Detail::Own | Detail::High => own_most,
         };
-        let most = look.pixels_max.unwrap_or(most);
+        let most = look.pixels_max.unwrap_or(most).min(room);
         let least = if look.pixels_min.is_none() { least.min(most) } else { least };
         let square = u64::from(self.square()).pow(2);
         if least > most || most < square {
@@ -100,6 +105,7 @@ impl Whole {
         picture: Picture,
         filter: Filter,
         look: Look,
+        room: u64,
     ) -> Result<Prepared, PictureError> {
         let from = [picture.height, picture.width];
         let size = match self.sizes {
@@ -107,7 +113,7 @@ impl Whole {
                 return Err(PictureError::NoBounds);
             }
             _ if !self.resizes => (picture.height, picture.width),
-            Sizes::Pixels(least, most) => self.size(&picture, self.bounds((least, most), look)?)?,
+            Sizes::Pixels(least, most) => self.size(&picture, self.bounds((least, most), look, room)?)?,
             Sizes::Longest(longest) => {
                 let low = if look.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
                 self.size_of_longest(&picture, longest.min(low))?

@@ -172,13 +172,13 @@ impl Sight {
         }
     }
 
-    /// What a picture becomes.
+    /// Prepares a picture for the tower. A picture of a family whose pictures are scaled between bounds is scaled to what the tower has room for.
     ///
     /// # Errors
     /// As [`Processor::prepare`], and [`PictureError::TooManyPatches`].
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
-        let prepared = self.processor.prepare(picture, look)?;
         let max = self.spec.patches_max;
+        let prepared = self.processor.prepare_within(picture, look, (max * self.spec.patch.pow(2)) as u64)?;
         for &Frame { width, height, .. } in &prepared.frames {
             let patch = self.spec.patch;
             let patches = width as usize / patch * (height as usize / patch);
