@@ -5,7 +5,7 @@ use crate::error::CliError;
 use crate::term::{harmless, tell};
 use figment::Figment;
 use figment::providers::Serialized;
-use hanzo_engine_access::{ClientTls, Secret, channel, with_key};
+use hanzo_engine_access::{ClientTls, Secret, channel, mistaken_server, with_key};
 use hanzo_engine_daemon::config::LogConfig;
 use hanzo_engine_daemon::{Config, Daemon, DaemonError, log};
 use hanzo_engine_proto::v1::{
@@ -172,7 +172,7 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
     });
     let endpoint = Endpoint::from(uri).connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     let opened = channel(&endpoint, &credentials.tls).await?;
-    let channel = opened.map_err(|error| no_daemon(root_cause(&error)))?;
+    let channel = opened.map_err(|error| no_daemon(of_server(root_cause(&error))))?;
     let channel = BoxCloneSyncService::new(channel.map_request(with_key(credentials.key.as_ref())));
     let store = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let speech = SpeechClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -188,7 +188,14 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
             };
             Err(CliError::Key { address: address.to_owned(), why: why.to_owned() })
         }
-        Ok(Err(status)) => Err(no_daemon(format!("what listens there said: {}", status.message()))),
+        Ok(Err(status)) => Err(no_daemon(match mistaken_server(status.message()) {
+            Some(why) => why.to_owned(),
+            // The connection itself ended, as one does that speaks in the clear to a server that wants TLS.
+            None if std::error::Error::source(&status).is_some() => {
+                format!("the connection ended: {}; a server with TLS wants https://", root_cause(&status))
+            }
+            None => format!("the server there said: {}", status.message()),
+        })),
         Err(_) => Err(no_daemon("what listens there says nothing".into())),
     }
 }
@@ -196,9 +203,14 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
 /// What a status says of a call that failed: the daemon's own words, or that there is none any more.
 pub(crate) fn failed(status: Status) -> CliError {
     match std::error::Error::source(&status) {
-        Some(source) => CliError::Lost(root_cause(source)),
+        Some(source) => CliError::Lost(of_server(root_cause(source))),
         None => CliError::Engine(status),
     }
+}
+
+/// The reason, or what to do where another kind of server answers.
+fn of_server(reason: String) -> String {
+    mistaken_server(&reason).map_or(reason, str::to_owned)
 }
 
 /// The innermost reason: "Connection refused", not "transport error".

@@ -11,6 +11,7 @@ use axum::{
     routing::get,
 };
 use hanzo_engine_access::{Access, Presented, Refusal};
+use hanzo_engine_process::without_directories;
 use hanzo_engine_telemetry::{CONTENT_TYPE, is_wanted, process};
 use serde_json::{Value, json};
 
@@ -106,7 +107,7 @@ fn model(view: &ModelView) -> Value {
         StateView::Ready => ("ready", Value::Null),
         StateView::Draining => ("draining", Value::Null),
         StateView::Unloaded => ("unloaded", Value::Null),
-        StateView::Failed { error } => ("failed", json!(error)),
+        StateView::Failed { error } => ("failed", json!(without_directories(error))),
     };
     let mut answer = json!({"name": view.name, "state": state});
     match state {

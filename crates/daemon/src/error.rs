@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, RequestError, printable};
-use hanzo_engine_store::{PullError, StoreError};
+use hanzo_engine_store::{PullError, RESERVED_NAMES, StoreError, nearest_name};
 use tonic::{Code, Status, metadata::MetadataMap};
 
 use crate::limits::{
@@ -29,6 +29,7 @@ pub(crate) enum Error {
     #[error(
         "model: {} is not loaded; loaded: {}; in the store: {}",
         quote(asked),
+        meant(asked, &[loaded.as_slice(), stored.as_slice()].concat()),
         list(loaded),
         list(stored)
     )]
@@ -52,6 +53,7 @@ pub(crate) enum Error {
     #[error(
         "model: {} is neither in the store nor a path here; in the store: {}",
         quote(asked),
+        meant(asked, stored),
         list(stored)
     )]
     NoSource { asked: String, stored: Vec<String> },
@@ -519,6 +521,15 @@ pub(crate) fn quote(input: &str) -> String {
     }
     let ellipsis = if cut < input.len() { "…" } else { "" };
     format!("{:?}{ellipsis}", &input[..cut])
+}
+
+/// The model that was probably meant.
+fn meant(asked: &str, known: &[String]) -> String {
+    if asked.len() > QUOTE_BYTES_MAX {
+        return String::new();
+    }
+    let names = known.iter().map(String::as_str).chain(RESERVED_NAMES);
+    nearest_name(asked, names).map_or_else(String::new, |name| format!("did you mean {name}? "))
 }
 
 fn list(names: &[String]) -> String {

@@ -404,7 +404,7 @@ impl From<Status> for ApiError {
         }
         let message = match (code, status.message()) {
             (Code::Unavailable, message) if lost || std::error::Error::source(&status).is_some() => {
-                format!("the engine cannot be reached: {message}")
+                format!("the engine cannot be reached: {}", without_directories(message))
             }
             (_, "") => http.canonical_reason().unwrap_or("error").to_owned(),
             // Directories are the operator's, who sees them over gRPC.

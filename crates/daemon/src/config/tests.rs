@@ -52,6 +52,9 @@ fn an_unknown_key_is_named_with_its_file_and_with_what_was_meant() {
         let error = Config::load(Some(file.path()), Figment::new()).unwrap_err().to_string();
         assert!(error.contains(&file.path().display().to_string()), "{error}");
         assert!(error.contains(key) && error.contains("unknown"), "{error}");
+        for doubled in ["grpc_prot.grpc_prot", "grpc_port.grpc_port", "sorce.sorce", "prot.prot", "foo.foo"] {
+            assert!(!error.contains(doubled), "{error}");
+        }
     }
     let error = Config::load(None, Serialized::default("engine.speed", 1)).unwrap_err().to_string();
     assert!(error.starts_with("flags: engine.speed"), "{error}");
@@ -62,7 +65,7 @@ fn a_misspelt_variable_of_our_own_sections_is_an_error() {
     figment::Jail::expect_with(|jail| {
         jail.set_env("HANZO_ENGINE_SERVER_GRPC_PROT", 1);
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
-        assert!(error.starts_with("environment: server.grpc_prot"), "{error}");
+        assert!(error.starts_with("environment: server.grpc_prot: "), "{error}");
         Ok(())
     });
 }
