@@ -142,11 +142,15 @@ impl Said {
             token: token.bytes.into(),
             logprob: if self.logprobs { token.logprob } else { 0.0 },
         };
+        let (start_s, end_s) = map.segment(segment.start_s, segment.end_s);
         let word = |word: hanzo_engine_runtime::whisper::Word| {
-            let (start_s, end_s) = between(&map, word.start_s, word.end_s);
+            let (start_s, end_s) = map.word(word.start_s, word.end_s);
             v1::TranscriptWord { word: word.word, start_s, end_s, probability: word.probability }
         };
-        let (start_s, end_s) = between(&map, segment.start_s, segment.end_s);
+        let words: Vec<_> = segment.words.into_iter().map(word).collect();
+        // A segment spans its words.
+        let start_s = words.first().map_or(start_s, |word| word.start_s);
+        let end_s = words.last().map_or(end_s, |word| word.end_s.max(start_s));
         v1::TranscriptSegment {
             index: segment.index,
             start_s,
@@ -157,14 +161,8 @@ impl Said {
             average_logprob: segment.average_logprob,
             compression_ratio: segment.compression_ratio,
             no_speech_probability: segment.no_speech_probability,
-            words: segment.words.into_iter().map(word).collect(),
+            words,
             seek: (map.start(f64::from(segment.seek) / 100.0) * 100.0).round() as u32,
         }
     }
-}
-
-/// A stretch of the sound, of one of what the model heard: what takes no time stays where it starts.
-fn between(map: &TimeMap, start_s: f64, end_s: f64) -> (f64, f64) {
-    let start = map.start(start_s);
-    (start, map.end(end_s).max(start))
 }

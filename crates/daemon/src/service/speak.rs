@@ -78,7 +78,7 @@ struct Speaking {
     pieces: SpokenPieces,
     encoder: Option<Encoder>, // none once the file is whole
     format: Format,
-    sample_rate: u32,
+    sample_rate: u32, // of the model
     samples: u64,
     phonemes: u32,
     unknown_words: Vec<String>,
@@ -176,7 +176,7 @@ fn events(mut live: Live) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> 
     ready.push_back(Event::Started(v1::SpeakStarted {
         request_id: record.request_id.clone(),
         model: speaking.served.name.clone(),
-        sample_rate: speaking.sample_rate,
+        sample_rate: speaking.format.sample_rate(speaking.sample_rate),
         mime_type: speaking.format.mime_type().to_owned(),
     }));
     stream::unfold(live, |mut live| async {

@@ -177,7 +177,10 @@ async fn begin(
     let upload = Upload(tokio::spawn(upload(messages, bytes)).abort_handle());
     let map = SharedMap::default();
     let (done, decoded) = oneshot::channel();
-    let gate = config.voice_activity.unwrap_or(true).then(|| core.voice_activity.gate());
+    let gate = match config.voice_activity.unwrap_or(true) {
+        true => core.voice_activity.gate(),
+        false => Gate::keeping_pauses(),
+    };
     let of_thread = map.clone();
     tokio::task::spawn_blocking(move || {
         let incoming = Incoming { messages: Mutex::new(incoming), piece: Bytes::new() };
@@ -277,7 +280,7 @@ fn decode(
     incoming: Incoming,
     hint: &Hint,
     limits: &Limits,
-    mut gate: Option<Gate>,
+    mut gate: Gate,
     samples: &mpsc::Sender<Vec<f32>>,
     map: &SharedMap,
 ) -> Result<Decoded, Error> {
@@ -295,25 +298,20 @@ fn decode(
         // Who took them has ended; what it said last says why.
         chunk.chunks(CHUNK_SAMPLES_MAX).all(|part| samples.blocking_send(part.to_vec()).is_ok())
     };
+    // The map must know a sample before the model does.
+    let follow = |gate: &Gate| map.lock().unwrap_or_else(PoisonError::into_inner).follow(gate.map());
     while let Some(chunk) = sound.next_chunk().map_err(own)? {
-        let chunk = match &mut gate {
-            None => chunk,
-            Some(gate) => {
-                let mut heard = Vec::with_capacity(chunk.len());
-                gate.push(&chunk, &mut heard);
-                map.lock().unwrap_or_else(PoisonError::into_inner).follow(gate.map());
-                heard
-            }
-        };
-        if !give(chunk) {
+        let mut heard = Vec::with_capacity(chunk.len());
+        gate.push(&chunk, &mut heard);
+        follow(&gate);
+        if !give(heard) {
             break;
         }
     }
-    if let Some(gate) = &mut gate {
-        let mut heard = Vec::new();
-        gate.finish(&mut heard);
-        give(heard);
-    }
+    let mut heard = Vec::new();
+    gate.finish(&mut heard);
+    follow(&gate);
+    give(heard);
     Ok(Decoded { seconds: sound.seconds(), given })
 }
 

@@ -132,6 +132,11 @@ async fn a_vits_of_either_form_speaks() {
             "{finished:?}"
         );
         assert_eq!(wav, said(&mut client, ask(text_of("Hi, abide us!"))).await.0, "{name}: the same seed");
+        // Without a header the rate is OpenAI's, whatever the model's.
+        let asked = v1::SpeakRequest { format: v1::SoundFormat::Pcm.into(), ..text_of("Hi, abide us!") };
+        let (pcm, same) = said(&mut client, ask(asked)).await;
+        assert_eq!(pcm.len() / 2, (samples * 24_000).div_ceil(16_000), "{name}");
+        assert!((same.duration_s - finished.duration_s).abs() < 1e-9, "{name}");
         let slow = v1::SpeakRequest { speed: Some(0.25), ..text_of("Hi, abide us!") };
         let slow = said(&mut client, ask(slow)).await.1.duration_s;
         assert!(slow > 2.0 * finished.duration_s, "{name}: {slow} s, and {} s", finished.duration_s);
