@@ -27,7 +27,7 @@ pub(crate) enum Error {
     Input { place: String, error: RequestError },
     /// No such model.
     #[error(
-        "model: {} is not loaded; loaded: {}; in the store: {}",
+        "model: {} is not loaded; {}loaded: {}; in the store: {}",
         quote(asked),
         meant(asked, &[loaded.as_slice(), stored.as_slice()].concat()),
         list(loaded),
@@ -51,7 +51,7 @@ pub(crate) enum Error {
     AdapterTaken { name: String, model: String, loaded_from: String },
     /// Nothing to load by that name.
     #[error(
-        "model: {} is neither in the store nor a path here; in the store: {}",
+        "model: {} is neither in the store nor a path here; {}in the store: {}",
         quote(asked),
         meant(asked, stored),
         list(stored)
