@@ -116,7 +116,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// `Kernel` where the backend cannot give the memory; nothing is kept then.
-    pub fn adapt(&mut self, backend: &B, slot: u32, adapter: &Adapter) -> Result<(), LoadError> {
+    pub fn adapt(&mut self, backend: &mut B, slot: u32, adapter: &Adapter) -> Result<(), LoadError> {
         self.network.adapt(backend, slot as usize, adapter)
     }
 
@@ -129,7 +129,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub fn observe(&mut self, backend: &B) -> Result<(), KernelError> {
+    pub fn observe(&mut self, backend: &mut B) -> Result<(), KernelError> {
         self.network.observe(backend)
     }
 

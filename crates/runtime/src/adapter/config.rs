@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::error::LoadError;
 use crate::limits::{ADAPTER_PATTERNS_MAX, ADAPTER_RANK_MAX};
-use crate::spec::{Config, Part, Weight};
+use crate::spec::{Config, Names, Part, Weight};
 use crate::tensor::Tensor;
 
 use super::refused;
@@ -57,7 +57,11 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn read(config: Config) -> Result<Self, LoadError> {
+    /// Reads and checks them; `names` are those of the model's tensors.
+    ///
+    /// # Errors
+    /// A setting that cannot be honoured, by its name.
+    pub(super) fn read(config: Config, names: &Names) -> Result<Self, LoadError> {
         match config.string("peft_type")? {
             None => return Err(config.missing("peft_type")),
             Some("LORA") => {}
@@ -87,7 +91,9 @@ impl Settings {
                 Value::Object(entries) => entries.is_empty(),
                 Value::Number(_) | Value::String(_) | Value::Bool(true) => false,
             };
-            if !says_nothing && !OF_NO_ACCOUNT.contains(&key.as_str()) {
+            // PEFT sets it for classes whose matrices have their inputs outermost, and saves A and B as ever.
+            let is_of_class = key == "fan_in_fan_out" && names.inputs_first;
+            if !says_nothing && !is_of_class && !OF_NO_ACCOUNT.contains(&key.as_str()) {
                 return Err(config.unsupported(key, value, "adapters cannot be computed with it"));
             }
         }
@@ -118,13 +124,14 @@ impl Settings {
     pub(super) fn scale(&self, module: &str, a: &Tensor) -> Result<f32, LoadError> {
         let rank = of_module(&self.rank_of, module).unwrap_or(self.rank);
         let alpha = of_module(&self.alpha_of, module).unwrap_or(self.alpha);
-        if a.shape[0] != rank {
+        if a.shape.first() != Some(&rank) {
+            let inputs = a.shape.get(1).map_or_else(|| "inputs".to_owned(), usize::to_string);
             return Err(LoadError::Corrupt {
                 file: a.file.to_string(),
                 what: format!("tensor {}", a.name),
                 reason: format!(
-                    "expected [{rank}, {}] by adapter_config.json (r or rank_pattern), file has {:?}",
-                    a.shape[1], a.shape
+                    "expected [{rank}, {inputs}] by adapter_config.json (r or rank_pattern), file has {:?}",
+                    a.shape
                 ),
             });
         }

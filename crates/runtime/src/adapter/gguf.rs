@@ -2,17 +2,72 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::RopeKind;
-
-use super::{Adapter, Half, Read, adaptable, refused};
+use super::{Adapter, FileContent, FilePair, Matrices, Pair, refused};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::mapped::ModelBytes;
-use crate::spec::{Names, TransformerSpec};
+use crate::spec::{Names, TransformerSpec, is_permuted};
 
-/// GGUF's architectures by what a configuration of the transformers library calls them.
-const SAME_ARCHITECTURE: &[(&str, &str)] =
-    &[("mistral", "llama"), ("mixtral", "llama"), ("qwen3_moe", "qwen3moe")];
+/// Architectures of GGUF by the transformers library's model types, where the two differ. Of several types the first is the one
+/// whose tensors have the names of all.
+const ARCHITECTURES: &[(&str, &str)] = &[
+    ("mistral", "llama"),
+    ("mixtral", "llama"),
+    ("internlm3", "llama"),
+    ("qwen2_moe", "qwen2moe"),
+    ("qwen3_moe", "qwen3moe"),
+    ("qwen3_next", "qwen3next"),
+    ("qwen3_5_text", "qwen35"),
+    ("qwen3_5_moe_text", "qwen35moe"),
+    ("deepseek_v3", "deepseek2"),
+    ("deepseek_v2", "deepseek2"),
+    ("kimi_k2", "deepseek2"),
+    ("glm4_moe_lite", "deepseek2"),
+    ("gpt_oss", "gpt-oss"),
+    ("glm4_moe", "glm4moe"),
+    ("solar_open", "glm4moe"),
+    ("granitemoe", "granitemoe"),
+    ("granitemoeshared", "granitemoe"),
+    ("granitemoehybrid", "granitehybrid"),
+    ("ernie4_5_moe", "ernie4_5-moe"),
+    ("minimax_m2", "minimax-m2"),
+    ("bailing_moe", "bailingmoe"),
+    ("bailing_moe_v2", "bailingmoe2"),
+    ("exaone_moe", "exaone-moe"),
+    ("llama4_text", "llama4"),
+    ("hunyuan_v1_moe", "hunyuan-moe"),
+    ("hunyuan_v1_dense", "hunyuan-dense"),
+    ("cohere", "command-r"),
+    ("cohere2_moe", "cohere2moe"),
+    ("falcon_h1", "falcon-h1"),
+    ("lfm2_moe", "lfm2moe"),
+    ("gemma3_text", "gemma3"),
+    ("gemma3n_text", "gemma3n"),
+    ("gemma4_text", "gemma4"),
+    ("olmo3", "olmo2"),
+    ("gpt_neox", "gptneox"),
+    ("gpt_bigcode", "starcoder"),
+    ("phi", "phi2"),
+];
+
+/// The architecture that GGUF files of a model type, or of an architecture, say.
+fn architecture_of(name: &str) -> &str {
+    ARCHITECTURES
+        .iter()
+        .find(|(model_type, _)| *model_type == name)
+        .map_or(name, |(_, architecture)| architecture)
+}
+
+/// The model type whose tensor names the published models of an architecture have.
+pub(super) fn model_type(architecture: &str) -> &str {
+    if architecture == "nemotron_h_moe" {
+        return "nemotron_h";
+    }
+    // A name may be both: `llama` is the model type that GGUF's `llama` is named for.
+    let is_type = ARCHITECTURES.iter().any(|(model_type, _)| *model_type == architecture);
+    let found = ARCHITECTURES.iter().find(|(_, gguf)| *gguf == architecture && *gguf != "llama");
+    found.filter(|_| !is_type).map_or(architecture, |(model_type, _)| model_type)
+}
 
 pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> Result<Adapter, LoadError> {
     let gguf = Gguf::parse(file, bytes)?;
@@ -28,8 +83,7 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> R
     };
     must_be("general.type", "adapter", "this is no file of an adapter: those say adapter")?;
     must_be("adapter.type", "lora", "adapters of type lora can be computed")?;
-    let same = SAME_ARCHITECTURE.iter().find(|(name, _)| *name == spec.architecture);
-    let architecture = same.map_or(spec.architecture.as_str(), |(_, gguf)| gguf);
+    let architecture = architecture_of(&spec.architecture);
     let reason = format!("the model's architecture is {architecture}; load an adapter made for it");
     must_be("general.architecture", architecture, &reason)?;
     let alpha = metadata.f32("adapter.lora.alpha")?.ok_or_else(|| metadata.missing("adapter.lora.alpha"))?;
@@ -44,26 +98,26 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> R
             reason: "adapters that begin at certain tokens cannot be computed".into(),
         });
     }
-    let by_name = adaptable(spec, |weight| Names::of_gguf(&spec.architecture).of("", weight));
-    let mut halves: BTreeMap<_, Half> = BTreeMap::new();
+    let mut files: BTreeMap<String, FilePair> = BTreeMap::new();
     for tensor in gguf.tensors {
         let (stem, is_a) = match (tensor.name.strip_suffix(".lora_a"), tensor.name.strip_suffix(".lora_b")) {
             (Some(stem), _) => (stem, true),
             (_, Some(stem)) => (stem, false),
             _ => return Err(refused(&tensor, "it is neither a .lora_a nor a .lora_b")),
         };
-        let weight = match by_name.get(stem.strip_suffix(".weight").unwrap_or(stem)) {
-            Some(Ok(weight)) => *weight,
-            Some(Err(reason)) => return Err(refused(&tensor, *reason)),
-            None => {
-                return Err(refused(&tensor, "the model has no such matrix; load an adapter made for it"));
-            }
-        };
-        let half = halves.entry(weight).or_default();
-        if is_a { half.a = Some(tensor) } else { half.b = Some(tensor) }
+        let module = stem.strip_suffix(".weight").unwrap_or(stem).to_owned();
+        files.entry(module).or_default().put(tensor, is_a)?;
     }
-    // The converter permutes llama's queries and keys as that of whole models does.
-    let rope = if architecture == "llama" { RopeKind::Interleaved } else { RopeKind::Neox };
-    let read = Read { file: file.to_owned(), format: "gguf", rope, halves };
-    Adapter::checked(read, spec, |_, a| Ok(alpha / a.shape[0] as f32))
+    FilePair::check(files.values(), file)?;
+    let matrices = Matrices::new(spec, Names::of_gguf(architecture), "");
+    let mut pairs = BTreeMap::new();
+    for (module, pair) in files {
+        let FilePair { a: Some(a), b: Some(b) } = pair else { continue };
+        let Some(parts) = matrices.parts(&module, &b)? else { continue };
+        pairs.extend(parts.into_iter().map(|(weight, b)| (weight, Pair { a: a.clone(), b, scale: 1.0 })));
+    }
+    // The converter permutes queries and keys as that of whole models does.
+    let permuted = is_permuted(architecture);
+    let content = FileContent { file: file.to_owned(), format: "gguf", permuted, pairs };
+    Adapter::checked(content, spec, |_, a| Ok(alpha / a.shape[0] as f32))
 }

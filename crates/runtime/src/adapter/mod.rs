@@ -13,13 +13,13 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hanzo_engine_kernels::RopeKind;
 use sha2::{Digest, Sha256};
 
 use crate::error::LoadError;
 use crate::limits::{ADAPTER_BYTES_MAX, ADAPTER_RANK_MAX};
+use crate::load::adapted;
 use crate::mapped::ModelBytes;
-use crate::spec::{LayerPart, MlpSpec, NormOrder, Part, Projection, TransformerSpec, Weight};
+use crate::spec::{LayerPart, Names, Part, Projection, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// An adapter, opened and checked against the model it is for.
@@ -48,20 +48,111 @@ pub(crate) struct Pair {
     pub(crate) scale: f32,
 }
 
-/// What a file says of one matrix, before it is checked.
+/// A pair as a file has it, before it is checked. The file may keep several of the model's matrices as one.
 #[derive(Default)]
-struct Half {
-    a: Option<Tensor>,
-    b: Option<Tensor>,
+struct FilePair {
+    a: Option<Tensor>, // (rank, inputs)
+    b: Option<Tensor>, // (outputs of the file's matrix, rank)
 }
 
-/// What an opened file holds.
-struct Read {
+impl FilePair {
+    /// Keeps a half.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is there already.
+    fn put(&mut self, tensor: Tensor, is_a: bool) -> Result<(), LoadError> {
+        let half = if is_a { &mut self.a } else { &mut self.b };
+        if half.is_some() {
+            return Err(LoadError::Corrupt {
+                file: tensor.file.to_string(),
+                what: format!("tensor {}", tensor.name),
+                reason: "its matrix is there twice".into(),
+            });
+        }
+        *half = Some(tensor);
+        Ok(())
+    }
+
+    /// That all pairs have both halves.
+    ///
+    /// # Errors
+    /// `Missing` where one has not.
+    fn check<'a>(pairs: impl Iterator<Item = &'a FilePair> + Clone, file: &str) -> Result<(), LoadError> {
+        let alone = |pair: &'a FilePair| pair.a.as_ref().filter(|_| pair.b.is_none());
+        let other = |pair: &'a FilePair| pair.b.as_ref().filter(|_| pair.a.is_none());
+        match pairs.clone().find_map(alone).or_else(|| pairs.clone().find_map(other)) {
+            None => Ok(()),
+            Some(half) => Err(LoadError::Missing {
+                file: file.to_owned(),
+                what: format!("the other matrix of tensor {}", half.name),
+                hint: "; an adapter has A and B of each weight".into(),
+            }),
+        }
+    }
+}
+
+/// Content of an opened file.
+struct FileContent {
     file: String,
     format: &'static str,
-    /// The rows of queries and keys stand as rope of this kind wants them.
-    rope: RopeKind,
-    halves: BTreeMap<Weight, Half>,
+    /// Rows of queries and keys are permuted as llama.cpp's converter does it.
+    permuted: bool,
+    pairs: BTreeMap<Weight, Pair>,
+}
+
+/// The matrices of a model, by the names that a format gives them.
+struct Matrices<'a> {
+    spec: &'a TransformerSpec,
+    names: &'static Names,
+    prefix: &'static str,
+    by_name: BTreeMap<String, Result<Weight, &'static str>>, // without `.weight`
+}
+
+impl<'a> Matrices<'a> {
+    fn new(spec: &'a TransformerSpec, names: &'static Names, prefix: &'static str) -> Self {
+        let by_name = adaptable(spec, |weight| names.of(prefix, weight));
+        Self { spec, names, prefix, by_name }
+    }
+
+    /// The parts of the model that a file's matrix `module` holds, each with its rows of B. None: the network does not use it.
+    ///
+    /// # Errors
+    /// `Unsupported` where the model has no such matrix, or it takes no adapters; `Corrupt` where its rows do not fit.
+    fn parts(&self, module: &str, b: &Tensor) -> Result<Option<Vec<(Weight, Tensor)>>, LoadError> {
+        // Saved of the network alone, names lack the prefix of the class that generates.
+        for name in [module.to_owned(), format!("{}{module}", self.prefix)] {
+            let cut =
+                adapted::cut((self.names, self.prefix), self.spec, &format!("{name}.weight"), b.clone())?;
+            let known = |(name, rows): &(String, Tensor)| {
+                let stem = name.strip_suffix(".weight").unwrap_or(name);
+                self.by_name.get(stem).map(|weight| (*weight, rows.clone()))
+            };
+            let Some(found) = cut.iter().map(known).collect::<Option<Vec<_>>>() else {
+                if self.is_unused(&name) {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let parts = found.into_iter().map(|(weight, rows)| match weight {
+                Ok(weight) => Ok((weight, rows)),
+                Err(reason) => Err(refused(b, reason)),
+            });
+            return parts.collect::<Result<Vec<_>, _>>().map(Some);
+        }
+        Err(refused(b, format!("the model has no {module}; load an adapter made for it")))
+    }
+
+    /// Whether a matrix makes keys or values of a layer that reads those of another (Gemma 3n, Gemma 4).
+    fn is_unused(&self, module: &str) -> bool {
+        let mut layers = self.spec.layers.iter().enumerate();
+        layers.any(|(index, layer)| {
+            let is = |part| {
+                let name = self.names.of(self.prefix, Part::Layer(index, part).weight());
+                name.strip_suffix(".weight") == Some(module)
+            };
+            layer.attention.queries_alone() && (is(LayerPart::Key) || is(LayerPart::Value))
+        })
+    }
 }
 
 /// An adapter that an engine has, here or in another process. A job that holds one keeps it there.
@@ -135,38 +226,33 @@ impl Adapter {
         self.pairs.values().flat_map(|pair| [&pair.a, &pair.b]).for_each(|tensor| tensor.bytes.release());
     }
 
-    /// Checks the pairs of a file; `scale` is asked for each, with its rank.
+    /// Checks the pairs of a file; `scale` is asked for the factor of each, with its A.
     fn checked(
-        read: Read,
+        content: FileContent,
         spec: &TransformerSpec,
         scale: impl Fn(&Weight, &Tensor) -> Result<f32, LoadError>,
     ) -> Result<Self, LoadError> {
-        let Read { file, format, rope, halves } = read;
+        let FileContent { file, format, permuted, mut pairs } = content;
         let shapes: BTreeMap<Weight, Vec<usize>> = spec.weights().into_iter().collect();
-        let turned = spec.ropes.first().is_some_and(|of_model| of_model.kind != rope);
-        let (mut pairs, mut rank, mut size_bytes) = (BTreeMap::new(), 0, 0);
-        for (weight, half) in halves {
-            let (a, mut b) = match half {
-                Half { a: Some(a), b: Some(b) } => (a, b),
-                Half { a: Some(alone), .. } | Half { b: Some(alone), .. } => {
-                    return Err(LoadError::Missing {
-                        file,
-                        what: format!("the other matrix of tensor {}", alone.name),
-                        hint: "; an adapter has A and B of each weight".into(),
-                    });
-                }
-                Half { a: None, b: None } => continue,
+        let (mut rank, mut size_bytes) = (0, 0);
+        for (weight, Pair { a, b, scale: factor }) in &mut pairs {
+            let Some(&[outputs, inputs]) = shapes.get(weight).map(|shape| shape.as_slice()) else {
+                return Err(refused(a, "this model has no such matrix"));
             };
-            let Some(&[outputs, inputs]) = shapes.get(&weight).map(|shape| shape.as_slice()) else {
-                return Err(refused(&a, "this model has no such matrix"));
-            };
-            check_pair(&a, &b, [outputs, inputs])?;
-            if turned && let Part::Layer(_, LayerPart::Query | LayerPart::Key) = weight.part {
-                b = regrouped(&b, spec.heads().head_dim, rope)?;
+            check_pair(a, b, [outputs, inputs])?;
+            *factor = scale(weight, a)?;
+            let factors = spec.row_factors_of(*weight);
+            if !factors.is_empty() {
+                *b = adapted::scaled(b, &factors)?;
+            }
+            if permuted != spec.permuted
+                && let Part::Layer(layer, LayerPart::Query | LayerPart::Key) = weight.part
+            {
+                let head_dim = spec.layers[layer].attention.projection.head_shape().head_dim;
+                *b = permute(b, head_dim, spec.permuted)?;
             }
             rank = rank.max(a.shape[0]);
             size_bytes += (a.bytes.len() + b.bytes.len()) as u64;
-            pairs.insert(weight, Pair { scale: scale(&weight, &a)?, a, b });
         }
         if pairs.is_empty() {
             return Err(LoadError::Missing {
@@ -250,50 +336,51 @@ fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static s
     let Part::Layer(layer, part) = weight.part else {
         return Err("embeddings and heads take no adapters here: train it on the layers' projections alone");
     };
-    if spec.layers.iter().any(|layer| layer.order == NormOrder::Beside) {
-        return Err("models whose attention stands beside a state take no adapters here");
-    }
     let layer = &spec.layers[layer];
     match part {
-        LayerPart::Query | LayerPart::Key | LayerPart::Value | LayerPart::AttentionOutput => {
-            match layer.attention.projection {
-                Projection::Heads(_) if layer.attention.output_gate => {
-                    Err("projections of attention whose output is gated take no adapters here")
-                }
-                Projection::Heads(_) => Ok(()),
-                Projection::State(_) => Err("layers that keep a state take no adapters here"),
-                Projection::Latent(_) => Err("projections of latents take no adapters here"),
-            }
+        LayerPart::Query | LayerPart::QueryDown
+            if matches!(layer.attention.projection, Projection::Latent(_)) =>
+        {
+            Err("queries of latent attention take no adapters here: kv_a_proj_with_mqa and o_proj do")
         }
-        LayerPart::StateInput
+        LayerPart::LatentUp | LayerPart::LatentKeyUp | LayerPart::LatentValueUp => Err(
+            "matrices that make keys and values of latents take no adapters here: kv_a_proj_with_mqa and o_proj do",
+        ),
+        LayerPart::Query
+        | LayerPart::Key
+        | LayerPart::Value
+        | LayerPart::QueryGate
+        | LayerPart::LatentDown
+        | LayerPart::AttentionOutput
+        | LayerPart::StateInput
         | LayerPart::StateGate
         | LayerPart::StateBeta
         | LayerPart::StateStep
-        | LayerPart::StateOutput => Err("layers that keep a state take no adapters here"),
-        LayerPart::Gate | LayerPart::Up => match &layer.mlp {
-            MlpSpec::Dense(dense) if dense.gated => Ok(()),
-            _ => Err("an MLP that is not gated takes no adapters here but on what goes down"),
-        },
-        LayerPart::Down => Ok(()),
+        | LayerPart::StateOutput
+        | LayerPart::Gate
+        | LayerPart::Up
+        | LayerPart::Down => Ok(()),
         _ => Err("routers and experts take no adapters here: train it on attention's projections alone"),
     }
 }
 
-/// B with the rows of each head as rope of the other kind wants them: pairs lie half a head apart, or beside each other.
-fn regrouped(b: &Tensor, head_dim: usize, from: RopeKind) -> Result<Tensor, LoadError> {
+/// B with the rows of each head in the other order: two rows that rotate together lie beside each other (`to_pairs`), or half a
+/// head apart.
+fn permute(b: &Tensor, head_dim: usize, to_pairs: bool) -> Result<Tensor, LoadError> {
     let (rows, half) = (b.shape[0], head_dim / 2);
     let row_bytes = b.bytes.len() / rows;
     let source = |row: usize| {
         let (head, at) = (row / head_dim * head_dim, row % head_dim);
-        head + match from {
-            RopeKind::Neox => at % 2 * half + at / 2,
-            RopeKind::Interleaved => at % half * 2 + at / half,
+        head + match to_pairs {
+            true => at % 2 * half + at / 2,
+            false => at % half * 2 + at / half,
         }
     };
     let fill = |out: &mut [u8]| {
+        let bytes = b.bytes.read();
         for (row, out) in out.chunks_exact_mut(row_bytes).enumerate() {
             let at = source(row) * row_bytes;
-            out.copy_from_slice(&b.bytes[at..at + row_bytes]);
+            out.copy_from_slice(&bytes[at..at + row_bytes]);
         }
     };
     let made = ModelBytes::made(b.bytes.len(), fill);

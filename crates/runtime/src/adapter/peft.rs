@@ -4,16 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hanzo_engine_kernels::RopeKind;
-
 use super::config::Settings;
-use super::{Adapter, Half, Read, adaptable, refused};
+use super::{Adapter, FileContent, FilePair, Matrices, Pair, gguf, refused};
 use crate::error::LoadError;
 use crate::json;
 use crate::limits::SETTINGS_VALUES_MAX;
 use crate::load::TextFile;
 use crate::mapped::ModelBytes;
-use crate::spec::{Config, Names, TransformerSpec, Weight};
+use crate::spec::{Config, LayerPart, Names, Part, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 use crate::{pytorch, safetensors};
 
@@ -59,42 +57,51 @@ fn adapter(
     tensors: Vec<Tensor>,
     spec: &TransformerSpec,
 ) -> Result<Adapter, LoadError> {
-    let settings = Settings::read(settings)?;
-    let names = Names::of_model_type(&spec.architecture);
-    let by_name = adaptable(spec, |weight| names.of(names.prefix, weight));
-    let mut halves: BTreeMap<Weight, Half> = BTreeMap::new();
-    let mut modules: BTreeMap<Weight, String> = BTreeMap::new();
+    let names = Names::of_model_type(gguf::model_type(&spec.architecture));
+    let settings = Settings::read(settings, names)?;
+    let mut files: BTreeMap<String, FilePair> = BTreeMap::new();
     for tensor in tensors {
         let (module, is_a) = module_of(&tensor)?;
-        let module = module.to_owned();
-        // Saved of the network alone, names lack the prefix of the class that generates.
-        let whole = format!("{}{module}", names.prefix);
-        let weight = match by_name.get(&module).or_else(|| by_name.get(&whole)) {
-            Some(Ok(weight)) => *weight,
-            Some(Err(reason)) => return Err(refused(&tensor, *reason)),
-            None => {
-                return Err(refused(
-                    &tensor,
-                    format!("the model has no {module}; load an adapter made for it"),
-                ));
+        files.entry(module.to_owned()).or_default().put(tensor, is_a)?;
+    }
+    FilePair::check(files.values(), file)?;
+    let matrices = Matrices::new(spec, names, names.prefix);
+    let (mut pairs, mut modules) = (BTreeMap::new(), BTreeMap::new());
+    for (module, pair) in files {
+        let FilePair { a: Some(a), b: Some(b) } = pair else { continue };
+        let Some(parts) = matrices.parts(&module, &b)? else { continue };
+        for (weight, b) in parts {
+            settings.check_target(&b, &module, weight)?;
+            check_rows(spec, weight).map_err(|reason| refused(&b, reason))?;
+            modules.insert(weight, module.clone());
+            if pairs.insert(weight, Pair { a: a.clone(), b, scale: 1.0 }).is_some() {
+                return Err(LoadError::Corrupt {
+                    file: a.file.to_string(),
+                    what: format!("tensor {}", a.name),
+                    reason: "its matrix is there twice, under two names".into(),
+                });
             }
-        };
-        settings.check_target(&tensor, &module, weight)?;
-        let half = halves.entry(weight).or_default();
-        let half = if is_a { &mut half.a } else { &mut half.b };
-        if half.is_some() {
-            return Err(LoadError::Corrupt {
-                file: tensor.file.to_string(),
-                what: format!("tensor {}", tensor.name),
-                reason: "its matrix is there twice".into(),
-            });
         }
-        *half = Some(tensor);
-        modules.insert(weight, module);
     }
     // Names and rows are the transformers library's.
-    let read = Read { file: file.to_owned(), format: "peft", rope: RopeKind::Neox, halves };
-    Adapter::checked(read, spec, |weight, a| settings.scale(&modules[weight], a))
+    let content = FileContent { file: file.to_owned(), format: "peft", permuted: false, pairs };
+    Adapter::checked(content, spec, |weight, a| settings.scale(&modules[weight], a))
+}
+
+/// That the model has the rows of a matrix as the published one has them, or permuted ([`TransformerSpec::permuted`]).
+fn check_rows(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static str> {
+    use LayerPart::{StateBeta, StateGate, StateInput, StateOutput, StateStep};
+    let of_state =
+        matches!(weight.part, Part::Layer(_, StateInput | StateGate | StateBeta | StateStep | StateOutput));
+    match spec.architecture.as_str() {
+        "falcon-h1" => {
+            Err("GGUF files have this model's multipliers in their matrices: load the model from safetensors")
+        }
+        "qwen35" | "qwen35moe" if of_state => {
+            Err("GGUF files order the heads of linear attention otherwise: load the model from safetensors")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The module that a tensor is of, and whether it is A.

@@ -52,7 +52,7 @@ impl<B: Backend> Engine<B> {
                 reason: format!("at most {ADAPTERS_MAX} are loaded at once; unload one first"),
             });
         }
-        self.decoder.adapt(&self.backend, slot as u32, adapter)?;
+        self.decoder.adapt(&mut self.backend, slot as u32, adapter)?;
         let handle = Arc::new(LoadedAdapter { slot: slot as u32, digest: adapter.digest });
         let held = Held { handle: handle.clone(), _kept: kept };
         if slot == self.adapters.len() {

@@ -2,6 +2,7 @@
 //! [`crate::spec::Weight`]. Opening reads headers and checks every shape against the spec; weights are read when a
 //! [`crate::decoder::Decoder`] packs them.
 
+pub(crate) mod adapted;
 mod added;
 mod byte_pairs;
 mod experts;

@@ -11,8 +11,8 @@ use crate::error::LoadError;
 use crate::network::Target;
 use crate::quantise::Importance;
 use crate::spec::{
-    ConvolutionSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection,
-    QkNorm, TransformerSpec, Weight,
+    ConvolutionSpec, ExpertsSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part,
+    Projection, QkNorm, TransformerSpec, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -116,6 +116,8 @@ pub(crate) struct Found<'a> {
     /// Before the names of all but heads: the table's, or nothing.
     prefix: &'static str,
     by_name: HashMap<String, Tensor>,
+    /// Tensors that hold several parts may be missing.
+    partial: bool,
 }
 
 impl<'a> Found<'a> {
@@ -139,7 +141,23 @@ impl<'a> Found<'a> {
         }
         let prefixed = names.of(names.prefix, Part::TokenEmbedding.weight());
         let prefix = if by_name.contains_key(&prefixed) { names.prefix } else { "" };
-        Ok(Self { file: file.to_owned(), names, prefix, by_name })
+        Ok(Self { file: file.to_owned(), names, prefix, by_name, partial: false })
+    }
+
+    /// One tensor alone, which the file calls `name`.
+    pub(super) fn one(names: &'a Names, prefix: &'static str, name: String, tensor: Tensor) -> Self {
+        let file = tensor.file.to_string();
+        Self { file, names, prefix, by_name: HashMap::from([(name, tensor)]), partial: true }
+    }
+
+    /// Every tensor that is left, by its name.
+    pub(super) fn into_tensors(self) -> impl Iterator<Item = (String, Tensor)> {
+        self.by_name.into_iter()
+    }
+
+    /// Whether a tensor is missing that need not be there.
+    pub(super) fn lacks(&self, name: &str) -> bool {
+        self.partial && !self.by_name.contains_key(name)
     }
 
     /// What files of its family call tensors.
@@ -183,6 +201,11 @@ impl<'a> Found<'a> {
         self.by_name.remove(name)
     }
 
+    /// Numbers in all tensors that have not found their use.
+    pub(super) fn numbers(&self) -> usize {
+        self.by_name.values().map(Tensor::elements).fold(0, usize::saturating_add)
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&Tensor> {
         self.by_name.get(name)
     }
@@ -201,17 +224,13 @@ impl<'a> Found<'a> {
         Ok(tensor)
     }
 
-    /// Numbers in all tensors that have not found their use.
-    pub(super) fn numbers(&self) -> usize {
-        self.by_name.values().map(Tensor::elements).fold(0, usize::saturating_add)
-    }
-
     fn missing(&self, name: &str, shape: &[usize], hint: String) -> LoadError {
         LoadError::Missing { file: self.file.clone(), what: format!("tensor {name} {shape:?}"), hint }
     }
 
     /// Takes every weight of a network.
     pub(crate) fn resolve(&mut self, spec: &TransformerSpec) -> Result<Tensors, LoadError> {
+        experts::check_count(self, spec)?;
         halves::join(self, spec);
         self.unstack(spec)?;
         self.settle_head_bias(spec)?;
@@ -230,7 +249,6 @@ impl<'a> Found<'a> {
             let factors = spec.row_factors_of(weight);
             let tensor = if factors.is_empty() { tensor } else { turned::scaled(tensor, &factors)? };
             by_weight.insert(weight, tensor);
-        experts::check_count(self, spec)?;
         }
         let tied_twin = match spec.head.tied() {
             true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,
@@ -280,34 +298,8 @@ impl<'a> Found<'a> {
                     self.join_head_norms(Part::Layer(index, part).weight(), [count, head_dim])?;
                 }
             }
-            // Files of Phi-2 have the three as one or apart.
-            let apart = self.names.qkv_or_apart
-                && self.get(&self.name(Part::Layer(index, LayerPart::Query).weight())).is_some();
-            let fused = self.names.qkv.filter(|_| !apart);
-            if let (Some(stem), Projection::Heads(shape)) = (fused, layer.attention.projection) {
-                let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
-                let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
-                if self.names.qkv_by_group {
-                    grouped::ungroup(self, index, stem, shape, &[q + 2 * kv, hidden])?;
-                    if layer.attention.qkv_bias {
-                        grouped::ungroup(self, index, stem, shape, &[q + 2 * kv])?;
-                    }
-                }
-                self.cut(index, stem, false, &[q + 2 * kv, hidden], &parts)?;
-                if layer.attention.qkv_bias {
-                    self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
-                }
-            }
-            if let Projection::Latent(latent) = layer.attention.projection
-                && latent.query_rank.is_some()
-                && !self.names.query_up.is_empty()
-            {
-                let stem = format!("{}.weight", self.names.query_up);
-                let up = self.names.in_layer(self.prefix, index, &stem);
-                if let Some(tensor) = self.by_name.remove(&up) {
-                    self.insert_part(Part::Layer(index, LayerPart::Query).weight(), tensor, &up)?;
-                }
-            }
+            self.cut_attention(index, layer, hidden)?;
+            self.name_queries(index, layer)?;
             if let Projection::Latent(latent) = layer.attention.projection
                 && latent.split_up
             {
@@ -315,18 +307,9 @@ impl<'a> Found<'a> {
                 self.flatten(index, LayerPart::LatentKeyUp, [heads, rank, latent.nope_dim])?;
                 self.flatten(index, LayerPart::LatentValueUp, [heads, latent.value_dim, rank])?;
             }
-            states::unstack(self, index, &layer.attention, hidden)?;
             match &layer.mlp {
                 MlpSpec::None => {}
-                MlpSpec::Dense(dense) => {
-                    if let Some(GateUp { name, gate_first }) = self.names.gate_up {
-                        let mut parts = [(LayerPart::Gate, dense.ffn), (LayerPart::Up, dense.ffn)];
-                        if !gate_first {
-                            parts.reverse();
-                        }
-                        self.cut(index, name, false, &[2 * dense.ffn, hidden], &parts)?;
-                    }
-                }
+                MlpSpec::Dense(dense) => self.cut_gate_up(index, dense.ffn, hidden)?,
                 MlpSpec::Experts(experts) => {
                     experts::unpack(self, index, experts, hidden)?;
                     for (part, shape) in experts.matrices(hidden) {
@@ -335,10 +318,7 @@ impl<'a> Found<'a> {
                             self.unstack_biases(index, part, experts.count)?;
                         }
                     }
-                    if let (Some(name), Some(shared)) = (self.names.shared_gate_up, experts.shared) {
-                        let parts = [(LayerPart::SharedGate, shared.ffn), (LayerPart::SharedUp, shared.ffn)];
-                        self.cut(index, name, false, &[2 * shared.ffn, hidden], &parts)?;
-                    }
+                    self.cut_shared_gate_up(index, experts, hidden)?;
                     // One row where the library keeps it as a matrix (ERNIE).
                     let correction = self.name(Part::Layer(index, LayerPart::Router).bias());
                     if let Some(tensor) =
@@ -361,6 +341,71 @@ impl<'a> Found<'a> {
             let mut tensor = self.take(&name, &[hidden, hidden, window])?;
             tensor.shape = vec![hidden, hidden * window];
             self.by_name.insert(name, tensor);
+        }
+        Ok(())
+    }
+
+    /// Cuts the rows of a layer's attention, or state, whose columns are `cols`.
+    pub(super) fn cut_attention(
+        &mut self,
+        index: usize,
+        layer: &LayerSpec,
+        cols: usize,
+    ) -> Result<(), LoadError> {
+        // Files of Phi-2 have queries, keys and values as one tensor or apart.
+        let apart = self.names.qkv_or_apart
+            && self.get(&self.name(Part::Layer(index, LayerPart::Query).weight())).is_some();
+        let fused = self.names.qkv.filter(|_| !apart);
+        if let (Some(stem), Projection::Heads(shape)) = (fused, layer.attention.projection) {
+            let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
+            let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
+            if self.names.qkv_by_group {
+                grouped::ungroup(self, index, stem, shape, &[q + 2 * kv, cols])?;
+                if layer.attention.qkv_bias {
+                    grouped::ungroup(self, index, stem, shape, &[q + 2 * kv])?;
+                }
+            }
+            self.cut(index, stem, false, &[q + 2 * kv, cols], &parts)?;
+            if layer.attention.qkv_bias {
+                self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
+            }
+        }
+        states::unstack(self, index, &layer.attention, cols)
+    }
+
+    /// Cuts the tensor of an MLP's gate and up, whose columns are `cols`, where there is one.
+    pub(super) fn cut_gate_up(&mut self, index: usize, ffn: usize, cols: usize) -> Result<(), LoadError> {
+        let Some(GateUp { name, gate_first }) = self.names.gate_up else { return Ok(()) };
+        let mut parts = [(LayerPart::Gate, ffn), (LayerPart::Up, ffn)];
+        if !gate_first {
+            parts.reverse();
+        }
+        self.cut(index, name, false, &[2 * ffn, cols], &parts)
+    }
+
+    /// Cuts the tensor of gate and up of the MLP beside experts, where there is one.
+    pub(super) fn cut_shared_gate_up(
+        &mut self,
+        index: usize,
+        experts: &ExpertsSpec,
+        cols: usize,
+    ) -> Result<(), LoadError> {
+        let (Some(name), Some(shared)) = (self.names.shared_gate_up, experts.shared) else { return Ok(()) };
+        let parts = [(LayerPart::SharedGate, shared.ffn), (LayerPart::SharedUp, shared.ffn)];
+        self.cut(index, name, false, &[2 * shared.ffn, cols], &parts)
+    }
+
+    /// Gives the matrix that makes queries of a narrow vector the name of other queries.
+    pub(super) fn name_queries(&mut self, index: usize, layer: &LayerSpec) -> Result<(), LoadError> {
+        if let Projection::Latent(latent) = layer.attention.projection
+            && latent.query_rank.is_some()
+            && !self.names.query_up.is_empty()
+        {
+            let stem = format!("{}.weight", self.names.query_up);
+            let up = self.names.in_layer(self.prefix, index, &stem);
+            if let Some(tensor) = self.by_name.remove(&up) {
+                self.insert_part(Part::Layer(index, LayerPart::Query).weight(), tensor, &up)?;
+            }
         }
         Ok(())
     }
@@ -479,6 +524,9 @@ impl<'a> Found<'a> {
     ) -> Result<(), LoadError> {
         let suffix = if bias { "bias" } else { "weight" };
         let name = self.names.in_layer(self.prefix, layer, &format!("{stem}.{suffix}"));
+        if self.lacks(&name) {
+            return Ok(());
+        }
         let whole = self.take(&name, shape)?;
         let mut first = 0;
         for &(part, rows) in parts {

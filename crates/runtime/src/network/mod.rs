@@ -68,7 +68,7 @@ pub(crate) struct Network<B: Backend> {
     streams: Option<Streams<B>>,                // what makes streams, where there are several
     pub(crate) first_norm: Option<Norm<B>>, // (hidden): before the first layer, where its attention reads no sum
     pub(crate) layers: Vec<Layer<B>>,
-    pub(crate) ropes: Vec<B::Vector>,   // each (rope.dim / 2), of long texts as many more
+    pub(crate) ropes: Vec<B::Vector>, // each (rope.dim / 2), of long texts as many more
     pub(crate) head: Option<B::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers<B>>,
     observed: Option<Observed>, // what matrices met, where somebody asked

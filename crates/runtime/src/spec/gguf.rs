@@ -146,6 +146,8 @@ const PERMUTED: &[&str] = &[
     "llama",
     "minicpm",
     "mistral3",
+    "nemotron_h",
+    "nemotron_h_moe",
     "olmo",
     "smollm3",
     "xverse",

@@ -39,7 +39,7 @@ fn adapters_compute_what_peft_does() {
                     &files,
                     format!("{case} {} on {}", adapter.format, files.info.format),
                     |runner, label| {
-                        runner.decoder.adapt(&runner.backend, 3, &adapter).unwrap();
+                        runner.decoder.adapt(&mut runner.backend, 3, &adapter).unwrap();
                         let work = [Work { tokens: &text, rows: text.len(), blocks: &scattered(0) }];
                         let found = largest_difference(&runner.adapted_step(&work, &[Some(3)]), &golden);
                         assert!(found <= allowed, "{label}: logits differ by {found}, allowed are {allowed}");
@@ -63,8 +63,8 @@ fn adapters_and_the_model_in_one_batch_compute_what_each_does_alone() {
     let vocab = files.spec.vocab;
     on_every_backend!(&files, "qwen3 with adapters", |runner, label| {
         let base = runner.prefill(&text);
-        runner.decoder.adapt(&runner.backend, 0, &all).unwrap();
-        runner.decoder.adapt(&runner.backend, 2, &layer).unwrap();
+        runner.decoder.adapt(&mut runner.backend, 0, &all).unwrap();
+        runner.decoder.adapt(&mut runner.backend, 2, &layer).unwrap();
         assert!(runner.prefill(&text) == base, "{label}: adapters that nobody asks for change something");
         let adapters = [Some(2), None, Some(0), None, Some(2)];
         let mut alone = Vec::new();

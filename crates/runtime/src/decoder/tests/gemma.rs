@@ -55,7 +55,7 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
         let embedding = as_f32(files.tensors.get(Part::TokenEmbedding.weight())).unwrap();
         let row: Vec<f32> =
             embedding[..files.spec.hidden].iter().map(|number| files.spec.embedding_scale * number).collect();
-        let Runner { mut backend, mut decoder, mut kv } = new();
+        let Runner { mut backend, mut decoder, mut kv, .. } = new();
         let mut batch = Batch { windows: files.spec.kv_groups().windows, ..Batch::default() };
         batch.sources.extend(text.map(RowSource::Token));
         batch.sources[1..3].fill(RowSource::Embedding);

@@ -22,7 +22,7 @@ type Found = BTreeMap<Part, (Vec<f64>, u64)>;
 
 fn met<B: Backend>(backend: B, files: &ModelFiles, tokens: &[u32]) -> (Found, Vec<f32>) {
     let mut runner = Runner::new(backend, files);
-    runner.decoder.observe(&runner.backend).unwrap();
+    runner.decoder.observe(&mut runner.backend).unwrap();
     let logits = runner.prefill(tokens);
     let owned = |(part, met): (Part, Met<'_>)| (part, (met.squares.to_vec(), met.rows));
     (runner.decoder.observed().unwrap().into_iter().map(owned).collect(), logits)
