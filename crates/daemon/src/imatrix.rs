@@ -129,7 +129,7 @@ pub fn run(
     let mut decoder = loaded(args, files, &backend)?;
     let limits = decoder.spec().step_limits(args.chunk_tokens, 1, args.chunk_tokens);
     decoder.prepare(&mut backend, &limits)?;
-    decoder.observe(&backend)?;
+    decoder.observe(&mut backend)?;
     let windows = decoder.spec().kv_groups().windows;
     let blocks = args.chunk_tokens.div_ceil(BLOCK_TOKENS);
     let mut kv = backend.kv(&decoder.spec().kv_spec(windows.len() * blocks, KvType::F16, 1))?;

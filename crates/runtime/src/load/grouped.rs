@@ -18,8 +18,11 @@ pub(super) fn ungroup(
 ) -> Result<(), LoadError> {
     let suffix = if shape.len() == 1 { "bias" } else { "weight" };
     let name = found.names().in_layer(found.prefix(), layer, &format!("{stem}.{suffix}"));
+    if found.lacks(&name) {
+        return Ok(());
+    }
     let whole = found.take(&name, shape)?;
-    found.put_back(in_order(whole, move |row| stored_row(heads, row)));
+    found.put_as(name, in_order(whole, move |row| stored_row(heads, row)));
     Ok(())
 }
 

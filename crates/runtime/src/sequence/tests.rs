@@ -18,7 +18,8 @@ fn completions_that_wait_share_what_they_were_given() {
     };
     let text = demo();
     let arrival = FairLine::default().arrive(Arriving { job: job.id, priority: 0, client: None, tokens: 0 });
-    let mut sequences: Vec<Sequence> = Sequence::of_job(&job, &text, arrival, Speculation::Off, None).collect();
+    let mut sequences: Vec<Sequence> =
+        Sequence::of_job(&job, &text, arrival, Speculation::Off, None).collect();
     assert_eq!(sequences[0].hashes.len(), 62);
     for other in &sequences[1..] {
         assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
