@@ -202,10 +202,10 @@ fn tokens_of(tokenizer: &Tokenizer, text: &str) {
         tokenizer.decode(&tokens, false);
     }
     for side in [CutSide::Left, CutSide::Right] {
-        if let Ok((tokens, _)) = tokenizer.encode_cut(text, 4, side) {
+        if let Ok((tokens, _)) = tokenizer.encode_cut(text, 4, side, &|| false) {
             assert!(tokens.len() <= 4, "{tokens:?}");
         }
-        if let Ok(Some(pair)) = tokenizer.encode_pair(text, text, 12, side) {
+        if let Ok(Some(pair)) = tokenizer.encode_pair(text, text, 12, side, &|| false) {
             assert!(pair.tokens.len() <= 12 && pair.tokens.len() == pair.types.len(), "{pair:?}");
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use hanzo_engine_formats::{Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat};
+use hanzo_engine_formats::{End, Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat};
 use serde_json::json;
 
 static TOOLS: LazyLock<Arc<[Tool]>> = LazyLock::new(|| {
@@ -67,7 +67,7 @@ fn pieces(text: &str, seed: u8) -> impl Iterator<Item = &str> {
 fn collect<'a>(reading: &Reading, parts: impl Iterator<Item = &'a str>) -> Read {
     let mut splitter = Splitter::new(reading.clone());
     let mut pieces: Vec<Piece> = parts.flat_map(|part| splitter.push(part)).collect();
-    pieces.extend(splitter.finish());
+    pieces.extend(splitter.finish(End::Own));
     let mut read = Read::default();
     let mut open: Option<(u32, String, String)> = None;
     let mut next = 0;

@@ -33,7 +33,9 @@ fn answers<B: Backend>(engine: &mut Engine<B>, prompts: &[(usize, &[u32])]) -> B
         for Event { job, kind, .. } in events.drain(..) {
             let answer = answers.entry(job.0 as usize).or_default();
             match kind {
-                EventKind::Delta { logprobs, .. } => answer.tokens.extend(logprobs),
+                EventKind::Delta { logprobs, .. } => {
+                    answer.tokens.extend(logprobs.into_iter().map(|of_text| of_text.logprob));
+                }
                 EventKind::Finished { usage, .. } => answer.cached = usage.cached_tokens,
                 EventKind::Failed => panic!("the demo model computed something that is not a number"),
                 _ => {}
