@@ -1,6 +1,6 @@
 //! Constraints that a model's requests ask for, compiled once and kept: equal ones are joined, however many ask at once. Compiling
-//! has a thread of its own, which nothing can interrupt, so there are few of them at a time for each model, and who waits
-//! for one does so for a bounded time.
+//! has a thread of its own, which nothing can interrupt, so there are few of them at a time for each model, fewer for each
+//! client, and a request waits for one for a bounded time.
 
 use std::{
     collections::HashMap,
@@ -10,11 +10,14 @@ use std::{
 };
 
 use hanzo_engine_constraints::{Grammar, Spec};
-use hanzo_engine_runtime::{RequestError, TextModel};
+use hanzo_engine_runtime::{ClientId, RequestError, TextModel};
 
 use crate::{
     error::Error,
-    limits::{CONSTRAINT_COMPILES_MAX, CONSTRAINT_TIME_MAX, CONSTRAINTS_BYTES_MAX},
+    limits::{
+        CONSTRAINT_COMPILES_MAX, CONSTRAINT_COMPILES_OF_CLIENT_MAX, CONSTRAINT_TIME_MAX,
+        CONSTRAINTS_BYTES_MAX,
+    },
 };
 
 /// How often who waits looks whether its client is still there.
@@ -35,8 +38,8 @@ struct Shared {
 #[derive(Default)]
 struct Kept {
     entries: HashMap<Arc<Spec>, Entry>,
-    compiling: usize,
-    bytes: u64, // of those that are compiled
+    compiling: Vec<Option<ClientId>>, // for whom
+    bytes: u64,                       // of those that are compiled
     uses: u64,
 }
 
@@ -46,39 +49,46 @@ struct Entry {
 }
 
 enum State {
-    Compiling,
+    Compiling { client: Option<ClientId>, since: Instant },
     Compiled(Arc<Grammar>),
     Refused(String),
 }
 
 impl Constraints {
-    /// The compiled form of a constraint. Blocks until there is one.
+    /// The compiled form of a constraint. Blocks until there is one. Waiting until compiling begins is not counted.
     ///
     /// # Errors
-    /// [`Error::Field`] of one that is refused or takes too long, and [`RequestError::Interrupted`].
+    /// [`Error::Field`] of one that is refused, [`Error::Busy`] of one that takes too long: it is compiled to its end, so
+    /// the same request finds it later. [`RequestError::Interrupted`].
     pub(crate) fn compiled(
         &self,
         spec: Spec,
         text: &Arc<TextModel>,
+        client: Option<ClientId>,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Arc<Grammar>, Error> {
-        let (spec, end) = (Arc::new(spec), Instant::now() + CONSTRAINT_TIME_MAX);
+        let spec = Arc::new(spec);
         let mut kept = self.shared.lock();
         loop {
             kept.uses += 1;
-            let (now, may_begin) = (kept.uses, kept.compiling < CONSTRAINT_COMPILES_MAX);
+            let (now, may_begin) = (kept.uses, kept.may_begin(client));
             match kept.entries.get_mut(&spec) {
                 Some(entry) => {
                     entry.last_use = now;
                     match &entry.state {
                         State::Compiled(grammar) => return Ok(grammar.clone()),
                         State::Refused(reason) => return Err(Error::field("constraint", reason.clone())),
-                        State::Compiling => {}
+                        State::Compiling { since, .. } if since.elapsed() >= CONSTRAINT_TIME_MAX => {
+                            let seconds = CONSTRAINT_TIME_MAX.as_secs();
+                            return Err(Error::Busy { what: "compiling the constraint", seconds });
+                        }
+                        State::Compiling { .. } => {}
                     }
                 }
                 None if may_begin => {
-                    kept.compiling += 1;
-                    kept.entries.insert(spec.clone(), Entry { state: State::Compiling, last_use: now });
+                    kept.compiling.push(client);
+                    let state = State::Compiling { client, since: Instant::now() };
+                    kept.entries.insert(spec.clone(), Entry { state, last_use: now });
                     self.begin(&mut kept, &spec, text);
                     continue;
                 }
@@ -86,11 +96,6 @@ impl Constraints {
             }
             if interrupted() {
                 return Err(RequestError::Interrupted.into());
-            }
-            if Instant::now() >= end {
-                let seconds = CONSTRAINT_TIME_MAX.as_secs();
-                let reason = format!("it could not be compiled within {seconds} seconds");
-                return Err(Error::field("constraint", reason));
             }
             let waited = self.shared.changed.wait_timeout(kept, LOOK_EVERY);
             kept = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -106,7 +111,7 @@ impl Constraints {
         entry.last_use = now;
         match &entry.state {
             State::Compiled(grammar) => Some(grammar.clone()),
-            State::Compiling | State::Refused(_) => None,
+            State::Compiling { .. } | State::Refused(_) => None,
         }
     }
 
@@ -144,8 +149,18 @@ impl Shared {
 }
 
 impl Kept {
+    /// Whether there is room to compile one more for this client.
+    fn may_begin(&self, client: Option<ClientId>) -> bool {
+        let own = self.compiling.iter().filter(|&&other| other == client).count();
+        self.compiling.len() < CONSTRAINT_COMPILES_MAX && own < CONSTRAINT_COMPILES_OF_CLIENT_MAX
+    }
+
     fn finish(&mut self, spec: &Arc<Spec>, compiled: Result<Arc<Grammar>, String>) {
-        self.compiling -= 1;
+        if let Some(Entry { state: State::Compiling { client, .. }, .. }) = self.entries.get(spec)
+            && let Some(done) = self.compiling.iter().position(|other| other == client)
+        {
+            self.compiling.swap_remove(done);
+        }
         let state = match compiled {
             Ok(grammar) => State::Compiled(grammar),
             Err(reason) => State::Refused(reason),
@@ -155,7 +170,8 @@ impl Kept {
             entry.state = state;
         }
         while self.bytes > CONSTRAINTS_BYTES_MAX {
-            let done = self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Compiling));
+            let done =
+                self.entries.iter().filter(|(_, entry)| !matches!(entry.state, State::Compiling { .. }));
             let Some((oldest, _)) = done.min_by_key(|(_, entry)| entry.last_use) else { break };
             let oldest = oldest.clone();
             if let Some(entry) = self.entries.remove(&oldest) {
@@ -177,7 +193,7 @@ fn bytes(spec: &Spec, state: &State) -> u64 {
         | Spec::Gbnf(text) => text.len(),
     };
     let compiled = match state {
-        State::Compiling => 0,
+        State::Compiling { .. } => 0,
         State::Compiled(grammar) => grammar.bytes(),
         State::Refused(reason) => reason.len() as u64,
     };
@@ -204,7 +220,9 @@ mod tests {
         assert_eq!((constraints.bytes(), text.vocabulary_bytes()), (0, 0));
         let compiled: Vec<Arc<Grammar>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..100)
-                .map(|_| scope.spawn(|| constraints.compiled(Spec::JsonObject, &text, &|| false).unwrap()))
+                .map(|_| {
+                    scope.spawn(|| constraints.compiled(Spec::JsonObject, &text, None, &|| false).unwrap())
+                })
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
@@ -212,14 +230,15 @@ mod tests {
         assert!(constraints.bytes() > compiled[0].bytes());
         assert_eq!(text.vocabulary_bytes(), text.vocabulary().unwrap().bytes());
         assert!(text.vocabulary_bytes() > 0);
-        let refused =
-            |source: &str| constraints.compiled(Spec::Gbnf(source.into()), &text, &|| false).unwrap_err();
+        let refused = |source: &str| {
+            constraints.compiled(Spec::Gbnf(source.into()), &text, None, &|| false).unwrap_err()
+        };
         let error = "constraint: line 1, column 10: there is nothing to repeat";
         assert_eq!(
             (refused("root ::= *").to_string(), refused("root ::= *").to_string()),
             (error.into(), error.into())
         );
-        let left = constraints.compiled(Spec::Regex("[a-z]{1,9}".into()), &text, &|| true);
+        let left = constraints.compiled(Spec::Regex("[a-z]{1,9}".into()), &text, None, &|| true);
         assert!(matches!(left, Err(Error::Request(RequestError::Interrupted))), "{left:?}");
     }
 
@@ -227,21 +246,50 @@ mod tests {
     fn the_oldest_go_where_there_is_no_room() {
         let (constraints, text) = (Constraints::default(), demo());
         let regex = |index: usize| Spec::Regex(format!("[a-z]{{{}}}", index + 1));
-        let first = constraints.compiled(regex(0), &text, &|| false).unwrap();
+        let first = constraints.compiled(regex(0), &text, None, &|| false).unwrap();
         let count = (CONSTRAINTS_BYTES_MAX / first.bytes()) as usize;
         for index in 1..count.min(40) {
-            constraints.compiled(regex(index), &text, &|| false).unwrap();
+            constraints.compiled(regex(index), &text, None, &|| false).unwrap();
         }
         let mut kept = constraints.shared.lock();
         let used: u64 = kept.entries.iter().map(|(spec, entry)| bytes(spec, &entry.state)).sum();
         assert_eq!(kept.bytes, used);
         // As if the room were full.
         kept.bytes += CONSTRAINTS_BYTES_MAX - used;
-        kept.compiling += 1;
+        kept.compiling.push(None);
         let new = Arc::new(regex(99));
-        kept.entries.insert(new.clone(), Entry { state: State::Compiling, last_use: u64::MAX });
+        let state = State::Compiling { client: None, since: Instant::now() };
+        kept.entries.insert(new.clone(), Entry { state, last_use: u64::MAX });
         kept.finish(&new, Ok(first));
         assert!(!kept.entries.contains_key(&regex(0)) && kept.entries.contains_key(&new));
         assert!(kept.bytes <= CONSTRAINTS_BYTES_MAX);
+    }
+
+    /// As if such a constraint were being compiled for a client, and never done.
+    fn endless(constraints: &Constraints, client: u64, since: Instant) -> Spec {
+        let spec = Spec::Regex(format!("endless {client}"));
+        let mut kept = constraints.shared.lock();
+        kept.compiling.push(Some(ClientId(client)));
+        let state = State::Compiling { client: Some(ClientId(client)), since };
+        kept.entries.insert(Arc::new(spec.clone()), Entry { state, last_use: 0 });
+        spec
+    }
+
+    #[test]
+    fn one_client_never_has_all_compilers_and_a_slow_constraint_is_no_fault_of_the_request() {
+        let (constraints, text) = (Constraints::default(), demo());
+        let long_ago = Instant::now().checked_sub(CONSTRAINT_TIME_MAX).unwrap();
+        let slow = endless(&constraints, 1, long_ago);
+        let status = tonic::Status::from(constraints.compiled(slow, &text, None, &|| false).unwrap_err());
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        // The same client waits for its turn until it leaves; another one is served.
+        let asked = std::cell::Cell::new(0);
+        let leaves = || asked.replace(asked.get() + 1) > 1;
+        let waits = constraints.compiled(Spec::JsonObject, &text, Some(ClientId(1)), &leaves);
+        assert!(matches!(waits, Err(Error::Request(RequestError::Interrupted))), "{waits:?}");
+        constraints.compiled(Spec::JsonObject, &text, Some(ClientId(2)), &|| false).unwrap();
+        endless(&constraints, 3, long_ago);
+        let waits = constraints.compiled(Spec::Regex("a".into()), &text, Some(ClientId(2)), &|| true);
+        assert!(matches!(waits, Err(Error::Request(RequestError::Interrupted))), "{waits:?}");
     }
 }

@@ -70,6 +70,7 @@ mod stock;
 mod sync;
 mod ticket;
 mod transcribe;
+mod turns;
 mod unix_time;
 mod usage;
 mod views;

@@ -38,7 +38,8 @@ pub(crate) const DRAIN_S_LIMIT: u64 = 7 * 24 * 3600;
 pub(crate) const SEQUENCES_LIMIT: usize = 4_096;
 /// Largest `engine.step_tokens_max`.
 pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
-/// Prompts of one model rendered and tokenized at the same time; more wait, holding a place in its queue.
+/// Prompts of one model rendered and tokenized at the same time, of which a client has all but one at most; more wait,
+/// holding a place in its queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
 /// Those of them that have pictures or sounds.
 pub(crate) const PROMPT_MEDIA_MAX: usize = 2;
@@ -75,7 +76,10 @@ pub(crate) const PREFIX_DISK_UNFINISHED: Duration = Duration::from_secs(60);
 pub(crate) const PREFIX_DISK_FLUSH: Duration = Duration::from_secs(2);
 /// Constraints of one model that are compiled at the same time; nothing can interrupt one.
 pub(crate) const CONSTRAINT_COMPILES_MAX: usize = 2;
-/// Time that a request waits for its constraint, those before it included. What people write takes some 20 ms.
+/// Those of them that are one client's.
+pub(crate) const CONSTRAINT_COMPILES_OF_CLIENT_MAX: usize = 1;
+const _: () = assert!(CONSTRAINT_COMPILES_OF_CLIENT_MAX < CONSTRAINT_COMPILES_MAX);
+/// Time that a request waits for its constraint once that is being compiled. What people write takes some 20 ms.
 pub(crate) const CONSTRAINT_TIME_MAX: Duration = Duration::from_secs(8);
 // It is a part of building the prompt.
 const _: () = assert!(CONSTRAINT_TIME_MAX.as_secs() < PROMPT_BUILD_TIME_MAX.as_secs());

@@ -6,12 +6,13 @@ mod overflow;
 pub(crate) mod pictures;
 mod sounds;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, slice, sync::Arc};
 
 use hanzo_engine_constraints::{Spec, json_in_lark};
 use hanzo_engine_formats::Demand;
 use hanzo_engine_runtime::{
-    CallReading, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool, ToolFormat,
+    CallReading, ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool,
+    ToolFormat,
     chat::Chat,
     infill::Gap,
     limits::{LOGIT_BIAS_MAX, STOP_TOKENS_MAX},
@@ -22,7 +23,6 @@ use hanzo_engine_runtime::{
 
 use crate::{
     error::{Error, random_u64},
-    prompt_builder::BuildKind,
     served::Served,
 };
 
@@ -41,9 +41,9 @@ pub(crate) struct GenerationRequest {
     pub(crate) sampling: RequestedSampling,
     /// `max_tokens` is in [`GenerationRequest::max_tokens`].
     pub(crate) stop: StopConditions,
+    pub(crate) max_tokens: Option<u32>,
     /// A bound on the tokens of each completion besides.
     pub(crate) completion_tokens_max: Option<u32>,
-    pub(crate) max_tokens: Option<u32>,
     pub(crate) constraint: Option<Spec>,
     pub(crate) choices: u32,
     pub(crate) priority: i32,
@@ -137,29 +137,18 @@ pub(crate) struct Built {
     pub(crate) echo: Option<String>,
 }
 
-impl PromptSource {
-    /// What a prompt of it is.
-    pub(crate) fn kind(&self) -> BuildKind {
-        match self {
-            PromptSource::Chat(_) => BuildKind::Chat,
-            PromptSource::Text { .. } | PromptSource::Tokens(_) | PromptSource::Gap(_) => {
-                BuildKind::Plain("tokenizing the prompt")
-            }
-        }
-    }
-}
-
 /// Makes the job of a request. A completion may be as long as the context leaves room for, whatever was asked for.
 ///
 /// # Errors
 /// The runtime's, naming the field.
 pub(crate) fn build(
     request: GenerationRequest,
+    client: Option<ClientId>,
     served: &Served,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Built, Error> {
     let text = &served.text;
-    let compiled = |spec| served.constraints.compiled(spec, text, interrupted);
+    let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
     let (calls, constraint) = match request.tools {
         Some(used) => {
             let Enforced { calls, spec, must } = enforced(used, text, request.constraint)?;
@@ -167,7 +156,7 @@ pub(crate) fn build(
                 calls.clone(),
                 match spec.map(compiled).transpose() {
                     // Tools that are too many to be enforced are as good as they can be.
-                    Err(Error::Field { .. }) if !must => None,
+                    Err(Error::Field { .. } | Error::Busy { .. }) if !must => None,
                     Err(Error::Field { reason, .. }) if calls.is_some() => {
                         return Err(Error::field("tools", reason));
                     }
@@ -211,7 +200,7 @@ pub(crate) fn build(
         }
         PromptSource::Text { text: prompt, parse_special } => {
             text.tokenizer.check_length("prompt", &prompt, tokens_most, interrupted)?;
-            (encoded(text, &prompt, true, parse_special)?, Some(prompt), false, false)
+            (encoded(text, &prompt, (true, parse_special), interrupted)?, Some(prompt), false, false)
         }
         PromptSource::Tokens(tokens) => (tokens, None, false, false),
         PromptSource::Gap(gap) => {
@@ -243,9 +232,8 @@ pub(crate) fn build(
     };
     let prediction = match request.prediction.as_str() {
         prediction if prediction.is_empty() || served.size.speculation() == Speculation::Off => Vec::new(),
-    let max_tokens = request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most));
         prediction => {
-            let mut tokens = text.tokenizer.encode_plain(prediction, false)?;
+            let mut tokens = encoded(text, prediction, (false, false), interrupted)?;
             tokens.truncate(room as usize);
             tokens
         }
@@ -256,6 +244,7 @@ pub(crate) fn build(
         (None, Some(own)) => own.max(request.stop.min_tokens).clamp(1, room),
         (None, None) => room,
     };
+    let max_tokens = request.completion_tokens_max.map_or(max_tokens, |most| max_tokens.min(most));
     let job = Job {
         adapter: None,
         id: served.next_job(),
@@ -279,7 +268,7 @@ pub(crate) fn build(
         },
         constraint,
         priority: request.priority,
-        client: None,
+        client,
         starts_in_reasoning,
         reasoning_is_over,
         split_reasoning,
@@ -368,13 +357,12 @@ fn within_channels(asked: Option<Spec>, text: &TextModel) -> Result<Option<Spec>
 fn encoded(
     model: &TextModel,
     text: &str,
-    add_special: bool,
-    parse_special: bool,
+    (add_special, parse_special): (bool, bool),
+    interrupted: &dyn Fn() -> bool,
 ) -> Result<Vec<u32>, RequestError> {
-    match parse_special {
-        true => model.tokenizer.encode(text, add_special),
-        false => model.tokenizer.encode_plain(text, add_special),
-    }
+    let all = 0..text.len();
+    let plain = if parse_special { &[][..] } else { slice::from_ref(&all) };
+    model.tokenizer.encode_until(text, plain, add_special, interrupted)
 }
 
 /// What is done for what is asked of a model.
@@ -473,16 +461,6 @@ pub(crate) enum TokenizeInput {
     Text { text: String, add_special: bool, parse_special: bool },
 }
 
-impl TokenizeInput {
-    /// What its tokens are.
-    pub(crate) fn kind(&self) -> BuildKind {
-        match self {
-            TokenizeInput::Chat(_) => BuildKind::Chat,
-            TokenizeInput::Text { .. } => BuildKind::Plain("tokenizing the text"),
-        }
-    }
-}
-
 /// Its tokens, and the text they are of.
 ///
 /// # Errors
@@ -498,7 +476,7 @@ pub(crate) fn tokenize(
             model.prompt_from_chat(&chat, usize::MAX, interrupted).map(|prompt| (prompt.tokens, prompt.text))
         }
         TokenizeInput::Text { text, add_special, parse_special } => {
-            Ok((encoded(model, &text, add_special, parse_special)?, text))
+            Ok((encoded(model, &text, (add_special, parse_special), interrupted)?, text))
         }
     }
 }
@@ -592,12 +570,5 @@ mod tests {
         let model = GenerationDefaults { seed: Some(9), ..Default::default() };
         assert_eq!(sampling(RequestedSampling::default(), &model).seed, 9);
         assert_eq!(sampling(RequestedSampling { seed: Some(7), ..Default::default() }, &model).seed, 7);
-    }
-
-    #[test]
-    fn only_a_chat_is_built_by_a_template() {
-        let text = PromptSource::Text { text: String::new(), parse_special: false };
-        assert_eq!(text.kind(), PromptSource::Tokens(Vec::new()).kind());
-        assert_ne!(text.kind(), BuildKind::Chat);
     }
 }

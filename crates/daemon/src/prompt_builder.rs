@@ -1,6 +1,6 @@
 //! When prompts are built, and for how long. It is slow for a long prompt, and a chat template is a program of the model's
-//! file, so it runs on the blocking pool, a few at a time for each model, for a bounded time, and not for clients that
-//! have left.
+//! file, so it runs on the blocking pool, a few at a time for each model and fewer for each client, for a bounded time, and
+//! not for clients that have left.
 
 use std::{
     sync::{
@@ -10,33 +10,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hanzo_engine_runtime::RequestError;
-use tokio::sync::Semaphore;
+use hanzo_engine_runtime::{ClientId, RequestError};
 
 use crate::{
     blocking::{blocking, give_back_soon},
     error::Error,
     limits::{PROMPT_BUILD_LARGE, PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX, PROMPT_MEDIA_MAX},
+    turns::{Turn, Turns},
 };
 
-/// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting. Whoever waits
-/// here holds a place in a bounded queue.
+/// Builds prompts of one model, a few at a time: a model whose prompts are slow keeps no other waiting, and a client
+/// whose prompts are slow no other client. A request that waits here holds a place in a bounded queue.
 pub(crate) struct PromptBuilder {
-    turns: Arc<Semaphore>,
-    /// Of those, what prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and others must not stand behind them.
-    media_turns: Arc<Semaphore>,
+    turns: Turns,
+    /// Of those, the turns that prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and
+    /// others must not stand behind them.
+    media_turns: Turns,
     /// From a prompt's turn on.
     time_max: Duration,
     context_shift: bool,
 }
 
-/// What is built, and so whose fault it is that it takes too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BuildKind {
-    /// By a chat template, which is a program that runs over the request's messages.
-    Chat,
-    /// By a tokenizer, whose time is bounded by the text's length: the machine is slow. In the words of a message.
-    Plain(&'static str),
+/// A piece of work that waits for its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Build {
+    /// The work in the words of a message, such as `tokenizing the text`.
+    pub(crate) what: &'static str,
+    /// Who asks for it.
+    pub(crate) client: Option<ClientId>,
+    /// When it is too late.
+    pub(crate) by: Option<Instant>,
+    /// Whether it reads pictures or sounds.
+    pub(crate) has_media: bool,
 }
 
 /// Tells the work of a caller that it has left.
@@ -51,8 +56,7 @@ impl Drop for Leaving {
 impl PromptBuilder {
     /// For one model, whose completions go on beyond the context where `context_shift` says so and a request nothing else.
     pub(crate) fn new(context_shift: bool) -> Self {
-        let turns = Arc::new(Semaphore::new(PROMPT_BUILDS_MAX));
-        let media_turns = Arc::new(Semaphore::new(PROMPT_MEDIA_MAX));
+        let (turns, media_turns) = (Turns::new(PROMPT_BUILDS_MAX), Turns::new(PROMPT_MEDIA_MAX));
         Self { turns, media_turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
     }
 
@@ -61,51 +65,35 @@ impl PromptBuilder {
         self.context_shift
     }
 
-    /// As [`PromptBuilder::run`], with a turn of those that are for media first where there are some.
-    ///
-    /// # Errors
-    /// As [`PromptBuilder::run`].
-    pub(crate) async fn run_with_media<T: Send + 'static>(
-        &self,
-        has_media: bool,
-        kind: BuildKind,
-        by: Option<Instant>,
-        work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let ended = |_| Error::Stopped { what: "prompts ended" };
-        let turn = match has_media {
-            true => Some(self.media_turns.clone().acquire_owned().await.map_err(ended)?),
+    /// The turns that a piece of work needs.
+    async fn turns(&self, build: &Build) -> Option<(Option<Turn>, Turn)> {
+        let of_media = match build.has_media {
+            true => Some(self.media_turns.take(build.client).await?),
             false => None,
         };
-        self.run(kind, by, move |interrupted| {
-            let _turn = turn;
-            work(interrupted)
-        })
-        .await
+        Some((of_media, self.turns.take(build.client).await?))
     }
 
-    /// Runs `work` on the blocking pool in its turn, until `by`. `work` is given a question to ask again and again:
-    /// whether to give up, because the time is over or because the caller has dropped this future.
+    /// Runs `work` on the blocking pool in its turn, until its request's time is over. `work` is given a question to ask
+    /// again and again: whether to give up, because the time is over or because the caller has dropped this future.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Deadline`] after `by`; where `kind` took too long by itself, [`Error::Field`] of a chat and
-    /// [`Error::Busy`] of all else.
+    /// Those of `work`; [`Error::Deadline`] when the request's time is over; [`Error::Busy`] of work that took too long by
+    /// itself. Messages that a template takes too many steps for are refused by the template's own bounds.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        kind: BuildKind,
-        by: Option<Instant>,
+        build: Build,
         work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let turn =
-            self.turns.clone().acquire_owned().await.map_err(|_| Error::Stopped { what: "prompts ended" })?;
+        let turns = self.turns(&build).await.ok_or(Error::Stopped { what: "prompts ended" })?;
         let left = Leaving(Arc::new(AtomicBool::new(false)));
         let has_left = left.0.clone();
         let began = Instant::now();
         let most = began + self.time_max;
-        let end = by.map_or(most, |by| by.min(most));
+        let end = build.by.map_or(most, |by| by.min(most));
         let built = blocking(move || {
             // Held until the work is done, though its caller may have left.
-            let _turn = turn;
+            let _turns = turns;
             work(&|| has_left.load(Relaxed) || Instant::now() >= end)
         })
         .await;
@@ -114,14 +102,7 @@ impl PromptBuilder {
         }
         match built {
             Err(Error::Request(RequestError::Interrupted)) if end == most => {
-                let seconds = self.time_max.as_secs();
-                Err(match kind {
-                    BuildKind::Chat => {
-                        let reason = format!("the template made no prompt of them within {seconds} seconds");
-                        Error::field("chat.messages", reason)
-                    }
-                    BuildKind::Plain(what) => Error::Busy { what, seconds },
-                })
+                Err(Error::Busy { what: build.what, seconds: self.time_max.as_secs() })
             }
             Err(Error::Request(RequestError::Interrupted)) => Err(Error::Deadline),
             built => built,
@@ -150,66 +131,87 @@ mod tests {
         Err(RequestError::Interrupted.into())
     }
 
+    fn build(client: u64) -> Build {
+        let client = Some(ClientId(client));
+        Build { what: "tokenizing the text", client, by: None, has_media: false }
+    }
+
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_takes_too_long_is_the_messages_fault_only_where_a_template_ran() {
+    async fn work_that_takes_too_long_is_the_engines_fault() {
         let builder = PromptBuilder { time_max: Duration::from_millis(20), ..PromptBuilder::new(false) };
-        let inputs = BuildKind::Plain("tokenizing the inputs");
-        for (kind, code, begins, retries) in [
-            (BuildKind::Chat, tonic::Code::InvalidArgument, "chat.messages: ", false),
-            (inputs, tonic::Code::Unavailable, "tokenizing the inputs took over ", true),
-        ] {
-            let status = tonic::Status::from(builder.run(kind, None, endless).await.unwrap_err());
-            assert_eq!(status.code(), code, "{status}");
-            assert!(status.message().starts_with(begins), "{status}");
-            assert_eq!(status.metadata().contains_key("retry-after-ms"), retries, "{status}");
-            // The request's own deadline is another thing, whatever is made.
-            let ended = builder.run(kind, Some(Instant::now()), endless).await;
-            assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
+        let status = tonic::Status::from(builder.run(build(1), endless).await.unwrap_err());
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        assert!(status.message().starts_with("tokenizing the text took over "), "{status}");
+        assert!(status.metadata().contains_key("retry-after-ms"), "{status}");
+        // The request's own deadline is another thing.
+        let ended = builder.run(Build { by: Some(Instant::now()), ..build(1) }, endless).await;
+        assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_wait_for_a_turn_does_not_count_as_work() {
+        let time_max = Duration::from_millis(200);
+        let builder = Arc::new(PromptBuilder { time_max, ..PromptBuilder::new(false) });
+        let slow = |_: u64| {
+            let builder = builder.clone();
+            tokio::spawn(async move { builder.run(build(1), endless).await })
+        };
+        let first: Vec<_> = (0..3).map(slow).collect();
+        until(|| builder.turns.free() == 1);
+        // It waits for as long as work may take, and is done all the same.
+        builder
+            .run(build(1), |interrupted| if interrupted() { endless(interrupted) } else { Ok(()) })
+            .await
+            .unwrap();
+        for one in first {
+            assert!(matches!(one.await.unwrap(), Err(Error::Busy { .. })));
         }
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn prompts_with_media_leave_turns_to_others() {
         let builder = Arc::new(PromptBuilder::new(false));
+        let media = |client| Build { has_media: true, ..build(client) };
         let slow: Vec<_> = (0..2 * PROMPT_BUILDS_MAX)
-            .map(|_| {
+            .map(|client| {
                 let builder = builder.clone();
-                tokio::spawn(
-                    async move { builder.run_with_media(true, BuildKind::Chat, None, endless).await },
-                )
+                tokio::spawn(async move { builder.run(media(client as u64), endless).await })
             })
             .collect();
-        until(|| builder.media_turns.available_permits() == 0);
-        builder.run_with_media(false, BuildKind::Chat, None, |_| Ok(())).await.unwrap();
-        assert!(builder.turns.available_permits() >= PROMPT_BUILDS_MAX - PROMPT_MEDIA_MAX);
+        until(|| builder.media_turns.free() == 0);
+        builder.run(build(0), |_| Ok(())).await.unwrap();
+        assert!(builder.turns.free() >= PROMPT_BUILDS_MAX - PROMPT_MEDIA_MAX);
         for gone in slow {
             gone.abort();
             let _ = gone.await;
         }
-        until(|| builder.media_turns.available_permits() == PROMPT_MEDIA_MAX);
+        until(|| builder.media_turns.free() == PROMPT_MEDIA_MAX);
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_model_waiting() {
+    async fn a_slow_prompt_ends_with_its_client_and_keeps_no_other_client_or_model_waiting() {
         let (slow, other) = (Arc::new(PromptBuilder::new(false)), PromptBuilder::new(false));
-        let client = |by: Option<Instant>| {
+        let client = |asked: Build| {
             let slow = slow.clone();
-            tokio::spawn(async move { slow.run(BuildKind::Chat, by, endless).await })
+            tokio::spawn(async move { slow.run(asked, endless).await })
         };
-        // Twice as many as have a turn: half of them wait.
-        let clients: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(None)).collect();
-        until(|| slow.turns.available_permits() == 0);
-        other.run(BuildKind::Chat, None, |_| Ok(())).await.unwrap();
-        for gone in clients {
+        // Twice as many as have a turn: most of them wait.
+        let greedy: Vec<_> = (0..2 * PROMPT_BUILDS_MAX).map(|_| client(build(1))).collect();
+        until(|| slow.turns.free() == 1);
+        slow.run(build(2), |_| Ok(())).await.unwrap();
+        let others: Vec<_> = (2..2 + PROMPT_BUILDS_MAX).map(|name| client(build(name as u64))).collect();
+        until(|| slow.turns.free() == 0);
+        other.run(build(1), |_| Ok(())).await.unwrap();
+        for gone in greedy.into_iter().chain(others) {
             gone.abort();
             assert!(gone.await.unwrap_err().is_cancelled());
         }
-        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
-        slow.run(BuildKind::Chat, None, |_| Ok(())).await.unwrap();
+        until(|| slow.turns.free() == PROMPT_BUILDS_MAX);
+        slow.run(build(1), |_| Ok(())).await.unwrap();
         // A request that has a deadline ends by it.
         let soon = Instant::now() + std::time::Duration::from_millis(50);
-        let ended = client(Some(soon)).await.unwrap();
+        let ended = client(Build { by: Some(soon), ..build(1) }).await.unwrap();
         assert!(matches!(ended, Err(Error::Deadline)), "{ended:?}");
-        until(|| slow.turns.available_permits() == PROMPT_BUILDS_MAX);
+        until(|| slow.turns.free() == PROMPT_BUILDS_MAX);
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::{
     convert::reply,
     error::Error,
-    prompt_builder::BuildKind,
+    prompt_builder::Build,
     served::{Served, TRANSCRIBE},
     ticket::{SoundEvents, sound_ticket},
     worker::{NotGiven, Work},
@@ -87,9 +87,9 @@ impl Served {
         let vocabulary = self.must_transcribe()?.clone();
         let place = self.enter()?;
         // A prompt is text to be tokenized.
-        let kind = BuildKind::Plain("tokenizing the prompt");
+        let build = Build { what: "tokenizing the prompt", client, by: deadline, has_media: false };
         let ask = move |_: &dyn Fn() -> bool| vocabulary.ask(&options).map_err(Error::from);
-        let asked = self.prompts.run(kind, deadline, ask).await?;
+        let asked = self.prompts.run(build, ask).await?;
         let job = TranscribeJob { id: self.next_job(), asked, priority, client };
         let waker = self.worker.waker().clone();
         let (ticket, events) = sound_ticket(job, sound, place, (arrived, deadline), waker);

@@ -46,7 +46,8 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
     let keys_refused = app.access.keys_fault().is_some_and(|fault| fault.closed);
     let (status, reason) = match Health::of(&app).await {
         _ if keys_refused => {
-            let reason = "the file of keys cannot be read, so its keys are refused; the server's log says why";
+            let reason =
+                "the file of keys cannot be read, so its keys are refused; the server's log says why";
             ("keys_unreadable", reason.to_owned())
         }
         Health::Ok(_) => return Json(json!({"ready": true})).into_response(),

@@ -30,7 +30,8 @@ pub(crate) async fn count(
     app.media_hosts.fetch_chat(&mut chat, app.config.body_bytes_max).await?;
     sent.know_messages_as_one();
     let input = Some(Input::Chat(chat));
-    let request = v1::TokenizeRequest { model, input, ..v1::TokenizeRequest::default() };
+    let client = asker.id.client();
+    let request = v1::TokenizeRequest { model, input, client, ..v1::TokenizeRequest::default() };
     let answer = app.engine(asker).tokenize(request).await;
     Ok(answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?.ids.len())
 }
@@ -44,6 +45,7 @@ pub(crate) async fn tokenize(
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| tokenize_request(fields));
     let (((mut request, shown), sent), _room) = received.into(read).await?;
+    request.client = asker.id.client();
     if let Some(Input::Chat(chat)) = &mut request.input {
         app.media_hosts.fetch_chat(chat, app.config.body_bytes_max).await?;
     }
@@ -60,7 +62,8 @@ pub(crate) async fn detokenize(
 ) -> Result<Json<Value>, ApiError> {
     let received = body::read(&app, incoming).await?;
     let read = SentFields::beside(|fields, _| detokenize_request(fields));
-    let ((request, sent), _room) = received.into(read).await?;
+    let ((mut request, sent), _room) = received.into(read).await?;
+    request.client = asker.id.client();
     let answer = app.engine(&asker).detokenize(request).await;
     let answer = answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))?;
     // vLLM's word and llama.cpp's.
@@ -207,5 +210,5 @@ pub(crate) fn detokenize_request(mut fields: Fields) -> Result<v1::DetokenizeReq
     let ids = fields.require("tokens")?.token_ids()?;
     let skip_special_tokens = fields.flag("skip_special_tokens")?;
     fields.finish()?;
-    Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens })
+    Ok(v1::DetokenizeRequest { model, ids, skip_special_tokens, ..v1::DetokenizeRequest::default() })
 }

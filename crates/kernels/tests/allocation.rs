@@ -213,7 +213,13 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             }),
         };
         let qkv_params = QkvParams {
-            rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None, long: None }),
+            rope: Some(Rope {
+                kind: RopeKind::Neox,
+                inv_freq: &inv_freq,
+                magnitude: 1.0,
+                axes: None,
+                long: None,
+            }),
             ..QkvParams::plain(HEADS)
         };
         let attention = AttentionParams::of(HEADS, 0.125);
@@ -295,7 +301,13 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
     let turned = QkvParams {
         q_norm: Some(&head_norm),
         k_norm: Some(&head_norm),
-        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None, long: None }),
+        rope: Some(Rope {
+            kind: RopeKind::Neox,
+            inv_freq: &inv_freq,
+            magnitude: 1.0,
+            axes: None,
+            long: None,
+        }),
         ..QkvParams::plain(HEADS)
     };
     let (mut x, mut residual) = (

@@ -6,9 +6,8 @@ use hanzo_engine_formats::ReasoningMarkers;
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{
-    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextLogprob, TextModel,
-    TokenLogprob, ToolFormat,
-    Usage, infill::Infill,
+    CallDelta, EventKind, FinishReason, Job, ModelInfo, Opened, Task, TextLogprob, TextModel, TokenLogprob,
+    ToolFormat, Usage, infill::Infill,
 };
 use hanzo_engine_store::ModelRecord;
 

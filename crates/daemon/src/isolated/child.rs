@@ -19,8 +19,8 @@ use std::{
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{
-    Adapter, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError, StepReport,
-    TextModel, spec::TransformerSpec,
+    Adapter, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
+    StepReport, TextModel, spec::TransformerSpec,
 };
 use rustix::event::PollFlags;
 
@@ -376,9 +376,9 @@ impl Child {
             job.constraint = Some(grammar);
             return self.submit(&job);
         }
-        let left = Arc::new(AtomicBool::new(false));
+        let (client, left) = (job.client, Arc::new(AtomicBool::new(false)));
         self.waiting.insert(id, Waiting { job, paused: false, left: left.clone() });
-        if let Err(error) = self.compile(id, spec, left) {
+        if let Err(error) = self.compile((id, client), spec, left) {
             self.compiled(id, Err(format!("there is no thread to compile it on: {error}")));
         }
     }
@@ -390,11 +390,16 @@ impl Child {
     }
 
     /// Compiles a constraint beside the engine.
-    fn compile(&self, id: JobId, spec: Spec, left: Arc<AtomicBool>) -> io::Result<()> {
+    fn compile(
+        &self,
+        (id, client): (JobId, Option<ClientId>),
+        spec: Spec,
+        left: Arc<AtomicBool>,
+    ) -> io::Result<()> {
         let (constraints, text) = (self.constraints.clone(), self.text.clone());
         let (sender, waker) = (self.compiled.0.clone(), self.bell.waker());
         let body = move || {
-            let compiled = constraints.compiled(spec, &text, &|| left.load(Relaxed));
+            let compiled = constraints.compiled(spec, &text, client, &|| left.load(Relaxed));
             // The engine may have left.
             let _ = sender.send((id, compiled.map_err(|error| error.to_string())));
             waker.wake();

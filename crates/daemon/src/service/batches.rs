@@ -21,7 +21,7 @@ use crate::{
     frame_room::Held,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
     prompt::{RequestedMedia, media, pictures},
-    prompt_builder::BuildKind,
+    prompt_builder::Build,
     served::Served,
     ticket::{Results, embed_ticket},
     worker::{NotGiven, Work},
@@ -87,7 +87,6 @@ impl<'a> Batches<'a> {
             }
             let has_media =
                 batch.iter().any(|(_, source)| matches!(source, Source::Picture(_) | Source::Chat(_)));
-            let has_chat = batch.iter().any(|(_, source)| matches!(source, Source::Chat(_)));
             let (encode, of) = (encode.clone(), self.served.clone());
             let read = move |interrupted: &dyn Fn() -> bool| {
                 let read = |(index, source)| {
@@ -126,12 +125,9 @@ impl<'a> Batches<'a> {
                 };
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
-            let kind = match has_chat {
-                true => BuildKind::Chat,
-                false => BuildKind::Plain("tokenizing the inputs"),
-            };
-            let inputs =
-                self.served.prompts.run_with_media(has_media, kind, answer_by(self.deadline), read).await?;
+            let by = answer_by(self.deadline);
+            let asked = Build { what: "tokenizing the inputs", client: self.client, by, has_media };
+            let inputs = self.served.prompts.run(asked, read).await?;
             self.submit(inputs)?;
             record.queued = true;
             record.prompt_tokens = self.computed.tokens.iter().sum();

@@ -35,6 +35,7 @@ use crate::{
     limits::EVENTS_MAX,
     on_demand::{Coming, Demand},
     prompt::build,
+    prompt_builder::Build,
     registry::{Capability, InUse},
     ticket::{JobEvents, ticket},
     unix_time::now_unix_ms,
@@ -202,13 +203,12 @@ async fn begin(
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let (has_media, kind) = (!ask.media.is_empty(), ask.prompt.kind());
-    let build = move |interrupted: &dyn Fn() -> bool| build(ask, &of, interrupted);
-    let work = served.prompts.run_with_media(has_media, kind, by, build);
+    let asked = Build { what: "building the prompt", client, by, has_media: !ask.media.is_empty() };
+    let build = move |interrupted: &dyn Fn() -> bool| build(ask, client, &of, interrupted);
+    let work = served.prompts.run(asked, build);
     let mut built = within(by, work).await?;
     let frames = served.hold_frames(built.job.media.iter())?;
     built.job.adapter = adapter.map(|adapter| adapter.handle);
-    built.job.client = client;
     let context = EventContext::new(record.request_id.clone(), answers, &served, &built.job, load);
     record.prompt_tokens = context.prompt_tokens();
     record.asks(&built.job);

@@ -28,7 +28,7 @@ use crate::{
     error::Error,
     limits::{SPEECH_MESSAGE_BYTES, SPEECH_SPEED},
     on_demand::Demand,
-    prompt_builder::BuildKind,
+    prompt_builder::Build,
     registry::{Capability, InUse},
     ticket::{JobEnd, SpokenPieces, speak_ticket},
     worker::{NotGiven, Work},
@@ -122,7 +122,8 @@ async fn begin(
         Encoder::new(format, sample_rate).map_err(|error| Error::field("format", error.to_string()))?;
     let place = served.enter()?;
     let ask = Ask { input, voice: wire.voice, language: wire.language };
-    let work = served.prompts.run(BuildKind::Plain("finding a text's phonemes"), by, move |_| {
+    let asked = Build { what: "finding a text's phonemes", client, by, has_media: false };
+    let work = served.prompts.run(asked, move |_| {
         script.speech(&ask).map_err(|Refused { field, reason }| Error::field(field, reason))
     });
     let mut speech = within(by, work).await?;

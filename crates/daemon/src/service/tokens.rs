@@ -10,7 +10,7 @@ use tonic::Request;
 use super::{Core, answer_by, deadline, within};
 use crate::{
     convert::request, error::Error, limits::TOKEN_PIECES_MAX, on_demand::Demand, prompt,
-    prompt_builder::BuildKind, registry::Capability,
+    prompt_builder::Build, registry::Capability,
 };
 
 /// Text or a chat to tokens.
@@ -20,7 +20,8 @@ pub(super) async fn tokenize(
 ) -> Result<v1::TokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces, keep_alive } =
+    let client = core.clients.of(&request, &request.get_ref().client)?;
+    let v1::TokenizeRequest { model, input, add_special_tokens, parse_special, pieces, keep_alive, .. } =
         request.into_inner();
     let keep_alive = request::keep_alive(keep_alive.as_deref())?;
     let wanted = match &input {
@@ -32,7 +33,8 @@ pub(super) async fn tokenize(
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let work = served.prompts.run(input.kind(), by, move |interrupted| {
+    let asked = Build { what: "tokenizing the text", client, by, has_media: false };
+    let work = served.prompts.run(asked, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
         if pieces && ids.len() > TOKEN_PIECES_MAX {
             let reason = format!(
@@ -66,7 +68,8 @@ pub(super) async fn detokenize(
 ) -> Result<v1::DetokenizeResponse, Error> {
     let _active = core.drain.enter()?;
     let by = answer_by(deadline(&request, Instant::now())?);
-    let v1::DetokenizeRequest { model, ids, skip_special_tokens } = request.into_inner();
+    let client = core.clients.of(&request, &request.get_ref().client)?;
+    let v1::DetokenizeRequest { model, ids, skip_special_tokens, .. } = request.into_inner();
     let served =
         core.models.chosen(&model, "", Capability::Any, Demand { by, ..Demand::default() }).await?.served;
     let vocab = served.text.vocab;
@@ -76,8 +79,9 @@ pub(super) async fn detokenize(
     let _place = served.enter()?;
     let text = served.text.clone();
     // Millions of tokens fit into a message.
-    let kind = BuildKind::Plain("detokenizing the ids");
-    let decode = move |_: &dyn Fn() -> bool| Ok(text.tokenizer.decode(&ids, skip_special_tokens));
-    let work = served.prompts.run(kind, by, decode);
+    let asked = Build { what: "detokenizing the ids", client, by, has_media: false };
+    let work = served.prompts.run(asked, move |interrupted| {
+        Ok(text.tokenizer.decode_until(&ids, skip_special_tokens, interrupted)?)
+    });
     Ok(v1::DetokenizeResponse { text: within(by, work).await? })
 }

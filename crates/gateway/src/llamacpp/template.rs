@@ -53,7 +53,8 @@ async fn tokenized(
         Some(Prompt::Chat(chat)) => Some(Input::Chat(chat)),
         Some(Prompt::Text(_) | Prompt::Tokens(_)) | None => None,
     };
-    let request = v1::TokenizeRequest { model: request.model, input, ..v1::TokenizeRequest::default() };
+    let (model, client) = (request.model, asker.id.client());
+    let request = v1::TokenizeRequest { model, input, client, ..v1::TokenizeRequest::default() };
     let answer = app.engine(&asker).tokenize(request).await;
     answer.map_err(|status| ApiError::from(status).renamed(|field| sent.name(field)))
 }

@@ -267,7 +267,8 @@ async fn shorten(
         let middle = low + (high - low) / 2;
         let chat = without(middle);
         let input = Some(Input::Chat(chat.clone()));
-        let tokens = v1::TokenizeRequest { model: request.model.clone(), input, ..Default::default() };
+        let (model, client) = (request.model.clone(), request.client.clone());
+        let tokens = v1::TokenizeRequest { model, client, input, ..Default::default() };
         let answer = engine.tokenize(tokens).await?;
         // A token at least is to be said.
         if answer.ids.len() < answer.context_tokens_max as usize {

@@ -308,7 +308,12 @@ async fn pages_of_others_other_hosts_and_what_is_no_message_are_refused_in_the_p
     let server = Server::start(script(hello)).await;
     let client = Client::open(&server).await;
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
-    for (origin, status) in [("http://evil.example", 403), ("null", 403), ("http://localhost:3000", 403), ("http://localhost", 200)] {
+    for (origin, status) in [
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://localhost:3000", 403),
+        ("http://localhost", 200),
+    ] {
         let mut request = client.request(&list);
         request.headers_mut().insert("origin", origin.parse().unwrap());
         let answer = send(server.address, request).await;

@@ -227,7 +227,8 @@ impl<D: Device> Network<D> {
         backend.rms_norm(residual, norm, EPS, normed);
         for (index, layer) in layers.iter().enumerate() {
             backend.matmul(&layer.qkv, None, normed, own);
-            let rope = Rope { kind: RopeKind::Neox, inv_freq: &*inv_freq, magnitude: 1.0, axes: None, long: None };
+            let rope =
+                Rope { kind: RopeKind::Neox, inv_freq: &*inv_freq, magnitude: 1.0, axes: None, long: None };
             let params = QkvParams {
                 q_norm: Some(q_norm),
                 k_norm: Some(k_norm),

@@ -169,7 +169,8 @@ impl<D: Device> Bench<D> {
         let layer = &layers[index];
         let [_, middle, q_norm, k_norm] = &layer.norms;
         backend.matmul(&layer.qkv, None, normed, own);
-        let rope = Rope { kind: RopeKind::Neox, inv_freq: &*inv_freq, magnitude: 1.0, axes: None, long: None };
+        let rope =
+            Rope { kind: RopeKind::Neox, inv_freq: &*inv_freq, magnitude: 1.0, axes: None, long: None };
         let (q_norm, k_norm) = (Some(q_norm), Some(k_norm));
         let params = QkvParams { q_norm, k_norm, rope: Some(rope), ..QkvParams::plain(shape) };
         backend.rope_to_cache(own, &params, kv, index);

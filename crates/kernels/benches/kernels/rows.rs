@@ -87,7 +87,13 @@ pub(crate) fn rope(criterion: &mut Criterion) {
     let params = QkvParams {
         q_norm: Some(&norm),
         k_norm: Some(&norm),
-        rope: Some(Rope { kind: RopeKind::Neox, inv_freq: &inv_freq, magnitude: 1.0, axes: None, long: None }),
+        rope: Some(Rope {
+            kind: RopeKind::Neox,
+            inv_freq: &inv_freq,
+            magnitude: 1.0,
+            axes: None,
+            long: None,
+        }),
         ..QkvParams::plain(bed::HEADS)
     };
     let mut qkv = bed::filled(&mut backend, bed::PREFILL, bed::HEADS.qkv_width());

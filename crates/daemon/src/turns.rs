@@ -1,0 +1,182 @@
+//! Turns at work that only a few may do at a time, shared among clients: no client has all of them, and the next goes
+//! to the client that has the fewest.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use hanzo_engine_runtime::ClientId;
+use tokio::sync::oneshot;
+
+/// A bounded number of turns.
+#[derive(Debug)]
+pub(crate) struct Turns(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    most: usize,
+    of_client_most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: usize,
+    of_clients: HashMap<Option<ClientId>, usize>, // turns that each has, if any
+    waiting: Vec<Waiting>,                        // in the order of arrival
+}
+
+#[derive(Debug)]
+struct Waiting {
+    client: Option<ClientId>,
+    given: oneshot::Sender<Turn>,
+}
+
+/// A turn; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    shared: Arc<Shared>,
+    client: Option<ClientId>,
+}
+
+impl Turns {
+    /// So many turns, of which each client has all but one at most.
+    pub(crate) fn new(most: usize) -> Self {
+        let of_client_most = most.saturating_sub(1).max(1);
+        Self(Arc::new(Shared { most, of_client_most, state: Mutex::default() }))
+    }
+
+    /// Waits for a turn. Requests without a known client count as one client's.
+    pub(crate) async fn take(&self, client: Option<ClientId>) -> Option<Turn> {
+        let given = {
+            let mut state = self.0.lock();
+            if self.0.may_begin(&state, client) {
+                return Some(Turn::begin(&self.0, &mut state, client));
+            }
+            state.waiting.retain(|waiting| !waiting.given.is_closed());
+            let (give, given) = oneshot::channel();
+            state.waiting.push(Waiting { client, given: give });
+            given
+        };
+        given.await.ok()
+    }
+
+    /// Turns that nobody has.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.0.most - self.0.lock().taken
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic cannot come between the changes of a count.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn may_begin(&self, state: &State, client: Option<ClientId>) -> bool {
+        state.taken < self.most && state.of(client) < self.of_client_most
+    }
+
+    /// Gives free turns to those that wait.
+    fn hand_out(self: &Arc<Self>) {
+        let mut unwanted = Vec::new(); // dropped once the lock is free
+        let mut state = self.lock();
+        loop {
+            let State { waiting, .. } = &*state;
+            let may = |(_, waiting): &(usize, &Waiting)| self.may_begin(&state, waiting.client);
+            let next = waiting.iter().enumerate().filter(may);
+            let Some((next, _)) = next.min_by_key(|(_, waiting)| state.of(waiting.client)) else { break };
+            let Waiting { client, given } = state.waiting.remove(next);
+            if !given.is_closed() {
+                unwanted.extend(given.send(Turn::begin(self, &mut state, client)).err());
+            }
+        }
+        drop(state);
+        drop(unwanted);
+    }
+}
+
+impl State {
+    fn of(&self, client: Option<ClientId>) -> usize {
+        self.of_clients.get(&client).copied().unwrap_or_default()
+    }
+}
+
+impl Turn {
+    fn begin(shared: &Arc<Shared>, state: &mut State, client: Option<ClientId>) -> Self {
+        state.taken += 1;
+        *state.of_clients.entry(client).or_default() += 1;
+        Self { shared: shared.clone(), client }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.taken -= 1;
+            let left = state.of(self.client).saturating_sub(1);
+            match left {
+                0 => state.of_clients.remove(&self.client),
+                left => state.of_clients.insert(self.client, left),
+            };
+        }
+        self.shared.hand_out();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn client(name: u64) -> Option<ClientId> {
+        Some(ClientId(name))
+    }
+
+    #[tokio::test]
+    async fn one_client_never_has_all_turns() {
+        let turns = Turns::new(4);
+        let mut has = Vec::new();
+        for _ in 0..3 {
+            has.push(turns.take(client(1)).now_or_never().flatten().expect("a turn"));
+        }
+        let mut fourth = Box::pin(turns.take(client(1)));
+        assert!(fourth.as_mut().now_or_never().is_none(), "the last turn is for others");
+        let other = turns.take(client(2)).now_or_never().flatten().expect("a turn");
+        // Of two that wait, the next is the one whose client has fewer, though it came later.
+        let mut second = Box::pin(turns.take(client(2)));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(other);
+        assert!(fourth.as_mut().now_or_never().is_none());
+        let second = second.now_or_never().flatten().expect("a turn");
+        has.pop();
+        let fourth = fourth.now_or_never().flatten().expect("a turn");
+        drop((second, fourth, has));
+        assert_eq!(turns.free(), 4);
+        assert!(turns.0.lock().of_clients.is_empty());
+    }
+
+    #[tokio::test]
+    async fn turns_do_not_go_to_those_that_have_left() {
+        let turns = Turns::new(2);
+        let (first, other) = (turns.take(client(1)).await, turns.take(client(2)).await);
+        for _ in 0..100 {
+            let mut gone = Box::pin(turns.take(client(1)));
+            assert!(gone.as_mut().now_or_never().is_none());
+        }
+        assert!(turns.0.lock().waiting.len() <= 1);
+        let mut left = Box::pin(turns.take(client(1)));
+        let mut waits = Box::pin(turns.take(client(3)));
+        assert!(left.as_mut().now_or_never().is_none() && waits.as_mut().now_or_never().is_none());
+        // It has its turn, and leaves before it looks.
+        drop(first);
+        drop(left);
+        drop(other);
+        assert!(waits.now_or_never().flatten().is_some());
+        assert_eq!(turns.free(), 2);
+    }
+}
