@@ -69,7 +69,7 @@ impl Space {
 /// A colour under an ink and black, which is given as 255 less of it; rounded as Pillow's `convert` does.
 fn with_black(ink: u8, black: u8) -> u8 {
     let product = u32::from(ink) * u32::from(black) + 128;
-    black.saturating_sub(((product >> 8) + product >> 8) as u8)
+    black.saturating_sub((((product >> 8) + product) >> 8) as u8)
 }
 
 /// Pixels that are made at once.
@@ -106,8 +106,8 @@ fn rgb(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     let product = |value: i16, constant: i16| i32::from(value) * i32::from(constant);
     let (y, cb_whole, cr_whole) = (i32::from(y), i32::from(cb), i32::from(cr));
     // 1.402, 0.34414, 0.71414 and 1.772.
-    let red = y + cr_whole + (product(cr, 26345) + HALF >> 16);
-    let green = y - cr_whole + (product(cb, -22554) + product(cr, 18734) + HALF >> 16);
-    let blue = y + 2 * cb_whole + (product(cb, -14942) + HALF >> 16);
+    let red = y + cr_whole + ((product(cr, 26345) + HALF) >> 16);
+    let green = y - cr_whole + ((product(cb, -22554) + product(cr, 18734) + HALF) >> 16);
+    let blue = y + 2 * cb_whole + ((product(cb, -14942) + HALF) >> 16);
     [red, green, blue].map(|value| value.clamp(0, 255) as u8)
 }

@@ -14,7 +14,7 @@ pub(super) fn samples(block: &Block, steps: &[i16; 64], last: usize) -> [[u8; 8]
     match last {
         0 => {
             let value = i32::from(block[0].wrapping_mul(steps[0]).wrapping_mul(1 << PASS_BITS));
-            [[sample(value + (1 << (PASS_BITS + 2)) >> (PASS_BITS + 3)); 8]; 8]
+            [[sample((value + (1 << (PASS_BITS + 2))) >> (PASS_BITS + 3)); 8]; 8]
         }
         _ => whole(block, steps),
     }

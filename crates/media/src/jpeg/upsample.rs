@@ -56,7 +56,7 @@ impl Upsampled {
             Filter::Down => {
                 let bias = if row.is_multiple_of(2) { 1 } else { 2 };
                 for (out, sum) in self.row.iter_mut().zip(sums(plane, row)) {
-                    *out = (sum + bias >> 2) as u8;
+                    *out = ((sum + bias) >> 2) as u8;
                 }
             }
             Filter::Both => {
@@ -91,6 +91,6 @@ fn widen<const LEFT: u16, const RIGHT: u16, const SHIFT: u32>(padded: &mut [u16]
     for ((pair, own), (left, right)) in
         out.as_chunks_mut::<2>().0.iter_mut().zip(&padded[1..]).zip(neighbours)
     {
-        *pair = [(3 * own + left + LEFT >> SHIFT) as u8, (3 * own + right + RIGHT >> SHIFT) as u8];
+        *pair = [((3 * own + left + LEFT) >> SHIFT) as u8, ((3 * own + right + RIGHT) >> SHIFT) as u8];
     }
 }

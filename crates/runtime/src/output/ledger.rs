@@ -122,7 +122,7 @@ mod tests {
         ledger.became(1, 1);
         ledger.add(2);
         ledger.became(3, 0);
-        ledger.is_text([0..4]);
+        ledger.is_text(Some(0..4));
         ledger.told("a\u{20ac}", 4);
         assert_eq!(ledger.take_settled(), [b"a\xe2".to_vec(), b"\x82\xac".to_vec()]);
         // A byte that begins nothing, and a character behind it.
@@ -130,7 +130,7 @@ mod tests {
         ledger.became(0, 1);
         ledger.add(1);
         ledger.became(4, 0);
-        ledger.is_text([4..8]);
+        ledger.is_text(Some(4..8));
         ledger.told("\u{fffd}b", 8);
         assert_eq!(ledger.take_settled(), [Vec::new(), "\u{fffd}b".as_bytes().to_vec()]);
     }
@@ -140,7 +140,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.add(3);
         ledger.became(3, 0);
-        ledger.is_text([0..3]);
+        ledger.is_text(Some(0..3));
         ledger.told("ab", 3);
         assert_eq!(ledger.take_settled(), [] as [Vec<u8>; 0]);
         ledger.told("c", 3);
@@ -149,7 +149,7 @@ mod tests {
         ledger.add(4);
         ledger.add(2);
         ledger.became(6, 0);
-        ledger.is_text([4..6]);
+        ledger.is_text(Some(4..6));
         ledger.told("de", 5);
         assert_eq!(ledger.take_settled(), [] as [Vec<u8>; 0]);
         ledger.end();

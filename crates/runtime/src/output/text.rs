@@ -136,7 +136,7 @@ impl OutputText {
             }
             None => {
                 let read = ledger.read();
-                ledger.is_text([read - self.characters.len()..read]);
+                ledger.is_text(std::iter::once(read - self.characters.len()..read));
                 read
             }
         };

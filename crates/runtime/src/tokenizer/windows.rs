@@ -90,7 +90,7 @@ impl Walk<'_> {
         if (self.interrupted)() {
             return Err(Failure::Interrupted);
         }
-        let end = self.text.floor_char_boundary(start.saturating_add(bytes).min(self.text.len()));
+        let end = boundary_before(self.text, start.saturating_add(bytes));
         let pieces = (self.encode)(start..end)?;
         Ok(Window { range: start..end, pieces, continues: false })
     }
@@ -99,11 +99,11 @@ impl Walk<'_> {
     fn overlap_start(&self, window: &Window) -> usize {
         let earliest = window.range.end.saturating_sub(WINDOW_OVERLAP_BYTES).max(window.range.start + 1);
         let pieces = window.pieces.windows(2);
-        let boundary = pieces.filter(|pair| pair[0].end <= pair[1].start).map(|pair| pair[1].start);
-        let boundary = boundary.skip_while(|&start| start < earliest).next();
+        let mut boundaries = pieces.filter(|pair| pair[0].end <= pair[1].start).map(|pair| pair[1].start);
+        let boundary = boundaries.find(|&start| start >= earliest);
         let is_near = |start: &usize| window.range.end - start >= WINDOW_OVERLAP_BYTES / 2;
         let start = boundary.filter(is_near).unwrap_or(earliest);
-        self.text.floor_char_boundary(start)
+        boundary_before(self.text, start)
     }
 
     /// The same window with twice the text, from where its own pieces begin.
@@ -181,4 +181,9 @@ fn joint(window: &Window, next: &Window) -> Option<Joint> {
         (i, j) = (i + 1, j + 1);
     }
     None
+}
+/// The last place of a text that is not behind `at` and within no character.
+fn boundary_before(text: &str, at: usize) -> usize {
+    let at = at.min(text.len());
+    (0..=at).rev().find(|&place| text.is_char_boundary(place)).unwrap_or(0)
 }

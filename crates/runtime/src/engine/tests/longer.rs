@@ -45,7 +45,7 @@ fn a_text_that_grows_beyond_the_original_context_is_computed_anew() {
             let short = greedy_job(3, &text[..16], greedy.len() - 4);
             assert_eq!(tokens_of(&mut engine, &short).0, greedy[4..], "{case}: from a prompt as long");
             // Several beside each other, some of which are long already.
-            let mut jobs = vec![whole, rest, short];
+            let mut jobs = [whole, rest, short];
             jobs.iter_mut().zip(4..).for_each(|(job, id)| job.id = JobId(id));
             jobs.iter().for_each(|job| engine.submit(job));
             let (mut events, mut said) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());

@@ -283,7 +283,7 @@ fn street_or_title(context: &Context<'_>, word: &str, next: &Next<'_>) -> Option
         "St" => {
             let is_saint = SAINTS.split_whitespace().any(|saint| saint == next.word());
             let is_street = behind_name && (!is_saint || has_house && !next.is_name);
-            Some(if is_street && !is_saint || is_street && has_house { "street" } else { "saint" })
+            Some(if is_street && (has_house || !is_saint) { "street" } else { "saint" })
         }
         "Sts" => Some("saints"),
         "Dr" => {

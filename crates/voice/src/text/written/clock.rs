@@ -117,7 +117,7 @@ pub(super) fn time(hour: u64, minute: u64, half: &str, dialect: Dialect) -> Opti
     let half = half_word(half);
     let said = cardinal(hour, dialect);
     Some(match minute {
-        0 if half.is_empty() && hour % 24 == 0 => "midnight".to_owned(),
+        0 if half.is_empty() && hour.is_multiple_of(24) => "midnight".to_owned(),
         0 if half.is_empty() && hour <= 12 => format!("{said} o'clock"),
         0 if half.is_empty() => format!("{said} hundred"),
         0 => format!("{said}{half}"),
@@ -256,7 +256,7 @@ fn zone(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn half_alone(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let form = group(found, 0);
-    if !form.get(1..2).is_some_and(|point| point == ".") {
+    if form.get(1..2).is_none_or(|point| point != ".") {
         return None;
     }
     let half = half_word(group(found, 1)).trim_start();

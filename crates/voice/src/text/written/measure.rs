@@ -262,7 +262,7 @@ fn fits(context: &Context<'_>, space: &str, symbol: &str, has_more: bool) -> boo
     match space {
         // `5B` and `7t` without a space are names of something.
         "" => {
-            has_more || !matches!(symbol, "B" | "t") && !(symbol == "V" && context.follows(&["the", "Type"]))
+            has_more || !(matches!(symbol, "B" | "t") || symbol == "V" && context.follows(&["the", "Type"]))
         }
         // `5-s`: letters behind a hyphen are no symbols of one letter, unless they are an attribute's.
         "-" if symbol == "in" => !context.after.starts_with('-'),
