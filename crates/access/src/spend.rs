@@ -141,19 +141,19 @@ impl Spend {
     }
 
     /// The events of the generation, each charged as it passes.
-    pub fn over<S>(self, events: S) -> Metered<S> {
-        Metered { events: Some(events), spend: self }
+    pub fn over<S>(self, events: S) -> MeteredEvents<S> {
+        MeteredEvents { events: Some(events), spend: self }
     }
 }
 
 /// The events of a generation, whose tokens are charged.
 #[derive(Debug)]
-pub struct Metered<S> {
+pub struct MeteredEvents<S> {
     events: Option<S>, // None: it has ended
     spend: Spend,
 }
 
-impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for Metered<S> {
+impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for MeteredEvents<S> {
     type Item = Result<InferEvent, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

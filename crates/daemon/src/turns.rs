@@ -11,24 +11,24 @@ use tokio::sync::oneshot;
 
 /// A bounded number of turns.
 #[derive(Debug)]
-pub(crate) struct Turns(Arc<Shared>);
+pub(crate) struct Turns(Arc<TurnPool>);
 
 #[derive(Debug)]
-struct Shared {
+struct TurnPool {
     most: usize,
     of_client_most: usize,
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TurnState {
     taken: usize,
     of_clients: HashMap<Option<ClientId>, usize>, // turns that each has, if any
-    waiting: Vec<Waiting>,                        // in the order of arrival
+    waiting: Vec<TurnRequest>,                    // in the order of arrival
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct TurnRequest {
     client: Option<ClientId>,
     given: oneshot::Sender<Turn>,
 }
@@ -36,7 +36,7 @@ struct Waiting {
 /// A turn; dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    shared: Arc<Shared>,
+    shared: Arc<TurnPool>,
     client: Option<ClientId>,
 }
 
@@ -44,7 +44,7 @@ impl Turns {
     /// So many turns, of which each client has all but one at most.
     pub(crate) fn new(most: usize) -> Self {
         let of_client_most = most.saturating_sub(1).max(1);
-        Self(Arc::new(Shared { most, of_client_most, state: Mutex::default() }))
+        Self(Arc::new(TurnPool { most, of_client_most, state: Mutex::default() }))
     }
 
     /// Waits for a turn. Requests without a known client count as one client's.
@@ -56,7 +56,7 @@ impl Turns {
             }
             state.waiting.retain(|waiting| !waiting.given.is_closed());
             let (give, given) = oneshot::channel();
-            state.waiting.push(Waiting { client, given: give });
+            state.waiting.push(TurnRequest { client, given: give });
             given
         };
         given.await.ok()
@@ -69,13 +69,13 @@ impl Turns {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl TurnPool {
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
         // A panic cannot come between the changes of a count.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn may_begin(&self, state: &State, client: Option<ClientId>) -> bool {
+    fn may_begin(&self, state: &TurnState, client: Option<ClientId>) -> bool {
         state.taken < self.most && state.of(client) < self.of_client_most
     }
 
@@ -84,11 +84,11 @@ impl Shared {
         let mut unwanted = Vec::new(); // dropped once the lock is free
         let mut state = self.lock();
         loop {
-            let State { waiting, .. } = &*state;
-            let may = |(_, waiting): &(usize, &Waiting)| self.may_begin(&state, waiting.client);
+            let TurnState { waiting, .. } = &*state;
+            let may = |(_, waiting): &(usize, &TurnRequest)| self.may_begin(&state, waiting.client);
             let next = waiting.iter().enumerate().filter(may);
             let Some((next, _)) = next.min_by_key(|(_, waiting)| state.of(waiting.client)) else { break };
-            let Waiting { client, given } = state.waiting.remove(next);
+            let TurnRequest { client, given } = state.waiting.remove(next);
             if !given.is_closed() {
                 unwanted.extend(given.send(Turn::begin(self, &mut state, client)).err());
             }
@@ -98,14 +98,14 @@ impl Shared {
     }
 }
 
-impl State {
+impl TurnState {
     fn of(&self, client: Option<ClientId>) -> usize {
         self.of_clients.get(&client).copied().unwrap_or_default()
     }
 }
 
 impl Turn {
-    fn begin(shared: &Arc<Shared>, state: &mut State, client: Option<ClientId>) -> Self {
+    fn begin(shared: &Arc<TurnPool>, state: &mut TurnState, client: Option<ClientId>) -> Self {
         state.taken += 1;
         *state.of_clients.entry(client).or_default() += 1;
         Self { shared: shared.clone(), client }

@@ -3,7 +3,7 @@
 
 use crate::{
     format::Syntax,
-    piece::{End, Sink, Written},
+    piece::{End, LocatedText, Sink},
     read::{Known, Reader, Step},
 };
 
@@ -13,7 +13,7 @@ pub(crate) struct Calls {
     syntax: &'static Syntax,
     state: State,
     /// White space, and marks that mean nothing alone, that may stand before a call.
-    gap: Vec<Written>,
+    gap: Vec<LocatedText>,
     /// Text was told.
     said: bool,
     /// A call ended, and no text came since.
@@ -23,14 +23,14 @@ pub(crate) struct Calls {
 #[derive(Clone, Debug)]
 enum State {
     /// Text. Held back: the possible beginning of a marker.
-    Text { held: Written },
+    Text { held: LocatedText },
     /// A call, and all that was written of it since its marker, or since the last call that ended in it.
-    Call { reader: Box<Reader>, raw: Written, ended: u32 },
+    Call { reader: Box<Reader>, raw: LocatedText, ended: u32 },
 }
 
 impl State {
     fn text() -> State {
-        State::Text { held: Written::default() }
+        State::Text { held: LocatedText::default() }
     }
 }
 
@@ -73,7 +73,7 @@ impl Calls {
                 let step = reader.push(c, known, sink);
                 if sink.calls() > *ended {
                     *ended = sink.calls();
-                    *raw = Written::at(at + c.len_utf8());
+                    *raw = LocatedText::at(at + c.len_utf8());
                     self.gap.clear();
                     self.after_call = true;
                 }
@@ -116,7 +116,7 @@ impl Calls {
             // The longest mark that it begins with; what stands behind is looked at again.
             let marks = self.syntax.marks.iter().filter(|mark| held.text.starts_with(**mark));
             if let Some(mark) = marks.max_by_key(|mark| mark.len()) {
-                let Written { at, text } = std::mem::take(held);
+                let LocatedText { at, text } = std::mem::take(held);
                 if !self.after_call {
                     self.add_to_gap(at, mark);
                 }
@@ -127,8 +127,8 @@ impl Calls {
                 && bare == first
                 && !self.said
             {
-                let Written { at, text } = std::mem::take(held);
-                let (reader, raw) = (Box::new(begin()), Written::at(at));
+                let LocatedText { at, text } = std::mem::take(held);
+                let (reader, raw) = (Box::new(begin()), LocatedText::at(at));
                 self.state = State::Call { reader, raw, ended: sink.calls() };
                 // One character begins no marker, so this is all of it.
                 self.push(at, &text, known, sink);
@@ -147,14 +147,14 @@ impl Calls {
         if c.is_whitespace() {
             self.add_to_gap(at, &text);
         } else {
-            self.is_text(&Written { at, text }, sink);
+            self.is_text(&LocatedText { at, text }, sink);
         }
     }
 
     fn add_to_gap(&mut self, at: usize, text: &str) {
         match self.gap.last_mut() {
             Some(last) if last.at + last.text.len() == at => last.text.push_str(text),
-            _ => self.gap.push(Written { at, text: text.to_owned() }),
+            _ => self.gap.push(LocatedText { at, text: text.to_owned() }),
         }
     }
 
@@ -162,7 +162,7 @@ impl Calls {
         self.gap.drain(..).for_each(|gap| sink.text(gap.at, &gap.text));
     }
 
-    fn is_text(&mut self, written: &Written, sink: &mut Sink) {
+    fn is_text(&mut self, written: &LocatedText, sink: &mut Sink) {
         if !written.text.is_empty() {
             self.tell_gap(sink);
             sink.text(written.at, &written.text);

@@ -4,7 +4,7 @@
 use crate::{
     json::{Json, Scan},
     limits::HEAD_CHARS_MAX,
-    piece::{End, Sink, Written},
+    piece::{End, LocatedText, Sink},
     read::Known,
 };
 
@@ -16,7 +16,7 @@ pub(crate) const MARKS: [&str; 7] =
 #[derive(Clone, Debug)]
 pub(crate) struct Harmony {
     /// The possible beginning of a mark.
-    held: Written,
+    held: LocatedText,
     at: At,
 }
 
@@ -24,17 +24,17 @@ pub(crate) struct Harmony {
 enum At {
     /// Nothing but what may be a recipient: the prompt ends inside of a head.
     Start {
-        raw: Written,
+        raw: LocatedText,
     },
     /// A message's head, up to its body; as it is written.
     Head {
-        raw: Written,
+        raw: LocatedText,
     },
     Reasoning,
     Text,
     Call {
         json: Json,
-        raw: Written,
+        raw: LocatedText,
         whole: bool,
     },
 }
@@ -42,7 +42,7 @@ enum At {
 impl Harmony {
     /// At the beginning of an output, whose prompt has opened a message of the assistant.
     pub(crate) fn new() -> Harmony {
-        Harmony { held: Written::default(), at: At::Start { raw: Written::default() } }
+        Harmony { held: LocatedText::default(), at: At::Start { raw: LocatedText::default() } }
     }
 
     /// Whether what comes is reasoning.
@@ -170,7 +170,7 @@ impl Harmony {
             ("<|message|>", _) => {}
             ("<|start|>" | "<|channel|>", _) => {
                 self.close(sink);
-                self.at = At::Head { raw: Written { at, text: mark.to_owned() } };
+                self.at = At::Head { raw: LocatedText { at, text: mark.to_owned() } };
             }
             _ => self.close(sink),
         }
@@ -211,7 +211,7 @@ fn may_be_recipient(raw: &str) -> bool {
 }
 
 /// Tells a head that no body came to, without its marks, where it says more than a head does.
-fn tell_head(raw: &Written, sink: &mut Sink) {
+fn tell_head(raw: &LocatedText, sink: &mut Sink) {
     let (mut pieces, mut at) = (Vec::new(), 0);
     while at < raw.text.len() {
         let rest = &raw.text[at..];
@@ -238,7 +238,7 @@ fn tell_head(raw: &Written, sink: &mut Sink) {
 }
 
 /// The kind of message that a head begins: `<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json`.
-fn body(mut raw: Written, known: Known, sink: &mut Sink) -> At {
+fn body(mut raw: LocatedText, known: Known, sink: &mut Sink) -> At {
     let words = || {
         let between = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '|');
         raw.text.split(between).filter(|word| !word.is_empty())

@@ -20,4 +20,4 @@ pub use piece::{End, Piece};
 pub use reasoning::ReasoningMarkers;
 pub use split::{Reading, Splitter};
 pub use tools::Tool;
-pub use write::{Made, Part};
+pub use write::{CallPart, Made};

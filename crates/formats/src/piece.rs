@@ -48,15 +48,15 @@ pub enum End {
 
 /// Text with its first byte's place in the output.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct LocatedText {
     pub(crate) at: usize,
     pub(crate) text: String,
 }
 
-impl Written {
+impl LocatedText {
     /// No text, at a place.
-    pub(crate) fn at(at: usize) -> Written {
-        Written { at, text: String::new() }
+    pub(crate) fn at(at: usize) -> LocatedText {
+        LocatedText { at, text: String::new() }
     }
 }
 

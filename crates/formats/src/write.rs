@@ -7,7 +7,7 @@ use crate::format::ToolFormat;
 
 /// A part of written calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum CallPart {
     /// A mark of the format, which many vocabularies have as a control token.
     Mark(&'static str),
     /// Text, with names and values of the conversation's.
@@ -25,7 +25,7 @@ pub struct Made<'a> {
 
 impl ToolFormat {
     /// Calls as a model of the format writes them, in one answer.
-    pub fn write(self, calls: &[Made]) -> Vec<Part> {
+    pub fn write(self, calls: &[Made]) -> Vec<CallPart> {
         let mut out = Out::default();
         match self {
             ToolFormat::Lfm2 => {
@@ -83,18 +83,18 @@ enum Quote {
 /// Parts, of which neighbouring texts are joined.
 #[derive(Default)]
 struct Out {
-    parts: Vec<Part>,
+    parts: Vec<CallPart>,
 }
 
 impl Out {
     fn mark(&mut self, mark: &'static str) {
-        self.parts.push(Part::Mark(mark));
+        self.parts.push(CallPart::Mark(mark));
     }
 
     fn text(&mut self, text: &str) {
         match self.parts.last_mut() {
-            Some(Part::Text(last)) => last.push_str(text),
-            _ => self.parts.push(Part::Text(text.to_owned())),
+            Some(CallPart::Text(last)) => last.push_str(text),
+            _ => self.parts.push(CallPart::Text(text.to_owned())),
         }
     }
 

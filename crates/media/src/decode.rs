@@ -138,7 +138,7 @@ fn check_size(width: u32, height: u32, limits: &Limits) -> Result<(), PictureErr
 
 fn read_jpeg(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
     let check = |width, height| check_size(width, height, limits);
-    let jpeg::Decoded { width, height, channels, bytes, exif } = jpeg::decode(bytes, SCANS_MAX, check)?;
+    let jpeg::DecodedJpeg { width, height, channels, bytes, exif } = jpeg::decode(bytes, SCANS_MAX, check)?;
     Ok(Raw { width: width as u32, height: height as u32, channels, bytes, exif })
 }
 

@@ -19,10 +19,10 @@ use self::arithmetic::Arithmetic;
 use self::bits::Bits;
 use self::colour::Space;
 use self::huffman::{Progressive, Sequential};
-use self::scan::{Blocks, Coefficients, Plane, Planes, ScanEnd};
-use self::segments::{Frame, Next, Scan, Segments};
-use self::smooth::Progress;
-use self::upsample::Upsampled;
+use self::scan::{Blocks, Coefficients, Planes, SamplePlane, ScanEnd};
+use self::segments::{FrameHeader, Next, Scan, Segments};
+use self::smooth::CoefficientProgress;
+use self::upsample::UpsampledPlane;
 use crate::error::PictureError;
 
 /// Coefficients of 8 x 8 samples, row by row.
@@ -49,7 +49,7 @@ static ZIGZAG: [u8; 80] = {
 
 /// A reason why a file is no picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Failure {
+enum JpegFailure {
     /// It ends before its end.
     Cut,
     /// Something in it is wrong, or not read.
@@ -58,12 +58,12 @@ enum Failure {
     Refused(PictureError),
 }
 
-impl From<Failure> for PictureError {
-    fn from(failure: Failure) -> Self {
+impl From<JpegFailure> for PictureError {
+    fn from(failure: JpegFailure) -> Self {
         let reason = match failure {
-            Failure::Refused(error) => return error,
-            Failure::Cut => "it is cut short: the file ends before the marker of its end",
-            Failure::Broken(reason) => reason,
+            JpegFailure::Refused(error) => return error,
+            JpegFailure::Cut => "it is cut short: the file ends before the marker of its end",
+            JpegFailure::Broken(reason) => reason,
         };
         PictureError::Broken { format: "JPEG", reason: reason.to_owned() }
     }
@@ -71,7 +71,7 @@ impl From<Failure> for PictureError {
 
 /// A decoded file.
 #[derive(Debug)]
-pub(crate) struct Decoded {
+pub(crate) struct DecodedJpeg {
     /// Columns.
     pub(crate) width: usize,
     /// Rows.
@@ -93,11 +93,11 @@ pub(crate) fn decode(
     data: &[u8],
     scans_max: usize,
     check: impl FnOnce(u32, u32) -> Result<(), PictureError>,
-) -> Result<Decoded, PictureError> {
+) -> Result<DecodedJpeg, PictureError> {
     let mut segments = Segments::new(data);
     let first = segments.next()?;
     let (Next::Scan(scan), Some(frame)) = (first, segments.frame.take()) else {
-        return Err(Failure::Broken("it has no picture").into());
+        return Err(JpegFailure::Broken("it has no picture").into());
     };
     check(frame.width as u32, frame.height as u32)?;
     let several = frame.is_progressive || scan.parts.len() < frame.components.len();
@@ -108,17 +108,17 @@ pub(crate) fn decode(
             read(&mut segments, &frame, &scan, &mut planes)?;
             segments.frame = Some(frame);
             // All samples were read: a missing end does no harm.
-            if matches!(segments.next(), Ok(Next::Scan(_)) | Err(Failure::Broken(_))) {
-                return Err(Failure::Broken("it has more scans than components").into());
+            if matches!(segments.next(), Ok(Next::Scan(_)) | Err(JpegFailure::Broken(_))) {
+                return Err(JpegFailure::Broken("it has more scans than components").into());
             }
             (segments.frame.take(), planes.0)
         }
     };
-    let frame = frame.ok_or(Failure::Broken("it has no picture"))?;
+    let frame = frame.ok_or(JpegFailure::Broken("it has no picture"))?;
     let space = Space::of(&frame, &segments.tables);
     let bytes = pixels(&frame, planes, space);
     let channels = space.channels();
-    Ok(Decoded {
+    Ok(DecodedJpeg {
         width: frame.width,
         height: frame.height,
         channels,
@@ -130,16 +130,16 @@ pub(crate) fn decode(
 /// Reads all scans of a frame, then makes samples of their coefficients.
 fn in_scans(
     segments: &mut Segments,
-    mut frame: Frame,
+    mut frame: FrameHeader,
     mut scan: Scan,
     scans_max: usize,
-) -> Result<(Option<Frame>, Vec<Plane>), Failure> {
-    let (mut coefficients, mut progress) = (Coefficients::new(&frame), Progress::new(&frame));
+) -> Result<(Option<FrameHeader>, Vec<SamplePlane>), JpegFailure> {
+    let (mut coefficients, mut progress) = (Coefficients::new(&frame), CoefficientProgress::new(&frame));
     let mut scans = 0;
     loop {
         scans += 1;
         if scans > scans_max {
-            return Err(Failure::Refused(PictureError::TooManyScans { scans, max: scans_max }));
+            return Err(JpegFailure::Refused(PictureError::TooManyScans { scans, max: scans_max }));
         }
         if frame.is_progressive {
             check_progression(&scan)?;
@@ -148,7 +148,7 @@ fn in_scans(
         progress.last_row = read(segments, &frame, &scan, &mut coefficients)?.last_row;
         segments.frame = Some(frame);
         let next = segments.next()?;
-        frame = segments.frame.take().ok_or(Failure::Broken("it has no picture"))?;
+        frame = segments.frame.take().ok_or(JpegFailure::Broken("it has no picture"))?;
         match next {
             Next::Scan(next) => scan = next,
             Next::End => break,
@@ -164,7 +164,7 @@ fn in_scans(
 }
 
 /// That a progressive scan has a band of one kind, and refines by a bit.
-fn check_progression(scan: &Scan) -> Result<(), Failure> {
+fn check_progression(scan: &Scan) -> Result<(), JpegFailure> {
     let is_band = match scan.band {
         [0, last] => last == 0,
         [first, last] => first <= last && last < 64 && scan.parts.len() == 1,
@@ -172,17 +172,17 @@ fn check_progression(scan: &Scan) -> Result<(), Failure> {
     let refines_a_bit = scan.high == 0 || scan.high == scan.low + 1;
     match is_band && refines_a_bit && scan.low <= 13 {
         true => Ok(()),
-        false => Err(Failure::Broken("a progressive scan has a band or bits that there are not")),
+        false => Err(JpegFailure::Broken("a progressive scan has a band or bits that there are not")),
     }
 }
 
 /// Reads a scan's data.
 fn read(
     segments: &mut Segments,
-    frame: &Frame,
+    frame: &FrameHeader,
     scan: &Scan,
     blocks: &mut impl Blocks,
-) -> Result<ScanEnd, Failure> {
+) -> Result<ScanEnd, JpegFailure> {
     let (tables, bits) = (&segments.tables, Bits::new(segments.data, segments.at));
     let interval = tables.restart_interval;
     let end = if frame.is_arithmetic {
@@ -198,13 +198,14 @@ fn read(
 }
 
 /// Planes as pixels.
-fn pixels(frame: &Frame, planes: Vec<Plane>, space: Space) -> Vec<u8> {
+fn pixels(frame: &FrameHeader, planes: Vec<SamplePlane>, space: Space) -> Vec<u8> {
     let factors = |index: usize| {
         let component = &frame.components[index];
         [frame.unit[0] / component.across, frame.unit[1] / component.down]
     };
     let planes = planes.into_iter().enumerate();
-    let mut planes: Vec<Upsampled> = planes.map(|(at, plane)| Upsampled::new(plane, factors(at))).collect();
+    let mut planes: Vec<UpsampledPlane> =
+        planes.map(|(at, plane)| UpsampledPlane::new(plane, factors(at))).collect();
     let line = frame.width * space.channels();
     let mut bytes = vec![0; line * frame.height];
     for (row, out) in bytes.chunks_exact_mut(line).enumerate() {

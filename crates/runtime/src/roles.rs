@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use hanzo_engine_formats::{Made, Part, ToolFormat};
+use hanzo_engine_formats::{CallPart, Made, ToolFormat};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -207,8 +207,8 @@ fn write_calls(
     let mut written = String::new();
     for part in format.write(&made.collect::<Vec<_>>()) {
         match part {
-            Part::Mark(mark) => written.push_str(&place(mark)),
-            Part::Text(text) => written.push_str(&text),
+            CallPart::Mark(mark) => written.push_str(&place(mark)),
+            CallPart::Text(text) => written.push_str(&text),
         }
     }
     let said = std::mem::take(&mut message.content);

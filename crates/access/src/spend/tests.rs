@@ -7,7 +7,7 @@ use hanzo_engine_proto::v1::{
     infer_request::Prompt,
 };
 
-use super::{Metered, Spend};
+use super::{MeteredEvents, Spend};
 use crate::{
     Pass, Record, Refusal, TokensFault,
     key::KeyDigest,
@@ -137,7 +137,7 @@ async fn a_prompt_that_is_longer_than_it_seemed_ends_the_generation_or_is_paid_f
     let pass = pass(Some(100));
     let over = |spend: Spend, prompt: u32| {
         let events = [started(prompt), delta(0, 10), finished(0, 10)];
-        let metered: Metered<_> = spend.over(iter(events.map(Ok)));
+        let metered: MeteredEvents<_> = spend.over(iter(events.map(Ok)));
         metered.collect::<Vec<_>>()
     };
     // Of 300 bytes some 60 tokens are expected, and 300 come.

@@ -6,7 +6,9 @@ mod written;
 
 use std::sync::Arc;
 
-use hanzo_engine_formats::{End, Made, Part, Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat};
+use hanzo_engine_formats::{
+    CallPart, End, Made, Piece, Reading, ReasoningMarkers, Splitter, Tool, ToolFormat,
+};
 use serde_json::{Value, json};
 
 use self::written::written;
@@ -179,9 +181,9 @@ fn calls_that_are_written_are_read_as_the_same_calls() {
             let names = ["get_weather", "now"];
             let made = names.map(|name| Made { name, arguments: values });
             for made in [&made[..1], &made[..]] {
-                let text = |part: Part| match part {
-                    Part::Mark(mark) => mark.to_owned(),
-                    Part::Text(text) => text,
+                let text = |part: CallPart| match part {
+                    CallPart::Mark(mark) => mark.to_owned(),
+                    CallPart::Text(text) => text,
                 };
                 let raw: String = format.write(made).into_iter().map(text).collect();
                 let calls: Vec<(String, Value)> =

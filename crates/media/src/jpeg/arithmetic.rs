@@ -3,7 +3,7 @@
 use super::bits::Bits;
 use super::scan::Coder;
 use super::segments::{Scan, Tables};
-use super::{Block, Failure, ZIGZAG};
+use super::{Block, JpegFailure, ZIGZAG};
 
 /// States of an adaptive decision (table D.3): its smaller part of the interval, the next state after the less likely outcome, with
 /// bit 7 where the outcomes change places, and the next state after the likelier one. The last one stays as it is.
@@ -79,7 +79,7 @@ impl<'a> Arithmetic<'a> {
         tables: &Tables,
         scan: &Scan,
         is_progressive: bool,
-    ) -> Result<Arithmetic<'a>, Failure> {
+    ) -> Result<Arithmetic<'a>, JpegFailure> {
         let mut bounds = [[0; 2]; 4];
         for (bounds, part) in bounds.iter_mut().zip(&scan.parts) {
             *bounds =

@@ -1,6 +1,6 @@
 //! From a JPEG's colour space to RGB, with libjpeg's integer arithmetic, and from CMYK with Pillow's.
 
-use super::segments::{Frame, Tables};
+use super::segments::{FrameHeader, Tables};
 
 /// A colour space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Space {
 
 impl Space {
     /// As libjpeg guesses it.
-    pub(super) fn of(frame: &Frame, tables: &Tables) -> Space {
+    pub(super) fn of(frame: &FrameHeader, tables: &Tables) -> Space {
         match (frame.components.len(), tables.is_jfif, tables.adobe) {
             (1, ..) => Space::Grey,
             (3, true, _) => Space::Ycc,

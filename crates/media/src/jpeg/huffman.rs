@@ -3,7 +3,7 @@
 use super::bits::Bits;
 use super::scan::Coder;
 use super::segments::{Scan, Tables};
-use super::{Block, Failure, ZIGZAG};
+use super::{Block, JpegFailure, ZIGZAG};
 
 /// Bits that are looked up at once.
 const LOOKUP: u32 = 10;
@@ -87,8 +87,8 @@ struct Lookup {
 }
 
 impl Lookup {
-    fn new(code: &Code, is_dc: bool) -> Result<Lookup, Failure> {
-        const BAD: Failure = Failure::Broken("a Huffman table is damaged");
+    fn new(code: &Code, is_dc: bool) -> Result<Lookup, JpegFailure> {
+        const BAD: JpegFailure = JpegFailure::Broken("a Huffman table is damaged");
         let mut lookup = Lookup {
             codes: Box::new([0; 1 << LOOKUP]),
             whole: Box::new([0; 1 << LOOKUP]),
@@ -166,10 +166,10 @@ fn extend(bits: i32, size: u32) -> i32 {
 }
 
 /// A table that a scan names, or the usual one.
-fn lookup(codes: &[Option<Code>; 4], index: usize, is_dc: bool, usual: bool) -> Result<Lookup, Failure> {
+fn lookup(codes: &[Option<Code>; 4], index: usize, is_dc: bool, usual: bool) -> Result<Lookup, JpegFailure> {
     let usual = || Code::usual(index, is_dc).filter(|_| usual);
     let code = codes.get(index).cloned().flatten().or_else(usual);
-    Lookup::new(&code.ok_or(Failure::Broken("a Huffman table is missing"))?, is_dc)
+    Lookup::new(&code.ok_or(JpegFailure::Broken("a Huffman table is missing"))?, is_dc)
 }
 
 /// What all decoders of Huffman codes keep.
@@ -210,11 +210,11 @@ pub(super) struct Sequential<'a> {
 
 impl<'a> Sequential<'a> {
     /// Of a scan's data.
-    pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Sequential<'a>, Failure> {
+    pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Sequential<'a>, JpegFailure> {
         let both = scan.parts.iter().map(|part| {
             Ok([lookup(&tables.dc, part.dc, true, true)?, lookup(&tables.ac, part.ac, false, true)?])
         });
-        Ok(Sequential { data: Data::new(bits), codes: both.collect::<Result<_, Failure>>()? })
+        Ok(Sequential { data: Data::new(bits), codes: both.collect::<Result<_, JpegFailure>>()? })
     }
 }
 
@@ -295,7 +295,7 @@ pub(super) struct Progressive<'a> {
 
 impl<'a> Progressive<'a> {
     /// Of a scan's data.
-    pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Progressive<'a>, Failure> {
+    pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Progressive<'a>, JpegFailure> {
         let (is_dc, refines) = (scan.band[0] == 0, scan.high > 0);
         let code = |index, is_dc| match is_dc {
             true => lookup(&tables.dc, index, true, false),

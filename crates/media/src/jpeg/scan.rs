@@ -3,8 +3,8 @@
 
 use super::bits::Bits;
 use super::idct;
-use super::segments::{Component, Frame, Scan};
-use super::{Block, Failure};
+use super::segments::{Component, FrameHeader, Scan};
+use super::{Block, JpegFailure};
 
 /// A decoder of entropy-coded blocks.
 pub(super) trait Coder<'a> {
@@ -39,12 +39,12 @@ pub(super) struct ScanEnd {
 
 /// Decodes a scan.
 pub(super) fn read<'a>(
-    frame: &Frame,
+    frame: &FrameHeader,
     scan: &Scan,
     coder: &mut impl Coder<'a>,
     blocks: &mut impl Blocks,
     restart_interval: usize,
-) -> Result<ScanEnd, Failure> {
+) -> Result<ScanEnd, JpegFailure> {
     let single = match &scan.parts[..] {
         [part] => Some((part.component, &frame.components[part.component])),
         _ => None,
@@ -70,7 +70,7 @@ pub(super) fn read<'a>(
             coder.end_unit();
         }
         if coder.bits().is_cut {
-            return Err(Failure::Cut);
+            return Err(JpegFailure::Cut);
         }
     }
     let (at, marker) = coder.bits().place();
@@ -79,7 +79,7 @@ pub(super) fn read<'a>(
 
 /// Decodes a unit of several components.
 fn unit<'a>(
-    frame: &Frame,
+    frame: &FrameHeader,
     scan: &Scan,
     [col, row]: [usize; 2],
     coder: &mut impl Coder<'a>,
@@ -98,7 +98,7 @@ fn unit<'a>(
 
 /// Samples of a component.
 #[derive(Debug)]
-pub(super) struct Plane {
+pub(super) struct SamplePlane {
     /// Samples of a row, some behind the picture's.
     pub(super) stride: usize,
     /// Columns and rows of the picture's samples.
@@ -107,12 +107,12 @@ pub(super) struct Plane {
     steps: [i16; 64],
 }
 
-impl Plane {
-    fn new(component: &Component) -> Plane {
+impl SamplePlane {
+    fn new(component: &Component) -> SamplePlane {
         let [across, down] = component.stored.map(|blocks| blocks * 8);
         // As signed 16 bits, which is what libjpeg-turbo multiplies with.
         let steps = component.steps.unwrap_or([0; 64]).map(|step| step as i16);
-        Plane { stride: across, size: component.samples, samples: vec![0; across * down], steps }
+        SamplePlane { stride: across, size: component.samples, samples: vec![0; across * down], steps }
     }
 
     /// Makes a block of coefficients to samples.
@@ -136,12 +136,12 @@ impl Plane {
 
 /// Planes of a frame whose one scan has all components.
 #[derive(Debug)]
-pub(super) struct Planes(pub(super) Vec<Plane>);
+pub(super) struct Planes(pub(super) Vec<SamplePlane>);
 
 impl Planes {
     /// Of a frame's components.
-    pub(super) fn new(frame: &Frame) -> Planes {
-        Planes(frame.components.iter().map(Plane::new).collect())
+    pub(super) fn new(frame: &FrameHeader) -> Planes {
+        Planes(frame.components.iter().map(SamplePlane::new).collect())
     }
 }
 
@@ -156,20 +156,20 @@ impl Blocks for Planes {
 
 /// Coefficients of a component.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct ComponentCoefficients {
     across: usize,
     blocks: Vec<Block>,
 }
 
-impl Stored {
+impl ComponentCoefficients {
     /// The blocks of a row.
     pub(super) fn row(&self, row: usize) -> &[Block] {
         &self.blocks[row * self.across..][..self.across]
     }
 
     /// Makes all to samples.
-    pub(super) fn plane(&self, component: &Component) -> Plane {
-        let mut plane = Plane::new(component);
+    pub(super) fn plane(&self, component: &Component) -> SamplePlane {
+        let mut plane = SamplePlane::new(component);
         for row in 0..component.blocks[1] {
             for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
                 let is_flat = block[1..].iter().all(|&value| value == 0);
@@ -180,8 +180,12 @@ impl Stored {
     }
 
     /// Makes all to samples, each block changed before.
-    pub(super) fn plane_of(&self, component: &Component, change: impl Fn([usize; 2], &mut Block)) -> Plane {
-        let mut plane = Plane::new(component);
+    pub(super) fn plane_of(
+        &self,
+        component: &Component,
+        change: impl Fn([usize; 2], &mut Block),
+    ) -> SamplePlane {
+        let mut plane = SamplePlane::new(component);
         for row in 0..component.blocks[1] {
             for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
                 let mut block = *block;
@@ -195,14 +199,14 @@ impl Stored {
 
 /// Coefficients of a frame of several scans.
 #[derive(Debug)]
-pub(super) struct Coefficients(pub(super) Vec<Stored>);
+pub(super) struct Coefficients(pub(super) Vec<ComponentCoefficients>);
 
 impl Coefficients {
     /// Of a frame's components; all 0.
-    pub(super) fn new(frame: &Frame) -> Coefficients {
+    pub(super) fn new(frame: &FrameHeader) -> Coefficients {
         let stored = |component: &Component| {
             let [across, down] = component.stored;
-            Stored { across, blocks: vec![[0; 64]; across * down] }
+            ComponentCoefficients { across, blocks: vec![[0; 64]; across * down] }
         };
         Coefficients(frame.components.iter().map(stored).collect())
     }

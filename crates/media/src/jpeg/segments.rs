@@ -1,7 +1,7 @@
 //! Segments of a JPEG file (ITU T.81, annex B): tables, the frame's header and the scans' headers.
 
 use super::huffman::Code;
-use super::{Failure, ZIGZAG};
+use super::{JpegFailure, ZIGZAG};
 
 /// A component of a frame.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Component {
 
 /// A frame's header.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct FrameHeader {
     /// Columns of pixels.
     pub(super) width: usize,
     /// Rows of pixels.
@@ -50,7 +50,7 @@ pub(super) struct Frame {
 
 /// A component's part in a scan.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct ScanComponent {
     /// Index of the frame's component.
     pub(super) component: usize,
     /// Index of its table for DC coefficients.
@@ -63,7 +63,7 @@ pub(super) struct Part {
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     /// Components that it has data of.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ScanComponent>,
     /// First and last coefficient, in zigzag order.
     pub(super) band: [usize; 2],
     /// Bits below those that earlier scans gave; 0 in a first scan.
@@ -129,13 +129,13 @@ pub(super) struct Segments<'a> {
     /// A marker that was read and not followed yet.
     pub(super) marker: Option<u8>,
     /// The frame's header, once it was read.
-    pub(super) frame: Option<Frame>,
+    pub(super) frame: Option<FrameHeader>,
     /// The tables in force.
     pub(super) tables: Tables,
 }
 
-fn broken<T>(reason: &'static str) -> Result<T, Failure> {
-    Err(Failure::Broken(reason))
+fn broken<T>(reason: &'static str) -> Result<T, JpegFailure> {
+    Err(JpegFailure::Broken(reason))
 }
 
 impl<'a> Segments<'a> {
@@ -145,11 +145,11 @@ impl<'a> Segments<'a> {
     }
 
     /// Reads segments up to the next scan or the end of the image.
-    pub(super) fn next(&mut self) -> Result<Next, Failure> {
+    pub(super) fn next(&mut self) -> Result<Next, JpegFailure> {
         loop {
             let marker = match self.marker.take() {
                 Some(marker) => marker,
-                None => next_marker(self.data, &mut self.at).ok_or(Failure::Cut)?,
+                None => next_marker(self.data, &mut self.at).ok_or(JpegFailure::Cut)?,
             };
             match marker {
                 0xd9 => return Ok(Next::End),
@@ -184,19 +184,19 @@ impl<'a> Segments<'a> {
     }
 
     /// The content of a segment behind its marker.
-    fn segment(&mut self) -> Result<&'a [u8], Failure> {
+    fn segment(&mut self) -> Result<&'a [u8], JpegFailure> {
         let rest = self.data.get(self.at..).unwrap_or_default();
-        let [high, low, ..] = rest else { return Err(Failure::Cut) };
+        let [high, low, ..] = rest else { return Err(JpegFailure::Cut) };
         let length = usize::from(u16::from_be_bytes([*high, *low]));
         if length < 2 {
             return broken("a segment is shorter than its own length");
         }
-        let segment = rest.get(2..length).ok_or(Failure::Cut)?;
+        let segment = rest.get(2..length).ok_or(JpegFailure::Cut)?;
         self.at += length;
         Ok(segment)
     }
 
-    fn frame(&mut self, marker: u8, segment: &[u8]) -> Result<(), Failure> {
+    fn frame(&mut self, marker: u8, segment: &[u8]) -> Result<(), JpegFailure> {
         if self.frame.is_some() {
             return broken("it has two frames");
         }
@@ -222,7 +222,7 @@ impl<'a> Segments<'a> {
             let (blocks, table) = ([0; 2], usize::from(table));
             let stored = blocks;
             let made = Component { id, across, down, table, steps: None, blocks, stored, samples: blocks };
-            fits.then_some(made).ok_or(Failure::Broken("a sampling factor is not between 1 and 4"))
+            fits.then_some(made).ok_or(JpegFailure::Broken("a sampling factor is not between 1 and 4"))
         };
         let mut components = components.as_chunks::<3>().0.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let across = components.iter().map(|component| component.across).max().unwrap_or(1);
@@ -237,7 +237,7 @@ impl<'a> Segments<'a> {
             component.blocks = component.samples.map(|samples| samples.div_ceil(8));
             component.stored = [units[0] * factors[0], units[1] * factors[1]];
         }
-        self.frame = Some(Frame {
+        self.frame = Some(FrameHeader {
             width,
             height,
             is_progressive: matches!(marker, 0xc2 | 0xca),
@@ -250,7 +250,7 @@ impl<'a> Segments<'a> {
     }
 
     /// Huffman codes.
-    fn codes(&mut self, mut segment: &[u8]) -> Result<(), Failure> {
+    fn codes(&mut self, mut segment: &[u8]) -> Result<(), JpegFailure> {
         const BAD: &str = "a Huffman table is damaged";
         while let Some((&[index], rest)) = segment.split_first_chunk::<1>() {
             let Some((lengths, rest)) = rest.split_first_chunk::<16>() else { return broken(BAD) };
@@ -270,7 +270,7 @@ impl<'a> Segments<'a> {
     }
 
     /// Bounds of arithmetic coding.
-    fn conditioning(&mut self, segment: &[u8]) -> Result<(), Failure> {
+    fn conditioning(&mut self, segment: &[u8]) -> Result<(), JpegFailure> {
         let (pairs, rest) = segment.as_chunks::<2>();
         for &[index, value] in pairs {
             match index {
@@ -285,7 +285,7 @@ impl<'a> Segments<'a> {
     }
 
     /// Steps of quantization.
-    fn steps(&mut self, mut segment: &[u8]) -> Result<(), Failure> {
+    fn steps(&mut self, mut segment: &[u8]) -> Result<(), JpegFailure> {
         while let Some((&[kind], rest)) = segment.split_first_chunk::<1>() {
             let (bytes, index) = (if kind >> 4 == 0 { 64 } else { 128 }, usize::from(kind & 15));
             let (Some((values, rest)), true) = (rest.split_at_checked(bytes), index < 4) else {
@@ -317,7 +317,7 @@ impl<'a> Segments<'a> {
         }
     }
 
-    fn scan(&mut self, segment: &[u8]) -> Result<Scan, Failure> {
+    fn scan(&mut self, segment: &[u8]) -> Result<Scan, JpegFailure> {
         let Some(frame) = &mut self.frame else { return broken("a scan stands before the frame header") };
         let Some((&[count], rest)) = segment.split_first_chunk::<1>() else {
             return broken("a scan header is too short");
@@ -340,10 +340,11 @@ impl<'a> Segments<'a> {
             let found = (0..frame.components.len()).filter(free).find(|&at| frame.components[at].id == id);
             let Some(component) = found else { return broken("a scan names a component that there is not") };
             let [dc, ac] = [tables >> 4, tables & 15].map(usize::from);
-            scan.parts.push(Part { component, dc, ac });
+            scan.parts.push(ScanComponent { component, dc, ac });
         }
-        let of =
-            |part: &Part| frame.components[part.component].across * frame.components[part.component].down;
+        let of = |part: &ScanComponent| {
+            frame.components[part.component].across * frame.components[part.component].down
+        };
         if count > 1 && scan.parts.iter().map(of).sum::<usize>() > 10 {
             return broken("a unit of a scan has more than 10 blocks");
         }

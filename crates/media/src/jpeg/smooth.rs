@@ -2,15 +2,15 @@
 //! smoothing. A file that was written to its last bit has none.
 
 use super::Block;
-use super::scan::{Plane, Stored};
-use super::segments::{Component, Frame, Scan};
+use super::scan::{ComponentCoefficients, SamplePlane};
+use super::segments::{Component, FrameHeader, Scan};
 
 /// Coefficients that are estimated, with the average before them.
 const ESTIMATED: usize = 10;
 
 /// Progress of each coefficient of a component: bits that are missing; below 0 where nothing is known.
 #[derive(Clone, Debug)]
-struct Missing {
+struct MissingBits {
     now: [i8; 64],
     /// The same before the last scan.
     before: [i8; 64],
@@ -18,18 +18,18 @@ struct Missing {
 
 /// Progress of a frame's coefficients.
 #[derive(Debug)]
-pub(super) struct Progress {
-    components: Vec<Missing>,
+pub(super) struct CoefficientProgress {
+    components: Vec<MissingBits>,
     scans: usize,
     /// The last row of units for which the last scan had data.
     pub(super) last_row: usize,
 }
 
-impl Progress {
+impl CoefficientProgress {
     /// Of a frame before its first scan.
-    pub(super) fn new(frame: &Frame) -> Progress {
-        let none = Missing { now: [-1; 64], before: [-1; 64] };
-        Progress { components: vec![none; frame.components.len()], scans: 0, last_row: 0 }
+    pub(super) fn new(frame: &FrameHeader) -> CoefficientProgress {
+        let none = MissingBits { now: [-1; 64], before: [-1; 64] };
+        CoefficientProgress { components: vec![none; frame.components.len()], scans: 0, last_row: 0 }
     }
 
     /// Notes a scan.
@@ -46,7 +46,7 @@ impl Progress {
     }
 
     /// Whether estimates are wanted and can be made.
-    pub(super) fn has_gaps(&self, frame: &Frame) -> bool {
+    pub(super) fn has_gaps(&self, frame: &FrameHeader) -> bool {
         let can = frame.components.iter().zip(&self.components).all(|(component, missing)| {
             let divides = |steps: [u16; 64]| PLACES.iter().all(|&place| steps[place] != 0);
             component.steps.is_some_and(divides) && missing.now[0] >= 0
@@ -55,7 +55,12 @@ impl Progress {
     }
 
     /// A component's samples, with estimates.
-    pub(super) fn plane(&self, frame: &Frame, index: usize, stored: &Stored) -> Plane {
+    pub(super) fn plane(
+        &self,
+        frame: &FrameHeader,
+        index: usize,
+        stored: &ComponentCoefficients,
+    ) -> SamplePlane {
         let (component, missing) = (&frame.components[index], &self.components[index]);
         let before = if self.scans > 1 { missing.before } else { [-1; 64] };
         let steps = component.steps.unwrap_or([1; 64]).map(i64::from);
@@ -100,7 +105,12 @@ const BESIDE: [Kernel; 6] = [
 ];
 
 /// Averages of a block and those around it, row by row; beyond the edges those at the edge.
-fn averages(frame: &Frame, component: &Component, stored: &Stored, [col, row]: [usize; 2]) -> Kernel {
+fn averages(
+    frame: &FrameHeader,
+    component: &Component,
+    stored: &ComponentCoefficients,
+    [col, row]: [usize; 2],
+) -> Kernel {
     // libjpeg takes rows of the last unit that have nothing of the picture for the picture's, but in that unit.
     let is_last = row / component.down + 1 == frame.units[1];
     let rows = if is_last { component.blocks[1] } else { component.stored[1] };

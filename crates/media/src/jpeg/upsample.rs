@@ -1,7 +1,7 @@
 //! Rows of a component at the picture's full width and height, as libjpeg's "fancy" upsampling makes them: a triangle filter where a side
 //! is halved, else repeated samples.
 
-use super::scan::Plane;
+use super::scan::SamplePlane;
 
 /// The way from a component's samples to the picture's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +20,17 @@ enum Filter {
 
 /// A component's samples as rows of the picture.
 #[derive(Debug)]
-pub(super) struct Upsampled {
-    plane: Plane,
+pub(super) struct UpsampledPlane {
+    plane: SamplePlane,
     filter: Filter,
     row: Vec<u8>,
     /// Samples between two that repeat the outermost.
     padded: Vec<u16>,
 }
 
-impl Upsampled {
+impl UpsampledPlane {
     /// Of a component that has one sample for so many of the picture, across and down.
-    pub(super) fn new(plane: Plane, factors: [usize; 2]) -> Upsampled {
+    pub(super) fn new(plane: SamplePlane, factors: [usize; 2]) -> UpsampledPlane {
         let is_wide = plane.size[0] > 2;
         let filter = match factors {
             [1, 1] => Filter::None,
@@ -40,7 +40,7 @@ impl Upsampled {
             _ => Filter::Repeat(factors),
         };
         let width = plane.size[0];
-        Upsampled { filter, row: vec![0; width * factors[0]], padded: vec![0; width + 2], plane }
+        UpsampledPlane { filter, row: vec![0; width * factors[0]], padded: vec![0; width + 2], plane }
     }
 
     /// A row of the picture, and some samples behind it.
@@ -75,7 +75,7 @@ impl Upsampled {
 }
 
 /// Three times the nearer row and once the other one, for a row of twice as many.
-fn sums(plane: &Plane, row: usize) -> impl Iterator<Item = u16> {
+fn sums(plane: &SamplePlane, row: usize) -> impl Iterator<Item = u16> {
     let near = row / 2;
     let far = if row.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 };
     let both = plane.row(near).iter().zip(plane.row(far));

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, ops::Range};
 /// The tokens of one completion whose part in the text is not settled yet.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TokenEntry>,
     /// Bytes of characters so far.
     read: usize,
     /// Places of text that is not certain yet, in its order.
@@ -17,7 +17,7 @@ pub(super) struct Ledger {
 
 /// A token.
 #[derive(Debug)]
-struct Entry {
+struct TokenEntry {
     /// Its bytes that have become no characters yet.
     waiting: usize,
     /// The place of its characters among all.
@@ -28,7 +28,7 @@ struct Entry {
 impl Ledger {
     /// Adds a token of so many bytes.
     pub(super) fn add(&mut self, bytes: usize) {
-        self.entries.push_back(Entry { waiting: bytes, place: self.read..self.read, shown: Vec::new() });
+        self.entries.push_back(TokenEntry { waiting: bytes, place: self.read..self.read, shown: Vec::new() });
     }
 
     /// So many bytes of characters have become whole, and so many bytes of tokens wait.

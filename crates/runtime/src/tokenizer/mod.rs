@@ -39,7 +39,7 @@ use crate::{
 use affixes::Affixes;
 use sentencepiece::SentencePiece;
 use table::TokenTable;
-use windows::Failure;
+use windows::EncodeFailure;
 use words::Words;
 
 pub(crate) use ggml_keys::{Ends, agree, around, of_json};
@@ -245,21 +245,21 @@ impl Tokenizer {
         let encoded = match &self.encoder {
             Encoder::Words(words) => {
                 guard::caught(|| words.encode(text, plain, &self.table, interrupted, &mut tokens))
-                    .map_err(Failure::Encoder)
+                    .map_err(EncodeFailure::Encoder)
                     .flatten()
             }
             Encoder::SentencePiece(encoder) => encoder.encode(text, plain, interrupted, &mut tokens),
         };
         encoded.map_err(|failure| match failure {
-            Failure::Interrupted => RequestError::Interrupted,
-            Failure::Unbroken(from) => RequestError::invalid(
+            EncodeFailure::Interrupted => RequestError::Interrupted,
+            EncodeFailure::Unbroken(from) => RequestError::invalid(
                 "prompt",
                 format!(
                     "has more than {WINDOW_BYTES_MAX} bytes from byte {from} on that have no place at which they can be cut \
                      into tokens; put white space between them"
                 ),
             ),
-            Failure::Encoder(reason) => {
+            EncodeFailure::Encoder(reason) => {
                 RequestError::invalid("prompt", format!("cannot be tokenized: {reason}"))
             }
         })?;

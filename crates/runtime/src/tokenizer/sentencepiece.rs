@@ -14,7 +14,7 @@ use super::{
     added::{AddedFinder, overlaps},
     control,
     gguf::{Kind, Vocabulary},
-    windows::{Failure, Piece as Place, Walk, is_long},
+    windows::{EncodeFailure, EncodedToken as Place, Walk, is_long},
 };
 
 /// The character SentencePiece writes for a space.
@@ -143,14 +143,14 @@ impl SentencePiece {
     /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`EncodeFailure`].
     pub(super) fn encode(
         &self,
         text: &str,
         plain: &[Range<usize>],
         interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EncodeFailure> {
         let is_plain = |part: Range<usize>| overlaps(plain, &part);
         let (mut at, mut from) = (0, 0);
         while let Some(found) = self.finder.next(text, from, &is_plain) {
@@ -175,7 +175,7 @@ impl SentencePiece {
         text: &str,
         interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), EncodeFailure> {
         let Settings { add_space, normal, remove_extra_spaces, .. } = &self.settings;
         let changed = normal.as_ref().map(|map| map.normalize_string(text));
         let text = changed.as_deref().unwrap_or(text);

@@ -11,7 +11,7 @@ use crate::limits::{WINDOW_AGREED_BYTES, WINDOW_BYTES, WINDOW_BYTES_MAX, WINDOW_
 
 /// A token and the bytes of the text that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct EncodedToken {
     pub(super) id: u32,
     pub(super) start: usize,
     pub(super) end: usize,
@@ -19,7 +19,7 @@ pub(super) struct Piece {
 
 /// Why a text has no tokens.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum EncodeFailure {
     /// Nobody waits for them any more.
     Interrupted,
     /// The tokens from this byte on depend on more text than a window holds.
@@ -28,9 +28,9 @@ pub(super) enum Failure {
     Encoder(String),
 }
 
-impl From<tokenizers::Error> for Failure {
+impl From<tokenizers::Error> for EncodeFailure {
     fn from(error: tokenizers::Error) -> Self {
-        Failure::Encoder(error.to_string())
+        EncodeFailure::Encoder(error.to_string())
     }
 }
 
@@ -40,9 +40,9 @@ pub(super) fn is_long(text: &str) -> bool {
 }
 
 /// A part of the text with its tokens.
-struct Window {
+struct TextWindow {
     range: Range<usize>,
-    pieces: Vec<Piece>,
+    pieces: Vec<EncodedToken>,
     /// The first piece began in the window before.
     continues: bool,
 }
@@ -60,7 +60,7 @@ pub(super) struct Walk<'a> {
     /// The whole text.
     pub(super) text: &'a str,
     /// Encodes a part of the text.
-    pub(super) encode: &'a dyn Fn(Range<usize>) -> Result<Vec<Piece>, Failure>,
+    pub(super) encode: &'a dyn Fn(Range<usize>) -> Result<Vec<EncodedToken>, EncodeFailure>,
     /// Whether to give up.
     pub(super) interrupted: &'a dyn Fn() -> bool,
 }
@@ -69,8 +69,8 @@ impl Walk<'_> {
     /// Gives `emit` every token of the text, in order.
     ///
     /// # Errors
-    /// [`Failure`].
-    pub(super) fn run(&self, emit: &mut dyn FnMut(Piece)) -> Result<(), Failure> {
+    /// [`EncodeFailure`].
+    pub(super) fn run(&self, emit: &mut dyn FnMut(EncodedToken)) -> Result<(), EncodeFailure> {
         let mut window = self.window(0, WINDOW_BYTES)?;
         while window.range.end < self.text.len() {
             let next = self.window(self.overlap_start(&window), WINDOW_BYTES)?;
@@ -86,17 +86,17 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn window(&self, start: usize, bytes: usize) -> Result<Window, Failure> {
+    fn window(&self, start: usize, bytes: usize) -> Result<TextWindow, EncodeFailure> {
         if (self.interrupted)() {
-            return Err(Failure::Interrupted);
+            return Err(EncodeFailure::Interrupted);
         }
         let end = boundary_before(self.text, start.saturating_add(bytes));
         let pieces = (self.encode)(start..end)?;
-        Ok(Window { range: start..end, pieces, continues: false })
+        Ok(TextWindow { range: start..end, pieces, continues: false })
     }
 
     /// Where the next window begins: where a token does, so that runs of one character are cut alike in both.
-    fn overlap_start(&self, window: &Window) -> usize {
+    fn overlap_start(&self, window: &TextWindow) -> usize {
         let earliest = window.range.end.saturating_sub(WINDOW_OVERLAP_BYTES).max(window.range.start + 1);
         let pieces = window.pieces.windows(2);
         let mut boundaries = pieces.filter(|pair| pair[0].end <= pair[1].start).map(|pair| pair[1].start);
@@ -107,8 +107,8 @@ impl Walk<'_> {
     }
 
     /// The same window with twice the text, from where its own pieces begin.
-    fn grown(&self, window: &Window) -> Result<Window, Failure> {
-        let unbroken = || Failure::Unbroken(window.range.start);
+    fn grown(&self, window: &TextWindow) -> Result<TextWindow, EncodeFailure> {
+        let unbroken = || EncodeFailure::Unbroken(window.range.start);
         let bytes = 2 * (window.range.end - window.range.start);
         if bytes > WINDOW_BYTES_MAX {
             return Err(unbroken());
@@ -120,7 +120,7 @@ impl Walk<'_> {
             piece.start = first.start;
             grown.continues = true;
         } else {
-            let same = |piece: &Piece| piece.start == first.start && piece.id == first.id;
+            let same = |piece: &EncodedToken| piece.start == first.start && piece.id == first.id;
             let from = grown.pieces.iter().position(same).ok_or_else(unbroken)?;
             grown.pieces.drain(..from);
         }
@@ -129,7 +129,7 @@ impl Walk<'_> {
 }
 
 /// The second window without the pieces that were taken from the first.
-fn after(window: &Window, mut next: Window, joint: Joint) -> Window {
+fn after(window: &TextWindow, mut next: TextWindow, joint: Joint) -> TextWindow {
     next.pieces.drain(..joint.from);
     if joint.continues {
         next.pieces[0].start = window.pieces[joint.kept].start;
@@ -139,7 +139,7 @@ fn after(window: &Window, mut next: Window, joint: Joint) -> Window {
 }
 
 /// Where to join two windows, if they agree.
-fn joint(window: &Window, next: &Window) -> Option<Joint> {
+fn joint(window: &TextWindow, next: &TextWindow) -> Option<Joint> {
     let overlap = next.range.start..window.range.end;
     let (a, b) = (&window.pieces[..], &next.pieces[..]);
     // Nothing but text without tokens, such as white space of models that drop it.

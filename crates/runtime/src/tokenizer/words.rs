@@ -18,7 +18,7 @@ use super::{
     pre::Threes,
     table::TokenTable,
     threes::CutInThrees,
-    windows::{Failure, Piece, Walk, is_long},
+    windows::{EncodeFailure, EncodedToken, Walk, is_long},
 };
 
 /// BPE, WordPiece or Unigram.
@@ -128,7 +128,7 @@ impl Words {
     /// Appends the tokens of a text, whose bytes in `plain` spell no control token.
     ///
     /// # Errors
-    /// [`Failure`].
+    /// [`EncodeFailure`].
     pub(super) fn encode(
         &self,
         text: &str,
@@ -136,7 +136,7 @@ impl Words {
         table: &TokenTable,
         interrupted: &dyn Fn() -> bool,
         out: &mut Vec<u32>,
-    ) -> std::result::Result<(), Failure> {
+    ) -> std::result::Result<(), EncodeFailure> {
         if !is_long(text) {
             out.extend_from_slice(self.encoding(text, plain, table)?.get_ids());
             return Ok(());
@@ -148,7 +148,7 @@ impl Words {
                 _ => self.encode_by_steps(&text[part.clone()], &plain, table, true)?,
             };
             let pieces = encoding.get_ids().iter().zip(encoding.get_offsets());
-            let piece = |(&id, offsets): (&u32, &(usize, usize))| Piece {
+            let piece = |(&id, offsets): (&u32, &(usize, usize))| EncodedToken {
                 id,
                 start: part.start + offsets.0,
                 end: part.start + offsets.1,

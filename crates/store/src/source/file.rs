@@ -27,7 +27,11 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
     list(folder, "", &mut listing)?;
     for below in &folders {
         crate::file_name::check_file_name(below).map_err(|why| PullError::refused(below, why))?;
-        list(&folder.join(below), &format!("{below}/"), &mut listing)?;
+        // A module without files (Normalize) has an empty folder, which git does not keep.
+        let below_folder = folder.join(below);
+        if below_folder.is_dir() {
+            list(&below_folder, &format!("{below}/"), &mut listing)?;
+        }
     }
     // Of Kokoro's voices, which no list names.
     let voices = folder.join(VOICES);
@@ -71,4 +75,31 @@ fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), Pu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clone by git of a sentence-transformers model, whose last module has no files.
+    #[test]
+    fn a_folder_that_git_did_not_keep_holds_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+        write("config.json", "{}");
+        write("model.safetensors", "weights");
+        write("1_Pooling/config.json", "{}");
+        write(
+            "modules.json",
+            r#"[{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+                {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+                {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]"#,
+        );
+        let none = Globs::default();
+        let plan = plan(folder.path(), &none, &none).unwrap();
+        let mut names: Vec<&str> = plan.files.iter().map(|file| file.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["1_Pooling/config.json", "config.json", "model.safetensors", "modules.json"]);
+    }
 }

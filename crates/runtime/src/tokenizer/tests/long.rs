@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::{
-    super::windows::Failure,
+    super::windows::EncodeFailure,
     plain::{Kind, kinds},
     *,
 };
@@ -107,13 +107,13 @@ fn a_text_that_cannot_be_cut_is_refused_and_takes_no_more_than_a_window() {
         let mut start = part.start;
         Ok(starts
             .map(|end| {
-                let piece = windows::Piece { id: 1, start, end };
+                let piece = windows::EncodedToken { id: 1, start, end };
                 start = end;
                 piece
             })
             .collect())
     };
     let walk = windows::Walk { text: &text, encode: &encode, interrupted: &|| false };
-    assert!(matches!(walk.run(&mut |_| {}), Err(Failure::Unbroken(_))));
+    assert!(matches!(walk.run(&mut |_| {}), Err(EncodeFailure::Unbroken(_))));
     assert!(longest.get() <= WINDOW_BYTES_MAX);
 }

@@ -4,7 +4,7 @@ use super::Context;
 
 /// Place of an abbreviation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum AbbreviationPlace {
     /// Before a name: `Dr. Smith`.
     Name,
     /// Before a number: `No. 5`, `Fig. 3`.
@@ -15,10 +15,10 @@ enum Place {
     Any,
 }
 
-use Place::{Any, Behind, Name, Number};
+use AbbreviationPlace::{Any, Behind, Name, Number};
 
 /// Abbreviations with a point: letters, words, place.
-const WITH_POINT: &[(&str, &str, Place)] = &[
+const WITH_POINT: &[(&str, &str, AbbreviationPlace)] = &[
     ("Mr", "mister", Any),
     ("Mrs", "missus", Any),
     ("Ms", "miz", Any),

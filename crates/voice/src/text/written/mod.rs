@@ -167,7 +167,7 @@ impl Grammar {
 /// Says a text in words.
 pub(crate) fn normalize(text: &str, dialect: Dialect) -> String {
     let text: String = text.chars().filter(|&c| !signs::is_invisible(c)).collect();
-    let mut reading = Reading {
+    let mut reading = TextReading {
         text: &text,
         at: 0,
         out: String::with_capacity(text.len() * 2),
@@ -184,7 +184,7 @@ pub(crate) fn normalize(text: &str, dialect: Dialect) -> String {
 }
 
 /// A text on its way to words.
-struct Reading<'a> {
+struct TextReading<'a> {
     text: &'a str,
     at: usize,
     out: String,
@@ -203,7 +203,7 @@ fn border(text: &str, at: usize) -> usize {
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-impl<'a> Reading<'a> {
+impl<'a> TextReading<'a> {
     /// Reads one token.
     fn step(&mut self) {
         let rest = &self.text[self.at..];
