@@ -286,7 +286,8 @@ def judge(request, status, kind, text):
             sum_of = sum(math.exp(known["logprob"]) for known in (entry or {}).values())
             assert sum_of <= 1 + 1e-4, entry
         if body.get("logprobs") is True:
-            assert one["logprobs"] or one["calls"], one
+            # Reasoning, calls and marks have none: entries are of the text alone.
+            assert one["logprobs"] or not one["text"], one
         whole = request.whole and one["reason"] == "stop" and not stops and not body.get("stop_token_ids") and not one["calls"]
         if whole and not (body.get("echo") and not isinstance(body["prompt"], str)):
             # A bare text may begin with a section of reasoning.

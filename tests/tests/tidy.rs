@@ -157,6 +157,7 @@ const WIRES_MEET: &[&str] = &[
     "llamacpp/state.rs",
     "llamacpp/template.rs",
     "mcp/calls.rs",
+    "media_bounds.rs",
     "models/load.rs",
     "models/pull.rs",
     "ollama/chat.rs",

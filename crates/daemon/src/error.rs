@@ -1,6 +1,7 @@
 //! Everything that can go wrong for a client, and the one table from it to gRPC statuses. Messages of
 //! INVALID_ARGUMENT start with the field's name; what has to be machine-read is in the metadata: `error-code`,
 //! `retry-after-ms`, `error-id`.
+//! Longer than 600 lines because every error has its status here, in one table.
 
 use std::sync::Arc;
 

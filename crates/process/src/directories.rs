@@ -72,7 +72,7 @@ mod tests {
             ("cannot read \"/var/lib/models/a.gguf\".", "cannot read \"a.gguf\"."),
             ("the disk of /srv/models/: full", "the disk of models/: full"),
             ("(/a/b, /c/d/e)", "(b, e)"),
-            ("file:///home/x/m.gguf is gone", "file://m.gguf is gone"),
+            ("file:///mnt/x/m.gguf is gone", "file://m.gguf is gone"),
             ("path=/a/b/c", "path=c"),
             ("look at https://huggingface.co/a/b", "look at https://huggingface.co/a/b"),
             ("hf://a/b:c/d.gguf and/or x/y/z", "hf://a/b:c/d.gguf and/or x/y/z"),

@@ -5,6 +5,7 @@
 pub(crate) mod adapted;
 mod added;
 mod byte_pairs;
+mod cut;
 mod experts;
 mod file;
 pub(crate) mod generation;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::{DType, HeadShape};
 
-use super::{experts, grouped, halves, stacked, states, turned};
+use super::{experts, halves, stacked, turned};
 use crate::error::LoadError;
 use crate::network::Target;
 use crate::quantise::Importance;
 use crate::spec::{
-    ConvolutionSpec, ExpertsSpec, GateUp, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part,
-    Projection, QkNorm, TransformerSpec, Weight,
+    ConvolutionSpec, HeadSpec, LayerPart, LayerSpec, LogitsSpec, MlpSpec, Names, Part, Projection, QkNorm,
+    TransformerSpec, Weight,
 };
 use crate::tensor::Tensor;
 
@@ -345,71 +345,6 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Cuts the rows of a layer's attention, or state, whose columns are `cols`.
-    pub(super) fn cut_attention(
-        &mut self,
-        index: usize,
-        layer: &LayerSpec,
-        cols: usize,
-    ) -> Result<(), LoadError> {
-        // Files of Phi-2 have queries, keys and values as one tensor or apart.
-        let apart = self.names.qkv_or_apart
-            && self.get(&self.name(Part::Layer(index, LayerPart::Query).weight())).is_some();
-        let fused = self.names.qkv.filter(|_| !apart);
-        if let (Some(stem), Projection::Heads(shape)) = (fused, layer.attention.projection) {
-            let (q, kv) = (shape.q_width(), shape.kv_heads * shape.head_dim);
-            let parts = [(LayerPart::Query, q), (LayerPart::Key, kv), (LayerPart::Value, kv)];
-            if self.names.qkv_by_group {
-                grouped::ungroup(self, index, stem, shape, &[q + 2 * kv, cols])?;
-                if layer.attention.qkv_bias {
-                    grouped::ungroup(self, index, stem, shape, &[q + 2 * kv])?;
-                }
-            }
-            self.cut(index, stem, false, &[q + 2 * kv, cols], &parts)?;
-            if layer.attention.qkv_bias {
-                self.cut(index, stem, true, &[q + 2 * kv], &parts)?;
-            }
-        }
-        states::unstack(self, index, &layer.attention, cols)
-    }
-
-    /// Cuts the tensor of an MLP's gate and up, whose columns are `cols`, where there is one.
-    pub(super) fn cut_gate_up(&mut self, index: usize, ffn: usize, cols: usize) -> Result<(), LoadError> {
-        let Some(GateUp { name, gate_first }) = self.names.gate_up else { return Ok(()) };
-        let mut parts = [(LayerPart::Gate, ffn), (LayerPart::Up, ffn)];
-        if !gate_first {
-            parts.reverse();
-        }
-        self.cut(index, name, false, &[2 * ffn, cols], &parts)
-    }
-
-    /// Cuts the tensor of gate and up of the MLP beside experts, where there is one.
-    pub(super) fn cut_shared_gate_up(
-        &mut self,
-        index: usize,
-        experts: &ExpertsSpec,
-        cols: usize,
-    ) -> Result<(), LoadError> {
-        let (Some(name), Some(shared)) = (self.names.shared_gate_up, experts.shared) else { return Ok(()) };
-        let parts = [(LayerPart::SharedGate, shared.ffn), (LayerPart::SharedUp, shared.ffn)];
-        self.cut(index, name, false, &[2 * shared.ffn, cols], &parts)
-    }
-
-    /// Gives the matrix that makes queries of a narrow vector the name of other queries.
-    pub(super) fn name_queries(&mut self, index: usize, layer: &LayerSpec) -> Result<(), LoadError> {
-        if let Projection::Latent(latent) = layer.attention.projection
-            && latent.query_rank.is_some()
-            && !self.names.query_up.is_empty()
-        {
-            let stem = format!("{}.weight", self.names.query_up);
-            let up = self.names.in_layer(self.prefix, index, &stem);
-            if let Some(tensor) = self.by_name.remove(&up) {
-                self.insert_part(Part::Layer(index, LayerPart::Query).weight(), tensor, &up)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Makes one vector of the factors of each head's norm, which files have as a matrix or each under a name of its own.
     fn join_head_norms(&mut self, weight: Weight, [heads, head_dim]: [usize; 2]) -> Result<(), LoadError> {
         let name = self.name(weight);
@@ -511,30 +446,6 @@ impl<'a> Found<'a> {
         let mut tensor = self.take(&name, &shape)?;
         tensor.shape = vec![shape[0] * shape[1], shape[2]];
         self.by_name.insert(name, tensor);
-        Ok(())
-    }
-
-    fn cut(
-        &mut self,
-        layer: usize,
-        stem: &str,
-        bias: bool,
-        shape: &[usize],
-        parts: &[(LayerPart, usize)],
-    ) -> Result<(), LoadError> {
-        let suffix = if bias { "bias" } else { "weight" };
-        let name = self.names.in_layer(self.prefix, layer, &format!("{stem}.{suffix}"));
-        if self.lacks(&name) {
-            return Ok(());
-        }
-        let whole = self.take(&name, shape)?;
-        let mut first = 0;
-        for &(part, rows) in parts {
-            let mut tensor = whole.rows(first..first + rows);
-            tensor.name = format!("{}[{first}..{}]", whole.name, first + rows);
-            self.insert_part(Weight { part: Part::Layer(layer, part), bias }, tensor, &name)?;
-            first += rows;
-        }
         Ok(())
     }
 

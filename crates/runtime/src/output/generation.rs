@@ -371,7 +371,10 @@ impl Generation {
             let Some(logprob) = self.waiting_logprobs.pop_front().filter(|_| !shown.is_empty()) else {
                 continue;
             };
-            let whole = text.tokenizer.token_bytes(logprob.token) == shown;
+            let own = text.tokenizer.token_bytes(logprob.token);
+            // A character that was cut is shown as U+FFFD; the token's own bytes say more.
+            let replaced = std::str::from_utf8(own).is_err() && shown == "\u{fffd}".as_bytes();
+            let whole = own == shown || replaced;
             logprobs.push(TextLogprob { logprob, part: (!whole).then_some(shown) });
         }
         logprobs
