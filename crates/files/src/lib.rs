@@ -87,15 +87,15 @@ mod tests {
 
     /// Owner, group and permissions.
     fn access(path: &Path) -> [u32; 3] {
-        let metadata = fs::metadata(path).unwrap();
+        let metadata = fs::metadata(path).expect("a temporary file");
         [metadata.uid(), metadata.gid(), metadata.mode() & 0o7777]
     }
 
     /// A file of another group and, where the test runs as root, of another owner.
     fn file(folder: &Path) -> std::path::PathBuf {
         let path = folder.join("file");
-        fs::write(&path, "old").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::write(&path, "old").expect("a temporary file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("a temporary file");
         // Only root may give files away.
         let _ = chown(&path, Some(12_345), Some(23_456));
         path
