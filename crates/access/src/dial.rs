@@ -73,7 +73,7 @@ pub fn with_key(
     }
 }
 
-/// What to do where a call of gRPC met another kind of server, by the words of the transport's error; none: it says enough.
+/// Advice for a gRPC call that met another kind of server, from the transport's error. None: the error says enough.
 pub fn mistaken_server(error: &str) -> Option<&'static str> {
     const HTTP: &str = "an HTTP server answers there, and no gRPC; the daemon's gRPC has a port of its own (36901, unless \
                         server.grpc_port or --grpc-port says otherwise)";

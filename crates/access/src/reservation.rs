@@ -24,9 +24,9 @@ pub struct Reservation {
 /// Tokens that a request may take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Of its prompt.
+    /// Tokens of its prompt.
     pub prompt: u64,
-    /// Of all its answers together.
+    /// Tokens of all its answers together.
     pub completion: u64,
 }
 

@@ -35,7 +35,7 @@ pub struct Spend {
 }
 
 impl Spend {
-    /// Of a generation of so many choices for which nothing is reserved.
+    /// Tracks a generation of so many choices, without a reservation.
     pub fn new(pass: Pass, choices: u32) -> Spend {
         Spend {
             reservation: Reservation::none(pass),
@@ -179,7 +179,7 @@ impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for MeteredEve
 }
 
 impl Need {
-    /// Of a call for vectors.
+    /// Need of a call for vectors.
     pub fn embed(request: &EmbedRequest) -> Need {
         let tokens = request.inputs.iter().map(|input| match &input.input {
             Some(Input::Text(text)) => of_bytes(text.len()),
@@ -190,14 +190,14 @@ impl Need {
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Of a call for scores of documents, each of which is read with the query.
+    /// Need of a call for scores of documents, each of which is read with the query.
     pub fn rerank(request: &RerankRequest) -> Need {
         let query = request.query.len();
         let tokens = request.documents.iter().map(|text| of_bytes(query.saturating_add(text.len())));
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Of a call for labels.
+    /// Need of a call for labels.
     pub fn classify(request: &ClassifyRequest) -> Need {
         let tokens = request.inputs.iter().map(|input| {
             of_bytes(input.text.len().saturating_add(input.pair.as_ref().map_or(0, String::len)))
@@ -205,7 +205,7 @@ impl Need {
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Of a text that is to be said.
+    /// Need of a text that is to be spoken.
     pub fn speak(request: &SpeakRequest) -> Need {
         let characters = match &request.input {
             Some(speak_request::Input::Text(text) | speak_request::Input::Phonemes(text)) => {
@@ -216,7 +216,7 @@ impl Need {
         Need { prompt: characters as u64, completion: 0 }
     }
 
-    /// Of inputs that may be cut to what fits, and then nobody knows yet how many tokens they have.
+    /// Need of inputs that may be cut to what fits. Their tokens are not known yet.
     fn of_inputs(tokens: impl Iterator<Item = u64>, cut: bool) -> Need {
         let prompt = tokens.map(|tokens| if cut { tokens.min(1) } else { tokens });
         Need { prompt: prompt.fold(0, u64::saturating_add), completion: 0 }

@@ -76,7 +76,7 @@ pub(crate) const PREFIX_DISK_UNFINISHED: Duration = Duration::from_secs(60);
 pub(crate) const PREFIX_DISK_FLUSH: Duration = Duration::from_secs(2);
 /// Constraints of one model that are compiled at the same time; nothing can interrupt one.
 pub(crate) const CONSTRAINT_COMPILES_MAX: usize = 2;
-/// Those of them that are one client's.
+/// Compilations of one client at a time.
 pub(crate) const CONSTRAINT_COMPILES_OF_CLIENT_MAX: usize = 1;
 const _: () = assert!(CONSTRAINT_COMPILES_OF_CLIENT_MAX < CONSTRAINT_COMPILES_MAX);
 /// Time that a request waits for its constraint once that is being compiled. What people write takes some 20 ms.

@@ -23,7 +23,7 @@ use crate::{
 /// whose prompts are slow no other client. A request that waits here holds a place in a bounded queue.
 pub(crate) struct PromptBuilder {
     turns: Turns,
-    /// Of those, the turns that prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and
+    /// Turns that prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and
     /// others must not stand behind them.
     media_turns: Turns,
     /// From a prompt's turn on.
@@ -36,7 +36,7 @@ pub(crate) struct PromptBuilder {
 pub(crate) struct Build {
     /// The work in the words of a message, such as `tokenizing the text`.
     pub(crate) what: &'static str,
-    /// Who asks for it.
+    /// The client that asks for it.
     pub(crate) client: Option<ClientId>,
     /// When it is too late.
     pub(crate) by: Option<Instant>,
