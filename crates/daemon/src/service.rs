@@ -93,7 +93,7 @@ impl Core {
         Ok(pass)
     }
 
-    /// What a key was granted; a refusal is counted.
+    /// Grant of a key; a refusal is counted.
     fn granted<T>(&self, granted: Result<T, Refusal>) -> Result<T, Status> {
         granted.map_err(|refusal| {
             self.models.metrics.refused(&refusal);

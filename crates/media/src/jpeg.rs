@@ -50,11 +50,11 @@ static ZIGZAG: [u8; 80] = {
 /// A reason why a file is no picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum JpegFailure {
-    /// It ends before its end.
+    /// The file ends before its end.
     Cut,
     /// Something in it is wrong, or not read.
     Broken(&'static str),
-    /// It is refused by the caller's bounds.
+    /// The caller's bounds refuse the file.
     Refused(PictureError),
 }
 

@@ -19,7 +19,7 @@ struct Ends {
     open: Vec<char>, // brackets that close what stands open, outermost first
     string: bool,
     escape: Option<usize>, // where the one begins that is not whole
-    /// Where the last entry that is whole ends, and how many brackets were open there.
+    /// End of the last entry that is whole, and the number of brackets open there.
     before: (usize, usize),
 }
 

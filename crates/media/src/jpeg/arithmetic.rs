@@ -73,7 +73,7 @@ pub(super) struct Arithmetic<'a> {
 }
 
 impl<'a> Arithmetic<'a> {
-    /// Of a scan's data.
+    /// Errors of a scan's data.
     pub(super) fn new(
         bits: Bits<'a>,
         tables: &Tables,

@@ -172,7 +172,7 @@ fn lookup(codes: &[Option<Code>; 4], index: usize, is_dc: bool, usual: bool) -> 
     Lookup::new(&code.ok_or(JpegFailure::Broken("a Huffman table is missing"))?, is_dc)
 }
 
-/// What all decoders of Huffman codes keep.
+/// State that all decoders of Huffman codes keep.
 #[derive(Debug)]
 struct Data<'a> {
     bits: Bits<'a>,
@@ -209,7 +209,7 @@ pub(super) struct Sequential<'a> {
 }
 
 impl<'a> Sequential<'a> {
-    /// Of a scan's data.
+    /// Errors of a scan's data.
     pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Sequential<'a>, JpegFailure> {
         let both = scan.parts.iter().map(|part| {
             Ok([lookup(&tables.dc, part.dc, true, true)?, lookup(&tables.ac, part.ac, false, true)?])
@@ -294,7 +294,7 @@ pub(super) struct Progressive<'a> {
 }
 
 impl<'a> Progressive<'a> {
-    /// Of a scan's data.
+    /// Errors of a scan's data.
     pub(super) fn new(bits: Bits<'a>, tables: &Tables, scan: &Scan) -> Result<Progressive<'a>, JpegFailure> {
         let (is_dc, refines) = (scan.band[0] == 0, scan.high > 0);
         let code = |index, is_dc| match is_dc {
