@@ -55,8 +55,15 @@ const NAMES: [&str; 46] = [
 const TITLES: [&str; 9] =
     ["King", "Queen", "Pope", "Emperor", "Empress", "Tsar", "Kaiser", "Prince", "Sultan"];
 /// What is counted, so that even one letter is a number behind it.
-const COUNTED: [&str; 11] =
-    ["War", "Chapter", "Part", "Volume", "Act", "Scene", "Book", "Bowl", "Title", "Article", "Phase"];
+const COUNTED: [&str; 15] = [
+    "Type", "Class", "Grade", "Division", "War", "Chapter", "Part", "Volume", "Act", "Scene", "Book", "Bowl",
+    "Title", "Article", "Phase",
+];
+/// Words of small letters behind which a numeral of several letters counts.
+const NUMBERED: [&str; 15] = [
+    "type", "phase", "stage", "part", "level", "class", "vol", "volume", "chapter", "ch", "section", "book",
+    "act", "appendix", "grade",
+];
 /// The largest that is read: longer ones are rarely meant.
 const MOST: u64 = 39;
 
@@ -133,7 +140,7 @@ pub(super) fn said(word: &str, before: &[&str], after: &str, is_apart: bool) -> 
         1 => None,
         // `type II`, `Rocky III`; but `the IV drip`.
         _ if last.starts_with(char::is_uppercase) => count(),
-        _ if ["type", "phase", "stage", "part", "level", "class"].contains(&last) => count(),
+        _ if NUMBERED.contains(&last) => count(),
         _ => None,
     }
 }

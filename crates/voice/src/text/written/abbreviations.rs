@@ -174,7 +174,9 @@ pub(super) fn said(context: &Context<'_>, word: &str, rest: &str) -> Option<(usi
     if let Some(found) = in_parts(rest) {
         return Some(found);
     }
-    let after = rest[word.len()..].strip_prefix('.')?;
+    let Some(after) = rest[word.len()..].strip_prefix('.') else {
+        return without_point(context, word, &rest[word.len()..]).map(|words| (word.len(), words.to_owned()));
+    };
     let used = word.len() + 1;
     let next = Next::of(after);
     let end = if next.is_end { "." } else { "" };
@@ -214,6 +216,28 @@ pub(super) fn said(context: &Context<'_>, word: &str, rest: &str) -> Option<(usi
                 | "place"
         ) && next.ends_sentence();
     fits.then(|| (used, format!("{words}{}", if ends { "." } else { "" })))
+}
+
+/// Abbreviation without a point, as the British write titles.
+fn without_point(context: &Context<'_>, word: &str, after: &str) -> Option<&'static str> {
+    let next = Next::of(after);
+    let is_followed = after.starts_with(' ') && next.is_name;
+    match word {
+        "vs" | "Vs" => Some("versus"),
+        "Dr" if is_followed || is_capitalised(context.words[0]) => street_or_title(context, word, &next),
+        "St" if is_followed => street_or_title(context, word, &next),
+        // `10 Downing St, London`
+        "St" | "Ave" | "Rd" | "Blvd" | "Ln"
+            if is_capitalised(context.words[0]) || is_ordinal(context.words[0]) =>
+        {
+            let words = WITH_POINT.iter().find(|(short, ..)| *short == word);
+            Some(words.map_or("street", |(_, words, _)| *words))
+        }
+        "Mr" | "Mrs" | "Ms" | "Prof" | "Mt" | "Lt" | "Sgt" | "Capt" if is_followed => {
+            WITH_POINT.iter().find(|(short, ..)| *short == word).map(|(_, words, _)| *words)
+        }
+        _ => None,
+    }
 }
 
 /// Text behind an abbreviation.

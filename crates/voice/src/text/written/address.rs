@@ -43,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         begins: letter,
         pattern: r"[A-Z]:\\(?:[A-Za-z0-9_À-ɏ. +-]{1,40}\\){0,8}[A-Za-z0-9_À-ɏ.+-]{0,40}",
-        say: electronic,
+        say: drive,
     },
     Rule { begins: path, pattern: r"(?:~|\.{1,2})?(?:/[A-Za-z0-9_À-ɏ.+@-]{1,60}){1,12}/?", say: file_path },
     Rule {
@@ -59,7 +59,12 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         begins: at, pattern: r"@([A-Za-z_][A-Za-z0-9_À-ɏ.-]{0,38}[A-Za-z0-9_À-ɏ]|[A-Za-z])", say: handle
     },
-    Rule { begins: hash, pattern: r"#([A-Za-z_][A-Za-z0-9_À-ɏ]{0,60})", say: hashtag },
+    Rule { begins: hash, pattern: r"#([0-9A-Fa-f]{8}|[0-9A-Fa-f]{6}|[0-9A-Fa-f]{3,4})", say: color },
+    Rule {
+        begins: hash,
+        pattern: r"#([A-Za-z_][A-Za-z0-9_À-ɏ]{0,60}|[0-9]{1,4}[A-Za-z][A-Za-z0-9_À-ɏ]{2,60})",
+        say: hashtag,
+    },
 ];
 
 fn word(c: char) -> bool {
@@ -108,8 +113,25 @@ pub(super) fn long(rest: &str) -> Option<(usize, String)> {
     }
     let said_end = super::border(url, SAID_BYTES_MAX);
     let skipped = silent.map_or(0, |scheme| scheme.len());
-    let said = url.get(skipped..said_end).map(spoken).unwrap_or_default();
+    let said = url.get(skipped..said_end).map(spoken_from_host).unwrap_or_default();
     (url.len() > skipped && !said.is_empty()).then_some((url.len(), said))
+}
+
+/// Address that begins with a host. Capitals of a host say nothing, and an IP address is said digit by digit.
+fn spoken_from_host(address: &str) -> String {
+    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
+    let (host, rest) = address.split_at(end);
+    let (name, port) = host.split_at(host.find(':').unwrap_or(host.len()));
+    let is_ip =
+        name.split('.').count() == 4 && name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_ip {
+        let name = name.split('.').map(digits).collect::<Vec<_>>().join(" dot ");
+        return [name, spoken(&[port, rest].concat())].join(" ").trim_end().to_owned();
+    }
+    match host.chars().any(char::is_lowercase) {
+        true => spoken(address),
+        false => spoken(&[&host.to_lowercase(), rest].concat()),
+    }
 }
 
 /// Address in words: signs by their names, parts as words, letters or numbers.
@@ -123,8 +145,10 @@ fn spoken(address: &str) -> String {
             own => rest.find(|c| kind(c) != own).unwrap_or(rest.len()),
         };
         let (run, after) = rest.split_at(end);
+        let is_port = words.last().is_some_and(|last| last == "colon") && run.len() > 2;
         words.push(match kind(first) {
             1 => part(run),
+            2 if is_port => digits(run),
             2 => number(run),
             _ => sign(first, after).to_owned(),
         });
@@ -193,6 +217,11 @@ fn sign(sign: char, after: &str) -> &'static str {
 }
 
 fn electronic(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    Some(spoken_from_host(group(found, 0)))
+}
+
+/// Path on a drive.
+fn drive(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(spoken(group(found, 0)))
 }
 
@@ -207,7 +236,7 @@ fn domain(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     // Short words of English are endings of a domain only behind another point or before a path.
     let is_word = ["in", "it", "at", "be", "no", "me", "us", "so", "is"].contains(&ending);
     let has_more = host.matches('.').count() > 1 || whole.contains('/');
-    (!is_word || has_more).then(|| spoken(whole))
+    (!is_word || has_more).then(|| spoken_from_host(whole))
 }
 
 /// Trailing sentence signs are not part of a path.
@@ -272,4 +301,17 @@ fn handle(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 
 fn hashtag(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("hashtag {}", spoken(group(found, 1)).replace(" underscore ", " ")))
+}
+
+/// Color in hexadecimal: `#FF5733`. Words of these letters (`#cafe`) are hashtags, and digits alone (`#123`) a number.
+fn color(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let code = group(found, 1);
+    let has_digit = code.contains(digit);
+    let has_letter = code.contains(|c: char| c.is_ascii_alphabetic());
+    let is_even = code.chars().all(|c| code.starts_with(c)) && code.len() != 4;
+    let is_named = context.words.iter().any(|word| {
+        ["color", "colour", "hex", "background", "fill"].iter().any(|name| word.eq_ignore_ascii_case(name))
+    });
+    let is_color = has_digit && has_letter || is_even && (has_letter || code.len() > 3) || is_named;
+    is_color.then(|| format!("hash {}", one_by_one(code, "")))
 }

@@ -31,6 +31,7 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"([0-9]{4})-([0-9]{2})-([0-9]{2})(?:T| (?:at )?)([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]{1,9})?)?(?: ?(Z|UTC|GMT|[-+−][0-9]{2}:?[0-9]{2}))?",
         say: timestamp,
     },
+    Rule { begins: digit, pattern: r"(<DATE>)<TO>(<DATE>)", say: span },
     Rule { begins: digit, pattern: r"([0-9]{4})([-/.])([0-9]{1,2})[-/.]([0-9]{1,2})", say: year_first },
     Rule { begins: digit, pattern: r"([0-9]{1,2})\.[ ]?([0-9]{1,2})\.[ ]?([0-9]{4})", say: day_first },
     Rule { begins: digit, pattern: r"([0-9]{2})\.([0-9]{2})\.([0-9]{2})", say: day_first },
@@ -42,12 +43,22 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: letter, pattern: r"(<DAY>)(-|–| - )(<DAY>)", say: weekdays },
     Rule {
         begins: letter,
+        pattern: r"(<MONTH> [0-9]{1,2}(?:st|nd|rd|th)?(?:, [12][0-9]{3})?)<TO>(<MONTH> [0-9]{1,2}(?:st|nd|rd|th)?(?:,? [12][0-9]{3}\b)?)",
+        say: span,
+    },
+    Rule {
+        begins: letter,
         pattern: r"(<MONTH>) ([0-9]{1,2})(?:st|nd|rd|th)?(?: ?[-–] ?([0-9]{1,2})(?:st|nd|rd|th)?)?(?:,? ([12][0-9]{3})\b)?",
         say: month_first,
     },
     Rule { begins: letter, pattern: r"(<MONTH>)[ -]([12][0-9]{3})", say: month_year },
     Rule { begins: letter, pattern: r"(<MONTH>) ?('|’)([0-9]{2})", say: month_short_year },
     Rule { begins: letter, pattern: r"(<MONTH>)(-|–|/)(<MONTH>)", say: months },
+    Rule {
+        begins: digit,
+        pattern: r"([0-9]{1,2}(?:st|nd|rd|th)? <MONTH>(?: [12][0-9]{3})?)<TO>([0-9]{1,2}(?:st|nd|rd|th)? <MONTH>(?:,? [12][0-9]{3}\b)?)",
+        say: span,
+    },
     Rule {
         begins: digit,
         pattern: r"([0-9]{1,2})(?:st|nd|rd|th)?(?: ?[-–] ?([0-9]{1,2})(?:st|nd|rd|th)?)?(?: |-| of )(<MONTH>)(?:[, -]{1,2}([12][0-9]{3})\b)?",
@@ -63,6 +74,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: digit, pattern: r"([12][0-9]{2}0)['’]?s", say: decade },
     Rule { begins: decade_begins, pattern: r"['’]([0-9]{2})", say: short_year },
     Rule { begins: digit, pattern: r"([12][0-9]{3})[-–/]([0-9]{2})", say: years },
+    Rule { begins: digit, pattern: r"([12][0-9]{3})/([12][0-9]{3})", say: season },
     Rule {
         begins: digit,
         pattern: r"([0-9]{1,4})(?:[-–]([0-9]{1,4}))? ?(BCE|BC|CE|AD|B\.C\.E\.|B\.C\.|C\.E\.|A\.D\.)",
@@ -159,10 +171,19 @@ fn by_dialect(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     date(day, month_number(month)?, full_year(group(found, 3)), context.dialect)
 }
 
+/// From one date to another.
+fn span(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let ends = [1, 2].map(|index| super::normalize(group(found, index), context.dialect));
+    let are_dates = ends.iter().all(|end| !end.contains(|c: char| c.is_ascii_digit() || "./".contains(c)));
+    are_dates.then(|| ends.join(" to "))
+}
+
 /// `5/17` behind a word that a day follows.
 fn without_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let is_week =
         context.words[0] == "of" && ["week", "night", "morning", "weekend"].contains(&context.words[1]);
+    let is_weekday = |day: &&str| context.words[0].len() > 2 && day.starts_with(context.words[0]);
+    let is_week = is_week || WEEKDAYS.iter().any(|day| is_weekday(&day));
     let is_dated =
         is_week || context.follows(&["on", "until", "since", "till", "due", "before", "dated", "starting"]);
     let (first, second) = (parsed(found, 1)?, parsed(found, 2)?);
@@ -193,7 +214,12 @@ fn weekday(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
         || next.len() >= 3 && month_name(next).is_some_and(|month| month.starts_with(next));
     let is_short = group(found, 1).ends_with('.');
     let is_dated = is_dated || is_short && context.follows(&["on", "every", "next", "last"]);
-    is_dated.then(|| weekday_name(group(found, 1)).to_owned())
+    // `Tues. and Thurs.`: `Sat.` and `Sun.` may be words at the end of a sentence.
+    let is_end = context.after.trim().is_empty();
+    let is_word = ["Sat.", "Sun."].contains(&group(found, 1));
+    let is_dated = is_dated || is_short && !(is_word && is_end);
+    let end = if is_short && is_end { "." } else { "" };
+    is_dated.then(|| format!("{}{end}", weekday_name(group(found, 1))))
 }
 
 fn weekdays(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
@@ -248,7 +274,11 @@ fn day_and_month(context: &Context<'_>, found: &Captures<'_>) -> Option<String> 
     Some(said)
 }
 
-fn lone_month(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+fn lone_month(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    // `from Jan. 5 to Feb. 3`: a date follows, which is a form of its own.
+    if context.after.trim_start().starts_with(digit) {
+        return None;
+    }
     Some(format!("{} {}", group(found, 1), month_name(group(found, 2))?))
 }
 
@@ -264,7 +294,28 @@ fn short_decade(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let of_years =
         context.follows(&["the", "early", "late", "mid", "his", "her", "their", "my", "in", "our", "your"]);
     // `1960s-70s`
-    let of_years = of_years || context.words[0].ends_with("0s");
+    const TASTES: [&str; 16] = [
+        "music",
+        "rock",
+        "pop",
+        "hits",
+        "songs",
+        "fashion",
+        "style",
+        "movies",
+        "film",
+        "films",
+        "shows",
+        "kid",
+        "kids",
+        "era",
+        "nostalgia",
+        "party",
+    ];
+    let of_years = of_years || context.words[0].ends_with("0s") || TASTES.contains(&context.next_word());
+    // `80s and 90s`
+    let joined = ["and", "or"].contains(&context.next_word()) && context.after[1..].contains("0s");
+    let of_years = of_years || joined || context.follows(&["and", "or"]) && context.words[1].ends_with("0s");
     if !has_mark && !of_years {
         return None;
     }
@@ -303,6 +354,12 @@ fn years(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (from, to) = (parsed(found, 1).filter(|year| (1100..2100).contains(year))?, parsed(found, 2)?);
     let follows = from % 100 < to;
     follows.then(|| format!("{} to {}", year_in(from, context.dialect), numbers::cardinal(to)))
+}
+
+/// Years that follow each other: `1999/2000`.
+fn season(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let (from, to) = (parsed(found, 1)?, parsed(found, 2)?);
+    (to == from + 1).then(|| [from, to].map(|year| year_in(year, context.dialect)).join(" to "))
 }
 
 /// Year of an era, of up to four digits.

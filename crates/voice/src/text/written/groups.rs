@@ -21,7 +21,16 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"(?:1[ .\-–])?(?:\([0-9]{3}\)[ -]?|[0-9]{3}[ .\-–])[0-9]{3}[ .\-–][0-9]{4}(?:,? ?(?:x|ext\.?|extension) ?([0-9]{1,6}))?",
         say: telephone,
     },
-    Rule { begins: digit, pattern: r"()(1?[ .\-–]?8[0-9]{2})[\-–]([A-Z]{4,10})", say: letters },
+    Rule {
+        begins: digit,
+        pattern: r"00[1-9][0-9]{0,2}(?:[ .\-–/]\(?[0-9]{1,8}\)?){2,6}()",
+        say: dialed_abroad,
+    },
+    Rule {
+        begins: digit,
+        pattern: r"()(1?[ .\-–]?8[0-9]{2})[\-–]([A-Z]{2,7}-[A-Z]{2,7}|[A-Z]{4,10})",
+        say: letters,
+    },
     Rule { begins: digit, pattern: r"(40[13]|501)\(([a-z])\)", say: super::names::paragraph },
     Rule {
         begins: digit,
@@ -42,8 +51,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: digit, pattern: r"[0-9]{1,5}-[0-9]{1,7}-[0-9]{1,6}-([0-9X])", say: old_isbn },
     Rule { begins: digit, pattern: r"[0-9]{5}-[0-9]{4}()", say: zip },
     Rule { begins: digit, pattern: r"[0-9]{5}()", say: zip_of_state },
-    Rule { begins: digit, pattern: r"[2-9]11()", say: service },
-    Rule { begins: digit, pattern: r"[0-9]{7,12}()", say: called },
+    Rule { begins: digit, pattern: r"(?:[1-9]11|112|999|000|101)()", say: service },
+    Rule { begins: digit, pattern: r"[0-9]{5,13}()", say: called },
+    Rule { begins: digit, pattern: r"[0-9]{4}-[0-9]{3}([0-9X])", say: serial },
     Rule {
         begins: letter,
         pattern: r"(ext\.?|Ext\.?|PIN|pin|code|Code|OTP|passcode) ?([0-9]{3,8})",
@@ -98,14 +108,22 @@ fn international(context: &Context<'_>, found: &Captures<'_>) -> Option<String> 
     known.then(|| format!("plus {}{extension}{}", one_by_one(&number[1..]), breath(context)))
 }
 
+/// Number with the prefix 00 of other countries.
+fn dialed_abroad(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let count = group(found, 0).bytes().filter(u8::is_ascii_digit).count();
+    if (10..=17).contains(&count) { telephone(context, found) } else { None }
+}
+
 fn letters(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    Some(format!("{}, {}", one_by_one(group(found, 2)), group(found, 3).to_lowercase()))
+    Some(format!("{}, {}", one_by_one(group(found, 2)), group(found, 3).to_lowercase().replace('-', " ")))
 }
 
 fn local(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (number, _) = split(found);
     // Rather from one to the other.
-    if number.ends_with("00") && !context.follows(&["call", "dial", "phone", "tel"]) {
+    if number.ends_with("00")
+        && !context.follows(&["call", "dial", "phone", "tel", "telephone", "fax", "mobile", "cell"])
+    {
         return None;
     }
     telephone(context, found)
@@ -142,6 +160,11 @@ fn service(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 }
 
 fn called(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let is_short = group(found, 0).len() < 7;
+    if is_short {
+        let is_called = context.follows(&["text", "dial", "account", "extension"]);
+        return is_called.then(|| digits(group(found, 0)));
+    }
     let is_called = context.follows(&[
         "call",
         "dial",
@@ -153,8 +176,16 @@ fn called(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
         "text",
         "account",
         "ISBN",
+        "ISBN-13",
+        "ISBN-10",
     ]);
     is_called.then(|| digits(group(found, 0)))
+}
+
+/// Number of a journal behind `ISSN`.
+fn serial(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let last = if group(found, 1) == "X" { " X" } else { "" };
+    context.follows(&["ISSN"]).then(|| format!("{}{last}", one_by_one(group(found, 0))))
 }
 
 fn code(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {

@@ -130,9 +130,39 @@ const UNITS: &[(&str, &str, &str)] = &[
     ("mol", "mole", "moles"),
     ("lm", "lumen", "lumens"),
     ("acres", "acre", "acres"),
+    ("RPM", "R P M", "R P M"),
+    ("MPH", "mile per hour", "miles per hour"),
+    ("MPa", "megapascal", "megapascals"),
+    ("GPa", "gigapascal", "gigapascals"),
+    ("bar", "bar", "bars"),
+    ("mbar", "millibar", "millibars"),
+    ("kN", "kilonewton", "kilonewtons"),
+    ("Nm", "newton meter", "newton meters"),
+    ("MJ", "megajoule", "megajoules"),
+    ("GWh", "gigawatt hour", "gigawatt hours"),
+    ("TWh", "terawatt hour", "terawatt hours"),
+    ("µl", "microliter", "microliters"),
+    ("μl", "microliter", "microliters"),
+    ("µL", "microliter", "microliters"),
+    ("μL", "microliter", "microliters"),
+    ("µA", "microamp", "microamps"),
+    ("μA", "microamp", "microamps"),
+    ("pF", "picofarad", "picofarads"),
+    ("nF", "nanofarad", "nanofarads"),
+    ("µF", "microfarad", "microfarads"),
+    ("μF", "microfarad", "microfarads"),
+    ("dBm", "D B M", "D B M"),
+    ("dBA", "D B A", "D B A"),
+    ("MΩ", "megaohm", "megaohms"),
+    ("cc", "C C", "C C"),
+    ("fl oz", "fluid ounce", "fluid ounces"),
+    ("fl. oz", "fluid ounce", "fluid ounces"),
+    ("tok", "token", "tokens"),
+    ("tokens", "token", "tokens"),
+    ("req", "request", "requests"),
 ];
 /// Symbols of one letter before which a space may stand.
-const APART: [&str; 7] = ["m", "g", "l", "L", "V", "W", "t"];
+const APART: [&str; 10] = ["m", "g", "l", "L", "V", "W", "t", "s", "h", "J"];
 
 pub(super) const RULES: &[Rule] = &[
     Rule { begins: digit, pattern: r"(10+)s(?: of)", say: super::quantity::hundreds },
@@ -173,12 +203,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         begins: measure_begins,
-        pattern: r"([-−+±~≈]?)(<N>)(?: ?[°º])?<TO>([-−+]?)(<N>) ?(?:[°º] ?(C|F|K|N|S|E|W)?\b|(℃)|(℉)|[°º])",
+        pattern: r"([-−+±~≈]?)(<N>)(?: ?[°º] ?[CF]?)?<TO>([-−+]?)(<N>) ?(?:[°º] ?(C|F|K|N|S|E|W)?\b|(℃)|(℉)|[°º])",
         say: degree_range,
     },
     Rule {
         begins: measure_begins,
-        pattern: r"([-−+±~≈]?)(<N>) ?(?:[°º] ?(?:(C|F|K|N|S|E|W)\b)?|(℃)|(℉))",
+        pattern: r"([-−+±~≈]?)(<N>) ?(?:[°º](?: ?(C|F|K|N|S|E|W)\b)?|(℃)|(℉))",
         say: degrees,
     },
     Rule {
@@ -207,7 +237,7 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"([-−+±~≈]?)(<N>)(?: (<SCALE>))?([ \u{a0}\u{202f}-]?)(?:(sq|square|cu|cubic)\.? )?(<U>)(?:(\^?2|²)|(\^?3|³))?(?:/(<U>|day|week|month|year)(?:(\^?2|²)|(\^?3|³))?)?",
         say: measure,
     },
-    Rule { begins: digit, pattern: r"([-−+±~≈]?)(<N>) (in)\.( [a-z])?", say: inches_with_point },
+    Rule { begins: digit, pattern: r"([-−+±~≈]?)(<N>) (in)\.( [a-z]{1,12}\b)?", say: inches_with_point },
     Rule { begins: degree_sign, pattern: r"(?:° ?([CF])\b|(℃)|(℉))", say: lone_degrees },
 ];
 
@@ -223,7 +253,7 @@ fn degree_sign(c: char) -> bool {
 pub(super) fn unit_pattern() -> String {
     let mut symbols: Vec<&str> = UNITS.iter().map(|(symbol, ..)| *symbol).collect();
     symbols.sort_by_key(|symbol| std::cmp::Reverse(symbol.len()));
-    format!("(?:{})", symbols.join("|"))
+    format!("(?:{})", symbols.join("|").replace(". ", r"\. "))
 }
 
 fn unit(symbol: &str) -> Option<(&'static str, &'static str)> {
@@ -267,7 +297,7 @@ fn fits(context: &Context<'_>, space: &str, symbol: &str, has_more: bool) -> boo
         // `5-s`: letters behind a hyphen are no symbols of one letter, unless they are an attribute's.
         "-" if symbol == "in" => !context.after.starts_with('-'),
         "-" => !is_letter || ["m", "g"].contains(&symbol) && !context.next_word().is_empty(),
-        // `in` is a preposition, `MP`, `ha` and `pt` are words behind a space too, `5 h` is none.
+        // `in` is a preposition, `MP`, `ha` and `pt` are words behind a space too.
         _ if symbol == "in" => has_more,
         _ => !is_letter || has_more || APART.contains(&symbol) || symbol == "Ω",
     }
@@ -317,8 +347,10 @@ fn letter_of<'a>(found: &Captures<'a>, first: usize) -> &'a str {
 }
 
 fn degrees(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let number = group(found, 2);
-    let name = degree_name(letter_of(found, 3), number == "1" || context.is_attribute());
+    const TURNS: [&str; 8] = ["angle", "angles", "turn", "turns", "rotation", "view", "bend", "panorama"];
+    let (number, letter) = (group(found, 2), letter_of(found, 3));
+    let is_turn = letter.is_empty() && TURNS.contains(&context.next_word());
+    let name = degree_name(letter, number == "1" || is_turn || context.is_attribute());
     Some(format!("{}{} {name}", sign_word(group(found, 1)), amount(number, context.dialect)))
 }
 
@@ -474,7 +506,9 @@ fn feet_then_inches(context: &Context<'_>, found: &Captures<'_>) -> Option<Strin
     let (feet, inches) = (group(found, 1), group(found, 2));
     let foot = if feet == "1" { "foot" } else { "feet" };
     let inch = if inches == "1" { "inch" } else { "inches" };
-    Some(format!("{} {foot} {} {inch}", amount(feet, context.dialect), amount(inches, context.dialect)))
+    let end = if group(found, 0).ends_with('.') && context.after.trim().is_empty() { "." } else { "" };
+    let [feet, inches] = [feet, inches].map(|number| amount(number, context.dialect));
+    Some(format!("{feet} {foot} {inches} {inch}{end}"))
 }
 
 /// Number that may end in a fraction such as ½.
@@ -522,4 +556,10 @@ fn inches_with_point(context: &Context<'_>, found: &Captures<'_>) -> Option<Stri
     }
     let inch = if number == "1" { "inch" } else { "inches" };
     Some(format!("{} {inch}{goes_on}", amount(number, context.dialect)))
+}
+
+/// Unit with a power and without a number: `per cm²`.
+pub(super) fn power_of_unit(symbol: &str, power: &str) -> Option<String> {
+    let (_, many) = unit(symbol).filter(|(one, _)| one.ends_with("meter"))?;
+    Some(format!("{} {many}", if power == "²" { "square" } else { "cubic" }))
 }

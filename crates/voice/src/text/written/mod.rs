@@ -35,6 +35,8 @@
 //!   `Dr.` is "drive" in the place of a street, "doctor" otherwise.
 //! - `No.` is "number" before a number only. `Jan.` is "January" before a number or behind a preposition.
 //! - `$5M` is in millions and `$5K` in thousands. Without a currency `4K`, `5K`, `8K` and `10K` keep the letter.
+//! - `#FF5733` is a color, `#cafe` a hashtag and `#123` a number. Faces such as `:)` are silent.
+//! - `Python 3.11` and `v3.11` are "three point eleven", and `3.11` without such a name is "three point one one".
 //! - `5"` is inches, unless a quotation is open.
 //! - Digits that are over 15 in a row are said one by one.
 //! - Frequent emoji are named. Others are silent.
@@ -84,6 +86,8 @@ struct Context<'a> {
     after: &'a str,
     /// A double quote is open.
     is_quoted: bool,
+    /// A space stands before the form, or nothing.
+    is_spaced: bool,
 }
 
 /// Rules with their patterns compiled.
@@ -102,7 +106,7 @@ fn letter(c: char) -> bool {
 /// Pattern of a part that rules share.
 fn part(name: &str) -> String {
     const NUMBER: &str = concat!(
-        r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?:[ \u{a0}\u{202f}\u{2009}'’][0-9]{3})+",
+        r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2}(?:,[0-9]{2})+,[0-9]{3}|[1-9][0-9]{0,2}(?:[ \u{a0}\u{202f}\u{2009}'’][0-9]{3})+",
         r"|[0-9]{1,40})(?:\.[0-9]{1,40})?|\.[0-9]{1,40})"
     );
     match name {
@@ -112,10 +116,14 @@ fn part(name: &str) -> String {
         "K" => money::CODES.to_owned(),
         "SCALE" => "(?:thousand|million|billion|trillion|hundred)".to_owned(),
         "MONTH" => calendar::MONTH_PATTERN.to_owned(),
+        "DATE" => {
+            r"(?:[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}|[0-9]{1,2}[./][0-9]{1,2}[./](?:[0-9]{4}|[0-9]{2}))"
+                .to_owned()
+        }
         "DAY" => calendar::WEEKDAY_PATTERN.to_owned(),
         "ZONE" => clock::ZONES.to_owned(),
         "HALF" => r"(?:[ \u{a0}\u{202f}]?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]))".to_owned(),
-        "TO" => "(?: ?[-–—−] ?| to )".to_owned(),
+        "TO" => "(?: ?[-–—−] ?|~| to )".to_owned(),
         _ => unreachable!("patterns are constants"),
     }
 }
@@ -271,6 +279,7 @@ impl<'a> TextReading<'a> {
             words: self.words,
             after: &after[..border(after, WINDOW_BYTES)],
             is_quoted: self.is_quoted,
+            is_spaced: self.before.is_none_or(char::is_whitespace),
         }
     }
 
@@ -472,9 +481,63 @@ mod tests {
     #[test]
     fn time_and_length_grow_in_proportion_to_the_text() {
         let hostile = [
-            "1", "(", ")", "1 ", "1,", "1.", "1-", "1:", "1/", "a.", "a@", "@", "#", "$", "$1", "1 000 ",
-            "'", "\"", "-", "+", "://", "http://", "a/", "x1", "X", "I", "II ", "St. ", "é", "½", "²", "😀",
-            "\u{301}", "1e", "1st", "§", "1x", "::", "1 1/2", "a.b", "Jan. ", "&", "C#", "\\", "~", "_", "*",
+            "1",
+            "(",
+            ")",
+            "1 ",
+            "1,",
+            "1.",
+            "1-",
+            "1:",
+            "1/",
+            "a.",
+            "a@",
+            "@",
+            "#",
+            "$",
+            "$1",
+            "1 000 ",
+            "'",
+            "\"",
+            "-",
+            "+",
+            "://",
+            "http://",
+            "a/",
+            "x1",
+            "X",
+            "I",
+            "II ",
+            "St. ",
+            "é",
+            "½",
+            "²",
+            "😀",
+            "\u{301}",
+            "1e",
+            "1st",
+            "§",
+            "1x",
+            "::",
+            "1 1/2",
+            "a.b",
+            "Jan. ",
+            "&",
+            "C#",
+            "\\",
+            "~",
+            "_",
+            "*",
+            "1_000",
+            "10,00,",
+            "<a",
+            ":)",
+            "<3",
+            "1/1/2024-",
+            "May 5 - ",
+            "00 1",
+            "#1a",
+            "2^n",
             "٣",
         ];
         for unit in hostile {

@@ -10,7 +10,7 @@ pub(super) const SYMBOLS: &str = r"(?:(?:US|CA|C|AU|A|NZ|HK|S|R)?\$|[€£¥₹�
 /// Pattern of the codes of currencies.
 pub(super) const CODES: &str = r"(?:USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|HKD|SGD|CNY|RMB|INR|KRW|RUB|BRL|MXN|SEK|NOK|DKK|PLN|CZK|HUF|TRY|ZAR|ILS|THB|BTC|ETH)";
 
-/// Names of a currency: one, several, one part, several parts.
+/// Names of a currency: one, several, one part, several parts. Parts without a name are decimals.
 type Names = [&'static str; 4];
 
 const CURRENCIES: [(&str, Names); 50] = [
@@ -46,9 +46,9 @@ const CURRENCIES: [(&str, Names); 50] = [
     ("KRW", ["won", "won", "jeon", "jeon"]),
     ("₽", ["ruble", "rubles", "kopeck", "kopecks"]),
     ("RUB", ["ruble", "rubles", "kopeck", "kopecks"]),
-    ("₿", ["bitcoin", "bitcoins", "satoshi", "satoshis"]),
-    ("BTC", ["bitcoin", "bitcoins", "satoshi", "satoshis"]),
-    ("ETH", ["ether", "ether", "wei", "wei"]),
+    ("₿", ["bitcoin", "bitcoins", "", ""]),
+    ("BTC", ["bitcoin", "bitcoins", "", ""]),
+    ("ETH", ["ether", "ether", "", ""]),
     ("₺", ["lira", "lira", "kurush", "kurush"]),
     ("TRY", ["lira", "lira", "kurush", "kurush"]),
     ("₫", ["dong", "dong", "xu", "xu"]),
@@ -65,7 +65,8 @@ const CURRENCIES: [(&str, Names); 50] = [
     ("ZAR", ["rand", "rand", "cent", "cents"]),
     ("CZK", ["Czech crown", "Czech crowns", "heller", "hellers"]),
 ];
-const CROWNS: [(&str, Names); 4] = [
+const CROWNS: [(&str, Names); 5] = [
+    ("kr", ["krone", "kroner", "øre", "øre"]),
     ("SEK", ["Swedish crown", "Swedish crowns", "öre", "öre"]),
     ("NOK", ["Norwegian crown", "Norwegian crowns", "öre", "öre"]),
     ("DKK", ["Danish crown", "Danish crowns", "öre", "öre"]),
@@ -100,17 +101,17 @@ const RATES: [(&str, &str); 22] = [
 pub(super) const RULES: &[Rule] = &[
     Rule {
         begins: money_begins,
-        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?: ?(<SCALE>|[kKMBT]|bn|mn|mm|MM|tn|m|b)\b)?<TO>(?:<C>)? ?(<N>)(?: ?(<SCALE>|[kKMBT]|bn|mn|mm|MM|tn|m|b)\b)?",
+        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?: ?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?<TO>(?:<C>)? ?(<N>)(?: ?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?",
         say: range_before,
     },
     Rule {
         begins: money_begins,
-        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?: ?(<SCALE>|[kKMBT]|bn|mn|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
+        pattern: r"([-−+~≈]?)(<C>) ?([-−]?<N>)(?:[ -]?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
         say: sign_before,
     },
     Rule {
         begins: money_begins,
-        pattern: r"([-−+~≈]?)(<C>) ?([-−]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]{2}|[-−]?[0-9]{1,9},[0-9]{2})(?: ?(<SCALE>|[kKMBT]|bn|mn|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
+        pattern: r"([-−+~≈]?)(<C>) ?([-−]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]{2}|[-−]?[0-9]{1,9},[0-9]{1,2})(?:[ -]?(<SCALE>|[kKMBT]|bn|mn|mil|mm|MM|tn|m|b)\b)?(?:(/| per | an? )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
         say: sign_before,
     },
     Rule {
@@ -125,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         begins: money_begins,
-        pattern: r"([-−+~≈]?)([0-9]{1,3}(?:[. \u{a0}\u{202f}\u{2009}][0-9]{3})+(?:,[0-9]{2})?|[0-9]{1,9},[0-9]{2}|<N>)(?: ?(<SCALE>|[kKMB]|bn|mn|tn))? ?(€|£|¥|₹|₽|₺|\$|zł|<K>\b)(?:(/| per )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
+        pattern: r"([-−+~≈]?)([0-9]{1,3}(?:[. \u{a0}\u{202f}\u{2009}][0-9]{3})+(?:,[0-9]{2})?|[0-9]{1,9},[0-9]{2}|<N>)(?: ?(<SCALE>|[kKMB]|bn|mn|tn))? ?(€|£|¥|₹|₽|₺|\$|zł|kr\b|<K>\b)(?:(/| per )(hour|hr|h|day|week|wk|month|mo|year|yr|kg|lb|oz|gal|person|pp|night|user|unit|GB|kWh|ton)\b)?",
         say: sign_behind,
     },
     Rule { begins: digit, pattern: r"(<N>) ?(¢|ct\b)", say: cents },
@@ -148,7 +149,7 @@ fn names(sign: &str) -> Option<&'static Names> {
 fn scale(text: &str) -> &str {
     match text {
         "k" | "K" => "thousand",
-        "m" | "M" | "mn" | "mm" | "MM" => "million",
+        "m" | "M" | "mn" | "mil" | "mm" | "MM" => "million",
         "b" | "B" | "bn" => "billion",
         "T" | "tn" => "trillion",
         other => other,
@@ -159,7 +160,7 @@ fn scale(text: &str) -> &str {
 fn said(context: &Context<'_>, number: &str, magnitude: &str, names: &Names) -> String {
     let dialect = context.dialect;
     // `1.234,56` and `5,99`: a comma before the cents.
-    let comma = number.rfind(',').filter(|&at| number.len() - at == 3);
+    let comma = number.rfind(',').filter(|&at| [2, 3].contains(&(number.len() - at)));
     let number = comma.map_or_else(
         || number.to_owned(),
         |at| {
@@ -180,6 +181,9 @@ fn said(context: &Context<'_>, number: &str, magnitude: &str, names: &Names) -> 
         return format!("{} {} {unit}", amount(&number, dialect), scale(magnitude));
     }
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
+    if cent.is_empty() && !fraction.is_empty() {
+        return format!("{} {many}", amount(&number, dialect));
+    }
     let is_single = whole == "1" || is_attribute;
     let small = fraction.parse::<u64>().unwrap_or(0) * if fraction.len() == 1 { 10 } else { 1 };
     let main = format!("{} {}", amount(whole, dialect), if is_single { one } else { many });
@@ -226,9 +230,15 @@ fn sign_behind(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 }
 
 fn range_before(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let [one, many, ..] = names(group(found, 2))?;
+    let names @ [one, many, ..] = names(group(found, 2))?;
     let (from, first) = (group(found, 3), scale(group(found, 4)));
     let (to, last) = (group(found, 5), scale(group(found, 6)));
+    // `$1.50-$2.00`: each in dollars and cents.
+    let has_cents = |number: &str| number.split_once('.').is_some_and(|(_, cents)| cents.len() == 2);
+    if first.is_empty() && last.is_empty() && (has_cents(from) || has_cents(to)) {
+        let ends = [from, to].map(|number| said(context, number, "", names));
+        return Some(format!("{}{}", sign_word(group(found, 1)), ends.join(" to ")));
+    }
     let (from, to) = (amount(from, context.dialect), amount(to, context.dialect));
     let first = if first.is_empty() || first == last { String::new() } else { format!(" {first}") };
     let last = if last.is_empty() { String::new() } else { format!(" {last}") };

@@ -14,7 +14,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { begins: letter, pattern: r"([A-Za-z]{1,12})(\+\+|--)", say: doubled },
     Rule { begins: letter, pattern: r"([A-D]|F)([+−-])", say: grade },
     Rule { begins: dot, pattern: r"\.(NET|Net)\b", say: dot_net },
-    Rule { begins: letter, pattern: r"([A-Z][A-Za-z]{1,15})\.(NET|Net|js|JS|io|ai|py|ts)\b", say: dotted },
+    Rule { begins: letter, pattern: r"([A-Z][A-Za-z0-9]{1,15})\.(NET|Net|js|JS|io|ai|py|ts)\b", say: dotted },
     Rule { begins: letter, pattern: r"([A-Z]{1,3})&([A-Z]{1,3})(s)?\b", say: initials },
     Rule { begins: letter, pattern: r"((?:[A-Z]\.){2,6})()", say: pointed },
     Rule {
@@ -158,7 +158,11 @@ fn dot_net(_: &Context<'_>, _: &Captures<'_>) -> Option<String> {
 
 fn dotted(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (name, ending) = (group(found, 1), group(found, 2));
-    let name = if name.chars().all(char::is_uppercase) { spelled(name) } else { name.to_owned() };
+    let name = match name {
+        _ if name.contains(digit) => letters_and_digits(name),
+        _ if name.chars().all(char::is_uppercase) => spelled(name),
+        _ => name.to_owned(),
+    };
     let ending = if ending.eq_ignore_ascii_case("net") { "net".to_owned() } else { spelled(ending) };
     Some(format!("{name} dot {ending}"))
 }
@@ -221,7 +225,8 @@ fn formula(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 }
 
 fn acronym_and_number(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    const WORDS: [&str; 8] = ["COVID", "SARS", "MERS", "NASA", "NATO", "UNIX", "APEC", "AIDS"];
+    const WORDS: [&str; 10] =
+        ["ISBN", "ISSN", "COVID", "SARS", "MERS", "NASA", "NATO", "UNIX", "APEC", "AIDS"];
     let (name, text) = (group(found, 1), group(found, 2));
     if !WORDS.contains(&name) || context.after.starts_with(char::is_alphanumeric) {
         return None;

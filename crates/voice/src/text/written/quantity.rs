@@ -33,6 +33,7 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"([-−+]?)(<N>)(?:\^([-−]?[0-9]{1,3})|([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+))",
         say: power,
     },
+    Rule { begins: char::is_alphanumeric, pattern: r"(<N>|[a-zA-Z])\^([a-zA-Z])", say: power_of_name },
     Rule { begins: digit, pattern: r"(0[xX])([0-9A-Fa-f]{1,16})", say: hexadecimal },
     Rule {
         begins: digit,
@@ -50,6 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         say: vulgar_fraction,
     },
     Rule { begins: number_begins, pattern: r"([-−+]?)([0-9]{1,6})[/⁄]([0-9]{1,6})", say: fraction },
+    Rule { begins: digit, pattern: r"[0-9]{1,3}(?:_[0-9]{3}){1,11}", say: underscored },
     Rule { begins: digit, pattern: r"[0-9]{1,9}(?:,[0-9]{1,9}){2,20}", say: list },
     Rule { begins: digit, pattern: r"[0-9]{1,4}(?:[-–][0-9]{1,4}){2,12}", say: list },
     Rule { begins: number_begins, pattern: r"([-−+±~≈]?)(<N>)<TO>([-−+]?)(<N>)", say: range },
@@ -174,8 +176,74 @@ pub(super) fn sign_word(sign: &str) -> &'static str {
     }
 }
 
+/// Names before a version of two numbers: `Python 3.11`.
+const VERSIONED: &[&str] = &[
+    "version",
+    "release",
+    "Python",
+    "Ubuntu",
+    "Debian",
+    "Fedora",
+    "Android",
+    "iOS",
+    "iPadOS",
+    "macOS",
+    "Linux",
+    "kernel",
+    "Java",
+    "Kotlin",
+    "Swift",
+    "Ruby",
+    "Rails",
+    "PHP",
+    "Go",
+    "Rust",
+    "Node",
+    "CUDA",
+    "PyTorch",
+    "TensorFlow",
+    "Django",
+    "Postgres",
+    "PostgreSQL",
+    "MySQL",
+    "SQLite",
+    "Redis",
+    "Kubernetes",
+    "Docker",
+    "GCC",
+    "Clang",
+    "LLVM",
+    "Chrome",
+    "Firefox",
+    "Safari",
+    "Unity",
+    "Blender",
+    "Windows",
+    "Minecraft",
+    "Bluetooth",
+    "OpenGL",
+    "Vulkan",
+];
+
 fn signed(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let (sign, number) = (group(found, 1), group(found, 2));
+    let is_version = number.split_once('.').is_some_and(|(_, minor)| minor.len() == 2);
+    if sign.is_empty() && is_version && context.follows(VERSIONED) {
+        return Some(version_parts(number));
+    }
+    // A year before 1100 has a word before it that tells so, and no noun behind it.
+    let tells = [
+        "in", "since", "until", "before", "after", "by", "of", "year", "from", "to", "and", "c", "ca",
+        "circa",
+    ];
+    let next = context.next_word();
+    let is_counted =
+        next.len() > 3 && next.starts_with(char::is_lowercase) && !["when", "that", "with"].contains(&next);
+    if let (Ok(year @ 1010..1100), true) =
+        (number.parse(), sign.is_empty() && !is_counted && context.follows(&tells))
+    {
+        return Some(year_in(year, context.dialect));
+    }
     let said = if sign.is_empty() && !context.next_is_scale() {
         count_or_year(number, context.dialect)
     } else {
@@ -246,6 +314,9 @@ fn fraction(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
         (9, 11) => "nine eleven".to_owned(),
         (50, 50) => "fifty fifty".to_owned(),
         (20, 20) => "twenty twenty".to_owned(),
+        _ if context.after.trim_start().starts_with('=') => {
+            format!("{} divided by {}", cardinal(top, dialect), cardinal(bottom, dialect))
+        }
         _ if top == bottom || rated => {
             format!("{} out of {}", cardinal(top, dialect), cardinal(bottom, dialect))
         }
@@ -315,6 +386,9 @@ fn range(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     if whole.contains(" -") && !spaced_minus {
         return None;
     }
+    if (from, to) == ("50", "50") {
+        return Some("fifty fifty".to_owned());
+    }
     let (start, end) = (count_or_year(from, dialect), count_or_year(to, dialect));
     Some(format!("{}{start} to {}{end}", sign_word(group(found, 1)), sign_word(group(found, 3))))
 }
@@ -326,8 +400,20 @@ fn list(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     if is_commas && parts.clone().skip(1).all(|part| part.len() == 3) && parts.clone().next()?.len() < 4 {
         return None;
     }
+    // `10,00,000`, as in India.
+    let lengths: Vec<usize> = parts.clone().map(str::len).collect();
+    if is_commas
+        && matches!(lengths[..], [1 | 2, ref pairs @ .., 3] if pairs.iter().all(|&length| length == 2))
+    {
+        return Some(amount(text, context.dialect));
+    }
     let said: Vec<String> = parts.map(|part| amount(part, context.dialect)).collect();
     Some(said.join(if is_commas { ", " } else { " " }))
+}
+
+/// `1_000_000`, as in programs.
+fn underscored(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    Some(amount(&group(found, 0).replace('_', ","), context.dialect))
 }
 
 /// `1.000.000`, `1.234,56` and `3,5`, as on the European continent.
@@ -345,6 +431,8 @@ fn magnitude(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let next = context.next_word();
     let is_counted = next.starts_with(char::is_lowercase) && !["model", "models", "tape"].contains(&next);
     let scale = match group(found, 2) {
+        // `221B Baker St.`
+        "M" | "B" if next.starts_with(char::is_uppercase) => return None,
         letter @ ("M" | "B") if !number.contains('.') && !is_counted => letter,
         "K" if ["2", "4", "5", "8", "10"].contains(&number) => "K",
         "k" | "K" => "thousand",
@@ -363,9 +451,18 @@ fn multiplier(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     Some(format!("{} times", amount(group(found, 1), context.dialect)))
 }
 
+/// Numbers of a version: `3.11` is "three point eleven", and `22.04` "twenty-two point oh four".
+fn version_parts(text: &str) -> String {
+    let one = |part: &str| match part.as_bytes() {
+        [b'0', b'1'..=b'9'] => format!("oh {}", digits(&part[1..])),
+        [b'1'..=b'9'] | [b'1'..=b'9', _] => pairs(part),
+        _ => digits(part),
+    };
+    text.split('.').map(one).collect::<Vec<_>>().join(" point ")
+}
+
 fn spoken_version(found: &Captures<'_>, text: &str) -> String {
-    let one = |part: &str| if part.len() <= 2 && !part.starts_with('0') { pairs(part) } else { digits(part) };
-    let mut said = text.split('.').map(one).collect::<Vec<_>>().join(" point ");
+    let mut said = version_parts(text);
     match group(found, 2 + usize::from(group(found, 1) != text)) {
         "" => {}
         "rc" => said.push_str(" R C"),
@@ -417,6 +514,13 @@ fn superscript(c: char) -> Option<char> {
             .position(|digit| digit == c)
             .and_then(|value| char::from_digit(value as u32, 10)),
     }
+}
+
+/// Power with a letter: `2^n`.
+fn power_of_name(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let base = group(found, 1);
+    let base = if base.starts_with(digit) { amount(base, context.dialect) } else { base.to_owned() };
+    Some(format!("{base} to the {}", group(found, 2)))
 }
 
 fn power(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {

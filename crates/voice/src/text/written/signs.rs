@@ -2,7 +2,7 @@
 
 use regex::Captures;
 
-use super::quantity::{amount, sign_word};
+use super::quantity::{amount, count_or_year, sign_word};
 use super::{Context, Rule, group};
 
 /// Reading of a sign that no rule took.
@@ -16,12 +16,20 @@ pub(super) enum Lone {
 }
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { begins: law, pattern: r"(§§?|¶¶?) ?(<N>)([a-z]\b)?(?:<TO>(<N>))?", say: section },
+    Rule {
+        begins: law,
+        pattern: r"(§§?|¶¶?) ?(<N>)([a-z]\b)?(?:<TO>(<N>))?((?:\([0-9A-Za-z]{1,3}\)){0,3})",
+        say: section,
+    },
+    Rule { begins: face_begins, pattern: r"(?:[:;=]['’]?-?[()DPpOo|\\/*3]|[:;=]-?\)\)+|<3)", say: face },
+    Rule { begins: tag_begins, pattern: r"<([^<>\s]{3,80})>", say: bracketed_address },
+    Rule { begins: tag_begins, pattern: r"([<>]) ([a-zA-Z])\b", say: comparison },
+    Rule { begins: tag_begins, pattern: r"[≤≥]", say: bound },
     Rule { begins: operator, pattern: r"(?:([-−/*÷<>=+:]) |(\*))(<N>)", say: operation },
     Rule { begins: tag_begins, pattern: r"</?[a-zA-Z][a-zA-Z0-9]{0,10}(?: [^<>]{0,80})?/?>", say: tag },
     Rule { begins: root, pattern: r"(√|∛) ?\(?(<N>|[a-zA-Z])\)?", say: square_root },
     Rule { begins: arrow, pattern: r"(<=|>=|!=|==|=>|->|<-|\+/-|\+-)", say: written_operator },
-    Rule { begins: super::letter, pattern: r"([a-zA-Z])(²|³|\^[0-9]{1,2})", say: power_of_letter },
+    Rule { begins: super::letter, pattern: r"([a-zA-Z]{1,2})(²|³|\^[0-9]{1,2})", say: power_of_letter },
 ];
 
 /// Signs and their words.
@@ -46,6 +54,9 @@ const WORDS: &[(char, &str)] = &[
     ('<', "less than"),
     ('>', "greater than"),
     ('∞', "infinity"),
+    ('∴', "therefore"),
+    ('∵', "because"),
+    ('∼', "about"),
     ('√', "square root of"),
     ('∑', "sum of"),
     ('∫', "integral of"),
@@ -149,7 +160,7 @@ const SILENT: &str = "_*`|\\^•·●○■□▪◆★☆†‡¦¬¨´¸¯˚";
 
 /// Characters that change no reading: of width zero, variation selectors, skin tones.
 pub(super) fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
+    matches!(c, '\u{ad}' | '\u{20e3}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{fe00}'..='\u{fe0f}' | '\u{1f3fb}'..='\u{1f3ff}')
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -193,14 +204,19 @@ fn section(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
         letter => format!(" {}", letter.to_uppercase()),
     };
     let last = if last.is_empty() { String::new() } else { format!(" to {}", amount(last, context.dialect)) };
-    Some(format!("{name}{plural} {}{letter}{last}", amount(group(found, 2), context.dialect)))
+    let number = count_or_year(group(found, 2), context.dialect);
+    let mut said = format!("{name}{plural} {number}{letter}{last}");
+    for part in group(found, 5).split(['(', ')']).filter(|part| !part.is_empty()) {
+        let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
+        let words = if is_number { amount(part, context.dialect) } else { part.to_uppercase() };
+        said.push_str(&format!(" {words}"));
+    }
+    Some(said)
 }
 
 /// An operator between numbers that stand apart: `5 - 3`, `10 / 2`.
 fn operation(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let before = context.words[0];
-    let is_term = before.ends_with(|c: char| c.is_ascii_digit()) || before.len() == 1;
-    if !is_term {
+    if !is_term(context) {
         return None;
     }
     let word = match group(found, 1) {
@@ -218,7 +234,49 @@ fn operation(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 }
 
 fn tag_begins(c: char) -> bool {
-    c == '<'
+    "<>≤≥".contains(c)
+}
+
+fn face_begins(c: char) -> bool {
+    ":;=<".contains(c)
+}
+
+/// Face of signs, which says nothing, and a heart.
+fn face(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let is_apart =
+        context.is_spaced && !context.after.starts_with(|c: char| c.is_alphanumeric() || "/\\".contains(c));
+    if !is_apart {
+        return None;
+    }
+    match group(found, 0) {
+        "<3" if !is_term(context) => Some("heart".to_owned()),
+        "<3" => None,
+        _ => Some(String::new()),
+    }
+}
+
+/// Address between angle brackets, which are not said.
+fn bracketed_address(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let address = group(found, 1);
+    let is_address = address.contains('@') || address.contains("://") || address.starts_with("www.");
+    is_address.then(|| super::normalize(address, context.dialect))
+}
+
+/// Whether the last word is a number or a letter of a formula.
+fn is_term(context: &Context<'_>) -> bool {
+    let before = context.words[0];
+    before.ends_with(|c: char| c.is_ascii_digit()) || before.len() == 1 && before != "I"
+}
+
+fn comparison(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let word = if group(found, 1) == "<" { "less" } else { "greater" };
+    is_term(context).then(|| format!("is {word} than {}", group(found, 2)))
+}
+
+/// Bound, behind a term or alone: "is at least" or "at least".
+fn bound(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let word = if group(found, 0) == "≤" { "at most" } else { "at least" };
+    Some(if is_term(context) { format!("is {word}") } else { word.to_owned() })
 }
 
 /// A tag of HTML says nothing.
@@ -248,5 +306,10 @@ fn written_operator(_: &Context<'_>, found: &Captures<'_>) -> Option<String> {
 }
 
 fn power_of_letter(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    Some(format!("{} {}", group(found, 1), super::quantity::exponent(group(found, 2), context.dialect)))
+    let (letters, power) = (group(found, 1), group(found, 2));
+    if let Some(unit) = super::measure::power_of_unit(letters, power) {
+        return Some(unit);
+    }
+    let name = if letters.len() == 1 { letters.to_owned() } else { super::spelled(letters) };
+    Some(format!("{name} {}", super::quantity::exponent(power, context.dialect)))
 }
