@@ -223,6 +223,52 @@ impl Need {
     }
 }
 
+/// A request whose body goes to another server as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ForwardedNeed {
+    /// Bytes of the texts of its prompt.
+    pub prompt_bytes: u64,
+    /// Tokens that its prompt has instead of text.
+    pub prompt_tokens: u64,
+    /// Tokens that each answer may have, where the request says so.
+    pub stated: Option<u32>,
+    /// Answers; 0 where it asks for none, such as one for vectors.
+    pub answers: u32,
+}
+
+impl ForwardedNeed {
+    /// Tokens of its prompt, as a guess.
+    pub fn prompt(&self) -> u64 {
+        self.prompt_tokens.saturating_add(self.prompt_bytes / BYTES_PER_TOKEN).max(1)
+    }
+}
+
+/// The tokens of a forwarded request.
+#[derive(Debug)]
+pub struct Forwarded {
+    /// What is reserved of its key.
+    pub reservation: Reservation,
+    /// The tokens that each answer is to be bound to, where the request states none and the key has a limit.
+    pub bound: Option<u32>,
+}
+
+impl Pass {
+    /// Reserves the tokens of a request that goes to another server.
+    ///
+    /// # Errors
+    /// As [`Pass::reserve`].
+    pub fn reserve_forwarded(&self, need: &ForwardedNeed) -> Result<Forwarded, Refusal> {
+        let (prompt, answers) = (need.prompt(), need.answers);
+        let bound = match need.stated {
+            None if answers > 0 => self.open_answer(prompt, answers, 0),
+            _ => None,
+        };
+        let of_each = u64::from(need.stated.or(bound).unwrap_or_default());
+        let reservation = self.reserve(Need { prompt, completion: of_each * u64::from(answers) })?;
+        Ok(Forwarded { reservation, bound })
+    }
+}
+
 /// Tokens of a text of so many bytes, about.
 fn of_bytes(bytes: usize) -> u64 {
     (bytes as u64 / BYTES_PER_TOKEN).max(1)

@@ -70,6 +70,21 @@ pub struct Speech {
     pub unknown_words: Vec<String>,
 }
 
+impl Speech {
+    /// Phonemes that have been said after each piece.
+    pub fn phonemes_after(&self) -> Vec<u32> {
+        let tokens = |piece: &Piece| piece.tokens.len() as u64;
+        let all = self.pieces.iter().map(tokens).sum::<u64>().max(1);
+        let mut said = 0;
+        let share = |piece: &Piece| {
+            said += tokens(piece);
+            // At most all of them, which are a u32.
+            (u64::from(self.phonemes) * said / all) as u32
+        };
+        self.pieces.iter().map(share).collect()
+    }
+}
+
 /// A voice as it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoiceInfo {

@@ -64,7 +64,7 @@ pub(super) async fn speak(
     let mut record = RequestLog::new(Call::Speak, core, id, arrived, request.metadata());
     match begin(core, request, arrived, &mut record).await {
         Ok(speaking) => {
-            Ok(events(Live { record, speaking, reservation, ready: VecDeque::new(), over: false }))
+            Ok(events(Live { record, speaking, reservation, said: 0, ready: VecDeque::new(), over: false }))
         }
         Err(error) => {
             record.end(Some(&error));
@@ -122,7 +122,7 @@ async fn begin(
         Encoder::new(format, sample_rate).map_err(|error| Error::field("format", error.to_string()))?;
     let place = served.enter()?;
     let ask = Ask { input, voice: wire.voice, language: wire.language };
-    let asked = Build { what: "finding a text's phonemes", client, by, has_media: false };
+    let asked = Build { what: "finding a text's phonemes", client, by, is_large: false };
     let work = served.prompts.run(asked, move |_| {
         script.speech(&ask).map_err(|Refused { field, reason }| Error::field(field, reason))
     });
@@ -168,6 +168,7 @@ struct Live {
     record: RequestLog, // dropped first
     speaking: Speaking,
     reservation: Reservation,
+    said: u32, // phonemes, which are charged
     ready: VecDeque<Event>,
     over: bool,
 }
@@ -192,7 +193,7 @@ fn events(mut live: Live) -> impl Stream<Item = Result<v1::SpeakEvent, Status>> 
             }
         }
         let event = live.ready.pop_front()?;
-        Some((Ok(v1::SpeakEvent { event: Some(event) }), live))
+        Some((Ok(v1::SpeakEvent { event: Some(event), spoken_tokens: live.said }), live))
     })
 }
 
@@ -205,6 +206,7 @@ impl Live {
         let mut file = encoder.take().ok_or_else(lost)?;
         match said {
             Ok(piece) => {
+                self.charge(piece.phonemes);
                 self.speaking.samples += piece.samples.len() as u64;
                 self.speaking.first.get_or_insert(piece.elapsed);
                 // Some formats take a while, so they are not made on the reactor.
@@ -234,6 +236,12 @@ impl Live {
         }
     }
 
+    /// Charges the phonemes that have been said by now, also to a client that leaves.
+    fn charge(&mut self, said: u32) {
+        self.reservation.charge(said.saturating_sub(self.said));
+        self.said = self.said.max(said);
+    }
+
     fn finish(&mut self) {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let speaking = &mut self.speaking;
@@ -244,7 +252,8 @@ impl Live {
             first_sound_ms: speaking.first.map_or(0.0, ms),
             total_ms: ms(speaking.arrived.elapsed()),
         }));
-        self.reservation.charge(speaking.phonemes);
+        let phonemes = speaking.phonemes;
+        self.charge(phonemes);
         self.reservation.release();
         self.record.end(None);
         self.over = true;

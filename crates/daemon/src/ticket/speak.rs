@@ -2,6 +2,7 @@
 //! the cancellation.
 
 use std::{
+    collections::VecDeque,
     task::Waker,
     time::{Duration, Instant},
 };
@@ -21,12 +22,15 @@ pub(crate) struct SpeakTicket {
     pub(crate) id: JobId,
     job: Option<SpeechJob>, // until the engine has it
     phonemes: u32,
+    phonemes_after: VecDeque<u32>, // each piece that is yet to be said
     pub(crate) line: Line<SpokenPiece>,
 }
 
 /// A piece of a text, with what only the worker can measure.
 pub(crate) struct SpokenPiece {
     pub(crate) samples: Vec<f32>,
+    /// Phonemes of the text that have been said with it.
+    pub(crate) phonemes: u32,
     /// From arrival to now.
     pub(crate) elapsed: Duration,
 }
@@ -42,8 +46,8 @@ pub(crate) fn speak_ticket(
     worker: Waker,
 ) -> (SpeakTicket, SpokenPieces) {
     let (line, pieces) = line(place, times, SPEECH_PIECES_MAX, worker);
-    let (id, phonemes) = (job.id, job.speech.phonemes);
-    (SpeakTicket { id, job: Some(job), phonemes, line }, pieces)
+    let (id, phonemes, phonemes_after) = (job.id, job.speech.phonemes, job.speech.phonemes_after().into());
+    (SpeakTicket { id, job: Some(job), phonemes, phonemes_after, line }, pieces)
 }
 
 impl SpeakTicket {
@@ -65,7 +69,8 @@ impl SpeakTicket {
                 metrics.prompt_length.observe(f64::from(self.phonemes));
             }
             EventKind::Said(samples) => {
-                self.line.send(SpokenPiece { samples, elapsed: self.line.elapsed(now) });
+                let phonemes = self.phonemes_after.pop_front().unwrap_or(self.phonemes);
+                self.line.send(SpokenPiece { samples, phonemes, elapsed: self.line.elapsed(now) });
             }
             EventKind::Finished { .. } => {
                 self.line.done(now, admission);

@@ -102,7 +102,7 @@ impl Sound {
         loop {
             let next = self.until.run(async { self.events.next().await.transpose() }).await;
             match next.map_err(|error| named(error, self.phonemes))? {
-                Some(SpeakEvent { event: None }) => {} // of a kind that this version does not know
+                Some(SpeakEvent { event: None, .. }) => {} // of a kind that this version does not know
                 next => return Ok(next.and_then(|next| next.event)),
             }
         }

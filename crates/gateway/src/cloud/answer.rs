@@ -9,7 +9,7 @@ use axum::{
 };
 use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
-use hanzo_engine_access::Pass;
+use hanzo_engine_access::{Pass, Reservation};
 use hanzo_engine_proto::v1;
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use crate::{
     until::Until,
 };
 
-/// Bytes of a prompt for each token, about, where nobody says how many there are.
+/// Bytes of an answer for each token, about, where its usage is not told.
 const TOKEN_BYTES: usize = 4;
 
 /// What an answer says that it took; the rest of it is nobody's business here.
@@ -67,26 +67,54 @@ impl Usage {
     }
 }
 
-/// Who is charged for an answer, and where it is told.
-#[derive(Debug, Clone)]
+/// Who is charged for an answer, and where it is told. Dropping it while the answer is awaited charges the prompt: the other server
+/// has read it.
+#[derive(Debug)]
 pub(crate) struct Payer {
     pass: Pass,
     record: Record,
+    reservation: Option<Reservation>, // None: another holds it
+    prompt: u32,                      // tokens, as a guess
+    owes_prompt: bool,
 }
 
 impl Payer {
-    /// Whose pass and record those are.
+    /// Whose pass and record those are. Another holds what is reserved.
     pub(crate) fn new(pass: Pass, record: Record) -> Payer {
-        Payer { pass, record }
+        Payer { pass, record, reservation: None, prompt: 0, owes_prompt: false }
     }
 
-    fn of(asker: &Asker) -> Payer {
-        Payer::new(asker.pass.clone(), asker.record.clone())
+    /// Of tokens that are reserved.
+    pub(super) fn reserved(asker: &Asker, reservation: Reservation) -> Payer {
+        let mut payer = Payer::new(asker.pass.clone(), asker.record.clone());
+        payer.reservation = Some(reservation);
+        payer
     }
 
-    fn charge(&self, usage: &Usage) {
-        self.pass.spend(usage.prompt_tokens.saturating_add(usage.completion_tokens));
+    /// The request is on its way, with a prompt of about so many tokens.
+    pub(super) fn sends(&mut self, prompt: u64) {
+        self.prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+        self.owes_prompt = true;
+    }
+
+    /// The other server did not take the request.
+    pub(super) fn owes_nothing(&mut self) {
+        self.owes_prompt = false;
+    }
+
+    fn charge(&mut self, usage: &Usage) {
+        self.owes_prompt = false;
+        let tokens = usage.prompt_tokens.saturating_add(usage.completion_tokens);
+        match &mut self.reservation {
+            Some(reservation) => reservation.charge(tokens),
+            None => self.pass.spend(tokens),
+        }
         self.record.generated(usage.prompt_tokens, usage.completion_tokens);
+    }
+
+    /// The usage of an answer that does not tell it.
+    fn guessed(&self, completion_tokens: u32) -> Usage {
+        Usage { prompt_tokens: self.prompt, completion_tokens, ..Usage::default() }
     }
 
     /// The request has left this machine.
@@ -95,30 +123,36 @@ impl Payer {
     }
 }
 
-/// The answer, whose request had so many bytes.
+impl Drop for Payer {
+    fn drop(&mut self) {
+        if self.owes_prompt {
+            self.charge(&self.guessed(0));
+        }
+    }
+}
+
+/// The answer.
 pub(super) async fn of(
     app: &App,
-    asker: &Asker,
     peer: Option<Peer>,
     mut answered: reqwest::Response,
     until: Until,
-    asked_bytes: usize,
+    mut payer: Payer,
 ) -> Result<Response, ApiError> {
     let status = answered.status();
     let kind = answered.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match (status.as_u16(), kind.as_str()) {
         (200, "text/event-stream") => {
-            let events = events(answered, Payer::of(asker), Some(until), asked_bytes);
+            let events = events(answered, payer, Some(until));
             respond(app, peer, EVENTS, events, ApiError::json).await
         }
         (200, "application/json") => {
             let (text, room) = whole(app, &mut answered, &until, usize::MAX).await?;
             let told = serde_json::from_slice::<Told>(&text);
             let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
-            if let Some(usage) = told.usage {
-                Payer::of(asker).charge(&usage);
-            }
+            let guessed = u32::try_from(text.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
+            payer.charge(&told.usage.unwrap_or_else(|| payer.guessed(guessed)));
             // The room is held until the text is on its way.
             let body =
                 stream::once(async move { Ok::<_, std::convert::Infallible>(text) }).inspect(move |_| {
@@ -127,6 +161,7 @@ pub(super) async fn of(
             Ok(([(header::CONTENT_TYPE, "application/json")], Body::from_stream(body)).into_response())
         }
         (400 | 404 | 413 | 415 | 422 | 429, "application/json") => {
+            payer.owes_nothing();
             let retry_after = answered.headers().get(header::RETRY_AFTER).cloned();
             let (text, _room) = whole(app, &mut answered, &until, CLOUD_ERROR_BYTES_MAX).await?;
             let said = serde_json::from_slice::<Value>(&text);
@@ -136,8 +171,14 @@ pub(super) async fn of(
             let retry_after = retry_after.map(|value| (header::RETRY_AFTER, value));
             Ok((status, HeaderMap::from_iter(retry_after), Json(said)).into_response())
         }
-        (401 | 403, _) => Err(wrong_key(status.as_u16())),
-        _ => Err(odd(status.as_u16(), &kind)),
+        (401 | 403, _) => {
+            payer.owes_nothing();
+            Err(wrong_key(status.as_u16()))
+        }
+        _ => {
+            payer.owes_nothing();
+            Err(odd(status.as_u16(), &kind))
+        }
     }
 }
 
@@ -187,10 +228,8 @@ pub(super) fn events(
     answered: reqwest::Response,
     payer: Payer,
     until: Option<Until>,
-    asked_bytes: usize,
 ) -> impl Stream<Item = Result<Vec<u8>, ApiError>> + Send + 'static {
-    let reading =
-        Reading { answered, until, held: BytesMut::new(), counted: Counted::new(payer, asked_bytes) };
+    let reading = Reading { answered, until, held: BytesMut::new(), counted: Counted::new(payer) };
     stream::unfold(Some(reading), |reading| async move {
         let mut reading = reading?;
         match reading.next().await {
@@ -239,17 +278,16 @@ fn last_end(text: &[u8]) -> Option<usize> {
     (1..=text.len()).rev().find(ends)
 }
 
-/// What a stream takes: as its usage says, or, where none comes, a token for each event and a few bytes of the prompt.
+/// What a stream takes: as its usage says, or, where none comes, a token for each event and a guess for the prompt.
 struct Counted {
     payer: Payer,
-    asked_bytes: usize,
     events: u32,
     usage: Option<Usage>,
 }
 
 impl Counted {
-    fn new(payer: Payer, asked_bytes: usize) -> Counted {
-        Counted { payer, asked_bytes, events: 0, usage: None }
+    fn new(payer: Payer) -> Counted {
+        Counted { payer, events: 0, usage: None }
     }
 
     fn see(&mut self, events: &[u8]) {
@@ -266,12 +304,7 @@ impl Counted {
 /// Also of a stream that its client has left.
 impl Drop for Counted {
     fn drop(&mut self) {
-        let guessed = || Usage {
-            prompt_tokens: u32::try_from(self.asked_bytes / TOKEN_BYTES).unwrap_or(u32::MAX),
-            completion_tokens: self.events,
-            ..Usage::default()
-        };
-        let usage = self.usage.take().unwrap_or_else(guessed);
+        let usage = self.usage.take().unwrap_or_else(|| self.payer.guessed(self.events));
         self.payer.charge(&usage);
     }
 }

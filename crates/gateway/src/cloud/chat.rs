@@ -296,7 +296,7 @@ mod tests {
     fn a_picture_goes_in_its_address() {
         let media =
             v1::Media { data: vec![0xff, 0xd8, 0].into(), detail: "low".to_owned(), ..Default::default() };
-        let request = chat(vec![text("what?"), v1::ContentPart { part: Some(Part::Media(media)) }]);
+        let request = chat(vec![text("what?"), v1::ContentPart { part: Some(Part::Media(Box::new(media))) }]);
         let body: Value = serde_json::from_str(&body(&request, "m").unwrap()).unwrap();
         assert_eq!(
             body["messages"][0]["content"],
@@ -325,7 +325,7 @@ mod tests {
             ("messages", |request| {
                 let media = v1::Media { mime_type: "audio/wav".to_owned(), ..Default::default() };
                 let Some(Prompt::Chat(chat)) = &mut request.prompt else { panic!() };
-                chat.messages[0].content.push(v1::ContentPart { part: Some(Part::Media(media)) });
+                chat.messages[0].content.push(v1::ContentPart { part: Some(Part::Media(Box::new(media))) });
             }),
         ];
         for (field, change) in changes {

@@ -12,6 +12,7 @@ use super::{
     Cloud, Reason, Sending,
     answer::{self, Payer},
     chat,
+    estimate::{self, Answers},
     settings::Named,
     told::{Broken, Told},
 };
@@ -45,12 +46,13 @@ impl Cloud {
         self: &Arc<Self>,
         request: &v1::InferRequest,
         there: &There,
-        payer: Payer,
+        mut payer: Payer,
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         let There { model, reason } = there;
         let body = chat::body(request, &model.there)?;
-        let (bytes, id) = (body.len(), request.request_id.clone());
+        let id = request.request_id.clone();
         let sending = Sending { id: &id, route: ROUTE, model, reason: *reason };
+        payer.sends(estimate::need(&body, Answers::of(ROUTE)).prompt());
         let answered = match self.send(&sending, body).await {
             Ok(answered) => begun(answered).await,
             Err(error) => Err(status_of(&error)),
@@ -58,10 +60,13 @@ impl Cloud {
         let outcome =
             answered.as_ref().map_or_else(|status| ApiError::from(status.clone()).status().as_u16(), |_| 200);
         self.count(*reason, &outcome.to_string());
+        if answered.is_err() {
+            payer.owes_nothing();
+        }
         let answered = answered?;
         payer.sent_to(&self.told(&sending));
         let told = Told::new(model.here.clone(), id, request.choices.max(1) as usize);
-        let events = Box::pin(answer::events(answered, payer, None, bytes));
+        let events = Box::pin(answer::events(answered, payer, None));
         Ok(stream::try_unfold(
             (events, told, VecDeque::new(), false),
             |(mut events, mut told, mut ready, mut over)| async move {

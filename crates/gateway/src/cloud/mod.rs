@@ -5,6 +5,7 @@
 
 mod answer;
 mod chat;
+mod estimate;
 mod infer;
 mod settings;
 mod told;
@@ -15,7 +16,8 @@ use axum::{
     http::{HeaderName, HeaderValue, header},
     response::Response,
 };
-use hanzo_engine_access::Secret;
+use estimate::{Answers, BOUNDS, Bound};
+use hanzo_engine_access::{Forwarded, Secret};
 use prometheus::IntCounterVec;
 use reqwest::{Client, Url};
 use serde_json::Value;
@@ -169,12 +171,21 @@ impl Cloud {
         let Leaving { asker, peer, body, sending } = leaving;
         asker.record.asked(&sending.model.here);
         asker.pass.use_model(&sending.model.here).map_err(|refusal| app.refuse(&refusal))?;
-        let bytes = renamed(&body, &sending.model.there);
+        let answers = Answers::of(sending.route);
+        let need = estimate::need(&body, answers);
+        let reserved = asker.pass.reserve_forwarded(&need);
+        let Forwarded { reservation, bound } = reserved.map_err(|refusal| app.refuse(&refusal))?;
+        let bytes = renamed(&body, &sending.model.there, answers.bound_to(bound));
         drop(body);
-        let (length, until) = (bytes.len(), Until::of(app));
+        let until = Until::of(app);
+        let mut payer = Payer::reserved(asker, reservation);
+        payer.sends(need.prompt());
         let answered = match until.run(self.send(&sending, bytes)).await {
-            Ok(answered) => answer::of(app, asker, peer, answered, until, length).await,
-            Err(error) => Err(error),
+            Ok(answered) => answer::of(app, peer, answered, until, payer).await,
+            Err(error) => {
+                payer.owes_nothing();
+                Err(error)
+            }
         };
         let outcome = answered.as_ref().map_or_else(ApiError::status, Response::status);
         self.count(sending.reason, outcome.as_str());
@@ -223,16 +234,19 @@ impl Cloud {
     }
 }
 
-/// The body with another model's name. It was read before, and so is an object.
-fn renamed(body: &str, model: &str) -> String {
+/// The body with another model's name, and with a bound of its answers where one is given. It was read before, and so is an object.
+fn renamed(body: &str, model: &str, bound: Option<Bound>) -> String {
     let text = |text: &str| Value::from(text).to_string();
     let body = body.strip_prefix('\u{feff}').unwrap_or(body);
     let members = Json::parse(body).ok().and_then(Json::members).into_iter().flatten();
+    // A bound is given where those of the body are null.
+    let members = members.filter(|(name, _)| bound.is_none() || !BOUNDS.contains(&&**name));
     let members = members.map(|(name, value)| match &*name {
         "model" => format!("\"model\":{}", text(model)),
         name => format!("{}:{}", text(name), value.to_text()),
     });
-    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    let bound = bound.map(|Bound { member, tokens }| format!("\"{member}\":{tokens}"));
+    format!("{{{}}}", members.chain(bound).collect::<Vec<_>>().join(","))
 }
 
 /// Why there is no answer: never with what was sent.
@@ -249,12 +263,20 @@ fn unreached(error: &reqwest::Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::renamed;
+    use super::{Bound, renamed};
 
     #[test]
     fn only_the_models_name_is_another() {
         let body = "\u{feff} {\"messages\": [{\"content\": \"model \\ud800\"}], \"model\" : \"a\", \"n\":1.50, \"x\\\"\": {\"model\": \"a\"}}";
         let sent = "{\"messages\":[{\"content\":\"model \\ufffd\"}],\"model\":\"b\\\"c\",\"n\":1.50,\"x\\\"\":{\"model\":\"a\"}}";
-        assert_eq!(renamed(body, "b\"c"), sent);
+        assert_eq!(renamed(body, "b\"c", None), sent);
+    }
+
+    #[test]
+    fn answers_without_a_bound_get_one() {
+        let bound = || Some(Bound { member: "max_tokens", tokens: 9 });
+        let body = r#"{"model": "a", "max_tokens": null, "n": 1}"#;
+        assert_eq!(renamed(body, "b", bound()), r#"{"model":"b","n":1,"max_tokens":9}"#);
+        assert_eq!(renamed("{}", "b", bound()), r#"{"max_tokens":9}"#);
     }
 }

@@ -122,20 +122,29 @@ impl Engine {
         self.use_here(&request.model)?;
         request.priority = self.pass.priority(request.priority);
         let mut reservation = self.reserve(Need::speak(&request))?;
+        let mut charged = 0;
         let (model, head) = (request.model.clone(), self.head(deadline));
         let call = move |mut client: Client, request| {
             let head = head.clone();
             async move { client.speech.speak(head.over(request)).await }
         };
         self.held(&model, request, call, move |event: &v1::SpeakEvent, record: &Record| {
-            match &event.event {
-                Some(speak_event::Event::Started(started)) => record.answered(&started.model, 0),
-                Some(speak_event::Event::Finished(finished)) => {
-                    reservation.charge(finished.input_tokens);
-                    reservation.release();
-                    record.generated(finished.input_tokens, 0);
+            let finished = match &event.event {
+                Some(speak_event::Event::Started(started)) => {
+                    record.answered(&started.model, 0);
+                    None
                 }
-                _ => {}
+                Some(speak_event::Event::Finished(finished)) => Some(finished.input_tokens),
+                _ => None,
+            };
+            // Charged as it comes, so that a client that leaves has paid for the sound that was made.
+            let said = event.spoken_tokens.max(finished.unwrap_or_default());
+            let more = said.saturating_sub(charged);
+            charged += more;
+            reservation.charge(more);
+            record.generated(more, 0);
+            if finished.is_some() {
+                reservation.release();
             }
             Ok(())
         })

@@ -159,7 +159,11 @@ impl Speech for FakeSpeech {
         let (to, events) = mpsc::channel(1);
         tokio::spawn(async move {
             let _running = running;
-            let say = async |event| to.send(Ok(v1::SpeakEvent { event: Some(event) })).await.is_ok();
+            let mut spoken_tokens = 0;
+            let mut say = async |event| {
+                spoken_tokens += u32::from(matches!(event, Event::Data(_)));
+                to.send(Ok(v1::SpeakEvent { event: Some(event), spoken_tokens })).await.is_ok()
+            };
             let started = v1::SpeakStarted {
                 model: "owner/speaks".to_owned(),
                 mime_type: "audio/mpeg".to_owned(),

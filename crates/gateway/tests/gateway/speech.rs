@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     PATIENCE, Server,
     fake::hello,
-    http::{Live, get, json_request, post},
+    http::{Live, get, json_request, post, send},
+    keys::Keys,
     script,
 };
 
@@ -114,4 +115,36 @@ async fn who_leaves_is_not_spoken_to() {
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.expect("the engine's work ends");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_pays_for_the_sound_that_was_made() {
+    let keys = Keys::new();
+    let key = keys.add("one", |record| record.tokens_per_minute = Some(10_000));
+    let server = keys.serve().await;
+    let request = |path: &str, body: &Value| {
+        let mut request = json_request(path, body.to_string());
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        request
+    };
+    let left = async || {
+        let mut request = request("/v1/models", &json!({}));
+        *request.method_mut() = "GET".parse().unwrap();
+        let answer = send(server.address, request).await;
+        answer.header("x-ratelimit-remaining-tokens").unwrap().parse::<u32>().unwrap()
+    };
+    for stream_format in ["audio", "sse"] {
+        let before = left().await;
+        let body = asks(json!({"input": "forever", "stream_format": stream_format}));
+        let mut live = Live::open(server.address, request(PATH, &body)).await;
+        live.read_until(if stream_format == "sse" { "speech.audio.delta" } else { "one " }).await;
+        live.leave();
+        let gone = async {
+            while server.fake.heard.running.load(SeqCst) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.expect("the engine's work ends");
+        assert!(left().await < before, "{stream_format}: nothing was charged");
+    }
 }

@@ -1,0 +1,137 @@
+//! The tokens that a body may take which goes to another server as it came: a guess by its texts, and the answers that it asks for.
+
+use hanzo_engine_access::ForwardedNeed;
+
+use crate::json::Json;
+
+/// Members of a body that become its prompt.
+const PROMPT: [&str; 7] = ["messages", "prompt", "suffix", "input", "tools", "functions", "response_format"];
+/// Members of a message that are no text of it.
+const NO_TEXT: [&str; 6] = ["role", "type", "image_url", "input_audio", "video_url", "file"];
+/// Members that bound each answer; the first is the newer one.
+pub(super) const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+
+/// A bound that a body gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) member: &'static str,
+    pub(super) tokens: u32,
+}
+
+/// A path's answers, and how a request bounds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answers {
+    None,
+    Bounded { by: &'static str },
+}
+
+impl Answers {
+    /// Of a path below `/v1/`.
+    pub(super) fn of(route: &str) -> Answers {
+        match route {
+            "embeddings" => Answers::None,
+            "completions" => Answers::Bounded { by: BOUNDS[1] },
+            _ => Answers::Bounded { by: BOUNDS[0] },
+        }
+    }
+
+    /// The bound of each answer to so many tokens.
+    pub(super) fn bound_to(self, tokens: Option<u32>) -> Option<Bound> {
+        match self {
+            Answers::None => None,
+            Answers::Bounded { by } => tokens.map(|tokens| Bound { member: by, tokens }),
+        }
+    }
+}
+
+/// What a body may take. One that is no JSON takes nothing; it was read before.
+pub(super) fn need(body: &str, answers: Answers) -> ForwardedNeed {
+    let body = Json::parse(body.strip_prefix('\u{feff}').unwrap_or(body)).ok();
+    let member = |name: &str| body?.members()?.filter(|(key, _)| key == name).last().map(|(_, value)| value);
+    let number = |name: &str| member(name)?.as_u64().map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    let mut prompt = Prompt::default();
+    PROMPT.into_iter().filter_map(member).for_each(|value| prompt.add(value));
+    let answers = match answers {
+        Answers::None => 0,
+        Answers::Bounded { .. } => {
+            let of_each = number("n").into_iter().chain(number("best_of")).max().unwrap_or(1).max(1);
+            of_each.saturating_mul(member("prompt").map_or(1, prompts))
+        }
+    };
+    ForwardedNeed {
+        prompt_bytes: prompt.bytes,
+        prompt_tokens: prompt.tokens,
+        stated: BOUNDS.into_iter().find_map(number),
+        answers,
+    }
+}
+
+/// Prompts of a completion, each with answers of its own.
+fn prompts(value: Json<'_>) -> u32 {
+    let texts = value.elements().into_iter().flatten().filter(|element| !element.is_number()).count();
+    u32::try_from(texts).unwrap_or(u32::MAX).max(1)
+}
+
+/// Texts and tokens of a prompt.
+#[derive(Default)]
+struct Prompt {
+    bytes: u64,
+    tokens: u64,
+}
+
+impl Prompt {
+    fn add(&mut self, value: Json<'_>) {
+        if let Some(text) = value.as_str() {
+            // Pictures and sounds that are in their addresses are no text.
+            self.bytes += if text.starts_with("data:") { 0 } else { text.len() as u64 };
+        } else if value.is_number() {
+            self.tokens += 1;
+        }
+        value.elements().into_iter().flatten().for_each(|element| self.add(element));
+        let members = value.members().into_iter().flatten();
+        members.filter(|(name, _)| !NO_TEXT.contains(&&**name)).for_each(|(_, value)| self.add(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hanzo_engine_access::ForwardedNeed;
+    use serde_json::json;
+
+    use super::{Answers, need};
+
+    #[test]
+    fn bodies_need_what_their_texts_and_answers_say() {
+        let picture = "data:image/png;base64,".to_owned() + &"A".repeat(100_000);
+        for (route, body, expected) in [
+            (
+                "chat/completions",
+                json!({"messages": [{"role": "user", "content": "0123456789"}], "n": 3}),
+                ForwardedNeed { prompt_bytes: 10, prompt_tokens: 0, stated: None, answers: 3 },
+            ),
+            (
+                "chat/completions",
+                json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "01234"}, {"type": "image_url", "image_url": {"url": picture}}]}],
+                    "max_tokens": 7, "max_completion_tokens": 9}),
+                ForwardedNeed { prompt_bytes: 5, prompt_tokens: 0, stated: Some(9), answers: 1 },
+            ),
+            (
+                "completions",
+                json!({"prompt": ["01", "23"], "max_tokens": 5, "n": 2, "best_of": 4}),
+                ForwardedNeed { prompt_bytes: 4, prompt_tokens: 0, stated: Some(5), answers: 8 },
+            ),
+            (
+                "completions",
+                json!({"prompt": [1, 2, 3], "max_tokens": null}),
+                ForwardedNeed { prompt_bytes: 0, prompt_tokens: 3, stated: None, answers: 1 },
+            ),
+            (
+                "embeddings",
+                json!({"input": ["012", "3"], "user": "somebody"}),
+                ForwardedNeed { prompt_bytes: 4, prompt_tokens: 0, stated: None, answers: 0 },
+            ),
+        ] {
+            assert_eq!(need(&body.to_string(), Answers::of(route)), expected, "{body}");
+        }
+    }
+}
