@@ -4,14 +4,16 @@
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the program is called.
 const PROGRAM: &str = "espeak-ng";
 /// How long a child may take; a chapter takes it a tenth of a second.
 const TIME_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked meanwhile whether anybody waits for it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Bytes that it may answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Children of one text, where its lines do not come apart and are asked for one by one.
@@ -39,8 +41,14 @@ impl EspeakNg {
         EspeakNg { program, time_max: TIME_MAX }
     }
 
-    /// Phonemes of each part of a text, with `^` between letters of one sound. `None` where it has no such voice or fails.
-    pub(super) fn phonemes(&self, voice: &str, parts: &[String]) -> Option<Vec<String>> {
+    /// Phonemes of each part of a text, with `^` between letters of one sound. `None` where it has no such voice or fails, and
+    /// where `interrupted` says to give up.
+    pub(super) fn phonemes(
+        &self,
+        voice: &str,
+        parts: &[String],
+        interrupted: &dyn Fn() -> bool,
+    ) -> Option<Vec<String>> {
         let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+".contains(&byte);
         if voice.is_empty() || voice.len() > VOICE_BYTES_MAX || !voice.bytes().all(letters) {
             return None;
@@ -49,7 +57,7 @@ impl EspeakNg {
             return Some(Vec::new());
         }
         let lines = |text: &str| -> Option<Vec<String>> {
-            let said = self.run(voice, text).ok()?;
+            let said = self.run(voice, text, interrupted).ok()?;
             let lines = said.lines().map(without_flags).filter(|line| !line.is_empty());
             Some(lines.collect()).filter(|lines: &Vec<String>| !lines.is_empty())
         };
@@ -64,7 +72,10 @@ impl EspeakNg {
         parts.iter().map(|part| lines(&bare(part)).map(|lines| lines.join(" "))).collect()
     }
 
-    fn run(&self, voice: &str, text: &str) -> io::Result<String> {
+    fn run(&self, voice: &str, text: &str, interrupted: &dyn Fn() -> bool) -> io::Result<String> {
+        if interrupted() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         let mut child = Command::new(&self.program)
             .args(["-q", "--ipa", "--tie=^", "-b", "1", "-v", voice, "--stdin"])
             .stdin(Stdio::piped())
@@ -88,8 +99,15 @@ impl EspeakNg {
                         let _ = done.send(read.map(|_| said));
                     })
                 });
+            let began = Instant::now();
             let said = begun.and_then(|_| {
-                answer.recv_timeout(self.time_max).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                loop {
+                    match answer.recv_timeout(LOOK_EVERY.min(self.time_max)) {
+                        Ok(said) => break said,
+                        Err(RecvTimeoutError::Timeout) if began.elapsed() < self.time_max && !interrupted() => {}
+                        Err(_) => break Err(io::ErrorKind::TimedOut.into()),
+                    }
+                }
             });
             // One that has answered has ended or has nothing left to do; one that hangs must not keep the threads.
             let _ = child.kill();
@@ -164,31 +182,31 @@ pub(super) mod tests {
     fn lines_are_what_was_asked_for() {
         let (_alone, folder) = (alone(), tempfile::tempdir().unwrap());
         let echo = stand_in(folder.path(), r#"[ "$7" = de ] && sed -e 's/^./(en)&/' -e 's/a/A/'"#);
-        let said = echo.phonemes("de", &parts(&["ja, [[x]]", "nah"]));
+        let said = echo.phonemes("de", &parts(&["ja, [[x]]", "nah"]), &|| false);
         assert_eq!(said.unwrap(), ["jA,   x", "nAh"]);
-        assert!(echo.phonemes("fr", &parts(&["ja"])).is_none(), "there is no such voice");
-        assert!(echo.phonemes("../de", &parts(&["ja"])).is_none(), "that is no name of a voice");
+        assert!(echo.phonemes("fr", &parts(&["ja"]), &|| false).is_none(), "there is no such voice");
+        assert!(echo.phonemes("../de", &parts(&["ja"]), &|| false).is_none(), "that is no name of a voice");
         // Where lines do not come apart they are asked for one by one.
         let joins = stand_in(folder.path(), "cat; echo; echo more");
-        assert_eq!(joins.phonemes("de", &parts(&["a", "b"])).unwrap(), ["a more", "b more"]);
+        assert_eq!(joins.phonemes("de", &parts(&["a", "b"]), &|| false).unwrap(), ["a more", "b more"]);
     }
 
     #[test]
     fn one_that_fails_or_hangs_is_not_there() {
         let (_alone, folder) = (alone(), tempfile::tempdir().unwrap());
         let words = parts(&["one"]);
-        assert!(EspeakNg::at(folder.path().join("none")).phonemes("en", &words).is_none());
-        assert!(stand_in(folder.path(), "exit 1").phonemes("en", &words).is_none());
-        assert!(stand_in(folder.path(), r"printf '\377'").phonemes("en", &words).is_none());
+        assert!(EspeakNg::at(folder.path().join("none")).phonemes("en", &words, &|| false).is_none());
+        assert!(stand_in(folder.path(), "exit 1").phonemes("en", &words, &|| false).is_none());
+        assert!(stand_in(folder.path(), r"printf '\377'").phonemes("en", &words, &|| false).is_none());
         let begun = Instant::now();
-        assert!(stand_in(folder.path(), "exec cat /dev/zero").phonemes("en", &words).is_none());
+        assert!(stand_in(folder.path(), "exec cat /dev/zero").phonemes("en", &words, &|| false).is_none());
         // It does not read, and does not keep who writes.
         let large = vec!["a".repeat(1 << 20)];
-        assert!(stand_in(folder.path(), "exit 0").phonemes("en", &large).is_none());
+        assert!(stand_in(folder.path(), "exit 0").phonemes("en", &large, &|| false).is_none());
         assert!(begun.elapsed() < TIME_MAX, "{:?}", begun.elapsed());
         let hangs =
             EspeakNg { time_max: Duration::from_millis(50), ..stand_in(folder.path(), "exec sleep 60") };
-        assert!(hangs.phonemes("en", &words).is_none());
+        assert!(hangs.phonemes("en", &words, &|| false).is_none());
         assert!(begun.elapsed() < 2 * TIME_MAX, "{:?}", begun.elapsed());
     }
 }

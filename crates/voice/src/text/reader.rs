@@ -95,15 +95,16 @@ impl Reader {
     }
 
     /// Sentences of a text in the model's signs, in `language`; words that were said by their letters, because nothing else knows
-    /// them, go to `unknown`.
+    /// them, go to `unknown`. `interrupted` is asked at every sentence whether to give up.
     ///
     /// # Errors
-    /// [`Refused`] naming the field.
+    /// [`Refused`] naming the field; and where the work was given up.
     pub(crate) fn runs(
         &self,
         text: &str,
         language: &str,
         unknown: &mut Vec<String>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<Vec<String>, Refused> {
         match &self.says {
             Says::Nothing(reason) => Err(Refused { field: "text", reason: reason.clone() }),
@@ -112,14 +113,15 @@ impl Reader {
                 let english = same_language("en", &self.language);
                 let cased = |text: String| if *lower { text.to_lowercase() } else { text };
                 let word = |sentence: String| {
-                    cased(if english { normalize(&sentence, Dialect::American) } else { sentence })
+                    go_on(interrupted)?;
+                    Ok(cased(if english { normalize(&sentence, Dialect::American) } else { sentence }))
                 };
-                Ok(sentences(text).into_iter().map(word).collect())
+                sentences(text).into_iter().map(word).collect()
             }
             Says::Ipa => {
                 self.must_speak(language)?;
                 let voice = if language.is_empty() { &self.language } else { language };
-                if let Some(runs) = self.by_espeak(text, voice, ipa::plain) {
+                if let Some(runs) = self.by_espeak(text, voice, ipa::plain, interrupted)? {
                     // Letters and their marks apart, as Piper has them.
                     return Ok(runs.into_iter().map(|run| run.nfd().collect()).collect());
                 }
@@ -131,17 +133,20 @@ impl Reader {
                     );
                     return Err(Refused { field: "text", reason });
                 };
-                let runs = self.english(text, dialect, unknown)?;
+                let runs = self.english(text, dialect, unknown, interrupted)?;
                 Ok(runs.iter().map(|run| ipa::of_misaki(run)).collect())
             }
             Says::Misaki => {
                 let language = if language.is_empty() { &self.language } else { language };
                 if let Some(dialect) = dialect(language) {
-                    return self.english(text, dialect, unknown);
+                    return self.english(text, dialect, unknown, interrupted);
                 }
                 let others =
                     ESPEAKS.iter().find(|(code, _)| code.eq_ignore_ascii_case(&language.replace('_', "-")));
-                let runs = others.and_then(|(_, voice)| self.by_espeak(text, voice, ipa::to_kokoro));
+                let runs = match others {
+                    Some((_, voice)) => self.by_espeak(text, voice, ipa::to_kokoro, interrupted)?,
+                    None => None,
+                };
                 runs.ok_or_else(|| {
                     let hint = "English is read (en-us, en-gb), and where espeak-ng is installed on the engine's machine es, fr, hi, it \
                                 and pt-br; send phonemes for other languages";
@@ -167,8 +172,10 @@ impl Reader {
         text: &str,
         dialect: Dialect,
         unknown: &mut Vec<String>,
+        interrupted: &dyn Fn() -> bool,
     ) -> Result<Vec<String>, Refused> {
         let read = |sentence: &str, known: &HashMap<String, String>| {
+            go_on(interrupted)?;
             let said = English::of(dialect).phonemes(sentence, known);
             let said = said.map(|(phonemes, new)| (phonemes.trim().to_owned(), new));
             said.ok_or_else(|| {
@@ -177,8 +184,8 @@ impl Reader {
                 Refused { field: "text", reason }
             })
         };
-        let sentences: Vec<String> =
-            sentences(text).iter().map(|sentence| normalize(sentence, dialect)).collect();
+        let plain = |sentence: &String| go_on(interrupted).map(|()| normalize(sentence, dialect));
+        let sentences: Vec<String> = sentences(text).iter().map(plain).collect::<Result<_, Refused>>()?;
         let mut known = HashMap::new();
         let mut runs = Vec::with_capacity(sentences.len());
         for sentence in &sentences {
@@ -186,7 +193,7 @@ impl Reader {
         }
         if let Some(espeak) = &self.espeak {
             let words = once(runs.iter().flat_map(|(_, new)| new));
-            if let Some(said) = espeak.phonemes(dialect.code(), &words) {
+            if let Some(said) = espeak.phonemes(dialect.code(), &words, interrupted) {
                 let british = dialect == Dialect::British;
                 known =
                     words.into_iter().zip(said.iter().map(|word| ipa::to_misaki(word, british))).collect();
@@ -200,13 +207,25 @@ impl Reader {
     }
 
     /// Sentences by espeak-ng, in the letters that `to` makes of its own. `None` where it is not there, or fails.
-    fn by_espeak(&self, text: &str, voice: &str, to: impl Fn(&str) -> String) -> Option<Vec<String>> {
-        let espeak = self.espeak.as_ref()?;
+    ///
+    /// # Errors
+    /// Where the work was given up.
+    fn by_espeak(
+        &self,
+        text: &str,
+        voice: &str,
+        to: impl Fn(&str) -> String,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<String>>, Refused> {
+        let Some(espeak) = self.espeak.as_ref() else { return Ok(None) };
         let english = same_language("en", voice);
         let own = dialect(voice).unwrap_or(Dialect::American);
-        let sentence =
-            |sentence: String| clauses(&if english { normalize(&sentence, own) } else { sentence });
-        let sentences: Vec<Vec<(String, String)>> = sentences(text).into_iter().map(sentence).collect();
+        let sentence = |sentence: String| {
+            go_on(interrupted)?;
+            Ok(clauses(&if english { normalize(&sentence, own) } else { sentence }))
+        };
+        let sentences: Vec<Vec<(String, String)>> =
+            sentences(text).into_iter().map(sentence).collect::<Result<_, Refused>>()?;
         let said = |clause: &(String, String)| clause.0.chars().any(char::is_alphanumeric);
         let parts: Vec<String> = sentences
             .iter()
@@ -214,14 +233,26 @@ impl Reader {
             .filter(|clause| said(clause))
             .map(|(words, _)| if english { letters_together(words) } else { words.clone() })
             .collect();
-        let mut phonemes = espeak.phonemes(voice, &parts)?.into_iter();
+        let phonemes = espeak.phonemes(voice, &parts, interrupted);
+        go_on(interrupted)?;
+        let Some(phonemes) = phonemes else { return Ok(None) };
+        let mut phonemes = phonemes.into_iter();
         let mut clause = |clause: &(String, String)| {
             let words = if said(clause) { phonemes.next().map(|said| to(&said)) } else { None };
             words.unwrap_or_default() + &clause.1
         };
         let run =
             |sentence: &Vec<(String, String)>| sentence.iter().map(&mut clause).collect::<Vec<_>>().join(" ");
-        Some(sentences.iter().map(run).collect())
+        Ok(Some(sentences.iter().map(run).collect()))
+    }
+}
+
+/// # Errors
+/// [`Refused`] where the work is to be given up.
+fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), Refused> {
+    match interrupted() {
+        true => Err(Refused { field: "text", reason: "it was not read to its end: its request has ended".to_owned() }),
+        false => Ok(()),
     }
 }
 
@@ -401,7 +432,7 @@ mod tests {
 
     fn runs(reader: &Reader, text: &str, language: &str) -> (Result<Vec<String>, Refused>, Vec<String>) {
         let mut unknown = Vec::new();
-        (reader.runs(text, language, &mut unknown), unknown)
+        (reader.runs(text, language, &mut unknown, &|| false), unknown)
     }
 
     #[test]

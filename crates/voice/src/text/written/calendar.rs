@@ -69,10 +69,10 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"(in|In|since|Since|until|Until|till|from|From|by|By|last|Last|next|Next|this|This|every|Every|late|Late|early|Early|mid|of) ((?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept|Sep|Oct|Nov|Dec)\.)",
         say: lone_month,
     },
-    Rule { begins: decade_begins, pattern: r"['’]?([0-9]0)['’]?s", say: short_decade },
+    Rule { begins: decade_begins, pattern: r"['’‘]?([0-9]0)['’]?s", say: short_decade },
     Rule { begins: digit, pattern: r"([0-9])['’]?s", say: digits },
     Rule { begins: digit, pattern: r"([12][0-9]{2}0)['’]?s", say: decade },
-    Rule { begins: decade_begins, pattern: r"['’]([0-9]{2})", say: short_year },
+    Rule { begins: decade_begins, pattern: r"['’‘]([0-9]{2})", say: short_year },
     Rule { begins: digit, pattern: r"([12][0-9]{3})[-–/]([0-9]{2})", say: years },
     Rule { begins: digit, pattern: r"([12][0-9]{3})/([12][0-9]{3})", say: season },
     Rule {
@@ -92,7 +92,7 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 fn decade_begins(c: char) -> bool {
-    c.is_ascii_digit() || "'’".contains(c)
+    c.is_ascii_digit() || "'’‘".contains(c)
 }
 
 /// Name of a month that may be short.
@@ -288,7 +288,7 @@ fn plural(words: &str) -> String {
 }
 
 fn short_decade(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let has_mark = group(found, 0).starts_with(['\'', '’']);
+    let has_mark = group(found, 0).starts_with(['\'', '’', '‘']);
     let number = parsed(found, 1)?;
     // `10s` and `30s` are seconds, unless something tells of years.
     let of_years =

@@ -16,6 +16,7 @@ pub(super) const RULES: &[Rule] = &[
         pattern: r"\([0-9]{2,5}\)[ -]?[0-9]{3,4}[ .\-–]?[0-9]{3,4}(?:,? ?(?:x|ext\.?|extension) ?([0-9]{1,6}))?",
         say: telephone,
     },
+    Rule { begins: opening, pattern: r"\(0[0-9]{0,4}\)()(?:[ \-–/]?[0-9]{2,8}){1,4}", say: telephone },
     Rule {
         begins: digit,
         pattern: r"(?:1[ .\-–])?(?:\([0-9]{3}\)[ -]?|[0-9]{3}[ .\-–])[0-9]{3}[ .\-–][0-9]{4}(?:,? ?(?:x|ext\.?|extension) ?([0-9]{1,6}))?",

@@ -247,7 +247,7 @@ impl<'a> TextReading<'a> {
         match first {
             _ if before.is_whitespace() => true,
             '-' | '−' | '+' | '.' | '/' | '@' | '\\' | '~' => "([{\"'“‘=<>≤≥≈±×".contains(before),
-            '\'' | '’' | '#' => !before.is_alphanumeric(),
+            '\'' | '’' | '‘' | '#' => !before.is_alphanumeric(),
             _ if first.is_alphanumeric() => !before.is_alphanumeric(),
             _ => true,
         }

@@ -23,7 +23,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule { begins: face_begins, pattern: r"(?:[:;=]['’]?-?[()DPpOo|\\/*3]|[:;=]-?\)\)+|<3)", say: face },
     Rule { begins: tag_begins, pattern: r"<([^<>\s]{3,80})>", say: bracketed_address },
-    Rule { begins: tag_begins, pattern: r"([<>]) ([a-zA-Z])\b", say: comparison },
+    Rule { begins: operator, pattern: r"([<>/*]) ([a-zA-Z])\b", say: operation_with_letter },
     Rule { begins: tag_begins, pattern: r"[≤≥]", say: bound },
     Rule { begins: operator, pattern: r"(?:([-−/*÷<>=+:]) |(\*))(<N>)", say: operation },
     Rule { begins: tag_begins, pattern: r"</?[a-zA-Z][a-zA-Z0-9]{0,10}(?: [^<>]{0,80})?/?>", say: tag },
@@ -268,9 +268,14 @@ fn is_term(context: &Context<'_>) -> bool {
     before.ends_with(|c: char| c.is_ascii_digit()) || before.len() == 1 && before != "I"
 }
 
-fn comparison(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
-    let word = if group(found, 1) == "<" { "less" } else { "greater" };
-    is_term(context).then(|| format!("is {word} than {}", group(found, 2)))
+fn operation_with_letter(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
+    let word = match group(found, 1) {
+        "<" => "is less than",
+        ">" => "is greater than",
+        "/" => "divided by",
+        _ => "times",
+    };
+    is_term(context).then(|| format!("{word} {}", group(found, 2)))
 }
 
 /// Bound, behind a term or alone: "is at least" or "at least".
