@@ -198,6 +198,9 @@ pub(crate) const CORS_ORIGINS_MAX: usize = 256;
 pub(crate) const FIRST_COMMENT: Duration = Duration::from_secs(1);
 /// How often it is looked whether a client that has shut down its writing side is still there.
 pub(crate) const PEER_LOOK: Duration = Duration::from_millis(500);
+/// How soon it is looked for the first time; then twice as late each time.
+pub(crate) const PEER_FIRST_LOOK: Duration = Duration::from_millis(10);
+const _: () = assert!(PEER_FIRST_LOOK.as_millis() < PEER_LOOK.as_millis());
 /// How often it is looked whether requests run, before a socket is handed over.
 pub(crate) const QUIET_LOOK: Duration = Duration::from_millis(20);
 /// So many times in a row nothing may run.
@@ -213,6 +216,8 @@ pub(crate) const UPSTREAMS_MAX: usize = 256;
 pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 /// Resolving a name.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time that engines have to take a connection at the addresses of one family, where their name has two.
+pub(crate) const FAMILY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often one of several engines is asked what it has to do; that it drains or is gone it tells at once.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// An engine that does not say within this time how it is, is left alone.

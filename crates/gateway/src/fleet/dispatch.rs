@@ -22,7 +22,7 @@ use super::{
     pick::{Candidate, pick},
     pull,
     report::Has,
-    retry::{Again, Attempts},
+    retry::{Again, Attempts, is_gone},
     target::{Resolve, Target},
     union,
 };
@@ -212,8 +212,8 @@ impl Fleet {
         Ok((lease, answer))
     }
 
-    /// Asks every daemon that serves and has the model so. Where one fails its error is the answer, with its name: what is
-    /// asked so can be asked again. Where none has it, one daemon says so.
+    /// Asks every daemon that serves and has the model so. An error of one is the answer, with its name: what is asked so can be
+    /// asked again. One that is gone is passed over. Where none has the model, or all that have it are gone, one daemon answers.
     pub(crate) async fn ask_all<R, T, F>(
         &self,
         model: &str,
@@ -241,38 +241,51 @@ impl Fleet {
                 Ok(answer) => first = first.or(Some(answer)),
                 Err(status) => {
                     blame(member, &status);
+                    if is_gone(&status) {
+                        continue;
+                    }
                     self.look_again();
                     return Err(pull::of(&member.place.name, status));
                 }
             }
         }
         self.look_again();
-        first.ok_or_else(|| self.nobody())
+        match first {
+            Some(answer) => Ok(answer),
+            None => self.ask(Route::to(model), request, call).await,
+        }
     }
 
-    /// What every daemon that answers says of itself, as one; an error where none does.
+    /// What every daemon that answers says of itself, as one; an error where none does. Those that are left alone are asked where no
+    /// other answers: one may be back, and those that were thought to be up may be gone.
     async fn every<T>(
         &self,
         ask: impl AsyncFn(Client) -> Result<Response<T>, Status>,
     ) -> Result<Vec<T>, Status> {
-        let members = self.members();
-        let not_out = members.iter().filter(|member| !matches!(member.state(), State::Out { .. }));
-        let mut asked: Vec<&Arc<Member>> = not_out.collect();
-        if asked.is_empty() {
-            asked = members.iter().collect();
-        }
-        let answers = join_all(asked.iter().map(|member| async {
-            let answer = within_state(ask(member.client.clone())).await;
-            answer.inspect_err(|status| blame(member, status))
-        }));
+        let (out, not_out) = self.out_and_not();
         let (mut good, mut bad) = (Vec::new(), None);
-        for answer in answers.await {
-            match answer {
-                Ok(answer) => good.push(answer.into_inner()),
-                Err(status) => bad = bad.or(Some(status)),
+        for asked in [not_out, out] {
+            let answers = join_all(asked.iter().map(|member| async {
+                let answer = within_state(ask(member.client.clone())).await;
+                answer.inspect_err(|status| blame(member, status))
+            }));
+            for answer in answers.await {
+                match answer {
+                    Ok(answer) => good.push(answer.into_inner()),
+                    Err(status) => bad = bad.or(Some(status)),
+                }
+            }
+            if !good.is_empty() {
+                return Ok(good);
             }
         }
-        if good.is_empty() { Err(bad.unwrap_or_else(|| self.nobody())) } else { Ok(good) }
+        Err(bad.unwrap_or_else(|| self.nobody()))
+    }
+
+    /// The daemons that are left alone for now, and the others.
+    pub(super) fn out_and_not(&self) -> (Vec<Arc<Member>>, Vec<Arc<Member>>) {
+        let members = self.members();
+        members.iter().cloned().partition(|member| matches!(member.state(), State::Out { .. }))
     }
 
     /// Every model that is loaded anywhere.

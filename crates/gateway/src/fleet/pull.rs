@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{
     Stream, StreamExt as _,
     future::join_all,
-    stream::{self, BoxStream},
+    stream::{self, BoxStream, SelectAll},
 };
 use hanzo_engine_proto::v1::{PullProgress, PullRequest};
 use tonic::Status;
@@ -13,55 +13,112 @@ use tonic::Status;
 use super::{
     dispatch::{Fleet, blame},
     health::State,
+    member::Member,
+    retry::is_gone,
     union,
 };
 
 type Step = Result<PullProgress, Status>;
 
+/// Pulls of several daemons.
+struct Pulling {
+    /// Steps of each, by its place in `far`.
+    steps: SelectAll<BoxStream<'static, (usize, Step)>>,
+    far: Vec<Option<PullProgress>>, // None: that daemon is gone
+}
+
 impl Fleet {
-    /// Pulls everywhere. Where one daemon fails its error is the end, with its name, and the others are left to go on where they
-    /// were when the same is pulled again. Dropping the stream is leaving all of them.
+    /// Pulls everywhere. An error of one daemon is the end, with its name, and the others are left to go on where they were when the
+    /// same is pulled again. A daemon that is gone is passed over while another pulls. Dropping the stream is leaving all of them.
     pub(crate) async fn pull(
         &self,
         request: PullRequest,
     ) -> Result<impl Stream<Item = Step> + Send + use<>, Status> {
-        let members = self.members();
-        let up = members.iter().filter(|member| matches!(member.state(), State::Up { .. } | State::Unknown));
-        let begun = up.map(|member| {
-            let (mut client, request) = (member.client.clone(), request.clone());
-            async move {
-                let answer = client.pull(request).await.inspect_err(|status| blame(member, status));
-                (Arc::clone(member), answer)
-            }
-        });
-        let mut streams: Vec<BoxStream<'static, (usize, Step)>> = Vec::new();
-        for (at, (member, answer)) in join_all(begun).await.into_iter().enumerate() {
-            let steps = answer.map_err(|status| of(&member.place.name, status))?.into_inner();
-            let steps = steps.map(move |step| {
-                if let Ok(PullProgress { stored: Some(model), .. }) = &step {
-                    // It lists its store now and then alone.
-                    member.keeps(model.name.clone());
+        let (out, mut serving) = self.out_and_not();
+        serving.retain(|member| !matches!(member.state(), State::Draining));
+        let (mut streams, mut gone) = (Vec::new(), None);
+        for members in [serving, out] {
+            for (member, begun) in begin(members, &request).await {
+                match begun {
+                    Ok(steps) => streams.push(named(member, streams.len(), steps)),
+                    Err(status) if is_gone(&status) => gone = Some(of(&member.place.name, status)),
+                    Err(status) => return Err(of(&member.place.name, status)),
                 }
-                (at, step.map_err(|status| of(&member.place.name, status)))
-            });
-            streams.push(steps.boxed());
+            }
+            if !streams.is_empty() {
+                break;
+            }
         }
         if streams.is_empty() {
-            return Err(self.nobody());
+            return Err(gone.unwrap_or_else(|| self.nobody()));
         }
         self.look_again();
-        let far = vec![PullProgress::default(); streams.len()];
-        Ok(stream::unfold(Some((stream::select_all(streams), far)), |pulling| async move {
-            let (mut streams, mut far) = pulling?;
-            match streams.next().await? {
-                (at, Ok(step)) => {
-                    far[at] = step;
-                    Some((Ok(union::pulls(&far)), Some((streams, far))))
-                }
-                (_, Err(status)) => Some((Err(status), None)),
+        let far = vec![Some(PullProgress::default()); streams.len()];
+        let pulling = Pulling { steps: stream::select_all(streams), far };
+        Ok(stream::unfold(Some(pulling), |pulling| async move {
+            let mut pulling = pulling?;
+            match pulling.next().await? {
+                Ok(step) => Some((Ok(step), Some(pulling))),
+                Err(status) => Some((Err(status), None)),
             }
         }))
     }
+}
+
+impl Pulling {
+    /// How far all are together, at the next step of any.
+    async fn next(&mut self) -> Option<Step> {
+        let (at, step) = self.steps.next().await?;
+        match step {
+            Ok(step) => self.far[at] = Some(step),
+            Err(status) => {
+                self.far[at] = None;
+                if !is_gone(&status) || self.far.iter().all(Option::is_none) {
+                    return Some(Err(status));
+                }
+            }
+        }
+        let far: Vec<PullProgress> = self.far.iter().flatten().cloned().collect();
+        Some(Ok(union::pulls(&far)))
+    }
+}
+
+/// Has each daemon begin.
+async fn begin(
+    members: Vec<Arc<Member>>,
+    request: &PullRequest,
+) -> Vec<(Arc<Member>, Result<tonic::Streaming<PullProgress>, Status>)> {
+    let begun = members.into_iter().map(|member| {
+        let (mut client, request) = (member.client.clone(), request.clone());
+        async move {
+            let answer = client.pull(request).await.inspect_err(|status| blame(&member, status));
+            (member, answer.map(tonic::Response::into_inner))
+        }
+    });
+    join_all(begun).await
+}
+
+/// The steps of one daemon, whose errors have its name. Those of the connection keep their cause.
+fn named(
+    member: Arc<Member>,
+    at: usize,
+    steps: tonic::Streaming<PullProgress>,
+) -> BoxStream<'static, (usize, Step)> {
+    let steps = steps.map(move |step| {
+        if let Ok(PullProgress { stored: Some(model), .. }) = &step {
+            // It lists its store now and then alone.
+            member.keeps(model.name.clone());
+        }
+        let step = step.map_err(|status| match is_gone(&status) {
+            true => {
+                blame(&member, &status);
+                status
+            }
+            false => of(&member.place.name, status),
+        });
+        (at, step)
+    });
+    steps.boxed()
 }
 
 /// What that daemon says, with its name.

@@ -68,6 +68,11 @@ impl Again {
     }
 }
 
+/// Whether a daemon has not answered at all: it is not there, or no more.
+pub(super) fn is_gone(status: &Status) -> bool {
+    matches!(Again::of(status), Some(Again::Unreached | Again::Lost))
+}
+
 fn unreached(kind: io::ErrorKind) -> bool {
     use io::ErrorKind as E;
     matches!(
@@ -80,6 +85,7 @@ fn unreached(kind: io::ErrorKind) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) tried: Vec<u64>, // members' ids
+    asked: usize, // of which so many had a connection
     lost: u32,
     /// The worst place of the model that another may still have it in.
     pub(super) has_max: Option<Has>,
@@ -91,6 +97,8 @@ impl Attempts {
     /// Whether another may be asked after this answer of one that was known to have the model so.
     pub(super) fn again(&mut self, status: &Status, has: Has) -> Option<Again> {
         let again = Again::of(status)?;
+        // An attempt that met no connection has cost nothing.
+        self.asked += usize::from(again != Again::Unreached);
         match again {
             Again::Lost => {
                 self.lost += 1;
@@ -104,7 +112,7 @@ impl Attempts {
             Again::NotFound if has != Has::Nothing => return None,
             Again::Unreached | Again::Refused | Again::NotFound => {}
         }
-        (self.tried.len() < ATTEMPTS_MAX).then_some(again)
+        (self.asked < ATTEMPTS_MAX).then_some(again)
     }
 
     /// That answer was not the last.
@@ -159,7 +167,14 @@ mod tests {
             assert_eq!(attempts.again(&lost, Has::Ready), Some(Again::Lost));
         }
         assert_eq!(attempts.again(&lost, Has::Ready), None);
-        let mut attempts = Attempts { tried: vec![0; ATTEMPTS_MAX], ..Attempts::default() };
+        let mut attempts = Attempts::default();
+        let unreached = Status::from_error(Box::new(io::Error::new(io::ErrorKind::ConnectionRefused, "x")));
+        for _ in 0..2 * ATTEMPTS_MAX {
+            assert_eq!(attempts.again(&unreached, Has::Ready), Some(Again::Unreached), "nothing was asked");
+        }
+        for _ in 1..ATTEMPTS_MAX {
+            assert_eq!(attempts.again(&Status::unavailable("x"), Has::Ready), Some(Again::Refused));
+        }
         assert_eq!(attempts.again(&Status::unavailable("x"), Has::Ready), None);
         let mut attempts = Attempts::default();
         assert_eq!(attempts.again(&Status::not_found("x"), Has::Ready), None);

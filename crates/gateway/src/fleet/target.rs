@@ -2,9 +2,11 @@
 
 use std::{future::Future, io, net::SocketAddr, pin::Pin};
 
+use futures_util::future::select_ok;
 use serde::{Deserialize, Deserializer};
+use tokio::{net::TcpStream, time::timeout};
 
-use crate::limits::{MEMBERS_MAX, RESOLVE_EVERY};
+use crate::limits::{FAMILY_TIMEOUT, MEMBERS_MAX, RESOLVE_EVERY};
 
 /// The port of gRPC where none is given.
 const PORT: u16 = 36901;
@@ -109,7 +111,8 @@ impl Target {
         }
     }
 
-    /// The daemons there, now; of the family of addresses that comes first, because one daemon has one of each.
+    /// The daemons there, now. A daemon may have an address of each family, so those of one family are taken: the one that comes
+    /// first, or the other where nothing answers at the first.
     pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<Place>> {
         let (tls, host, port) = match self {
             Target::Fixed(uri) => {
@@ -120,8 +123,13 @@ impl Target {
         };
         let found = resolver.resolve(host, port).await?;
         let first_is_v6 = found.first().is_some_and(SocketAddr::is_ipv6);
-        let one_family = found.into_iter().filter(|at| at.is_ipv6() == first_is_v6).take(MEMBERS_MAX);
-        Ok(one_family
+        let (first, other): (Vec<SocketAddr>, Vec<SocketAddr>) =
+            found.into_iter().partition(|at| at.is_ipv6() == first_is_v6);
+        let other_alone = !other.is_empty() && !any_answers(&first).await && any_answers(&other).await;
+        let family = if other_alone { other } else { first };
+        Ok(family
+            .into_iter()
+            .take(MEMBERS_MAX)
             .map(|at| match tls {
                 // The certificate is looked at for the name.
                 true => Place { name: at.to_string(), uri: format!("https://{host}:{port}"), at: Some(at) },
@@ -129,6 +137,12 @@ impl Target {
             })
             .collect())
     }
+}
+
+/// Whether a connection is taken at any of the addresses.
+async fn any_answers(addresses: &[SocketAddr]) -> bool {
+    let connects = addresses.iter().take(MEMBERS_MAX).map(|at| Box::pin(TcpStream::connect(*at)));
+    matches!(timeout(FAMILY_TIMEOUT, select_ok(connects)).await, Ok(Ok(_)))
 }
 
 /// A list, or one text with commas between its entries.

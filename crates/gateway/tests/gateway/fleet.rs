@@ -33,6 +33,7 @@ use crate::{
     script,
 };
 
+mod faults;
 mod unreachable;
 
 /// An engine that can be killed: with its runtime go its connections.
@@ -96,7 +97,8 @@ impl Fleet {
         let at = |(i, script)| Engine::start(dir.path().join(format!("{i}.sock")), script);
         let engines: Vec<Engine> = scripts.into_iter().enumerate().map(at).collect();
         let upstreams = engines.iter().map(|engine| format!("unix:{}", engine.path.display())).collect();
-        let http = gateway(Config { upstreams, ..Config::default() }, Arc::new(SystemResolver)).await;
+        let config = Config { upstreams, adapter_updates: true, ..Config::default() };
+        let http = gateway(config, Arc::new(SystemResolver)).await;
         let fleet = Fleet { http, engines, _dir: dir };
         fleet.all_are("up").await;
         fleet
