@@ -100,9 +100,11 @@ impl Sight {
     pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
         let sides = span.whole.map(|rows| (rows as usize).saturating_mul(self.spec.square()));
         let whole = |perceiver: &PerceiverSpec| span.grid == [1, perceiver.latents as u32];
-        let middle = span.whole.iter().zip(span.grid).all(|(&whole, wanted)| {
+        // Of a tall picture that is so narrow that no column of a canvas is its own, the ends of lines are left.
+        let least = [1, u32::from(span.ends != LineEnds::Each)];
+        let middle = span.whole.iter().zip(span.grid).zip(least).all(|((&whole, wanted), least)| {
             let beside = whole.checked_sub(wanted);
-            wanted > 0
+            wanted >= least
                 && beside.is_some_and(|beside| beside.is_multiple_of(2) && (beside == 0 || self.spec.lines))
         });
         let ends = match span.ends {

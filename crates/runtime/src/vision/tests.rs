@@ -14,6 +14,7 @@ use serde_json::Value;
 
 mod beside;
 mod letters;
+mod narrow;
 mod remembering;
 
 use super::*;
@@ -66,6 +67,7 @@ pub(crate) fn texture([width, height]: [u64; 2]) -> Picture {
 }
 
 /// A conversation, and what the library makes of it.
+#[derive(Clone)]
 pub(crate) struct Talk {
     chat: Chat,
     pub(crate) pictures: Vec<Picture>,
