@@ -17,6 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     )?;
     tonic_prost_build::configure()
         .bytes(".")
+        // Most parts are texts, and a part is as large as the largest of its kinds.
+        .boxed(".hanzo.engine.v1.ContentPart.part.media")
         .codec_path("crate::bounded::BoundedCodec")
         .compile_fds(descriptors)?;
     Ok(())

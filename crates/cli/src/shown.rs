@@ -53,7 +53,8 @@ pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<C
 /// A file as part of a message, in whatever format it has.
 fn part(kind: &Kind, path: &Path) -> Result<ContentPart, CliError> {
     let (data, mime_type) = (bytes(kind, path)?.into(), kind.mime_type.to_owned());
-    Ok(ContentPart { part: Some(Part::Media(Media { mime_type, data, ..Media::default() })) })
+    let media = Media { mime_type, data, ..Media::default() };
+    Ok(ContentPart { part: Some(Part::Media(Box::new(media))) })
 }
 
 /// The bytes of a picture's file.

@@ -390,7 +390,7 @@ mod tests {
         let named = |mime_type: &str| {
             let media =
                 v1::Media { data: url.clone().into(), mime_type: mime_type.to_owned(), ..Default::default() };
-            v1::ContentPart { part: Some(Part::Media(media)) }
+            v1::ContentPart { part: Some(Part::Media(Box::new(media))) }
         };
         let content = vec![named("at a.b"), named("sound at a.c")];
         let messages = vec![v1::Message { content, ..Default::default() }];

@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::PEER_LOOK;
+use crate::limits::{PEER_FIRST_LOOK, PEER_LOOK};
 
 const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -67,11 +67,14 @@ impl Peer {
                 Ok(_) | Err(_) => self.0.shut_down.cancel(),
             }
         }
+        // A client that is gone answers the first write at once, and the next one fails.
+        let mut pause = PEER_FIRST_LOOK;
         loop {
             if *locked(&self.0.awaits) > 0 && socket.is_broken_by(INTERIM) {
                 return;
             }
-            tokio::time::sleep(PEER_LOOK).await;
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PEER_LOOK);
         }
     }
 }

@@ -146,5 +146,5 @@ fn media(data: Vec<u8>, detail: &str) -> v1::Media {
 
 fn bounded(media: v1::Media, bounds: MediaBounds) -> v1::ContentPart {
     let MediaBounds { min_pixels, max_pixels } = bounds;
-    v1::ContentPart { part: Some(Part::Media(v1::Media { min_pixels, max_pixels, ..media })) }
+    v1::ContentPart { part: Some(Part::Media(Box::new(v1::Media { min_pixels, max_pixels, ..media }))) }
 }

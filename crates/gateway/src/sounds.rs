@@ -68,5 +68,5 @@ fn refused(field: &Field, error: PictureError) -> ApiError {
 
 fn part(data: Vec<u8>, mime_type: String) -> v1::ContentPart {
     let media = v1::Media { data: data.into(), mime_type, ..v1::Media::default() };
-    v1::ContentPart { part: Some(Part::Media(media)) }
+    v1::ContentPart { part: Some(Part::Media(Box::new(media))) }
 }

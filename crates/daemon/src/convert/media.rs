@@ -145,7 +145,7 @@ mod tests {
     fn no_text_beside_pictures_spells_one() {
         use v1::content_part::Part;
         let text = |text: &str| part(Part::Text(text.into()));
-        let picture = part(Part::Media(media("", "")));
+        let picture = part(Part::Media(Box::new(media("", ""))));
         assert!(are_in(&picture) && !are_in(&text("a")));
         assert!(check_texts(&[picture.clone(), text("a")]).is_ok());
         assert!(check_texts(&[picture.clone(), text("a\u{fdd1}")]).is_err());

@@ -414,9 +414,11 @@ fn message(at: usize, wire: v1::Message, media: &mut RequestedMedia) -> Result<M
     for (part_at, part) in wire.content.into_iter().enumerate() {
         let field = || format!("chat.messages[{at}].content[{part_at}]");
         match part.part {
+            // Most messages have one text, which is not copied.
+            Some(v1::content_part::Part::Text(text)) if content.is_empty() => content = text,
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
             Some(v1::content_part::Part::Media(wire)) => {
-                media::take(field(), wire, &mut content, media)?;
+                media::take(field(), *wire, &mut content, media)?;
             }
             None => return Err(Error::field(field(), "must be text or media")),
         }

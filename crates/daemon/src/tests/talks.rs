@@ -12,7 +12,7 @@ pub(super) fn text_part(text: &str) -> v1::ContentPart {
 }
 
 pub(super) fn media_part(media: v1::Media) -> v1::ContentPart {
-    v1::ContentPart { part: Some(Part::Media(media)) }
+    v1::ContentPart { part: Some(Part::Media(Box::new(media))) }
 }
 
 /// A golden conversation of `kind` as a request, with its tokens and the answer's. `part` makes what is no text of its two numbers.

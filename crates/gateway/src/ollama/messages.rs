@@ -94,9 +94,8 @@ pub(super) fn images(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
         let data = text.split_once(";base64,").map_or(&*text, |(_, data)| data);
         let data = STANDARD.decode(data.trim()).map_err(|_| image.error("expected base64"))?;
         let mime_type = kind(&data).to_owned();
-        parts.push(v1::ContentPart {
-            part: Some(Part::Media(v1::Media { mime_type, data: data.into(), ..v1::Media::default() })),
-        });
+        let media = v1::Media { mime_type, data: data.into(), ..v1::Media::default() };
+        parts.push(v1::ContentPart { part: Some(Part::Media(Box::new(media))) });
     }
     Ok(parts)
 }

@@ -117,7 +117,8 @@ struct Said {
 impl Said {
     fn content(&mut self, field: Field, assistant: bool) -> Result<(), ApiError> {
         match field.value() {
-            value if value.is_string() => self.text.push(part(field.string()?)),
+            // Room for one part: an empty list that grows makes room for four.
+            value if value.is_string() => self.text = vec![part(field.string()?)],
             value if value.is_array() => {
                 for part in field.list_up_to(CHAT_PARTS_MAX, "parts")? {
                     self.part(part.object()?, assistant)?;

@@ -73,14 +73,14 @@ pub(crate) fn chat(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     let (logprobs, top_logprobs) = chat_logprobs(&mut fields)?;
     unsupported::chat(&mut fields)?;
     fields.finish()?;
-    for request in &mut plan.requests {
-        (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
-        (request.prompt_logprobs, request.prediction) = (prompt_logprobs, prediction.clone());
-        set_max_tokens(request, &max_tokens)?;
-        request.reasoning = thinking.bounds();
-        request.prompt = Some(Prompt::Chat(chat.clone()));
-        request.tool_use.clone_from(&tools.used);
-    }
+    let mut request = plan.requests.remove(0);
+    (request.logprobs, request.top_logprobs) = (logprobs, top_logprobs);
+    (request.prompt_logprobs, request.prediction) = (prompt_logprobs, prediction);
+    set_max_tokens(&mut request, &max_tokens)?;
+    request.reasoning = thinking.bounds();
+    request.prompt = Some(Prompt::Chat(chat));
+    request.tool_use = tools.used;
+    plan.requests.push(request);
     Ok(plan)
 }
 

@@ -229,7 +229,7 @@ fn input(field: Field) -> Result<v1::EmbedInput, ApiError> {
     let input = match &mut parts[..] {
         [] => return Err(ApiError::empty(&content.path())),
         [v1::ContentPart { part: Some(Part::Text(text)) }] => Input::Text(std::mem::take(text)),
-        [v1::ContentPart { part: Some(Part::Media(media)) }] => Input::Picture(std::mem::take(media)),
+        [v1::ContentPart { part: Some(Part::Media(media)) }] => Input::Picture(std::mem::take(&mut **media)),
         _ => {
             let message = v1::Message { role: "user".to_owned(), content: parts, ..v1::Message::default() };
             let chat = v1::Chat {

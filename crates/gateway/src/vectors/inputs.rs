@@ -93,7 +93,7 @@ fn part(field: Field) -> Result<v1::EmbedInput, ApiError> {
         [true, false, false] => text(fields.require("text")?)?,
         [false, true, false] => picture_input(pictures::alone(fields.require("image")?)?),
         [false, false, true] => match pictures::openai(&mut fields)?.part {
-            Some(Part::Media(media)) => picture_input(media),
+            Some(Part::Media(media)) => picture_input(*media),
             _ => return Err(field.error("is no picture")),
         },
         _ => {

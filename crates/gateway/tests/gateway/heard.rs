@@ -34,7 +34,7 @@ async fn check((path, body): (&str, Value)) -> Result<(String, String), (String,
     let mut content = chat.messages.remove(0).content;
     match (content.remove(1).part, content.remove(0).part) {
         (Some(Part::Media(media)), Some(Part::Text(text))) if text == "what?" => {
-            Ok((String::from_utf8_lossy(&media.data).into_owned(), media.mime_type))
+            Ok((String::from_utf8_lossy(&media.data).into_owned(), media.mime_type.clone()))
         }
         other => panic!("{other:?}"),
     }

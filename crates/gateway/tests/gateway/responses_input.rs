@@ -11,7 +11,8 @@ const PATH: &str = "/v1/responses";
 pub(crate) fn shown(message: &v1::Message) -> String {
     let text = |part: &v1::ContentPart| match &part.part {
         Some(Part::Text(text)) => text.clone(),
-        Some(Part::Media(v1::Media { data, detail, min_pixels, max_pixels, .. })) => {
+        Some(Part::Media(media)) => {
+            let v1::Media { data, detail, min_pixels, max_pixels, .. } = &**media;
             let bounds = [min_pixels, max_pixels].map(|pixels| pixels.unwrap_or(0));
             format!("<{} {detail} {bounds:?}>", String::from_utf8_lossy(data))
         }
