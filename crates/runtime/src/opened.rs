@@ -170,8 +170,7 @@ impl Opened {
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Encoder(files), stated, Pooling::Mean)
         } else {
-            let mut files = load::gguf::assemble(name, gguf, files)?;
-            files.find_tower(&overrides.mmproj, &metadata)?;
+            let files = load::gguf::assemble(name, gguf, files, &overrides.mmproj)?;
             let stated = embedding::of_gguf(&metadata, &files.spec.architecture)?;
             (Network::Decoder(files), stated, Pooling::Last)
         };

@@ -58,7 +58,11 @@ fn one(
     model: &TextModel,
 ) -> Result<(&Sight, Prepared), Error> {
     let Some(sight) = &model.sight else {
-        let reason = format!("{} reads no pictures; send text, or name a model that does", model.info.name);
+        let reason = format!(
+            "{} reads no pictures{}; send text, or name a model that does",
+            model.info.name,
+            model.info.why_not_read("images")
+        );
         return Err(Error::field(field, reason));
     };
     let refused = |error: PictureError| Error::field(field.clone(), format!("the picture {error}"));

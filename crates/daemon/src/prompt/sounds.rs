@@ -40,7 +40,11 @@ pub(super) fn heard(
     let mut rows = 0;
     for RequestedSound { field, bytes, mime_type } in sounds {
         let Some(hearing) = &model.hearing else {
-            let reason = format!("{} hears no sounds; send text, or name a model that does", model.info.name);
+            let reason = format!(
+                "{} hears no sounds{}; send text, or name a model that does",
+                model.info.name,
+                model.info.why_not_read("audio")
+            );
             return Err(Error::field(field, reason));
         };
         let refused = |error: SoundError| Error::field(field.clone(), format!("the sound {error}"));

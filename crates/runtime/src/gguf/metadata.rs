@@ -75,6 +75,12 @@ impl Metadata {
         self.entries.insert(key.to_owned(), value);
     }
 
+    /// Takes a key out, and gives what the file said under it.
+    pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        self.watched.read(key);
+        self.entries.remove(key)
+    }
+
     /// Tells `watched` from now on which keys are read.
     pub(crate) fn watch(&mut self, watched: Watched) {
         self.watched = watched;

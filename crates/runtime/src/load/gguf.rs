@@ -15,6 +15,7 @@ use crate::gguf::{Gguf, Metadata};
 use crate::overrides::Mmproj;
 use crate::spec::{self, LayerPart, Names, Part, TransformerSpec};
 use crate::tensor::Tensor;
+use crate::vision::embedded::{self, FileParts, InsideTower};
 use crate::vision::{TowerFiles, mmproj};
 
 /// Names of `general.file_type`, by number; gaps were withdrawn from the format.
@@ -64,12 +65,34 @@ const SCORE: &str = "cls.output.weight";
 const END_TOKENS: &[&str] =
     &["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"];
 
-/// `fallback_name` is for files that do not name their model; `files` are where the bytes came from.
+/// Reads a file's model with the tower that is wanted: in the file, or in a file of its own. `fallback_name` is for files that do not
+/// name their model; `files` are where the bytes came from.
+///
+/// # Errors
+/// [`LoadError`] naming the file and the key or tensor in it, or what the tower does not fit.
 pub(crate) fn assemble(
     fallback_name: &str,
     gguf: Gguf,
     files: Vec<PathBuf>,
+    wanted: &Mmproj,
 ) -> Result<ModelFiles, LoadError> {
+    let FileParts { text, tower } = embedded::split(gguf, *wanted == Mmproj::Beside)?;
+    let metadata = text.metadata.clone();
+    let mut model = of_text(fallback_name, text, files)?;
+    if let InsideTower::NotRun(inputs) = tower {
+        model.info.not_read = inputs;
+    }
+    if *wanted != Mmproj::Beside || matches!(tower, InsideTower::Absent) {
+        model.find_tower(wanted, &metadata)?;
+        return Ok(model);
+    }
+    if let Some(tower) = tower.open(&metadata, &model.spec)? {
+        model.see(tower);
+    }
+    Ok(model)
+}
+
+fn of_text(fallback_name: &str, gguf: Gguf, files: Vec<PathBuf>) -> Result<ModelFiles, LoadError> {
     let spec = spec::from_gguf(&gguf)?;
     let metadata = gguf.metadata;
     let file = metadata.file();
@@ -110,17 +133,21 @@ impl ModelFiles {
     ///
     /// # Errors
     /// [`LoadError`] naming that file and what is wrong with it, or that it is another model's.
-    pub(crate) fn find_tower(&mut self, wanted: &Mmproj, metadata: &Metadata) -> Result<(), LoadError> {
+    fn find_tower(&mut self, wanted: &Mmproj, metadata: &Metadata) -> Result<(), LoadError> {
         let Some((path, gguf)) = mmproj::find(wanted, &self.info.files, &self.spec)? else { return Ok(()) };
         let tower = TowerFiles::of_mmproj(gguf, metadata, &self.spec)?;
-        tower.spec.fit(&mut self.spec);
-        let info = &mut self.info;
-        info.parameters += tower.parameters();
-        info.size_bytes += size_bytes(std::slice::from_ref(&path))?;
-        info.not_read = &[];
-        info.files.push(path);
-        self.tower = Some(tower);
+        self.info.size_bytes += size_bytes(std::slice::from_ref(&path))?;
+        self.info.files.push(path);
+        self.see(tower);
         Ok(())
+    }
+
+    /// Puts a tower beside the text.
+    fn see(&mut self, tower: TowerFiles) {
+        tower.spec.fit(&mut self.spec);
+        self.info.parameters += tower.parameters();
+        self.info.not_read = &[];
+        self.tower = Some(tower);
     }
 }
 
@@ -165,9 +192,15 @@ pub(crate) fn text_files(metadata: &Arc<Metadata>) -> Result<TextFiles, LoadErro
 }
 
 fn end_tokens(metadata: &Metadata) -> Result<Vec<u32>, LoadError> {
+    /// All of them, as Ollama's converter writes them besides.
+    const ALL: &str = "tokenizer.ggml.eos_token_ids";
     let mut tokens = Vec::new();
     for key in END_TOKENS {
         tokens.extend(metadata.u32(key)?);
+    }
+    for token in metadata.integers(ALL)?.unwrap_or_default() {
+        let token = u32::try_from(token);
+        tokens.push(token.map_err(|_| metadata.corrupt(ALL, "a token is below 0"))?);
     }
     tokens.sort_unstable();
     tokens.dedup();

@@ -40,11 +40,11 @@ use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::gguf::Metadata;
 use crate::mapped::ModelBytes;
-use crate::overrides::Overrides;
+use crate::overrides::{Mmproj, Overrides};
 use crate::spec::TransformerSpec;
 use crate::tensor::Tensor;
 use crate::tokenizer;
-use crate::vision::TowerFiles;
+use crate::vision::{TowerFiles, embedded, mmproj};
 
 /// What a model is, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +70,21 @@ pub struct ModelInfo {
     pub not_read: &'static [&'static str],
     /// Its weight files; none for a model built into the program.
     pub files: Vec<PathBuf>,
+}
+
+impl ModelInfo {
+    /// The reason for which it does not read `images` or `audio` that it was made to read, in brackets behind a space; nothing where it
+    /// was not made for them.
+    pub fn why_not_read(&self, input: &str) -> String {
+        let architecture = &self.architecture;
+        match self.not_read.contains(&input) {
+            false => String::new(),
+            true if mmproj::knows(architecture) || embedded::runs(architecture) => {
+                " (its tower, in llama.cpp's files a projector called mmproj, is not loaded with it)".into()
+            }
+            true => format!(" (this build does not run the tower of {architecture} that reads {input})"),
+        }
+    }
 }
 
 /// Where the tokenizer comes from.
@@ -201,7 +216,7 @@ impl ModelFiles {
             return Ok(huggingface::open(path, &Overrides::default())?.0);
         }
         let (stem, gguf, files) = Self::open_gguf(path)?;
-        gguf::assemble(&stem, gguf, files)
+        gguf::assemble(&stem, gguf, files, &Mmproj::None)
     }
 
     /// A GGUF file's header, after its name, and the files it is in.
@@ -232,7 +247,7 @@ impl ModelFiles {
     /// # Errors
     /// As [`ModelFiles::open`].
     pub fn from_bytes(name: &str, gguf: ModelBytes) -> Result<Self, LoadError> {
-        gguf::assemble(name, crate::gguf::Gguf::parse(name, &gguf)?, Vec::new())
+        gguf::assemble(name, crate::gguf::Gguf::parse(name, &gguf)?, Vec::new(), &Mmproj::None)
     }
 }
 

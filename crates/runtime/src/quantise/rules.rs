@@ -6,6 +6,7 @@ use hanzo_engine_kernels::DType;
 use super::mixes::Mix;
 use crate::error::LoadError;
 use crate::gguf::{Array, Metadata, Value};
+use crate::vision::embedded;
 
 /// What a tensor does, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,12 @@ pub(super) fn is_quantised(name: &str, shape: &[usize], architecture: &str) -> b
         && name.ends_with("weight")
         && !KEPT_NAMES.contains(&name)
         && !KEPT_PARTS.iter().chain(own).any(|part| name.contains(part))
+        && !is_of_embedded_tower(name, architecture)
+}
+
+/// Whether a tensor is of a tower inside of a text model's file, which stays as it is.
+fn is_of_embedded_tower(name: &str, architecture: &str) -> bool {
+    architecture != "clip" && embedded::is_of_tower(name)
 }
 
 /// What the rules ask of a model.
@@ -147,7 +154,7 @@ impl Facts {
             _ => false,
         };
         let (mut values, mut tied) = (0, true);
-        for name in names {
+        for name in names.filter(|name| !is_of_embedded_tower(name, &architecture)) {
             values += usize::from(Place::of(name).is_value());
             tied &= Place::of(name) != Place::Output;
         }

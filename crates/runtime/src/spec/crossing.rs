@@ -23,6 +23,21 @@ pub(super) fn cut_off(tensor: &mut Tensor, vocab: usize) -> Option<Tensor> {
     Some(behind)
 }
 
+impl TransformerSpec {
+    /// Has these layers attend to what is remembered of pictures, and to nothing else.
+    pub(super) fn cross(&mut self, layers: &[usize]) {
+        for &layer in layers {
+            let Some(attention) = self.layers.get_mut(layer).map(|layer| &mut layer.attention) else {
+                return;
+            };
+            attention.rope = None;
+            attention.qk_norm = QkNorm::Heads;
+            attention.memory = true;
+            attention.gated_halves = true;
+        }
+    }
+}
+
 impl Multimodal {
     /// Takes the layers that attend to images out of the settings of a text, because it is shown none.
     pub(crate) fn pass_by(&mut self, config: &mut Config) {
@@ -35,14 +50,8 @@ impl Multimodal {
 
     /// Has the layers that attend to images do so.
     pub(crate) fn cross(&self, spec: &mut TransformerSpec) {
-        for &layer in self.crossing.iter().filter(|_| !self.passes_by) {
-            let Some(attention) = spec.layers.get_mut(layer).map(|layer| &mut layer.attention) else {
-                return;
-            };
-            attention.rope = None;
-            attention.qk_norm = QkNorm::Heads;
-            attention.memory = true;
-            attention.gated_halves = true;
+        if !self.passes_by {
+            spec.cross(&self.crossing);
         }
     }
 

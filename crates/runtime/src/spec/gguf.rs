@@ -63,6 +63,13 @@ const FAMILIES: &[Family] = &[
         experts: Experts::Always,
     },
     Family {
+        name: MLLAMA,
+        rope: RopeKind::Interleaved,
+        qkv_bias: Some(false),
+        qk_norm: false,
+        experts: Experts::Never,
+    },
+    Family {
         name: "qwen3vlmoe",
         rope: RopeKind::Neox,
         qkv_bias: None,
@@ -70,6 +77,11 @@ const FAMILIES: &[Family] = &[
         experts: Experts::Always,
     },
 ];
+
+/// Llama 3.2 Vision, whose files have their tower inside.
+const MLLAMA: &str = "mllama";
+/// Its layers that attend to pictures alone.
+const CROSSING: &str = "attention.cross_attention_layers";
 
 /// Keys that are read below.
 const READ: &[&str] = &[
@@ -146,6 +158,7 @@ const PERMUTED: &[&str] = &[
     "llama",
     "minicpm",
     "mistral3",
+    "mllama",
     "nemotron_h",
     "nemotron_h_moe",
     "olmo",
@@ -211,6 +224,7 @@ fn of_architecture(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
     let keys = Keys { metadata, architecture };
     keys.refuse_unknown(|name| {
         EXPERTS_READ.iter().any(|(key, by)| *key == name && by.contains(&family.experts))
+            || name == CROSSING && family.name == MLLAMA
     })?;
     let has = |weight: Weight| find(gguf, &Names::GGUF.of("", weight)).is_some();
 
@@ -259,12 +273,15 @@ fn of_architecture(gguf: &Gguf) -> Result<TransformerSpec, LoadError> {
         residual_scale: 1.0,
     };
     let norm = NormSpec { kind: NormKind::Rms { from_one: false }, eps: keys.epsilon()? };
-    TransformerSpec {
+    let mut spec = TransformerSpec {
         ropes: vec![keys.rope_of(gguf, family.rope, heads.head_dim, context)?],
         head: HeadSpec::plain(!has(Part::Head.weight())),
         ..TransformerSpec::bare(architecture, [vocab, hidden], vec![layer; layers], norm, context)
-    }
-    .checked(metadata.file())
+    };
+    let crossing = metadata.integers(&keys.key(CROSSING))?.unwrap_or_default();
+    let crossing = crossing.into_iter().filter_map(|layer| usize::try_from(layer).ok());
+    spec.cross(&crossing.collect::<Vec<_>>());
+    spec.checked(metadata.file())
 }
 
 /// Divisors of rope's frequencies for texts beyond the original context, and within it (LongRoPE).

@@ -400,7 +400,7 @@ pub(super) fn known() -> impl Iterator<Item = &'static str> {
 /// What the model of a GGUF file was made to read and this build does not, where its architecture says.
 pub(crate) fn not_read(architecture: &str) -> &'static [&'static str] {
     match architecture {
-        "qwen2vl" | "qwen3vl" | "qwen3vlmoe" => IMAGES,
+        "mllama" | "qwen2vl" | "qwen3vl" | "qwen3vlmoe" => IMAGES,
         _ => &[],
     }
 }

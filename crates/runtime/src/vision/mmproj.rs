@@ -1,7 +1,12 @@
 //! A tower in a file of llama.cpp's (mmproj), beside a text model in GGUF. What its keys and tensors say is put in the words of the
 //! model's own files, which are read as those are; what a processor does that the file does not say is the family's own.
 
+mod keys;
+mod processor;
 mod tensors;
+
+pub(super) use keys::Usual;
+pub(super) use tensors::halves_behind;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,38 +52,13 @@ const PROJECTORS: [(&str, Projector); 7] = [
 const OWN: [(&str, &[Projector]); 4] =
     [("qwen2vl", &[Qwen2, Qwen25]), ("qwen3vl", &[Qwen3]), ("qwen3vlmoe", &[Qwen3]), ("gemma3", &[Gemma3])];
 
+/// Whether text models of an architecture have towers in files of their own that are read here, and no other model's.
+pub(crate) fn knows(architecture: &str) -> bool {
+    OWN.iter().any(|(own, _)| *own == architecture)
+}
+
 /// Towers beside a model that are looked at.
 const BESIDE_MAX: usize = 64;
-
-/// Keys below `clip.vision.` that are read, or say in other words what is.
-const READ: &[&str] = &[
-    "attention.head_count",
-    "attention.layer_norm_epsilon",
-    "block_count",
-    "embedding_length",
-    "feature_layer",
-    "feed_forward_length",
-    "image_aspect_ratio",
-    "image_crop_resolution",
-    "image_grid_pinpoints",
-    "image_max_pixels",
-    "image_mean",
-    "image_min_pixels",
-    "image_size",
-    "image_split_resolution",
-    "image_std",
-    "is_deepstack_layers",
-    "mm_patch_merge_type",
-    "mm_projector_type",
-    "n_wa_pattern",
-    "patch_size",
-    "preproc_image_size",
-    "projection_dim",
-    "projector.scale_factor",
-    "projector_type",
-    "spatial_merge_size",
-    "window_size",
-];
 
 impl Projector {
     fn of(metadata: &Metadata) -> Result<Projector, LoadError> {
@@ -104,7 +84,13 @@ impl Projector {
             Some(named) => Some(named),
             None => metadata.string("clip.vision.projector_type")?,
         };
-        let named = named.ok_or_else(|| metadata.missing(KEY))?;
+        let named = match named {
+            Some(named) => named,
+            // The first files of LLaVA and of Qwen2-VL said it by keys of their own.
+            None if metadata.bool("clip.has_qwen2vl_merger")? == Some(true) => "qwen2vl_merger",
+            None if metadata.bool("clip.has_minicpmv_projector")? != Some(true) => "mlp",
+            None => return Err(metadata.missing(KEY)),
+        };
         let known = PROJECTORS.iter().find(|(name, _)| *name == named);
         known.map(|(_, projector)| *projector).ok_or_else(|| {
             let all: Vec<&str> = PROJECTORS.iter().map(|(name, _)| *name).collect();
@@ -213,13 +199,15 @@ fn beside(folder: &Path) -> Vec<PathBuf> {
 /// Whether a file is of a model with these rows: known, of its family, and as wide.
 fn fits(gguf: &Gguf, text: &TransformerSpec) -> bool {
     let Ok(projector) = Projector::of(&gguf.metadata) else { return false };
-    Tower { gguf, projector }.belongs(text).is_ok()
+    Tower { gguf, projector, is_embedded: false }.belongs(text).is_ok()
 }
 
 /// What a file has.
 struct Tower<'a> {
     gguf: &'a Gguf,
     projector: Projector,
+    /// It was inside of a text model's file, where queries and keys are in the order of the model's own files.
+    is_embedded: bool,
 }
 
 impl TowerFiles {
@@ -232,14 +220,41 @@ impl TowerFiles {
         words: &Metadata,
         text: &TransformerSpec,
     ) -> Result<TowerFiles, LoadError> {
+        TowerFiles::of_tower(gguf, words, text, false)
+    }
+
+    /// Opens a tower that was inside of a text model's file.
+    ///
+    /// # Errors
+    /// As [`TowerFiles::of_mmproj`].
+    pub(crate) fn of_embedded(
+        gguf: Gguf,
+        words: &Metadata,
+        text: &TransformerSpec,
+    ) -> Result<TowerFiles, LoadError> {
+        TowerFiles::of_tower(gguf, words, text, true)
+    }
+
+    fn of_tower(
+        gguf: Gguf,
+        words: &Metadata,
+        text: &TransformerSpec,
+        is_embedded: bool,
+    ) -> Result<TowerFiles, LoadError> {
         let projector = Projector::of(&gguf.metadata)?;
-        let tower = Tower { gguf: &gguf, projector };
+        let tower = Tower { gguf: &gguf, projector, is_embedded };
         tower.belongs(text)?;
         tower.check_keys()?;
         let config = Config::new(gguf.metadata.file(), tower.config(words, text)?);
         let settings = Config::new(gguf.metadata.file(), tower.processor()?);
         let tensors = tower.tensors()?;
-        TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, reader(text))
+        let mut files =
+            TowerFiles::of_settings(gguf.metadata.file(), &config, &settings, tensors, reader(text))?;
+        // The embedding may have no row for the token in a picture's place. Rows are given there, so any other token will do.
+        if files.spec.image_token as usize >= text.vocab {
+            files.spec.stand_in = files.spec.stand_in.or(Some(0));
+        }
+        Ok(files)
     }
 }
 
@@ -306,22 +321,6 @@ impl Tower<'_> {
             ))),
             None => Err(self.metadata().corrupt(last, "it is no matrix")),
         }
-    }
-
-    /// A setting that nothing reads could change the tower.
-    fn check_keys(&self) -> Result<(), LoadError> {
-        for (key, value) in self.metadata().iter() {
-            let Some(own) = key.strip_prefix("clip.vision.") else { continue };
-            if !READ.contains(&own) {
-                return Err(LoadError::Unsupported {
-                    file: self.metadata().file().to_owned(),
-                    key: key.to_owned(),
-                    value: value.type_name().into(),
-                    reason: "it is not known, so what it changes would be lost".into(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Whether it calls the two matrices of MLPs by each other's names, as files of CLIP and SigLIP once did.
@@ -405,7 +404,7 @@ impl Tower<'_> {
                 {
                     whole["text_config"] = json!({"rms_norm_eps": eps});
                 }
-                if let Some(base) = metadata.f32("rope.freq_base")? {
+                if let Some(base) = metadata.f32("clip.rope.freq_base")? {
                     vision["rope_theta"] = base.into();
                 }
                 eps = None;
@@ -413,7 +412,8 @@ impl Tower<'_> {
             Gemma3 => {
                 let joined = metadata.u32("clip.vision.projector.scale_factor")?.unwrap_or(4);
                 let side = (image / patch).checked_div(joined).unwrap_or(0) as usize;
-                whole["mm_tokens_per_image"] = (side * side).into();
+                let rows = metadata.u32("clip.vision.projector.rows")?.map(|rows| rows as usize);
+                whole["mm_tokens_per_image"] = rows.unwrap_or(side * side).into();
             }
             Idefics3 => {
                 whole["scale_factor"] =
@@ -439,9 +439,15 @@ impl Tower<'_> {
                 vision["mlp_ratio"] = (ffn / hidden as usize).into();
             }
             Qwen25 => {
-                let every = self.count("n_wa_pattern")?;
-                let whole: Vec<u32> = (0..layers).filter(|layer| (layer + 1) % every == 0).collect();
-                vision["fullatt_block_indexes"] = whole.into();
+                vision["fullatt_block_indexes"] =
+                    match metadata.integers("clip.vision.fullatt_block_indexes")? {
+                        Some(whole) => whole.into(),
+                        None => {
+                            let every = self.count("n_wa_pattern")?;
+                            let whole = (0..layers).filter(|layer| (layer + 1) % every == 0);
+                            whole.collect::<Vec<u32>>().into()
+                        }
+                    };
                 vision["window_size"] = metadata.u32("clip.vision.window_size")?.unwrap_or(112).into();
             }
             Qwen3 => {
@@ -474,6 +480,8 @@ impl Tower<'_> {
         // LLaVA's text models have none, nor any text that becomes this one.
         let other = match self.projector {
             Mlp => words.u32("tokenizer.ggml.unknown_token_id")?.map(|token| token as usize),
+            // Files of Gemma 3 may leave the token out for which the text has no row.
+            Gemma3 => words.u32("tokenizer.ggml.padding_token_id")?.map(|token| token as usize),
             _ => None,
         };
         at.or(other).ok_or_else(|| LoadError::Missing {
@@ -485,77 +493,9 @@ impl Tower<'_> {
             ),
         })
     }
-
-    /// What `preprocessor_config.json` would say.
-    fn processor(&self) -> Result<Map<String, Value>, LoadError> {
-        const MERGE: &str = "clip.vision.mm_patch_merge_type";
-        let metadata = self.metadata();
-        let (image, patch) = (self.count("image_size")?, self.count("patch_size")?);
-        let number = |key: &str| metadata.u32(&format!("clip.vision.{key}"));
-        let mut settings = match self.projector {
-            Mlp => {
-                let square = json!({"height": image, "width": image});
-                match metadata.integers("clip.vision.image_grid_pinpoints")? {
-                    Some(_) if metadata.string(MERGE)? != Some("spatial_unpad") => {
-                        let reason = "with squares of a canvas spatial_unpad is known";
-                        return Err(metadata.corrupt(MERGE, reason));
-                    }
-                    Some(sides) => json!({
-                        "image_processor_type": "LlavaNextImageProcessor",
-                        "crop_size": square,
-                        "size": {"shortest_edge": image},
-                        "image_grid_pinpoints": sides.chunks(2).collect::<Vec<_>>(),
-                    }),
-                    None => {
-                        let pads = metadata.string("clip.vision.image_aspect_ratio")? != Some("square");
-                        json!({
-                            "image_processor_type": "LlavaImageProcessor",
-                            "do_pad": pads,
-                            "crop_size": square,
-                            "size": {"shortest_edge": image},
-                        })
-                    }
-                }
-            }
-            Qwen2 | Qwen25 | Qwen3 => {
-                // Of the files that were published with the models.
-                let usual = match self.projector {
-                    Qwen3 => [65_536, 16_777_216],
-                    _ => [3_136, 12_845_056],
-                };
-                json!({
-                    "image_processor_type": "Qwen2VLImageProcessor",
-                    "patch_size": patch,
-                    "merge_size": number("spatial_merge_size")?.unwrap_or(2),
-                    "min_pixels": number("image_min_pixels")?.unwrap_or(usual[0]),
-                    "max_pixels": number("image_max_pixels")?.unwrap_or(usual[1]),
-                })
-            }
-            Gemma3 => json!({
-                "image_processor_type": "Gemma3ImageProcessor",
-                "size": {"height": image, "width": image},
-            }),
-            Idefics3 => json!({
-                "image_processor_type": "Idefics3ImageProcessor",
-                "max_image_size": {"longest_edge": image},
-                "size": {"longest_edge": number("preproc_image_size")?.unwrap_or(image.saturating_mul(4))},
-            }),
-            Pixtral => json!({
-                "image_processor_type": "PixtralImageProcessor",
-                "patch_size": patch,
-                "size": {"longest_edge": number("preproc_image_size")?.unwrap_or(image)},
-            }),
-        };
-        for name in ["image_mean", "image_std"] {
-            let key = format!("clip.vision.{name}");
-            let colors = metadata.floats(&key)?.ok_or_else(|| metadata.missing(&key))?;
-            settings[name] = colors.into();
-        }
-        Ok(object(settings))
-    }
 }
 
-fn object(value: Value) -> Map<String, Value> {
+pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(settings) => settings,
         _ => unreachable!("it was made as an object"),

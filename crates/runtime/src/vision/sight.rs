@@ -122,12 +122,21 @@ impl Sight {
             && span.remembered == self.spec.remembered(span.whole)
     }
 
-    /// What stands for a picture in prompts of a model whose template may write none, and it as that model's own writes it: LLaVA's, which
-    /// came with the templates of the text models that they were made of.
+    /// A picture in prompts of a model whose template may write none, and the same as that model's own template writes it. LLaVA's first
+    /// models came with the templates of their text models, and Ollama's templates leave pictures to the program.
     pub(crate) fn by_letter(&self, tokenizer: &Tokenizer) -> Option<[String; 2]> {
-        let place = || String::from_utf8_lossy(tokenizer.token_bytes(self.spec.image_token)).into_owned();
-        let place = (self.spec.family == Family::Llava).then(place)?;
-        Some([place.clone(), format!("{place}\n")])
+        let place = String::from_utf8_lossy(tokenizer.token_bytes(self.spec.image_token)).into_owned();
+        let written = match self.spec.family {
+            Family::Dual => return None,
+            Family::Llava => format!("{place}\n"),
+            Family::Qwen => format!("<|vision_start|>{place}<|vision_end|>"),
+            Family::Gemma3 => {
+                let [before, _] = gemma3::MARKS;
+                return Some([before.to_owned(), before.to_owned()]);
+            }
+            Family::Idefics2 | Family::Idefics3 | Family::Pixtral | Family::Mllama => place.clone(),
+        };
+        Some([place, written])
     }
 
     /// Rows that a picture has in a prompt, and tokens between them.

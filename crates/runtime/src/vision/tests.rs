@@ -13,6 +13,7 @@ use hanzo_engine_media::{Look, Picture};
 use serde_json::Value;
 
 mod beside;
+mod embedded;
 mod letters;
 mod narrow;
 mod remembering;

@@ -58,13 +58,15 @@ impl Tower<'_> {
                 "v.patch_embd.weight.1" if twofold => continue,
                 // The text model's vocabulary has the same.
                 "v.token_embd.img_break" if self.projector == Pixtral => continue,
-                "v.patch_embd.weight" if twofold => {
+                // Ollama's converter has both frames in one, as the model's own files.
+                "v.patch_embd.weight" if twofold && tensor.shape.len() < 5 => {
                     tensor = beside_each_other(&tensor, self.needed("v.patch_embd.weight.1")?)?;
                 }
                 "mm.soft_emb_norm.weight" if self.projector == Gemma3 => tensor = less_one(&tensor)?,
                 _ => {}
             }
             if self.projector == Pixtral
+                && !self.is_embedded
                 && (tensor.name.ends_with("attn_q.weight") || tensor.name.ends_with("attn_k.weight"))
             {
                 tensor = halves_behind(&tensor, heads)?;
@@ -148,7 +150,7 @@ fn less_one(tensor: &Tensor) -> Result<Tensor, LoadError> {
 }
 
 /// Rows of heads whose pairs, for rotation, are rows one after the other: half a head's apart, as the model's own files have them.
-fn halves_behind(tensor: &Tensor, heads: usize) -> Result<Tensor, LoadError> {
+pub(in crate::vision) fn halves_behind(tensor: &Tensor, heads: usize) -> Result<Tensor, LoadError> {
     let rows = tensor.shape.first().copied().unwrap_or(0);
     if heads == 0 || rows == 0 || !rows.is_multiple_of(2 * heads) {
         return Err(LoadError::Corrupt {

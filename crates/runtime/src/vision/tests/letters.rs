@@ -51,3 +51,27 @@ fn a_vocabulary_without_a_place_has_one_in_the_token_that_no_text_becomes() {
     assert_eq!(with(Some(3)).unwrap().spec.image_token, 3);
     assert!(with(None).unwrap_err().to_string().contains("token <image>"));
 }
+
+/// Ollama's templates leave pictures to the program, whatever the family.
+#[test]
+fn a_template_of_texts_alone_will_do_for_every_family() {
+    for case in OF_FILES {
+        let path = folder(case).join("text.gguf");
+        let overrides = Overrides { chat_template: Some(VICUNA.to_owned()), ..Overrides::default() };
+        let talk = &talks(case)[0];
+        let of = |opened: Opened| prompt(&opened.text_model().unwrap(), talk);
+        let (own, plain) =
+            (of(Opened::open(&path).unwrap()), of(Opened::open_with(&path, &overrides).unwrap()));
+        assert_eq!(own.1.len(), plain.1.len(), "{case}");
+        // Around a picture stands what the family's own template and processor put there.
+        let beside = match case {
+            _ if case == "gemma3" || case.starts_with("qwen") => 1,
+            _ => 0,
+        };
+        let around = |(tokens, spans): &(Vec<u32>, Vec<MediaSpan>)| {
+            let end = spans.last().map_or(0, |span| span.first + span.tokens);
+            tokens[spans[0].first - beside..end + beside].to_vec()
+        };
+        assert_eq!(around(&own), around(&plain), "{case}");
+    }
+}
