@@ -35,8 +35,8 @@ impl<B: Backend> Decoder<B> {
     /// than the packed weights and one matrix as stored; a mapped file's pages are given back as they are packed.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory, or knows no memories and layers
-    /// read some; `Unsupported` where a head differs from the embedding it is tied to.
+    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported` where
+    /// layers read memories of pictures and the backend knows none.
     pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
         if files.spec.picture_rows > 0 && !backend.knows_memories() {
             let device = backend.device();

@@ -115,6 +115,18 @@ impl ModelBytes {
         }
     }
 
+    /// Whether both are views of the same bytes of the same storage.
+    pub(crate) fn is_same_view(&self, other: &ModelBytes) -> bool {
+        let same = match (&self.storage, &other.storage) {
+            (Storage::Mapped(one), Storage::Mapped(other))
+            | (Storage::Anonymous(one), Storage::Anonymous(other)) => Arc::ptr_eq(one, other),
+            (Storage::Owned(one), Storage::Owned(other)) => Arc::ptr_eq(one, other),
+            (Storage::Rows(one), Storage::Rows(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        same && self.range == other.range
+    }
+
     /// Bytes built into the program.
     pub fn from_static(bytes: &'static [u8]) -> Self {
         Self { storage: Storage::Static(bytes), range: 0..bytes.len() }

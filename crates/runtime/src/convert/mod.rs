@@ -78,7 +78,6 @@ pub fn gguf_of(directory: &Path) -> Result<Gguf, LoadError> {
     let (files, _) = huggingface::open(directory, &Overrides::default())?;
     let file = directory.display().to_string();
     let family = Family::of(&files, &file)?;
-    files.tensors.check_tied_twin()?;
     let mut entries = settings::keys(directory, &files, family)?;
     entries.extend(vocabulary::keys(directory, &files)?);
     let mut tensors = tensors::of_files(&files, family)?;

@@ -219,6 +219,7 @@ mod multimodal;
 mod observed;
 mod ranks;
 mod states;
+mod tied;
 
 fn check_golden(files: &ModelFiles, case: &str, what: &str) {
     let golden = Golden::open(case);

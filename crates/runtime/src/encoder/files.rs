@@ -95,6 +95,7 @@ impl EncoderFiles {
         {
             spec.head = HeadSpec::MaskedLm(head);
         }
+        found.settle_head(&mut spec)?;
         let tensors = found.resolve(&spec)?;
         let mut parameters = tensors.parameters();
         let head = match task {

@@ -81,8 +81,7 @@ impl<B: Backend> Encoder<B> {
     /// file's pages are given back as they are packed.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported` where
-    /// a decoder differs from the embedding it is tied to.
+    /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory.
     pub fn load(
         backend: &B,
         files: &EncoderFiles,

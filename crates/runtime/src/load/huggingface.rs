@@ -59,8 +59,10 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     let generation_config = read_config(directory, "generation_config.json")?;
     let mut text = text_files(directory, &config, generation_config.as_ref(), overrides)?;
     check_tokens(&name, spec.vocab, &text)?;
-    let named_as = multimodal.as_ref().map_or(spec.architecture.as_str(), |found| &found.text_type);
-    let mut found = Found::new(&name, Names::of_model_type(named_as).of_spec(&spec), tensors)?;
+    let named_as = multimodal.as_ref().map_or(&spec.architecture, |found| &found.text_type).clone();
+    let names = Names::of_model_type(&named_as);
+    let mut found = Found::new(&name, names.of_spec(&spec), tensors)?;
+    found.settle_head(&mut spec)?;
     let tensors = found.resolve(&spec)?;
     // Layers behind the last that predict several tokens at once are not run.
     let more = format!("layers.{}.", spec.layers.len());
@@ -68,7 +70,7 @@ pub(crate) fn open(directory: &Path, overrides: &Overrides) -> Result<(ModelFile
     if spec::predicts_more(&spec.architecture) {
         harmless.extend([&more, "mtp"]);
     }
-    let not_read = spec.shared_names(Names::of_model_type(named_as));
+    let not_read = spec.shared_names(names);
     harmless.extend(not_read.iter().map(String::as_str));
     found.left_out(&spec.architecture, &harmless)?;
     let (tower, ear) = match (&multimodal, beside) {

@@ -12,6 +12,7 @@ pub(crate) mod generation;
 pub(crate) mod gguf;
 mod grouped;
 mod halves;
+mod heads;
 pub(crate) mod huggingface;
 pub(crate) mod quantised;
 mod resolve;
@@ -19,7 +20,7 @@ mod sentencepiece;
 mod stacked;
 mod states;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod turned;
 mod weighed;
 pub(crate) mod weights;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 pub(crate) use file::TextFile;
+pub(crate) use heads::has_same_numbers;
 pub use resolve::Tensors;
 pub(crate) use resolve::{Found, packed_summary};
 

@@ -24,8 +24,6 @@ pub struct Tensors {
     pub(super) packed: BTreeMap<Weight, Target>,
     /// How much their columns matter.
     pub(super) importance: Option<Arc<Importance>>,
-    /// A head stored beside the embedding it is tied to: checked to be the same when weights are read.
-    tied_twin: Option<Tensor>,
 }
 
 impl Tensors {
@@ -82,24 +80,6 @@ impl Tensors {
         dominant.map_or_else(|| "unknown".to_owned(), |(dtype, _)| dtype.to_string())
     }
 
-    /// A head stored beside the embedding it is tied to must be the same numbers: the configuration and the weights would
-    /// say different things otherwise.
-    pub(crate) fn check_tied_twin(&self) -> Result<(), LoadError> {
-        let Some(twin) = &self.tied_twin else { return Ok(()) };
-        let embedding = self.get(Part::TokenEmbedding.weight());
-        let same = (twin.dtype, &twin.bytes[..]) == (embedding.dtype, &embedding.bytes[..]);
-        twin.bytes.release();
-        if same {
-            return Ok(());
-        }
-        Err(LoadError::Unsupported {
-            file: twin.file.to_string(),
-            key: "tie_word_embeddings".into(),
-            value: "true".into(),
-            reason: format!("tensor {} differs from {}, to which it is tied", twin.name, embedding.name),
-        })
-    }
-
     #[cfg(test)]
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = (&Weight, &mut Tensor)> {
         self.by_weight.iter_mut()
@@ -108,6 +88,13 @@ impl Tensors {
 
 /// How names ended in the first releases of BERT, and how they end now.
 const OLD_NAMES: [(&str, &str); 2] = [(".gamma", ".weight"), (".beta", ".bias")];
+
+/// Whether a file's names have the prefix: that of the embedding has, or, where only a head is stored, those of layers have.
+fn is_prefixed(names: &Names, by_name: &HashMap<String, Tensor>) -> bool {
+    let embedding = |prefix: &str| by_name.contains_key(&names.of(prefix, Part::TokenEmbedding.weight()));
+    let layers = format!("{}{}", names.prefix, names.layer);
+    embedding(names.prefix) || !embedding("") && by_name.keys().any(|name| name.starts_with(&layers))
+}
 
 /// A file's tensors by name, fewer with each that found its use.
 pub(crate) struct Found<'a> {
@@ -139,8 +126,7 @@ impl<'a> Found<'a> {
                 });
             }
         }
-        let prefixed = names.of(names.prefix, Part::TokenEmbedding.weight());
-        let prefix = if by_name.contains_key(&prefixed) { names.prefix } else { "" };
+        let prefix = if is_prefixed(names, &by_name) { names.prefix } else { "" };
         Ok(Self { file: file.to_owned(), names, prefix, by_name, partial: false })
     }
 
@@ -250,11 +236,7 @@ impl<'a> Found<'a> {
             let tensor = if factors.is_empty() { tensor } else { turned::scaled(tensor, &factors)? };
             by_weight.insert(weight, tensor);
         }
-        let tied_twin = match spec.head.tied() {
-            true => self.take_if_there(&self.name(Part::Head.weight()), &[spec.vocab, spec.hidden])?,
-            false => None,
-        };
-        Ok(Tensors { by_weight, packed: BTreeMap::new(), importance: None, tied_twin })
+        Ok(Tensors { by_weight, packed: BTreeMap::new(), importance: None })
     }
 
     /// Some files have the head's bias under the head's name, some under both.

@@ -42,7 +42,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// A loader of tensors that can all be packed. `progress` hears the share that is done, up to 1.
     ///
     /// # Errors
-    /// `Kernel` where the backend cannot pack a type; `Unsupported` where a head differs from the embedding it is tied to.
+    /// `Kernel` where the backend cannot pack a type.
     pub(crate) fn new(
         backend: &'a B,
         spec: &'a TransformerSpec,
@@ -63,7 +63,6 @@ impl<'a, B: Backend> Loader<'a, B> {
                 }
             }
         }
-        tensors.check_tied_twin()?;
         let bytes_total = tensors.bytes();
         Ok(Self { backend, spec, tensors, weight_type, progress, bytes_done: 0, bytes_total })
     }

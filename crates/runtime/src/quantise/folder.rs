@@ -60,7 +60,6 @@ impl FolderPlan {
     /// a matrix that is quantised already, and for a name's part that no tensor has.
     pub fn new(directory: &Path, wanted: &Affine) -> Result<FolderPlan, LoadError> {
         let (files, _) = huggingface::open(directory, &Overrides::default())?;
-        files.tensors.check_tied_twin()?;
         let file = directory.display().to_string();
         let mut unused: Vec<&str> = wanted.named.iter().map(|(part, _)| part.as_str()).collect();
         let (mut tensors, mut modules) = (Vec::new(), Map::new());
@@ -86,6 +85,7 @@ impl FolderPlan {
         for key in ["quantization", "quantization_config"] {
             config.insert(key.into(), quantization.clone());
         }
+        settle_tied(&mut config, &files);
         let config = format!("{:#}\n", Value::Object(config));
         Ok(FolderPlan { tensors, config, files: kept_files(directory)? })
     }
@@ -104,6 +104,19 @@ impl FolderPlan {
         shards.push(&self.tensors[first..]);
         shards
     }
+}
+
+/// Says that a head of other numbers than the embedding's is not tied to it: MLX goes by the configuration alone.
+fn settle_tied(config: &mut Map<String, Value>, files: &ModelFiles) {
+    if !files.spec.head.has_matrix() {
+        return;
+    }
+    for key in ["tie_word_embeddings", "tie_embedding"] {
+        if config.get(key).is_some_and(|tied| *tied == true) {
+            config.insert(key.into(), false.into());
+        }
+    }
+    config.entry("tie_word_embeddings").or_insert(false.into());
 }
 
 impl Placed {

@@ -203,6 +203,15 @@ impl HeadSpec {
         }
     }
 
+    /// Gives it a matrix of its own.
+    pub(crate) fn untie(&mut self) {
+        match self {
+            HeadSpec::None => {}
+            HeadSpec::Logits(head) => head.tied = false,
+            HeadSpec::MaskedLm(head) => head.tied = false,
+        }
+    }
+
     /// Factor on logits.
     pub(crate) fn logit_scale(self) -> f32 {
         match self {

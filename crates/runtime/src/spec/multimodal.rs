@@ -26,6 +26,10 @@ struct Wrapper {
     inputs: &'static [&'static str],
 }
 
+/// Classes whose head is the embedding unless their own settings, beside the text's, say otherwise.
+const TIED: &[&str] =
+    &["aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "internvl", "mistral3", "qwen3_asr"];
+
 const IMAGES: &[&str] = &["images"];
 const SOUND: &[&str] = &["audio"];
 const BOTH: &[&str] = &["images", "audio"];
@@ -432,6 +436,7 @@ impl Multimodal {
             (Some(nested), outer) => match (nested.bool("tie_word_embeddings")?, outer) {
                 // What the class of the text takes for granted and that of the whole does not is no word on it.
                 (Some(inner), Some(outer)) if inner != outer => None,
+                (Some(false), None) if TIED.contains(&wrapper.model_type) => None,
                 (inner, outer) => inner.or(outer),
             },
             (None, outer) => outer,
@@ -487,7 +492,7 @@ impl Multimodal {
         tensors.extract_if(.., is_other).collect()
     }
 
-    /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head is the embedding. Gives the rows
+    /// Names the text's tensors as if it were inside of nothing, and says in `config` whether its head may be the embedding. Gives the rows
     /// of the embedding that are not the vocabulary's, where there are some that stand for images.
     pub(crate) fn unwrap(&self, tensors: &mut Vec<Tensor>, config: &mut Config) -> Option<Tensor> {
         let vocab = config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
@@ -504,8 +509,7 @@ impl Multimodal {
             }
         }
         tensors.retain(|tensor| !tensor.name.starts_with(PASSED_BY));
-        let has_head = tensors.iter().any(|tensor| tensor.name == "lm_head.weight");
-        config.set("tie_word_embeddings", (!has_head && self.tied != Some(false)).into());
+        config.set("tie_word_embeddings", (self.tied != Some(false)).into());
         behind
     }
 }

@@ -235,6 +235,7 @@ impl Model {
             rows: self.shape::<2>("encoder/position_encodings/encodings")?[0],
             tokens: self.shape::<2>("decoder/position_encodings/encodings")?[0],
             vocab: self.shape::<2>("decoder/embeddings/weight")?[0],
+            own_head: false,
         };
         spec.check().map_err(|(key, reason)| self.corrupt(key, reason))?;
         let mut tensors = Vec::new();

@@ -12,7 +12,7 @@ use super::{ctranslate2, ggml};
 use crate::chat::Opening;
 use crate::error::LoadError;
 use crate::load::{
-    ModelInfo, TextFiles, TokenizerSource,
+    ModelInfo, TextFiles, TokenizerSource, has_same_numbers,
     huggingface::{name_of, read_config, text_files},
     packed_summary, size_bytes,
     weights::{self, Weights},
@@ -22,6 +22,10 @@ use crate::network::{Isq, IsqRule, Target, isq_types_by_name};
 use crate::overrides::{Overrides, Watched};
 use crate::spec::Config;
 use crate::tensor::Tensor;
+
+/// Names of the matrices of tokens that a model reads and writes.
+const EMBEDDING: &str = "decoder.embed_tokens.weight";
+const HEAD: &str = "proj_out.weight";
 
 /// What a model's makers say of decoding.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -198,6 +202,7 @@ impl WhisperFiles {
 
     /// Every tensor is there, has its shape, and is asked for; the others are left out if they are known to change nothing.
     fn check(&mut self) -> Result<(), LoadError> {
+        self.settle_head();
         let WhisperSpec { mels, hidden, rows, tokens, vocab, .. } = self.spec;
         let mut want = vec![
             ("encoder.conv1.weight".to_owned(), vec![hidden, mels, 3]),
@@ -205,7 +210,7 @@ impl WhisperFiles {
             ("encoder.conv2.weight".to_owned(), vec![hidden, hidden, 3]),
             ("encoder.conv2.bias".to_owned(), vec![hidden]),
             ("encoder.embed_positions.weight".to_owned(), vec![rows, hidden]),
-            ("decoder.embed_tokens.weight".to_owned(), vec![vocab, hidden]),
+            (EMBEDDING.to_owned(), vec![vocab, hidden]),
             ("decoder.embed_positions.weight".to_owned(), vec![tokens, hidden]),
         ];
         let mut pair = |name: String, outputs: usize, inputs: Option<usize>| {
@@ -230,6 +235,7 @@ impl WhisperFiles {
                 pair(of("final_layer_norm"), hidden, None);
             }
         }
+        want.extend(self.spec.own_head.then(|| (HEAD.to_owned(), vec![vocab, hidden])));
         let mut rest = std::mem::take(&mut self.tensors);
         for (name, shape) in want {
             let Some(mut tensor) = rest.remove(&name) else {
@@ -251,9 +257,7 @@ impl WhisperFiles {
             }
             self.tensors.insert(name, tensor);
         }
-        // The head is the embedding.
-        let left = rest.keys().find(|name| *name != "proj_out.weight");
-        match left {
+        match rest.keys().next() {
             None => Ok(()),
             Some(name) => Err(LoadError::Unsupported {
                 file: self.text.file.clone(),
@@ -261,6 +265,25 @@ impl WhisperFiles {
                 value: "present".into(),
                 reason: "no Whisper model that is known here has it".into(),
             }),
+        }
+    }
+
+    /// Settles a head that is tied to the embedding by the matrices that are stored, as for other families.
+    fn settle_head(&mut self) {
+        if self.spec.own_head {
+            return;
+        }
+        let Some(mut head) = self.tensors.remove(HEAD) else { return };
+        match self.tensors.get(EMBEDDING) {
+            None => {
+                head.name = EMBEDDING.to_owned();
+                self.tensors.insert(EMBEDDING.to_owned(), head);
+            }
+            Some(embedding) if has_same_numbers(embedding, &head) => {}
+            Some(_) => {
+                self.tensors.insert(HEAD.to_owned(), head);
+                self.spec.own_head = true;
+            }
         }
     }
 

@@ -125,6 +125,7 @@ pub(super) fn read(file: &str, bytes: &ModelBytes) -> Result<GgmlFile, LoadError
         rows,
         tokens,
         vocab,
+        own_head: false,
     };
     spec.check_sizes().and_then(|()| spec.check()).map_err(|(key, reason)| reader.corrupt(key, reason))?;
     Ok(GgmlFile { spec, tokenizer_json, tensors })

@@ -75,8 +75,9 @@ pub(crate) struct Whisper<B: EncoderOps> {
     pub(super) moments: B::Matrix, // (rows, hidden)
     pub(super) encoder: Vec<Layer<B>>,
     pub(super) encoder_norm: Norm<B>,
-    embedding: B::Matrix, // (vocab, hidden)
-    positions: B::Matrix, // (tokens, hidden)
+    embedding: B::Matrix,        // (vocab, hidden)
+    own_head: Option<B::Matrix>, // (vocab, hidden); None: the head is the embedding
+    positions: B::Matrix,        // (tokens, hidden)
     pub(super) decoder: Vec<Layer<B>>,
     decoder_norm: Norm<B>,
     pub(super) memories: B::Kv,
@@ -203,6 +204,7 @@ impl<B: EncoderOps> Whisper<B> {
         let second = loader.linear(&["encoder.conv2".to_owned()])?;
         let moments = loader.table("encoder.embed_positions")?;
         let embedding = loader.table("decoder.embed_tokens")?;
+        let own_head = loader.own_head()?;
         let positions = loader.table("decoder.embed_positions")?;
         let encoder = side(&mut loader, "encoder", spec.encoder)?;
         let decoder = side(&mut loader, "decoder", spec.decoder)?;
@@ -239,6 +241,7 @@ impl<B: EncoderOps> Whisper<B> {
             encoder,
             encoder_norm,
             embedding,
+            own_head,
             positions,
             decoder,
             decoder_norm,
@@ -326,7 +329,10 @@ impl<B: EncoderOps> Whisper<B> {
         }
         let computed = match logits.is_empty() {
             true => Ok(()),
-            false => backend.logits(&self.embedding, &self.written, logits),
+            false => {
+                let head = self.own_head.as_ref().unwrap_or(&self.embedding);
+                backend.logits(head, &self.written, logits)
+            }
         };
         backend.end().and(result).and(computed)?;
         Ok(queries)

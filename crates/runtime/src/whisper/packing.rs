@@ -10,6 +10,9 @@ use crate::error::LoadError;
 use crate::network::{Quantiser, stored_as};
 use crate::tensor::Tensor;
 
+/// The name of a head that is not the embedding.
+pub(super) const HEAD: &str = "proj_out";
+
 /// What a matrix is packed as, where its load does not quantise it: floats that are multiplied may become bytes.
 pub(super) fn packed_type(tensor: &Tensor, weight_type: WeightType) -> DType {
     let float = matches!(tensor.dtype, DType::F32 | DType::F16 | DType::BF16);
@@ -43,6 +46,7 @@ pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
         (vec!["decoder.embed_tokens".to_owned()], false),
         (vec!["decoder.embed_positions".to_owned()], false),
     ];
+    all.extend(spec.own_head.then(|| (vec![HEAD.to_owned()], true)));
     for (side, stack) in [("encoder", spec.encoder), ("decoder", spec.decoder)] {
         let layers = (0..stack.layers).flat_map(|layer| layer_matrices(side, layer));
         all.extend(layers.map(|parts| (parts, true)));
@@ -50,9 +54,10 @@ pub(super) fn matrices(spec: &WhisperSpec) -> Vec<(Vec<String>, bool)> {
     all
 }
 
-/// Names of the matrices that a load can quantise, with their layers; without one the embedding, which is the head too.
+/// Names of the matrices that a load can quantise, with their layers; without one the embedding and the head.
 pub(super) fn quantisable(spec: &WhisperSpec) -> Vec<(String, Option<usize>)> {
     let mut all = vec![("decoder.embed_tokens.weight".to_owned(), None)];
+    all.extend(spec.own_head.then(|| (format!("{HEAD}.weight"), None)));
     for (side, stack) in [("encoder", spec.encoder), ("decoder", spec.decoder)] {
         for layer in 0..stack.layers {
             let parts = layer_matrices(side, layer).into_iter().flatten();
@@ -149,6 +154,12 @@ impl<B: EncoderOps> Loader<'_, B> {
 
     pub(super) fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
         self.pack(&[name.to_owned()], false)
+    }
+
+    /// The head, where it is not the embedding.
+    pub(super) fn own_head(&mut self) -> Result<Option<B::Matrix>, LoadError> {
+        let has_one = self.files.spec.own_head;
+        has_one.then(|| self.pack(&[HEAD.to_owned()], true)).transpose()
     }
 
     pub(super) fn linear(&mut self, parts: &[String]) -> Result<Linear<B>, LoadError> {

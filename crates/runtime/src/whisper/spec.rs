@@ -45,6 +45,8 @@ pub struct WhisperSpec {
     pub tokens: usize,
     /// Rows of the embedding.
     pub vocab: usize,
+    /// The head is a matrix of its own, and not the embedding.
+    pub own_head: bool,
 }
 
 impl WhisperSpec {
@@ -68,6 +70,7 @@ impl WhisperSpec {
             rows: config.required("max_source_positions", FRAMES_MAX)?,
             tokens: config.required("max_target_positions", TOKENS_MAX)?,
             vocab: config.required("vocab_size", VOCAB_MAX)?,
+            own_head: config.bool("tie_word_embeddings")? == Some(false),
         };
         if let Some(activation) = config.string("activation_function")?.filter(|&name| name != "gelu") {
             return Err(config.unsupported("activation_function", activation, "only gelu is known here"));
@@ -76,10 +79,6 @@ impl WhisperSpec {
             if config.bool(key)? == Some(true) {
                 return Err(config.unsupported(key, true, "no published Whisper has it"));
             }
-        }
-        if config.bool("tie_word_embeddings")? == Some(false) {
-            let reason = "a head of its own is not known here";
-            return Err(config.unsupported("tie_word_embeddings", false, reason));
         }
         spec.check().map_err(|(key, reason)| config.corrupt(key, reason))?;
         Ok(spec)

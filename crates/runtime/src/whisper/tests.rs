@@ -4,6 +4,7 @@
 
 mod converted;
 mod ggml;
+mod heads;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Settings, tensors and files that make no encoder, each named.
 
 use hanzo_engine_kernels::DType;
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::TensorView;
 use serde_json::{Map, json};
 use tempfile::TempDir;
 
@@ -197,35 +197,6 @@ fn names_of_the_first_releases_are_known() {
         Some((old, shape.to_vec()))
     });
     assert_eq!(open_at(model.path()).unwrap().spec, open("bert-mean").spec);
-}
-
-#[test]
-fn a_decoder_beside_its_embedding_must_be_the_same() {
-    let load = |change: fn(f32) -> f32| {
-        let model = copy("bert-splade");
-        let path = model.path().join("model.safetensors");
-        let file = fs::read(&path).unwrap();
-        let tensors = ::safetensors::SafeTensors::deserialize(&file).unwrap();
-        let embedding = tensors.tensor("bert.embeddings.word_embeddings.weight").unwrap();
-        assert_eq!(embedding.dtype(), Dtype::F32);
-        let changed: Vec<u8> = embedding
-            .data()
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .flat_map(|&bytes| change(f32::from_le_bytes(bytes)).to_le_bytes())
-            .collect();
-        let mut views = tensors.tensors();
-        let view = TensorView::new(Dtype::F32, embedding.shape().to_vec(), &changed).unwrap();
-        views.push(("cls.predictions.decoder.weight".into(), view));
-        fs::write(&path, ::safetensors::serialize(views, None).unwrap()).unwrap();
-        let files = open_at(model.path()).unwrap();
-        let loaded = Encoder::load(&ReferenceBackend::new(), &files, WeightType::Stored, &mut |_| ());
-        loaded.map(|_| ()).map_err(|error| error.to_string())
-    };
-    assert_eq!(load(|x| x), Ok(()));
-    let error = load(|x| x + 1.0).unwrap_err();
-    assert!(error.contains("tie_word_embeddings = true is not supported"), "{error}");
 }
 
 /// The smallest GGUF encoder of an architecture, with a second half of its own.
