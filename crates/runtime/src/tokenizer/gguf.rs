@@ -198,14 +198,15 @@ fn pair(
     Ok(Some(PairAffixes { before: vec![(first, 0)], between, after: vec![(last, 0)], types: [0, 0] }))
 }
 
-/// The encoder of the crate's tokenizer.
+/// The encoder of the crate's tokenizer; `unknown` stands for what is unknown to a Unigram model.
 pub(super) fn words(
     metadata: &Metadata,
     tokenizer: tokenizers::Tokenizer,
     table: &TokenTable,
+    unknown: Option<usize>,
 ) -> Result<Encoder, LoadError> {
     let words = Words::new(tokenizer, table).map_err(|reason| metadata.corrupt(TOKENS, reason))?;
-    Ok(Encoder::Words(Box::new(words)))
+    Ok(Encoder::Words(Box::new(words.with_unknown(unknown))))
 }
 
 pub(super) fn pre_tokenizer(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, String> {

@@ -185,12 +185,17 @@ fn finish(
     vocabulary: &Vocabulary,
     affixes: Affixes,
 ) -> Result<Tokenizer, LoadError> {
+    let unknown = match &parts.model {
+        Model::Unigram { unknown, .. } => *unknown,
+        Model::WordPiece { .. } => None,
+    };
     let tokenizer = parts
         .build()
         .map_err(|Unusable { part, reason }| metadata.corrupt(TOKENS, format!("{part}: {reason}")))?;
     let table =
         table(metadata, vocabulary, |text, out| out.extend_from_slice(text.replace(WORD, " ").as_bytes()))?;
-    Ok(Tokenizer { encoder: words(metadata, tokenizer, &table)?, affixes, table, strips_space: true })
+    let encoder = words(metadata, tokenizer, &table, unknown)?;
+    Ok(Tokenizer { encoder, affixes, table, strips_space: true })
 }
 
 /// The first token of the two keys that a file has.

@@ -214,7 +214,7 @@ pub(super) fn load(
         source.corrupt(key, unusable.reason)
     })?;
     let strips_space = spelling == Spelling::Metaspace { strips_space: true };
-    let encoder = encoder(&source, tokenizer, &table)?;
+    let encoder = encoder(&source, tokenizer, &table, None)?;
     Ok(Tokenizer { encoder, affixes, table, strips_space })
 }
 
@@ -249,6 +249,7 @@ fn load_pieces(
     tokenizer_json: &[u8],
     config: Option<&Value>,
 ) -> Result<Tokenizer, LoadError> {
+    let mut unknown = None;
     let (model, mut vocab, spelling, byte_fallback) = if kind == "WordPiece" {
         let model: WordPieceModel = model_of(source, tokenizer_json)?;
         let parts = pieces::Model::WordPiece {
@@ -265,7 +266,8 @@ fn load_pieces(
             // Of equal pieces the first is found; the others only take up numbers.
             vocab.entry(piece.clone()).or_insert(id as u32);
         }
-        let (unknown, byte_fallback) = (model.unk_id, model.byte_fallback);
+        let byte_fallback = model.byte_fallback;
+        unknown = model.unk_id;
         let parts = pieces::Model::Unigram { pieces: model.vocab, unknown, byte_fallback };
         (parts, vocab, Spelling::Metaspace { strips_space: true }, byte_fallback)
     };
@@ -285,16 +287,19 @@ fn load_pieces(
         };
         source.corrupt(&key, unusable.reason)
     })?;
-    Ok(Tokenizer { encoder: encoder(source, tokenizer, &table)?, affixes, table, strips_space: true })
+    let encoder = encoder(source, tokenizer, &table, unknown)?;
+    Ok(Tokenizer { encoder, affixes, table, strips_space: true })
 }
 
+/// The encoder of the crate's tokenizer; `unknown` stands for what is unknown to a Unigram model.
 fn encoder(
     source: &Source,
     tokenizer: tokenizers::Tokenizer,
     table: &TokenTable,
+    unknown: Option<usize>,
 ) -> Result<Encoder, LoadError> {
     let words = Words::new(tokenizer, table).map_err(|reason| source.corrupt("added_tokens", reason))?;
-    Ok(Encoder::Words(Box::new(words)))
+    Ok(Encoder::Words(Box::new(words.with_unknown(unknown))))
 }
 
 /// The model of a file, read as one of its kind.

@@ -13,11 +13,13 @@ mod gguf;
 mod gguf_pieces;
 mod guard;
 pub(crate) mod hf;
+mod letters;
 mod pieces;
 mod pre;
 mod sentencepiece;
 mod table;
 mod threes;
+mod unigram;
 mod windows;
 mod words;
 
@@ -240,6 +242,9 @@ impl Tokenizer {
         if text.len() > PROMPT_BYTES_MAX {
             let reason = format!("has {} bytes; at most {PROMPT_BYTES_MAX} are possible", text.len());
             return Err(RequestError::invalid("prompt", reason));
+        }
+        if interrupted() {
+            return Err(RequestError::Interrupted);
         }
         let mut tokens = if add_special { self.affixes.prefix.clone() } else { Vec::new() };
         let encoded = match &self.encoder {

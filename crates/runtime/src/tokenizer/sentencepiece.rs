@@ -207,10 +207,11 @@ impl SentencePiece {
                 (None, _) => {}
             }
             last_unknown = id == UNWRITTEN && self.bytes.is_none();
+            Ok(())
         };
         match is_long(&spelled) {
-            true => Walk { text: &spelled, encode: &segments, interrupted }.run(&mut put),
-            false => segments(0..spelled.len()).map(|places| places.into_iter().for_each(put)),
+            true => Walk { text: &spelled, encode: &segments, interrupted, runs: None }.run(&mut put),
+            false => segments(0..spelled.len())?.into_iter().try_for_each(put),
         }
     }
 

@@ -1,8 +1,30 @@
 //! Numbers cut in threes from their end, `1 234 567`, in time that grows with the text's length alone.
 
+use std::ops::Range as Bytes;
+
 use tokenizers::{NormalizedString, Result, tokenizer::normalizer::Range, utils::SysRegex};
 
 use super::pre::Threes;
+use crate::limits::WINDOW_AGREED_BYTES;
+
+/// Long numbers of a text.
+#[derive(Debug)]
+pub(super) struct LongRuns {
+    /// Their bytes, ascending.
+    runs: Vec<Bytes<usize>>,
+    /// Places in them where they are cut, ascending, about [`WINDOW_AGREED_BYTES`] from each other.
+    cuts: Vec<usize>,
+}
+
+impl LongRuns {
+    /// The last place not behind `at` that is in no long number, or where one is cut.
+    pub(super) fn place_before(&self, at: usize) -> usize {
+        let run = self.runs.get(self.runs.partition_point(|run| run.end <= at));
+        let Some(run) = run.filter(|run| run.start < at) else { return at };
+        let cut = self.cuts[..self.cuts.partition_point(|&cut| cut <= at)].last();
+        cut.copied().filter(|&cut| cut > run.start).unwrap_or(run.start)
+    }
+}
 
 /// What cuts numbers.
 #[derive(Debug)]
@@ -35,15 +57,40 @@ impl CutInThrees {
         Ok(pieces)
     }
 
+    /// Whether a run that ends there is cut from its end. Another one is cut by expressions, from its beginning.
+    fn is_cut_from_end(&self, text: &str, end: usize) -> bool {
+        let next = text[end..].chars().next().map_or(0, char::len_utf8);
+        let stop = |not_before: &SysRegex| not_before.find_iter(&text[end..end + next]).next().is_some();
+        !self.not_before.as_ref().is_some_and(stop)
+    }
+
+    /// The runs of a text that are so long that a window may end in one.
+    pub(super) fn long_runs(&self, text: &str) -> LongRuns {
+        let (mut runs, mut cuts) = (Vec::new(), Vec::new());
+        for (start, end) in self.run.find_iter(text).filter(|(start, end)| end - start > WINDOW_AGREED_BYTES)
+        {
+            let run = &text[start..end];
+            // Digits before a place or behind it, in whole threes.
+            let first = match self.is_cut_from_end(text, end) {
+                true => run.chars().count() % 3,
+                false => 0,
+            };
+            let mut next = start;
+            for (at, _) in run.char_indices().skip(first).step_by(3).filter(|&(at, _)| at > 0) {
+                if start + at >= next {
+                    cuts.push(start + at);
+                    next = start + at + WINDOW_AGREED_BYTES;
+                }
+            }
+            runs.push(start..end);
+        }
+        LongRuns { runs, cuts }
+    }
+
     /// Where the pieces of a text end, ascending; some may be equal.
     fn ends(&self, text: &str) -> Vec<usize> {
         let mut ends = Vec::new();
-        let is_cut = |end: usize| {
-            let next = text[end..].chars().next().map_or(0, char::len_utf8);
-            let stop = |not_before: &SysRegex| not_before.find_iter(&text[end..end + next]).next().is_some();
-            !self.not_before.as_ref().is_some_and(stop)
-        };
-        for (start, end) in self.run.find_iter(text).filter(|&(_, end)| is_cut(end)) {
+        for (start, end) in self.run.find_iter(text).filter(|&(_, end)| self.is_cut_from_end(text, end)) {
             if self.apart {
                 ends.push(start);
             }

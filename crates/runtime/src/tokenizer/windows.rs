@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::threes::LongRuns;
 use crate::limits::{WINDOW_AGREED_BYTES, WINDOW_BYTES, WINDOW_BYTES_MAX, WINDOW_OVERLAP_BYTES};
 
 /// A token and the bytes of the text that it stands for.
@@ -63,34 +64,41 @@ pub(super) struct Walk<'a> {
     pub(super) encode: &'a dyn Fn(Range<usize>) -> Result<Vec<EncodedToken>, EncodeFailure>,
     /// Whether to give up.
     pub(super) interrupted: &'a dyn Fn() -> bool,
+    /// Long numbers that are cut in threes: windows begin and end within them only where they are cut.
+    pub(super) runs: Option<&'a LongRuns>,
 }
 
 impl Walk<'_> {
     /// Gives `emit` every token of the text, in order.
     ///
     /// # Errors
-    /// [`EncodeFailure`].
-    pub(super) fn run(&self, emit: &mut dyn FnMut(EncodedToken)) -> Result<(), EncodeFailure> {
+    /// [`EncodeFailure`], those of `emit` among them.
+    pub(super) fn run(
+        &self,
+        emit: &mut dyn FnMut(EncodedToken) -> Result<(), EncodeFailure>,
+    ) -> Result<(), EncodeFailure> {
         let mut window = self.window(0, WINDOW_BYTES)?;
         while window.range.end < self.text.len() {
             let next = self.window(self.overlap_start(&window), WINDOW_BYTES)?;
             window = match joint(&window, &next) {
                 Some(joint) => {
-                    window.pieces[..joint.kept].iter().copied().for_each(&mut *emit);
+                    window.pieces[..joint.kept].iter().copied().try_for_each(&mut *emit)?;
                     after(&window, next, joint)
                 }
                 None => self.grown(&window)?,
             };
         }
-        window.pieces.into_iter().for_each(emit);
-        Ok(())
+        window.pieces.into_iter().try_for_each(emit)
     }
 
     fn window(&self, start: usize, bytes: usize) -> Result<TextWindow, EncodeFailure> {
         if (self.interrupted)() {
             return Err(EncodeFailure::Interrupted);
         }
-        let end = boundary_before(self.text, start.saturating_add(bytes));
+        let end = match start.saturating_add(bytes) {
+            end if end >= self.text.len() => self.text.len(),
+            end => self.place_before(end, start),
+        };
         let pieces = (self.encode)(start..end)?;
         Ok(TextWindow { range: start..end, pieces, continues: false })
     }
@@ -103,7 +111,13 @@ impl Walk<'_> {
         let boundary = boundaries.find(|&start| start >= earliest);
         let is_near = |start: &usize| window.range.end - start >= WINDOW_OVERLAP_BYTES / 2;
         let start = boundary.filter(is_near).unwrap_or(earliest);
-        boundary_before(self.text, start)
+        self.place_before(start, window.range.start)
+    }
+
+    /// The last place behind `start` and not behind `at` at which a window may begin or end.
+    fn place_before(&self, at: usize, start: usize) -> usize {
+        let place = boundary_before(self.text, at);
+        self.runs.map(|runs| runs.place_before(place)).filter(|&cut| cut > start).unwrap_or(place)
     }
 
     /// The same window with twice the text, from where its own pieces begin.

@@ -2,10 +2,10 @@
 //! somebody else has written must not, so such texts go the crate's own way step by step: added tokens, normalizer,
 //! words, model. Where nothing in a text spells a control token, both ways give the same, and the crate's is taken.
 
-use std::ops::Range;
+use std::{ops::Range, sync::OnceLock};
 
 use tokenizers::{
-    AddedToken, Encoding, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType,
+    AddedToken, Encoding, Model, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, OffsetType,
     PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Result, Token, normalizers,
     pre_tokenizers::metaspace::PrependScheme, tokenizer::normalizer::Range as Part,
 };
@@ -15,9 +15,11 @@ use crate::limits::WINDOW_BYTES;
 use super::{
     added::{AddedFinder, overlaps},
     control,
+    letters::parts_between,
     pre::Threes,
     table::TokenTable,
     threes::CutInThrees,
+    unigram::Unigram,
     windows::{EncodeFailure, EncodedToken, Walk, is_long},
 };
 
@@ -33,6 +35,10 @@ pub(super) struct Words {
     normalizes_control: bool,
     /// Cuts numbers before anything else is split.
     threes: Option<CutInThrees>,
+    /// The token that stands for what is unknown to a Unigram model.
+    unknown: u32,
+    /// The pieces of a Unigram model, from its first long text on.
+    unigram: OnceLock<Unigram>,
     inside: Inside,
 }
 
@@ -84,6 +90,8 @@ impl Words {
             normalized: added(normalized)?,
             normalizes_control,
             threes: None,
+            unknown: 0,
+            unigram: OnceLock::new(),
             inside: Inside {
                 normalizer: tokenizer.get_normalizer().cloned().and_then(without_prefix),
                 pre_tokenizer: tokenizer.get_pre_tokenizer().cloned().map(without_first_space),
@@ -96,6 +104,19 @@ impl Words {
     pub(super) fn with_threes(mut self, threes: Option<Threes>) -> std::result::Result<Self, String> {
         self.threes = threes.map(CutInThrees::new).transpose()?;
         Ok(self)
+    }
+
+    /// Has `unknown` stand for what is unknown to a Unigram model.
+    pub(super) fn with_unknown(self, unknown: Option<usize>) -> Self {
+        // Ids are below VOCAB_MAX.
+        Words { unknown: unknown.map_or(self.unknown, |id| id as u32), ..self }
+    }
+
+    /// The pieces of a Unigram model; none of another.
+    fn unigram(&self) -> Option<&Unigram> {
+        let ModelWrapper::Unigram(model) = self.tokenizer.get_model() else { return None };
+        let pieces = || model.iter().map(|(text, score)| (text.as_str(), *score));
+        Some(self.unigram.get_or_init(|| Unigram::new(pieces(), self.unknown, model.byte_fallback())))
     }
 
     /// Takes the tokens that have the form of control tokens, and `ends`, for control tokens too.
@@ -141,6 +162,10 @@ impl Words {
             out.extend_from_slice(self.encoding(text, plain, table)?.get_ids());
             return Ok(());
         }
+        if let Some(unigram) = self.unigram() {
+            return self.encode_letters(text, plain, (unigram, table), interrupted, out);
+        }
+        let runs = self.threes.as_ref().map(|threes| threes.long_runs(text));
         let encode = |part: Range<usize>| {
             let plain = within(plain, &part);
             let encoding = match part.start {
@@ -155,7 +180,11 @@ impl Words {
             };
             Ok(pieces.map(piece).collect())
         };
-        Walk { text, encode: &encode, interrupted }.run(&mut |piece| out.push(piece.id))
+        let walk = Walk { text, encode: &encode, interrupted, runs: runs.as_ref() };
+        walk.run(&mut |piece| {
+            out.push(piece.id);
+            Ok(())
+        })
     }
 
     /// The tokens of a text as a whole.
@@ -211,6 +240,21 @@ impl Words {
         table: &TokenTable,
         is_inside: bool,
     ) -> Result<Encoding> {
+        let mut pieces = self.words_of(text, plain, is_inside)?;
+        pieces.tokenize(|piece| {
+            let (start, end) = piece.offsets_original();
+            self.word_tokens(piece.get(), overlaps(plain, &(start..end)), table)
+        })?;
+        pieces.into_encoding(None, 0, OffsetType::Byte)
+    }
+
+    /// The words of a text in normal form, and the added tokens between them, but for control tokens in `plain`.
+    pub(super) fn words_of(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        is_inside: bool,
+    ) -> Result<PreTokenizedString> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, piece| self.raw.cut(piece, plain))?;
         pieces.split(|number, mut piece| {
@@ -233,57 +277,63 @@ impl Words {
         if let Some(pre_tokenizer) = pre_tokenizer {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
-        pieces.tokenize(|piece| {
-            let (start, end) = piece.offsets_original();
-            if overlaps(plain, &(start..end)) {
-                self.plain_tokens(piece.get(), table)
-            } else {
-                self.tokenizer.get_model().tokenize(piece.get())
-            }
-        })?;
-        pieces.into_encoding(None, 0, OffsetType::Byte)
+        Ok(pieces)
+    }
+
+    /// The model's tokens of a word; of one that is plain, no control tokens.
+    pub(super) fn word_tokens(&self, word: &str, is_plain: bool, table: &TokenTable) -> Result<Vec<Token>> {
+        match is_plain {
+            true => self.plain_tokens(word, table),
+            false => self.tokenizer.get_model().tokenize(word),
+        }
     }
 
     /// The model's tokens of a word, but for control tokens: models have those among their pieces too, and what spells
     /// one is taken apart.
     fn plain_tokens(&self, word: &str, table: &TokenTable) -> Result<Vec<Token>> {
         let mut tokens = Vec::new();
-        let mut parts = vec![word];
+        let mut parts = vec![0..word.len()];
         while let Some(part) = parts.pop() {
-            let made = self.tokenizer.get_model().tokenize(part)?;
-            let mut cuts = Vec::new();
-            for token in made.iter().filter(|token| table.is_control(token.id)) {
-                let spelled = part.get(token.offsets.0..token.offsets.1).unwrap_or_default();
-                let Some(first) = spelled.chars().next().map(char::len_utf8) else { continue };
-                // What stands for the unknown does not spell itself.
-                if self.tokenizer.id_to_token(token.id).is_some_and(|text| text == spelled) {
-                    if first == spelled.len() {
-                        cuts.push(token.offsets.0);
-                    }
-                    cuts.push(token.offsets.0 + first);
-                }
-            }
-            if cuts.is_empty() {
-                tokens.extend(made);
-                continue;
-            }
-            // Of one character there is no other way to write it: it is left out.
-            if part.chars().nth(1).is_some() {
-                let mut end = part.len();
-                for start in cuts.into_iter().rev().chain([0]).filter(|&start| start < part.len()) {
-                    if start < end {
-                        parts.push(&part[start..end]);
-                        end = start;
-                    }
-                }
+            let text = &word[part.clone()];
+            let made = self.tokenizer.get_model().tokenize(text)?;
+            let places = made.iter().map(|token| {
+                let (start, end) = token.offsets;
+                EncodedToken { id: token.id, start, end }
+            });
+            let cuts = self.control_cuts(text, places, table);
+            match cuts.is_empty() {
+                true => tokens.extend(made),
+                false => parts.extend(parts_between(text, part, cuts)),
             }
         }
         Ok(tokens)
     }
+
+    /// Where to cut a text so that the control tokens among its tokens are taken apart, ascending.
+    pub(super) fn control_cuts(
+        &self,
+        text: &str,
+        tokens: impl Iterator<Item = EncodedToken>,
+        table: &TokenTable,
+    ) -> Vec<usize> {
+        let mut cuts = Vec::new();
+        for token in tokens.filter(|token| table.is_control(token.id)) {
+            let spelled = text.get(token.start..token.end).unwrap_or_default();
+            let Some(first) = spelled.chars().next().map(char::len_utf8) else { continue };
+            // What stands for the unknown does not spell itself.
+            if self.tokenizer.id_to_token(token.id).is_some_and(|text| text == spelled) {
+                if first == spelled.len() {
+                    cuts.push(token.start);
+                }
+                cuts.push(token.start + first);
+            }
+        }
+        cuts
+    }
 }
 
 /// The ranges inside a part of a text, counted from its beginning.
-fn within(ranges: &[Range<usize>], part: &Range<usize>) -> Vec<Range<usize>> {
+pub(super) fn within(ranges: &[Range<usize>], part: &Range<usize>) -> Vec<Range<usize>> {
     let first = ranges.partition_point(|range| range.end <= part.start);
     let inside = ranges[first..].iter().take_while(|range| range.start < part.end);
     inside

@@ -7,7 +7,7 @@ use super::{
     plain::{Kind, kinds},
     *,
 };
-use crate::limits::WINDOW_BYTES;
+use crate::limits::{WINDOW_BYTES, WINDOW_BYTES_MAX};
 
 /// Longer than several windows.
 const BYTES: usize = 5 * WINDOW_BYTES;
@@ -68,6 +68,60 @@ fn a_long_texts_tokens_are_those_of_the_whole() {
     }
 }
 
+/// A run of one letter, and of digits that are cut in threes, of so many bytes in all.
+fn long_runs() -> Vec<(&'static str, Tokenizer, &'static str)> {
+    let mut all: Vec<(&str, Tokenizer, &str)> = kinds()
+        .into_iter()
+        .filter(|kind| kind.name.starts_with("Unigram"))
+        .map(|kind| (kind.name, kind.tokenizer, "a"))
+        .collect();
+    all.extend(["afmoe", "tiny_aya", "superbpe"].map(|name| (name, words::of_bytes(name), "7")));
+    all
+}
+
+/// Asked for the tokens of megabytes, a tokenizer asks again and again whether anybody waits for them, in proportion to the bytes.
+#[test]
+fn runs_of_megabytes_have_tokens_in_time_that_grows_with_their_length() {
+    for (name, tokenizer, letter) in long_runs() {
+        let asked = |bytes: usize| {
+            let (text, asked) = (letter.repeat(bytes), Cell::new(0));
+            let ask = || {
+                asked.set(asked.get() + 1);
+                false
+            };
+            let ids = tokenizer.encode_until(&text, &[], false, &ask);
+            let ids = ids.unwrap_or_else(|error| panic!("{name}, {bytes} bytes: {error}"));
+            assert_eq!(tokenizer.decode(&ids, false).trim_start(), text, "{name}");
+            asked.get()
+        };
+        let (short, long) = (asked(4 * WINDOW_BYTES_MAX), asked(8 * WINDOW_BYTES_MAX));
+        assert!(short > 16 && long > short && long <= 2 * short + 2, "{name}: {short}, {long}");
+    }
+}
+
+/// Numbers beside each other, before letters, and of several bytes for each digit.
+#[test]
+fn long_numbers_are_cut_as_in_the_whole() {
+    let run = |digits: usize| "1234567890".repeat(digits / 10) + &"7"[..usize::from(digits % 10 > 0)];
+    let texts = [
+        run(3 * WINDOW_BYTES + 1),
+        format!("a {}b {} c", run(3 * WINDOW_BYTES), run(2 * WINDOW_BYTES + 1)),
+        format!("x{}_ {}", run(3 * WINDOW_BYTES + 1), run(WINDOW_BYTES)),
+        format!("{}.{}", "٣٤٥٦٧".repeat(WINDOW_BYTES / 3), run(2 * WINDOW_BYTES)),
+        format!("{} {}", run(1200), run(2 * WINDOW_BYTES)).repeat(3),
+    ];
+    for name in ["afmoe", "tiny_aya", "superbpe"] {
+        let tokenizer = words::of_bytes(name);
+        let Encoder::Words(encoder) = &tokenizer.encoder else { panic!("{name} is not of the crate") };
+        for (number, text) in texts.iter().enumerate() {
+            let whole = encoder.encoding(text, &[], &tokenizer.table).expect("encodes");
+            let ids =
+                tokenizer.encode(text, false).unwrap_or_else(|error| panic!("{name}, {number}: {error}"));
+            assert!(ids == whole.get_ids(), "{name}, text {number}");
+        }
+    }
+}
+
 #[test]
 fn nothing_in_a_long_text_that_is_plain_becomes_a_control_token() {
     for kind in kinds() {
@@ -113,7 +167,7 @@ fn a_text_that_cannot_be_cut_is_refused_and_takes_no_more_than_a_window() {
             })
             .collect())
     };
-    let walk = windows::Walk { text: &text, encode: &encode, interrupted: &|| false };
-    assert!(matches!(walk.run(&mut |_| {}), Err(EncodeFailure::Unbroken(_))));
+    let walk = windows::Walk { text: &text, encode: &encode, interrupted: &|| false, runs: None };
+    assert!(matches!(walk.run(&mut |_| Ok(())), Err(EncodeFailure::Unbroken(_))));
     assert!(longest.get() <= WINDOW_BYTES_MAX);
 }

@@ -56,6 +56,19 @@ fn word_piece(whole: bool) -> Json {
     })
 }
 
+/// A Unigram model whose likeliest pieces of a run depend on where the run ends; without `unknown`, bytes stand for what has no piece.
+fn unigram_of_runs(normalizer: Json, unknown: bool) -> Json {
+    let mut json = unigram(normalizer);
+    let vocab = json["model"]["vocab"].as_array_mut().expect("a list");
+    let runs = [("aa", -2.9), ("aaa", -4.3), ("aaaaa", -7.0), ("aaaaaaa", -9.9), ("▁▁", -3.5), ("▁▁▁", -5.0)];
+    vocab.extend(runs.map(|(piece, score)| json!([piece, score])));
+    if !unknown {
+        vocab.extend((0..=255).map(|byte: u8| json!([format!("<0x{byte:02X}>"), -9.0])));
+        json["model"]["byte_fallback"] = json!(true);
+    }
+    json
+}
+
 pub(super) fn kinds() -> Vec<Kind> {
     let (fixture, types) = sentencepiece_fixture();
     let sentencepieces = Metadata::new("s.gguf", sentencepiece(&fixture, types));
@@ -66,6 +79,13 @@ pub(super) fn kinds() -> Vec<Kind> {
     // A word that is a token is that token: here all of the text.
     ignoring["pre_tokenizer"] =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    // All of a text is one word, and a space stands before it.
+    let spaces = json!({"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]});
+    let mut one_word = unigram_of_runs(spaces, false);
+    one_word["pre_tokenizer"] = Json::Null;
     vec![
         kind("byte-level GGUF", from_metadata(demo_metadata()).expect("loads"), "<|im_end|>"),
         kind("byte-level JSON", json(demo_json()), "<|im_end|>"),
@@ -73,6 +93,8 @@ pub(super) fn kinds() -> Vec<Kind> {
         kind("SentencePiece GGUF", from_metadata(sentencepieces).expect("loads"), "</s>"),
         kind("SentencePiece JSON", json(sentencepiece_json(&fixture)), "</s>"),
         kind("Unigram", json(unigram(json!({"type": "NFKC"}))), "</s>"),
+        kind("Unigram of runs", json(unigram_of_runs(json!({"type": "NFKC"}), true)), "</s>"),
+        kind("Unigram of one word", json(one_word), "</s>"),
         kind("WordPiece", json(word_piece(false)), "[SEP]"),
         kind("WordPiece of whole words", json(word_piece(true)), "[SEP]"),
     ]

@@ -15,19 +15,35 @@ fn keys(entries: &[(&str, Value)]) -> Metadata {
     Metadata::new("w.gguf", entries.collect())
 }
 
+/// A tokenizer of byte pairs with these tokens, which splits words as `name` says.
+fn spelling(name: &str, tokens: Vec<String>, merges: &[&str]) -> Tokenizer {
+    let keys = keys(&[
+        ("model", Value::String("gpt2".into())),
+        ("pre", Value::String(name.into())),
+        ("tokens", Value::Array(Array::String(tokens))),
+        ("merges", strings(merges)),
+    ]);
+    from_metadata(keys).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// A tokenizer of bytes and numbers, whose tokens show where numbers were cut.
+pub(super) fn of_bytes(name: &str) -> Tokenizer {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
+    let numbers = ["12", "123", "34", "345", "456", "67", "678", "789", "77", "777", "7777"];
+    tokens.extend(numbers.map(str::to_owned));
+    let merges = ["1 2", "12 3", "3 4", "34 5", "4 56", "6 7", "67 8", "7 89", "7 7", "77 7", "777 7"];
+    let known = |part: &&str| part.split(' ').all(|part| tokens.iter().any(|token| token == part));
+    let merges: Vec<&str> = merges.into_iter().filter(known).collect();
+    spelling(name, tokens.clone(), &merges)
+}
+
 #[test]
 fn every_pre_tokenizer_keeps_every_byte() {
     let texts: Vec<String> = demo_cases().into_iter().map(|case| case.decoded).collect();
     let spelled: Vec<String> = (0..=255).map(|byte| byte_level::char_of(byte).to_string()).collect();
     let of_bytes = |name: &&str| pre::by_name(name).expect("known").spelling == Spelling::Bytes;
     for name in pre::names().filter(of_bytes) {
-        let tokenizer = from_metadata(keys(&[
-            ("model", Value::String("gpt2".into())),
-            ("pre", Value::String(name.into())),
-            ("tokens", Value::Array(Array::String(spelled.clone()))),
-            ("merges", strings(&[])),
-        ]))
-        .unwrap_or_else(|error| panic!("{error}"));
+        let tokenizer = spelling(name, spelled.clone(), &[]);
         for text in &texts {
             let ids = tokenizer.encode(text, true).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(ids, text.bytes().map(u32::from).collect::<Vec<_>>(), "{name}: {text:?}");
