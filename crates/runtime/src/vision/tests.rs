@@ -14,6 +14,7 @@ use serde_json::Value;
 
 mod beside;
 mod embedded;
+mod jpegs;
 mod letters;
 mod narrow;
 mod remembering;
