@@ -28,6 +28,32 @@ enum State {
     Call { reader: Box<Reader>, raw: LocatedText, ended: u32 },
 }
 
+/// Text at the beginning of an answer whose calls begin with a name on a line.
+enum FirstLine {
+    /// The name of a tool, a line break and a brace.
+    Name,
+    /// A piece of that.
+    MayBeName,
+    Other,
+}
+
+fn first_line(text: &str, known: Known) -> FirstLine {
+    let of = |name: &str| match text.strip_prefix(name) {
+        None if name.starts_with(text) => FirstLine::MayBeName,
+        None => FirstLine::Other,
+        Some("") => FirstLine::MayBeName,
+        Some(rest) if !rest.starts_with('\n') => FirstLine::Other,
+        Some(rest) => match rest.trim_start() {
+            "" => FirstLine::MayBeName,
+            "{" => FirstLine::Name,
+            _ => FirstLine::Other,
+        },
+    };
+    let mut all = known.tools.iter().map(|tool| of(&tool.name));
+    let found = all.find(|found| !matches!(found, FirstLine::Other));
+    found.unwrap_or(FirstLine::Other)
+}
+
 impl State {
     fn text() -> State {
         State::Text { held: LocatedText::default() }
@@ -58,7 +84,11 @@ impl Calls {
 
     fn character(&mut self, c: char, at: usize, known: Known, sink: &mut Sink) {
         match &mut self.state {
-            State::Text { held } if held.text.is_empty() && !self.syntax.may_begin(c) => {
+            State::Text { held }
+                if held.text.is_empty()
+                    && !self.syntax.may_begin(c)
+                    && (self.said || self.syntax.named.is_none() || !known.may_begin(&c.to_string())) =>
+            {
                 self.plain(c, at, sink);
             }
             State::Text { held } => {
@@ -107,6 +137,19 @@ impl Calls {
                 let (reader, raw) = (Box::new(begin()), std::mem::take(held));
                 self.state = State::Call { reader, raw, ended: sink.calls() };
                 return;
+            }
+            if let Some(begin) = self.syntax.named.filter(|_| !self.said) {
+                match first_line(&held.text, known) {
+                    FirstLine::Name => {
+                        let LocatedText { at, text } = std::mem::take(held);
+                        let (reader, raw) = (Box::new(begin()), LocatedText::at(at));
+                        self.state = State::Call { reader, raw, ended: sink.calls() };
+                        self.push(at, &text, known, sink);
+                        return;
+                    }
+                    FirstLine::MayBeName => return,
+                    FirstLine::Other => {}
+                }
             }
             let longer =
                 |marker: &str| marker.len() > held.text.len() && marker.starts_with(held.text.as_str());
@@ -179,6 +222,13 @@ impl Calls {
             State::Text { held }
                 if self.after_call && self.syntax.marks.iter().any(|mark| mark.starts_with(&held.text)) => {}
             State::Text { held } if cut && self.is_markup(&held.text) => self.gap.clear(),
+            State::Text { held } if cut && self.may_be_named(&held.text, known) => {
+                // The whole name on its line begins the call.
+                if held.text.contains('\n') {
+                    sink.start(held.text.trim(), None);
+                }
+                self.gap.clear();
+            }
             State::Text { held } => self.is_text(&held, sink),
             State::Call { reader, .. } if reader.finish() => {}
             State::Call { mut reader, raw, .. } => {
@@ -200,6 +250,12 @@ impl Calls {
         if !self.after_call {
             self.tell_gap(sink);
         }
+    }
+
+    /// Whether a text is a piece of what begins a call with a name.
+    fn may_be_named(&self, text: &str, known: Known) -> bool {
+        let is_open = self.syntax.named.is_some() && !self.said && !text.is_empty();
+        is_open && matches!(first_line(text, known), FirstLine::MayBeName)
     }
 
     /// Whether a text is the beginning of a mark that stands before a call.

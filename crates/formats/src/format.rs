@@ -59,6 +59,16 @@ pub enum ToolFormat {
     Lfm2,
     /// `<function_calls>name(key=value)</function_calls>`: OLMo 3.
     Olmo3,
+    /// The name on a line and `{…}` on the next, as the whole answer: GLM-4 up to 0414.
+    ChatGlm,
+    /// `<|tools_prefix|>[{"name": {…}}]<|tools_suffix|>`: Apertus.
+    Apertus,
+    /// `<|tool_call:begin|>id<|tool_call:name|>name<|tool_call:args|>{…}<|tool_call:end|>`: Solar Open.
+    SolarOpen,
+    /// `<|function_call|>{"name": …, "arguments": …}`: GigaChat 3.
+    GigaChat,
+    /// `<function name="name"><param name="key">value</param></function>`: MiniCPM 5.
+    MiniCpm,
 }
 
 /// Begins to read a call.
@@ -73,6 +83,8 @@ pub(crate) struct Syntax {
     pub(crate) marks: &'static [&'static str],
     /// A character that begins a call where nothing was said before.
     pub(crate) bare: Option<(char, Begin)>,
+    /// Reads a call that begins with a tool's name on a line of its own, where nothing was said before.
+    pub(crate) named: Option<Begin>,
 }
 
 impl Syntax {
@@ -98,7 +110,7 @@ impl Syntax {
 pub(crate) const AROUND_TEXT: [&str; 2] = ["<|START_RESPONSE|>", "<|END_RESPONSE|>"];
 
 /// Control tokens inside a call.
-pub(crate) const INNER: [&str; 14] = [
+pub(crate) const INNER: [&str; 16] = [
     "<arg_key>",
     "</arg_key>",
     "<arg_value>",
@@ -113,6 +125,8 @@ pub(crate) const INNER: [&str; 14] = [
     "<escape>",
     "｜DSML｜",
     "</parameter>",
+    "<|tool_call:name|>",
+    "<|tool_call:args|>",
 ];
 
 fn object() -> Reader {
@@ -131,7 +145,12 @@ fn of_style(style: &'static Style) -> Reader {
     Reader::Literal(Literals::new(style))
 }
 
-const NONE: Syntax = Syntax { openers: &[], marks: &[], bare: None };
+/// Objects one behind the other, or a list of them.
+fn objects() -> Reader {
+    Reader::Object(Object::lines())
+}
+
+const NONE: Syntax = Syntax { openers: &[], marks: &[], bare: None, named: None };
 
 static HERMES: Syntax = Syntax { openers: &[("<tool_call>", object)], marks: &["</tool_call>"], ..NONE };
 static QWEN_CODER: Syntax = Syntax {
@@ -143,11 +162,13 @@ static LLAMA: Syntax = Syntax {
     openers: &[("<|python_tag|>", object)],
     marks: &[";", "<|eom_id|>", "<|eot_id|>"],
     bare: Some(('{', object)),
+    ..NONE
 };
 static PYTHONIC: Syntax = Syntax {
     openers: &[("<|python_start|>", || of_style(&literal::BRACKETS))],
     marks: &["<|python_end|>"],
     bare: Some(('[', || of_style(&literal::BRACKETS))),
+    ..NONE
 };
 static MISTRAL: Syntax = Syntax { openers: &[("[TOOL_CALLS]", || Reader::Mistral(None))], ..NONE };
 static DEEPSEEK: Syntax = Syntax {
@@ -178,7 +199,7 @@ static GEMMA: Syntax = Syntax {
         ("```tool_call\n", object),
     ],
     marks: &["```"],
-    bare: None,
+    ..NONE
 };
 static GEMMA_4: Syntax = Syntax {
     openers: &[("<|tool_call>", || of_style(&literal::GEMMA_4))],
@@ -210,7 +231,7 @@ static MINIMAX: Syntax = Syntax {
 static GRANITE: Syntax = Syntax {
     openers: &[("<|tool_call|>", object), ("<tool_call>", object)],
     marks: &["</tool_call>"],
-    bare: None,
+    ..NONE
 };
 static COMMAND_R: Syntax = Syntax {
     openers: &[("<|START_ACTION|>", object), ("Action: ```json\n", object)],
@@ -219,7 +240,7 @@ static COMMAND_R: Syntax = Syntax {
 };
 static NEMOTRON: Syntax = Syntax { openers: &[("<TOOLCALL>", object)], marks: &["</TOOLCALL>"], ..NONE };
 static TOOL_CALLS: Syntax =
-    Syntax { openers: &[("<tool_calls>", object)], marks: &["</tool_calls>"], ..NONE };
+    Syntax { openers: &[("<tool_calls>", objects)], marks: &["</tool_calls>"], ..NONE };
 static XLAM: Syntax = Syntax { bare: Some(('[', object)), ..NONE };
 static FUNCTIONARY: Syntax =
     Syntax { openers: &[("<function=", || of_head(&head::CLOSED))], marks: &["</function>"], ..NONE };
@@ -233,10 +254,28 @@ static OLMO_3: Syntax = Syntax {
     marks: &["</function_calls>"],
     ..NONE
 };
+static CHAT_GLM: Syntax =
+    Syntax { marks: &["<|observation|>"], named: Some(|| of_head(&head::LINE)), ..NONE };
+static APERTUS: Syntax = Syntax {
+    openers: &[("<|tools_prefix|>", || Reader::Object(Object::keyed()))],
+    marks: &["<|tools_suffix|>"],
+    ..NONE
+};
+static SOLAR_OPEN: Syntax = Syntax {
+    openers: &[("<|tool_call:begin|>", || of_head(&head::SOLAR_OPEN))],
+    marks: &["<|tool_calls|>", "<|tool_call:end|>", "<|calls|>"],
+    ..NONE
+};
+static GIGA_CHAT: Syntax = Syntax {
+    openers: &[("<|function_call|>", object), ("function call<|role_sep|>\n", object)],
+    marks: &["<|message_sep|>"],
+    ..NONE
+};
+static MINI_CPM: Syntax = Syntax { openers: &[("<function name=\"", || of_tags(&tagged::PARAM))], ..NONE };
 
 impl ToolFormat {
     /// All of them.
-    pub const ALL: [ToolFormat; 23] = [
+    pub const ALL: [ToolFormat; 28] = [
         ToolFormat::Hermes,
         ToolFormat::QwenCoder,
         ToolFormat::Llama,
@@ -260,6 +299,11 @@ impl ToolFormat {
         ToolFormat::Functionary,
         ToolFormat::Lfm2,
         ToolFormat::Olmo3,
+        ToolFormat::ChatGlm,
+        ToolFormat::Apertus,
+        ToolFormat::SolarOpen,
+        ToolFormat::GigaChat,
+        ToolFormat::MiniCpm,
     ];
 
     /// Its name, as options have it.
@@ -288,6 +332,11 @@ impl ToolFormat {
             ToolFormat::Functionary => "functionary",
             ToolFormat::Lfm2 => "lfm2",
             ToolFormat::Olmo3 => "olmo3",
+            ToolFormat::ChatGlm => "chatglm",
+            ToolFormat::Apertus => "apertus",
+            ToolFormat::SolarOpen => "solar-open",
+            ToolFormat::GigaChat => "gigachat3",
+            ToolFormat::MiniCpm => "minicpm5",
         }
     }
 
@@ -317,6 +366,10 @@ impl ToolFormat {
             (has("<|tool_call_begin|>") || has("<|im_system|>") && has("tool_declare"), ToolFormat::Kimi),
             (has("<minimax:tool_call>"), ToolFormat::MiniMax),
             (has("<arg_key>"), ToolFormat::Glm),
+            (has("<|tools_prefix|>"), ToolFormat::Apertus),
+            (has("<|tool_call:begin|>"), ToolFormat::SolarOpen),
+            (has("<|function_call|>") || has("function call") && has("<|role_sep|>"), ToolFormat::GigaChat),
+            (has("<function name=\"") && has("<param name=\""), ToolFormat::MiniCpm),
             (has("<function=") && has("<parameter="), ToolFormat::QwenCoder),
             (has("<function="), ToolFormat::Functionary),
             (has("<start_function_call>"), ToolFormat::FunctionGemma),
@@ -337,6 +390,8 @@ impl ToolFormat {
             (has("<function_calls>"), ToolFormat::Olmo3),
             (has("<tool_calls>["), ToolFormat::ToolCalls),
             (has("<tool_call>"), ToolFormat::Hermes),
+            // Its model answers with a name, a line break and the arguments.
+            (has("[gMASK]"), ToolFormat::ChatGlm),
             (has("<tool_calls>"), ToolFormat::ToolCalls),
             (has("<|python_start|>") || has("func_name1(params_name1="), ToolFormat::Pythonic),
             (has("<|python_tag|>") || has("\"parameters\": dictionary of argument"), ToolFormat::Llama),
@@ -384,6 +439,11 @@ impl ToolFormat {
             ToolFormat::Functionary => &FUNCTIONARY,
             ToolFormat::Lfm2 => &LFM2,
             ToolFormat::Olmo3 => &OLMO_3,
+            ToolFormat::ChatGlm => &CHAT_GLM,
+            ToolFormat::Apertus => &APERTUS,
+            ToolFormat::SolarOpen => &SOLAR_OPEN,
+            ToolFormat::GigaChat => &GIGA_CHAT,
+            ToolFormat::MiniCpm => &MINI_CPM,
         }
     }
 }

@@ -111,6 +111,12 @@ impl Demand<'_> {
                 let other = writer.terminal(format!("/[{space}]*([^{bare}{space}](?s:.*))?/"));
                 format!("SPACE? {open} {rest} | {other} | \"\"")
             }
+            (false, None, None) if self.format.syntax().named.is_some() => {
+                let lines = self.tools.iter().map(|tool| without(&format!("{}\n", tool.name)));
+                let other = format!("{ANY} & {}", lines.collect::<Vec<_>>().join(" & "));
+                let other = writer.terminal(other);
+                format!("{rest} | {other} | \"\"")
+            }
             (false, None, None) => {
                 // What spells a mark that is a token would be read as the mark. Masks of texts without it take longer, and models
                 // do not write so.
@@ -310,6 +316,7 @@ impl<'a> Writer<'a> {
                 }
                 Part::May(may) => format!("({})?", literal(may)),
                 Part::Count => "/[0-9]{1,3}/".to_owned(),
+                Part::CallId => "/[a-zA-Z0-9]{10}/".to_owned(),
                 Part::MayHaveId(mark) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.text(mark)),
             };
             out.push(self.text(&std::mem::take(&mut text)));

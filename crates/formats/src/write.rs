@@ -55,8 +55,14 @@ impl ToolFormat {
             | ToolFormat::Glm
             | ToolFormat::MiniMax
             | ToolFormat::DeepSeekDsml
+            | ToolFormat::MiniCpm
             | ToolFormat::Functionary => out.tagged(self, calls),
-            ToolFormat::Mistral | ToolFormat::DeepSeek | ToolFormat::Kimi | ToolFormat::Harmony => {
+            ToolFormat::Mistral
+            | ToolFormat::DeepSeek
+            | ToolFormat::Kimi
+            | ToolFormat::ChatGlm
+            | ToolFormat::SolarOpen
+            | ToolFormat::Harmony => {
                 out.headed(self, calls);
             }
             _ => out.json(self, calls),
@@ -138,6 +144,18 @@ impl Out {
             ToolFormat::CommandR => self.around(["<|START_ACTION|>", "<|END_ACTION|>"], |out| {
                 objects(out, ["tool_name", "parameters"]);
             }),
+            ToolFormat::Apertus => self.around(["<|tools_prefix|>", "<|tools_suffix|>"], |out| {
+                out.text("[");
+                out.each(calls, ", ", |out, call| {
+                    let arguments = spaced_object(call.arguments);
+                    out.text(&format!("{{{}: {arguments}}}", Value::from(call.name)));
+                });
+                out.text("]");
+            }),
+            ToolFormat::GigaChat => self.each(calls, "", |out, call| {
+                out.mark("<|function_call|>");
+                out.object(KEYS, call);
+            }),
             ToolFormat::Nemotron => self.around(["<TOOLCALL>", "</TOOLCALL>"], |out| objects(out, KEYS)),
             ToolFormat::ToolCalls => self.around(["<tool_calls>", "</tool_calls>"], |out| objects(out, KEYS)),
             ToolFormat::Xlam => objects(self, KEYS),
@@ -155,6 +173,21 @@ impl Out {
     fn headed(&mut self, format: ToolFormat, calls: &[Made]) {
         let arguments = |call: &Made| spaced_object(call.arguments);
         match format {
+            ToolFormat::ChatGlm => self.each(calls, "\n", |out, call| {
+                out.text(&format!("{}\n{}", call.name, arguments(call)));
+            }),
+            ToolFormat::SolarOpen => {
+                self.mark("<|tool_calls|>");
+                for (at, call) in calls.iter().enumerate() {
+                    self.around(["<|tool_call:begin|>", "<|tool_call:end|>"], |out| {
+                        out.text(&format!("call{at:06}"));
+                        out.mark("<|tool_call:name|>");
+                        out.text(call.name);
+                        out.mark("<|tool_call:args|>");
+                        out.text(&arguments(call));
+                    });
+                }
+            }
             ToolFormat::Mistral => self.each(calls, "", |out, call| {
                 out.mark("[TOOL_CALLS]");
                 out.text(call.name);
@@ -233,6 +266,16 @@ impl Out {
                         out.text("\n");
                     }
                 });
+            }),
+            ToolFormat::MiniCpm => self.each(calls, "\n", |out, call| {
+                out.text(&format!("<function name=\"{}\">", call.name));
+                for (key, value) in call.arguments {
+                    let text = bare(value);
+                    let is_markup = value.is_string() && text.contains(['<', '&', '\n']);
+                    let text = if is_markup { format!("<![CDATA[{text}]]>") } else { text };
+                    out.text(&format!("<param name=\"{key}\">{text}</param>"));
+                }
+                out.text("</function>");
             }),
             ToolFormat::MiniMax => self.around(["<minimax:tool_call>", "</minimax:tool_call>"], |out| {
                 out.text("\n");

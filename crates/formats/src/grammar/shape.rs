@@ -17,6 +17,8 @@ pub(super) enum Part {
     JsonName,
     /// A number that counts calls.
     Count,
+    /// An id of ten letters and digits.
+    CallId,
     /// An id of nine letters and digits, with this before it, or nothing.
     MayHaveId(&'static str),
 }
@@ -91,6 +93,14 @@ static INVOKE: TagText = TagText {
     breaks: false,
     not_in_names: &['"', '<', '>'],
 };
+static PARAM: TagText = TagText {
+    begin: "<param name=\"",
+    value: ["\">"; 2],
+    end: "</param>",
+    after: "\n",
+    breaks: false,
+    not_in_names: &['"', '<', '>'],
+};
 static DSML: TagText = TagText {
     begin: "<｜DSML｜parameter name=\"",
     value: ["\" string=\"true\">", "\" string=\"false\">"],
@@ -130,7 +140,7 @@ pub(super) struct Shape {
 /// What V3.2 and V4 call a block of calls.
 const DSML_BLOCK: Part = Either(&["function_calls", "tool_calls"]);
 
-use Part::{Count, Either, Is, JsonName, May, MayHaveId, Name};
+use Part::{CallId, Count, Either, Is, JsonName, May, MayHaveId, Name};
 
 const PLAIN: Shape = Shape {
     open: &[],
@@ -262,6 +272,41 @@ impl Shape {
                 calls: &[(&[Is("<｜DSML｜invoke name=\""), Name, Is("\">\n")], &[Is("</｜DSML｜invoke>\n")])],
                 close: &[Is("</｜DSML｜"), DSML_BLOCK, Is(">")],
                 arguments: Arguments::Tags(&DSML),
+                ..PLAIN
+            },
+            F::ChatGlm => Shape { calls: &[(&[Name, Is("\n")], &[])], between: &[Is("\n")], ..PLAIN },
+            F::Apertus => Shape {
+                open: &[Is("<|tools_prefix|>[")],
+                calls: &[(&[Is("{\""), JsonName, Is("\": ")], &[Is("}")])],
+                between: &[Is(", ")],
+                close: &[Is("]<|tools_suffix|>")],
+                ..PLAIN
+            },
+            F::SolarOpen => Shape {
+                open: &[Is("<|tool_calls|>")],
+                calls: &[(
+                    &[
+                        Is("<|tool_call:begin|>"),
+                        CallId,
+                        Is("<|tool_call:name|>"),
+                        Name,
+                        Is("<|tool_call:args|>"),
+                    ],
+                    &[Is("<|tool_call:end|>")],
+                )],
+                ..PLAIN
+            },
+            F::GigaChat => Shape {
+                open: &[Is("<|function_call|>")],
+                calls: &[(&[Is("{\"name\": \""), JsonName, Is("\", \"arguments\": ")], &[Is("}")])],
+                between: &[Is("<|function_call|>")],
+                ..PLAIN
+            },
+            F::MiniCpm => Shape {
+                open: &[Is("<function name=\"")],
+                calls: &[(&[Name, Is("\">")], &[Is("</function>")])],
+                between: &[May("\n"), Is("<function name=\"")],
+                arguments: Arguments::Tags(&PARAM),
                 ..PLAIN
             },
             F::Glm => Shape {

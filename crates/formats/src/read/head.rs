@@ -22,6 +22,17 @@ pub(crate) struct HeadForm {
 /// `<function=name>{…}`
 pub(crate) static CLOSED: HeadForm =
     HeadForm { read: closed, name: |head| head.split_once('>').map(|(name, _)| name) };
+/// A name on a line of its own.
+pub(crate) static LINE: HeadForm =
+    HeadForm { read: |head| named(head, None), name: |head| head.split_once('\n').map(|(name, _)| name) };
+/// Solar Open's, with an id of the model's own before the name.
+pub(crate) static SOLAR_OPEN: HeadForm = HeadForm {
+    read: solar_open,
+    name: |head| {
+        let (_, name) = head.split_once("<|tool_call:name|>")?;
+        name.split_once('<').map(|(name, _)| name)
+    },
+};
 /// Mistral's, with `[CALL_ID]` and `[ARGS]` behind the name.
 pub(crate) static MISTRAL: HeadForm =
     HeadForm { read: mistral, name: |head| head.split_once('[').map(|(name, _)| name) };
@@ -126,4 +137,10 @@ fn kimi(head: &str) -> Named {
     let id = head.trim_end().strip_suffix("<|tool_call_argument_begin|>")?.trim();
     let name = id.rsplit_once(':').map_or(id, |(name, _)| name);
     named(name.strip_prefix("functions.").unwrap_or(name), Some(id))
+}
+
+/// Solar Open's `id<|tool_call:name|>name<|tool_call:args|>`.
+fn solar_open(head: &str) -> Named {
+    let (id, name) = head.split_once("<|tool_call:name|>")?;
+    named(name.trim_end().strip_suffix("<|tool_call:args|>")?, Some(id))
 }

@@ -12,6 +12,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     list: bool,
+    lines: bool, // more objects may follow without a list
+    keyed: bool, // the key is the tool's name, and the value its arguments
     at: At,
     nested: usize, // objects inside which the call's keys stand, such as {"function": {…}}
     name: Option<String>,
@@ -84,6 +86,8 @@ impl Object {
     pub(crate) fn new() -> Object {
         Object {
             list: false,
+            lines: false,
+            keyed: false,
             at: At::Start,
             nested: 0,
             name: None,
@@ -92,6 +96,16 @@ impl Object {
             has_arguments: false,
             started: false,
         }
+    }
+
+    /// The same; more objects may stand behind the first.
+    pub(crate) fn lines() -> Object {
+        Object { lines: true, ..Object::new() }
+    }
+
+    /// The same, of objects whose one key is the tool's name: `{"name": {…}}`.
+    pub(crate) fn keyed() -> Object {
+        Object { keyed: true, ..Object::new() }
     }
 
     /// Whether an array stands open between its calls, which are whole.
@@ -133,6 +147,14 @@ impl Object {
             },
             At::KeyText { text, scan } => match scan.push(c, text) {
                 Scan::Took if text.len() <= crate::limits::HEAD_CHARS_MAX => Step::More,
+                Scan::Ended if self.keyed => {
+                    let name = std::mem::take(text);
+                    if self.name.is_some() || !known.has(&name) {
+                        return Step::Fail;
+                    }
+                    self.name = Some(name);
+                    self.go(At::Colon { key: "arguments".to_owned() })
+                }
                 Scan::Ended => {
                     let key = std::mem::take(text);
                     self.go(At::Colon { key })
@@ -241,6 +263,8 @@ impl Object {
                 _ => Step::Fail,
             },
             At::AfterItem => match c {
+                '{' if self.lines && !self.list => self.go(At::Key { first: true }),
+                _ if self.lines && !self.list => Step::DoneBefore,
                 ',' => self.go(At::Item { first: false }),
                 ']' => Step::Done,
                 _ => Step::Fail,
@@ -329,6 +353,7 @@ impl Object {
     pub(crate) fn may_be_call(&self, known: Known) -> bool {
         match &self.at {
             At::Name { text, .. } => known.may_begin(text),
+            At::KeyText { text, .. } if self.keyed => known.may_begin(text),
             At::KeyText { text, .. } => KEYS.iter().any(|key| key.starts_with(text.as_str())),
             At::Colon { key } => meaning(key).is_some(),
             _ => true,
@@ -349,8 +374,8 @@ impl Object {
             sink.arguments("{}");
         }
         sink.end();
-        let list = self.list;
-        *self = Object { list, at: At::AfterItem, ..Object::new() };
-        if list { Step::More } else { Step::Done }
+        let Object { list, lines, keyed, .. } = *self;
+        *self = Object { list, lines, keyed, at: At::AfterItem, ..Object::new() };
+        if list || lines { Step::More } else { Step::Done }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Tags {
     pub(crate) end: &'static str,
     /// A line break inside each tag of a value is the format's.
     pub(crate) breaks: bool,
+    /// Begins and ends a value in a section of text, where the family has such.
+    pub(crate) section: Option<[&'static str; 2]>,
 }
 
 /// What a tag says of its value.
@@ -42,6 +44,7 @@ pub(crate) static FUNCTION: Tags = Tags {
     value_end: "</parameter>",
     end: "</function>",
     breaks: true,
+    section: None,
 };
 /// `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`
 pub(crate) static ARG_KEY: Tags = Tags {
@@ -51,6 +54,7 @@ pub(crate) static ARG_KEY: Tags = Tags {
     value_end: "</arg_value>",
     end: "</tool_call>",
     breaks: false,
+    section: None,
 };
 /// `<invoke name="name"><parameter name="key">value</parameter></invoke>`
 pub(crate) static INVOKE: Tags = Tags {
@@ -60,6 +64,7 @@ pub(crate) static INVOKE: Tags = Tags {
     value_end: "</parameter>",
     end: "</invoke>",
     breaks: false,
+    section: None,
 };
 /// The same with a prefix in each tag, and the kind of each value.
 pub(crate) static DSML: Tags = Tags {
@@ -73,6 +78,17 @@ pub(crate) static DSML: Tags = Tags {
     value_end: "</｜DSML｜parameter>",
     end: "</｜DSML｜invoke>",
     breaks: false,
+    section: None,
+};
+/// `<function name="name"><param name="key">value</param></function>`
+pub(crate) static PARAM: Tags = Tags {
+    name_end: "\">",
+    parameter: "<param name=\"",
+    value: &[("\">", Kind::Unsaid)],
+    value_end: "</param>",
+    end: "</function>",
+    breaks: false,
+    section: Some(["<![CDATA[", "]]></param>"]),
 };
 
 /// One call.
@@ -89,13 +105,15 @@ enum At {
     Name { held: String },
     Between { held: String },
     Key { held: String },
-    Value { key: String, held: String, mode: Mode, first: bool },
+    Value { key: String, held: String, mode: Mode, first: bool, end: &'static str },
 }
 
 /// How a value is told.
 #[derive(Clone, Debug)]
 enum Mode {
     AsItComes,
+    /// The beginning of a string, where a section may begin.
+    Start,
     /// Inside a string of JSON, what ends the value is text.
     Whole {
         may_be_text: bool,
@@ -171,8 +189,19 @@ impl Tagged {
                     }
                 }
             }
-            At::Value { key, held, mode, first } => {
+            At::Value { key, held, mode, first, end } => {
                 held.push(c);
+                if let (Mode::Start, Some([opens, closes])) = (&mode, tags.section) {
+                    if held == opens {
+                        held.clear();
+                        (*mode, *end) = (Mode::AsItComes, closes);
+                        return Step::More;
+                    }
+                    if opens.starts_with(held.as_str()) {
+                        return Step::More;
+                    }
+                    *mode = Mode::AsItComes;
+                }
                 if std::mem::take(first) && tags.breaks && c == '\n' {
                     held.clear();
                     return Step::More;
@@ -186,10 +215,10 @@ impl Tagged {
                     }
                 }
                 let is_inside = matches!(mode, Mode::Whole { json: Some(json), .. } if json.is_in_text());
-                if let Some(value) = held.strip_suffix(tags.value_end).filter(|_| !is_inside) {
+                if let Some(value) = held.strip_suffix(*end).filter(|_| !is_inside) {
                     let value = if tags.breaks { value.strip_suffix('\n').unwrap_or(value) } else { value };
                     match mode {
-                        Mode::AsItComes => sink.arguments(&(escaped(value) + "\"")),
+                        Mode::AsItComes | Mode::Start => sink.arguments(&(escaped(value) + "\"")),
                         Mode::Whole { may_be_text, .. } => {
                             match (as_json(value), *may_be_text) {
                                 (Some(json), _) => sink.arguments(&json),
@@ -204,7 +233,7 @@ impl Tagged {
                     return Step::More;
                 }
                 if matches!(mode, Mode::AsItComes) {
-                    let waits = waiting(held, tags);
+                    let waits = waiting(held, end, tags.breaks);
                     let certain = held.len() - waits;
                     sink.arguments(&escaped(&held[..certain]));
                     held.drain(..certain);
@@ -217,8 +246,8 @@ impl Tagged {
 
     /// Tells a value that stands open as far as it is certain.
     pub(crate) fn cut(&self, sink: &mut Sink) {
-        let At::Value { held, mode: Mode::Whole { may_be_text, json }, .. } = &self.at else { return };
-        let value = held[..held.len() - waiting(held, self.tags)].trim();
+        let At::Value { held, mode: Mode::Whole { may_be_text, json }, end, .. } = &self.at else { return };
+        let value = held[..held.len() - waiting(held, end, self.tags.breaks)].trim();
         let is_word = ["True", "False", "None"].iter().any(|word| word.starts_with(value));
         // More may make a text of a number or a word.
         if *may_be_text && json.is_some() && !value.starts_with(['{', '[', '"']) {
@@ -242,24 +271,25 @@ impl Tagged {
         let may_be_text = tool.is_none_or(|tool| tool.may_be_string(&key)) || kind == Kind::Unsaid;
         sink.arguments(if self.parameters.is_empty() { "{\"" } else { ", \"" });
         sink.arguments(&(escaped(&key) + if is_string { "\": \"" } else { "\": " }));
-        let mode = if is_string {
+        let mode = if is_string && self.tags.section.is_some() {
+            Mode::Start
+        } else if is_string {
             Mode::AsItComes
         } else {
             Mode::Whole { may_be_text, json: Some(Json::default()) }
         };
-        self.at = At::Value { key, held: String::new(), mode, first: true };
+        self.at = At::Value { key, held: String::new(), mode, first: true, end: self.tags.value_end };
         Step::More
     }
 }
 
 /// Bytes at the end of a value that may be the beginning of what ends it.
-fn waiting(held: &str, tags: &Tags) -> usize {
-    let end = tags.value_end;
+fn waiting(held: &str, end: &str, breaks: bool) -> usize {
     let tag = (1..end.len().min(held.len() + 1))
         .rev()
         .find(|&n| end.is_char_boundary(n) && held.ends_with(&end[..n]));
     let tag = tag.unwrap_or(0);
-    let breaks = tags.breaks && held[..held.len() - tag].ends_with('\n');
+    let breaks = breaks && held[..held.len() - tag].ends_with('\n');
     tag + usize::from(breaks)
 }
 
@@ -269,14 +299,51 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A value that stands there as JSON, or in Python's words for three of JSON's.
+/// A value that stands there as JSON, or as a literal of Python.
 fn as_json(value: &str) -> Option<String> {
     let value = value.trim();
-    let value = match value {
-        "True" => "true",
-        "False" => "false",
-        "None" => "null",
-        value => value,
-    };
-    whole(value)
+    let is_literal = value.starts_with(['[', '{']) || matches!(value, "True" | "False" | "None");
+    whole(value).or_else(|| whole(&from_python(value)).filter(|_| is_literal))
+}
+
+/// A literal of Python in the spelling of JSON. What is no literal becomes no JSON.
+fn from_python(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(c) = rest.chars().next() {
+        if c == '\'' || c == '"' {
+            let end = text_end(rest, c);
+            let text = rest[1..end].replace("\\'", "'");
+            let text = if c == '\'' { text.replace('"', "\\\"") } else { text };
+            out.push('"');
+            out.push_str(&text);
+            out.push_str(if end < rest.len() { "\"" } else { "" });
+            rest = rest.get(end + 1..).unwrap_or_default();
+            continue;
+        }
+        let length = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(length.max(c.len_utf8()));
+        out.push_str(match word {
+            "True" => "true",
+            "False" => "false",
+            "None" => "null",
+            other => other,
+        });
+        rest = after;
+    }
+    out
+}
+
+/// The place of the quote that ends a text; its end where none does.
+fn text_end(text: &str, quote: char) -> usize {
+    let mut escaped = true;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return at,
+            _ => {}
+        }
+    }
+    text.len()
 }

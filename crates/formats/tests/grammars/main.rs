@@ -63,6 +63,14 @@ const CONTROLS: &[&str] = &[
     "<|tool_call_end|>",
     "<function_calls>",
     "</function_calls>",
+    "<|tools_prefix|>",
+    "<|tools_suffix|>",
+    "<|tool_calls|>",
+    "<|tool_call:begin|>",
+    "<|tool_call:name|>",
+    "<|tool_call:args|>",
+    "<|tool_call:end|>",
+    "<|function_call|>",
 ];
 
 /// Longer tokens of text, among them what ends a string in some format, and half of it.
@@ -77,6 +85,7 @@ const WORDS: &[&str] = &[
     "日本",
     "😀",
     "</parameter>",
+    "</param>",
     "</para",
     "\n</parameter>",
     "</arg_value>",
@@ -110,6 +119,7 @@ const WORDS: &[&str] = &[
 /// What ends things.
 const CLOSERS: &[&str] = &[
     "</parameter>",
+    "</param>",
     "\n</parameter>",
     "</arg_value>",
     "</｜DSML｜parameter>",
@@ -173,7 +183,7 @@ impl Tokens {
     }
 
     fn grammar(&self, demand: &Demand) -> Result<Arc<Grammar>, String> {
-        let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
+        let schema = |source: &str| json_in_lark(source, &|| false).map_err(|error| error.to_string());
         let lark = demand.grammar(&|mark| self.vocabulary.control(mark), &schema)?;
         Grammar::compile(&Spec::Lark(lark.clone()), &self.vocabulary)
             .map_err(|error| panic!("{}: {error}\n{lark}", demand.format.name()))
@@ -422,7 +432,7 @@ fn an_answer_that_may_call_is_text_or_calls() {
 fn a_document_is_asked_for_beside_calls_and_in_harmonys_channels_alone() {
     let shape = json!({"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"],
                        "additionalProperties": false});
-    let document = json_in_lark(&shape.to_string()).expect("a schema");
+    let document = json_in_lark(&shape.to_string(), &|| false).expect("a schema");
     let tools = tools();
     each(|format, seed| {
         let mut random = Random(seed);

@@ -2,6 +2,7 @@
 //! broken, read whole and cut everywhere.
 
 mod cut;
+mod own_ways;
 mod written;
 
 use std::sync::Arc;
@@ -123,7 +124,7 @@ fn read(reading: &Reading, raw: &str) -> Read {
 
 /// Formats in which a call is an answer's beginning or nothing.
 fn is_bare(format: ToolFormat) -> bool {
-    matches!(format, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Xlam)
+    matches!(format, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Xlam | ToolFormat::ChatGlm)
 }
 
 /// Arguments of one call each.

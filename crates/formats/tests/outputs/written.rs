@@ -129,6 +129,31 @@ pub(crate) fn written(format: ToolFormat, calls: &[(&str, Value)]) -> String {
         F::Xlam => list(),
         F::Functionary => each(&|n, a| format!("<function={n}>{a}</function>"), "\n"),
         F::Lfm2 => format!("<|tool_call_start|>[{}]<|tool_call_end|>", each(&python_call, ", ")),
+        F::ChatGlm => each(&|n, a| format!("{n}\n{a}"), "\n"),
+        F::Apertus => {
+            format!("<|tools_prefix|>[{}]<|tools_suffix|>", each(&|n, a| format!(r#"{{"{n}": {a}}}"#), ", "))
+        }
+        F::SolarOpen => {
+            let one = |n: &str, a: &Value| {
+                format!(
+                    "<|tool_call:begin|>a1B2c3D4e5<|tool_call:name|>{n}<|tool_call:args|>{a}<|tool_call:end|>"
+                )
+            };
+            format!("<|tool_calls|>{}", each(&one, ""))
+        }
+        F::GigaChat => each(&|n, a| format!("<|function_call|>{}", json_call(n, a)), ""),
+        F::MiniCpm => each(
+            &|n, a| {
+                let one = |k: &str, v: &Value| {
+                    let text = plain(v);
+                    let is_markup = v.is_string() && text.contains(['<', '&', '\n']);
+                    let text = if is_markup { format!("<![CDATA[{text}]]>") } else { text };
+                    format!("<param name=\"{k}\">{text}</param>")
+                };
+                format!("<function name=\"{n}\">{}</function>", entries(a, &one, ""))
+            },
+            "\n",
+        ),
         F::Olmo3 => format!("<function_calls>\n{}\n</function_calls>", each(&python_call, "\n")),
     }
 }

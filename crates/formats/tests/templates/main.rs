@@ -138,6 +138,27 @@ const ROWS: &[Row] = {
         ("Functionary 3.1", &["tools", "<function=", "</function>"], Some(F::Functionary), None),
         ("LFM2", &["tools", "List of tools: <|tool_list_start|>["], Some(F::Lfm2), None),
         ("LFM2.5", &["tools", "List of tools: [", "</think>"], Some(F::Lfm2), THINK),
+        ("GLM-4 0414", &["[gMASK]<sop>", "# 可用工具", "tools", "<|observation|>"], Some(F::ChatGlm), None),
+        (
+            "Apertus",
+            &["tools", "<|tools_prefix|>", "<|tools_suffix|>", "<|inner_prefix|>", "<|inner_suffix|>"],
+            Some(F::Apertus),
+            Some("<|inner_prefix|>"),
+        ),
+        (
+            "Solar Open",
+            &["tools", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"],
+            Some(F::SolarOpen),
+            None,
+        ),
+        ("GigaChat 3", &["tools", "function call", "<|role_sep|>"], Some(F::GigaChat), None),
+        ("GigaChat 3.1", &["tools", "<|function_call|>", "<|role_sep|>"], Some(F::GigaChat), None),
+        (
+            "MiniCPM 5",
+            &["tools", "<function name=\"", "<param name=\"", "<think>", "</think>"],
+            Some(F::MiniCpm),
+            THINK,
+        ),
         ("OLMo 3", &["tools", "<functions>", "<function_calls>"], Some(F::Olmo3), None),
         ("one of its own", &["tools", "<|my_calls|>"], Some(F::Hermes), None),
     ]
