@@ -1,10 +1,13 @@
 //! Renders conversations by chat templates, one of each a line of JSON on stdin, for `testdata/compare_templates.py`:
 //! `{"template", "bos", "eos", "messages", "tools", "kwargs", "add_generation_prompt"}` becomes `{"text"}` or `{"error"}`.
+//! With `"model"`, the path of a model's file, the prompt is the one that the model would get with this template: what the template has no
+//! word for is said in words that it has.
 
 use std::io::{BufRead, Write, stdin, stdout};
 
 use hanzo_engine_runtime::chat::{Chat, Message};
 use hanzo_engine_runtime::template::ChatTemplate;
+use hanzo_engine_runtime::{ModelFiles, TextModel};
 use serde_json::{Value, json};
 
 fn text(value: &Value, key: &str) -> Option<String> {
@@ -24,8 +27,6 @@ fn message(value: &Value) -> Message {
 
 fn render(case: &Value) -> Result<String, String> {
     let own = |key: &str| text(case, key).unwrap_or_default();
-    let template = ChatTemplate::new(&own("template"), &own("bos"), &own("eos"), "template")
-        .map_err(|error| error.to_string())?;
     let list = |key: &str| case.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let chat = Chat {
         messages: list("messages").iter().map(message).collect(),
@@ -36,7 +37,18 @@ fn render(case: &Value) -> Result<String, String> {
         pictures: 0,
         sounds: 0,
     };
-    template.render(&chat, &|| false).map(|made| made.text).map_err(|error| error.to_string())
+    let made = match text(case, "model") {
+        Some(path) => {
+            let mut files = ModelFiles::open(path.as_ref()).map_err(|error| error.to_string())?;
+            files.text.chat_template = Some(own("template"));
+            TextModel::load(&files).map_err(|error| error.to_string())?.render(&chat, &|| false)
+        }
+        None => {
+            let template = ChatTemplate::new(&own("template"), &own("bos"), &own("eos"), "template");
+            template.map_err(|error| error.to_string())?.render(&chat, &|| false)
+        }
+    };
+    made.map(|made| made.text).map_err(|error| error.to_string())
 }
 
 fn main() -> std::io::Result<()> {

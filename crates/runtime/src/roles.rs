@@ -10,7 +10,9 @@ use crate::{
     chat::{Chat, Message},
     error::RequestError,
     limits::PARTS_SEARCHED_BYTES_MAX,
-    template::Rendered,
+    past_calls,
+    template::{ChatTemplate, Rendered},
+    turns::{join, told},
 };
 
 /// What a template's source speaks of.
@@ -19,9 +21,14 @@ pub(crate) struct KnownRoles {
     developer: bool,
     tools: bool,
     tool_calls: bool,
-    offers: bool,    // it has a word for what may be called
-    parts: bool,     // it looks at the types of what a message is made of
-    xml_tools: bool, // what may be called is a variable of its own
+    offers: bool,        // it has a word for what may be called
+    parts: bool,         // it looks at the types of what a message is made of
+    xml_tools: bool,     // what may be called is a variable of its own
+    message_tools: bool, // what may be called is a field of the system's message
+    one_call: bool,      // it writes the first call of a message alone
+    /// What a call answered has the role `observation`.
+    pub(crate) observes: bool,
+    lost_calls: [bool; 2], // it leaves out calls beside no text, and beside some
 }
 
 /// Letters that stand for a format's marks in a conversation until its template has written it: none is a character.
@@ -70,7 +77,24 @@ impl KnownRoles {
             offers: source.contains("tools"),
             parts: source.contains("type") && ["'text'", "\"text\""].iter().any(|word| source.contains(word)),
             xml_tools: source.contains("xml_tools"),
+            message_tools: has_message_tools(source),
+            one_call: past_calls::writes_one(source),
+            observes: source.contains("observation"),
+            lost_calls: [false; 2],
         }
+    }
+
+    /// The same with what only a trial of the template tells.
+    pub(crate) fn tried(mut self, template: &ChatTemplate) -> KnownRoles {
+        if self.tool_calls {
+            self.lost_calls = past_calls::are_lost(template, self.offers);
+        }
+        self
+    }
+
+    /// Whether the template reads what may be called from the system's message.
+    pub(crate) fn has_message_tools(&self) -> bool {
+        self.message_tools
     }
 
     /// Whether the template offers tools.
@@ -90,13 +114,26 @@ impl KnownRoles {
             |message: &Message| !self.developer && message.role == "developer" || self.hides_calls(message);
         let hides_tools = !self.offers && !chat.tools.is_empty();
         let lists = self.xml_tools && !chat.tools.is_empty() && !chat.kwargs.contains_key("xml_tools");
+        let within = self.message_tools && !chat.tools.is_empty();
+        let splits = self.one_call && chat.messages.iter().any(|message| message.tool_calls.len() > 1);
+        let names =
+            format == Some(ToolFormat::Kimi) && chat.messages.iter().any(|of| !of.tool_calls.is_empty());
         let mut marks = Vec::new();
-        if !hides_tools && !lists && !chat.messages.iter().any(is_unknown) {
+        if !hides_tools && !lists && !within && !splits && !names && !chat.messages.iter().any(is_unknown) {
             return Spoken { chat: Cow::Borrowed(chat), marks, offers: false };
         }
         let mut spoken = chat.clone();
         if hides_tools {
             offer(&mut spoken);
+        }
+        if within && spoken.messages.first().is_none_or(|first| first.role != "system") {
+            spoken.messages.insert(0, Message { role: "system".to_owned(), ..Message::default() });
+        }
+        if names {
+            spoken.messages = past_calls::with_named_ids(spoken.messages);
+        }
+        if splits {
+            spoken.messages = past_calls::one_by_one(spoken.messages);
         }
         if lists && !chat.kwargs.contains_key("python_tools") {
             spoken.kwargs.insert("xml_tools".to_owned(), chat.tools.clone().into());
@@ -126,7 +163,8 @@ impl KnownRoles {
     }
 
     fn hides_calls(&self, message: &Message) -> bool {
-        !self.tool_calls && !message.tool_calls.is_empty()
+        let is_lost = !self.tool_calls || self.lost_calls[usize::from(!message.content.is_empty())];
+        is_lost && !message.tool_calls.is_empty()
     }
 
     /// Whether [`KnownRoles::reworded`] changes a conversation.
@@ -167,6 +205,11 @@ impl KnownRoles {
             sounds: chat.sounds,
         })
     }
+}
+
+/// Whether a template's source reads what may be called from a message.
+fn has_message_tools(source: &str) -> bool {
+    source.contains("['tools']") || source.contains("[\"tools\"]")
 }
 
 /// Whether a template speaks of the calls of a message, and not only of a tag of that name.
@@ -281,26 +324,6 @@ fn offer(chat: &mut Chat) {
     }
 }
 
-/// A tool's answer as the user says it.
-fn told(message: &Message) -> Message {
-    let mut response = json!({"content": message.content});
-    for (key, value) in [("tool", &message.name), ("tool_call_id", &message.tool_call_id)] {
-        if let Some(value) = value {
-            response[key] = value.as_str().into();
-        }
-    }
-    let content = json!({"tool_response": response}).to_string();
-    Message { role: "user".to_owned(), content, ..Message::default() }
-}
-
-/// Appends a text to another: what is there already is not copied each time.
-fn join(text: &mut String, more: &str) {
-    if !text.is_empty() && !more.is_empty() {
-        text.push_str("\n\n");
-    }
-    text.push_str(more);
-}
-
 /// Whether there is a prompt, with what the user said last.
 pub(crate) fn asks(rendered: &Result<Rendered, RequestError>, chat: &Chat) -> bool {
     let last = chat.messages.iter().rfind(|message| message.role == "user");
@@ -321,7 +344,8 @@ pub(crate) fn lacks_a_part(
 ) -> Result<bool, RequestError> {
     let text = &rendered.text;
     let (mut at, mut searched) = (0, 0);
-    for message in chat.messages.iter().filter(|message| matches!(message.role.as_str(), "system" | "tool")) {
+    let is_part = |message: &&Message| matches!(message.role.as_str(), "system" | "tool" | "observation");
+    for message in chat.messages.iter().filter(is_part) {
         if interrupted() {
             return Err(RequestError::Interrupted);
         }

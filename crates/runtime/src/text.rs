@@ -5,6 +5,7 @@ mod ends;
 #[cfg(test)]
 mod history_tests;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_constraints::{Vocabulary, VocabularyError, Word};
@@ -20,9 +21,10 @@ use crate::{
     template::{ChatTemplate, Content, Rendered},
     thinking::ThinkingSwitches,
     tokenizer::Tokenizer,
+    turns,
     vision::{PICTURE, Sight},
 };
-use ends::{boundary_tokens, end_tokens, stops};
+use ends::{boundary_tokens, end_tokens, reasoning_ends, stops};
 
 /// Everything of a model that is not numbers.
 #[derive(Debug)]
@@ -119,6 +121,8 @@ impl TextModel {
         };
         let (stop, stop_tokens) = stops(&text.generation.stop, &tokenizer);
         let source = text.chat_template.as_deref().unwrap_or_default();
+        let roles = KnownRoles::of(source);
+        let roles = template.as_ref().map_or(roles, |template| roles.tried(template));
         let reasoning = ReasoningMarkers::of(source, |marker| tokenizer.token_id(marker).is_some());
         // A template that speaks of no tools is told of them, and its model asked for calls, as most are.
         let tool_format = text
@@ -140,7 +144,7 @@ impl TextModel {
             tool_format,
             tokenizer: Arc::new(tokenizer),
             template,
-            roles: KnownRoles::of(source),
+            roles,
             generation: GenerationDefaults { stop, ..text.generation.clone() },
             stop_tokens,
             opening: text.opening.clone(),
@@ -237,11 +241,32 @@ impl TextModel {
             Err(_) => {}
         }
         let reworded = self.roles.reworded(chat, interrupted)?;
-        for chat in [Some(&reworded), with_spelled_arguments(&reworded).as_ref()].into_iter().flatten() {
-            if let Ok(other) = self.render_opened(template, chat, content, interrupted)
-                && !lacks_a_part(&other, chat, interrupted)?
+        // Templates of models that see may go through the parts of messages.
+        let parts = (self.roles.reads_parts() && content == Content::Text).then_some(Content::Parts);
+        let whole = |chat: &Chat| {
+            for content in [Some(content), parts].into_iter().flatten() {
+                let made = self.render_opened(template, chat, content, interrupted);
+                let is_asked = parts.is_none() || asks(&made, chat);
+                match made {
+                    Ok(other) if is_asked && !lacks_a_part(&other, chat, interrupted)? => {
+                        return Ok(Some(other));
+                    }
+                    Err(RequestError::Interrupted) => return Err(RequestError::Interrupted),
+                    _ => {}
+                }
+            }
+            Ok(None)
+        };
+        let spelled = with_spelled_arguments(&reworded);
+        let base = spelled.as_ref().unwrap_or(&reworded);
+        let renamed = turns::with_answers_renamed(base, self.roles.observes, rendered.is_err());
+        for chat in [Some(&reworded), spelled.as_ref()].into_iter().flatten().chain(&renamed) {
+            for chat in
+                [Some(Cow::Borrowed(chat)), turns::alternating(chat).map(Cow::Owned)].into_iter().flatten()
             {
-                return Ok(other);
+                if let Some(other) = whole(&chat)? {
+                    return Ok(other);
+                }
             }
         }
         rendered
@@ -254,7 +279,8 @@ impl TextModel {
         content: Content,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Rendered, RequestError> {
-        let render = |chat: &Chat| template.render_with(chat, content, interrupted);
+        let render =
+            |chat: &Chat| template.render_with(chat, content, self.roles.has_message_tools(), interrupted);
         let Some(opened) = self.opening.before(chat) else { return render(chat) };
         render(&opened).or_else(|refusal| {
             // The client sent no system prompt: that the template takes none is not its fault.
@@ -310,22 +336,6 @@ impl ReasoningEnd {
     fn of_message(closing: &str, tokenizer: &Tokenizer) -> Result<ReasoningEnd, RequestError> {
         Ok(ReasoningEnd { tokens: tokenizer.encode(closing, false)?, before: 0, inside: 0 })
     }
-}
-
-/// What closes a model's reasoning, before an answer and before a call.
-fn reasoning_ends(
-    markers: Option<&ReasoningMarkers>,
-    format: Option<ToolFormat>,
-    tokenizer: &Tokenizer,
-) -> Result<Option<[Arc<ReasoningEnd>; 2]>, RequestError> {
-    let closing = |call| format.and_then(|format| format.closing(call));
-    if let (Some(answer), Some(call)) = (closing(false), closing(true)) {
-        let of = |closing| ReasoningEnd::of_message(closing, tokenizer).map(Arc::new);
-        return Ok(Some([of(answer)?, of(call)?]));
-    }
-    let Some(markers) = markers else { return Ok(None) };
-    let end = Arc::new(ReasoningEnd::of_marker(markers.closing(), tokenizer)?);
-    Ok(Some([end.clone(), end]))
 }
 
 /// Whether a prompt ends inside the reasoning section: its generation prompt opened it, or the message to be continued

@@ -19,7 +19,7 @@ pub(super) const NOW: &str = "now";
 const OWN: [&str; 5] =
     ["messages", "tools", "add_generation_prompt", "continue_final_message", "strftime_now"];
 /// Roles that the engine knows; any other is the request's own word.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "observation"];
 const FUNCTIONS: [(&str, Function); 6] = [
     ("range", Function::Range),
     ("dict", Function::Dict),
@@ -52,6 +52,7 @@ pub(super) fn context<'c>(
     chat: &'c Chat,
     [bos, eos]: [&str; 2],
     content: Content,
+    tools_in_message: bool,
 ) -> Result<Context<'c>, RequestError> {
     let kwargs = &chat.kwargs;
     if let Some(name) = OWN.into_iter().find(|name| kwargs.contains_key(*name)) {
@@ -77,12 +78,17 @@ pub(super) fn context<'c>(
         let value = Value::from_json(value).map_err(|_| too_deep("template_kwargs_json"))?;
         variables.push((name, value));
     }
-    let messages: Result<Vec<Value>, Box<Fault>> =
-        chat.messages.iter().map(|of| message(of, content, [chat.pictures > 0, chat.sounds > 0])).collect();
-    let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
-    variables.push(("messages", messages));
     let tools: Result<Vec<Value>, Box<Fault>> = chat.tools.iter().map(Value::from_json).collect();
     let tools = tools.and_then(Value::list).map_err(|_| too_deep("tools"))?;
+    let offered = (tools_in_message && !chat.tools.is_empty()).then_some(&tools);
+    let media = [chat.pictures > 0, chat.sounds > 0];
+    let messages = chat.messages.iter().enumerate().map(|(at, of)| {
+        let offered = offered.filter(|_| at == 0 && of.role == "system");
+        message(of, content, media, offered)
+    });
+    let messages: Result<Vec<Value>, Box<Fault>> = messages.collect();
+    let messages = messages.and_then(Value::list).map_err(|_| too_deep("messages"))?;
+    variables.push(("messages", messages));
     variables.push(("tools", if chat.tools.is_empty() { Value::None } else { tools }));
     variables.push(("add_generation_prompt", Value::Bool(chat.add_generation_prompt)));
     if now.is_some() {
@@ -95,8 +101,13 @@ fn too_deep(field: &'static str) -> RequestError {
     RequestError::invalid(field, "values inside values are too deep for a chat template")
 }
 
-/// A message; fields that are absent are not there.
-fn message(message: &Message, content: Content, [sees, hears]: [bool; 2]) -> Result<Value, Box<Fault>> {
+/// A message, perhaps with the tools that it offers; fields that are absent are not there.
+fn message(
+    message: &Message,
+    content: Content,
+    [sees, hears]: [bool; 2],
+    offered: Option<&Value>,
+) -> Result<Value, Box<Fault>> {
     let request = |text: &str| Value::Text(Text::request(text));
     let role = message.role.as_str();
     let text = |text: &str| part(vec![("type", Value::template("text")), ("text", request(text))]);
@@ -129,6 +140,9 @@ fn message(message: &Message, content: Content, [sees, hears]: [bool; 2]) -> Res
     };
     let mut entries =
         vec![("role", Value::Text(Text::of(role, !ROLES.contains(&role)))), ("content", content)];
+    if let Some(tools) = offered {
+        entries.push(("tools", tools.clone()));
+    }
     if let Some(name) = &message.name {
         entries.push(("name", request(name)));
     }

@@ -171,21 +171,22 @@ impl ChatTemplate {
     /// refuses the conversation or uses up what one prompt may take; of `template_kwargs_json` for variables that
     /// are the engine's own; of `continue_final_message` where the last message cannot be continued.
     pub fn render(&self, chat: &Chat, interrupted: &dyn Fn() -> bool) -> Result<Rendered, RequestError> {
-        self.render_with(chat, Content::Text, interrupted)
+        self.render_with(chat, Content::Text, false, interrupted)
     }
 
-    /// As [`ChatTemplate::render`], with messages' contents as `content` says.
+    /// As [`ChatTemplate::render`], with messages' contents as `content` says, and perhaps with the tools in the system's message too.
     pub(crate) fn render_with(
         &self,
         chat: &Chat,
         content: Content,
+        tools_in_message: bool,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Rendered, RequestError> {
         let Some(last) = chat.messages.last() else {
             return Err(RequestError::invalid("messages", "must not be empty"));
         };
         if !chat.continue_final_message {
-            return self.run(chat, content, interrupted);
+            return self.run(chat, content, tools_in_message, interrupted);
         }
         if chat.add_generation_prompt {
             let reason =
@@ -196,7 +197,7 @@ impl ChatTemplate {
         if let Some(last) = tagged.messages.last_mut() {
             last.content.push_str(CONTINUE_TAG);
         }
-        let mut rendered = self.run(&tagged, content, interrupted)?;
+        let mut rendered = self.run(&tagged, content, tools_in_message, interrupted)?;
         let text = rendered.text.as_str();
         match text.rfind(CONTINUE_TAG.trim_end()) {
             Some(end) if text.contains(last.content.trim()) => {
@@ -216,9 +217,10 @@ impl ChatTemplate {
         &self,
         chat: &Chat,
         content: Content,
+        tools_in_message: bool,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Rendered, RequestError> {
-        let Context { variables, now } = context(chat, [&self.bos, &self.eos], content)?;
+        let Context { variables, now } = context(chat, [&self.bos, &self.eos], content, tools_in_message)?;
         let meter = Meter::new(request_bytes(chat), interrupted);
         let run = Run::new(&self.tree, &meter, variables, now);
         match run.finish() {

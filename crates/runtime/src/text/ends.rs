@@ -1,7 +1,11 @@
 //! Which tokens begin and end a text, by the files and by what they forget.
 
-use hanzo_engine_formats::ToolFormat;
+use std::sync::Arc;
 
+use hanzo_engine_formats::{ReasoningMarkers, ToolFormat};
+
+use super::ReasoningEnd;
+use crate::error::RequestError;
 use crate::load::{TextFiles, TokenizerSource};
 use crate::tokenizer::{Tokenizer, hf};
 
@@ -54,6 +58,14 @@ pub(super) fn end_tokens(
         let forgotten = END_TOKENS.iter().filter_map(|token| tokenizer.token_id(token));
         tokens.extend(forgotten.filter(|&id| tokenizer.is_special(id)));
     }
+    // Ends an answer that is a call.
+    let after_call = match tool_format {
+        Some(ToolFormat::ChatGlm | ToolFormat::Glm) => Some("<|observation|>"),
+        Some(ToolFormat::SolarOpen) => Some("<|calls|>"),
+        _ => None,
+    };
+    let after_call = after_call.and_then(|token| tokenizer.token_id(token));
+    tokens.extend(after_call.filter(|&id| tokenizer.is_special(id)));
     if tool_format == Some(ToolFormat::Harmony) {
         // An answer is several messages: the end of one is not its end, a call is.
         tokens.retain(|&id| tokenizer.token_bytes(id) != b"<|end|>");
@@ -76,4 +88,20 @@ pub(super) fn stops(texts: &[String], tokenizer: &Tokenizer) -> (Vec<String>, Ve
     tokens.sort_unstable();
     tokens.dedup();
     (left, tokens)
+}
+
+/// What closes a model's reasoning, before an answer and before a call.
+pub(super) fn reasoning_ends(
+    markers: Option<&ReasoningMarkers>,
+    format: Option<ToolFormat>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<[Arc<ReasoningEnd>; 2]>, RequestError> {
+    let closing = |call| format.and_then(|format| format.closing(call));
+    if let (Some(answer), Some(call)) = (closing(false), closing(true)) {
+        let of = |closing| ReasoningEnd::of_message(closing, tokenizer).map(Arc::new);
+        return Ok(Some([of(answer)?, of(call)?]));
+    }
+    let Some(markers) = markers else { return Ok(None) };
+    let end = Arc::new(ReasoningEnd::of_marker(markers.closing(), tokenizer)?);
+    Ok(Some([end.clone(), end]))
 }

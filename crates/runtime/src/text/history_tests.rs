@@ -32,6 +32,19 @@ const GEMMA_2: &str = "{% if messages[0].role == 'system' %}{{ raise_exception('
 const DEAF: &str =
     "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}";
 
+/// Offers tools in the system's message, and knows what tools answer by another role, in GLM-4's manner.
+const GLM_4: &str = "[gMASK]<sop>{% for m in messages %}{% if m['tools'] is defined %}<|system|>{% for t in m['tools'] %}\
+                     {{ t['function']['name'] }};{% endfor %}{% endif %}{% if m['content'] %}{% if m.role in ['system', 'user', 'assistant', \
+                     'observation'] %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}{% endif %}{% endfor %}";
+/// Writes the first call of a message, in GPT-OSS's manner.
+const FIRST_CALL: &str = "{% if tools %}<|channel|><|message|>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\
+                          {% if m.tool_calls %}[{{ m.tool_calls[0].function.name }}]{% endif %}</{{ m.role }}>{% endfor %}";
+/// Refuses more than one call, in Llama 3.1's manner.
+const ONE_CALL: &str = "{% if tools %}<|python_tag|>{% endif %}{% for m in messages %}{% if m.tool_calls %}\
+                        {% if m.tool_calls | length != 1 %}{{ raise_exception('single tool-calls') }}{% endif %}\
+                        {% set call = m.tool_calls[0].function %}<{{ m.role }}>{{ m.content }}[{{ call.name }}]</{{ m.role }}>\
+                        {% else %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endif %}{% endfor %}";
+
 fn message(role: &str, content: &str) -> Message {
     Message { role: role.into(), content: content.into(), ..Message::default() }
 }
@@ -89,7 +102,10 @@ fn past_calls_are_written_in_the_form_that_they_are_read_in() {
     ];
     for format in ToolFormat::ALL {
         // Formats whose calls are a whole answer have no text beside them.
-        let bare = matches!(format, ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Xlam);
+        let bare = matches!(
+            format,
+            ToolFormat::Llama | ToolFormat::Pythonic | ToolFormat::Xlam | ToolFormat::ChatGlm
+        );
         let mut model = demo_with(PLAIN);
         model.tool_format = Some(format);
         for arguments in &all {
@@ -179,4 +195,82 @@ fn tools_are_offered_where_a_template_refuses_or_forgets_the_system() {
     let plain = Chat { tools: Vec::new(), ..chat(Some("Be kind."), "", &json!({})) };
     let error = demo_with(GEMMA_2).render(&plain, &|| false).expect_err("refused").to_string();
     assert!(error.contains("System role not supported"), "{error}");
+}
+
+#[test]
+fn every_call_stays_where_a_template_writes_one_of_a_message() {
+    let mut chat = chat(None, "Both.", &json!({"city": "Rome"}));
+    for (at, id) in ["call00001", "call00002"].into_iter().enumerate() {
+        chat.messages[1].tool_calls[at]["id"] = id.into();
+    }
+    chat.messages[2].tool_call_id = Some("call00002".into());
+    for template in [FIRST_CALL, ONE_CALL] {
+        let prompt = render(&demo_with(template), &chat);
+        let turns = "<assistant>Both.[weather]</assistant><assistant>[look]</assistant><tool>sunny</tool>";
+        assert!(prompt.ends_with(turns), "{prompt}");
+    }
+}
+
+#[test]
+fn tools_and_their_answers_are_where_glm_4_looks_for_them() {
+    let chat = chat(None, "", &json!({"city": "Rome"}));
+    let model = demo_with(GLM_4);
+    assert_eq!(model.tool_format, Some(ToolFormat::ChatGlm));
+    let prompt = render(&model, &chat);
+    let call = "weather\n{\"city\": \"Rome\"}\nlook\n{\"city\": \"Rome\"}";
+    assert_eq!(
+        prompt,
+        format!(
+            "[gMASK]<sop><|system|>weather;look;<|user|>\nRome?<|assistant|>\n{call}<|observation|>\nsunny"
+        )
+    );
+    let rendered = model.render(&chat, &|| false).expect("renders");
+    let mark = rendered.text.find("observation").expect("the role");
+    assert!(rendered.from_request.iter().all(|range| !range.contains(&mark)), "{rendered:?}");
+}
+
+/// Writes a call beside no text at all, in the manner of DeepSeek R1's distilled models.
+const BESIDE_NOTHING: &str = "{% for m in messages %}<{{ m.role }}>{% if m.content is none %}{% for c in m['tool_calls'] %}[{{ c.function.name }}]\
+                              {% endfor %}{% else %}{{ m.content }}{% endif %}</{{ m.role }}>{% endfor %}";
+/// Writes the ids of calls alone, in Kimi's manner.
+const IDS: &str = "{% if tools %}<|tool_call_begin|>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\
+                   {% for c in m.tool_calls or [] %}[{{ c.id }}]{% endfor %}{{ m.tool_call_id or '' }}</{{ m.role }}>{% endfor %}";
+/// Takes the user and the assistant in turns, each as a list of parts, in LLaVA-NeXT's manner.
+const TURNS_OF_PARTS: &str = "{% for m in messages %}{% if m.role not in ['user', 'assistant'] or (m.role == 'user') != loop.index0 is even %}\
+                              {{ raise_exception('Only user and assistant in turns') }}{% endif %}\
+                              <{{ m.role }}>{{ m['content'][0]['text'] }}{# of type 'text' #}</{{ m.role }}>{% endfor %}";
+
+#[test]
+fn calls_that_a_template_loses_are_written_into_the_text() {
+    let chat = chat(None, "", &json!({"city": "Rome"}));
+    for (chat, format) in
+        [(chat.clone(), ToolFormat::Hermes), (Chat { tools: Vec::new(), ..chat }, ToolFormat::Hermes)]
+    {
+        let prompt = render(&demo_with(BESIDE_NOTHING), &chat);
+        assert!(prompt.contains("look") && prompt.contains("Rome\""), "{prompt}");
+        if !chat.tools.is_empty() {
+            assert_eq!(read(&prompt, format, &chat).1.len(), 2, "{prompt}");
+        }
+    }
+}
+
+#[test]
+fn ids_have_the_names_of_calls_where_a_template_writes_ids_alone() {
+    let prompt = render(&demo_with(IDS), &chat(None, "", &json!({"city": "Rome"})));
+    assert!(prompt.contains("[functions.weather:0][functions.look:1]"), "{prompt}");
+}
+
+#[test]
+fn answers_are_told_in_turns_where_a_template_insists_on_them() {
+    for template in [GEMMA_2, TURNS_OF_PARTS] {
+        let mut chat = chat(None, "Both.", &json!({"city": "Rome"}));
+        let answer = Message { tool_call_id: Some("abcdef124".into()), ..message("tool", "rain") };
+        chat.messages.extend([answer, message("user", "So?")]);
+        for tools in [chat.tools.clone(), Vec::new()] {
+            let prompt = render(&demo_with(template), &Chat { tools, ..chat.clone() });
+            let last = prompt.rsplit("<user>").next().expect("a turn");
+            assert!(["sunny", "rain", "So?"].iter().all(|said| last.contains(said)), "{prompt}");
+            assert!(prompt.contains("weather") && prompt.contains("Rome?"), "{prompt}");
+        }
+    }
 }
