@@ -135,12 +135,12 @@ fn grammar_of(spec: &Spec) -> Result<(TopLevelGrammar, usize), CompileError> {
     let lark = |lark: String| TopLevelGrammar::from_lark(lark);
     Ok(match spec {
         Spec::JsonObject => {
-            let schema = schema::compiled("{\"type\":\"object\"}")?;
+            let schema = schema::compiled("{\"type\":\"object\"}", &|| false)?;
             (TopLevelGrammar::from_json_schema(schema), 0)
         }
         Spec::JsonSchema(source) => {
             bounded(source, SCHEMA_BYTES_MAX)?;
-            (TopLevelGrammar::from_json_schema(schema::compiled(source)?), source.len())
+            (TopLevelGrammar::from_json_schema(schema::compiled(source, &|| false)?), source.len())
         }
         Spec::Regex(source) => {
             bounded(source, REGEX_BYTES_MAX)?;

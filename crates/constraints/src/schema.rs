@@ -48,23 +48,23 @@ fn layout() -> Value {
     })
 }
 
-/// A schema for `%json` in a Lark grammar.
+/// A schema for `%json` in a Lark grammar. `interrupted` is asked at every schema within it whether to give up.
 ///
 /// # Errors
-/// [`CompileError`] naming what is malformed or cannot be enforced, and where.
-pub fn in_lark(source: &str) -> Result<String, CompileError> {
+/// [`CompileError`] naming what is malformed or cannot be enforced, and where; and where the work was given up.
+pub fn in_lark(source: &str, interrupted: &dyn Fn() -> bool) -> Result<String, CompileError> {
     if source.len() > SCHEMA_BYTES_MAX {
         let bytes = source.len();
         return Err(CompileError::new(format!("it has {bytes} bytes, and may have {SCHEMA_BYTES_MAX}")));
     }
-    Ok(compiled(source)?.to_string())
+    Ok(compiled(source, interrupted)?.to_string())
 }
 
 /// A schema as llguidance is to have it.
-pub(crate) fn compiled(source: &str) -> Result<Value, CompileError> {
+pub(crate) fn compiled(source: &str, interrupted: &dyn Fn() -> bool) -> Result<Value, CompileError> {
     let mut schema: Value = serde_json::from_str(source)
         .map_err(|error| CompileError::new(first_line(&format!("it is not JSON: {error}"))))?;
-    let mut walk = Walk::default();
+    let mut walk = Walk::new(interrupted);
     match schema {
         Value::Bool(true) => schema = Value::Object(Map::new()),
         Value::Bool(false) => return Err(CompileError::new("the schema `false` allows nothing")),
@@ -81,16 +81,31 @@ pub(crate) fn compiled(source: &str) -> Result<Value, CompileError> {
 }
 
 /// A walk through all places where schemas stand.
-#[derive(Default)]
-struct Walk {
+struct Walk<'a> {
+    interrupted: &'a dyn Fn() -> bool,
     pattern_bytes: usize,
     places: HashSet<String>,
     anchors: HashSet<String>,
     references: Vec<(String, String)>, // what is referred to, and where
 }
 
-impl Walk {
+impl<'a> Walk<'a> {
+    fn new(interrupted: &'a dyn Fn() -> bool) -> Self {
+        let (places, anchors, references) = Default::default();
+        Self { interrupted, pattern_bytes: 0, places, anchors, references }
+    }
+
+    /// # Errors
+    /// [`CompileError`] where the work is to be given up.
+    fn go_on(&self) -> Result<(), CompileError> {
+        match (self.interrupted)() {
+            true => Err(CompileError::new("it was not read to its end: its request has ended")),
+            false => Ok(()),
+        }
+    }
+
     fn schema(&mut self, schema: &mut Value, whole: &Value, place: &str) -> Result<(), CompileError> {
+        self.go_on()?;
         let fields = match schema {
             Value::Bool(_) => {
                 self.places.insert(place.to_owned());
@@ -129,7 +144,7 @@ impl Walk {
             }
         }
         formats::tighten(fields, place)?;
-        one_of_as_any_of(fields, whole, place)
+        self.one_of_as_any_of(fields, whole, place)
     }
 
     /// Expressions are the expensive part of a schema.
@@ -169,6 +184,35 @@ impl Walk {
             Some(_) => return Err(wrong(&join(place, "$ref"), "it must be a string")),
         }
         Ok(())
+    }
+
+    /// Where no value satisfies two of its alternatives, exactly one is as good as any.
+    fn one_of_as_any_of(
+        &self,
+        fields: &mut Map<String, Value>,
+        whole: &Value,
+        place: &str,
+    ) -> Result<(), CompileError> {
+        let Some(Value::Array(alternatives)) = fields.get("oneOf") else { return Ok(()) };
+        if alternatives.len() > ONE_OF_MAX {
+            let count = alternatives.len();
+            return Err(wrong(
+                &join(place, "oneOf"),
+                &format!("it has {count} alternatives, and may have {ONE_OF_MAX}"),
+            ));
+        }
+        for (b, alternative) in alternatives.iter().enumerate() {
+            self.go_on()?;
+            if let Some(a) = disjoint::overlap(&alternatives[..b], alternative, whole) {
+                let reason = format!(
+                    "that no value satisfies two alternatives cannot be shown of {a} and {b}; give them different types or a \
+                     property with different constants, or use anyOf"
+                );
+                return Err(wrong(&join(place, "oneOf"), &reason));
+            }
+        }
+        let Some(alternatives) = fields.shift_remove("oneOf") else { return Ok(()) };
+        put_as_any_of(fields, alternatives, place)
     }
 
     /// Every reference leads to a schema that was looked at.
@@ -243,24 +287,12 @@ fn check_counts(fields: &Map<String, Value>, place: &str) -> Result<(), CompileE
     }
 }
 
-/// Where no value satisfies two of its alternatives, exactly one is as good as any.
-fn one_of_as_any_of(fields: &mut Map<String, Value>, whole: &Value, place: &str) -> Result<(), CompileError> {
-    let Some(Value::Array(alternatives)) = fields.get("oneOf") else { return Ok(()) };
-    if alternatives.len() > ONE_OF_MAX {
-        let count = alternatives.len();
-        return Err(wrong(
-            &join(place, "oneOf"),
-            &format!("it has {count} alternatives, and may have {ONE_OF_MAX}"),
-        ));
-    }
-    if let Some((a, b)) = disjoint::overlap(alternatives, whole) {
-        let reason = format!(
-            "that no value satisfies two alternatives cannot be shown of {a} and {b}; give them different types or a property \
-             with different constants, or use anyOf"
-        );
-        return Err(wrong(&join(place, "oneOf"), &reason));
-    }
-    let Some(alternatives) = fields.shift_remove("oneOf") else { return Ok(()) };
+/// Alternatives of which no value satisfies two, under the keyword for any of them.
+fn put_as_any_of(
+    fields: &mut Map<String, Value>,
+    alternatives: Value,
+    place: &str,
+) -> Result<(), CompileError> {
     if fields.contains_key("anyOf") {
         let all = fields.entry("allOf").or_insert_with(|| json!([]));
         match all {

@@ -148,7 +148,7 @@ fn what_is_wrong_with_gbnf_is_said_with_its_place() {
 fn lark_has_control_tokens_and_schemas_in_it() {
     let vocabulary = vocabulary();
     let call = vocabulary.control("<|call|>").unwrap();
-    let schema = json_in_lark(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}"#).unwrap();
+    let schema = json_in_lark(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}"#, &|| false).unwrap();
     let source = format!("start: <|call|> args <|end|>\nargs: %json {schema}\n");
     let grammar = Grammar::compile(&Spec::Lark(source), &vocabulary).unwrap();
     let mut matcher = grammar.matcher();

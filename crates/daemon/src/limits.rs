@@ -41,9 +41,12 @@ pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
 /// Prompts of one model rendered and tokenized at the same time, of which a client has all but one at most; more wait,
 /// holding a place in its queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
-/// Those of them that have pictures or sounds.
-pub(crate) const PROMPT_MEDIA_MAX: usize = 2;
-const _: () = assert!(0 < PROMPT_MEDIA_MAX && PROMPT_MEDIA_MAX < PROMPT_BUILDS_MAX);
+/// Those of them that are large, of which a client has all but one at most.
+pub(crate) const PROMPT_BUILDS_LARGE_MAX: usize = 2;
+const _: () = assert!(0 < PROMPT_BUILDS_LARGE_MAX && PROMPT_BUILDS_LARGE_MAX < PROMPT_BUILDS_MAX);
+/// Bytes of text from which on a prompt counts as large, as those with pictures or sounds do: while it is built, its messages, its
+/// text and its tokens are held at once.
+pub(crate) const PROMPT_LARGE_BYTES: usize = 1 << 20;
 /// Time that one prompt may take from its turn on, waiting not counted. A chat template's own bounds end it sooner, where
 /// the machine is not busy.
 pub(crate) const PROMPT_BUILD_TIME_MAX: Duration = Duration::from_secs(10);
@@ -83,8 +86,8 @@ const _: () = assert!(CONSTRAINT_COMPILES_OF_CLIENT_MAX < CONSTRAINT_COMPILES_MA
 pub(crate) const CONSTRAINT_TIME_MAX: Duration = Duration::from_secs(8);
 // It is a part of building the prompt.
 const _: () = assert!(CONSTRAINT_TIME_MAX.as_secs() < PROMPT_BUILD_TIME_MAX.as_secs());
-/// Bytes of one model's compiled constraints that are kept: some hundreds.
-pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of one model's compiled constraints that are kept, by estimate: some hundreds of usual ones.
+pub(crate) const CONSTRAINTS_BYTES_MAX: u64 = 16 << 20;
 /// Inputs of one embedding request that go to the worker together: while they are computed, the next are tokenized.
 pub(crate) const EMBED_JOB_INPUTS: usize = 64;
 /// Inputs of one embedding request.

@@ -1,18 +1,18 @@
 //! From what a client asks to a job the worker can run: template and tokenizer, the model's own defaults, limits.
 //! When and for how long that may run is in `prompt_builder`.
 
+mod enforced;
 pub(crate) mod media;
 mod overflow;
 pub(crate) mod pictures;
+mod size;
 mod sounds;
 
 use std::{collections::HashSet, slice, sync::Arc};
 
-use hanzo_engine_constraints::{Spec, json_in_lark};
-use hanzo_engine_formats::Demand;
+use hanzo_engine_constraints::Spec;
 use hanzo_engine_runtime::{
-    CallReading, ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool,
-    ToolFormat,
+    ClientId, Job, RequestError, SamplingParams, Speculation, StopConditions, TextModel, Tool, ToolFormat,
     chat::Chat,
     infill::Gap,
     limits::{LOGIT_BIAS_MAX, STOP_TOKENS_MAX},
@@ -26,6 +26,7 @@ use crate::{
     served::Served,
 };
 
+use enforced::{Enforced, enforced, within_channels};
 pub(crate) use media::RequestedMedia;
 use overflow::room;
 pub(crate) use overflow::{Keep, Overflow, Truncate};
@@ -151,7 +152,7 @@ pub(crate) fn build(
     let compiled = |spec| served.constraints.compiled(spec, text, client, interrupted);
     let (calls, constraint) = match request.tools {
         Some(used) => {
-            let Enforced { calls, spec, must } = enforced(used, text, request.constraint)?;
+            let Enforced { calls, spec, must } = enforced(used, text, request.constraint, interrupted)?;
             (
                 calls.clone(),
                 match spec.map(compiled).transpose() {
@@ -166,8 +167,11 @@ pub(crate) fn build(
         }
         None => {
             let is_chat = matches!(request.prompt, PromptSource::Chat(_));
-            let constraint =
-                if is_chat { within_channels(request.constraint, text)? } else { request.constraint };
+            let constraint = if is_chat {
+                within_channels(request.constraint, text, interrupted)?
+            } else {
+                request.constraint
+            };
             (None, constraint.map(compiled).transpose()?)
         }
     };
@@ -285,72 +289,6 @@ pub(crate) fn build(
     job.validate(text, context_tokens_max)?;
     let echo = request.echo.then(|| rendered.unwrap_or_else(|| text.tokenizer.decode(&job.prompt, false)));
     Ok(Built { job, echo })
-}
-
-/// What a chat's tools make of its answer.
-struct Enforced {
-    /// How calls are told from the answer, if there may be any.
-    calls: Option<CallReading>,
-    /// What the answer satisfies.
-    spec: Option<Spec>,
-    /// Without that, the request cannot be done.
-    must: bool,
-}
-
-/// What becomes of tools, and of a constraint that is asked for beside them.
-///
-/// # Errors
-/// Where a choice or a schema cannot be enforced.
-fn enforced(used: ToolUse, text: &TextModel, asked: Option<Spec>) -> Result<Enforced, Error> {
-    let only = |spec: Option<Spec>| Ok(Enforced { calls: None, spec, must: true });
-    let tools: Vec<Tool> = match &used.choice {
-        ToolChoice::None => return only(asked),
-        ToolChoice::Auto | ToolChoice::Required => used.tools,
-        ToolChoice::Named(name) => used.tools.into_iter().filter(|tool| tool.name == *name).collect(),
-    };
-    let Some(format) = used.format.or(text.tool_format) else { return only(asked) };
-    let required = used.choice != ToolChoice::Auto;
-    let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
-    let document = match asked {
-        None => None,
-        Some(_) if required => None,
-        Some(Spec::JsonObject) => Some(schema("{\"type\":\"object\"}")),
-        Some(Spec::JsonSchema(source)) => Some(schema(&source)),
-        Some(_) => {
-            let reason =
-                "beside tools that may be called only a JSON object or a JSON schema can be asked for";
-            return Err(Error::field("constraint", reason));
-        }
-    };
-    let document = document.transpose().map_err(|reason| Error::field("constraint", reason))?;
-    let must = required || document.is_some() || tools.iter().any(|tool| tool.strict);
-    let vocabulary = text.vocabulary().map_err(|error| Error::field("tool_use", error.to_string()))?;
-    let demand =
-        Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
-    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
-    let grammar = grammar.map_err(|reason| Error::field("tools", reason))?;
-    let calls = CallReading { format, tools: tools.into(), required, parallel: used.parallel };
-    Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
-}
-
-/// A document that is asked for of a model whose answers are messages in channels: the last of them is it.
-///
-/// # Errors
-/// Where its schema cannot be enforced.
-fn within_channels(asked: Option<Spec>, text: &TextModel) -> Result<Option<Spec>, Error> {
-    let Some(format @ ToolFormat::Harmony) = text.tool_format else { return Ok(asked) };
-    let source = match &asked {
-        Some(Spec::JsonObject) => "{\"type\":\"object\"}",
-        Some(Spec::JsonSchema(source)) => source,
-        _ => return Ok(asked),
-    };
-    let refused = |reason| Error::field("constraint", reason);
-    let schema = |source: &str| json_in_lark(source).map_err(|error| error.to_string());
-    let document = schema(source).map_err(refused)?;
-    let vocabulary = text.vocabulary().map_err(|error| refused(error.to_string()))?;
-    let demand = Demand { format, tools: &[], required: false, parallel: false, document: Some(&document) };
-    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema).map_err(refused)?;
-    Ok(Some(Spec::Schemas(grammar)))
 }
 
 /// The tokens of a bare text.

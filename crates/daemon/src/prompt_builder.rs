@@ -15,7 +15,10 @@ use hanzo_engine_runtime::{ClientId, RequestError};
 use crate::{
     blocking::{blocking, give_back_soon},
     error::Error,
-    limits::{PROMPT_BUILD_LARGE, PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_MAX, PROMPT_MEDIA_MAX},
+    limits::{
+        PROMPT_BUILD_LARGE, PROMPT_BUILD_TIME_MAX, PROMPT_BUILDS_LARGE_MAX, PROMPT_BUILDS_MAX,
+        PROMPT_LARGE_BYTES,
+    },
     turns::{Turn, Turns},
 };
 
@@ -23,9 +26,9 @@ use crate::{
 /// whose prompts are slow no other client. A request that waits here holds a place in a bounded queue.
 pub(crate) struct PromptBuilder {
     turns: Turns,
-    /// Turns that prompts with pictures or sounds may have: they take seconds and hundreds of megabytes, and
-    /// others must not stand behind them.
-    media_turns: Turns,
+    /// Turns that large prompts may have: they take seconds and many times their bytes, and others must not stand
+    /// behind them.
+    large_turns: Turns,
     /// From a prompt's turn on.
     time_max: Duration,
     context_shift: bool,
@@ -40,8 +43,13 @@ pub(crate) struct Build {
     pub(crate) client: Option<ClientId>,
     /// When it is too late.
     pub(crate) by: Option<Instant>,
-    /// Whether it reads pictures or sounds.
-    pub(crate) has_media: bool,
+    /// Whether it takes much memory: it reads pictures, sounds or a text of [`PROMPT_LARGE_BYTES`].
+    pub(crate) is_large: bool,
+}
+
+/// Whether a text of so many bytes takes much memory.
+pub(crate) fn is_large(bytes: usize) -> bool {
+    bytes >= PROMPT_LARGE_BYTES
 }
 
 /// Tells the work of a caller that it has left.
@@ -56,8 +64,8 @@ impl Drop for Leaving {
 impl PromptBuilder {
     /// For one model, whose completions go on beyond the context where `context_shift` says so and a request nothing else.
     pub(crate) fn new(context_shift: bool) -> Self {
-        let (turns, media_turns) = (Turns::new(PROMPT_BUILDS_MAX), Turns::new(PROMPT_MEDIA_MAX));
-        Self { turns, media_turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
+        let (turns, large_turns) = (Turns::new(PROMPT_BUILDS_MAX), Turns::new(PROMPT_BUILDS_LARGE_MAX));
+        Self { turns, large_turns, time_max: PROMPT_BUILD_TIME_MAX, context_shift }
     }
 
     /// Whether completions go on beyond the context where a request does not say.
@@ -67,11 +75,11 @@ impl PromptBuilder {
 
     /// The turns that a piece of work needs.
     async fn turns(&self, build: &Build) -> Option<(Option<Turn>, Turn)> {
-        let of_media = match build.has_media {
-            true => Some(self.media_turns.take(build.client).await?),
+        let large = match build.is_large {
+            true => Some(self.large_turns.take(build.client).await?),
             false => None,
         };
-        Some((of_media, self.turns.take(build.client).await?))
+        Some((large, self.turns.take(build.client).await?))
     }
 
     /// Runs `work` on the blocking pool in its turn, until its request's time is over. `work` is given a question to ask
@@ -133,7 +141,7 @@ mod tests {
 
     fn build(client: u64) -> Build {
         let client = Some(ClientId(client));
-        Build { what: "tokenizing the text", client, by: None, has_media: false }
+        Build { what: "tokenizing the text", client, by: None, is_large: false }
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -169,23 +177,23 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn prompts_with_media_leave_turns_to_others() {
+    async fn large_prompts_leave_turns_to_others() {
         let builder = Arc::new(PromptBuilder::new(false));
-        let media = |client| Build { has_media: true, ..build(client) };
+        let large = |client| Build { is_large: true, ..build(client) };
         let slow: Vec<_> = (0..2 * PROMPT_BUILDS_MAX)
             .map(|client| {
                 let builder = builder.clone();
-                tokio::spawn(async move { builder.run(media(client as u64), endless).await })
+                tokio::spawn(async move { builder.run(large(client as u64), endless).await })
             })
             .collect();
-        until(|| builder.media_turns.free() == 0);
+        until(|| builder.large_turns.free() == 0);
         builder.run(build(0), |_| Ok(())).await.unwrap();
-        assert!(builder.turns.free() >= PROMPT_BUILDS_MAX - PROMPT_MEDIA_MAX);
+        assert!(builder.turns.free() >= PROMPT_BUILDS_MAX - PROMPT_BUILDS_LARGE_MAX);
         for gone in slow {
             gone.abort();
             let _ = gone.await;
         }
-        until(|| builder.media_turns.free() == PROMPT_MEDIA_MAX);
+        until(|| builder.large_turns.free() == PROMPT_BUILDS_LARGE_MAX);
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -87,8 +87,9 @@ impl Served {
         let vocabulary = self.must_transcribe()?.clone();
         let place = self.enter()?;
         // A prompt is text to be tokenized.
-        let build = Build { what: "tokenizing the prompt", client, by: deadline, has_media: false };
-        let ask = move |_: &dyn Fn() -> bool| vocabulary.ask(&options).map_err(Error::from);
+        let build = Build { what: "tokenizing the prompt", client, by: deadline, is_large: false };
+        let ask =
+            move |interrupted: &dyn Fn() -> bool| vocabulary.ask(&options, interrupted).map_err(Error::from);
         let asked = self.prompts.run(build, ask).await?;
         let job = TranscribeJob { id: self.next_job(), asked, priority, client };
         let waker = self.worker.waker().clone();

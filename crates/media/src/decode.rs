@@ -2,7 +2,8 @@
 //! decoded; what the format can say besides (orientation, transparency, palettes, 16 bits, CMYK, several frames) becomes plain
 //! RGB as the reference's `convert_to_rgb` makes it: transparency goes onto white.
 
-use std::io::Cursor;
+use std::cell::Cell;
+use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -85,6 +86,19 @@ pub struct Picture {
 /// # Errors
 /// Why it is not taken.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, PictureError> {
+    decode_until(bytes, limits, &|| false)
+}
+
+/// The same until `interrupted` says so, which is asked again and again: between rows of a JPEG, and as the file of another format
+/// is read.
+///
+/// # Errors
+/// As [`decode`], and [`PictureError::Interrupted`].
+pub fn decode_until(
+    bytes: &[u8],
+    limits: &Limits,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Picture, PictureError> {
     if bytes.is_empty() {
         return Err(PictureError::Empty);
     }
@@ -93,12 +107,17 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, PictureError> {
     }
     let format = Format::of(bytes).ok_or(PictureError::UnknownFormat)?;
     // Decoders are other people's: a panic of one is an error of the one picture.
+    let is_over = Cell::new(false);
+    let file = || PictureFile { bytes: Cursor::new(bytes), interrupted, is_over: &is_over };
     let decoded = catch_unwind(AssertUnwindSafe(|| match format {
-        Format::Jpeg => read_jpeg(bytes, limits),
-        Format::Png => read_png(bytes, limits),
-        Format::WebP => read_webp(bytes, limits),
-        Format::Gif => read_gif(bytes, limits),
+        Format::Jpeg => read_jpeg(bytes, limits, interrupted),
+        Format::Png => read_png(file(), limits),
+        Format::WebP => read_webp(file(), limits),
+        Format::Gif => read_gif(file(), limits),
     }));
+    if is_over.get() || interrupted() {
+        return Err(PictureError::Interrupted);
+    }
     let raw = decoded.unwrap_or_else(|_| Err(broken(format)("its decoder failed")))?;
     let Raw { width, height, exif, .. } = raw;
     let orientation = exif.as_deref().and_then(exif::orientation).unwrap_or(1);
@@ -106,7 +125,51 @@ pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture, PictureError> {
     if rgb.len() as u64 != 3 * u64::from(width) * u64::from(height) {
         return Err(broken(format)("it has another number of pixels than its header says"));
     }
+    if interrupted() {
+        return Err(PictureError::Interrupted);
+    }
     Ok(turn::turned(Picture { width, height, rgb }, orientation))
+}
+
+/// Bytes of a file that a decoder is given at a time.
+const PORTION_BYTES: usize = 4 << 10;
+
+/// A file for decoders that read a portion at a time. Reading fails once nobody waits for the picture.
+struct PictureFile<'a> {
+    bytes: Cursor<&'a [u8]>,
+    interrupted: &'a dyn Fn() -> bool,
+    is_over: &'a Cell<bool>,
+}
+
+impl Read for PictureFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let portion = self.fill_buf()?;
+        let count = portion.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&portion[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for PictureFile<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if (self.interrupted)() {
+            self.is_over.set(true);
+            return Err(io::Error::other("nobody waits for the picture"));
+        }
+        let rest = self.bytes.fill_buf()?;
+        Ok(&rest[..rest.len().min(PORTION_BYTES)])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.bytes.consume(count);
+    }
+}
+
+impl Seek for PictureFile<'_> {
+    fn seek(&mut self, place: SeekFrom) -> io::Result<u64> {
+        self.bytes.seek(place)
+    }
 }
 
 /// Pixels as a decoder gives them.
@@ -136,16 +199,17 @@ fn check_size(width: u32, height: u32, limits: &Limits) -> Result<(), PictureErr
     Ok(())
 }
 
-fn read_jpeg(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+fn read_jpeg(bytes: &[u8], limits: &Limits, interrupted: &dyn Fn() -> bool) -> Result<Raw, PictureError> {
     let check = |width, height| check_size(width, height, limits);
-    let jpeg::DecodedJpeg { width, height, channels, bytes, exif } = jpeg::decode(bytes, SCANS_MAX, check)?;
+    let decoded = jpeg::decode(bytes, SCANS_MAX, interrupted, check)?;
+    let jpeg::DecodedJpeg { width, height, channels, bytes, exif } = decoded;
     Ok(Raw { width: width as u32, height: height as u32, channels, bytes, exif })
 }
 
-fn read_png(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+fn read_png(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<png::DecodingError>;
     let own = png::Limits { bytes: BESIDE_BYTES };
-    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), own);
+    let mut decoder = png::Decoder::new_with_limits(file, own);
     // Palettes and fewer bits become 8 bits a colour, and so do 16: the upper ones, as the reference has it.
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let header = decoder.read_header_info().map_err(failed(Format::Png))?;
@@ -160,9 +224,9 @@ fn read_png(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
     Ok(Raw { width, height, channels: frame.color_type.samples(), bytes, exif })
 }
 
-fn read_webp(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+fn read_webp(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<image_webp::DecodingError>;
-    let mut decoder = image_webp::WebPDecoder::new(Cursor::new(bytes)).map_err(failed(Format::WebP))?;
+    let mut decoder = image_webp::WebPDecoder::new(file).map_err(failed(Format::WebP))?;
     let (width, height) = decoder.dimensions();
     check_size(width, height, limits)?;
     decoder.set_memory_limit(BESIDE_BYTES);
@@ -175,12 +239,12 @@ fn read_webp(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
 }
 
 /// The first frame, where it stands on the whole picture.
-fn read_gif(bytes: &[u8], limits: &Limits) -> Result<Raw, PictureError> {
+fn read_gif(file: PictureFile, limits: &Limits) -> Result<Raw, PictureError> {
     let failed = broken::<gif::DecodingError>;
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::RGBA);
     options.set_memory_limit(gif::MemoryLimit::Bytes(GIF_FRAME_BYTES));
-    let mut decoder = options.read_info(Cursor::new(bytes)).map_err(failed(Format::Gif))?;
+    let mut decoder = options.read_info(file).map_err(failed(Format::Gif))?;
     let (width, height) = (u32::from(decoder.width()), u32::from(decoder.height()));
     check_size(width, height, limits)?;
     let Some(frame) = decoder.next_frame_info().map_err(failed(Format::Gif))? else {

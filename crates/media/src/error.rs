@@ -57,6 +57,9 @@ pub enum PictureError {
         /// What is wrong.
         reason: String,
     },
+    /// Its reader has left.
+    #[error("was not decoded to its end: its request has ended")]
+    Interrupted,
     /// A `data:` URI that is none.
     #[error("{0}")]
     Uri(String),

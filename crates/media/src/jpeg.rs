@@ -85,16 +85,17 @@ pub(crate) struct DecodedJpeg {
 }
 
 /// Decodes a file of at most so many scans whose width and height pass a check. Nothing is decoded before that check. Takes memory for
-/// the pixels three times at most.
+/// the pixels three times at most. Asks between the rows of blocks whether to give up.
 ///
 /// # Errors
-/// As the check, [`PictureError::TooManyScans`] and [`PictureError::Broken`].
+/// As the check, [`PictureError::TooManyScans`], [`PictureError::Broken`] and [`PictureError::Interrupted`].
 pub(crate) fn decode(
     data: &[u8],
     scans_max: usize,
+    interrupted: &dyn Fn() -> bool,
     check: impl FnOnce(u32, u32) -> Result<(), PictureError>,
 ) -> Result<DecodedJpeg, PictureError> {
-    let mut segments = Segments::new(data);
+    let mut segments = Segments::new(data, interrupted);
     let first = segments.next()?;
     let (Next::Scan(scan), Some(frame)) = (first, segments.frame.take()) else {
         return Err(JpegFailure::Broken("it has no picture").into());
@@ -116,7 +117,7 @@ pub(crate) fn decode(
     };
     let frame = frame.ok_or(JpegFailure::Broken("it has no picture"))?;
     let space = Space::of(&frame, &segments.tables);
-    let bytes = pixels(&frame, planes, space);
+    let bytes = pixels(&frame, planes, space, &segments)?;
     let channels = space.channels();
     Ok(DecodedJpeg {
         width: frame.width,
@@ -156,10 +157,10 @@ fn in_scans(
     }
     let smooths = frame.is_progressive && progress.has_gaps(&frame);
     let planes = coefficients.0.into_iter().enumerate().map(|(index, stored)| match smooths {
-        true => progress.plane(&frame, index, &stored),
-        false => stored.plane(&frame.components[index]),
+        true => progress.plane(&frame, index, &stored, segments),
+        false => stored.plane(&frame.components[index], segments),
     });
-    let planes = planes.collect();
+    let planes = planes.collect::<Result<_, JpegFailure>>()?;
     Ok((Some(frame), planes))
 }
 
@@ -184,21 +185,25 @@ fn read(
     blocks: &mut impl Blocks,
 ) -> Result<ScanEnd, JpegFailure> {
     let (tables, bits) = (&segments.tables, Bits::new(segments.data, segments.at));
-    let interval = tables.restart_interval;
     let end = if frame.is_arithmetic {
         let mut coder = Arithmetic::new(bits, tables, scan, frame.is_progressive)?;
-        scan::read(frame, scan, &mut coder, blocks, interval)?
+        scan::read(frame, scan, &mut coder, blocks, segments)?
     } else if frame.is_progressive {
-        scan::read(frame, scan, &mut Progressive::new(bits, tables, scan)?, blocks, interval)?
+        scan::read(frame, scan, &mut Progressive::new(bits, tables, scan)?, blocks, segments)?
     } else {
-        scan::read(frame, scan, &mut Sequential::new(bits, tables, scan)?, blocks, interval)?
+        scan::read(frame, scan, &mut Sequential::new(bits, tables, scan)?, blocks, segments)?
     };
     (segments.at, segments.marker) = (end.at, end.marker);
     Ok(end)
 }
 
 /// Planes as pixels.
-fn pixels(frame: &FrameHeader, planes: Vec<SamplePlane>, space: Space) -> Vec<u8> {
+fn pixels(
+    frame: &FrameHeader,
+    planes: Vec<SamplePlane>,
+    space: Space,
+    segments: &Segments,
+) -> Result<Vec<u8>, JpegFailure> {
     let factors = |index: usize| {
         let component = &frame.components[index];
         [frame.unit[0] / component.across, frame.unit[1] / component.down]
@@ -209,8 +214,9 @@ fn pixels(frame: &FrameHeader, planes: Vec<SamplePlane>, space: Space) -> Vec<u8
     let line = frame.width * space.channels();
     let mut bytes = vec![0; line * frame.height];
     for (row, out) in bytes.chunks_exact_mut(line).enumerate() {
+        segments.go_on()?;
         let rows: Vec<&[u8]> = planes.iter_mut().map(|plane| &plane.row(row)[..frame.width]).collect();
         space.convert(&rows, out);
     }
-    bytes
+    Ok(bytes)
 }

@@ -20,7 +20,7 @@ mod turn;
 mod whole;
 
 pub use data_uri::{decode_base64, from_data_uri};
-pub use decode::{Format, Limits, Picture, decode};
+pub use decode::{Format, Limits, Picture, decode, decode_until};
 pub use error::{PictureError, ProcessorError};
 pub use pixels::PixelScale;
 pub use processor::{Detail, Frame, Look, Prepared, Processor};

@@ -1,5 +1,7 @@
 //! Pixels against Pillow's and transformers' own (`testdata/make.py`), and what strangers may send.
 
+use std::cell::Cell;
+
 use base64::Engine;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -53,6 +55,34 @@ fn files_of_every_kind_are_what_pillow_reads() {
         let differs = picture.rgb.iter().zip(&known).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
         assert_eq!(picture.rgb.len(), known.len(), "{name}");
         assert!(differs <= most, "{name}: differs by {differs}");
+    }
+}
+
+/// Of every file, at each question whether to give up.
+#[test]
+fn a_picture_that_nobody_waits_for_is_given_up_at_once() {
+    for of in golden("files") {
+        let name = of["name"].as_str().unwrap();
+        // One that is turned has as many rows as columns are shown.
+        let rows = size(&of["width"]).min(size(&of["height"]));
+        let (bytes, asked) = (file(name), Cell::new(0));
+        let given_up_after = |most: u64| {
+            asked.set(0);
+            let interrupted = || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            };
+            decode_until(&bytes, &Limits::default(), &interrupted).map(drop)
+        };
+        assert_eq!(given_up_after(u64::MAX), Ok(()), "{name}");
+        let all = asked.get();
+        // A JPEG's blocks and rows, and the portions of another file.
+        let least = if name.ends_with(".jpg") { u64::from(rows) } else { 2 + bytes.len() as u64 / 4096 };
+        assert!(all >= least, "{name}: {all} questions, at least {least}");
+        for most in 0..all {
+            assert_eq!(given_up_after(most), Err(PictureError::Interrupted), "{name}, {most} of {all}");
+            assert!(asked.get() <= most + 2, "{name}, {most}: asked {} times", asked.get());
+        }
     }
 }
 

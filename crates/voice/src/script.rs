@@ -232,11 +232,11 @@ impl Script {
         }
     }
 
-    /// Makes a text ready.
+    /// Makes a text ready. `interrupted` is asked at every sentence whether to give up.
     ///
     /// # Errors
-    /// [`Refused`] naming the field.
-    pub fn speech(&self, ask: &Ask) -> Result<Speech, Refused> {
+    /// [`Refused`] naming the field; and where the work was given up.
+    pub fn speech(&self, ask: &Ask, interrupted: &dyn Fn() -> bool) -> Result<Speech, Refused> {
         let blend = self.blend(&ask.voice)?;
         let mut unknown_words = Vec::new();
         let runs = match &ask.input {
@@ -244,7 +244,7 @@ impl Script {
                 check_length("text", text, TEXT_CHARS_MAX)?;
                 let own = if self.kokoro { language_of(&self.voices[blend[0].0].0) } else { "" };
                 let language = if ask.language.is_empty() { own } else { &ask.language };
-                self.reader.runs(text, language, &mut unknown_words)?
+                self.reader.runs(text, language, &mut unknown_words, interrupted)?
             }
             Input::Phonemes(phonemes) => {
                 check_length("phonemes", phonemes, PHONEMES_CHARS_MAX)?;

@@ -13,10 +13,9 @@ const STRING: u8 = 8;
 const ARRAY: u8 = 16;
 const OBJECT: u8 = 32;
 
-/// The first two that some value may satisfy both, as far as can be seen.
-pub(super) fn overlap(alternatives: &[Value], whole: &Value) -> Option<(usize, usize)> {
-    let pairs = (0..alternatives.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
-    pairs.into_iter().find(|&(a, b)| !disjoint(&alternatives[a], &alternatives[b], whole, DEPTH_MAX))
+/// The first of some alternatives that a value may satisfy beside one more, as far as can be seen.
+pub(super) fn overlap(alternatives: &[Value], more: &Value, whole: &Value) -> Option<usize> {
+    alternatives.iter().position(|alternative| !disjoint(alternative, more, whole, DEPTH_MAX))
 }
 
 fn disjoint(a: &Value, b: &Value, whole: &Value, depth: usize) -> bool {

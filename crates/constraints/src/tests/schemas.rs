@@ -148,3 +148,29 @@ fn what_cannot_be_enforced_is_refused_by_name() {
         assert!(Grammar::compile(&schema(source), &vocabulary()).is_err(), "{source}");
     }
 }
+
+#[test]
+fn a_schema_that_nobody_waits_for_is_given_up_at_the_next_one_within_it() {
+    let properties: Vec<String> = (0..500).map(|i| format!("\"p{i}\":{{\"type\":\"string\"}}")).collect();
+    let constants: Vec<String> = (0..200).map(|i| format!("{{\"const\":\"c{i}\"}}")).collect();
+    let objects = format!("{{\"type\":\"object\",\"properties\":{{{}}}}}", properties.join(","));
+    let choices = format!("{{\"oneOf\":[{}]}}", constants.join(","));
+    for (source, least) in [(objects, 500), (choices, 400)] {
+        let asked = std::cell::Cell::new(0);
+        let given_up_after = |most: usize| {
+            asked.set(0);
+            let interrupted = || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            };
+            json_in_lark(&source, &interrupted)
+        };
+        assert_eq!(given_up_after(usize::MAX), json_in_lark(&source, &|| false));
+        let all = asked.get();
+        assert!(all >= least, "{all} questions");
+        for most in [0, 1, all / 2, all - 1] {
+            assert!(given_up_after(most).is_err(), "{most} of {all}");
+            assert_eq!(asked.get(), most + 1);
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Pictures of a request: decoded and prepared as the model's own processor does, before anything waits for a worker.
 
-use hanzo_engine_media::{Limits, Look, PictureError, Prepared, decode};
+use hanzo_engine_media::{Limits, Look, PictureError, Prepared, decode_until};
 use hanzo_engine_runtime::{MediaSpan, RequestError, TextModel, vision::Sight};
 
 use crate::error::Error;
@@ -39,7 +39,7 @@ pub(super) fn prepared(
         if interrupted() {
             return Err(RequestError::Interrupted.into());
         }
-        let (sight, picture) = one(picture, model)?;
+        let (sight, picture) = one(picture, model, interrupted)?;
         rows += sight.rows_of(&picture);
         if rows > tokens_max {
             let (prompt_tokens, completion_tokens, context_tokens_max) = (rows, 0, tokens_max);
@@ -53,10 +53,11 @@ pub(super) fn prepared(
 }
 
 /// One of them.
-fn one(
+fn one<'m>(
     RequestedPicture { field, bytes, look }: RequestedPicture,
-    model: &TextModel,
-) -> Result<(&Sight, Prepared), Error> {
+    model: &'m TextModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(&'m Sight, Prepared), Error> {
     let Some(sight) = &model.sight else {
         let reason = format!(
             "{} reads no pictures{}; send text, or name a model that does",
@@ -65,18 +66,25 @@ fn one(
         );
         return Err(Error::field(field, reason));
     };
-    let refused = |error: PictureError| Error::field(field.clone(), format!("the picture {error}"));
-    let picture = decode(&bytes, &Limits::default()).map_err(refused)?;
+    let refused = |error: PictureError| match error {
+        PictureError::Interrupted => RequestError::Interrupted.into(),
+        error => Error::field(field.clone(), format!("the picture {error}")),
+    };
+    let picture = decode_until(&bytes, &Limits::default(), interrupted).map_err(refused)?;
     Ok((sight, sight.prepare(picture, look).map_err(refused)?))
 }
 
 /// What the model's tower is to see of a picture that becomes a vector.
 ///
 /// # Errors
-/// [`Error::Field`] naming it: of a model that makes none of pictures, or one that cannot be read.
-pub(crate) fn alone(picture: RequestedPicture, model: &TextModel) -> Result<MediaSpan, Error> {
+/// [`Error::Field`] naming it: of a model that makes none of pictures, or one that cannot be read. [`RequestError::Interrupted`].
+pub(crate) fn alone(
+    picture: RequestedPicture,
+    model: &TextModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<MediaSpan, Error> {
     let field = picture.field.clone();
-    let (sight, picture) = one(picture, model)?;
+    let (sight, picture) = one(picture, model, interrupted)?;
     let none = || {
         let name = &model.info.name;
         let reason = format!(

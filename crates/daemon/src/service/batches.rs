@@ -21,7 +21,7 @@ use crate::{
     frame_room::Held,
     limits::{EMBED_ANSWER_BYTES_MAX, EMBED_JOB_INPUTS, EMBED_JOBS_MAX},
     prompt::{RequestedMedia, media, pictures},
-    prompt_builder::Build,
+    prompt_builder::{Build, is_large},
     served::Served,
     ticket::{Results, embed_ticket},
     worker::{NotGiven, Work},
@@ -85,8 +85,8 @@ impl<'a> Batches<'a> {
             if batch.is_empty() {
                 break;
             }
-            let has_media =
-                batch.iter().any(|(_, source)| matches!(source, Source::Picture(_) | Source::Chat(_)));
+            let bytes = batch.iter().map(|(_, source)| source.bytes()).sum::<Option<usize>>();
+            let is_large = bytes.is_none_or(is_large);
             let (encode, of) = (encode.clone(), self.served.clone());
             let read = move |interrupted: &dyn Fn() -> bool| {
                 let read = |(index, source)| {
@@ -110,7 +110,7 @@ impl<'a> Batches<'a> {
                             media::represented(shown, told, None, &of, interrupted).map_err(named)
                         }
                         (Source::Picture(picture), None) => {
-                            let span = pictures::alone(picture, &of.text)?;
+                            let span = pictures::alone(picture, &of.text, interrupted)?;
                             of.embedder.picture(span, output).map_err(of_input)
                         }
                         (Source::Chat(chat), told) => {
@@ -126,7 +126,7 @@ impl<'a> Batches<'a> {
                 batch.into_iter().map(read).collect::<Result<Vec<EmbedInput>, Error>>()
             };
             let by = answer_by(self.deadline);
-            let asked = Build { what: "tokenizing the inputs", client: self.client, by, has_media };
+            let asked = Build { what: "tokenizing the inputs", client: self.client, by, is_large };
             let inputs = self.served.prompts.run(asked, read).await?;
             self.submit(inputs)?;
             record.queued = true;

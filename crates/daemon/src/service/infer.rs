@@ -203,7 +203,7 @@ async fn begin(
     }
     let place = served.enter()?;
     let (of, by) = (served.clone(), answer_by(deadline));
-    let asked = Build { what: "building the prompt", client, by, has_media: !ask.media.is_empty() };
+    let asked = Build { what: "building the prompt", client, by, is_large: ask.is_large() };
     let build = move |interrupted: &dyn Fn() -> bool| build(ask, client, &of, interrupted);
     let work = served.prompts.run(asked, build);
     let mut built = within(by, work).await?;

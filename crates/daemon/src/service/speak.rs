@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures_util::{Stream, stream};
 use hanzo_engine_access::Reservation;
 use hanzo_engine_proto::v1::{self, speak_event::Event, speak_request};
+use hanzo_engine_runtime::RequestError;
 use hanzo_engine_sound::{Encoder, Format};
 use hanzo_engine_voice::{Ask, Input, Refused, Script, SpeechJob, VoiceInfo};
 use tonic::{Request, Status};
@@ -123,8 +124,11 @@ async fn begin(
     let place = served.enter()?;
     let ask = Ask { input, voice: wire.voice, language: wire.language };
     let asked = Build { what: "finding a text's phonemes", client, by, is_large: false };
-    let work = served.prompts.run(asked, move |_| {
-        script.speech(&ask).map_err(|Refused { field, reason }| Error::field(field, reason))
+    let work = served.prompts.run(asked, move |interrupted| {
+        script.speech(&ask, interrupted).map_err(|Refused { field, reason }| match interrupted() {
+            true => RequestError::Interrupted.into(),
+            false => Error::field(field, reason),
+        })
     });
     let mut speech = within(by, work).await?;
     let (phonemes, unknown_words) = (speech.phonemes, std::mem::take(&mut speech.unknown_words));

@@ -9,8 +9,13 @@ use tonic::Request;
 
 use super::{Core, answer_by, deadline, within};
 use crate::{
-    convert::request, error::Error, limits::TOKEN_PIECES_MAX, on_demand::Demand, prompt,
-    prompt_builder::Build, registry::Capability,
+    convert::request,
+    error::Error,
+    limits::TOKEN_PIECES_MAX,
+    on_demand::Demand,
+    prompt,
+    prompt_builder::{Build, is_large},
+    registry::Capability,
 };
 
 /// Text or a chat to tokens.
@@ -33,7 +38,7 @@ pub(super) async fn tokenize(
     let _place = served.enter()?;
     let input = request::tokenize(input, add_special_tokens, parse_special)?;
     let text = served.text.clone();
-    let asked = Build { what: "tokenizing the text", client, by, has_media: false };
+    let asked = Build { what: "tokenizing the text", client, by, is_large: input.is_large() };
     let work = served.prompts.run(asked, move |interrupted| {
         let (ids, rendered) = prompt::tokenize(input, &text, interrupted).map_err(of_text)?;
         if pieces && ids.len() > TOKEN_PIECES_MAX {
@@ -79,7 +84,8 @@ pub(super) async fn detokenize(
     let _place = served.enter()?;
     let text = served.text.clone();
     // Millions of tokens fit into a message.
-    let asked = Build { what: "detokenizing the ids", client, by, has_media: false };
+    let is_large = is_large(size_of_val(&ids[..]));
+    let asked = Build { what: "detokenizing the ids", client, by, is_large };
     let work = served.prompts.run(asked, move |interrupted| {
         Ok(text.tokenizer.decode_until(&ids, skip_special_tokens, interrupted)?)
     });

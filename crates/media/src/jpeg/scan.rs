@@ -3,7 +3,7 @@
 
 use super::bits::Bits;
 use super::idct;
-use super::segments::{Component, FrameHeader, Scan};
+use super::segments::{Component, FrameHeader, Scan, Segments};
 use super::{Block, JpegFailure};
 
 /// A decoder of entropy-coded blocks.
@@ -43,8 +43,9 @@ pub(super) fn read<'a>(
     scan: &Scan,
     coder: &mut impl Coder<'a>,
     blocks: &mut impl Blocks,
-    restart_interval: usize,
+    segments: &Segments,
 ) -> Result<ScanEnd, JpegFailure> {
+    let restart_interval = segments.tables.restart_interval;
     let single = match &scan.parts[..] {
         [part] => Some((part.component, &frame.components[part.component])),
         _ => None,
@@ -52,6 +53,7 @@ pub(super) fn read<'a>(
     let [across, down] = single.map_or(frame.units, |(_, component)| component.blocks);
     let (mut left, mut last_row) = (restart_interval, 0);
     for row in 0..down {
+        segments.go_on()?;
         for col in 0..across {
             if restart_interval > 0 {
                 if left == 0 {
@@ -168,32 +170,45 @@ impl ComponentCoefficients {
     }
 
     /// Makes all to samples.
-    pub(super) fn plane(&self, component: &Component) -> SamplePlane {
+    ///
+    /// # Errors
+    /// [`Segments::go_on`]'s.
+    pub(super) fn plane(
+        &self,
+        component: &Component,
+        segments: &Segments,
+    ) -> Result<SamplePlane, JpegFailure> {
         let mut plane = SamplePlane::new(component);
         for row in 0..component.blocks[1] {
+            segments.go_on()?;
             for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
                 let is_flat = block[1..].iter().all(|&value| value == 0);
                 plane.set([col, row], block, if is_flat { 0 } else { 63 });
             }
         }
-        plane
+        Ok(plane)
     }
 
     /// Makes all to samples, each block changed before.
+    ///
+    /// # Errors
+    /// [`Segments::go_on`]'s.
     pub(super) fn plane_of(
         &self,
         component: &Component,
+        segments: &Segments,
         change: impl Fn([usize; 2], &mut Block),
-    ) -> SamplePlane {
+    ) -> Result<SamplePlane, JpegFailure> {
         let mut plane = SamplePlane::new(component);
         for row in 0..component.blocks[1] {
+            segments.go_on()?;
             for (col, block) in self.row(row)[..component.blocks[0]].iter().enumerate() {
                 let mut block = *block;
                 change([col, row], &mut block);
                 plane.set([col, row], &block, 63);
             }
         }
-        plane
+        Ok(plane)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::huffman::Code;
 use super::{JpegFailure, ZIGZAG};
+use crate::error::PictureError;
 
 /// A component of a frame.
 #[derive(Clone, Debug)]
@@ -120,7 +121,6 @@ pub(super) fn next_marker(data: &[u8], at: &mut usize) -> Option<u8> {
 }
 
 /// A reader of segments.
-#[derive(Debug)]
 pub(super) struct Segments<'a> {
     /// The file.
     pub(super) data: &'a [u8],
@@ -132,6 +132,8 @@ pub(super) struct Segments<'a> {
     pub(super) frame: Option<FrameHeader>,
     /// The tables in force.
     pub(super) tables: Tables,
+    /// Whether to give up.
+    pub(super) interrupted: &'a dyn Fn() -> bool,
 }
 
 fn broken<T>(reason: &'static str) -> Result<T, JpegFailure> {
@@ -140,8 +142,17 @@ fn broken<T>(reason: &'static str) -> Result<T, JpegFailure> {
 
 impl<'a> Segments<'a> {
     /// Of a file that begins with a JPEG's first marker.
-    pub(super) fn new(data: &'a [u8]) -> Segments<'a> {
-        Segments { data, at: 2, marker: None, frame: None, tables: Tables::default() }
+    pub(super) fn new(data: &'a [u8], interrupted: &'a dyn Fn() -> bool) -> Segments<'a> {
+        Segments { data, at: 2, marker: None, frame: None, tables: Tables::default(), interrupted }
+    }
+
+    /// # Errors
+    /// [`PictureError::Interrupted`] where the work is to be given up.
+    pub(super) fn go_on(&self) -> Result<(), JpegFailure> {
+        match (self.interrupted)() {
+            true => Err(JpegFailure::Refused(PictureError::Interrupted)),
+            false => Ok(()),
+        }
     }
 
     /// Reads segments up to the next scan or the end of the image.

@@ -1,9 +1,9 @@
 //! Estimates of coefficients that a progressive file leaves out, from the averages of the 24 blocks around each: libjpeg's block
 //! smoothing. A file that was written to its last bit has none.
 
-use super::Block;
 use super::scan::{ComponentCoefficients, SamplePlane};
-use super::segments::{Component, FrameHeader, Scan};
+use super::segments::{Component, FrameHeader, Scan, Segments};
+use super::{Block, JpegFailure};
 
 /// Coefficients that are estimated, with the average before them.
 const ESTIMATED: usize = 10;
@@ -60,11 +60,12 @@ impl CoefficientProgress {
         frame: &FrameHeader,
         index: usize,
         stored: &ComponentCoefficients,
-    ) -> SamplePlane {
+        segments: &Segments,
+    ) -> Result<SamplePlane, JpegFailure> {
         let (component, missing) = (&frame.components[index], &self.components[index]);
         let before = if self.scans > 1 { missing.before } else { [-1; 64] };
         let steps = component.steps.unwrap_or([1; 64]).map(i64::from);
-        stored.plane_of(component, |place, block| {
+        stored.plane_of(component, segments, |place, block| {
             let is_known = place[1] / component.down <= self.last_row;
             let missing = if is_known { &missing.now } else { &before };
             let averages = averages(frame, component, stored, place);

@@ -202,7 +202,7 @@ impl Rig {
     }
 
     fn submit(&mut self, id: u64, options: &TranscribeOptions) {
-        let asked = self.vocabulary.ask(options).unwrap();
+        let asked = self.vocabulary.ask(options, &|| false).unwrap();
         self.engine.submit(TranscribeJob { id: JobId(id), asked, priority: 0, client: None });
     }
 
@@ -324,7 +324,7 @@ fn texts_of_windows_that_wait_are_drawn_together() {
     let begins = |priorities: [i32; 3], windows: usize| -> Vec<(usize, usize)> {
         let mut rig = Rig::new("small", windows);
         for (id, priority) in priorities.into_iter().enumerate() {
-            let asked = rig.vocabulary.ask(&options()).unwrap();
+            let asked = rig.vocabulary.ask(&options(), &|| false).unwrap();
             let id = JobId(id as u64);
             rig.engine.submit(TranscribeJob { id, asked, priority, client: None });
             rig.engine.push(id, Some(&samples));
@@ -430,7 +430,7 @@ fn a_load_quantises_what_is_multiplied() {
 fn what_cannot_be_asked_is_refused_by_name() {
     let opened = open("small");
     let vocabulary = vocabulary(files(&opened));
-    let asked = |options: TranscribeOptions| vocabulary.ask(&options).unwrap_err().to_string();
+    let asked = |options: TranscribeOptions| vocabulary.ask(&options, &|| false).unwrap_err().to_string();
     let language = asked(TranscribeOptions { language: "klingon".into(), ..TranscribeOptions::default() });
     assert!(language.contains("language") && language.contains("en, zh, de"), "{language}");
     let french = asked(TranscribeOptions { language: "fr".into(), ..TranscribeOptions::default() });

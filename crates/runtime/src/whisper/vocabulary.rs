@@ -1,6 +1,6 @@
 //! The tokens of a Whisper model that mean something beside text, found by their names, and what is asked of it in them.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use super::files::WhisperFiles;
 use super::language;
@@ -128,11 +128,15 @@ impl Vocabulary {
         tokens
     }
 
-    /// What is asked, in tokens.
+    /// What is asked, in tokens. `interrupted` says whether to give up.
     ///
     /// # Errors
-    /// [`RequestError`] naming the field.
-    pub fn ask(&self, options: &TranscribeOptions) -> Result<Asked, RequestError> {
+    /// [`RequestError`] naming the field, [`RequestError::Interrupted`].
+    pub fn ask(
+        &self,
+        options: &TranscribeOptions,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Asked, RequestError> {
         let language = match options.language.trim() {
             "" => None,
             word => Some(self.language(word)?),
@@ -156,7 +160,7 @@ impl Vocabulary {
         }
         let prompt = match options.prompt.trim() {
             "" => Vec::new(),
-            text => self.tokenizer.encode_plain(&format!(" {text}"), false)?,
+            text => self.prompt_tokens(text, interrupted)?,
         };
         let kept = prompt.len().min(self.prompt_max());
         Ok(Asked {
@@ -168,6 +172,13 @@ impl Vocabulary {
             condition: options.condition_on_previous_text,
             seed: options.seed,
         })
+    }
+
+    /// The tokens of a text before the start.
+    fn prompt_tokens(&self, text: &str, interrupted: &dyn Fn() -> bool) -> Result<Vec<u32>, RequestError> {
+        let text = format!(" {text}");
+        let plain = 0..text.len();
+        self.tokenizer.encode_until(&text, slice::from_ref(&plain), false, interrupted)
     }
 
     fn language(&self, word: &str) -> Result<u32, RequestError> {

@@ -104,7 +104,8 @@ impl EspeakNg {
                 loop {
                     match answer.recv_timeout(LOOK_EVERY.min(self.time_max)) {
                         Ok(said) => break said,
-                        Err(RecvTimeoutError::Timeout) if began.elapsed() < self.time_max && !interrupted() => {}
+                        Err(RecvTimeoutError::Timeout)
+                            if began.elapsed() < self.time_max && !interrupted() => {}
                         Err(_) => break Err(io::ErrorKind::TimedOut.into()),
                     }
                 }
@@ -208,5 +209,16 @@ pub(super) mod tests {
             EspeakNg { time_max: Duration::from_millis(50), ..stand_in(folder.path(), "exec sleep 60") };
         assert!(hangs.phonemes("en", &words, &|| false).is_none());
         assert!(begun.elapsed() < 2 * TIME_MAX, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn one_that_nobody_waits_for_is_ended() {
+        let (_alone, folder) = (alone(), tempfile::tempdir().unwrap());
+        let hangs = stand_in(folder.path(), "exec sleep 60");
+        let began = Instant::now();
+        let is_over = || began.elapsed() > Duration::from_millis(100);
+        assert!(hangs.phonemes("en", &parts(&["one"]), &is_over).is_none());
+        assert!(began.elapsed() < TIME_MAX / 2, "{:?}", began.elapsed());
+        assert!(hangs.phonemes("en", &parts(&["one"]), &|| true).is_none());
     }
 }

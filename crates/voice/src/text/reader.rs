@@ -251,7 +251,10 @@ impl Reader {
 /// [`Refused`] where the work is to be given up.
 fn go_on(interrupted: &dyn Fn() -> bool) -> Result<(), Refused> {
     match interrupted() {
-        true => Err(Refused { field: "text", reason: "it was not read to its end: its request has ended".to_owned() }),
+        true => Err(Refused {
+            field: "text",
+            reason: "it was not read to its end: its request has ended".to_owned(),
+        }),
         false => Ok(()),
     }
 }
@@ -433,6 +436,29 @@ mod tests {
     fn runs(reader: &Reader, text: &str, language: &str) -> (Result<Vec<String>, Refused>, Vec<String>) {
         let mut unknown = Vec::new();
         (reader.runs(text, language, &mut unknown, &|| false), unknown)
+    }
+
+    #[test]
+    fn a_text_that_nobody_waits_for_is_given_up_at_the_next_sentence() {
+        let text = "Good day. ".repeat(50);
+        for says in [Says::Letters { lower: true }, Says::Misaki] {
+            let (of, asked) = (reader(says, "en-us", None), std::cell::Cell::new(0));
+            let given_up_after = |most: usize| {
+                asked.set(0);
+                let interrupted = || {
+                    asked.set(asked.get() + 1);
+                    asked.get() > most
+                };
+                of.runs(&text, "", &mut Vec::new(), &interrupted)
+            };
+            assert_eq!(given_up_after(usize::MAX).unwrap().len(), 50);
+            let all = asked.get();
+            assert!(all >= 50, "{all} questions");
+            for most in [0, all / 2, all - 1] {
+                assert!(given_up_after(most).is_err(), "{most} of {all}");
+                assert_eq!(asked.get(), most + 1);
+            }
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn its_tokens_are_the_models_and_texts_become_them() {
         }
         let (own, right) = (vocabulary(files(&opened)), vocabulary(files(&source)));
         let asked = |vocabulary: &Vocabulary| {
-            vocabulary.ask(&options()).map(|_| ()).map_err(|error| error.to_string())
+            vocabulary.ask(&options(), &|| false).map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(asked(&own), asked(&right));
     }

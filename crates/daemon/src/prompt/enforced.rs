@@ -1,0 +1,137 @@
+//! What a chat's tools, and a constraint beside them, make of its answer.
+
+use hanzo_engine_constraints::{Spec, json_in_lark};
+use hanzo_engine_formats::Demand;
+use hanzo_engine_runtime::{CallReading, RequestError, TextModel, Tool, ToolFormat};
+
+use super::{ToolChoice, ToolUse};
+use crate::error::Error;
+
+/// What a chat's tools make of its answer.
+pub(super) struct Enforced {
+    /// How calls are told from the answer, if there may be any.
+    pub(super) calls: Option<CallReading>,
+    /// What the answer satisfies.
+    pub(super) spec: Option<Spec>,
+    /// Without that, the request cannot be done.
+    pub(super) must: bool,
+}
+
+/// What becomes of tools, and of a constraint that is asked for beside them.
+///
+/// # Errors
+/// Where a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
+pub(super) fn enforced(
+    used: ToolUse,
+    text: &TextModel,
+    asked: Option<Spec>,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Enforced, Error> {
+    let only = |spec: Option<Spec>| Ok(Enforced { calls: None, spec, must: true });
+    let tools: Vec<Tool> = match &used.choice {
+        ToolChoice::None => return only(asked),
+        ToolChoice::Auto | ToolChoice::Required => used.tools,
+        ToolChoice::Named(name) => used.tools.into_iter().filter(|tool| tool.name == *name).collect(),
+    };
+    let Some(format) = used.format.or(text.tool_format) else { return only(asked) };
+    let required = used.choice != ToolChoice::Auto;
+    let schema = |source: &str| json_in_lark(source, interrupted).map_err(|error| error.to_string());
+    let refused = |field: &str, reason: String| refused(field, reason, interrupted);
+    let document = match asked {
+        None => None,
+        Some(_) if required => None,
+        Some(Spec::JsonObject) => Some(schema("{\"type\":\"object\"}")),
+        Some(Spec::JsonSchema(source)) => Some(schema(&source)),
+        Some(_) => {
+            let reason =
+                "beside tools that may be called only a JSON object or a JSON schema can be asked for";
+            return Err(Error::field("constraint", reason));
+        }
+    };
+    let document = document.transpose().map_err(|reason| refused("constraint", reason))?;
+    let must = required || document.is_some() || tools.iter().any(|tool| tool.strict);
+    let vocabulary = text.vocabulary().map_err(|error| Error::field("tool_use", error.to_string()))?;
+    let demand =
+        Demand { format, tools: &tools, required, parallel: used.parallel, document: document.as_deref() };
+    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema);
+    let grammar = grammar.map_err(|reason| refused("tools", reason))?;
+    if interrupted() {
+        return Err(RequestError::Interrupted.into());
+    }
+    let calls = CallReading { format, tools: tools.into(), required, parallel: used.parallel };
+    Ok(Enforced { calls: Some(calls), spec: Some(Spec::Schemas(grammar)), must })
+}
+
+/// A document that is asked for of a model whose answers are messages in channels: the last of them is it.
+///
+/// # Errors
+/// Where its schema cannot be enforced; [`RequestError::Interrupted`].
+pub(super) fn within_channels(
+    asked: Option<Spec>,
+    text: &TextModel,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Option<Spec>, Error> {
+    let Some(format @ ToolFormat::Harmony) = text.tool_format else { return Ok(asked) };
+    let source = match &asked {
+        Some(Spec::JsonObject) => "{\"type\":\"object\"}",
+        Some(Spec::JsonSchema(source)) => source,
+        _ => return Ok(asked),
+    };
+    let refused = |reason| refused("constraint", reason, interrupted);
+    let schema = |source: &str| json_in_lark(source, interrupted).map_err(|error| error.to_string());
+    let document = schema(source).map_err(refused)?;
+    let vocabulary = text.vocabulary().map_err(|error| refused(error.to_string()))?;
+    let demand = Demand { format, tools: &[], required: false, parallel: false, document: Some(&document) };
+    let grammar = demand.grammar(&|mark| vocabulary.control(mark), &schema).map_err(refused)?;
+    Ok(Some(Spec::Schemas(grammar)))
+}
+
+/// That a field cannot be enforced. Work that was given up says so as if the field were wrong.
+fn refused(field: &str, reason: String, interrupted: &dyn Fn() -> bool) -> Error {
+    match interrupted() {
+        true => RequestError::Interrupted.into(),
+        false => Error::field(field, reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::source::Source;
+
+    #[test]
+    fn schemas_that_nobody_waits_for_are_given_up() {
+        let text = Source::Demo.open().unwrap().text_model().unwrap();
+        let schema = format!(
+            r#"{{"type":"object","properties":{{{}}}}}"#,
+            (0..300).map(|i| format!("\"p{i}\":{{\"type\":\"string\"}}")).collect::<Vec<_>>().join(",")
+        );
+        let tool = serde_json::json!({"type": "function", "function": {
+            "name": "f", "parameters": serde_json::from_str::<serde_json::Value>(&schema).unwrap(),
+        }});
+        let asked = Cell::new(0);
+        let given_up_after = |most: usize, choice: ToolChoice, constraint: Option<Spec>| {
+            asked.set(0);
+            let tools = vec![Tool::of_json(&tool).unwrap()];
+            let used = ToolUse { tools, choice, parallel: true, format: None };
+            let interrupted = || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            };
+            enforced(used, &text, constraint, &interrupted).map(|enforced| enforced.spec.is_some())
+        };
+        let document = || Some(Spec::JsonSchema(schema.clone()));
+        for (choice, constraint) in [(ToolChoice::Required, None), (ToolChoice::Auto, document())] {
+            assert!(given_up_after(usize::MAX, choice.clone(), constraint.clone()).unwrap());
+            let all = asked.get();
+            assert!(all > 300, "{all} questions");
+            for most in [0, all / 2, all - 1] {
+                let ended = given_up_after(most, choice.clone(), constraint.clone());
+                assert!(matches!(ended, Err(Error::Request(RequestError::Interrupted))), "{most}: {ended:?}");
+                assert!(asked.get() <= most + 3, "{most}: asked {} times", asked.get());
+            }
+        }
+    }
+}
