@@ -4,13 +4,13 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a request of the heap has at least, in bytes, to be pages of its own, which go back when it is freed. The C library would
-/// come to it by itself, with the first such request.
+/// Bytes from which on an allocation has pages of its own, which go back to the system when it is freed and which grow without a
+/// copy. Texts of megabytes would leave holes of their sizes in the heaps otherwise.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const OWN_PAGES_BYTES: i32 = 32 << 20;
-/// What may be free at the end of each heap, in bytes, before it goes back. The C library would come to keep 64 MiB, in each.
+const OWN_PAGES_BYTES: i32 = 1 << 20;
+/// Bytes that may be free at the end of each heap before they go back. The C library would come to keep 64 MiB, in each.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-const KEPT_BYTES: i32 = 16 << 20;
+const KEPT_BYTES: i32 = 4 << 20;
 
 /// Has all threads of the process share `arenas` heaps, which give back what a wave of large requests leaves free at their end.
 /// For a program to say before it starts threads; elsewhere than under glibc, where heaps are not per thread in this way,
