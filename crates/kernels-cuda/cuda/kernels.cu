@@ -10,3 +10,4 @@
 #include "states.cu"
 #include "draw.cu"
 #include "ranks.cu"
+#include "adapters.cu"

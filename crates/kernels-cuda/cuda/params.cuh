@@ -340,6 +340,16 @@ struct OutputGateParams {
   uint32_t silu, before_gate, unused;
 };
 
+struct ChangeOutputsParams {
+  Batch batch;
+  float* out;
+  const float* x;  // as wide as `out`; null: `out` itself
+  const float* factors;
+  const float* addends;
+  uint32_t cols, first, count;
+  uint32_t logits, adapter, unused;
+};
+
 struct UnfoldParams {
   Batch batch;
   const float* x;

@@ -5,6 +5,7 @@ mod cuts;
 mod draw;
 mod encoder;
 mod experts;
+mod low_rank;
 mod pairs;
 mod products;
 mod ranks;
@@ -21,8 +22,8 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams,
+    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
     RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
@@ -228,12 +229,12 @@ impl<D: Device> Backend for CudaBackend<D> {
         experts.pack(&self.device, &self.codebooks, parts)
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        CudaLowRank::<D>::bytes(pairs)
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        CudaLowRank::<D>::bytes(pairs, changes)
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
-        CudaLowRank::new(&self.device, &self.codebooks, pairs)
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError> {
+        CudaLowRank::new(&self.device, &self.codebooks, delta)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -489,30 +490,10 @@ impl<D: Device> Backend for CudaBackend<D> {
         &mut self,
         deltas: &[Option<L>],
         x: &Self::Buffer,
-        low: &mut Self::Buffer,
+        low: Option<&mut Self::Buffer>,
         out: &mut Self::Buffer,
     ) {
-        for adapter in std::mem::take(&mut self.adapters) {
-            self.adapters.push(adapter);
-            let Some(delta) = deltas.get(adapter as usize).and_then(Option::as_ref) else { continue };
-            let delta: &CudaLowRank<D> = delta.borrow();
-            let mut first = 0;
-            for pair in &delta.pairs {
-                self.check(x, pair.a.cols(), "x");
-                let rank = pair.a.rows();
-                assert!(first + rank <= low.cols, "scratch narrower than the ranks");
-                assert!(pair.first + pair.b.rows() <= out.cols, "outputs that the rows do not have");
-                let narrow = (&low.memory, first, low.cols);
-                self.product(&pair.a, &Product { adapter, out: narrow, ..Product::of(x, out) });
-                let wide = (&out.memory, pair.first, out.cols);
-                let adds = Some(pair.scale);
-                self.product(
-                    &pair.b,
-                    &Product { adapter, adds, x: narrow, out: wide, ..Product::of(x, out) },
-                );
-                first += rank;
-            }
-        }
+        self.adapt(deltas, x, low.as_deref(), out);
     }
 
     fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {
@@ -542,7 +523,12 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.mix_experts(weights, params, x, (hidden, out));
     }
 
-    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &Self::Buffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         self.multiply_head(head, x);
         let logits = self.scratch().logits.clone();
         self.steps.start()?;
@@ -551,7 +537,7 @@ impl<D: Device> Backend for CudaBackend<D> {
 
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: LogitsHead<'_, Self>,
         x: &Self::Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],

@@ -39,6 +39,7 @@ pub use weights::{CudaExperts, CudaLowRank, CudaMatrix};
 
 /// The kernels' sources, every file by name: what an emulator compiles, and what the module is made of.
 pub const SOURCES: &[(&str, &str)] = &[
+    ("adapters.cu", include_str!("../cuda/adapters.cu")),
     ("attention.cu", include_str!("../cuda/attention.cu")),
     ("attention.cuh", include_str!("../cuda/attention.cuh")),
     ("attention_groups.cu", include_str!("../cuda/attention_groups.cu")),

@@ -434,6 +434,19 @@ params! {
         before_gate: u32,
         unused: u32,
     }
+    ChangeOutputsParams {
+        batch: BatchParams,
+        out: Address,
+        x: Address,
+        factors: Address,
+        addends: Address,
+        cols: u32,
+        first: u32,
+        count: u32,
+        logits: u32,
+        adapter: u32,
+        unused: u32,
+    }
     UnfoldParams {
         batch: BatchParams,
         x: Address,

@@ -71,6 +71,8 @@ kernels! {
     Norm = "kernel_norm", NormParams;
     /// Changes of rows number by number.
     RowOp = "kernel_row_op", RowParams;
+    /// Changes of one adapter's outputs number by number.
+    ChangeOutputs = "kernel_change_outputs", ChangeOutputsParams;
     /// Windows of rows.
     Unfold = "kernel_unfold", UnfoldParams;
     /// Rows in pieces, for the products below.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    DType, ExpertParts, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
+    OutputDelta,
 };
 
 use crate::backend::WIDE_OUTPUTS;
@@ -139,15 +140,25 @@ pub struct CudaExperts<D: Device> {
     place: Place,
 }
 
-/// What one adapter adds to one matrix.
+/// All that one adapter does to the outputs of one matrix.
 #[derive(Debug)]
 pub struct CudaLowRank<D: Device> {
+    pub(crate) changes: Vec<ChangedOutputs<D>>,
     pub(crate) pairs: Vec<LowRankMatrices<D>>,
+}
+
+/// Factors of some outputs, and as many addends behind them.
+#[derive(Debug)]
+pub(crate) struct ChangedOutputs<D: Device> {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    pub(crate) reads_input: bool,
+    pub(crate) memory: Arc<Memory<D>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct LowRankMatrices<D: Device> {
-    pub(crate) a: CudaMatrix<D>,
+    pub(crate) a: Option<CudaMatrix<D>>,
     pub(crate) b: CudaMatrix<D>,
     pub(crate) scale: f32,
     pub(crate) first: usize,
@@ -319,33 +330,46 @@ impl<D: Device> CudaExperts<D> {
 }
 
 impl<D: Device> CudaLowRank<D> {
-    pub(crate) fn bytes(pairs: &[LowRankShape]) -> usize {
-        pairs.iter().map(|pair| matrix_bytes(&[pair.a]) + matrix_bytes(&[pair.b])).sum()
+    pub(crate) fn bytes(pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        let of_pair = |pair: &LowRankShape| {
+            pair.a.map_or(0, |a| matrix_bytes(&[a])).saturating_add(matrix_bytes(&[pair.b]))
+        };
+        let of_changes = changes.iter().map(|&count| 2 * size_of::<f32>() * count).sum();
+        pairs.iter().map(of_pair).fold(of_changes, usize::saturating_add)
     }
 
     pub(crate) fn new(
         device: &D,
         codebooks: &Codebooks<D>,
-        pairs: &[LowRankPair<'_>],
+        delta: &OutputDelta<'_>,
     ) -> Result<Self, KernelError> {
-        let inputs = pairs.first().map_or(0, |pair| pair.a.shape.cols);
+        delta.check_changes();
+        let inputs = delta.pairs.first().map_or(0, |pair| pair.shape().inputs());
         let of = |pair: &LowRankPair<'_>| {
-            let (a, b) = (pair.a.shape, pair.b.shape);
             let bad = |source: &MatrixSource<'_>, other: usize| {
                 let reason = format!("{} columns beside {other}", source.shape.cols);
                 Err(KernelError::BadShape { tensor: source.name.to_owned(), reason })
             };
-            if b.cols != a.rows {
-                return bad(&pair.b, a.rows);
+            if let Some(a) = pair.a.filter(|a| a.shape.rows != pair.b.shape.cols) {
+                return bad(&pair.b, a.shape.rows);
             }
-            if a.cols != inputs {
-                return bad(&pair.a, inputs);
+            if pair.shape().inputs() != inputs {
+                return bad(pair.a.as_ref().unwrap_or(&pair.b), inputs);
             }
-            let [a, b] = [pair.a, pair.b].map(|part| CudaMatrix::new(device, codebooks, &[part]));
-            let (a, b) = (a?, b?);
+            let matrix = |part| CudaMatrix::new(device, codebooks, &[part]);
+            let (a, b) = (pair.a.map(matrix).transpose()?, matrix(pair.b)?);
             Ok(LowRankMatrices { a, b, scale: pair.scale, first: pair.first })
         };
-        Ok(Self { pairs: pairs.iter().map(of).collect::<Result<_, _>>()? })
+        let change = |&OutputChange { first, factors, addends, reads_input }: &OutputChange<'_>| {
+            let memory = Memory::unknown(device, 2 * size_of_val(factors), "changes of outputs")?;
+            memory.write(0, bytemuck::cast_slice(factors))?;
+            memory.write(size_of_val(factors), bytemuck::cast_slice(addends))?;
+            Ok(ChangedOutputs { first, count: factors.len(), reads_input, memory })
+        };
+        Ok(Self {
+            changes: delta.changes.iter().map(change).collect::<Result<_, KernelError>>()?,
+            pairs: delta.pairs.iter().map(of).collect::<Result<_, _>>()?,
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use hanzo_engine_kernels::cpu::{CpuBackend, CpuLowRank, CpuMatrix, ThreadPool, T
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, Backend, Batch, BufferRole, DType, HeadShape, KernelError, LowRankPair, MatrixShape,
-    MatrixSource, RowSource, SequenceSpan, StepLimits,
+    MatrixSource, OutputDelta, RowSource, SequenceSpan, StepLimits,
 };
 
 const LAYERS: usize = 28;
@@ -38,7 +38,7 @@ fn source((shape, bytes): &(MatrixShape, Vec<u8>)) -> MatrixSource<'_> {
 }
 
 fn low_rank_pair((a, b, first): &Pair) -> LowRankPair<'_> {
-    LowRankPair { a: source(a), b: source(b), scale: 2.0, first: *first }
+    LowRankPair { a: Some(source(a)), b: source(b), scale: 2.0, first: *first }
 }
 
 struct Layer {
@@ -61,7 +61,7 @@ fn layer(backend: &CpuBackend, seed: usize) -> Result<Layer, KernelError> {
                 })
                 .collect();
             let pairs: Vec<LowRankPair<'_>> = pairs.iter().map(low_rank_pair).collect();
-            backend.low_rank(&pairs).map(Some)
+            backend.low_rank(&OutputDelta { changes: &[], pairs: &pairs }).map(Some)
         };
         (0..ADAPTERS).map(adapter).collect()
     };
@@ -126,16 +126,16 @@ fn main() -> Result<(), KernelError> {
         for Layer { qkv: w_qkv, output, gate_up, down, deltas } in &layers {
             backend.matmul(w_qkv, None, &x, &mut qkv);
             if adapted {
-                backend.add_low_rank(&deltas[0], &x, &mut low, &mut qkv);
+                backend.add_low_rank(&deltas[0], &x, Some(&mut low), &mut qkv);
             }
             backend.matmul(output, None, &attended, &mut branch);
             if adapted {
-                backend.add_low_rank(&deltas[1], &attended, &mut low, &mut branch);
+                backend.add_low_rank(&deltas[1], &attended, Some(&mut low), &mut branch);
                 backend.matmul(gate_up, None, &x, &mut both);
-                backend.add_low_rank(&deltas[2], &x, &mut low, &mut both);
+                backend.add_low_rank(&deltas[2], &x, Some(&mut low), &mut both);
                 backend.gate(Activation::Silu, &both, &mut inner);
                 backend.matmul(down, None, &inner, &mut branch);
-                backend.add_low_rank(&deltas[3], &inner, &mut low, &mut branch);
+                backend.add_low_rank(&deltas[3], &inner, Some(&mut low), &mut branch);
             } else {
                 backend.gated_mlp(gate_up, down, Activation::Silu, &x, &mut inner, &mut branch);
             }

@@ -41,7 +41,7 @@ pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeight
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
-pub use low_rank::{LowRankPair, LowRankShape};
+pub use low_rank::{AdaptedLogits, LogitsHead, LowRankPair, LowRankShape, OutputChange, OutputDelta};
 pub use peers::Peers;
 pub use rows::RowOp;
 pub use stage::Stage;
@@ -211,12 +211,11 @@ pub trait Backend: Send + 'static {
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError>;
 
-    /// Bytes [`Backend::low_rank`] would take, to the byte.
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize;
+    /// Bytes [`Backend::low_rank`] would take, to the byte, of pairs and of changes of so many outputs each.
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize;
 
-    /// Lays out what one adapter adds to the outputs of one packed matrix. The pairs read the same inputs, and their outputs
-    /// do not overlap. Floats are kept as stored.
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError>;
+    /// Lays out what one adapter does to the outputs of one packed matrix. Floats are kept as stored.
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError>;
 
     /// Bytes [`Backend::vector`] takes for so many numbers.
     fn vector_bytes(&self, length: usize) -> usize;
@@ -457,14 +456,14 @@ pub trait Backend: Send + 'static {
         hidden: &mut Self::Buffer,
     );
 
-    /// `out[r] += scale · B · (A · x[r])` for each row of a sequence whose adapter ([`Batch::adapters`]) has something in
-    /// `deltas`, at the columns that its pairs say; other rows stay as they are. `low` is scratch of the batch's rows, as
-    /// wide as the ranks of any adapter's pairs together.
+    /// Makes the changes ([`OutputChange`]), then `out[r] += scale · B · (A · x[r])`, for each row of a sequence whose adapter
+    /// ([`Batch::adapters`]) has something in `deltas`, at the columns that it says; other rows stay as they are. `low` is
+    /// scratch of the batch's rows, as wide as the ranks of any adapter's pairs together; none where no pair has A.
     fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(
         &mut self,
         deltas: &[Option<L>],
         x: &Self::Buffer,
-        low: &mut Self::Buffer,
+        low: Option<&mut Self::Buffer>,
         out: &mut Self::Buffer,
     );
 
@@ -523,8 +522,13 @@ pub trait Backend: Send + 'static {
     /// that ranks hold columns of, all but the first have zeros.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 
-    /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`. Waits for the device.
-    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError>;
+    /// `out[i] = head · x[logit_rows[i]]` to the host, `(logit_rows, vocab)`, with the changes by its adapters. Waits for the device.
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &Self::Buffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError>;
 
     /// Numbers of room on the host that [`Backend::sample`] needs for so many rows: none where the device draws.
     fn sample_room(&self, rows: usize, vocab: usize) -> usize {
@@ -542,12 +546,12 @@ pub trait Backend: Send + 'static {
         (0..tasks).for_each(task);
     }
 
-    /// Draws a token for each of `head · x[logit_rows[i]]` by `specs.rows[i]`, as [`crate::sampling`] says.
+    /// Draws a token for each row of [`Backend::logits`] by `specs.rows[i]`, as [`crate::sampling`] says.
     /// [`Backend::wait`] gives them, and the rows of the next step may come from them. `room` is
     /// [`Backend::sample_room`]'s; what it holds afterwards is the device's own business.
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: LogitsHead<'_, Self>,
         x: &Self::Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],

@@ -336,6 +336,15 @@ impl Batch {
         })
     }
 
+    /// The logit rows that have an adapter: which of [`Batch::logit_rows`], the row, and the adapter.
+    pub fn adapted_logit_rows(&self) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
+        let logit_rows = if self.adapters.is_empty() { &[] } else { &self.logit_rows[..] };
+        logit_rows.iter().zip(0..).filter_map(|(&row, index)| {
+            let sequence = self.sequences.partition_point(|span| span.row_first + span.rows <= row);
+            self.adapters[sequence].map(|adapter| (index, row, adapter))
+        })
+    }
+
     /// The position that turns a pair of a row.
     pub fn turn_position(&self, row: usize, axes: Option<RopeAxes>, pair: usize) -> u32 {
         match (axes, self.axes.get(row)) {

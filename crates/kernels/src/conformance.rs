@@ -49,7 +49,7 @@ pub use latent::{check_heads_matmul, check_latent_attention};
 pub use linear::{
     check_add_bias, check_embed, check_logits, check_matmul, check_matmul_invariance, check_mixed_matrix,
 };
-pub use low_rank::{check_gate, check_low_rank};
+pub use low_rank::{check_adapted_logits, check_gate, check_low_rank};
 pub use mlp::check_gated_mlp;
 pub use moe::{check_add_shared, check_moe, check_moe_choice, check_moe_invariance, check_moe_routing};
 pub use norms::{
@@ -106,6 +106,7 @@ pub fn check_decoder_ops<B: Backend>(make: &impl Fn() -> B) {
     check_gated_mlp(make);
     check_gate(make);
     check_low_rank(make);
+    check_adapted_logits(make);
     check_moe(make);
     check_moe_choice(make);
     check_moe_invariance(make);

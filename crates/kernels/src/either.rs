@@ -6,9 +6,9 @@ use std::borrow::Borrow;
 use crate::backend::mapped::{read_by, reading};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds,
-    RowOp, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, OutputDelta, OutputGateParams, QkvParams, RecurrenceParams,
+    Rounding, RowIds, RowOp, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
 };
 
 const OTHER_KIND: &str = "what a device names is of another kind of device";
@@ -200,12 +200,12 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
         run!(self, pack_expert(c experts, v parts))
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        ask!(self, of => of.low_rank_bytes(pairs))
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        ask!(self, of => of.low_rank_bytes(pairs, changes))
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
-        Ok(made!(self, of => of.low_rank(pairs)?))
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError> {
+        Ok(made!(self, of => of.low_rank(delta)?))
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -274,7 +274,7 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
         &mut self,
         deltas: &[Option<L>],
         x: &Self::Buffer,
-        low: &mut Self::Buffer,
+        low: Option<&mut Self::Buffer>,
         out: &mut Self::Buffer,
     ) {
         let deltas = deltas.iter().map(|delta| delta.as_ref().map(Borrow::borrow));
@@ -283,12 +283,12 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
             Either::One(of) => {
                 let deltas: Vec<_> =
                     deltas.map(|delta: Option<&Self::LowRank>| delta.map(Either::one)).collect();
-                of.add_low_rank(&deltas, x.one(), low.one_mut(), out.one_mut());
+                of.add_low_rank(&deltas, x.one(), low.map(Either::one_mut), out.one_mut());
             }
             Either::Other(of) => {
                 let deltas: Vec<_> =
                     deltas.map(|delta: Option<&Self::LowRank>| delta.map(Either::other)).collect();
-                of.add_low_rank(&deltas, x.other(), low.other_mut(), out.other_mut());
+                of.add_low_rank(&deltas, x.other(), low.map(Either::other_mut), out.other_mut());
             }
         }
     }
@@ -338,8 +338,19 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
         run!(self, all_reduce(c x));
     }
 
-    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
-        run!(self, logits(m head, r x, v out))
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &Self::Buffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        match self {
+            Either::One(of) => {
+                head.on(Either::one, Either::one, Either::one_mut, |head| of.logits(head, x.one(), out))
+            }
+            Either::Other(of) => head
+                .on(Either::other, Either::other, Either::other_mut, |head| of.logits(head, x.other(), out)),
+        }
     }
 
     fn sample_room(&self, rows: usize, vocab: usize) -> usize {
@@ -356,12 +367,18 @@ impl<A: Backend, B: Backend> Backend for Either<A, B> {
 
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: LogitsHead<'_, Self>,
         x: &Self::Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
-        run!(self, sample(m head, r x, v specs, v room))
+        match self {
+            Either::One(of) => head
+                .on(Either::one, Either::one, Either::one_mut, |head| of.sample(head, x.one(), specs, room)),
+            Either::Other(of) => head.on(Either::other, Either::other, Either::other_mut, |head| {
+                of.sample(head, x.other(), specs, room)
+            }),
+        }
     }
 
     fn draws(&mut self) -> &mut Draws {

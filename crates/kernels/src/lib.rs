@@ -23,12 +23,12 @@ pub mod sampling;
 pub mod sharded;
 
 pub use backend::{
-    Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
-    ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
-    LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers, PositionBias,
-    QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp,
-    SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
+    Activation, AdaptedLogits, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps,
+    ExpertGroups, ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec,
+    KvType, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankPair, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputChange, OutputDelta, OutputGateParams,
+    OutputNorm, Peers, PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes,
+    RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use chain::{Chain, Cut};

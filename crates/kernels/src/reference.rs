@@ -23,10 +23,11 @@ use std::borrow::Borrow;
 
 use crate::quant::{can_dequantize, dequantize_row};
 use crate::{
-    Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
-    ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams, LayerNormParams,
-    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, StepLimits,
+    Activation, AdaptedLogits, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams,
+    DType, Draws, ExpertParts, KernelError, KvGroups, KvSpec, KvType, LatentHeads, LatentParams,
+    LayerNormParams, LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands,
+    OutputDelta, OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs,
+    StepLimits,
 };
 
 pub(crate) use encoder::seen;
@@ -217,12 +218,12 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        pairs.iter().map(|pair| self.matrix_bytes(&[pair.a, pair.b])).sum()
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        ReferenceLowRank::bytes(pairs, changes)
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<ReferenceLowRank, KernelError> {
-        ReferenceLowRank::new(pairs)
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<ReferenceLowRank, KernelError> {
+        ReferenceLowRank::new(delta)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -493,7 +494,7 @@ impl Backend for ReferenceBackend {
         &mut self,
         deltas: &[Option<L>],
         x: &ReferenceBuffer,
-        low: &mut ReferenceBuffer,
+        low: Option<&mut ReferenceBuffer>,
         out: &mut ReferenceBuffer,
     ) {
         low_rank::add(self.step(), deltas, x, low, out);
@@ -537,7 +538,7 @@ impl Backend for ReferenceBackend {
 
     fn logits(
         &mut self,
-        head: &ReferenceMatrix,
+        LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
         x: &ReferenceBuffer,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
@@ -549,19 +550,23 @@ impl Backend for ReferenceBackend {
                 *out = formulas::dot(head.row(token), x.row(row as usize)) as f32;
             }
         }
+        if let Some(AdaptedLogits { deltas, .. }) = adapted {
+            low_rank::add_to_logits(batch, deltas, x, out);
+        }
         Ok(())
     }
 
     fn sample(
         &mut self,
-        head: &ReferenceMatrix,
+        head: LogitsHead<'_, Self>,
         x: &ReferenceBuffer,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
+        let vocab = head.matrix.rows;
         self.logits(head, x, room)?;
         assert_eq!(specs.rows.len(), self.batch.logit_rows.len(), "a spec for each logit row");
-        let rows = room.chunks_exact(head.rows).zip(&specs.rows).enumerate();
+        let rows = room.chunks_exact(vocab).zip(&specs.rows).enumerate();
         let drawn = rows.map(|(row, (logits, spec))| draw(logits, spec, specs.edits_of(row)));
         self.draws.put(drawn);
         Ok(())

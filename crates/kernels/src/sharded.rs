@@ -29,13 +29,14 @@ mod packed;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, Sampled, Stage, Ticket};
+use crate::{Batch, KernelError, KvLayout, KvSpec, LogitsHead, Peers, Sampled, Stage, Ticket};
 pub use buffers::{ShardedBuffer, ShardedKv};
-use packed::Layout;
+use packed::{Layout, Whole};
 pub use packed::{ShardedMatrix, ShardedVector};
 
 /// A rank's part of a matrix is a multiple of so many rows, so that tiles of weights are whole.
@@ -275,5 +276,42 @@ impl<B: Peers> Sharded<B> {
             let met = self.meet(&self.all());
             self.kept(met);
         }
+    }
+
+    /// Has the first rank compute logits, on its own buffers.
+    fn on_first_rank<T>(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        run: impl FnOnce(&mut B, LogitsHead<'_, B>) -> T,
+    ) -> T {
+        if let Some(adapted) = &head.adapted {
+            self.claim(adapted.low);
+        }
+        let rank = &mut self.ranks[0];
+        head.on(|matrix| matrix.at(0), |delta| delta.at(0), |low| low.to_write(0), |head| run(rank, head))
+    }
+
+    /// The contract's `add_low_rank`: each rank has whole adapters and changes whole rows.
+    fn adapt<L: Borrow<Whole<B::LowRank>> + Sync>(
+        &mut self,
+        deltas: &[Option<L>],
+        x: &ShardedBuffer<B>,
+        mut low: Option<&mut ShardedBuffer<B>>,
+        out: &mut ShardedBuffer<B>,
+    ) {
+        let ranks = self.at();
+        self.bring(x, &ranks);
+        self.bring(out, &ranks);
+        low.iter().for_each(|low| self.claim(low));
+        self.claim(out);
+        for at in ranks.clone() {
+            // A list of as many as adapters are loaded.
+            let deltas: Vec<Option<&B::LowRank>> =
+                deltas.iter().map(|delta| delta.as_ref().map(|delta| delta.borrow().at(at))).collect();
+            let low = low.as_mut().map(|low| low.at_mut(at));
+            self.ranks[at].add_low_rank(&deltas, &x.at(at), low, out.at_mut(at));
+        }
+        low.iter().for_each(|low| low.only_on(&ranks));
+        out.only_on(&ranks);
     }
 }

@@ -9,9 +9,9 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType,
     EncoderOps, ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType,
-    LayerNormParams, MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams, OutputNorm,
-    PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec, SampleSpecs,
-    SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
+    LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams,
+    OutputNorm, PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
+    SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
 };
 
 /// The system's allocator, counted.
@@ -244,14 +244,14 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             backend.gated_mlp(&gate_up, &down, Activation::Silu, &x, &mut hidden, &mut mixed);
             backend.add_rms_norm(&mut residual, &mixed, &norm, 1e-6, &mut x);
             backend.moe(&weights, &mixture, &x, &mut hidden_experts, &mut mixed);
-            backend.logits(&table, &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
+            backend.logits(LogitsHead::of(&table), &mixed, &mut logits[..batch.logit_rows.len() * VOCAB])?;
             backend.end()?;
         }
         // Steps that draw, two of them under way at a time.
         for step in 0..6 {
             backend.begin(drawn_batch)?;
             backend.embed(&table, 1.0, &mut mixed);
-            backend.sample(&table, &mixed, &specs, &mut room)?;
+            backend.sample(LogitsHead::of(&table), &mixed, &specs, &mut room)?;
             tickets[step % 2] = Some(backend.submit()?);
             if let Some(ticket) = tickets[(step + 1) % 2].take() {
                 backend.wait(ticket, &mut drawn)?;

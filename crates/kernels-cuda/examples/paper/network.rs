@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, DType, HeadShape, KernelError,
-    KvLayout, KvSpec, KvType, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, SampleSpec,
-    SampleSpecs, StepLimits,
+    KvLayout, KvSpec, KvType, LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource,
+    SampleSpec, SampleSpecs, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device};
 
@@ -247,7 +247,7 @@ impl<D: Device> Network<D> {
         let rows = self.batch.logit_rows.len();
         let specs = SampleSpecs { rows: vec![SampleSpec::default(); rows], ..SampleSpecs::default() };
         let mut room = vec![0.0; backend.sample_room(rows, self.size.vocab)];
-        backend.sample(head, normed, &specs, &mut room)?;
+        backend.sample(LogitsHead::of(head), normed, &specs, &mut room)?;
         let ticket = backend.submit()?;
         backend.wait(ticket, &mut Vec::new())
     }

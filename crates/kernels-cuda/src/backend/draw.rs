@@ -204,11 +204,12 @@ impl<D: Device> CudaBackend<D> {
     /// A token for each of `head · x[logit_rows[i]]`.
     pub(super) fn draw_rows(
         &mut self,
-        head: &CudaMatrix<D>,
+        head: LogitsHead<'_, Self>,
         x: &CudaBuffer<D>,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
+        let vocab = head.matrix.rows();
         let mut drawing = std::mem::take(&mut self.drawing);
         let by_host = DrawSpecParams { by_host: 1, ..bytemuck::Zeroable::zeroed() };
         let rows = specs.rows.iter().enumerate();
@@ -224,7 +225,7 @@ impl<D: Device> CudaBackend<D> {
         } else {
             self.draw_on_device(head, x, &drawing).and_then(|()| match by_host {
                 0 => Ok(()),
-                _ => self.draw_the_rest(head.rows(), specs, &drawing, room),
+                _ => self.draw_the_rest(vocab, specs, &drawing, room),
             })
         };
         self.drawing = drawing;
@@ -232,21 +233,27 @@ impl<D: Device> CudaBackend<D> {
     }
 
     /// `head · x[logit_rows[i]]`, into the scratch's logits.
-    pub(super) fn multiply_head(&mut self, head: &CudaMatrix<D>, x: &CudaBuffer<D>) {
+    pub(super) fn multiply_head(
+        &mut self,
+        LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
+        x: &CudaBuffer<D>,
+    ) {
         self.check(x, head.cols(), "x");
         assert!(head.rows() <= self.steps.limits().vocab, "a vocabulary beyond the step's limits");
         let logits = self.scratch().logits.clone();
         let into = (&logits, 0, head.rows());
         self.product(head, &Product { logits: true, out: into, ..Product::of(x, x) });
+        self.adapt_logits(adapted, x, head.rows());
     }
 
     /// Rows that the device draws; logits of the others are there then.
     fn draw_on_device(
         &mut self,
-        head: &CudaMatrix<D>,
+        head: LogitsHead<'_, Self>,
         x: &CudaBuffer<D>,
         drawing: &Drawing,
     ) -> Result<(), KernelError> {
+        let vocab = head.matrix.rows();
         self.multiply_head(head, x);
         let scratch = self.scratch();
         let (logits, drawn) = (scratch.logits.clone(), scratch.drawn.clone());
@@ -263,7 +270,7 @@ impl<D: Device> CudaBackend<D> {
             specs: drawn.address(),
             tokens: drawn.address().offset(tokens_at),
             edits: drawn.address().offset(edits_at),
-            vocab: head.rows() as u32,
+            vocab: vocab as u32,
             unused: 0,
         };
         let blocks = [ops.bucket.logit_rows, 1, 1];

@@ -4,7 +4,8 @@
 use hanzo_engine_cuda_emulator::Emulated;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, StepLimits, quant::quantize_row,
+    LogitsHead, MatrixShape, MatrixSource, QkvParams, Rope, RopeKind, RowSource, StepLimits,
+    quant::quantize_row,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, CudaBuffer, CudaMatrix, CudaVector, Device, Kernel};
 
@@ -203,7 +204,7 @@ impl<D: Device> Bench<D> {
         }
         let kernels = self.backend.planned()[before..].to_vec();
         let mut all = vec![0.0; VOCAB];
-        self.backend.logits(&self.head, &self.normed, &mut all).expect("a copy");
+        self.backend.logits(LogitsHead::of(&self.head), &self.normed, &mut all).expect("a copy");
         self.backend.end().expect("a step");
         let Setting { shape, hidden, ffn, .. } = self.setting;
         let buffers = [

@@ -60,6 +60,7 @@ fn products_of_groups_of_warps_conform() {
         conformance::check_logits(&make);
         conformance::check_gated_mlp(&make);
         conformance::check_low_rank(&make);
+        conformance::check_adapted_logits(&make);
     });
 }
 

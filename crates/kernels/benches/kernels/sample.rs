@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion};
 use hanzo_engine_kernels::{
-    Backend, DType, Draws, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
+    Backend, DType, Draws, LogitsHead, MatrixShape, MatrixSource, SampleSpec, SampleSpecs, Shape,
 };
 
 use crate::bed;
@@ -34,15 +34,15 @@ pub(crate) fn draws(criterion: &mut Criterion) {
             let room = &mut room[..rows * VOCAB];
             bed::step_of(&mut backend, &batch, |backend| {
                 group.bench_function(BenchmarkId::new("logits", rows), |bencher| {
-                    bencher.iter(|| backend.logits(&head, &x, room));
+                    bencher.iter(|| backend.logits(LogitsHead::of(&head), &x, room));
                 });
                 group.bench_function(BenchmarkId::new("pool", rows), |bencher| {
-                    bencher.iter(|| backend.sample(&head, &x, &specs, room));
+                    bencher.iter(|| backend.sample(LogitsHead::of(&head), &x, &specs, room));
                 });
                 let mut draws = Draws::default();
                 group.bench_function(BenchmarkId::new("one_thread", rows), |bencher| {
                     bencher.iter(|| {
-                        backend.logits(&head, &x, room).expect("a processor always computes");
+                        backend.logits(LogitsHead::of(&head), &x, room).expect("a processor always computes");
                         draws.draw(&specs, room);
                     });
                 });

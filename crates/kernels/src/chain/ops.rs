@@ -8,10 +8,19 @@ use super::placed::{ChainBuffer, ChainKv, Placed, kv_of};
 use crate::backend::mapped::{read_by, reading};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
+    RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
 };
+
+/// Has the device of a stage compute logits.
+fn on_device<B: Backend, T>(
+    head: LogitsHead<'_, Chain<B>>,
+    at: usize,
+    run: impl FnOnce(LogitsHead<'_, B>) -> T,
+) -> T {
+    head.on(|matrix| matrix.at(at), |delta| delta.at(at), |low| low.to_write(at), run)
+}
 
 impl<B: Backend> Chain<B> {
     /// Which of so many layers of the cache are a device's.
@@ -88,12 +97,12 @@ impl<B: Backend> Backend for Chain<B> {
         experts.held_mut().try_for_each(|(device, own)| self.devices[device].pack_expert(own, parts))
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        self.count(self.owners(), |_, device| device.low_rank_bytes(pairs))
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        self.count(self.owners(), |_, device| device.low_rank_bytes(pairs, changes))
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
-        self.place(|device| device.low_rank(pairs))
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError> {
+        self.place(|device| device.low_rank(delta))
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -207,7 +216,7 @@ impl<B: Backend> Backend for Chain<B> {
         &mut self,
         deltas: &[Option<L>],
         x: &Self::Buffer,
-        low: &mut Self::Buffer,
+        low: Option<&mut Self::Buffer>,
         out: &mut Self::Buffer,
     ) {
         let at = self.at();
@@ -216,8 +225,8 @@ impl<B: Backend> Backend for Chain<B> {
         // A list of as many as adapters are loaded.
         let deltas: Vec<Option<&B::LowRank>> =
             deltas.iter().map(|delta| delta.as_ref().map(|delta| delta.borrow().at(at))).collect();
-        self.devices[at].add_low_rank(&deltas, &x.at(at), low.at_mut(at), out.at_mut(at));
-        low.only_on(at);
+        let low = low.map(|low| low.to_write(at));
+        self.devices[at].add_low_rank(&deltas, &x.at(at), low, out.at_mut(at));
         out.only_on(at);
     }
 
@@ -275,11 +284,17 @@ impl<B: Backend> Backend for Chain<B> {
         }
     }
 
-    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &Self::Buffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         let last = self.last();
         self.bring(x, last);
         self.passed()?;
-        self.devices[last].logits(head.at(last), &x.at(last), out)
+        let device = &mut self.devices[last];
+        on_device(head, last, |head| device.logits(head, &x.at(last), out))
     }
 
     fn sample_room(&self, rows: usize, vocab: usize) -> usize {
@@ -297,7 +312,7 @@ impl<B: Backend> Backend for Chain<B> {
 
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: LogitsHead<'_, Self>,
         x: &Self::Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],
@@ -305,7 +320,8 @@ impl<B: Backend> Backend for Chain<B> {
         let last = self.last();
         self.bring(x, last);
         self.passed()?;
-        self.devices[last].sample(head.at(last), &x.at(last), specs, room)?;
+        let device = &mut self.devices[last];
+        on_device(head, last, |head| device.sample(head, &x.at(last), specs, room))?;
         for device in 0..last {
             if self.has(device) {
                 let (before, own) = self.devices.split_at_mut(last);

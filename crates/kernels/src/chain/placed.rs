@@ -104,6 +104,12 @@ impl<B: Backend> ChainBuffer<B> {
         self.places[device].get_mut().as_mut().expect(ELSEWHERE)
     }
 
+    /// A device's, for an op that writes it anew: it is on that device alone then.
+    pub(super) fn to_write(&mut self, device: usize) -> &mut B::Buffer {
+        self.only_on(device);
+        self.at_mut(device)
+    }
+
     /// The devices that have a place for it, and that.
     pub(super) fn places_mut(&mut self) -> impl Iterator<Item = (usize, &mut B::Buffer)> {
         let places = self.places.iter_mut().enumerate();

@@ -9,7 +9,7 @@ use super::weights::{Weights, supported};
 use crate::reference::ReferenceBackend;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, DType, HeadShape, KvLayout, KvSpec, KvType,
-    QkvParams, Rope, RopeKind, RowSource, StepLimits,
+    LogitsHead, QkvParams, Rope, RopeKind, RowSource, StepLimits,
 };
 
 const LAYERS: usize = 2;
@@ -249,7 +249,7 @@ impl<B: Backend> Packed<B> {
                     device.gated_mlp(gate_up, down, Activation::Silu, &x, &mut hidden, &mut y);
                 }
                 device.add_rms_norm(&mut residual, &y, &self.norm, EPS, &mut x);
-                ok("logits", device.logits(&self.embedding, &x, &mut out));
+                ok("logits", device.logits(LogitsHead::of(&self.embedding), &x, &mut out));
             });
             let mut rest = &out[..];
             for chunk in step {

@@ -6,7 +6,7 @@ use super::random::Random;
 use super::rig::{Rig, ok, rows_batch};
 use super::weights::{Weights, quantised, supported};
 use crate::reference::ReferenceBackend;
-use crate::{Backend, DType, Rounding};
+use crate::{Backend, DType, LogitsHead, Rounding};
 
 /// Largest batch of these checks.
 const ROWS_MAX: usize = 33;
@@ -155,7 +155,9 @@ pub fn check_logits<B: Backend>(make: &impl Fn() -> B) {
             let mut batch = rows_batch(&[0; 21]);
             batch.logit_rows = wanted.to_vec();
             let mut out = vec![f32::NAN; wanted.len() * vocab];
-            rig.step(&batch, |rig| ok("logits", rig.backend.logits(&matrix, &buffer, &mut out)));
+            rig.step(&batch, |rig| {
+                ok("logits", rig.backend.logits(LogitsHead::of(&matrix), &buffer, &mut out))
+            });
             out
         };
         let every: Vec<u32> = (0..rows as u32).collect();

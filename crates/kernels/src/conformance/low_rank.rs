@@ -7,18 +7,74 @@ use super::random::Random;
 use super::rig::{Rig, ok};
 use super::weights::Weights;
 use crate::reference::formulas::{activate, dot};
-use crate::{Backend, Batch, DType, LowRankPair, LowRankShape, MatrixSource, RowSource, SequenceSpan};
+use crate::{
+    AdaptedLogits, Backend, Batch, DType, LogitsHead, LowRankPair, LowRankShape, MatrixSource, OutputChange,
+    OutputDelta, Rounding, RowSource, SampleSpec, SampleSpecs, SequenceSpan,
+};
 
 const ROWS_MAX: usize = 40;
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
 /// One adapter of one matrix.
+#[derive(Default)]
 struct Delta {
-    pairs: Vec<(Weights, Weights, f32, usize)>, // A, B, scale, first output
+    changes: Vec<ChangedOutputs>,
+    pairs: Vec<WeightPair>,
 }
 
-fn source((a, b, scale, first): &(Weights, Weights, f32, usize)) -> LowRankPair<'_> {
-    LowRankPair { a: a.source(), b: b.source(), scale: *scale, first: *first }
+/// A change with its numbers.
+struct ChangedOutputs {
+    first: usize,
+    factors: Vec<f32>,
+    addends: Vec<f32>,
+    reads_input: bool,
+}
+
+/// A pair with its matrices.
+struct WeightPair {
+    a: Option<Weights>,
+    b: Weights,
+    scale: f32,
+    first: usize,
+}
+
+/// Where a random pair stands: of a rank, or without A.
+#[derive(Clone, Copy)]
+struct PairPlace {
+    rank: Option<usize>,
+    first: usize,
+    outputs: usize,
+}
+
+impl ChangedOutputs {
+    fn random(first: usize, outputs: usize, random: &mut Random) -> Self {
+        let factors = random.normals(outputs);
+        Self { first, factors, addends: random.normals(outputs), reads_input: false }
+    }
+
+    fn source(&self) -> OutputChange<'_> {
+        let Self { first, factors, addends, reads_input } = self;
+        OutputChange { first: *first, factors, addends, reads_input: *reads_input }
+    }
+}
+
+impl WeightPair {
+    fn source(&self) -> LowRankPair<'_> {
+        let Self { a, b, scale, first } = self;
+        LowRankPair { a: a.as_ref().map(Weights::source), b: b.source(), scale: *scale, first: *first }
+    }
+}
+
+/// A change and pairs as the contract takes them.
+struct DeltaSources<'a> {
+    changes: Vec<OutputChange<'a>>,
+    pairs: Vec<LowRankPair<'a>>,
+}
+
+impl DeltaSources<'_> {
+    fn delta(&self) -> OutputDelta<'_> {
+        OutputDelta { changes: &self.changes, pairs: &self.pairs }
+    }
 }
 
 /// A matrix's inputs and outputs, and what adapters add to it.
@@ -29,22 +85,73 @@ struct Adapted {
 }
 
 impl Delta {
-    /// Pairs of these (rank, first output, outputs).
-    fn random(dtype: DType, cols: usize, pairs: &[(usize, usize, usize)], random: &mut Random) -> Self {
-        let pair = |&(rank, first, outputs): &(usize, usize, usize)| {
-            let a = Weights::random(dtype, rank, cols, random);
-            let b = Weights::random(dtype, outputs, rank, random);
-            (a, b, 0.5 + 4.0 * random.uniform(), first)
+    /// Pairs at these places.
+    fn random(dtype: DType, cols: usize, pairs: &[PairPlace], random: &mut Random) -> Self {
+        let pair = |&PairPlace { rank, first, outputs }: &PairPlace| WeightPair {
+            a: rank.map(|rank| Weights::random(dtype, rank, cols, random)),
+            b: Weights::random(dtype, outputs, rank.unwrap_or(cols), random),
+            scale: 0.5 + 4.0 * random.uniform(),
+            first,
         };
-        Self { pairs: pairs.iter().map(pair).collect() }
+        Self { changes: Vec::new(), pairs: pairs.iter().map(pair).collect() }
     }
 
-    fn sources(&self) -> Vec<LowRankPair<'_>> {
-        self.pairs.iter().map(source).collect()
+    /// With a change of so many outputs from one on.
+    fn changed(mut self, first: usize, outputs: usize, random: &mut Random) -> Self {
+        self.changes.push(ChangedOutputs::random(first, outputs, random));
+        self
+    }
+
+    fn sources(&self) -> DeltaSources<'_> {
+        DeltaSources {
+            changes: self.changes.iter().map(ChangedOutputs::source).collect(),
+            pairs: self.pairs.iter().map(WeightPair::source).collect(),
+        }
     }
 
     fn rank(&self) -> usize {
-        self.pairs.iter().map(|(a, ..)| a.shape.rows).sum()
+        self.pairs.iter().filter_map(|pair| pair.a.as_ref()).map(|a| a.shape.rows).sum()
+    }
+
+    /// A row after it, each number with its σ.
+    fn expected(&self, rounding: Rounding, x: &[f32], before: &[f32]) -> Vec<(f64, f64)> {
+        let unchanged = |&value: &f32| (f64::from(value), FLOAT * f64::from(value).abs());
+        let mut row: Vec<(f64, f64)> = before.iter().map(unchanged).collect();
+        for ChangedOutputs { first, factors, addends, reads_input } in &self.changes {
+            for (i, (&factor, &addend)) in factors.iter().zip(addends).enumerate() {
+                let y = f64::from(if *reads_input { x[first + i] } else { before[first + i] });
+                let scaled = f64::from(factor) * y;
+                let sigma = FLOAT * (scaled.abs() + f64::from(addend).abs());
+                row[first + i] = (scaled + f64::from(addend), sigma);
+            }
+        }
+        for pair in &self.pairs {
+            let (low, variances) = pair.narrowed(rounding, x);
+            for output in 0..pair.b.shape.rows {
+                let weights = pair.b.row(output);
+                let own = dot_sigma(rounding, weights, &low, false).powi(2);
+                let carried: f64 =
+                    weights.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
+                let scale = f64::from(pair.scale);
+                let (value, sigma) = &mut row[pair.first + output];
+                *value += scale * dot(weights, &low);
+                *sigma = sigma.hypot(scale * (own + carried).sqrt()).hypot(FLOAT * *value);
+            }
+        }
+        row
+    }
+}
+
+impl WeightPair {
+    /// What B reads, and its variances.
+    fn narrowed(&self, rounding: Rounding, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
+        let Some(a) = &self.a else { return (x.to_vec(), vec![0.0; x.len()]) };
+        let of_rank = |rank: usize| {
+            let value = dot(a.row(rank), x);
+            let sigma = dot_sigma(rounding, a.row(rank), x, false);
+            (value as f32, sigma.powi(2) + (operand_sigma(rounding) * value).powi(2))
+        };
+        (0..a.shape.rows).map(of_rank).unzip()
     }
 }
 
@@ -54,7 +161,7 @@ impl Adapted {
     }
 
     fn on<B: Backend>(&self, backend: &B) -> Vec<Option<B::LowRank>> {
-        let delta = |delta: &Delta| ok("low_rank", backend.low_rank(&delta.sources()));
+        let delta = |delta: &Delta| ok("low_rank", backend.low_rank(&delta.sources().delta()));
         self.deltas.iter().map(|of| of.as_ref().map(delta)).collect()
     }
 
@@ -68,37 +175,15 @@ impl Adapted {
     ) -> Vec<f32> {
         let deltas = self.on(&rig.backend);
         let rows = x.len() / self.cols;
-        let rank = self.deltas.iter().flatten().map(Delta::rank).max().unwrap_or(1);
+        let rank = self.deltas.iter().flatten().map(Delta::rank).max().unwrap_or(0);
         let (x, mut low) = (rig.upload(x, self.cols), rig.blank(rows, rank + 3));
         let mut out = rig.upload(before, self.outputs);
         rig.step(&adapted_batch(sequences), |rig| {
-            rig.backend.add_low_rank(&deltas, &x, &mut low, &mut out);
+            let low = (rank > 0).then_some(&mut low);
+            rig.backend.add_low_rank(&deltas, &x, low, &mut out);
         });
         rig.download("low", &low, rows, rank + 3);
         rig.download("add_low_rank", &out, rows, self.outputs)
-    }
-
-    /// What is added to a row, and its σ.
-    fn expected<B: Backend>(&self, rig: &Rig<B>, delta: &Delta, x: &[f32]) -> Vec<(f64, f64)> {
-        let mut added = vec![(0.0, 0.0); self.outputs];
-        for (a, b, scale, first) in &delta.pairs {
-            let mut low = Vec::new();
-            let mut variances = Vec::new();
-            for rank in 0..a.shape.rows {
-                let value = dot(a.row(rank), x);
-                let sigma = dot_sigma(rig.rounding, a.row(rank), x, false);
-                low.push(value as f32);
-                variances.push(sigma.powi(2) + (operand_sigma(rig.rounding) * value).powi(2));
-            }
-            for output in 0..b.shape.rows {
-                let row = b.row(output);
-                let own = dot_sigma(rig.rounding, row, &low, false).powi(2);
-                let carried: f64 = row.iter().zip(&variances).map(|(&w, v)| f64::from(w).powi(2) * v).sum();
-                let scale = f64::from(*scale);
-                added[first + output] = (scale * dot(row, &low), scale * (own + carried).sqrt());
-            }
-        }
-        added
     }
 
     fn check<B: Backend>(
@@ -122,17 +207,10 @@ impl Adapted {
                 same_bits(&what, &found[at.clone()], &before[at], self.outputs);
                 continue;
             };
-            let added = self.expected(rig, delta, &x[row * self.cols..][..self.cols]);
-            for (col, (added, sigma)) in added.into_iter().enumerate() {
-                let base = f64::from(before[row * self.outputs + col]);
-                let sigma = sigma.hypot(FLOAT * base);
-                errors.check(
-                    (row, col),
-                    found[row * self.outputs + col],
-                    (base + added) as f32,
-                    sigma,
-                    1e-30,
-                );
+            let expected =
+                delta.expected(rig.rounding, &x[row * self.cols..][..self.cols], &before[at.clone()]);
+            for (col, (expected, sigma)) in expected.into_iter().enumerate() {
+                errors.check((row, col), found[at.start + col], expected as f32, sigma, 1e-30);
             }
         }
         errors.finish();
@@ -153,22 +231,43 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
         for (cols, outputs) in [(256, 512), (33, 70), (80, 16), (1000, 40)] {
             // As of queries and values beside keys; then of all of it by other ranks.
             let (third, rest) = (outputs / 4, outputs - outputs / 4);
-            let mut delta = |dtype, pairs: &[_]| Some(Delta::random(dtype, cols, pairs, &mut random));
-            let deltas = vec![
-                delta(dtype, &[(16, 0, third), (3, rest, third)]),
+            let mut delta = |dtype, pairs: &[(Option<usize>, usize, usize)]| {
+                let place = |&(rank, first, outputs)| PairPlace { rank, first, outputs };
+                let places: Vec<PairPlace> = pairs.iter().map(place).collect();
+                Delta::random(dtype, cols, &places, &mut random)
+            };
+            let (middle, last) = (rest - third, outputs - rest);
+            let mut deltas = vec![
+                Some(delta(dtype, &[(Some(16), 0, third), (Some(3), rest, third)])),
                 None,
-                delta(other, &[(7, 0, third), (1, third, rest - third), (33, rest, outputs - rest)]),
-                delta(dtype, &[(64, third, outputs - third)]),
+                Some(delta(other, &[(Some(7), 0, third), (Some(1), third, middle), (Some(33), rest, last)])),
+                Some(delta(dtype, &[(Some(64), third, outputs - third)])),
+                // Changes before pairs, as of DoRA; a matrix in place of another beside a pair; changes alone.
+                Some(delta(dtype, &[(Some(5), 0, third), (Some(16), third, middle)])),
+                Some(delta(other, &[(None, 0, third), (Some(4), rest, last)])),
+                Some(Delta::default()),
             ];
+            for (of, first, count) in [(4, 0, third), (4, third, middle), (5, 0, third), (6, 1, outputs - 2)]
+            {
+                let delta = deltas[of].take().unwrap_or_default();
+                deltas[of] = Some(delta.changed(first, count, &mut random));
+            }
+            if let Some(delta) = &mut deltas[5] {
+                delta.changes[0].factors.fill(0.0);
+            }
             let adapted = Adapted { cols, outputs, deltas };
             let sequences = [
                 (1, Some(3)),
-                (7, Some(0)),
+                (5, Some(0)),
                 (1, None),
                 (1, Some(1)),
                 (2, Some(2)),
-                (19, Some(3)),
+                (13, Some(3)),
                 (1, Some(0)),
+                (3, Some(4)),
+                (1, Some(6)),
+                (6, Some(5)),
+                (1, Some(4)),
             ];
             let (x, before, found) = adapted.check(&mut rig, &sequences, &mut random);
             // Each row alone, and some of them together in another order.
@@ -187,26 +286,141 @@ pub fn check_low_rank<B: Backend>(make: &impl Fn() -> B) {
             adapted.check(&mut rig, &none, &mut random);
         }
     }
+    check_changes_of_inputs(&mut rig, &mut random);
     check_refusals(&rig.backend, &mut random);
 }
 
-fn check_refusals<B: Backend>(backend: &B, random: &mut Random) {
-    let delta = Delta::random(DType::F16, 32, &[(4, 0, 8)], random);
-    let [good] = delta.sources()[..] else { panic!("one pair") };
-    let shape = LowRankShape { a: good.a.shape, b: good.b.shape };
-    let (least, found) = (2 * (4 * 32 + 8 * 4), backend.low_rank_bytes(&[shape]));
-    assert!((least..=64 * least).contains(&found), "low_rank_bytes of {shape:?} is {found}");
-    let twice = backend.low_rank_bytes(&[shape, shape]);
-    assert_eq!(twice, 2 * found, "low_rank_bytes of two");
-    let refused = |pair: LowRankPair<'_>| match backend.low_rank(&[pair]) {
-        Ok(_) => panic!("low_rank took a bad pair of {:?}", pair.shape()),
-        Err(error) => {
-            let error = error.to_string();
-            assert!(error.contains("the_bad_one"), "the error does not name the tensor: {error}");
+/// Changes that read inputs rather than outputs, as of a norm in place of another.
+fn check_changes_of_inputs<B: Backend>(rig: &mut Rig<B>, random: &mut Random) {
+    for width in [33, 80, 256] {
+        let mut change = ChangedOutputs::random(0, width, random);
+        change.reads_input = true;
+        let replaces = Delta { changes: vec![change], pairs: Vec::new() };
+        let adapted = Adapted { cols: width, outputs: width, deltas: vec![None, Some(replaces)] };
+        adapted.check(rig, &[(2, Some(1)), (1, None), (9, Some(1)), (1, Some(0))], random);
+    }
+}
+
+/// An adapter of each row of these sequences.
+fn adapters_of(sequences: &[(usize, Option<u32>)]) -> Vec<Option<u32>> {
+    sequences.iter().flat_map(|&(rows, adapter)| std::iter::repeat_n(adapter, rows)).collect()
+}
+
+/// `logits` and `sample` of a head that adapters change: the rows of each adapter and no others, the same bits whichever else are
+/// asked for, and tokens drawn from them.
+///
+/// # Panics
+/// If a number is out of bounds, a bit differs, or a token is not of the changed logits.
+pub fn check_adapted_logits<B: Backend>(make: &impl Fn() -> B) {
+    let (vocab, cols) = (333, 80);
+    let mut rig = Rig::for_rows(make(), ROWS_MAX, 256, vocab);
+    let mut random = Random::new(92);
+    let sequences = [(3, Some(1)), (1, None), (5, Some(2)), (1, Some(0)), (1, Some(3)), (2, Some(1))];
+    let adapters = adapters_of(&sequences);
+    let rows = adapters.len();
+    for dtype in TYPES {
+        let place = |rank| [PairPlace { rank, first: 0, outputs: vocab }];
+        let mut replaced =
+            Delta::random(dtype, cols, &place(None), &mut random).changed(0, vocab, &mut random);
+        replaced.changes[0].factors.fill(0.0);
+        let deltas = vec![
+            None,
+            Some(Delta::random(dtype, cols, &place(Some(7)), &mut random)),
+            Some(replaced),
+            Some(Delta::random(dtype, cols, &place(Some(3)), &mut random).changed(0, vocab, &mut random)),
+        ];
+        let adapted = Adapted { cols, outputs: vocab, deltas };
+        let on_device = adapted.on(&rig.backend);
+        let on_device: Vec<Option<&B::LowRank>> = on_device.iter().map(Option::as_ref).collect();
+        let head = rig.matrix(&[Weights::random(dtype, vocab, cols, &mut random)]);
+        let mut x = random.normals(rows * cols);
+        hold(rig.rounding, &mut x);
+        let buffer = rig.upload(&x, cols);
+        let mut run = |wanted: &[u32], adapts: bool| {
+            let mut batch = adapted_batch(&sequences);
+            batch.logit_rows = wanted.to_vec();
+            let mut out = vec![f32::NAN; wanted.len() * vocab];
+            let mut low = rig.blank(rows, 8);
+            rig.step(&batch, |rig| {
+                let adapted = adapts.then_some(AdaptedLogits { deltas: &on_device, low: &mut low });
+                ok("logits", rig.backend.logits(LogitsHead { matrix: &head, adapted }, &buffer, &mut out));
+            });
+            out
+        };
+        let every: Vec<u32> = (0..rows as u32).collect();
+        let (before, found) = (run(&every, false), run(&every, true));
+        for wanted in [&[12][..], &[0], &[2, 3, 8, 9], &[1, 4, 10, 11]] {
+            let chosen: Vec<usize> = wanted.iter().map(|&row| row as usize).collect();
+            same_bits("adapted logits", &run(wanted, true), &gather(&found, vocab, &chosen), vocab);
         }
-    };
-    let a = MatrixSource { name: "the_bad_one", bytes: &good.a.bytes[2..], ..good.a };
-    refused(LowRankPair { a, ..good });
+        let mut errors = CaseErrors::of_operands("adapted logits".to_owned(), rig.rounding);
+        for (row, adapter) in adapters.iter().enumerate() {
+            let at = row * vocab..(row + 1) * vocab;
+            let Some(delta) = adapter.and_then(|adapter| adapted.deltas[adapter as usize].as_ref()) else {
+                same_bits("adapted logits, a row without an adapter", &found[at.clone()], &before[at], vocab);
+                continue;
+            };
+            let expected = delta.expected(rig.rounding, &x[row * cols..][..cols], &before[at.clone()]);
+            for (col, (expected, sigma)) in expected.into_iter().enumerate() {
+                errors.check((row, col), found[at.start + col], expected as f32, sigma, 1e-30);
+            }
+        }
+        errors.finish();
+        let mut batch = adapted_batch(&sequences);
+        batch.logit_rows = every;
+        let mut low = rig.blank(rows, 8);
+        let changes = Some(AdaptedLogits { deltas: &on_device, low: &mut low });
+        let head = LogitsHead { matrix: &head, adapted: changes };
+        check_drawn(&mut rig, &batch, head, &buffer, &found);
+    }
+}
+
+/// That the tokens that are drawn at temperature 0 are those of the largest of these logits.
+fn check_drawn<B: Backend>(
+    rig: &mut Rig<B>,
+    batch: &Batch,
+    head: LogitsHead<'_, B>,
+    x: &B::Buffer,
+    logits: &[f32],
+) {
+    let (rows, mut specs, mut drawn) = (batch.logit_rows.len(), SampleSpecs::default(), Vec::new());
+    let vocab = logits.len() / rows;
+    specs.rows.resize(rows, SampleSpec::default());
+    let mut room = vec![0.0; rig.backend.sample_room(rows, vocab)];
+    ok("begin", rig.backend.begin(batch));
+    ok("sample", rig.backend.sample(head, x, &specs, &mut room));
+    let ticket = ok("submit", rig.backend.submit());
+    ok("wait", rig.backend.wait(ticket, &mut drawn));
+    for (row, (drawn, logits)) in drawn.iter().zip(logits.chunks_exact(vocab)).enumerate() {
+        let most = logits.iter().copied().fold(f32::MIN, f32::max);
+        let token = drawn.as_ref().map(|drawn| logits[drawn.token as usize]);
+        assert_eq!(token, Some(most), "sample of adapted logits, row {row}");
+    }
+}
+
+fn check_refusals<B: Backend>(backend: &B, random: &mut Random) {
+    let delta = Delta::random(DType::F16, 32, &[PairPlace { rank: Some(4), first: 0, outputs: 8 }], random);
+    let sources = delta.sources();
+    let [good] = sources.pairs[..] else { panic!("one pair") };
+    let (shape, good_a) = (good.shape(), good.a.expect("a pair of a rank"));
+    let (least, found) = (2 * (4 * 32 + 8 * 4), backend.low_rank_bytes(&[shape], &[]));
+    assert!((least..=64 * least).contains(&found), "low_rank_bytes of {shape:?} is {found}");
+    let twice = backend.low_rank_bytes(&[shape, shape], &[]);
+    assert_eq!(twice, 2 * found, "low_rank_bytes of two");
+    let whole = LowRankShape { a: None, b: shape.b };
+    assert!(backend.low_rank_bytes(&[whole], &[]) < found, "low_rank_bytes without A");
+    let changed = backend.low_rank_bytes(&[shape], &[8, 16]) - found;
+    assert!((8 * 24..=64 * 24).contains(&changed), "low_rank_bytes of changes is {changed}");
+    let refused =
+        |pair: LowRankPair<'_>| match backend.low_rank(&OutputDelta { changes: &[], pairs: &[pair] }) {
+            Ok(_) => panic!("low_rank took a bad pair of {:?}", pair.shape()),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("the_bad_one"), "the error does not name the tensor: {error}");
+            }
+        };
+    let a = MatrixSource { name: "the_bad_one", bytes: &good_a.bytes[2..], ..good_a };
+    refused(LowRankPair { a: Some(a), ..good });
     let narrower = Weights::random(DType::F16, 8, 3, random);
     let b = MatrixSource { name: "the_bad_one", ..narrower.source() };
     refused(LowRankPair { b, ..good });

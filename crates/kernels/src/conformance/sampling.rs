@@ -7,7 +7,7 @@ use super::rig::{Rig, ok, rows_batch};
 use super::weights::Weights;
 use crate::reference;
 use crate::sampling::{Adjustment, Change, SampleSpec, SampleSpecs, Sampled, Shape};
-use crate::{Backend, DType, RowSource};
+use crate::{Backend, DType, LogitsHead, RowSource};
 
 const ROWS: usize = 12;
 const COLS: usize = 64;
@@ -109,7 +109,7 @@ fn draw<B: Backend>(
     let mut room = vec![0.0; rig.backend.sample_room(wanted.len(), vocab)];
     let mut drawn = vec![None; 99];
     ok("begin", rig.backend.begin(&batch));
-    ok("sample", rig.backend.sample(head, x, specs, &mut room));
+    ok("sample", rig.backend.sample(LogitsHead::of(head), x, specs, &mut room));
     let ticket = ok("submit", rig.backend.submit());
     ok("wait", rig.backend.wait(ticket, &mut drawn));
     drawn
@@ -136,7 +136,7 @@ pub fn check_sample<B: Backend>(make: &impl Fn() -> B) {
             let mut logits = vec![0.0; wanted.len() * vocab];
             let mut batch = rows_batch(&[0; ROWS]);
             batch.logit_rows = wanted.clone();
-            rig.step(&batch, |rig| ok("logits", rig.backend.logits(&head, &x, &mut logits)));
+            rig.step(&batch, |rig| ok("logits", rig.backend.logits(LogitsHead::of(&head), &x, &mut logits)));
             let softcap = (round % 4 == 1).then_some(0.8);
             let bias = (round % 4 < 2 && round % 3 == 0).then(|| random.normals(vocab).into());
             let mut specs = SampleSpecs { softcap, bias, ..SampleSpecs::default() };
@@ -270,7 +270,7 @@ fn three_steps<B: Backend>(
     let mut batch = rows_batch(&[0; ROWS]);
     batch.logit_rows = (0..ROWS as u32).collect();
     ok("begin", rig.backend.begin(&batch));
-    ok("sample", rig.backend.sample(&table, &x, specs, &mut room));
+    ok("sample", rig.backend.sample(LogitsHead::of(&table), &x, specs, &mut room));
     let mut first = Some(ok("submit", rig.backend.submit()));
     if !ahead && let Some(ticket) = first.take() {
         ok("wait", rig.backend.wait(ticket, &mut drawn[0]));
@@ -282,7 +282,7 @@ fn three_steps<B: Backend>(
     batch.sources = (0..ROWS).rev().map(source).collect();
     ok("begin", rig.backend.begin(&batch));
     rig.backend.embed(&table, 0.5, &mut rows);
-    ok("sample", rig.backend.sample(&table, &rows, specs, &mut room));
+    ok("sample", rig.backend.sample(LogitsHead::of(&table), &rows, specs, &mut room));
     let mut second = Some(ok("submit", rig.backend.submit()));
     if let Some(ticket) = first {
         ok("wait", rig.backend.wait(ticket, &mut drawn[0]));

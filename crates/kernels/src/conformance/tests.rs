@@ -128,6 +128,10 @@ fn faulty_adapters_are_caught() {
         AdapterScaleIgnored by check_low_rank: "add_low_rank";
         AdapterPartDropped by check_low_rank: "add_low_rank";
         AdapterReplaces by check_low_rank: "add_low_rank";
+        AdapterFactorIgnored by check_low_rank: "add_low_rank";
+        AdapterAddendIgnored by check_low_rank: "add_low_rank";
+        AdapterInputIgnored by check_low_rank: "add_low_rank";
+        AdapterOfFirstLogits by check_adapted_logits: "adapted logits";
         SumOrderOfBatch by check_low_rank: "in one batch";
         RowBehindBatchWritten by check_low_rank: "rows behind the batch";
         SizeHalved by check_low_rank: "low_rank_bytes";

@@ -15,10 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::activations::Input;
+use super::adapted_rows::Tiles;
 use super::aligned::Aligned;
 use super::attention::{self, AttentionJob, AttentionLimits};
+use super::gate;
 use super::kv::CpuKv;
-use super::low_rank::{self, CpuLowRank, Tile, Tiles};
+use super::low_rank::CpuLowRank;
 use super::matmul::{Groups, Product};
 use super::matrix::{CpuMatrix, PanelKind, packed_bytes};
 use super::moe::{CpuExperts, MoeScratch};
@@ -28,9 +30,9 @@ use super::scratch::Scratch;
 use super::tier::Tier;
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, SampleSpecs, StepLimits,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
+    RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, StepLimits,
 };
 use rotation::qkv_job;
 
@@ -71,7 +73,7 @@ struct Step<'a> {
     turn: &'a mut Turn,
     batch: &'a Batch,
     tokens: &'a [Option<u32>],
-    adapted: &'a [Tile],
+    adapted: &'a Tiles,
     draws: &'a mut Draws,
     scratch: &'a mut Scratch,
 }
@@ -116,7 +118,7 @@ impl CpuBackend {
             turn,
             batch: &self.batch,
             tokens: &self.tokens,
-            adapted: self.adapted.get(),
+            adapted: &self.adapted,
             draws: &mut self.draws,
             scratch,
         }
@@ -224,12 +226,12 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        CpuLowRank::bytes(pairs)
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        CpuLowRank::bytes(pairs, changes)
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<CpuLowRank, KernelError> {
-        CpuLowRank::new(pairs, &self.device())
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<CpuLowRank, KernelError> {
+        CpuLowRank::new(delta, &self.device())
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -281,7 +283,7 @@ impl Backend for CpuBackend {
         let slots = limits.rows.saturating_mul(limits.kv_groups);
         self.batch.reserve(limits);
         self.tokens.reserve(limits.rows);
-        self.adapted.reserve(limits.rows);
+        self.adapted.reserve(limits.rows, limits.logit_rows);
         self.draws.reserve(limits.logit_rows);
         self.written.reserve(slots);
         Ok(())
@@ -494,19 +496,17 @@ impl Backend for CpuBackend {
         &mut self,
         deltas: &[Option<L>],
         x: &CpuBuffer,
-        low: &mut CpuBuffer,
+        low: Option<&mut CpuBuffer>,
         out: &mut CpuBuffer,
     ) {
-        let step = self.step();
-        let (low, out) = ((&mut low.data[..], low.cols), (&mut out.data[..], out.cols));
-        low_rank::add(step.tier, step.turn, step.adapted, deltas, (&x.data, x.cols), low, out);
+        self.step().add_low_rank(deltas, x, low, out);
     }
 
     fn gate(&mut self, activation: Activation, both: &CpuBuffer, hidden: &mut CpuBuffer) {
         let step = self.step();
         let (rows, width) = (step.batch.rows(), hidden.cols);
         both.check(rows, 2 * width, "both");
-        low_rank::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
+        gate::gate(step.tier, step.turn, rows, activation, &both.data, (&mut hidden.data, width));
     }
 
     fn add_shared(
@@ -540,7 +540,12 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &CpuBuffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         self.step().logits(head, x, out);
         Ok(())
     }
@@ -557,13 +562,14 @@ impl Backend for CpuBackend {
     /// Rows are drawn side by side, each by one thread.
     fn sample(
         &mut self,
-        head: &CpuMatrix,
+        head: LogitsHead<'_, Self>,
         x: &CpuBuffer,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
+        let vocab = head.matrix.rows();
         self.logits(head, x, room)?;
-        self.step().draw(head.rows(), specs, room);
+        self.step().draw(vocab, specs, room);
         Ok(())
     }
 

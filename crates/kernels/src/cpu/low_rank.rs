@@ -1,4 +1,4 @@
-//! Low-rank adapters: `out += scale · B · (A · x)` for the rows that have one.
+//! Low-rank adapters: changes of outputs, then `out += scale · B · (A · x)`, for the rows that have one.
 //!
 //! Rows of one adapter are taken up to four at a time, so that a matrix is read once for them. A row's bits depend on the
 //! row alone: every product of it with A is two chains over the inputs, every one with B a chain over the rank, whoever is
@@ -9,18 +9,17 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::adapted_rows::{TILE_ROWS, Tile};
 use super::aligned::{Aligned, Shared};
 use super::lanes::{Kernel, Lanes, dispatch};
-use super::math;
 use super::matmul::{get, put};
+use super::output_change::{ChangedRow, FactoredOutputs};
 use super::pool::Turn;
 use super::tier::Tier;
 use crate::quant::{can_dequantize, dequantize_row};
-use crate::{Activation, Batch, DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource};
+use crate::{DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta};
 
 const LANES: usize = 16;
-/// Rows of one adapter that are taken together.
-const TILE_ROWS: usize = 4;
 /// Ranks, and panels of outputs, that one thread takes at a time.
 const RANKS_A_TIME: usize = 8;
 const PANELS_A_TIME: usize = 16;
@@ -28,21 +27,23 @@ const PANELS_A_TIME: usize = 16;
 /// What one adapter adds to one matrix.
 #[derive(Debug)]
 pub struct CpuLowRank {
+    changes: Vec<FactoredOutputs>,
     parts: Vec<Part>,
     cols: usize,
-    rank: usize, // of all parts
+    ranks: usize, // of all parts that have A
     panels: usize,
 }
 
 #[derive(Debug)]
 struct Part {
-    ranks: Range<usize>, // of all parts' ranks
+    ranks: Range<usize>, // of all parts' ranks; empty without A
+    inner: usize,        // what B reads: the rank, or the inputs
     panels: Range<usize>,
     first: usize, // output
     outputs: usize,
     scale: f32,
-    a: Floats, // (rank, cols filled up to 16)
-    b: Floats, // (panels, rank, 16)
+    a: Option<Floats>, // (rank, cols filled up to 16)
+    b: Floats,         // (panels, inner, 16)
 }
 
 /// Numbers as they were stored.
@@ -59,48 +60,6 @@ enum Stored {
     F32(*const f32),
     F16(*const u16),
     Bf16(*const u16),
-}
-
-/// Rows of a batch that share an adapter.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tile {
-    adapter: u32,
-    rows: [u32; TILE_ROWS],
-    count: usize,
-}
-
-/// The rows of a batch by adapter.
-#[derive(Debug, Default)]
-pub(super) struct Tiles {
-    rows: Vec<(u32, u32)>, // (adapter, row)
-    tiles: Vec<Tile>,
-}
-
-impl Tiles {
-    /// Makes room for batches of so many rows.
-    pub(super) fn reserve(&mut self, rows: usize) {
-        self.rows.reserve(rows);
-        self.tiles.reserve(rows);
-    }
-
-    /// Sorts a batch's rows.
-    pub(super) fn set(&mut self, batch: &Batch) {
-        self.rows.clear();
-        self.tiles.clear();
-        self.rows.extend(batch.adapted_rows().map(|(row, adapter)| (adapter, row)));
-        self.rows.sort_unstable();
-        for of_one in self.rows.chunk_by(|a, b| a.0 == b.0) {
-            for some in of_one.chunks(TILE_ROWS) {
-                let mut rows = [0; TILE_ROWS];
-                rows.iter_mut().zip(some).for_each(|(row, &(_, from))| *row = from);
-                self.tiles.push(Tile { adapter: some[0].0, rows, count: some.len() });
-            }
-        }
-    }
-
-    pub(super) fn get(&self) -> &[Tile] {
-        &self.tiles
-    }
 }
 
 /// What numbers of a type are kept as.
@@ -142,7 +101,7 @@ pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), Kerne
         Err(KernelError::BadShape { tensor: source.name.to_owned(), reason })
     };
     for pair in pairs {
-        for source in [&pair.a, &pair.b] {
+        for source in pair.a.iter().chain([&pair.b]) {
             let MatrixShape { rows, cols, dtype } = source.shape;
             let tensor = source.name.to_owned();
             if !can_dequantize(dtype) {
@@ -156,15 +115,14 @@ pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), Kerne
                 return Err(KernelError::WrongSize { tensor, rows, cols, dtype, expected, found });
             }
         }
-        if pair.b.shape.cols != pair.a.shape.rows {
-            return bad(
-                &pair.b,
-                format!("{} columns beside a rank of {}", pair.b.shape.cols, pair.a.shape.rows),
-            );
+        if let Some(a) = pair.a.filter(|a| a.shape.rows != pair.b.shape.cols) {
+            let reason = format!("{} columns beside a rank of {}", pair.b.shape.cols, a.shape.rows);
+            return bad(&pair.b, reason);
         }
-        if pair.a.shape.cols != pairs[0].a.shape.cols {
-            let reason = format!("{} columns beside {}", pair.a.shape.cols, pairs[0].a.shape.cols);
-            return bad(&pair.a, reason);
+        let (inputs, first) = (pair.shape().inputs(), pairs[0].shape().inputs());
+        if inputs != first {
+            let reason = format!("{inputs} columns beside {first}");
+            return bad(pair.a.as_ref().unwrap_or(&pair.b), reason);
         }
     }
     Ok(())
@@ -172,35 +130,40 @@ pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), Kerne
 
 impl CpuLowRank {
     /// Bytes [`CpuLowRank::new`] takes.
-    pub(super) fn bytes(pairs: &[LowRankShape]) -> usize {
-        let of_pair = |pair: &LowRankShape| {
-            let a = pair.a.rows.saturating_mul(pair.a.cols.next_multiple_of(LANES));
-            let b = pair.b.rows.next_multiple_of(LANES).saturating_mul(pair.a.rows);
-            let size = |dtype| kept(dtype).block_bytes();
-            a.saturating_mul(size(pair.a.dtype)).saturating_add(b.saturating_mul(size(pair.b.dtype)))
+    pub(super) fn bytes(pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        let size = |dtype| kept(dtype).block_bytes();
+        let of_pair = |LowRankShape { a, b }: &LowRankShape| {
+            let of_a = a.map_or(0, |a| {
+                let numbers = a.rows.saturating_mul(a.cols.next_multiple_of(LANES));
+                numbers.saturating_mul(size(a.dtype))
+            });
+            let of_b = b.rows.next_multiple_of(LANES).saturating_mul(b.cols);
+            of_a.saturating_add(of_b.saturating_mul(size(b.dtype)))
         };
-        pairs.iter().map(of_pair).fold(0, usize::saturating_add)
+        let of_changes = changes.iter().map(|&outputs| FactoredOutputs::bytes(outputs)).sum();
+        pairs.iter().map(of_pair).fold(of_changes, usize::saturating_add)
     }
 
     /// Lays pairs out.
-    pub(super) fn new(pairs: &[LowRankPair<'_>], device: &str) -> Result<Self, KernelError> {
+    pub(super) fn new(
+        &OutputDelta { changes, pairs }: &OutputDelta<'_>,
+        device: &str,
+    ) -> Result<Self, KernelError> {
         check(pairs, device)?;
         let (mut parts, mut ranks, mut panels) = (Vec::with_capacity(pairs.len()), 0, 0);
         for pair in pairs {
-            let (rank, cols, outputs) = (pair.a.shape.rows, pair.a.shape.cols, pair.b.shape.rows);
-            let stride = cols.next_multiple_of(LANES);
-            let mut a = Floats::zeroed(pair.a.shape.dtype, rank * stride)?;
-            each_row(&pair.a, |row, numbers| {
-                numbers.iter().enumerate().for_each(|(col, &number)| a.set(row * stride + col, number));
-            });
+            let (rank, inner) = (pair.a.map_or(0, |a| a.shape.rows), pair.b.shape.cols);
+            let outputs = pair.b.shape.rows;
+            let a = pair.a.as_ref().map(rows_of_a).transpose()?;
             let count = outputs.div_ceil(LANES);
-            let mut b = Floats::zeroed(pair.b.shape.dtype, count * rank * LANES)?;
+            let mut b = Floats::zeroed(pair.b.shape.dtype, count * inner * LANES)?;
             each_row(&pair.b, |row, numbers| {
-                let at = row / LANES * rank * LANES + row % LANES;
+                let at = row / LANES * inner * LANES + row % LANES;
                 numbers.iter().enumerate().for_each(|(j, &number)| b.set(at + j * LANES, number));
             });
             parts.push(Part {
                 ranks: ranks..ranks + rank,
+                inner,
                 panels: panels..panels + count,
                 first: pair.first,
                 outputs,
@@ -210,13 +173,29 @@ impl CpuLowRank {
             });
             (ranks, panels) = (ranks + rank, panels + count);
         }
-        let cols = pairs.first().map_or(0, |pair| pair.a.shape.cols);
-        Ok(Self { parts, cols, rank: ranks, panels })
+        let cols = pairs.first().map_or(0, |pair| pair.shape().inputs());
+        let changes = changes.iter().map(FactoredOutputs::new).collect();
+        Ok(Self { changes, parts, cols, ranks, panels })
     }
 
     fn outputs_end(&self) -> usize {
-        self.parts.iter().map(|part| part.first + part.outputs).max().unwrap_or(0)
+        let parts = self.parts.iter().map(|part| part.first + part.outputs);
+        parts.chain(self.changes.iter().map(FactoredOutputs::end)).max().unwrap_or(0)
     }
+
+    fn reads_inputs(&self) -> bool {
+        self.changes.iter().any(|change| change.reads_input)
+    }
+}
+
+/// A's rows, each filled up to whole vectors.
+fn rows_of_a(a: &MatrixSource<'_>) -> Result<Floats, KernelError> {
+    let stride = a.shape.cols.next_multiple_of(LANES);
+    let mut rows = Floats::zeroed(a.shape.dtype, a.shape.rows * stride)?;
+    each_row(a, |row, numbers| {
+        numbers.iter().enumerate().for_each(|(col, &number)| rows.set(row * stride + col, number));
+    });
+    Ok(rows)
 }
 
 /// Calls `take` with each row of a matrix.
@@ -361,7 +340,7 @@ struct Widen<'a> {
     tile: &'a Tile,
     part: &'a Part,
     panels: Range<usize>, // of the part
-    low: *const f32,      // at the part's first rank
+    low: *const f32,      // at the part's first rank, or the inputs
     low_stride: usize,
     out: *mut f32, // at the part's first output
     out_stride: usize,
@@ -411,7 +390,7 @@ impl Widen<'_> {
     /// As for `run`; the tile has N rows, and P panels from `panel` on are the part's.
     #[inline(always)]
     unsafe fn panels<L: Lanes, E: Element, const N: usize, const P: usize>(&self, b: *const E, panel: usize) {
-        let rank = self.part.ranks.len();
+        let rank = self.part.inner;
         // SAFETY: the caller's promise; what is written is cut at the part's last output.
         unsafe {
             let low: [*const f32; N] =
@@ -427,7 +406,7 @@ impl Widen<'_> {
                 }
             }
             let scale = L::splat(self.part.scale);
-            for (&row, sums) in self.tile.rows.iter().zip(&sums) {
+            for (&row, sums) in self.tile.outs.iter().zip(&sums) {
                 let out = self.out.add(row as usize * self.out_stride);
                 for (p, &sum) in sums.iter().enumerate() {
                     let at = (panel + p) * LANES;
@@ -443,62 +422,90 @@ impl Widen<'_> {
 /// A buffer's numbers and columns.
 pub(super) type Rows<'a> = (&'a mut [f32], usize);
 
-/// `out[r] += scale · B · (A · x[r])` for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows of the tiles.
+/// Changes outputs, then `out[r] += scale · B · (A · x[r])`, for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows
+/// of the tiles.
 pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
     tier: Tier,
     turn: &mut Turn,
     tiles: &[Tile],
     deltas: &[Option<L>],
     (x, cols): (&[f32], usize),
-    (low, low_stride): Rows<'_>,
+    low: Option<Rows<'_>>,
     (out, out_stride): Rows<'_>,
 ) {
+    let (low, low_stride) = low.unwrap_or_default();
     let of = |tile: &Tile| deltas.get(tile.adapter as usize)?.as_ref().map(Borrow::borrow);
-    let (mut ranks, mut panels) = (0, 0);
+    let (mut ranks, mut panels, mut inner, mut changes) = (0, 0, 0, 0);
     for tile in tiles {
         let Some(delta) = of(tile) else { continue };
-        assert_eq!(delta.cols, cols, "an adapter of other inputs");
-        assert!(delta.rank <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.rank);
+        assert!(delta.parts.is_empty() || delta.cols == cols, "an adapter of other inputs");
+        assert!(!delta.reads_inputs() || cols == out_stride, "changes of inputs that are no outputs");
+        assert!(delta.ranks <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.ranks);
         assert!(delta.outputs_end() <= out_stride, "an adapter of more outputs than the matrix has");
-        let rows_end = tile.rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
+        let end = |rows: &[u32]| rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
+        let (rows_end, outs_end) = (end(&tile.rows), end(&tile.outs));
         assert!(x.len() >= rows_end * cols && low.len() >= rows_end * low_stride, "rows in the buffers");
-        assert!(out.len() >= rows_end * out_stride, "rows in the buffers");
-        (ranks, panels) = (ranks.max(delta.rank), panels.max(delta.panels));
-    }
-    if ranks == 0 {
-        return;
+        assert!(out.len() >= outs_end * out_stride, "rows in the buffers");
+        (ranks, panels, changes) =
+            (ranks.max(delta.ranks), panels.max(delta.panels), changes.max(delta.changes.len()));
+        inner = inner.max(delta.parts.iter().map(|part| part.inner).max().unwrap_or(0));
     }
     let (low, out) = (Shared::new(low), Shared::new(out));
-    let blocks = ranks.div_ceil(RANKS_A_TIME);
-    let grain = (1 << 16) / (cols * RANKS_A_TIME * TILE_ROWS) + 1;
-    turn.run(tiles.len() * blocks, grain, &|_, range| {
-        for item in range {
-            let (tile, from) = (&tiles[item / blocks], item % blocks * RANKS_A_TIME);
-            for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
-                let ranks = within(&part.ranks, from..from + RANKS_A_TIME);
-                if !ranks.is_empty() {
+    if changes > 0 {
+        turn.run(tiles.len(), (1 << 12) / out_stride.max(1) + 1, &|_, range| {
+            for tile in &tiles[range] {
+                for change in of(tile).map_or(&[][..], |delta| &delta.changes) {
+                    for (&row, &at) in tile.rows.iter().zip(&tile.outs).take(tile.count) {
+                        // SAFETY: the asserts above; a row is of one tile, which is in one range of one thread; the backend
+                        // has checked its tier.
+                        unsafe {
+                            let x = x.as_ptr().add(row as usize * cols);
+                            let out = out.get().add(at as usize * out_stride);
+                            dispatch(tier, ChangedRow { change, x, out });
+                        }
+                    }
+                }
+            }
+        });
+    }
+    if ranks > 0 {
+        let blocks = ranks.div_ceil(RANKS_A_TIME);
+        let grain = (1 << 16) / (cols * RANKS_A_TIME * TILE_ROWS) + 1;
+        turn.run(tiles.len() * blocks, grain, &|_, range| {
+            for item in range {
+                let (tile, from) = (&tiles[item / blocks], item % blocks * RANKS_A_TIME);
+                for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
+                    let ranks = within(&part.ranks, from..from + RANKS_A_TIME);
+                    let Some(a) = part.a.as_ref().filter(|_| !ranks.is_empty()) else { continue };
                     // SAFETY: the asserts above; the tile's rows of these ranks are of one item, which is in one range of
                     // one thread; the backend has checked its tier.
                     unsafe {
                         let low = low.get().add(part.ranks.start);
-                        let (a, x) = (part.a.at(), x.as_ptr());
+                        let (a, x) = (a.at(), x.as_ptr());
                         dispatch(tier, Narrow { tile, a, cols, ranks, x, low, low_stride });
                     }
                 }
             }
-        }
-    });
+        });
+    }
+    if panels == 0 {
+        return;
+    }
     let blocks = panels.div_ceil(PANELS_A_TIME);
-    let grain = (1 << 16) / (ranks * PANELS_A_TIME * LANES * TILE_ROWS) + 1;
+    let grain = (1 << 16) / (inner.max(1) * PANELS_A_TIME * LANES * TILE_ROWS) + 1;
     turn.run(tiles.len() * blocks, grain, &|_, range| {
         for item in range {
             let (tile, from) = (&tiles[item / blocks], item % blocks * PANELS_A_TIME);
             for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
                 let panels = within(&part.panels, from..from + PANELS_A_TIME);
                 if !panels.is_empty() {
-                    // SAFETY: as above; the loop before has written `low`, and outputs of parts do not overlap.
+                    // SAFETY: as above; the loop before has written `low`, outputs of parts do not overlap, and without A
+                    // the part reads whole rows of inputs.
                     unsafe {
-                        let low = low.get().add(part.ranks.start);
+                        let (low, low_stride) = match part.a {
+                            Some(_) => (low.get().add(part.ranks.start).cast_const(), low_stride),
+                            None => (x.as_ptr(), cols),
+                        };
                         let out = out.get().add(part.first);
                         dispatch(tier, Widen { tile, part, panels, low, low_stride, out, out_stride });
                     }
@@ -512,52 +519,4 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
 fn within(part: &Range<usize>, range: Range<usize>) -> Range<usize> {
     let (start, end) = (part.start.max(range.start), part.end.min(range.end));
     start.max(part.start) - part.start..end.max(start) - part.start
-}
-
-/// One row of `gate`. The maker vouches for the pointers: two halves of `width` at `both`, `width` numbers at `out`.
-struct GateRow {
-    both: *const f32,
-    width: usize,
-    activation: Activation,
-    out: *mut f32,
-}
-
-impl Kernel for GateRow {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
-        for at in (0..self.width).step_by(LANES) {
-            let count = LANES.min(self.width - at);
-            // SAFETY: the maker's promise; vectors are cut at the width.
-            unsafe {
-                let gate = math::activate::<L>(self.activation, get::<L>(self.both.add(at), count));
-                let up = get::<L>(self.both.add(self.width + at), count);
-                put::<L>(self.out.add(at), L::mul(gate, math::factor::<L>(self.activation, up)), count);
-            }
-        }
-    }
-}
-
-/// `hidden[r] = activation(gate[r]) * up[r]` of so many rows, gate and up being the halves of rows of `both`.
-pub(super) fn gate(
-    tier: Tier,
-    turn: &mut Turn,
-    rows: usize,
-    activation: Activation,
-    both: &[f32],
-    (hidden, width): Rows<'_>,
-) {
-    assert!(both.len() >= 2 * rows * width && hidden.len() >= rows * width, "rows in the buffers");
-    let hidden = Shared::new(hidden);
-    turn.run(rows, (1 << 14) / width.max(1) + 1, &|_, range| {
-        for row in range {
-            // SAFETY: the row is inside both buffers by the assertion, and in one range of one thread; the backend has checked
-            // its tier.
-            unsafe {
-                let (both, out) = (both.as_ptr().add(2 * row * width), hidden.get().add(row * width));
-                dispatch(tier, GateRow { both, width, activation, out });
-            }
-        }
-    });
 }

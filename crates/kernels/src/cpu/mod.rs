@@ -9,11 +9,13 @@
 //! sum; keys are taken in tiles and partitions by absolute position. Threads only decide who computes an output.
 
 mod activations;
+mod adapted_rows;
 mod aligned;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 mod attention;
 mod backend;
+mod gate;
 mod gemm;
 mod kv;
 mod lanes;
@@ -25,6 +27,7 @@ mod matmul;
 mod matrix;
 mod moe;
 mod norm;
+mod output_change;
 mod pool;
 mod requantize;
 mod rope;

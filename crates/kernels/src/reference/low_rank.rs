@@ -6,25 +6,44 @@ use super::formulas;
 use super::storage::check_source;
 use super::{ReferenceBuffer, ReferenceMatrix};
 use crate::quant::dequantize_row;
-use crate::{Activation, Batch, BufferRole, KernelError, LowRankPair, MatrixSource};
+use crate::{
+    Activation, Batch, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    OutputChange, OutputDelta,
+};
 
 /// What one adapter adds to one matrix.
 #[derive(Clone, Debug)]
 pub struct ReferenceLowRank {
+    changes: Vec<Change>,
     pairs: Vec<Pair>,
 }
 
 #[derive(Clone, Debug)]
+struct Change {
+    first: usize,
+    factors: Vec<f32>,
+    addends: Vec<f32>,
+    reads_input: bool,
+}
+
+#[derive(Clone, Debug)]
 struct Pair {
-    a: ReferenceMatrix,
+    a: Option<ReferenceMatrix>,
     b: ReferenceMatrix,
     scale: f32,
     first: usize,
 }
 
 impl ReferenceLowRank {
-    pub(super) fn new(pairs: &[LowRankPair<'_>]) -> Result<Self, KernelError> {
-        let cols = pairs.first().map_or(0, |pair| pair.a.shape.cols);
+    pub(super) fn new(delta: &OutputDelta<'_>) -> Result<Self, KernelError> {
+        delta.check_changes();
+        let change = |change: &OutputChange<'_>| Change {
+            first: change.first,
+            factors: change.factors.to_vec(),
+            addends: change.addends.to_vec(),
+            reads_input: change.reads_input,
+        };
+        let cols = delta.pairs.first().map_or(0, |pair| pair.shape().inputs());
         let matrix = |source: &MatrixSource<'_>, cols: usize| -> Result<ReferenceMatrix, KernelError> {
             check_source(source, cols)?;
             let mut weights = vec![0.0; source.shape.rows * cols];
@@ -32,14 +51,50 @@ impl ReferenceLowRank {
             Ok(ReferenceMatrix { rows: source.shape.rows, cols, weights })
         };
         let of = |pair: &LowRankPair<'_>| {
-            let (a, b) = (matrix(&pair.a, cols)?, matrix(&pair.b, pair.a.shape.rows)?);
+            let a = pair.a.map(|a| matrix(&a, cols)).transpose()?;
+            let b = matrix(&pair.b, a.as_ref().map_or(cols, |a| a.rows))?;
             Ok(Pair { a, b, scale: pair.scale, first: pair.first })
         };
-        Ok(Self { pairs: pairs.iter().map(of).collect::<Result<_, _>>()? })
+        Ok(Self {
+            changes: delta.changes.iter().map(change).collect(),
+            pairs: delta.pairs.iter().map(of).collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub(super) fn bytes(pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        let numbers = |shape: MatrixShape| shape.rows * shape.cols;
+        let of_pair = |pair: &LowRankShape| pair.a.map_or(0, numbers) + numbers(pair.b);
+        let of_changes = 2 * changes.iter().sum::<usize>();
+        size_of::<f32>() * (pairs.iter().map(of_pair).sum::<usize>() + of_changes)
     }
 
     fn rank(&self) -> usize {
-        self.pairs.iter().map(|pair| pair.a.rows).sum()
+        self.pairs.iter().filter_map(|pair| pair.a.as_ref()).map(|a| a.rows).sum()
+    }
+
+    /// Changes one row.
+    fn apply(&self, x: &[f32], out: &mut [f32]) {
+        for change in &self.changes {
+            for (i, (&factor, &addend)) in change.factors.iter().zip(&change.addends).enumerate() {
+                let at = change.first + i;
+                let y = if change.reads_input { x[at] } else { out[at] };
+                let scaled = if factor == 0.0 { 0.0 } else { f64::from(factor) * f64::from(y) };
+                out[at] = (scaled + f64::from(addend)) as f32;
+            }
+        }
+        for Pair { a, b, scale, first } in &self.pairs {
+            let cols = a.as_ref().map_or(b.cols, |a| a.cols);
+            assert_eq!(cols, x.len(), "an adapter of other inputs");
+            let narrow: Vec<f32> = match a {
+                Some(a) => (0..a.rows).map(|rank| formulas::dot(a.row(rank), x) as f32).collect(),
+                None => x.to_vec(),
+            };
+            for output in 0..b.rows {
+                let delta = f64::from(*scale) * formulas::dot(b.row(output), &narrow);
+                let out = &mut out[first + output];
+                *out = (f64::from(*out) + delta) as f32;
+            }
+        }
     }
 }
 
@@ -47,24 +102,32 @@ pub(super) fn add<L: Borrow<ReferenceLowRank>>(
     batch: &Batch,
     deltas: &[Option<L>],
     x: &ReferenceBuffer,
-    low: &mut ReferenceBuffer,
+    low: Option<&mut ReferenceBuffer>,
     out: &mut ReferenceBuffer,
 ) {
     let rows = batch.rows();
-    assert!(x.rows >= rows && low.rows >= rows && out.rows >= rows, "buffers of the batch's rows");
+    assert!(x.rows >= rows && out.rows >= rows, "buffers of the batch's rows");
+    assert!(low.as_ref().is_none_or(|low| low.rows >= rows), "scratch of the batch's rows");
+    let low_cols = low.map_or(0, |low| low.cols);
     for (row, adapter) in batch.adapted_rows() {
         let (row, delta) = (row as usize, deltas.get(adapter as usize));
         let Some(delta) = delta.and_then(Option::as_ref).map(Borrow::borrow) else { continue };
-        assert!(delta.rank() <= low.cols, "scratch narrower than the ranks");
-        for pair in &delta.pairs {
-            assert_eq!(pair.a.cols, x.cols, "an adapter of other inputs");
-            let narrow: Vec<f32> =
-                (0..pair.a.rows).map(|rank| formulas::dot(pair.a.row(rank), x.row(row)) as f32).collect();
-            for output in 0..pair.b.rows {
-                let delta = f64::from(pair.scale) * formulas::dot(pair.b.row(output), &narrow);
-                let out = &mut out.row_mut(row)[pair.first + output];
-                *out = (f64::from(*out) + delta) as f32;
-            }
+        assert!(delta.rank() <= low_cols, "scratch narrower than the ranks");
+        delta.apply(x.row(row), out.row_mut(row));
+    }
+}
+
+/// The same of rows of logits.
+pub(super) fn add_to_logits(
+    batch: &Batch,
+    deltas: &[Option<&ReferenceLowRank>],
+    x: &ReferenceBuffer,
+    logits: &mut [f32],
+) {
+    let vocab = logits.len() / batch.logit_rows.len().max(1);
+    for (index, row, adapter) in batch.adapted_logit_rows() {
+        if let Some(Some(delta)) = deltas.get(adapter as usize) {
+            delta.apply(x.row(row as usize), &mut logits[index as usize * vocab..][..vocab]);
         }
     }
 }

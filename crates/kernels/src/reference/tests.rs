@@ -4,6 +4,7 @@ use super::formulas::{activate, attend, dot, rms_norm, rotate, route, score};
 use super::*;
 use crate::HeadShape;
 use crate::KvLayout;
+use crate::LogitsHead;
 use crate::SequenceSpan;
 use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
 
@@ -209,7 +210,7 @@ fn matrices_by_hand() {
     close(&out.values, &[16.0, 23.5, 9.0, 14.0]);
 
     let mut logits = [0.0; 2];
-    backend.logits(&weight, &x, &mut logits).unwrap();
+    backend.logits(LogitsHead::of(&weight), &x, &mut logits).unwrap();
     close(&logits, &[-1.0, -6.0]);
 
     let mut embedded = backend.buffer(BufferRole::Operand, 2, 3).unwrap();

@@ -123,6 +123,12 @@ impl<B: Backend> ShardedBuffer<B> {
         self.whole[rank].get_mut()
     }
 
+    /// A rank's whole rows, for an op that writes them anew: that rank alone has them then.
+    pub(super) fn to_write(&mut self, rank: usize) -> &mut B::Buffer {
+        self.only_on(&(rank..rank + 1));
+        self.at_mut(rank)
+    }
+
     /// A rank's part.
     pub(super) fn part(&self, rank: usize) -> Ref<'_, B::Buffer> {
         self.parts[rank].borrow()

@@ -8,9 +8,9 @@ use super::packed::{Layout, ShardedMatrix, ShardedVector, Whole, runs_of};
 use crate::backend::mapped::{read_by, reading};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams, Peers, QkvParams, RecurrenceParams,
-    Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
+    HeadShape, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape,
+    MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputDelta, OutputGateParams, Peers, QkvParams,
+    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
 };
 
 impl<B: Peers> Sharded<B> {
@@ -129,12 +129,12 @@ impl<B: Peers> Backend for Sharded<B> {
         experts.held_mut().try_for_each(|(rank, own)| self.ranks[rank].pack_expert(own, parts))
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        self.count(self.at(), |rank| rank.low_rank_bytes(pairs))
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        self.count(self.at(), |rank| rank.low_rank_bytes(pairs, changes))
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
-        self.place(|rank| rank.low_rank(pairs)).map(Whole)
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<Self::LowRank, KernelError> {
+        self.place(|rank| rank.low_rank(delta)).map(Whole)
     }
 
     /// Without the runs that a bias is given to the ranks as, which are small beside what their matrix leaves to others.
@@ -397,22 +397,10 @@ impl<B: Peers> Backend for Sharded<B> {
         &mut self,
         deltas: &[Option<L>],
         x: &Self::Buffer,
-        low: &mut Self::Buffer,
+        low: Option<&mut Self::Buffer>,
         out: &mut Self::Buffer,
     ) {
-        let ranks = self.at();
-        self.bring(x, &ranks);
-        self.bring(out, &ranks);
-        self.claim(low);
-        self.claim(out);
-        for at in ranks.clone() {
-            // A list of as many as adapters are loaded.
-            let deltas: Vec<Option<&B::LowRank>> =
-                deltas.iter().map(|delta| delta.as_ref().map(|delta| delta.borrow().at(at))).collect();
-            self.ranks[at].add_low_rank(&deltas, &x.at(at), low.at_mut(at), out.at_mut(at));
-        }
-        low.only_on(&ranks);
-        out.only_on(&ranks);
+        self.adapt(deltas, x, low, out);
     }
 
     fn add_shared(
@@ -467,10 +455,15 @@ impl<B: Peers> Backend for Sharded<B> {
         self.ranks[at].read_experts(&hidden.at(at), chosen, inner)
     }
 
-    fn logits(&mut self, head: &Self::Matrix, x: &Self::Buffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(
+        &mut self,
+        head: LogitsHead<'_, Self>,
+        x: &Self::Buffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         self.bring(x, &(0..1));
         self.start(self.others())?;
-        self.ranks[0].logits(head.at(0), &x.at(0), out)
+        self.on_first_rank(head, |rank, head| rank.logits(head, &x.at(0), out))
     }
 
     fn sample_room(&self, rows: usize, vocab: usize) -> usize {
@@ -487,14 +480,14 @@ impl<B: Peers> Backend for Sharded<B> {
 
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: LogitsHead<'_, Self>,
         x: &Self::Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         self.bring(x, &(0..1));
         self.start(self.others())?;
-        self.ranks[0].sample(head.at(0), &x.at(0), specs, room)
+        self.on_first_rank(head, |rank, head| rank.sample(head, &x.at(0), specs, room))
     }
 
     fn draws(&mut self) -> &mut Draws {

@@ -34,7 +34,7 @@ fn ranks_conform() {
             check_matmul check_mixed_matrix check_matmul_invariance check_matmul_activated
             check_add_bias check_row_op check_streams check_layer_norm check_add_layer_norm
             check_layer_norm_columns check_add_embedding check_gated_mlp check_gate
-            check_low_rank check_moe check_moe_choice check_moe_invariance check_moe_routing
+            check_low_rank check_adapted_logits check_moe check_moe_choice check_moe_invariance check_moe_routing
             check_add_shared check_logits check_sample check_row_sources check_running_ahead
             check_rope_to_cache_axes check_attention
             check_attention_invariance check_attention_long_contexts check_heads_matmul

@@ -23,9 +23,9 @@ use crate::quant::{dequantize_row, scale_min};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, ReferenceKv};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, ExpertParts,
-    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams, QkvParams, RecurrenceParams, Rounding,
-    RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
+    KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankShape, MatrixShape,
+    MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta, OutputGateParams, QkvParams,
+    RecurrenceParams, Rounding, RowIds, RowOp, RowSource, SampleSpecs, Sampled, StepLimits, Ticket,
 };
 
 pub(super) struct Faulty {
@@ -180,12 +180,12 @@ impl Backend for Faulty {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, pairs: &[LowRankShape]) -> usize {
-        self.inner.low_rank_bytes(pairs) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
+    fn low_rank_bytes(&self, pairs: &[LowRankShape], changes: &[usize]) -> usize {
+        self.inner.low_rank_bytes(pairs, changes) / if self.fault == Fault::SizeHalved { 8 } else { 1 }
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<FaultyLowRank, KernelError> {
-        self.low_rank_of(pairs)
+    fn low_rank(&self, delta: &OutputDelta<'_>) -> Result<FaultyLowRank, KernelError> {
+        self.low_rank_of(delta)
     }
 
     fn vector_bytes(&self, length: usize) -> usize {
@@ -410,7 +410,7 @@ impl Backend for Faulty {
         &mut self,
         deltas: &[Option<L>],
         x: &ReferenceBuffer,
-        low: &mut ReferenceBuffer,
+        low: Option<&mut ReferenceBuffer>,
         out: &mut ReferenceBuffer,
     ) {
         self.add_deltas(deltas, x, low, out);
@@ -475,7 +475,12 @@ impl Backend for Faulty {
         self.restore(out);
     }
 
-    fn logits(&mut self, head: &Vec<Part>, x: &ReferenceBuffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(
+        &mut self,
+        LogitsHead { matrix: head, adapted }: LogitsHead<'_, Self>,
+        x: &ReferenceBuffer,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         let cols = head[0].shape.cols;
         let rows = self.rows_of(x, cols);
         for (i, (out, &row)) in
@@ -484,18 +489,21 @@ impl Backend for Faulty {
             let row = if self.fault == Fault::FirstRowsLogits { i } else { row as usize };
             out.copy_from_slice(&self.product(head, None, &rows[row * cols..][..cols]));
         }
+        if let Some(adapted) = adapted {
+            self.change_logits(adapted.deltas, &rows, out);
+        }
         Ok(())
     }
 
     fn sample(
         &mut self,
-        head: &Vec<Part>,
+        head: LogitsHead<'_, Self>,
         x: &ReferenceBuffer,
         specs: &SampleSpecs,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
+        let vocab = head.matrix[0].shape.rows;
         self.logits(head, x, room)?;
-        let vocab = head[0].shape.rows;
         let draw = |row: usize| self.draw(&room[row * vocab..][..vocab], specs, row);
         let drawn: Vec<Option<Sampled>> = (0..specs.rows.len()).map(draw).collect();
         self.last_drawn.clone_from(&drawn);

@@ -1,10 +1,12 @@
 //! Ops on rows number by number, and norms of them.
 
-use super::{CpuBuffer, CpuMatrix, CpuVector, Step};
-use crate::RowOp;
+use std::borrow::Borrow;
+
+use super::{CpuBackend, CpuBuffer, CpuLowRank, CpuVector, Step};
 use crate::cpu::activations::Input;
-use crate::cpu::norm;
+use crate::cpu::{low_rank, norm};
 use crate::reference::{XIELU_MOST, width_of};
+use crate::{AdaptedLogits, LogitsHead, RowOp};
 
 impl Step<'_> {
     /// The contract's `rms_norm`.
@@ -34,7 +36,12 @@ impl Step<'_> {
     }
 
     /// The contract's `logits`.
-    pub(super) fn logits(&mut self, head: &CpuMatrix, x: &CpuBuffer, out: &mut [f32]) {
+    pub(super) fn logits(
+        &mut self,
+        LogitsHead { matrix: head, adapted }: LogitsHead<'_, CpuBackend>,
+        x: &CpuBuffer,
+        out: &mut [f32],
+    ) {
         x.check(self.batch.rows(), head.cols(), "x");
         let rows = self.batch.logit_rows.len();
         assert_eq!(out.len(), rows * head.rows(), "out holds one row of logits a logit row");
@@ -43,6 +50,24 @@ impl Step<'_> {
         let input = Input { x: gathered, rows, step: None, places: None };
         // SAFETY: `gather` has put that many rows of the matrix's inputs there.
         unsafe { self.product().store(head, None, None, input, out) };
+        if let Some(AdaptedLogits { deltas, low }) = adapted {
+            let (low, out) = (Some((&mut low.data[..], low.cols)), (out, head.rows()));
+            let x = (&x.data[..], x.cols);
+            low_rank::add(self.tier, self.turn, self.adapted.logits(), deltas, x, low, out);
+        }
+    }
+
+    /// The contract's `add_low_rank`.
+    pub(super) fn add_low_rank<L: Borrow<CpuLowRank> + Sync>(
+        &mut self,
+        deltas: &[Option<L>],
+        x: &CpuBuffer,
+        low: Option<&mut CpuBuffer>,
+        out: &mut CpuBuffer,
+    ) {
+        let low = low.map(|low| (&mut low.data[..], low.cols));
+        let out = (&mut out.data[..], out.cols);
+        low_rank::add(self.tier, self.turn, self.adapted.get(), deltas, (&x.data, x.cols), low, out);
     }
 
     /// The contract's `row_op`.

@@ -4,15 +4,32 @@ use std::borrow::Borrow;
 
 use super::{Fault, Faulty};
 use crate::reference::{ReferenceBackend, ReferenceBuffer, formulas};
-use crate::{Activation, Backend, KernelError, LowRankPair};
+use crate::{Activation, Backend, KernelError, LowRankPair, OutputChange, OutputDelta};
 
-/// What one adapter adds to one matrix: A, B, scale, first output.
-pub(in super::super) struct FaultyLowRank(Vec<(Vec<f32>, Vec<f32>, f32, usize)>);
+/// What one adapter does to the outputs of one matrix.
+pub(in super::super) struct FaultyLowRank {
+    changes: Vec<FaultyChange>,
+    pairs: Vec<FaultyPair>,
+}
+
+struct FaultyChange {
+    first: usize,
+    factors: Vec<f32>,
+    addends: Vec<f32>,
+    reads_input: bool,
+}
+
+struct FaultyPair {
+    a: Option<Vec<f32>>,
+    b: Vec<f32>,
+    scale: f32,
+    first: usize,
+}
 
 impl Faulty {
-    pub(super) fn low_rank_of(&self, pairs: &[LowRankPair<'_>]) -> Result<FaultyLowRank, KernelError> {
+    pub(super) fn low_rank_of(&self, delta: &OutputDelta<'_>) -> Result<FaultyLowRank, KernelError> {
         if self.fault != Fault::ShortBytesTaken {
-            ReferenceBackend::new().low_rank(pairs)?;
+            ReferenceBackend::new().low_rank(delta)?;
         }
         let floats = |source: &crate::MatrixSource<'_>| {
             let mut floats = vec![0.0; source.shape.rows * source.shape.cols];
@@ -21,15 +38,75 @@ impl Faulty {
             }
             floats
         };
-        let pair = |pair: &LowRankPair<'_>| (floats(&pair.a), floats(&pair.b), pair.scale, pair.first);
-        Ok(FaultyLowRank(pairs.iter().map(pair).collect()))
+        let pair = |pair: &LowRankPair<'_>| FaultyPair {
+            a: pair.a.as_ref().map(floats),
+            b: floats(&pair.b),
+            scale: pair.scale,
+            first: pair.first,
+        };
+        let change = |change: &OutputChange<'_>| FaultyChange {
+            first: change.first,
+            factors: change.factors.to_vec(),
+            addends: change.addends.to_vec(),
+            reads_input: change.reads_input && self.fault != Fault::AdapterInputIgnored,
+        };
+        Ok(FaultyLowRank {
+            changes: delta.changes.iter().map(change).collect(),
+            pairs: delta.pairs.iter().map(pair).collect(),
+        })
+    }
+
+    /// Changes one row.
+    fn apply(&self, delta: &FaultyLowRank, x: &[f32], out: &mut [f32]) {
+        for FaultyChange { first, factors, addends, reads_input } in &delta.changes {
+            for (i, (&factor, &addend)) in factors.iter().zip(addends).enumerate() {
+                let y = f64::from(if *reads_input { x[first + i] } else { out[first + i] });
+                let factor = if self.fault == Fault::AdapterFactorIgnored { 1.0 } else { f64::from(factor) };
+                let addend = if self.fault == Fault::AdapterAddendIgnored { 0.0 } else { f64::from(addend) };
+                out[first + i] = factor.mul_add(y, addend) as f32;
+            }
+        }
+        for (index, FaultyPair { a, b, scale, first }) in delta.pairs.iter().enumerate() {
+            let first = if self.fault == Fault::AdapterColumnsFromFirst { 0 } else { *first };
+            let scale = if self.fault == Fault::AdapterScaleIgnored { 1.0 } else { *scale };
+            if self.fault == Fault::AdapterPartDropped && index > 0 {
+                continue;
+            }
+            let mut narrow: Vec<f32> = match a {
+                Some(a) => a.chunks_exact(x.len()).map(|a| formulas::dot(a, x) as f32).collect(),
+                None => x.to_vec(),
+            };
+            if let Some(a) =
+                a.as_ref().filter(|_| self.fault == Fault::SumOrderOfBatch && self.batch.rows() > 4)
+            {
+                let sum = |a: &[f32]| a.iter().zip(x).map(|(a, x)| a * x).rev().sum::<f32>();
+                narrow = a.chunks_exact(x.len()).map(sum).collect();
+            }
+            for (out, b) in out[first..].iter_mut().zip(b.chunks_exact(narrow.len())) {
+                let delta = f64::from(scale) * formulas::dot(b, &narrow);
+                let before = if self.fault == Fault::AdapterReplaces { 0.0 } else { f64::from(*out) };
+                *out = (before + delta) as f32;
+            }
+        }
+    }
+
+    /// Changes rows of logits, of all rows of `x`.
+    pub(super) fn change_logits(&self, deltas: &[Option<&FaultyLowRank>], x: &[f32], out: &mut [f32]) {
+        let rows = self.batch.logit_rows.len().max(1);
+        let (vocab, cols) = (out.len() / rows, x.len() / self.batch.rows());
+        for (index, row, adapter) in self.batch.adapted_logit_rows() {
+            let index = if self.fault == Fault::AdapterOfFirstLogits { 0 } else { index as usize };
+            if let Some(Some(delta)) = deltas.get(adapter as usize) {
+                self.apply(delta, &x[row as usize * cols..][..cols], &mut out[index * vocab..][..vocab]);
+            }
+        }
     }
 
     pub(super) fn add_deltas<L: Borrow<FaultyLowRank>>(
         &mut self,
         deltas: &[Option<L>],
         x: &ReferenceBuffer,
-        _low: &mut ReferenceBuffer,
+        _low: Option<&mut ReferenceBuffer>,
         out: &mut ReferenceBuffer,
     ) {
         let (cols, outputs) = (x.cols(), out.cols());
@@ -47,26 +124,8 @@ impl Faulty {
         }
         for (row, adapter) in adapted {
             let Some(delta) = &deltas[adapter as usize] else { continue };
-            let FaultyLowRank(pairs) = delta.borrow();
             let x = &x[row as usize * cols..][..cols];
-            let out = &mut rows[row as usize * outputs..][..outputs];
-            for (index, (a, b, scale, first)) in pairs.iter().enumerate() {
-                let first = if self.fault == Fault::AdapterColumnsFromFirst { 0 } else { *first };
-                let scale = if self.fault == Fault::AdapterScaleIgnored { 1.0 } else { *scale };
-                if self.fault == Fault::AdapterPartDropped && index > 0 {
-                    continue;
-                }
-                let mut narrow: Vec<f32> = a.chunks_exact(cols).map(|a| formulas::dot(a, x) as f32).collect();
-                if self.fault == Fault::SumOrderOfBatch && self.batch.rows() > 4 {
-                    let sum = |a: &[f32]| a.iter().zip(x).map(|(a, x)| a * x).rev().sum::<f32>();
-                    narrow = a.chunks_exact(cols).map(sum).collect();
-                }
-                for (out, b) in out[first..].iter_mut().zip(b.chunks_exact(narrow.len())) {
-                    let delta = f64::from(scale) * formulas::dot(b, &narrow);
-                    let before = if self.fault == Fault::AdapterReplaces { 0.0 } else { f64::from(*out) };
-                    *out = (before + delta) as f32;
-                }
-            }
+            self.apply(delta.borrow(), x, &mut rows[row as usize * outputs..][..outputs]);
         }
         self.store(out, rows);
     }
