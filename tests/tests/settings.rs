@@ -72,6 +72,8 @@ fn examples() -> BTreeMap<&'static str, Value> {
         "alias": "assistant",
         "adapters": {"polite": "/var/lib/hanzo-engine/adapters/polite"},
         "tool_format": "hermes",
+        "picture_pixels": 1_003_520,
+        "picture_pixels_max": 3_211_264,
         "draft_model": "zen-nano",
         "keep_alive": "1h",
         "chat_template": "/etc/hanzo-engine/template.jinja",

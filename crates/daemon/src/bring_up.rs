@@ -375,6 +375,7 @@ impl Models {
                 overrides: life.want.overrides.clone(),
                 draft: life.draft.clone(),
                 tool_format: life.want.tool_format,
+                pictures: self.section().picture_room(life.want.picture_pixels),
                 sharing: shared.as_ref().map(|shared| shared.sharing.clone()),
                 memory,
                 kept,

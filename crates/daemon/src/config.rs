@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 mod names;
+mod pictures;
 mod shown;
 
 pub use crate::keep_alive::KeepAlive;
@@ -87,6 +88,11 @@ pub struct EngineSection {
     /// Completions that fill their context go on, unless a request says otherwise: the first tokens are kept and half of the
     /// others dropped.
     pub context_shift: bool,
+    /// Pixels that a picture is scaled to at most where its request says nothing; unset: as the model's own settings say. It concerns
+    /// models whose pictures keep about their own size: Qwen's, Pixtral and Mistral 3.
+    pub picture_pixels: Option<u64>,
+    /// Pixels that such a picture has at most, whatever its request says; unset: as many as the model takes.
+    pub picture_pixels_max: Option<u64>,
     /// Where tokens are drafted from that are computed before they are drawn: `ngram`, from what followed the last tokens where
     /// they stood before, or `off`. It changes how fast tokens come, and never which.
     #[serde(with = "names::speculation")]
@@ -164,6 +170,8 @@ pub struct ModelConfig {
     pub adapters: BTreeMap<String, String>,
     /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
     pub tool_format: Option<String>,
+    /// Over `engine.picture_pixels`.
+    pub picture_pixels: Option<u64>,
     /// A smaller model of the same vocabulary that drafts for it: a name in the store, or a path.
     pub draft_model: Option<String>,
     /// What goes over its files.
@@ -241,6 +249,8 @@ impl Default for EngineSection {
             prefix_cache_dir: None,
             prefix_cache_bytes: limits::PREFIX_DISK_BYTES_DEFAULT,
             context_shift: false,
+            picture_pixels: None,
+            picture_pixels_max: None,
             on_demand: OnDemand::Always,
             keep_alive: KeepAlive::default(),
             speculation: Speculation::default(),
@@ -265,6 +275,7 @@ impl Default for ModelConfig {
             gpu_devices: None,
             adapters: BTreeMap::new(),
             tool_format: None,
+            picture_pixels: None,
             draft_model: None,
             overrides: OverrideConfig::default(),
             keep_alive: None,
@@ -375,6 +386,7 @@ impl Config {
                 return refuse(key, format!("must be 1 to {max}, not {value}"));
             }
         }
+        engine.check_pictures(&self.models)?;
         if engine.sequences_max > engine.step_tokens_max {
             let reason = format!(
                 "must not be above engine.step_tokens_max ({}): each running sequence takes one token of a step",

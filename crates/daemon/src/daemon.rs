@@ -570,6 +570,7 @@ fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
                 context_tokens_max: model.context_tokens_max,
                 kv_bytes: model.kv_bytes,
                 tool_format: model.format_of_calls(),
+                picture_pixels: model.picture_pixels,
                 draft_model: model.draft_model.clone(),
                 gpu_layers: model.gpu_layers,
                 gpu_devices: model.gpu_devices.clone(),

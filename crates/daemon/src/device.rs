@@ -12,6 +12,7 @@ use hanzo_engine_kernels::{
     Backend, EncoderOps, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
+use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
     Adapter, EmbedJob, Embedder, EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, Event, Job,
     JobId, LoadError, LoadedAdapter, ModelFiles, Network, Opened, Overrides, Speculation, StepError,
@@ -307,6 +308,8 @@ pub(crate) struct Origin {
     pub(crate) draft: Option<Source>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
+    /// The operator's bounds of pictures.
+    pub(crate) pictures: PixelRoom,
     /// Which of its layers are other devices', where this is a card that has only the others.
     pub(crate) sharing: Option<Sharing>,
     /// What it was planned to take.

@@ -224,7 +224,9 @@ impl Device for Isolated {
         let mut engine = self
             .launch(generates, origin)
             .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
-        let Origin { source, overrides, draft, tool_format, sharing, memory, kept, bell: _ } = origin.clone();
+        // Pictures are prepared in this process.
+        let Origin { source, overrides, draft, tool_format, pictures: _, sharing, memory, kept, bell: _ } =
+            origin.clone();
         let open = Open {
             source,
             overrides,

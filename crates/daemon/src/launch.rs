@@ -126,6 +126,7 @@ pub(crate) fn make(
 ) -> Result<Made, LoadError> {
     let mut text = files.text_model()?;
     text.tool_format = origin.tool_format.or(text.tool_format);
+    text.sight.iter_mut().for_each(|sight| sight.bound(origin.pictures));
     let draft = draft.map(Draft::files);
     draft.map_or(Ok(()), |draft| check_vocabulary(draft, &text.tokenizer))?;
     let text = Arc::new(text);

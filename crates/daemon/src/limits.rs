@@ -30,6 +30,8 @@ pub(crate) const CHANGES_MAX: usize = 256;
 // A snapshot never overflows what it replaces.
 const _: () = assert!(MODELS_MAX <= CHANGES_MAX);
 
+/// Pixels that an operator may bound pictures to: a few of any tower's squares, to the largest picture that is read.
+pub(crate) const PICTURE_PIXELS: std::ops::RangeInclusive<u64> = 16_384..=50_000_000;
 /// Largest `engine.queue_requests_max`.
 pub(crate) const QUEUE_REQUESTS_LIMIT: usize = 65_536;
 /// Largest `server.drain_s`: a week, which a clock can add.

@@ -115,6 +115,12 @@ struct Flags {
     /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
     #[arg(long)]
     context_shift: bool,
+    /// Pixels that a picture is scaled to at most where its request says nothing [default: as the model says]
+    #[arg(long, value_name = "PIXELS")]
+    picture_pixels: Option<u64>,
+    /// Pixels that a picture has at most, whatever its request says [default: as many as the model takes]
+    #[arg(long, value_name = "PIXELS")]
+    picture_pixels_max: Option<u64>,
     /// Whether a request that names a stored model loads it: always or never [default: always]
     #[arg(long)]
     on_demand: Option<OnDemand>,
@@ -169,6 +175,8 @@ impl Flags {
         let layer = with(layer, "engine.split_mode", self.split_mode);
         let layer = with(layer, "engine.isolation", self.isolation);
         let layer = with(layer, "engine.context_shift", self.context_shift.then_some(true));
+        let layer = with(layer, "engine.picture_pixels", self.picture_pixels);
+        let layer = with(layer, "engine.picture_pixels_max", self.picture_pixels_max);
         let layer = with(layer, "engine.on_demand", self.on_demand);
         let layer = with(layer, "engine.keep_alive", self.keep_alive);
         let layer = with(layer, "log.level", self.log_level.as_ref());

@@ -82,6 +82,8 @@ fn taken(now: &Config, read: &Config) -> Config {
             split_mode: engine.split_mode,
             prefix_cache: engine.prefix_cache,
             context_shift: engine.context_shift,
+            picture_pixels: engine.picture_pixels,
+            picture_pixels_max: engine.picture_pixels_max,
             speculation: engine.speculation,
             on_demand: engine.on_demand,
             keep_alive: engine.keep_alive,

@@ -24,6 +24,8 @@ pub(crate) struct LoadOptions {
     pub(crate) kv_bytes: Option<u64>,
     /// How calls are written, instead of what the chat template says.
     pub(crate) tool_format: Option<ToolFormat>,
+    /// Pixels of a picture at most where its request says nothing, over what the daemon says.
+    pub(crate) picture_pixels: Option<u64>,
     /// The model that drafts for it.
     pub(crate) draft_model: Option<String>,
     /// How many of its layers are on a card, over what the daemon says.

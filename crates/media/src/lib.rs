@@ -25,3 +25,4 @@ pub use error::{PictureError, ProcessorError};
 pub use pixels::PixelScale;
 pub use processor::{Detail, Frame, Look, Prepared, Processor};
 pub use resize::{Filter, resize};
+pub use whole::PixelRoom;

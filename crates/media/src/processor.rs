@@ -12,7 +12,7 @@ use crate::quarters::Quarters;
 use crate::resize::Filter;
 use crate::squares::{Grids, Square};
 use crate::tiles::Tiles;
-use crate::whole::{Sizes, Whole};
+use crate::whole::{PixelRoom, Sizes, Whole};
 
 /// What is made of pictures before a tower sees them.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,15 +195,20 @@ impl Processor {
     /// # Errors
     /// [`PictureError::Shape`]; [`PictureError::Bounds`] and [`PictureError::NoBounds`] where the request's bounds are none.
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
-        self.prepare_within(picture, look, u64::MAX)
+        self.prepare_within(picture, look, PixelRoom::default())
     }
 
-    /// As [`Processor::prepare`], for a tower that takes at most so many pixels: where the processor's rule scales pictures between bounds, it
-    /// scales them to what fits.
+    /// As [`Processor::prepare`], within a room: where the processor's rule keeps a picture's size within bounds, it is scaled to what
+    /// fits.
     ///
     /// # Errors
     /// As [`Processor::prepare`].
-    pub fn prepare_within(&self, picture: Picture, look: Look, room: u64) -> Result<Prepared, PictureError> {
+    pub fn prepare_within(
+        &self,
+        picture: Picture,
+        look: Look,
+        room: PixelRoom,
+    ) -> Result<Prepared, PictureError> {
         let bounded = look.pixels_min.is_some() || look.pixels_max.is_some();
         match &self.cut {
             Cut::Whole(whole) => whole.prepare(picture, self.filter, look, room),

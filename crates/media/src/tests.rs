@@ -342,10 +342,47 @@ fn large_pictures_are_scaled_to_what_a_tower_takes() {
         for ([height, width], sides) in [([3024, 4032], photo), ([2160, 3840], screenshot)] {
             let picture = Picture { width, height, rgb: vec![90; width as usize * height as usize * 3] };
             let room = 16_384 * patch * patch;
+            let room = PixelRoom { usual: None, most: room };
             let prepared = processor.prepare_within(picture, Look::default(), room).unwrap();
             assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides);
         }
     }
+}
+
+/// The operator's default and limit beside a request's bounds. Sides are what `smart_resize` of transformers 5.24 makes of a picture of
+/// 4000 x 3000 pixels with those bounds.
+#[test]
+fn an_operators_default_holds_where_the_request_says_nothing() {
+    let settings = json!({ "image_processor_type": "Qwen2VLImageProcessor", "max_pixels": 12_845_056 });
+    let qwen = Processor::from_config(settings.as_object().unwrap()).unwrap();
+    let settings =
+        json!({ "image_processor_type": "PixtralImageProcessor", "size": { "longest_edge": 1540 } });
+    let pixtral = Processor::from_config(settings.as_object().unwrap()).unwrap();
+    let picture = || Picture { width: 4000, height: 3000, rgb: vec![90; 36_000_000] };
+    let look = |detail, pixels_min, pixels_max| Look { detail, pixels_min, pixels_max };
+    let room = |usual: u64, most: u64| PixelRoom { usual: (usual > 0).then_some(usual), most };
+    let (own, low, high) = (Detail::Own, Detail::Low, Detail::High);
+    for (processor, look, room, sides) in [
+        (&qwen, look(own, None, None), room(0, u64::MAX), [2996, 4004]),
+        (&qwen, look(own, None, None), room(1_000_000, u64::MAX), [840, 1148]),
+        (&qwen, look(low, None, None), room(1_000_000, u64::MAX), [420, 588]),
+        (&qwen, look(low, None, None), room(100_000, u64::MAX), [252, 364]),
+        (&qwen, look(high, None, None), room(1_000_000, u64::MAX), [2996, 4004]),
+        (&qwen, look(own, None, Some(2_000_000)), room(1_000_000, u64::MAX), [1204, 1624]),
+        (&qwen, look(own, Some(2_000_000), None), room(1_000_000, u64::MAX), [1204, 1624]),
+        (&qwen, look(own, None, Some(9_000_000)), room(1_000_000, 1_500_000), [1036, 1400]),
+        (&qwen, look(high, None, None), room(0, 1_500_000), [1036, 1400]),
+        // Of Pixtral the longest side is 1540, or as long as so many pixels make it.
+        (&pixtral, look(own, None, None), room(0, u64::MAX), [1168, 1552]),
+        (&pixtral, look(own, None, None), room(480_000, u64::MAX), [608, 800]),
+        (&pixtral, look(high, None, None), room(480_000, u64::MAX), [1168, 1552]),
+        (&pixtral, look(high, None, None), room(480_000, 480_000), [608, 800]),
+    ] {
+        let prepared = processor.prepare_within(picture(), look, room).unwrap();
+        assert_eq!([prepared.frames[0].height, prepared.frames[0].width], sides, "{look:?} {room:?}");
+    }
+    let beyond = qwen.prepare_within(picture(), look(own, Some(2_000_000), None), room(0, 1_500_000));
+    assert!(matches!(beyond, Err(PictureError::Bounds { most: 1_500_000, .. })), "{beyond:?}");
 }
 
 /// As `LlavaNextImageProcessorPil` of transformers 5.24 makes them.

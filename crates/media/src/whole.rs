@@ -6,6 +6,21 @@ use crate::error::PictureError;
 use crate::processor::{Detail, Frame, Look, Prepared};
 use crate::resize::{Filter, resize};
 
+/// Pixels of a picture that keeps about its own size, as the operator and the tower bound them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PixelRoom {
+    /// At most so many where the request says nothing; none: as the processor says.
+    pub usual: Option<u64>,
+    /// At most so many whatever the request says.
+    pub most: u64,
+}
+
+impl Default for PixelRoom {
+    fn default() -> Self {
+        PixelRoom { usual: None, most: u64::MAX }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
     /// Pixels of a patch's side.
@@ -39,19 +54,24 @@ impl Whole {
         self.patch * self.joined
     }
 
-    /// Pixels that a picture has at least and at most: by the request, else by the processor, and never above `room`.
+    /// Pixels that a picture has at least and at most: by the request, else by the operator, else by the processor, and never above
+    /// the room.
     fn bounds(
         &self,
         (own_least, own_most): (u64, u64),
         look: Look,
-        room: u64,
+        room: PixelRoom,
     ) -> Result<(u64, u64), PictureError> {
         let least = look.pixels_min.unwrap_or(own_least);
+        // A request for more pixels than the operator's default is one for a larger picture.
+        let usual =
+            room.usual.map_or(own_most, |usual| usual.max(look.pixels_min.unwrap_or(0).min(own_most)));
         let most = match look.detail {
-            Detail::Low => own_most.min(LOW_PIXELS),
-            Detail::Own | Detail::High => own_most,
+            Detail::Low => usual.min(LOW_PIXELS),
+            Detail::Own => usual,
+            Detail::High => own_most,
         };
-        let most = look.pixels_max.unwrap_or(most).min(room);
+        let most = look.pixels_max.unwrap_or(most).min(room.most);
         let least = if look.pixels_min.is_none() { least.min(most) } else { least };
         let square = u64::from(self.square()).pow(2);
         if least > most || most < square {
@@ -85,6 +105,13 @@ impl Whole {
         Ok((height as u32, width as u32))
     }
 
+    /// The longest side of a picture that has at most so many pixels.
+    fn longest_of(picture: &Picture, pixels: u64) -> u32 {
+        let [height, width] = [picture.height, picture.width].map(f64::from);
+        let by = (pixels as f64 / (height * width)).sqrt().min(1.0);
+        ((height.max(width) * by) as u32).max(1)
+    }
+
     /// `(height, width)` with the longer side no longer than that. Truncations are the reference's.
     fn size_of_longest(&self, picture: &Picture, longest: u32) -> Result<(u32, u32), PictureError> {
         let [height, width] = [picture.height, picture.width].map(f64::from);
@@ -105,7 +132,7 @@ impl Whole {
         picture: Picture,
         filter: Filter,
         look: Look,
-        room: u64,
+        room: PixelRoom,
     ) -> Result<Prepared, PictureError> {
         let from = [picture.height, picture.width];
         let size = match self.sizes {
@@ -116,7 +143,9 @@ impl Whole {
             Sizes::Pixels(least, most) => self.size(&picture, self.bounds((least, most), look, room)?)?,
             Sizes::Longest(longest) => {
                 let low = if look.detail == Detail::Low { LOW_SIDE } else { u32::MAX };
-                self.size_of_longest(&picture, longest.min(low))?
+                let usual = room.usual.filter(|_| look.detail != Detail::High).unwrap_or(u64::MAX);
+                let bounded = Self::longest_of(&picture, usual.min(room.most));
+                self.size_of_longest(&picture, longest.min(low).min(bounded))?
             }
         };
         let max = Limits::default().pixels_max;

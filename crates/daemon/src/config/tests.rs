@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use hanzo_engine_media::PixelRoom;
+
 use super::*;
 
 fn file(suffix: &str, text: &str) -> tempfile::NamedTempFile {
@@ -90,6 +92,9 @@ fn values_out_of_range_and_of_the_wrong_type_are_named() {
             ("engine.fixed_memory_bytes", serde_json::json!(limits::FIXED_MEMORY_BESIDE)),
             ("engine.isolation", serde_json::json!("container")),
             ("engine.worker_silence_ms", serde_json::json!(10)),
+            ("engine.picture_pixels", serde_json::json!(100)),
+            ("engine.picture_pixels_max", serde_json::json!(60_000_000)),
+            ("models", serde_json::json!([{"source": "m", "picture_pixels": 100}])),
         ] {
             let error = Config::load(None, Serialized::default(key, value)).unwrap_err().to_string();
             assert!(error.contains(key), "{key}: {error}");
@@ -108,6 +113,20 @@ fn a_kv_type_goes_by_its_name() {
         jail.set_env("HANZO_ENGINE_ENGINE_KV_TYPE", "q4_0");
         let error = Config::load(None, Figment::new()).unwrap_err().to_string();
         assert!(error.contains("q4_0") && error.contains("f16, q8_0"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn bounds_of_pictures_are_the_models_or_the_engines() {
+    figment::Jail::expect_with(|jail| {
+        let unset = Config::load(None, Figment::new()).unwrap().engine;
+        assert_eq!(unset.picture_room(None), PixelRoom::default());
+        jail.set_env("HANZO_ENGINE_ENGINE_PICTURE_PIXELS", "1000000");
+        let flag = Serialized::default("engine.picture_pixels_max", 2_000_000);
+        let engine = Config::load(None, flag).unwrap().engine;
+        assert_eq!(engine.picture_room(None), PixelRoom { usual: Some(1_000_000), most: 2_000_000 });
+        assert_eq!(engine.picture_room(Some(500_000)), PixelRoom { usual: Some(500_000), most: 2_000_000 });
         Ok(())
     });
 }

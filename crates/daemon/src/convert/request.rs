@@ -64,6 +64,7 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
             context_tokens_max: (context_tokens_max > 0).then_some(context_tokens_max),
             kv_bytes: (kv_bytes > 0).then_some(kv_bytes),
             tool_format,
+            picture_pixels: None,
             draft_model: (!draft_model.is_empty()).then_some(draft_model),
             gpu_layers: read("gpu_layers", &gpu_layers)?,
             gpu_devices: read("gpu_devices", &gpu_devices)?,

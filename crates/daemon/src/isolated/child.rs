@@ -18,6 +18,7 @@ use std::{
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
+use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
     Adapter, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
     StepReport, TextModel, spec::TransformerSpec,
@@ -261,6 +262,7 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
         overrides: open.overrides.clone(),
         draft: open.draft.clone(),
         tool_format: open.tool_format,
+        pictures: PixelRoom::default(),
         sharing: match (&open.others, files.decoder()) {
             (Some(others), Some(files)) if open.by_rows => {
                 Some(Sharing::by_rows(files, others.iter().map(|&(name, _)| name))?)

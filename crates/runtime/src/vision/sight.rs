@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_media::{Frame, Look, Picture, PictureError, Prepared, Processor};
+use hanzo_engine_media::{Frame, Look, Picture, PictureError, PixelRoom, Prepared, Processor};
 use sha2::{Digest, Sha256};
 
 use super::spec::{Family, PerceiverSpec};
@@ -29,6 +29,8 @@ pub struct Sight {
     spelled: Option<[String; 2]>,
     /// Tokens at the ends of lines but for the last, and of that.
     line_ends: [u32; 2],
+    /// The operator's bounds of pictures.
+    room: PixelRoom,
 }
 
 /// Between the parts of a picture.
@@ -76,6 +78,7 @@ impl Sight {
             spec: files.spec.clone(),
             settings: Sha256::digest(format!("{:?} {:?}", files.processor, files.spec)).into(),
             spelled,
+            room: PixelRoom::default(),
             line_ends: match family {
                 Family::Pixtral => {
                     pixtral::LINE_ENDS.map(|token| tokenizer.token_id(token).unwrap_or_default())
@@ -183,13 +186,20 @@ impl Sight {
         }
     }
 
+    /// Bounds pictures that keep about their own size, as the operator wants them.
+    pub fn bound(&mut self, room: PixelRoom) {
+        self.room = room;
+    }
+
     /// Prepares a picture for the tower. A picture of a family whose pictures are scaled between bounds is scaled to what the tower has room for.
     ///
     /// # Errors
     /// As [`Processor::prepare`], and [`PictureError::TooManyPatches`].
     pub fn prepare(&self, picture: Picture, look: Look) -> Result<Prepared, PictureError> {
         let max = self.spec.patches_max;
-        let prepared = self.processor.prepare_within(picture, look, (max * self.spec.patch.pow(2)) as u64)?;
+        let most = (max * self.spec.patch.pow(2)) as u64;
+        let room = PixelRoom { most: self.room.most.min(most), ..self.room };
+        let prepared = self.processor.prepare_within(picture, look, room)?;
         for &Frame { width, height, .. } in &prepared.frames {
             let patch = self.spec.patch;
             let patches = width as usize / patch * (height as usize / patch);
