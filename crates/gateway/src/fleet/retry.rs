@@ -85,7 +85,7 @@ fn unreached(kind: io::ErrorKind) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) tried: Vec<u64>, // members' ids
-    asked: usize, // of which so many had a connection
+    asked: usize,               // of which so many had a connection
     lost: u32,
     /// The worst place of the model that another may still have it in.
     pub(super) has_max: Option<Has>,

@@ -57,7 +57,11 @@ fn calls() -> Vec<Call> {
         call("POST", "/v1/models/pull", json!({"model": "x/other"})),
         call("POST", "/api/pull", json!({"model": "x/other", "stream": false})),
         call("POST", "/api/copy", json!({"source": "owner/ready", "destination": "mine"})),
-        call("POST", "/api/create", json!({"model": "own", "from": "owner/ready", "system": "x", "stream": false})),
+        call(
+            "POST",
+            "/api/create",
+            json!({"model": "own", "from": "owner/ready", "system": "x", "stream": false}),
+        ),
         call("DELETE", "/api/delete", json!({"model": "owner/ready"})),
         call("POST", "/v1/load_lora_adapter", json!({"lora_name": "sql", "lora_path": "/of/one"})),
         call("POST", "/v1/unload_lora_adapter", json!({"lora_name": "sql"})),
@@ -83,7 +87,8 @@ impl Call {
     async fn fault(&self, http: SocketAddr) -> Option<String> {
         let answer = send(http, self.request()).await;
         // An error that comes after the head of an answer is one too.
-        let broken = ["\"error\":{", "\"error\":\"", "event: error"].iter().any(|word| answer.text.contains(word));
+        let broken =
+            ["\"error\":{", "\"error\":\"", "event: error"].iter().any(|word| answer.text.contains(word));
         let called = format!("{} {} {}", self.method, self.path, self.body);
         (answer.status != 200 || broken).then(|| format!("{called}: {} {}", answer.status, answer.text))
     }
