@@ -5,5 +5,6 @@ mod fleet;
 mod generation;
 mod golden;
 mod invariance;
+mod pictures;
 mod serving;
 mod tracing;

@@ -13,6 +13,7 @@ mod offload;
 mod on_demand;
 mod overflow;
 mod overrides;
+mod photographs;
 mod pictures;
 mod pulls;
 mod represented;
