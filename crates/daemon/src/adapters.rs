@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use hanzo_engine_runtime::{Adapter, LoadError, LoadedAdapter, spec::TransformerSpec};
+use hanzo_engine_runtime::{Adapter, AdapterBase, LoadError, LoadedAdapter, Opened, Overrides};
 use hanzo_engine_store::Found as Stored;
 use tokio::sync::{Notify, broadcast::error::RecvError, oneshot};
 
@@ -23,6 +23,7 @@ use crate::{
     on_demand::Demand,
     registry::{Capability, InUse, key},
     served::Served,
+    source::Source,
     unix_time::now_unix_ms,
     worker::{NotGiven, Work},
 };
@@ -303,8 +304,12 @@ impl Models {
         let Some(spec) = served.spec.clone() else { return Err(served.cannot("take adapters")) };
         let mut buffers = served.adapters.loads.lock().await;
         let path = wanted.path.clone();
-        let of = spec.clone();
-        let (path, adapter) = blocking(move || open(&path, &of)).await?;
+        let (of, files) = (spec.clone(), served.files.clone());
+        let (path, adapter) = blocking(move || {
+            let again = || files.open();
+            open(&path, &AdapterBase::reopened(&of, &again))
+        })
+        .await?;
         if let Some((view, handle)) = served.adapters.get(&wanted.name) {
             if handle.digest == adapter.digest {
                 return Ok((served.name.clone(), view));
@@ -408,6 +413,21 @@ impl Models {
     }
 }
 
+/// The files of a model that is loaded, to be opened again for adapters that depend on its own numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct BaseModel {
+    pub(crate) source: Source,
+    pub(crate) overrides: Overrides,
+}
+
+impl BaseModel {
+    /// # Errors
+    /// As [`Source::open`].
+    pub(crate) fn open(&self) -> Result<Opened, LoadError> {
+        self.source.open_with(&self.overrides)
+    }
+}
+
 fn comes_with(request: &LoadRequest, adapter: &str) -> bool {
     request.adapters.iter().any(|wanted| key(&wanted.name) == key(adapter))
 }
@@ -422,7 +442,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn open(path: &str, spec: &TransformerSpec) -> Result<(PathBuf, Adapter), Error> {
+fn open(path: &str, base: &AdapterBase<'_>) -> Result<(PathBuf, Adapter), Error> {
     if path.is_empty() {
         let reason =
             "must be a directory that PEFT has saved, or a GGUF file of an adapter, on the daemon's machine";
@@ -432,6 +452,6 @@ fn open(path: &str, spec: &TransformerSpec) -> Result<(PathBuf, Adapter), Error>
     let failed = |error: LoadError| Error::Adapter(Failure::new(FailureReason::Load(error)));
     let path =
         path.canonicalize().map_err(|source| failed(LoadError::Io { path: path.to_owned(), source }))?;
-    let adapter = Adapter::open(&path, spec).map_err(failed)?;
+    let adapter = Adapter::open(&path, base).map_err(failed)?;
     Ok((path, adapter))
 }

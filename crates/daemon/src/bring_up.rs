@@ -10,7 +10,7 @@ use hanzo_engine_kernels::KernelError;
 use hanzo_engine_runtime::{LoadError, Network, Opened, engine::EngineMemory};
 
 use crate::{
-    adapters::Adapters,
+    adapters::{Adapters, BaseModel},
     blocking::blocking,
     clock::Bell,
     config::{Devices, EngineSection, GpuLayers, SplitMode},
@@ -404,6 +404,7 @@ impl Models {
             loaded_at_unix_ms: now_unix_ms(),
             jobs: AtomicU64::new(1),
             spec,
+            files: BaseModel { source: life.source.clone(), overrides: life.want.overrides.clone() },
             adapters: Adapters::new(life.adapters.clone()),
             frames: FrameRoom::new(),
         };

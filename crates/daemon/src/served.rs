@@ -16,7 +16,7 @@ use hanzo_engine_runtime::{
 use hanzo_engine_voice::Script;
 
 use crate::{
-    adapters::Adapters,
+    adapters::{Adapters, BaseModel},
     admission::{Full, QueuePlace},
     constraints::Constraints,
     device::{Device, EngineSize},
@@ -57,6 +57,7 @@ pub(crate) struct Served {
     pub(crate) jobs: AtomicU64,
     /// Of a decoder: what adapters must fit.
     pub(crate) spec: Option<Arc<TransformerSpec>>,
+    pub(crate) files: BaseModel,
     pub(crate) adapters: Adapters,
     pub(crate) frames: FrameRoom,
 }

@@ -109,7 +109,7 @@ impl<B: Backend> Decoder<B> {
     /// Bytes of an adapter's matrices on a backend, and of the buffers that the first of them makes, for steps of so many rows.
     pub fn adapter_bytes(backend: &B, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
         let buffers = network::adapter_buffer_bytes(backend, spec, rows);
-        (network::adapter_bytes(backend, spec, adapter), buffers)
+        (network::adapter_bytes(backend, spec, adapter, rows), buffers)
     }
 
     /// Puts an adapter, opened for this model, in a slot: batches name it by that ([`Batch::adapters`]).
@@ -167,7 +167,7 @@ impl<B: Backend> Decoder<B> {
         self.layers_forward(backend, batch, kv);
         let computed = match logits.is_empty() {
             true => Ok(()),
-            false => backend.logits(self.head(), self.network.hidden(), logits),
+            false => self.network.with_head(|head, hidden| backend.logits(head, hidden, logits)),
         };
         if let Some(bias) = &self.head_bias {
             let rows = logits.chunks_exact_mut(bias.len());
@@ -237,7 +237,7 @@ impl<B: Backend> Decoder<B> {
         step.find_masks(backend);
         step.draws.softcap = self.softcap();
         step.draws.bias.clone_from(&self.head_bias);
-        backend.sample(self.head(), self.network.hidden(), &step.draws, room)
+        self.network.with_head(|head, hidden| backend.sample(head, hidden, &step.draws, room))
     }
 
     /// From the rows of a batch to their hidden states.
@@ -275,10 +275,6 @@ impl<B: Backend> Decoder<B> {
         }
         network.end(backend);
         backend.enter(Stage::Head);
-    }
-
-    fn head(&self) -> &B::Matrix {
-        self.network.head.as_ref().unwrap_or(&self.network.embedding)
     }
 
     /// Rows of the last step as the head reads them, after the last norm, from row `first` on: `out` is `(n, hidden)`.

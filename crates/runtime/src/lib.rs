@@ -56,7 +56,7 @@ pub mod voice;
 pub mod whisper;
 mod wire;
 
-pub use adapter::{Adapter, LoadedAdapter};
+pub use adapter::{Adapter, AdapterBase, LoadedAdapter};
 pub use embedding::{Computed, Embedder, EmbeddingSpec, Output, Prompt, Task};
 pub use engine::{EncoderConfig, EncoderEngine, Engine, EngineConfig, EngineStats, StepReport};
 pub use error::{LoadError, RequestError, StepError, printable};

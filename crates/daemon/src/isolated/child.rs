@@ -20,7 +20,7 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
-    Adapter, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
+    Adapter, AdapterBase, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
     StepReport, TextModel, spec::TransformerSpec,
 };
 use rustix::event::PollFlags;
@@ -33,6 +33,7 @@ use super::{
     },
 };
 use crate::{
+    adapters::BaseModel,
     clock::{Bell, Woken},
     constraints::Constraints,
     device::{Cpu, Device, Origin, Steps},
@@ -76,6 +77,7 @@ struct Child {
     engine: Box<dyn Steps>,
     text: Arc<TextModel>,
     spec: Option<TransformerSpec>,
+    files: BaseModel,
     constraints: Arc<Constraints>,
     orders: Orders,
     compiled: (Sender<Compiled>, Receiver<Compiled>),
@@ -210,6 +212,7 @@ fn run(
         engine,
         text: sides.text,
         spec,
+        files: BaseModel { source: open.source.clone(), overrides: open.overrides.clone() },
         constraints: Arc::default(),
         orders,
         compiled: channel(),
@@ -437,7 +440,8 @@ impl Child {
         let Some(spec) = &self.spec else {
             return Err(LoadError::Worker(format!("{}: an encoder takes no adapters", file())));
         };
-        let adapter = Adapter::open(path, spec)?;
+        let again = || self.files.open();
+        let adapter = Adapter::open(path, &AdapterBase::reopened(spec, &again))?;
         if adapter.digest != digest {
             let reason =
                 format!("{}: the adapter was changed while it was being loaded; load it again", file());

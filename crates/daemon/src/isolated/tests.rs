@@ -11,7 +11,7 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
-    CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
+    AdapterBase, CallReading, EmbedInput, EmbedJob, Event, EventKind, Job, JobId, Network, Output, Overrides,
     SamplingParams, Speculation, StepError, StopConditions, Tool, ToolFormat,
     sampler::{Breakers, DRY_BREAKERS, Dry, Mirostat},
 };
@@ -315,9 +315,9 @@ fn vectors_and_adapters_are_the_same_elsewhere() {
 
     let tiny = || Source::Path(data("tiny/qwen3"));
     let files = tiny().open().unwrap();
-    let spec = &files.decoder().unwrap().spec;
+    let base = AdapterBase::of(files.decoder().unwrap());
     let adapters =
-        ["qwen3-all", "qwen3-layer"].map(|name| Adapter::open(&data("adapters").join(name), spec).unwrap());
+        ["qwen3-all", "qwen3-layer"].map(|name| Adapter::open(&data("adapters").join(name), &base).unwrap());
     let answers = [&here as &dyn Device, &elsewhere].map(|device| {
         let (mut engine, _) = build(device, tiny()).unwrap();
         let mut next = 0;
@@ -347,7 +347,7 @@ fn vectors_and_adapters_are_the_same_elsewhere() {
             answers.push(ask(&mut *engine, Some(loaded)));
             engine.generator().unwrap().free_adapters();
         }
-        let mut missing = Adapter::open(&data("adapters/qwen3-all"), spec).unwrap();
+        let mut missing = Adapter::open(&data("adapters/qwen3-all"), &base).unwrap();
         missing.digest[0] ^= 1;
         let changed = engine.generator().unwrap().load_adapter(&missing, Box::new(()));
         (answers, changed.map(drop).map_err(|error| error.to_string()))

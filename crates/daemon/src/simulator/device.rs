@@ -15,9 +15,9 @@ use std::{
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws,
     ExpertParts, KernelError, KvGroups, KvPlace, KvSpec, LatentHeads, LatentParams, LayerNormParams,
-    LowRankPair, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputGateParams,
-    QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, Sampled, SequenceSpan, StepLimits,
-    Ticket,
+    LogitsHead, LowRankShape, MatrixShape, MatrixSource, MoeParams, MoeWeights, Operands, OutputDelta,
+    OutputGateParams, QkvParams, RecurrenceParams, Rounding, RowIds, RowOp, RowSource, Sampled, SequenceSpan,
+    StepLimits, Ticket,
 };
 
 use super::random::mix;
@@ -253,11 +253,11 @@ impl Backend for ScriptedDevice {
         Ok(())
     }
 
-    fn low_rank_bytes(&self, _: &[LowRankShape]) -> usize {
+    fn low_rank_bytes(&self, _: &[LowRankShape], _: &[usize]) -> usize {
         0
     }
 
-    fn low_rank(&self, _: &[LowRankPair<'_>]) -> Result<(), KernelError> {
+    fn low_rank(&self, _: &OutputDelta<'_>) -> Result<(), KernelError> {
         Ok(())
     }
 
@@ -441,7 +441,7 @@ impl Backend for ScriptedDevice {
         copy(x, hidden);
     }
 
-    fn logits(&mut self, _: &(), x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(&mut self, _: LogitsHead<'_, Self>, x: &Vec<u64>, out: &mut [f32]) -> Result<(), KernelError> {
         if self.ends(Ending::FailsDrawing) {
             return Err(self.failed());
         }
@@ -494,7 +494,7 @@ impl Backend for ScriptedDevice {
         unreachable!("only tests of devices write rows")
     }
 
-    fn add_low_rank<L>(&mut self, _: &[Option<L>], _: &Vec<u64>, _: &mut Vec<u64>, _: &mut Vec<u64>) {
+    fn add_low_rank<L>(&mut self, _: &[Option<L>], _: &Vec<u64>, _: Option<&mut Vec<u64>>, _: &mut Vec<u64>) {
         unreachable!("an op of adapters")
     }
 

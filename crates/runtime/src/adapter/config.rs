@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use crate::error::LoadError;
 use crate::limits::{ADAPTER_PATTERNS_MAX, ADAPTER_RANK_MAX};
-use crate::spec::{Config, Names, Part, Weight};
+use crate::spec::{Config, Part, Weight};
 use crate::tensor::Tensor;
 
+use super::delta::FileDelta;
 use super::refused;
 
 /// Settings that change nothing of what is computed.
@@ -17,18 +18,23 @@ const OF_NO_ACCOUNT: &[&str] = &[
     "base_model_name_or_path",
     "bias",
     "corda_config",
-    "ensure_weight_tying",
     "eva_config",
+    "ensure_weight_tying",
     "exclude_modules",
+    // Told by the class of each module; PEFT takes it back where it is not so.
+    "fan_in_fan_out",
     "inference_mode",
     "init_lora_weights",
     "layers_pattern",
     "layers_to_transform",
     "loftq_config",
     "lora_alpha",
+    "lora_bias",
     "lora_dropout",
     "megatron_config",
     "megatron_core",
+    // Those that are saved are tensors under the names of the model's.
+    "modules_to_save",
     "peft_type",
     "peft_version",
     "qalora_group_size",
@@ -39,6 +45,7 @@ const OF_NO_ACCOUNT: &[&str] = &[
     "runtime_config",
     "target_modules",
     "task_type",
+    "use_dora",
     "use_rslora",
 ];
 
@@ -50,6 +57,8 @@ pub(super) struct Settings {
     rank: usize,
     alpha: f32,
     by_root: bool,                 // scaled by the rank's square root
+    magnitudes: bool,              // DoRA: each pair has one
+    ties: bool,                    // a tied head follows what is done to embeddings
     rank_of: Vec<(String, usize)>, // of modules by pattern
     alpha_of: Vec<(String, f32)>,  // likewise
     targets: Option<Vec<String>>,  // none: an expression, or all
@@ -57,11 +66,11 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads and checks them; `names` are those of the model's tensors.
+    /// Reads and checks them.
     ///
     /// # Errors
     /// A setting that cannot be honoured, by its name.
-    pub(super) fn read(config: Config, names: &Names) -> Result<Self, LoadError> {
+    pub(super) fn read(config: Config) -> Result<Self, LoadError> {
         match config.string("peft_type")? {
             None => return Err(config.missing("peft_type")),
             Some("LORA") => {}
@@ -69,13 +78,9 @@ impl Settings {
         }
         match config.get("bias") {
             None => {}
-            Some(Value::String(bias)) if bias == "none" => {}
+            Some(Value::String(bias)) if matches!(bias.as_str(), "none" | "all" | "lora_only") => {}
             Some(other) => {
-                return Err(config.unsupported(
-                    "bias",
-                    other,
-                    "none can be computed: save the adapter without biases",
-                ));
+                return Err(config.unsupported("bias", other, "none, all and lora_only are known"));
             }
         }
         if let Some(Value::String(way)) = config.get("init_lora_weights")
@@ -91,13 +96,15 @@ impl Settings {
                 Value::Object(entries) => entries.is_empty(),
                 Value::Number(_) | Value::String(_) | Value::Bool(true) => false,
             };
-            // PEFT sets it for classes whose matrices have their inputs outermost, and saves A and B as ever.
-            let is_of_class = key == "fan_in_fan_out" && names.inputs_first;
-            if !says_nothing && !is_of_class && !OF_NO_ACCOUNT.contains(&key.as_str()) {
+            if !says_nothing && !OF_NO_ACCOUNT.contains(&key.as_str()) {
                 return Err(config.unsupported(key, value, "adapters cannot be computed with it"));
             }
         }
         let by_root = config.bool("use_rslora")?.unwrap_or(false);
+        let magnitudes = config.bool("use_dora")?.unwrap_or(false);
+        if magnitudes && config.bool("lora_bias")?.unwrap_or(false) {
+            return Err(config.unsupported("lora_bias", "true", "PEFT knows no biases of B with use_dora"));
+        }
         let rank = config.required("r", ADAPTER_RANK_MAX)?;
         let alpha = config.f32("lora_alpha")?.ok_or_else(|| config.missing("lora_alpha"))?;
         let (rank_of, alpha_of) = (patterns(&config, "rank_pattern")?, patterns(&config, "alpha_pattern")?);
@@ -113,6 +120,8 @@ impl Settings {
             rank,
             alpha,
             by_root,
+            magnitudes,
+            ties: config.bool("ensure_weight_tying")?.unwrap_or(false),
             rank_of: rank_of.collect::<Result<_, _>>()?,
             alpha_of: alpha_of.collect::<Result<_, _>>()?,
             targets: targets(&config)?,
@@ -120,11 +129,39 @@ impl Settings {
         })
     }
 
-    /// The factor on what a module's pair gives; A's rank must be the one it is said to have.
-    pub(super) fn scale(&self, module: &str, a: &Tensor) -> Result<f32, LoadError> {
+    /// That what is done to embeddings, or to the head, of a model that ties them is not to be done to the other.
+    pub(super) fn check_ties(&self, tied: bool, found: Option<&FileDelta>) -> Result<(), LoadError> {
+        let tensor = found.and_then(FileDelta::some);
+        match tensor.filter(|_| tied && self.ties) {
+            None => Ok(()),
+            Some(tensor) => Err(refused(
+                tensor,
+                "ensure_weight_tying of adapter_config.json ties it to the other of embedding and head; save the adapter \
+                 without it, or merge it into its model",
+            )),
+        }
+    }
+
+    /// That a module with a pair has a magnitude, or none, as the settings say.
+    pub(super) fn check_kind(&self, file: &str, found: &FileDelta) -> Result<(), LoadError> {
+        match (&found.b, &found.magnitude) {
+            (Some(b), None) if self.magnitudes => Err(LoadError::Missing {
+                file: file.to_owned(),
+                what: format!("lora_magnitude_vector beside tensor {}", b.name),
+                hint: "; adapter_config.json says use_dora".into(),
+            }),
+            (_, Some(tensor)) if !self.magnitudes => {
+                Err(refused(tensor, "adapter_config.json does not say use_dora"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The factor on a module's pair; the rank, B's columns, must be the one that the module is said to have.
+    pub(super) fn scale(&self, module: &str, b: &Tensor, a: &Tensor) -> Result<f32, LoadError> {
         let rank = of_module(&self.rank_of, module).unwrap_or(self.rank);
         let alpha = of_module(&self.alpha_of, module).unwrap_or(self.alpha);
-        if a.shape.first() != Some(&rank) {
+        if b.shape.get(1) != Some(&rank) {
             let inputs = a.shape.get(1).map_or_else(|| "inputs".to_owned(), usize::to_string);
             return Err(LoadError::Corrupt {
                 file: a.file.to_string(),

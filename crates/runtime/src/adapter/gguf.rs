@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Adapter, FileContent, FilePair, Matrices, Pair, refused};
+use super::{Adapter, AdapterBase, FileContent, FileDelta, Matrices, refused};
 use crate::error::LoadError;
 use crate::gguf::Gguf;
 use crate::mapped::ModelBytes;
-use crate::spec::{Names, TransformerSpec, is_permuted};
+use crate::spec::{Names, is_permuted};
 
 /// Architectures of GGUF by the transformers library's model types, where the two differ. Of several types the first is the one
 /// whose tensors have the names of all.
@@ -69,7 +69,8 @@ pub(super) fn model_type(architecture: &str) -> &str {
     found.filter(|_| !is_type).map_or(architecture, |(model_type, _)| model_type)
 }
 
-pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> Result<Adapter, LoadError> {
+pub(super) fn parse(file: &str, bytes: &ModelBytes, base: &AdapterBase<'_>) -> Result<Adapter, LoadError> {
+    let spec = base.spec;
     let gguf = Gguf::parse(file, bytes)?;
     let metadata = &gguf.metadata;
     let must_be = |key: &str, wanted: &str, reason: &str| match metadata.string(key)? {
@@ -98,7 +99,7 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> R
             reason: "adapters that begin at certain tokens cannot be computed".into(),
         });
     }
-    let mut files: BTreeMap<String, FilePair> = BTreeMap::new();
+    let mut files: BTreeMap<String, FileDelta> = BTreeMap::new();
     for tensor in gguf.tensors {
         let (stem, is_a) = match (tensor.name.strip_suffix(".lora_a"), tensor.name.strip_suffix(".lora_b")) {
             (Some(stem), _) => (stem, true),
@@ -106,18 +107,26 @@ pub(super) fn parse(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> R
             _ => return Err(refused(&tensor, "it is neither a .lora_a nor a .lora_b")),
         };
         let module = stem.strip_suffix(".weight").unwrap_or(stem).to_owned();
-        files.entry(module).or_default().put(tensor, is_a)?;
+        let found = files.entry(module).or_default();
+        FileDelta::put(if is_a { &mut found.a } else { &mut found.b }, tensor)?;
     }
-    FilePair::check(files.values(), file)?;
     let matrices = Matrices::new(spec, Names::of_gguf(architecture), "");
-    let mut pairs = BTreeMap::new();
-    for (module, pair) in files {
-        let FilePair { a: Some(a), b: Some(b) } = pair else { continue };
-        let Some(parts) = matrices.parts(&module, &b)? else { continue };
-        pairs.extend(parts.into_iter().map(|(weight, b)| (weight, Pair { a: a.clone(), b, scale: 1.0 })));
+    let mut deltas = BTreeMap::new();
+    for (module, found) in files {
+        let (_, b) = found.halves(file)?;
+        let Some(parts) = matrices.parts(&module, b)? else { continue };
+        deltas.extend(
+            parts.into_iter().map(|(weight, b)| {
+                (weight, FileDelta { module: module.clone(), b: Some(b), ..found.clone() })
+            }),
+        );
     }
     // The converter permutes queries and keys as that of whole models does.
     let permuted = is_permuted(architecture);
-    let content = FileContent { file: file.to_owned(), format: "gguf", permuted, pairs };
-    Adapter::checked(content, spec, |_, a| Ok(alpha / a.shape[0] as f32))
+    let content = FileContent { file: file.to_owned(), format: "gguf", permuted, deltas };
+    // The rank is B's columns: A of embeddings has its rows by token.
+    Adapter::checked(content, base, |found, a| {
+        let rank = found.b.as_ref().and_then(|b| b.shape.get(1)).or(a.shape.first());
+        Ok(alpha / rank.copied().unwrap_or(1).max(1) as f32)
+    })
 }

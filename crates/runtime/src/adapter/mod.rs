@@ -1,10 +1,13 @@
-//! Low-rank adapters (LoRA, arxiv.org/abs/2106.09685) of a decoder: opened from the files that PEFT or llama.cpp's converter
-//! write, matched with the weights of the model they are for, and checked before anything is kept. What a setting or a
-//! tensor says that cannot be computed is refused by its name.
+//! Low-rank adapters (LoRA, arxiv.org/abs/2106.09685) of a decoder, and what comes with them: magnitudes (DoRA), biases, and whole
+//! matrices, norms and embeddings in place of the model's. They are opened from the files that PEFT or llama.cpp's converter
+//! write, matched with the weights of the model they are for, and checked before anything is kept. A setting or a tensor
+//! that cannot be computed is refused by its name.
 //!
 //! Absent: where they are computed (`crate::network`), who asks for which (`crate::engine`).
 
+mod base;
 mod config;
+mod delta;
 mod gguf;
 mod peft;
 #[cfg(test)]
@@ -21,6 +24,9 @@ use crate::load::adapted;
 use crate::mapped::ModelBytes;
 use crate::spec::{LayerPart, Names, Part, Projection, TransformerSpec, Weight};
 use crate::tensor::Tensor;
+pub use base::AdapterBase;
+use delta::{DeltaMaker, FileDelta};
+pub(crate) use delta::{EmbeddingDelta, OutputFactors, Pair, WeightDelta};
 
 /// An adapter, opened and checked against the model it is for.
 #[derive(Debug)]
@@ -31,64 +37,14 @@ pub struct Adapter {
     pub file: String,
     /// `peft` or `gguf`.
     pub format: &'static str,
-    /// The largest rank of any of its pairs.
+    /// The largest rank of any of its pairs; 0 without one.
     pub rank: usize,
-    /// Bytes of its matrices as stored.
+    /// Bytes of its matrices.
     pub size_bytes: u64,
     /// Of its numbers and factors: adapters of equal digests compute the same.
     pub digest: [u8; 32],
-    pairs: BTreeMap<Weight, Pair>,
-}
-
-/// What is added to one matrix: `scale · B · (A · x)`.
-#[derive(Clone, Debug)]
-pub(crate) struct Pair {
-    pub(crate) a: Tensor, // (rank, inputs)
-    pub(crate) b: Tensor, // (outputs, rank)
-    pub(crate) scale: f32,
-}
-
-/// A pair as a file has it, before it is checked. The file may keep several of the model's matrices as one.
-#[derive(Default)]
-struct FilePair {
-    a: Option<Tensor>, // (rank, inputs)
-    b: Option<Tensor>, // (outputs of the file's matrix, rank)
-}
-
-impl FilePair {
-    /// Keeps a half.
-    ///
-    /// # Errors
-    /// `Corrupt` where it is there already.
-    fn put(&mut self, tensor: Tensor, is_a: bool) -> Result<(), LoadError> {
-        let half = if is_a { &mut self.a } else { &mut self.b };
-        if half.is_some() {
-            return Err(LoadError::Corrupt {
-                file: tensor.file.to_string(),
-                what: format!("tensor {}", tensor.name),
-                reason: "its matrix is there twice".into(),
-            });
-        }
-        *half = Some(tensor);
-        Ok(())
-    }
-
-    /// That all pairs have both halves.
-    ///
-    /// # Errors
-    /// `Missing` where one has not.
-    fn check<'a>(pairs: impl Iterator<Item = &'a FilePair> + Clone, file: &str) -> Result<(), LoadError> {
-        let alone = |pair: &'a FilePair| pair.a.as_ref().filter(|_| pair.b.is_none());
-        let other = |pair: &'a FilePair| pair.b.as_ref().filter(|_| pair.a.is_none());
-        match pairs.clone().find_map(alone).or_else(|| pairs.clone().find_map(other)) {
-            None => Ok(()),
-            Some(half) => Err(LoadError::Missing {
-                file: file.to_owned(),
-                what: format!("the other matrix of tensor {}", half.name),
-                hint: "; an adapter has A and B of each weight".into(),
-            }),
-        }
-    }
+    deltas: BTreeMap<Weight, WeightDelta>,
+    embedding: Option<EmbeddingDelta>,
 }
 
 /// Content of an opened file.
@@ -97,15 +53,22 @@ struct FileContent {
     format: &'static str,
     /// Rows of queries and keys are permuted as llama.cpp's converter does it.
     permuted: bool,
-    pairs: BTreeMap<Weight, Pair>,
+    deltas: BTreeMap<Weight, FileDelta>,
 }
 
-/// The matrices of a model, by the names that a format gives them.
+/// The weights of a model, by the names that a format gives them.
 struct Matrices<'a> {
     spec: &'a TransformerSpec,
     names: &'static Names,
     prefix: &'static str,
-    by_name: BTreeMap<String, Result<Weight, &'static str>>, // without `.weight`
+    by_name: BTreeMap<String, AdaptableWeight>, // without `.weight`
+}
+
+/// A weight, and why adapters do not change it, if they do not.
+#[derive(Clone, Copy)]
+struct AdaptableWeight {
+    weight: Weight,
+    reason: Result<(), &'static str>,
 }
 
 impl<'a> Matrices<'a> {
@@ -114,32 +77,61 @@ impl<'a> Matrices<'a> {
         Self { spec, names, prefix, by_name }
     }
 
-    /// The parts of the model that a file's matrix `module` holds, each with its rows of B. None: the network does not use it.
+    /// Names that a module of a file may have in the model's own files.
+    fn names_of(&self, module: &str) -> Vec<String> {
+        // Behind a class that sees or hears, with the model inside.
+        let inside = module.split_once("language_model.").map_or(module, |(_, inside)| inside);
+        let bare = inside.strip_prefix("model.").unwrap_or(inside);
+        // Saved of the network alone, names lack the prefix of the class that generates; some classes have another.
+        let prefixed = [module, inside, bare].map(|name| format!("{}{name}", self.prefix));
+        let mut names: Vec<String> = [module, inside].map(str::to_owned).into_iter().chain(prefixed).collect();
+        if self.spec.architecture == "falcon" {
+            let own = module.replace("ln_attn", self.names.attention_norm);
+            names.push(own.replace("ln_mlp", self.names.mlp_norm));
+        }
+        // What the library calls them in every class, whatever files do.
+        match bare {
+            "lm_head" => names.push(self.names.head.to_owned()),
+            "embed_tokens" => names.push(format!("{}{}", self.prefix, self.names.token_embedding)),
+            _ => {}
+        }
+        names
+    }
+
+    /// The parts of the model that a file's matrix `module` holds, each with its rows of a tensor that has a row for each output.
+    /// None: the network does not use it.
     ///
     /// # Errors
-    /// `Unsupported` where the model has no such matrix, or it takes no adapters; `Corrupt` where its rows do not fit.
-    fn parts(&self, module: &str, b: &Tensor) -> Result<Option<Vec<(Weight, Tensor)>>, LoadError> {
-        // Saved of the network alone, names lack the prefix of the class that generates.
-        for name in [module.to_owned(), format!("{}{module}", self.prefix)] {
+    /// `Unsupported` where the model has no such weight, or it takes no adapters; `Corrupt` where its rows do not fit.
+    fn parts(&self, module: &str, rows: &Tensor) -> Result<Option<Vec<(Weight, Tensor)>>, LoadError> {
+        let Some(found) = self.find(module, rows)? else { return Ok(None) };
+        let parts = found.into_iter().map(|(AdaptableWeight { weight, reason }, part)| match reason {
+            Ok(()) => Ok((weight, part)),
+            Err(reason) => Err(refused(rows, reason)),
+        });
+        parts.collect::<Result<Vec<_>, _>>().map(Some)
+    }
+
+    /// As [`Matrices::parts`], of weights that take no adapters too.
+    fn find(&self, module: &str, rows: &Tensor) -> Result<Option<Vec<(AdaptableWeight, Tensor)>>, LoadError> {
+        for name in self.names_of(module) {
             let cut =
-                adapted::cut((self.names, self.prefix), self.spec, &format!("{name}.weight"), b.clone())?;
-            let known = |(name, rows): &(String, Tensor)| {
+                adapted::cut((self.names, self.prefix), self.spec, &format!("{name}.weight"), rows.clone())?;
+            let known = |(name, part): &(String, Tensor)| {
                 let stem = name.strip_suffix(".weight").unwrap_or(name);
-                self.by_name.get(stem).map(|weight| (*weight, rows.clone()))
+                self.by_name.get(stem).map(|&of| (of, part.clone()))
             };
-            let Some(found) = cut.iter().map(known).collect::<Option<Vec<_>>>() else {
-                if self.is_unused(&name) {
-                    return Ok(None);
-                }
-                continue;
-            };
-            let parts = found.into_iter().map(|(weight, rows)| match weight {
-                Ok(weight) => Ok((weight, rows)),
-                Err(reason) => Err(refused(b, reason)),
-            });
-            return parts.collect::<Result<Vec<_>, _>>().map(Some);
+            if let Some(found) = cut.iter().map(known).collect::<Option<Vec<_>>>() {
+                return Ok(Some(found));
+            }
+            if self.is_unused(&name) {
+                return Ok(None);
+            }
         }
-        Err(refused(b, format!("the model has no {module}; load an adapter made for it")))
+        let reason = format!(
+            "the text model has no {module}; load an adapter made for this model, of its text part alone"
+        );
+        Err(refused(rows, reason))
     }
 
     /// Whether a matrix makes keys or values of a layer that reads those of another (Gemma 3n, Gemma 4).
@@ -183,24 +175,24 @@ impl Adapter {
     /// # Errors
     /// [`LoadError`] naming the file and the setting or tensor in it: what is no such file, what does not fit the model, and
     /// what cannot be computed.
-    pub fn open(path: &Path, spec: &TransformerSpec) -> Result<Self, LoadError> {
+    pub fn open(path: &Path, base: &AdapterBase<'_>) -> Result<Self, LoadError> {
         let origin = path.to_owned();
         let found =
             std::fs::metadata(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         if found.is_dir() {
-            return Ok(Adapter { origin, ..peft::open(path, spec)? });
+            return Ok(Adapter { origin, ..peft::open(path, base)? });
         }
         let bytes =
             ModelBytes::map(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
-        Ok(Adapter { origin, ..Self::from_gguf(&path.display().to_string(), &bytes, spec)? })
+        Ok(Adapter { origin, ..Self::from_gguf(&path.display().to_string(), &bytes, base)? })
     }
 
     /// As [`Adapter::open`], of a GGUF file's bytes.
     ///
     /// # Errors
     /// As [`Adapter::open`].
-    pub fn from_gguf(file: &str, bytes: &ModelBytes, spec: &TransformerSpec) -> Result<Self, LoadError> {
-        gguf::parse(file, bytes, spec)
+    pub fn from_gguf(file: &str, bytes: &ModelBytes, base: &AdapterBase<'_>) -> Result<Self, LoadError> {
+        gguf::parse(file, bytes, base)
     }
 
     /// As [`Adapter::open`], of the text of an `adapter_config.json` and the bytes of a safetensors file.
@@ -211,68 +203,97 @@ impl Adapter {
         file: &str,
         config: &[u8],
         weights: &ModelBytes,
-        spec: &TransformerSpec,
+        base: &AdapterBase<'_>,
     ) -> Result<Self, LoadError> {
-        peft::parse(file, config, weights, spec)
+        peft::parse(file, config, weights, base)
     }
 
-    /// What is added to a matrix.
-    pub(crate) fn pair(&self, weight: Weight) -> Option<&Pair> {
-        self.pairs.get(&weight)
+    /// What is done to a matrix or a norm.
+    pub(crate) fn delta(&self, part: Part) -> Option<&WeightDelta> {
+        self.deltas.get(&part.weight())
+    }
+
+    /// The norms that it changes.
+    pub(crate) fn norms(&self) -> impl Iterator<Item = Part> {
+        self.deltas.keys().map(|weight| weight.part).filter(|part| part.is_norm())
+    }
+
+    /// What is done to the embeddings of tokens.
+    pub(crate) fn embedding(&self) -> Option<&EmbeddingDelta> {
+        self.embedding.as_ref()
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        let of_embedding = self.embedding.iter().filter_map(|embedding| embedding.widen.as_ref());
+        self.deltas.values().filter_map(|delta| delta.pair.as_ref()).chain(of_embedding)
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let of_pairs = self.pairs().flat_map(|pair| pair.a.iter().chain([&pair.b]));
+        of_pairs.chain(self.embedding.iter().map(|embedding| &embedding.table))
     }
 
     /// Gives the pages of its files back.
     pub(crate) fn release(&self) {
-        self.pairs.values().flat_map(|pair| [&pair.a, &pair.b]).for_each(|tensor| tensor.bytes.release());
+        self.tensors().for_each(|tensor| tensor.bytes.release());
     }
 
-    /// Checks the pairs of a file; `scale` is asked for the factor of each, with its A.
+    /// Checks what a file has; `scale` is asked for the factor of each pair, with its A.
     fn checked(
         content: FileContent,
-        spec: &TransformerSpec,
-        scale: impl Fn(&Weight, &Tensor) -> Result<f32, LoadError>,
+        base: &AdapterBase<'_>,
+        scale: impl Fn(&FileDelta, &Tensor) -> Result<f32, LoadError>,
     ) -> Result<Self, LoadError> {
-        let FileContent { file, format, permuted, mut pairs } = content;
-        let shapes: BTreeMap<Weight, Vec<usize>> = spec.weights().into_iter().collect();
-        let (mut rank, mut size_bytes) = (0, 0);
-        for (weight, Pair { a, b, scale: factor }) in &mut pairs {
-            let Some(&[outputs, inputs]) = shapes.get(weight).map(|shape| shape.as_slice()) else {
-                return Err(refused(a, "this model has no such matrix"));
+        let FileContent { file, format, permuted, deltas } = content;
+        let shapes = shapes(base.spec);
+        let maker = DeltaMaker { base, shapes: &shapes, permuted };
+        let (mut made, mut embedding) = (BTreeMap::new(), None);
+        for (weight, found) in &deltas {
+            let factor = found.a.as_ref().map_or(Ok(1.0), |a| scale(found, a))?;
+            if weight.part == Part::TokenEmbedding {
+                embedding = Some(maker.embedding(&file, found, factor)?);
+                continue;
+            }
+            let delta = match weight.part.is_norm() {
+                true => maker.norm(*weight, found)?,
+                false => maker.matrix(&file, *weight, found, factor)?,
             };
-            check_pair(a, b, [outputs, inputs])?;
-            *factor = scale(weight, a)?;
-            let factors = spec.row_factors_of(*weight);
-            if !factors.is_empty() {
-                *b = adapted::scaled(b, &factors)?;
-            }
-            if permuted != spec.permuted
-                && let Part::Layer(layer, LayerPart::Query | LayerPart::Key) = weight.part
-            {
-                let head_dim = spec.layers[layer].attention.projection.head_shape().head_dim;
-                *b = permute(b, head_dim, spec.permuted)?;
-            }
-            rank = rank.max(a.shape[0]);
-            size_bytes += (a.bytes.len() + b.bytes.len()) as u64;
+            made.insert(*weight, delta);
         }
-        if pairs.is_empty() {
+        if made.is_empty() && embedding.is_none() {
             return Err(LoadError::Missing {
                 file,
                 what: "any pair of low-rank matrices".into(),
                 hint: "; an adapter that changes nothing is not one".into(),
             });
         }
-        if size_bytes > ADAPTER_BYTES_MAX {
+        let origin = PathBuf::from(&file);
+        let (rank, size_bytes, digest) = (0, 0, [0; 32]);
+        let mut adapter = Self { origin, file, format, rank, size_bytes, digest, deltas: made, embedding };
+        adapter.size_bytes = adapter.tensors().map(|tensor| tensor.bytes.len() as u64).sum();
+        if adapter.size_bytes > ADAPTER_BYTES_MAX {
             return Err(LoadError::Unsupported {
-                file,
+                file: adapter.file,
                 key: "bytes of all matrices".into(),
-                value: size_bytes.to_string(),
+                value: adapter.size_bytes.to_string(),
                 reason: format!("an adapter has at most {ADAPTER_BYTES_MAX}"),
             });
         }
-        let digest = digest(&pairs);
-        let origin = PathBuf::from(&file);
-        Ok(Self { origin, file, format, rank, size_bytes, digest, pairs })
+        let ranks = adapter.pairs().filter_map(|pair| pair.a.as_ref()).map(|a| a.shape[0]);
+        let narrow = adapter.embedding.iter().filter_map(|of| of.widen.as_ref()).map(|pair| pair.b.shape[1]);
+        adapter.rank = ranks.chain(narrow).max().unwrap_or(0);
+        adapter.digest = digest_of(&adapter);
+        Ok(adapter)
     }
+}
+
+/// Shapes of a model's weights, and of a tied head.
+fn shapes(spec: &TransformerSpec) -> BTreeMap<Weight, Vec<usize>> {
+    let mut shapes: BTreeMap<Weight, Vec<usize>> = spec.weights().into_iter().collect();
+    if spec.head.tied() {
+        shapes.insert(Part::Head.weight(), vec![spec.vocab, spec.hidden]);
+    }
+    shapes
 }
 
 /// That a tensor of an adapter cannot be computed.
@@ -316,25 +337,24 @@ fn check_pair(a: &Tensor, b: &Tensor, [outputs, inputs]: [usize; 2]) -> Result<(
     Ok(())
 }
 
-/// The parts of a model that may be adapted, by the name that a table gives them, without `.weight`.
-fn adaptable(
-    spec: &TransformerSpec,
-    name: impl Fn(Weight) -> String,
-) -> BTreeMap<String, Result<Weight, &'static str>> {
-    let named = |(weight, shape): (Weight, Vec<usize>)| {
-        if weight.bias || shape.len() != 2 {
-            return None;
-        }
+/// The weights of a model that are not biases, by the name that a table gives them, without `.weight`.
+fn adaptable(spec: &TransformerSpec, name: impl Fn(Weight) -> String) -> BTreeMap<String, AdaptableWeight> {
+    let named = |weight: Weight| {
         let name = name(weight);
         let stem = name.strip_suffix(".weight").unwrap_or(&name).to_owned();
-        Some((stem, is_adaptable(spec, weight).map(|()| weight)))
+        (stem, AdaptableWeight { weight, reason: is_adaptable(spec, weight.part) })
     };
-    spec.weights().into_iter().filter_map(named).collect()
+    shapes(spec).into_keys().filter(|weight| !weight.bias).map(named).collect()
 }
 
-fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static str> {
-    let Part::Layer(layer, part) = weight.part else {
-        return Err("embeddings and heads take no adapters here: train it on the layers' projections alone");
+fn is_adaptable(spec: &TransformerSpec, part: Part) -> Result<(), &'static str> {
+    let (layer, part) = match part {
+        Part::FinalNorm if spec.streams.is_some() => return Err(GEMMA_PARTS),
+        Part::TokenEmbedding | Part::EmbeddingNorm | Part::FinalNorm => return Ok(()),
+        Part::Head => return delta::head_reason(spec.head),
+        Part::Gemma(_) => return Err(GEMMA_PARTS),
+        Part::Layer(layer, part) => (layer, part),
+        _ => return Err("embeddings of positions and types, and encoders' parts, take no adapters here"),
     };
     let layer = &spec.layers[layer];
     match part {
@@ -360,9 +380,31 @@ fn is_adaptable(spec: &TransformerSpec, weight: Weight) -> Result<(), &'static s
         | LayerPart::Gate
         | LayerPart::Up
         | LayerPart::Down => Ok(()),
-        _ => Err("routers and experts take no adapters here: train it on attention's projections alone"),
+        part if Part::Layer(0, part).is_norm() => match spec.streams.is_some() || layer.mlp.is_apart() {
+            true => Err("norms of this family take no adapters here: projections of attention and MLPs do"),
+            false => Ok(()),
+        },
+        LayerPart::QueryNorm | LayerPart::KeyNorm | LayerPart::QueryDownNorm | LayerPart::LatentNorm => {
+            Err("norms inside attention take no adapters here: those of hidden states do")
+        }
+        LayerPart::Router
+        | LayerPart::ExpertGate(_)
+        | LayerPart::ExpertUp(_)
+        | LayerPart::ExpertDown(_)
+        | LayerPart::Experts
+        | LayerPart::SharedGate
+        | LayerPart::SharedUp
+        | LayerPart::SharedDown
+        | LayerPart::SharedRouter => {
+            Err("routers and experts take no adapters here: train it on attention's projections alone")
+        }
+        LayerPart::Gemma(_) => Err(GEMMA_PARTS),
+        _ => Err("this part of a layer takes no adapters here: projections and norms of hidden states do"),
     }
 }
+
+const GEMMA_PARTS: &str =
+    "laurel, AltUp and inputs of single layers take no adapters here: projections of attention and MLPs do";
 
 /// B with the rows of each head in the other order: two rows that rotate together lie beside each other (`to_pairs`), or half a
 /// head apart.
@@ -388,17 +430,25 @@ fn permute(b: &Tensor, head_dim: usize, to_pairs: bool) -> Result<Tensor, LoadEr
     Ok(Tensor { bytes, ..b.clone() })
 }
 
-fn digest(pairs: &BTreeMap<Weight, Pair>) -> [u8; 32] {
+fn digest_of(adapter: &Adapter) -> [u8; 32] {
     let mut sha = Sha256::new();
-    for (weight, pair) in pairs {
-        // The description of a part is its own, and of bounded length.
-        let part = format!("{weight:?} {}", pair.scale.to_bits());
-        sha.update((part.len() as u64).to_le_bytes());
-        sha.update(part);
-        for tensor in [&pair.a, &pair.b] {
-            sha.update(format!("{:?} {:?};", tensor.dtype, tensor.shape));
-            sha.update(&tensor.bytes[..]);
+    // The description of a part is its own, and of bounded length.
+    let mut say = |words: String| {
+        sha.update((words.len() as u64).to_le_bytes());
+        sha.update(words);
+    };
+    for (weight, WeightDelta { pair, change }) in &adapter.deltas {
+        say(format!("{weight:?} {:?}", pair.as_ref().map(|pair| (pair.scale.to_bits(), pair.a.is_some()))));
+        for numbers in change.iter().flat_map(|change| [&change.factors, &change.addends]) {
+            say(format!("{:?}", numbers.iter().map(|number| number.to_bits()).collect::<Vec<u32>>()));
         }
+    }
+    if let Some(EmbeddingDelta { widen, .. }) = &adapter.embedding {
+        say(format!("{:?}", widen.as_ref().map(|pair| pair.scale.to_bits())));
+    }
+    for tensor in adapter.tensors() {
+        sha.update(format!("{:?} {:?};", tensor.dtype, tensor.shape));
+        sha.update(&tensor.bytes.read());
     }
     sha.finalize().into()
 }

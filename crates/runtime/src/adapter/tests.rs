@@ -11,8 +11,8 @@ use super::*;
 use crate::decoder::tests::data;
 use crate::load::ModelFiles;
 
-fn spec(model: &str) -> TransformerSpec {
-    ModelFiles::open(&data("tiny").join(model)).unwrap().spec
+fn model(name: &str) -> ModelFiles {
+    ModelFiles::open(&data("tiny").join(name)).unwrap()
 }
 
 fn file(case: &str, name: &str) -> Vec<u8> {
@@ -50,12 +50,17 @@ impl Files {
         self
     }
 
-    fn open(&self, spec: &TransformerSpec) -> Result<Adapter, LoadError> {
+    fn open(&self, files: &ModelFiles) -> Result<Adapter, LoadError> {
         let views = self.tensors.iter().map(|(name, shape, bytes)| {
             (name.clone(), TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap())
         });
         let weights = safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap();
-        Adapter::from_peft("adapter", self.config.to_string().as_bytes(), &weights.into(), spec)
+        Adapter::from_peft(
+            "adapter",
+            self.config.to_string().as_bytes(),
+            &weights.into(),
+            &AdapterBase::of(files),
+        )
     }
 }
 
@@ -64,7 +69,7 @@ fn llama() -> Files {
 }
 
 fn check_refused(files: &Files, words: &[&str]) {
-    let error = files.open(&spec("llama3")).unwrap_err().to_string();
+    let error = files.open(&model("llama3")).unwrap_err().to_string();
     for word in words {
         assert!(error.contains(word), "{word:?} is not in {error:?}");
     }
@@ -76,9 +81,10 @@ fn both_formats_hold_the_same_adapter() {
         [("llama3-all", "llama3"), ("qwen3-all", "qwen3"), ("qwen3-moe-attention", "qwen3-moe")]
     {
         for base in [data("tiny").join(model), data("tiny").join(model).join("model.gguf")] {
-            let spec = ModelFiles::open(&base).unwrap().spec;
-            let peft = Adapter::open(&folder(case), &spec).unwrap();
-            let gguf = Adapter::open(&folder(case).join("adapter.gguf"), &spec).unwrap();
+            let files = ModelFiles::open(&base).unwrap();
+            let base = AdapterBase::of(&files);
+            let peft = Adapter::open(&folder(case), &base).unwrap();
+            let gguf = Adapter::open(&folder(case).join("adapter.gguf"), &base).unwrap();
             assert_eq!((peft.format, gguf.format), ("peft", "gguf"));
             assert_eq!((peft.digest, peft.rank, peft.size_bytes), (gguf.digest, gguf.rank, gguf.size_bytes));
         }
@@ -87,7 +93,7 @@ fn both_formats_hold_the_same_adapter() {
 
 #[test]
 fn names_may_say_whose_they_are_and_lack_the_class() {
-    let spec = spec("llama3");
+    let spec = model("llama3");
     let plain = llama().open(&spec).unwrap().digest;
     let named =
         llama().renamed("lora_A.weight", "lora_A.default.weight").renamed("lora_B.weight", "lora_B.x.weight");
@@ -105,17 +111,13 @@ fn names_may_say_whose_they_are_and_lack_the_class() {
 #[test]
 fn what_cannot_be_computed_is_refused_by_name() {
     for (key, value) in [
-        ("use_dora", json!(true)),
-        ("fan_in_fan_out", json!(true)),
-        ("lora_bias", json!(true)),
-        ("modules_to_save", json!(["lm_head"])),
         ("layer_replication", json!([[0, 2]])),
         ("trainable_token_indices", json!([1])),
         ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
         ("alora_invocation_tokens", json!([3])),
         ("use_qalora", json!(true)),
         ("of_next_year", json!(1)),
-        ("bias", json!("lora_only")),
+        ("bias", json!("some")),
         ("init_lora_weights", json!("pissa_niter_4")),
         ("peft_type", json!("LOHA")),
         ("lora_alpha", json!("much")),
@@ -134,14 +136,23 @@ fn what_cannot_be_computed_is_refused_by_name() {
     for (from, to, words) in [
         ("layers.0.self_attn.q_proj.lora_A", "layers.0.self_attn.q_proj.lora_C", &["lora_C"][..]),
         ("layers.0.self_attn.q_proj.lora_A", "layers.0.self_attn.x_proj.lora_A", &["x_proj", "no model"]),
-        ("model.layers.0.self_attn.q_proj", "lm_head", &["lm_head"]),
-        ("model.layers.0.self_attn.q_proj", "model.embed_tokens", &["embed_tokens", "embeddings"]),
+        ("model.layers.0.self_attn.q_proj", "lm_head", &["lm_head", "expected ["]),
+        (
+            "model.layers.0.self_attn.q_proj",
+            "model.embed_tokens",
+            &["embed_tokens", "another number of tokens"],
+        ),
+        (
+            "model.layers.0.self_attn.q_proj",
+            "model.vision.q_proj",
+            &["vision.q_proj", "the text model has no"],
+        ),
         (
             "self_attn.q_proj.lora_A.weight",
             "self_attn.q_proj.lora_magnitude_vector",
-            &["lora_magnitude_vector", "DoRA"],
+            &["lora_magnitude_vector", "does not say use_dora"],
         ),
-        ("q_proj.lora_B.weight", "q_proj.lora_B.bias", &["lora_B.bias"]),
+        ("q_proj.lora_B.weight", "q_proj.lora_B.bias", &["the other matrix", "q_proj.lora_A"]),
         ("layers.1.mlp.up_proj", "layers.2.mlp.up_proj", &["layers.2.mlp.up_proj"]),
         ("layers.1.mlp.up_proj.lora_A.weight", "layers.1.mlp.gate_proj.lora_A.default.weight", &["twice"]),
     ] {
@@ -156,7 +167,7 @@ fn what_cannot_be_computed_is_refused_by_name() {
     empty.tensors.clear();
     check_refused(&empty, &["any pair"]);
     // Experts and routers.
-    let moe = spec("qwen3-moe");
+    let moe = model("qwen3-moe");
     for module in ["mlp.experts.3.down_proj", "mlp.gate"] {
         let files = Files::of("qwen3-moe-attention").renamed("self_attn.o_proj", module);
         let error = files.with("target_modules", json!("all-linear")).open(&moe).unwrap_err().to_string();
@@ -171,7 +182,7 @@ fn an_adapter_of_another_model_is_refused_by_tensor_and_both_shapes() {
         files.tensors.iter_mut().find(|(name, ..)| name.contains("layers.1.mlp.down_proj.lora_A")).unwrap();
     tensor.1 = vec![16, 48];
     check_refused(&files, &["layers.1.mlp.down_proj.lora_A", "[16, 96]", "[16, 48]"]);
-    let error = llama().open(&spec("llama-linear")).unwrap_err().to_string();
+    let error = llama().open(&model("llama-linear")).unwrap_err().to_string();
     assert!(
         error.contains("self_attn.") && error.contains("expected [") && error.contains("file has ["),
         "{error}"
@@ -182,12 +193,15 @@ fn an_adapter_of_another_model_is_refused_by_tensor_and_both_shapes() {
         &["lora_A", "expected [4, ", "file has [8, ", "rank_pattern"],
     );
     let bytes: ModelBytes = file("llama3-all", "adapter.gguf").into();
-    let error = Adapter::from_gguf("adapter.gguf", &bytes, &spec("qwen3")).unwrap_err().to_string();
+    let error = Adapter::from_gguf("adapter.gguf", &bytes, &AdapterBase::of(&model("qwen3")))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("general.architecture") && error.contains("qwen3"), "{error}");
-    let model = data("tiny/llama3/model.gguf");
-    let error = Adapter::open(&model, &spec("llama3")).unwrap_err().to_string();
+    let llama = model("llama3");
+    let error =
+        Adapter::open(&data("tiny/llama3/model.gguf"), &AdapterBase::of(&llama)).unwrap_err().to_string();
     assert!(error.contains("general.type"), "{error}");
-    let error = Adapter::open(&data("tiny/llama3"), &spec("llama3")).unwrap_err().to_string();
+    let error = Adapter::open(&data("tiny/llama3"), &AdapterBase::of(&llama)).unwrap_err().to_string();
     assert!(error.contains("adapter_config.json is missing"), "{error}");
 }
 
@@ -219,7 +233,8 @@ fn mutated(bytes: &[u8], header: usize, random: &mut u64) -> Vec<u8> {
 
 #[test]
 fn a_mutated_file_is_refused_or_read_and_nothing_panics() {
-    let (llama, mut random) = (spec("llama3"), 7);
+    let (llama, mut random) = (model("llama3"), 7);
+    let base = AdapterBase::of(&llama);
     let config = file("llama3-all", "adapter_config.json");
     let weights = file("llama3-all", "adapter_model.safetensors");
     let gguf = file("llama3-all", "adapter.gguf");
@@ -229,13 +244,13 @@ fn a_mutated_file_is_refused_or_read_and_nothing_panics() {
         let opened = catch_unwind(AssertUnwindSafe(|| match round % 3 {
             0 => {
                 let config = mutated(&config, config.len(), &mut random);
-                Adapter::from_peft("adapter", &config, &weights.clone().into(), &llama)
+                Adapter::from_peft("adapter", &config, &weights.clone().into(), &base)
             }
             1 => {
                 let weights = mutated(&weights, header, &mut random);
-                Adapter::from_peft("adapter", &config, &weights.into(), &llama)
+                Adapter::from_peft("adapter", &config, &weights.into(), &base)
             }
-            _ => Adapter::from_gguf("adapter", &mutated(&gguf, 3600, &mut random).into(), &llama),
+            _ => Adapter::from_gguf("adapter", &mutated(&gguf, 3600, &mut random).into(), &base),
         }));
         refused += usize::from(opened.unwrap_or_else(|_| panic!("round {round} panicked")).is_err());
     }

@@ -1,6 +1,8 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
-use hanzo_engine_kernels::{Backend, Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{
+    Backend, Batch, EncoderOps, KernelError, LogitsHead, PositionBias, SelfAttentionParams,
+};
 
 use super::{DistanceTables, Encoder};
 use crate::network::{Attention, Network, Normer};
@@ -84,7 +86,7 @@ impl<B: EncoderOps> Encoder<B> {
         let bias = head.dense_bias.as_ref();
         backend.matmul_activated(&head.dense, bias, spec.activation, hidden, &mut b.branch);
         Normer { norm: &head.norm, spec: norm }.run(backend, &b.branch, free);
-        let computed = backend.logits(matrix.as_ref().unwrap_or(embedding), free, logits);
+        let computed = backend.logits(LogitsHead::of(matrix.as_ref().unwrap_or(embedding)), free, logits);
         // The step is ended whatever came of it, so that the device is given back.
         backend.end().and(computed)?;
         if let Some(bias) = &head.decoder_bias {

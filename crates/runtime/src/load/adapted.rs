@@ -20,6 +20,7 @@ pub(crate) fn cut(
     rows: Tensor,
 ) -> Result<Vec<(String, Tensor)>, LoadError> {
     let cols = rows.shape.get(1).copied().unwrap_or(0);
+    let whole = rows.bytes.clone();
     let mut found = Found::one(names, prefix, name.to_owned(), rows);
     halves::join(&mut found, spec);
     for (index, layer) in spec.layers.iter().enumerate() {
@@ -31,7 +32,9 @@ pub(crate) fn cut(
         }
         found.name_queries(index, layer)?;
     }
-    found.into_tensors().map(|(name, rows)| Ok((name, in_memory(rows)?))).collect()
+    // A matrix that is one part stays where it is: it may be as large as a head.
+    let kept = |rows: Tensor| if rows.bytes.is_same_view(&whole) { Ok(rows) } else { in_memory(rows) };
+    found.into_tensors().map(|(name, rows)| Ok((name, kept(rows)?))).collect()
 }
 
 /// Rows multiplied as those of the model's matrix are.

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, RowOp, Stage,
+    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
+    OutputDelta, RowOp, Stage,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};
-use super::{Layer, Mlp, Network};
-use crate::adapter::{Adapter, Pair};
+use super::{Layer, Mlp, Network, Norm};
+use crate::adapter::{Adapter, EmbeddingDelta, OutputFactors, Pair, WeightDelta};
 use crate::error::LoadError;
 use crate::limits::ADAPTER_RANK_MAX;
 use crate::spec::{LayerPart, MlpSpec, Part, TransformerSpec, Weight};
@@ -32,6 +33,14 @@ pub(crate) struct AdapterBuffers<B: Backend> {
     pub(super) alone: Vec<Option<B::Buffer>>,
 }
 
+/// What an adapter does to the embeddings of tokens.
+pub(crate) struct AdaptedEmbedding<B: Backend> {
+    table: B::Matrix,                // (vocab, rank), or (vocab, hidden) in place of the model's
+    rows: B::Buffer,                 // (rows, columns of the table)
+    deltas: Vec<Option<B::LowRank>>, // by slot: its own alone
+    replaces: bool,
+}
+
 impl<B: Backend> Default for Deltas<B> {
     fn default() -> Self {
         Self { qkv: Vec::new(), gate: Vec::new(), output: Vec::new(), up: Vec::new(), down: Vec::new() }
@@ -47,7 +56,8 @@ impl<B: Backend> Deltas<B> {
 /// Columns of the widest `low` that an adapter may need: several matrices are packed as one.
 fn low_cols(spec: &TransformerSpec) -> usize {
     let groups = (0..spec.layers.len()).flat_map(|layer| groups(spec, layer));
-    groups.map(<[LayerPart]>::len).max().unwrap_or(0) * ADAPTER_RANK_MAX
+    // The head is one.
+    groups.map(<[LayerPart]>::len).max().unwrap_or(0).max(1) * ADAPTER_RANK_MAX
 }
 
 /// Bytes of the buffers that the first adapter of a network makes.
@@ -61,18 +71,30 @@ pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows
     backend.buffer_bytes(BufferRole::Operand, rows, low_cols(spec)) as u64 + both.sum::<u64>()
 }
 
-/// Bytes of an adapter's matrices.
-pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &Adapter) -> u64 {
-    let groups = (0..spec.layers.len()).flat_map(|layer| groups(spec, layer).map(|parts| (layer, parts)));
-    let rows = outputs(spec);
-    let of_group = |(layer, parts): (usize, &'static [LayerPart])| {
+/// Bytes of an adapter's matrices, and of its buffers for steps of so many rows.
+pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> u64 {
+    let outputs = outputs(spec);
+    let mut bytes = 0;
+    for layer in 0..spec.layers.len() {
         backend.enter(Stage::Layer(layer));
-        let pairs = pairs_of(&rows, adapter, layer, parts);
-        let shapes: Vec<LowRankShape> =
-            pairs.iter().map(|(_, pair)| LowRankShape { a: shape(&pair.a), b: shape(&pair.b) }).collect();
-        backend.low_rank_bytes(&shapes) as u64
-    };
-    groups.map(of_group).sum()
+        let of_group = |parts| PackedDelta::of(&outputs, adapter, layer, parts).bytes(backend);
+        bytes += groups(spec, layer).into_iter().map(of_group).sum::<usize>();
+    }
+    backend.enter(Stage::Head);
+    bytes += PackedDelta::of_part(adapter, Part::Head).bytes(backend);
+    let norms = adapter.norms().map(|part| PackedDelta::of_part(adapter, part).bytes(backend));
+    bytes += norms.sum::<usize>();
+    if let Some(embedding) = adapter.embedding() {
+        backend.enter(Stage::Inputs);
+        let table = shape(&embedding.table);
+        bytes +=
+            backend.matrix_bytes(&[table]) + backend.buffer_bytes(BufferRole::Residual, rows, table.cols);
+        bytes += match &embedding.widen {
+            Some(pair) => backend.low_rank_bytes(&[pair_shape(pair)], &[]),
+            None => backend.low_rank_bytes(&[], &[spec.hidden]),
+        };
+    }
+    bytes as u64
 }
 
 /// The parts of the matrices of a layer that adapters may change, as [`Deltas`] lists them.
@@ -100,22 +122,65 @@ fn outputs(spec: &TransformerSpec) -> BTreeMap<Part, usize> {
     spec.weights().into_iter().filter_map(rows).collect()
 }
 
-/// An adapter's pairs of a packed matrix, and where in its outputs each begins.
-fn pairs_of<'a>(
-    outputs: &BTreeMap<Part, usize>,
-    adapter: &'a Adapter,
-    layer: usize,
-    parts: &[LayerPart],
-) -> Vec<(usize, &'a Pair)> {
-    let (mut first, mut pairs) = (0, Vec::new());
-    for &part in parts {
-        let part = Part::Layer(layer, part);
-        if let Some(pair) = adapter.pair(part.weight()) {
-            pairs.push((first, pair));
+/// What an adapter does to a packed matrix: each part's, and where in the outputs that begins.
+struct PackedDelta<'a>(Vec<(usize, &'a WeightDelta)>);
+
+impl<'a> PackedDelta<'a> {
+    fn of(outputs: &BTreeMap<Part, usize>, adapter: &'a Adapter, layer: usize, parts: &[LayerPart]) -> Self {
+        let (mut first, mut deltas) = (0, Vec::new());
+        for &part in parts {
+            let part = Part::Layer(layer, part);
+            deltas.extend(adapter.delta(part).map(|delta| (first, delta)));
+            first += outputs.get(&part).copied().unwrap_or(0);
         }
-        first += outputs.get(&part).copied().unwrap_or(0);
+        Self(deltas)
     }
-    pairs
+
+    /// Of a part that is packed alone.
+    fn of_part(adapter: &'a Adapter, part: Part) -> Self {
+        Self(adapter.delta(part).map(|delta| (0, delta)).into_iter().collect())
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (usize, &'a Pair)> {
+        self.0.iter().filter_map(|&(first, delta)| Some((first, delta.pair.as_ref()?)))
+    }
+
+    fn changes(&self) -> impl Iterator<Item = (usize, &'a OutputFactors)> {
+        self.0.iter().filter_map(|&(first, delta)| Some((first, delta.change.as_ref()?)))
+    }
+
+    fn bytes<B: Backend>(&self, backend: &B) -> usize {
+        let pairs: Vec<LowRankShape> = self.pairs().map(|(_, pair)| pair_shape(pair)).collect();
+        let changes: Vec<usize> = self.changes().map(|(_, change)| change.factors.len()).collect();
+        backend.low_rank_bytes(&pairs, &changes)
+    }
+
+    /// It on the backend; none where there is nothing.
+    fn on<B: Backend>(&self, backend: &B) -> Result<Option<B::LowRank>, KernelError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let pairs: Vec<LowRankPair<'_>> = self.pairs().map(source).collect();
+        let change = |(first, OutputFactors { factors, addends }): (usize, &'a OutputFactors)| OutputChange {
+            first,
+            factors,
+            addends,
+            reads_input: false,
+        };
+        let changes: Vec<OutputChange<'_>> = self.changes().map(change).collect();
+        backend.low_rank(&OutputDelta { changes: &changes, pairs: &pairs }).map(Some)
+    }
+}
+
+/// Puts what an adapter has in its slot of a list.
+fn put<T>(list: &mut Vec<Option<T>>, slot: usize, of: Option<T>) {
+    // A list without anything stays empty, so that nothing is asked of the backend.
+    if list.len() <= slot && of.is_some() {
+        list.resize_with(slot + 1, || None);
+    }
+    if let Some(place) = list.get_mut(slot) {
+        *place = of;
+    }
 }
 
 impl<B: Backend> Network<B> {
@@ -128,27 +193,81 @@ impl<B: Backend> Network<B> {
         let rows = outputs(&self.spec);
         for layer in 0..self.layers.len() {
             backend.enter(Stage::Layer(layer));
-            let mut of_layer = [None, None, None, None, None];
-            for (made, parts) in of_layer.iter_mut().zip(groups(&self.spec, layer)) {
-                let pairs = pairs_of(&rows, adapter, layer, parts);
-                if !pairs.is_empty() {
-                    let pairs: Vec<LowRankPair<'_>> = pairs.into_iter().map(source).collect();
-                    *made = Some(backend.low_rank(&pairs)?);
-                }
-            }
-            made.push(of_layer);
+            let of_group = |parts| PackedDelta::of(&rows, adapter, layer, parts).on(backend);
+            let [first, gate, output, up, down] = groups(&self.spec, layer).map(of_group);
+            let norms = self.layers[layer].norms().map(|norm| norm_delta(backend, adapter, norm));
+            made.push(([first?, gate?, output?, up?, down?], norms.collect::<Result<Vec<_>, _>>()?));
         }
+        backend.enter(Stage::Inputs);
+        let first = self.embedding_norm.iter().map(|norm| norm_delta(backend, adapter, norm));
+        let mut inputs = first.collect::<Result<Vec<_>, _>>()?;
+        backend.enter(Stage::Layer(0));
+        for norm in &self.first_norm {
+            inputs.push(norm_delta(backend, adapter, norm)?);
+        }
+        backend.enter(Stage::Inputs);
+        let embedding = adapter.embedding();
+        let embedding = embedding.map(|of| self.adapted_embedding(backend, slot, of)).transpose()?;
+        backend.enter(Stage::Head);
+        let head = PackedDelta::of_part(adapter, Part::Head).on(backend)?;
         adapter.release();
         self.make_adapter_buffers(backend)?;
-        for (layer, deltas) in self.layers.iter_mut().zip(made) {
-            for (list, delta) in layer.deltas.lists().into_iter().zip(deltas) {
-                if list.len() <= slot {
-                    list.resize_with(slot + 1, || None);
-                }
-                list[slot] = delta;
-            }
+        for (layer, (deltas, norms)) in self.layers.iter_mut().zip(made) {
+            layer.deltas.lists().into_iter().zip(deltas).for_each(|(list, of)| put(list, slot, of));
+            layer.norms_mut().zip(norms).for_each(|(norm, of)| put(&mut norm.deltas, slot, of));
         }
+        self.input_norms_mut().zip(inputs).for_each(|(norm, of)| put(&mut norm.deltas, slot, of));
+        put(&mut self.head_deltas, slot, head);
+        put(&mut self.adapted_embeddings, slot, embedding);
         Ok(())
+    }
+
+    /// An adapter's embeddings of tokens.
+    fn adapted_embedding(
+        &self,
+        backend: &B,
+        slot: usize,
+        of: &EmbeddingDelta,
+    ) -> Result<AdaptedEmbedding<B>, KernelError> {
+        let hidden = self.spec.hidden;
+        let delta = match &of.widen {
+            Some(pair) => backend.low_rank(&OutputDelta { changes: &[], pairs: &[source((0, pair))] })?,
+            None => {
+                let (factors, addends) = (vec![1.0; hidden], vec![0.0; hidden]);
+                let (factors, addends) = (&factors[..], &addends[..]);
+                let change = OutputChange { first: 0, factors, addends, reads_input: true };
+                backend.low_rank(&OutputDelta { changes: &[change], pairs: &[] })?
+            }
+        };
+        let mut deltas = Vec::new();
+        put(&mut deltas, slot, Some(delta));
+        let rows = self.buffers.as_ref().map_or(0, |buffers| buffers.rows);
+        Ok(AdaptedEmbedding {
+            table: backend.pack(&[matrix(&of.table)])?,
+            rows: backend.buffer(BufferRole::Residual, rows, of.table.shape[1])?,
+            deltas,
+            replaces: of.widen.is_none(),
+        })
+    }
+
+    /// Changes the embeddings of rows whose adapters do so.
+    pub(super) fn adapt_embeddings(&mut self, backend: &mut B) {
+        let Some(b) = self.buffers.as_mut().filter(|b| b.adapting) else { return };
+        for of in self.adapted_embeddings.iter_mut().flatten() {
+            // Rows that are no tokens' keep what they are, or get nothing.
+            match of.replaces {
+                true => backend.row_op(&RowOp::Take { x: &b.residual, first: 0 }, &mut of.rows),
+                false => backend.row_op(&RowOp::Scale(0.0), &mut of.rows),
+            }
+            let scale = if of.replaces { self.spec.embedding_scale } else { 1.0 };
+            backend.embed(&of.table, scale, &mut of.rows);
+            backend.add_low_rank(&of.deltas, &of.rows, None, &mut b.residual);
+        }
+    }
+
+    /// The norms before the first layer.
+    fn input_norms_mut(&mut self) -> impl Iterator<Item = &mut Norm<B>> {
+        self.embedding_norm.iter_mut().chain(&mut self.first_norm)
     }
 
     pub(super) fn make_adapter_buffers(&mut self, backend: &mut B) -> Result<(), KernelError> {
@@ -173,11 +292,34 @@ impl<B: Backend> Network<B> {
 
     /// Empties a slot.
     pub(crate) fn unadapt(&mut self, slot: usize) {
-        for list in self.layers.iter_mut().flat_map(|layer| layer.deltas.lists()) {
-            if let Some(delta) = list.get_mut(slot) {
-                *delta = None;
-            }
+        for layer in &mut self.layers {
+            layer.deltas.lists().into_iter().for_each(|list| put(list, slot, None));
+            layer.norms_mut().for_each(|norm| put(&mut norm.deltas, slot, None));
         }
+        self.input_norms_mut().for_each(|norm| put(&mut norm.deltas, slot, None));
+        put(&mut self.head_deltas, slot, None);
+        put(&mut self.adapted_embeddings, slot, None);
+    }
+}
+
+fn norm_delta<B: Backend>(
+    backend: &B,
+    adapter: &Adapter,
+    norm: &Norm<B>,
+) -> Result<Option<B::LowRank>, KernelError> {
+    norm.part.map_or(Ok(None), |part| PackedDelta::of_part(adapter, part).on(backend))
+}
+
+impl<B: Backend> Layer<B> {
+    /// The norms of hidden states that stand in it.
+    fn norms(&self) -> impl Iterator<Item = &Norm<B>> {
+        let Self { attention_post_norm, middle_norm, mlp_post_norm, last_norm, .. } = self;
+        [attention_post_norm, middle_norm, mlp_post_norm, last_norm].into_iter().flatten()
+    }
+
+    fn norms_mut(&mut self) -> impl Iterator<Item = &mut Norm<B>> {
+        let Self { attention_post_norm, middle_norm, mlp_post_norm, last_norm, .. } = self;
+        [attention_post_norm, middle_norm, mlp_post_norm, last_norm].into_iter().flatten()
     }
 }
 
@@ -197,31 +339,31 @@ impl<B: Backend> Layer<B> {
             Mlp::Gated { activation, gate_up, up_bias, down, bias } => {
                 let both = &mut both[self.inner];
                 backend.matmul(gate_up, up_bias.as_ref(), x, both);
-                backend.add_low_rank(&self.deltas.up, x, low, both);
+                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), both);
                 backend.gate(*activation, both, inner);
                 backend.matmul(down, None, inner, out);
-                backend.add_low_rank(&self.deltas.down, inner, low, out);
                 if let Some(bias) = bias {
                     backend.add_bias(bias, out);
                 }
+                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
             }
             // What goes up is the gate of ones, so that the adapter's part of it is added before the non-linearity.
             Mlp::Plain { activation, up, up_bias, down, down_bias } => {
                 let (both, Some(alone)) = (&mut both[self.inner], &mut alone[self.inner]) else { return };
                 backend.matmul(up, up_bias.as_ref(), x, alone);
-                backend.add_low_rank(&self.deltas.up, x, low, alone);
+                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), alone);
                 backend.row_op(&RowOp::Put { x: alone, first: 0 }, both);
                 backend.gate(*activation, both, inner);
                 backend.matmul(down, down_bias.as_ref(), inner, out);
-                backend.add_low_rank(&self.deltas.down, inner, low, out);
+                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
             }
             Mlp::Curved { curve: [positive, negative, linear], up, down } => {
                 let xielu = RowOp::Xielu { positive: *positive, negative: *negative, linear: *linear };
                 backend.matmul(up, None, x, inner);
-                backend.add_low_rank(&self.deltas.up, x, low, inner);
+                backend.add_low_rank(&self.deltas.up, x, Some(&mut *low), inner);
                 backend.row_op(&xielu, inner);
                 backend.matmul(down, None, inner, out);
-                backend.add_low_rank(&self.deltas.down, inner, low, out);
+                backend.add_low_rank(&self.deltas.down, inner, Some(&mut *low), out);
             }
             Mlp::Experts { .. } | Mlp::None => self.mlp.run(backend, x, inner, out),
         }
@@ -229,7 +371,11 @@ impl<B: Backend> Layer<B> {
 }
 
 fn source((first, pair): (usize, &Pair)) -> LowRankPair<'_> {
-    LowRankPair { a: matrix(&pair.a), b: matrix(&pair.b), scale: pair.scale, first }
+    LowRankPair { a: pair.a.as_ref().map(matrix), b: matrix(&pair.b), scale: pair.scale, first }
+}
+
+fn pair_shape(pair: &Pair) -> LowRankShape {
+    LowRankShape { a: pair.a.as_ref().map(shape), b: shape(&pair.b) }
 }
 
 fn matrix(tensor: &Tensor) -> MatrixSource<'_> {

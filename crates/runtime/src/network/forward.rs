@@ -4,8 +4,8 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Activation, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams, LayerNormParams,
-    OutputGateParams, QkvParams, Rope, RowIds, RowOp, Stage,
+    Activation, AdaptedLogits, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams,
+    LayerNormParams, LogitsHead, OutputGateParams, QkvParams, Rope, RowIds, RowOp, Stage,
 };
 
 use super::observed::{Observed, Watcher};
@@ -28,7 +28,7 @@ pub(crate) struct Normer<'a, B: Backend> {
 
 impl<B: Backend> Normer<'_, B> {
     pub(crate) fn params(&self) -> LayerNormParams<'_, B::Vector> {
-        let Norm { weight, bias } = self.norm;
+        let Norm { weight, bias, .. } = self.norm;
         LayerNormParams { weight, bias: bias.as_ref(), eps: self.spec.eps }
     }
 
@@ -37,6 +37,7 @@ impl<B: Backend> Normer<'_, B> {
             kind if kind.is_layer() => backend.layer_norm(x, &self.params(), out),
             _ => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
         }
+        self.adapt(backend, x, out);
     }
 
     /// `residual += x`, then the norm of that.
@@ -44,6 +45,14 @@ impl<B: Backend> Normer<'_, B> {
         match self.spec.kind {
             kind if kind.is_layer() => backend.add_layer_norm(residual, x, &self.params(), out),
             _ => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
+        }
+        self.adapt(backend, x, out);
+    }
+
+    /// Changes what it gives of rows whose adapters do so.
+    fn adapt(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
+        if !self.norm.deltas.is_empty() {
+            backend.add_low_rank(&self.norm.deltas, x, None, out);
         }
     }
 }
@@ -227,6 +236,8 @@ impl<B: Backend> Network<B> {
         }
         backend.enter(Stage::Inputs);
         backend.embed(&self.embedding, self.spec.embedding_scale, &mut b.residual);
+        self.adapt_embeddings(backend);
+        let b = self.buffers.as_mut().expect(PREPARED);
         if let (Some(table), Some(positions)) = (&self.positions, self.spec.positions) {
             let ids = RowIds::Positions { offset: positions.offset };
             backend.add_embedding(table, ids, &mut b.residual);
@@ -360,7 +371,7 @@ impl<B: Backend> Network<B> {
             backend.matmul(&layer.qkv, layer.qkv_bias.as_ref(), x, qkv);
         }
         if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&layer.deltas.qkv, x, &mut adapters.low, qkv);
+            backend.add_low_rank(&layer.deltas.qkv, x, Some(&mut adapters.low), qkv);
         }
         match (&layer.latent, latent) {
             (Some(weights), Some(buffers)) => {
@@ -380,7 +391,7 @@ impl<B: Backend> Network<B> {
         if let (Some(gate), Some(gates)) = (&layer.gate, gates) {
             backend.matmul(gate, None, x, gates);
             if let Some(adapters) = &mut adapters {
-                backend.add_low_rank(&layer.deltas.gate, x, &mut adapters.low, gates);
+                backend.add_low_rank(&layer.deltas.gate, x, Some(&mut adapters.low), gates);
             }
             let params = OutputGateParams { column: 0, kind: GateKind::Sigmoid, norm: None };
             backend.gate_output(gates, &params, attended);
@@ -390,7 +401,7 @@ impl<B: Backend> Network<B> {
         }
         backend.matmul(&layer.output, layer.output_bias.as_ref(), attended, sum.branch);
         if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&layer.deltas.output, attended, &mut adapters.low, sum.branch);
+            backend.add_low_rank(&layer.deltas.output, attended, Some(&mut adapters.low), sum.branch);
         }
         backend.all_reduce(sum.branch);
         if let Some([factor, _]) = layer.half_factors {
@@ -483,6 +494,21 @@ impl<B: Backend> Network<B> {
         if on_sum {
             swap(sum.residual, sum.normed);
         }
+    }
+
+    /// Calls `run` with the matrix that makes logits, the adapters that change them, and what it reads.
+    pub(crate) fn with_head<T>(&mut self, run: impl FnOnce(LogitsHead<'_, B>, &B::Buffer) -> T) -> T {
+        let matrix = self.head.as_ref().unwrap_or(&self.embedding);
+        let b = self.buffers.as_mut().expect("a step has run on the buffers");
+        let hidden = if self.spec.layers[0].order.on_sum() { &b.residual } else { &b.normed };
+        let adapts = b.adapting && self.head_deltas.iter().any(Option::is_some);
+        let Some(adapters) = b.adapters.as_mut().filter(|_| adapts) else {
+            return run(LogitsHead::of(matrix), hidden);
+        };
+        // A list of as many as adapters are loaded.
+        let deltas: Vec<Option<&B::LowRank>> = self.head_deltas.iter().map(Option::as_ref).collect();
+        let adapted = AdaptedLogits { deltas: &deltas, low: &mut adapters.low };
+        run(LogitsHead { matrix, adapted: Some(adapted) }, hidden)
     }
 
     /// Hidden states, `(rows, hidden)`, once the last layer has run.

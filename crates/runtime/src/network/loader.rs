@@ -104,6 +104,8 @@ impl<'a, B: Backend> Loader<'a, B> {
             },
             buffers: None,
             observed: None,
+            head_deltas: Vec::new(),
+            adapted_embeddings: Vec::new(),
             spec: spec.clone(),
         })
     }
@@ -333,7 +335,7 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// A root mean square norm inside attention.
     fn plain_norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
-        Ok(Norm { weight: self.vector(part.weight())?, bias: None })
+        Ok(Norm::new(self.vector(part.weight())?, None))
     }
 
     fn experts(&mut self, layer: usize) -> Result<B::Experts, LoadError> {
@@ -410,15 +412,14 @@ impl<'a, B: Backend> Loader<'a, B> {
             let bias = if self.spec.norm_bias() { Some(self.take(part.bias())?) } else { None };
             let bias = bias.map(|bias| bias.iter().map(|addend| addend * scale).collect::<Vec<f32>>());
             let bias = bias.map(|bias| self.backend.vector(&bias)).transpose()?;
-            return Ok(Norm { weight: self.backend.vector(&weight)?, bias });
+            return Ok(Norm::new(self.backend.vector(&weight)?, bias).of(part));
         }
-        Ok(Norm {
-            weight: self.factor_vector(part)?,
-            bias: match self.spec.norm_bias() {
-                true => Some(self.vector(part.bias())?),
-                false => None,
-            },
-        })
+        let weight = self.factor_vector(part)?;
+        let bias = match self.spec.norm_bias() {
+            true => Some(self.vector(part.bias())?),
+            false => None,
+        };
+        Ok(Norm::new(weight, bias).of(part))
     }
 
     pub(crate) fn norm_if(&mut self, present: bool, part: Part) -> Result<Option<Norm<B>>, LoadError> {
@@ -433,11 +434,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             QkNorm::None => None,
             QkNorm::Unit => {
                 let ones = vec![1.0; attention.projection.head_shape().head_dim];
-                Some(Norm { weight: self.backend.vector(&ones)?, bias: None })
+                Some(Norm::new(self.backend.vector(&ones)?, None))
             }
-            QkNorm::Heads | QkNorm::HeadsApart => {
-                Some(Norm { weight: self.factor_vector(part)?, bias: None })
-            }
+            QkNorm::Heads | QkNorm::HeadsApart => Some(Norm::new(self.factor_vector(part)?, None)),
             QkNorm::Whole => Some(self.norm(part)?),
         })
     }

@@ -18,10 +18,10 @@ mod seeing;
 mod states;
 mod streams;
 
-use adapted::{AdapterBuffers, Deltas};
+use adapted::{AdaptedEmbedding, AdapterBuffers, Deltas};
 use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
 
-use crate::spec::{LayerSpec, Projection, TransformerSpec};
+use crate::spec::{LayerSpec, Part, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
 
 pub(crate) use adapted::{buffer_bytes as adapter_buffer_bytes, bytes as adapter_bytes};
@@ -71,12 +71,28 @@ pub(crate) struct Network<B: Backend> {
     pub(crate) ropes: Vec<B::Vector>, // each (rope.dim / 2), of long texts as many more
     pub(crate) head: Option<B::Matrix>, // (vocab, hidden); the token embedding where there is none
     pub(crate) buffers: Option<Buffers<B>>,
-    observed: Option<Observed>, // what matrices met, where somebody asked
+    observed: Option<Observed>,           // what matrices met, where somebody asked
+    head_deltas: Vec<Option<B::LowRank>>, // what adapters do to logits, by slot
+    adapted_embeddings: Vec<Option<AdaptedEmbedding<B>>>, // and to embeddings
 }
 
 pub(crate) struct Norm<B: Backend> {
     pub(crate) weight: B::Vector,
     pub(crate) bias: Option<B::Vector>,
+    part: Option<Part>,              // that adapters may change
+    deltas: Vec<Option<B::LowRank>>, // what adapters do to it, by slot
+}
+
+impl<B: Backend> Norm<B> {
+    /// A norm that no adapter changes.
+    pub(crate) fn new(weight: B::Vector, bias: Option<B::Vector>) -> Self {
+        Self { weight, bias, part: None, deltas: Vec::new() }
+    }
+
+    /// Has what adapters do to a part done to it.
+    fn of(self, part: Part) -> Self {
+        Self { part: Some(part), ..self }
+    }
 }
 
 pub(crate) struct Layer<B: Backend> {

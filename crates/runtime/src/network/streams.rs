@@ -208,13 +208,13 @@ impl<B: Backend> Layer<B> {
         let Mlp::Gated { activation, gate_up, down, .. } = &self.mlp else { return };
         backend.matmul(gate_up, None, x, both);
         if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&self.deltas.up, x, &mut adapters.low, both);
+            backend.add_low_rank(&self.deltas.up, x, Some(&mut adapters.low), both);
         }
         backend.row_op(&RowOp::KeepOutliers { deviations }, both);
         backend.gate(*activation, both, inner);
         backend.matmul(down, None, inner, out);
         if let Some(adapters) = &mut adapters {
-            backend.add_low_rank(&self.deltas.down, inner, &mut adapters.low, out);
+            backend.add_low_rank(&self.deltas.down, inner, Some(&mut adapters.low), out);
         }
         backend.all_reduce(out);
     }

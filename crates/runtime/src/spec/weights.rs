@@ -152,7 +152,7 @@ pub enum LayerPart {
 
 impl Part {
     /// One of the norms of hidden states.
-    fn is_norm(self) -> bool {
+    pub(crate) fn is_norm(self) -> bool {
         use LayerPart::{AttentionNorm, AttentionPostNorm, MlpNorm, MlpPostNorm};
         let of_layer =
             matches!(self, Part::Layer(_, AttentionNorm | AttentionPostNorm | MlpNorm | MlpPostNorm));

@@ -5,7 +5,7 @@
 
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, EncoderOps, HeadShape, KernelError,
-    KvLayout, KvSpec, LayerNormParams, QkvParams, RowIds, RowSource, StepLimits,
+    KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits,
 };
 
 use super::files::WhisperFiles;
@@ -331,7 +331,7 @@ impl<B: EncoderOps> Whisper<B> {
             true => Ok(()),
             false => {
                 let head = self.own_head.as_ref().unwrap_or(&self.embedding);
-                backend.logits(head, &self.written, logits)
+                backend.logits(LogitsHead::of(head), &self.written, logits)
             }
         };
         backend.end().and(result).and(computed)?;

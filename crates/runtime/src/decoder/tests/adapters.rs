@@ -2,11 +2,11 @@
 //! formats; and that sequences of one step with several adapters and none compute what each does alone.
 
 use super::*;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, AdapterBase};
 
-fn adapter(case: &str, gguf: bool, spec: &TransformerSpec) -> Adapter {
+fn adapter(case: &str, gguf: bool, files: &ModelFiles) -> Adapter {
     let folder = data("adapters").join(case);
-    Adapter::open(&if gguf { folder.join("adapter.gguf") } else { folder }, spec).unwrap()
+    Adapter::open(&if gguf { folder.join("adapter.gguf") } else { folder }, &AdapterBase::of(files)).unwrap()
 }
 
 fn golden(case: &str) -> Vec<f32> {
@@ -34,7 +34,7 @@ fn adapters_compute_what_peft_does() {
         let allowed = TOLERANCE * range(&golden);
         for files in models(model) {
             for gguf in [false, true].into_iter().filter(|of| gguf || !of) {
-                let adapter = adapter(case, gguf, &files.spec);
+                let adapter = adapter(case, gguf, &files);
                 on_every_backend!(
                     &files,
                     format!("{case} {} on {}", adapter.format, files.info.format),
@@ -58,7 +58,7 @@ fn adapters_compute_what_peft_does() {
 #[test]
 fn adapters_and_the_model_in_one_batch_compute_what_each_does_alone() {
     let [files, _] = models("qwen3");
-    let (all, layer) = (adapter("qwen3-all", false, &files.spec), adapter("qwen3-layer", true, &files.spec));
+    let (all, layer) = (adapter("qwen3-all", false, &files), adapter("qwen3-layer", true, &files));
     let text = Golden::open("qwen3").text();
     let vocab = files.spec.vocab;
     on_every_backend!(&files, "qwen3 with adapters", |runner, label| {
@@ -98,7 +98,7 @@ fn adapters_and_the_model_in_one_batch_compute_what_each_does_alone() {
 #[test]
 fn what_adapters_take_is_counted() {
     let [files, _] = models("qwen3");
-    let adapter = adapter("qwen3-all", false, &files.spec);
+    let adapter = adapter("qwen3-all", false, &files);
     let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
     let (bytes, buffers) = Decoder::adapter_bytes(&backend, &files.spec, &adapter, 32);
     // All of its widths fill vectors, so that nothing is added to what it has.

@@ -3,11 +3,12 @@
 //! safetensors and on GGUF.
 
 mod families;
+mod kinds;
 
 use serde_json::json;
 
 use super::*;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, AdapterBase};
 
 /// Rank of all adapters here, and the factor on what they give.
 const RANK: usize = 2;
@@ -21,8 +22,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("q_a_proj", "queries of latent attention take no adapters"),
     ("q_b_proj", "queries of latent attention take no adapters"),
     ("kv_b_proj", "keys and values of latents take no adapters"),
-    // Gemma 3n's embeddings for each layer.
-    ("", "embeddings and heads take no adapters"),
+    // Gemma 3n's embeddings for each layer, and what makes and joins streams.
+    ("", "laurel, AltUp and inputs of single layers take no adapters"),
 ];
 /// GGUF files whose rows are not the published ones, and words of the reason.
 const REFUSED_ON_GGUF: &[(&str, &str)] = &[
@@ -139,7 +140,7 @@ impl Published {
         directory
     }
 
-    fn adapter(&self, modules: &[Module], spec: &TransformerSpec) -> Result<Adapter, LoadError> {
+    fn adapter(&self, modules: &[Module], files: &ModelFiles) -> Result<Adapter, LoadError> {
         let bytes = |values: Vec<f32>| values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
         let halves = modules.iter().flat_map(|module| {
             let name = |half| format!("base_model.model.{}.{half}.weight", module.name);
@@ -157,7 +158,7 @@ impl Published {
             "peft_type": "LORA", "r": RANK, "lora_alpha": SCALE * RANK as f32, "target_modules": "all-linear",
             "fan_in_fan_out": self.inputs_first,
         });
-        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), spec)
+        Adapter::from_peft("adapter", config.to_string().as_bytes(), &weights.into(), &AdapterBase::of(files))
     }
 }
 
@@ -196,7 +197,7 @@ fn every_projection_of_every_family_takes_adapters_as_peft_makes_them() {
         let label = folder.strip_prefix(data("")).unwrap_or(&folder).display().to_string();
         let (mut taken, mut refused) = (Vec::new(), BTreeMap::new());
         for module in published.modules() {
-            match published.adapter(std::slice::from_ref(&module), &files.spec) {
+            match published.adapter(std::slice::from_ref(&module), &files) {
                 Ok(_) => taken.push(module),
                 // PEFT adapts the keys and values that layers do not use, because they read those of another.
                 Err(LoadError::Missing { what, .. }) if what.contains("any pair") => taken.push(module),
@@ -221,7 +222,7 @@ fn every_projection_of_every_family_takes_adapters_as_peft_makes_them() {
         for path in [folder.clone()].into_iter().chain(gguf.exists().then_some(gguf)) {
             let files = ModelFiles::open(&path).unwrap();
             let name = format!("{label} ({})", files.info.format);
-            let adapter = match published.adapter(&taken, &files.spec) {
+            let adapter = match published.adapter(&taken, &files) {
                 Ok(adapter) => adapter,
                 Err(error) => {
                     let known = |&(folder, words): &(&str, &str)| {

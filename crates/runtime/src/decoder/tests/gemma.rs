@@ -69,7 +69,7 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
         decoder.network.pad_inputs(&mut backend, 1, 2).unwrap();
         decoder.layers_forward(&mut backend, &batch, &mut kv);
         let mut logits = vec![0.0; expected.len()];
-        backend.logits(decoder.head(), decoder.network.hidden(), &mut logits).unwrap();
+        decoder.network.with_head(|head, hidden| backend.logits(head, hidden, &mut logits)).unwrap();
         backend.end().unwrap();
         if let Some(cap) = decoder.softcap() {
             logits.iter_mut().for_each(|logit| *logit = soft_cap(cap, *logit));

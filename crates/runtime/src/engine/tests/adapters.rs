@@ -1,7 +1,7 @@
 //! Adapters of an engine: whose cached prompts are whose, and how long one stays.
 
 use super::*;
-use crate::adapter::{Adapter, LoadedAdapter};
+use crate::adapter::{Adapter, AdapterBase, LoadedAdapter};
 use crate::decoder::tests::data;
 
 /// An engine of a tiny model, and two of its adapters.
@@ -14,7 +14,7 @@ fn tiny() -> (Engine<CpuBackend>, [Adapter; 2]) {
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
     let config = EngineConfig { context_tokens_max: 128, ..config() };
     let adapters = ["qwen3-all", "qwen3-layer"]
-        .map(|case| Adapter::open(&data("adapters").join(case), &files.spec).unwrap());
+        .map(|case| Adapter::open(&data("adapters").join(case), &AdapterBase::of(files)).unwrap());
     (Engine::new(backend, decoder, text, embedder, config).unwrap(), adapters)
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Log probabilities of the last rows of logits.
-fn last_log_probabilities(logits: &[f32], vocab: usize, count: usize) -> Vec<f32> {
+pub(super) fn last_log_probabilities(logits: &[f32], vocab: usize, count: usize) -> Vec<f32> {
     let rows = logits[logits.len() - count..].chunks_exact(vocab);
     let of_row = |row: &[f32]| {
         let most = row.iter().copied().fold(f32::MIN, f32::max);
@@ -38,7 +38,7 @@ fn every_family_computes_what_peft_does() {
         for path in [folder.clone()].into_iter().chain(gguf.exists().then_some(gguf)) {
             let files = ModelFiles::open(&path).unwrap();
             let label = format!("{} ({})", tensor.name, files.info.format);
-            let adapter = match published.adapter(&modules, &files.spec) {
+            let adapter = match published.adapter(&modules, &files) {
                 Ok(adapter) => adapter,
                 Err(error) => {
                     let known = |&(name, words): &(&str, &str)| {

@@ -1,0 +1,154 @@
+//! The model that an adapter is for: its description, and its own numbers, which some adapters depend on.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::Range;
+
+use hanzo_engine_kernels::quant;
+
+use crate::error::LoadError;
+use crate::load::ModelFiles;
+use crate::network::as_f32;
+use crate::opened::Opened;
+use crate::spec::{TransformerSpec, Weight};
+use crate::tensor::Tensor;
+
+/// A model that adapters are opened for.
+pub struct AdapterBase<'a> {
+    pub(super) spec: &'a TransformerSpec,
+    files: BaseFiles<'a>,
+}
+
+/// The files of a model.
+enum BaseFiles<'a> {
+    Open(&'a ModelFiles),
+    /// Opened at the first use: most adapters need none of the model's numbers.
+    ToOpen {
+        open: &'a dyn Fn() -> Result<Opened, LoadError>,
+        opened: OnceCell<Box<Opened>>,
+    },
+}
+
+impl<'a> AdapterBase<'a> {
+    /// A model whose files are open.
+    pub fn of(files: &'a ModelFiles) -> Self {
+        Self { spec: &files.spec, files: BaseFiles::Open(files) }
+    }
+
+    /// A model whose files `open` opens again, once, where an adapter depends on their numbers.
+    pub fn reopened(spec: &'a TransformerSpec, open: &'a dyn Fn() -> Result<Opened, LoadError>) -> Self {
+        Self { spec, files: BaseFiles::ToOpen { open, opened: OnceCell::new() } }
+    }
+
+    fn files(&self) -> Result<&ModelFiles, LoadError> {
+        let (open, kept) = match &self.files {
+            BaseFiles::Open(files) => return Ok(files),
+            BaseFiles::ToOpen { open, opened } => (open, opened),
+        };
+        let opened = match kept.get() {
+            Some(opened) => opened,
+            None => {
+                let opened = open()?;
+                kept.get_or_init(|| Box::new(opened))
+            }
+        };
+        let is_same = |files: &&ModelFiles| {
+            files.spec.weights() == self.spec.weights() && files.spec.permuted == self.spec.permuted
+        };
+        opened.decoder().filter(is_same).ok_or_else(|| LoadError::Corrupt {
+            file: self.spec.architecture.clone(),
+            what: "the model's files".into(),
+            reason: "they were changed since the model was loaded; load the model again".into(),
+        })
+    }
+
+    /// Whether the model's files are GGUF.
+    pub(super) fn is_gguf(&self) -> Result<bool, LoadError> {
+        Ok(self.files()?.info.format == "gguf")
+    }
+
+    /// A weight of the model, which its description lists.
+    pub(super) fn tensor(&self, weight: Weight) -> Result<&Tensor, LoadError> {
+        Ok(self.files()?.tensors.get(weight))
+    }
+
+    /// Its numbers, as loaded.
+    pub(super) fn numbers(&self, weight: Weight) -> Result<Vec<f32>, LoadError> {
+        as_f32(self.tensor(weight)?)
+    }
+}
+
+/// The rows of a matrix, to be read as floats.
+struct RowsAsFloats<'t> {
+    matrix: &'t Tensor,
+    bytes: Cow<'t, [u8]>,
+    row_bytes: usize,
+    floats: Vec<f32>, // all of them, of types that are not read row by row
+    rows: usize,
+    cols: usize,
+}
+
+impl<'t> RowsAsFloats<'t> {
+    fn of(matrix: &'t Tensor) -> Result<Self, LoadError> {
+        let &[rows, cols] = matrix.shape.as_slice() else {
+            return Err(matrix.unsupported_type("adapters change the rows of matrices"));
+        };
+        let row_bytes = matrix.dtype.bytes_of(cols).filter(|_| quant::can_dequantize(matrix.dtype));
+        let (bytes, floats) = match row_bytes {
+            Some(_) => (matrix.bytes.read(), Vec::new()),
+            None => (Cow::Borrowed(&[][..]), matrix.to_f32()?),
+        };
+        Ok(Self { matrix, bytes, row_bytes: row_bytes.unwrap_or(0), floats, rows, cols })
+    }
+
+    fn read(&self, row: usize, numbers: &mut [f32]) {
+        let Self { matrix, bytes, row_bytes, floats, cols, .. } = self;
+        match floats.get(row * cols..(row + 1) * cols) {
+            Some(floats) => numbers.copy_from_slice(floats),
+            None => quant::dequantize_row(matrix.dtype, &bytes[row * row_bytes..][..*row_bytes], numbers),
+        }
+    }
+}
+
+/// Calls `take` with each row of a matrix, one after the other.
+pub(super) fn rows_of(matrix: &Tensor, mut take: impl FnMut(usize, &mut [f32])) -> Result<(), LoadError> {
+    let rows = RowsAsFloats::of(matrix)?;
+    let mut numbers = vec![0.0; rows.cols];
+    for row in 0..rows.rows {
+        rows.read(row, &mut numbers);
+        take(row, &mut numbers);
+    }
+    matrix.bytes.release();
+    Ok(())
+}
+
+/// Calls `take` with each row of a matrix, some side by side, and gives what it makes of them in their order.
+pub(super) fn each_row<T: Send>(
+    matrix: &Tensor,
+    take: impl Fn(usize, &mut [f32]) -> T + Sync,
+) -> Result<Vec<T>, LoadError> {
+    const THREADS_MAX: usize = 8;
+    const NUMBERS_A_THREAD: usize = 1 << 18;
+    let rows = RowsAsFloats::of(matrix)?;
+    let of_range = |range: Range<usize>| -> Vec<T> {
+        let mut numbers = vec![0.0; rows.cols];
+        let of_row = |row: usize| {
+            rows.read(row, &mut numbers);
+            take(row, &mut numbers)
+        };
+        range.map(of_row).collect()
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = (rows.rows * rows.cols / NUMBERS_A_THREAD).clamp(1, processors.min(THREADS_MAX));
+    let each = rows.rows.div_ceil(threads).max(1);
+    let made = std::thread::scope(|scope| {
+        let ranges = (0..rows.rows).step_by(each).map(|first| first..(first + each).min(rows.rows));
+        let running: Vec<_> = ranges.map(|range| scope.spawn(|| of_range(range))).collect();
+        running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<_>, _>>()
+    });
+    matrix.bytes.release();
+    match made {
+        Ok(parts) => Ok(parts.into_iter().flatten().collect()),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
