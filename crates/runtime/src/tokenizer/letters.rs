@@ -11,7 +11,7 @@ use super::{
     table::TokenTable,
     unigram::Unigram,
     windows::{EncodeFailure, EncodedToken, Walk},
-    words::{Words, within},
+    words::{Words, parts_between, within},
 };
 
 /// Marks a letter that begins a word.
@@ -126,20 +126,4 @@ impl Words {
         }
         Ok(())
     }
-}
-
-/// The parts of `text`, which is the part `part` of a word, between places where control tokens are taken apart; the last first.
-/// One character alone has no other way to be written: it is left out.
-pub(super) fn parts_between(
-    text: &str,
-    part: Range<usize>,
-    cuts: Vec<usize>,
-) -> impl Iterator<Item = Range<usize>> + use<> {
-    let is_one = text.chars().nth(1).is_none();
-    let mut end = if is_one { 0 } else { part.len() };
-    cuts.into_iter().rev().chain([0]).filter_map(move |start| {
-        let piece = (start < end).then(|| part.start + start..part.start + end);
-        end = end.min(start);
-        piece
-    })
 }
