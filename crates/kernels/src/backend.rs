@@ -37,7 +37,7 @@ pub use attention::{
     AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
-pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights, NO_EXPERT};
+pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeOperands, MoeParams, MoeWeights, NO_EXPERT};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
@@ -155,19 +155,19 @@ pub struct StepLimits {
 /// A device that a decoder's steps run on.
 pub trait Backend: Send + 'static {
     /// Weights in the layout the device's kernels read.
-    type Matrix: Send + Sync;
+    type Matrix: Send + Sync + 'static;
     /// A vector of f32: norm weights, biases, frequencies.
-    type Vector: Send + Sync;
+    type Vector: Send + Sync + 'static;
     /// Experts of one layer, in the layout the device's kernels read.
-    type Experts: Send + Sync;
+    type Experts: Send + Sync + 'static;
     /// Matrices of single heads, for [`Backend::heads_matmul`].
-    type Heads: Send + Sync;
+    type Heads: Send + Sync + 'static;
     /// What one adapter adds to one packed matrix, in the layout the device's kernels read.
-    type LowRank: Send + Sync;
+    type LowRank: Send + Sync + 'static;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
-    type Buffer: Send;
+    type Buffer: Send + 'static;
     /// The paged KV cache of all layers.
-    type Kv: Send;
+    type Kv: Send + 'static;
 
     /// Whether it knows memories ([`AttentionParams::memory`](crate::AttentionParams::memory)), what a row sees of them, and padding.
     fn knows_memories(&self) -> bool {
@@ -315,13 +315,13 @@ pub trait Backend: Send + 'static {
     fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer);
 
     /// Changes rows number by number.
-    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer);
+    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer);
 
     /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
     fn layer_norm(
         &mut self,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 
@@ -330,7 +330,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         residual: &mut Self::Buffer,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 
@@ -340,7 +340,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         x: &mut Self::Buffer,
         columns: (usize, usize),
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
     );
 
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
@@ -349,7 +349,7 @@ pub trait Backend: Send + 'static {
     fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        params: &QkvParams<'_, Self::Vector>,
+        params: &QkvParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -360,7 +360,7 @@ pub trait Backend: Send + 'static {
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        params: &AttentionParams<'_, Self::Vector>,
+        params: &AttentionParams<&Self::Vector>,
         kv: &Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -378,7 +378,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         latent: &mut Self::Buffer,
         queries: &mut Self::Buffer,
-        params: &LatentParams<'_, Self::Vector>,
+        params: &LatentParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -400,7 +400,7 @@ pub trait Backend: Send + 'static {
     fn convolve(
         &mut self,
         x: &mut Self::Buffer,
-        params: &ConvolutionParams<'_, Self::Vector>,
+        params: &ConvolutionParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -418,7 +418,7 @@ pub trait Backend: Send + 'static {
     fn recur(
         &mut self,
         x: &Self::Buffer,
-        params: &RecurrenceParams<'_, Self::Vector>,
+        params: &RecurrenceParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -428,7 +428,7 @@ pub trait Backend: Send + 'static {
     fn gate_output(
         &mut self,
         gate: &Self::Buffer,
-        params: &OutputGateParams<'_, Self::Vector>,
+        params: &OutputGateParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 

@@ -3,8 +3,8 @@
 //! layers change hands, and nowhere else.
 //!
 //! Who computes is told by [`Backend::enter`]. A buffer has a place on each device and knows where its rows are; an op that
-//! reads rows which are on other devices has them brought. Absent: where to cut, which is its caller's, devices that differ, which
-//! are [`crate::either`]'s, and ways of copying but the devices' own, through the host.
+//! reads rows which are on other devices has them brought. Devices that differ are
+//! [`crate::AnyBackend`]s. Absent: where to cut, which is its caller's, and ways of copying but the devices' own, through the host.
 
 #[macro_use]
 mod operands;

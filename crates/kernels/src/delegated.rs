@@ -1,5 +1,5 @@
 //! Ops that a backend hands on to another as they are, written once for those that do: [`crate::chain`] to the device of the
-//! stage, [`crate::either`] to the one that it is, [`crate::sharded`] to all. Each says by a macro of its own how that finds what an op names. Of the operands
+//! stage, [`crate::sharded`] to all. Each says by a macro of its own how that finds what an op names. Of the operands
 //! `r` is a buffer that is read, `c` one that is changed, `w` one that is written anew, `m` something packed, `o` something packed
 //! that there may be, `p` parameters, `k` a cache that is changed, `s` one that is read, `l` a layer of it, and `v` a value. Absent:
 //! ops that name buffers or packed things in lists.
@@ -69,7 +69,7 @@ macro_rules! delegated {
         fn layer_norm(
             &mut self,
             x: &Self::Buffer,
-            params: &LayerNormParams<'_, Self::Vector>,
+            params: &LayerNormParams<&Self::Vector>,
             out: &mut Self::Buffer,
         ) {
             $run!(self, layer_norm(r x, p params, w out));
@@ -79,7 +79,7 @@ macro_rules! delegated {
             &mut self,
             residual: &mut Self::Buffer,
             x: &Self::Buffer,
-            params: &LayerNormParams<'_, Self::Vector>,
+            params: &LayerNormParams<&Self::Vector>,
             out: &mut Self::Buffer,
         ) {
             $run!(self, add_layer_norm(c residual, r x, p params, w out));
@@ -89,7 +89,7 @@ macro_rules! delegated {
             &mut self,
             x: &mut Self::Buffer,
             columns: (usize, usize),
-            params: &LayerNormParams<'_, Self::Vector>,
+            params: &LayerNormParams<&Self::Vector>,
         ) {
             $run!(self, layer_norm_columns(c x, v columns, p params));
         }
@@ -102,7 +102,7 @@ macro_rules! delegated {
             &mut self,
             latent: &mut Self::Buffer,
             queries: &mut Self::Buffer,
-            params: &LatentParams<'_, Self::Vector>,
+            params: &LatentParams<&Self::Vector>,
             kv: &mut Self::Kv,
             layer: usize,
         ) {
@@ -123,7 +123,7 @@ macro_rules! delegated {
         fn convolve(
             &mut self,
             x: &mut Self::Buffer,
-            params: &ConvolutionParams<'_, Self::Vector>,
+            params: &ConvolutionParams<&Self::Vector>,
             kv: &mut Self::Kv,
             layer: usize,
         ) {
@@ -133,7 +133,7 @@ macro_rules! delegated {
         fn recur(
             &mut self,
             x: &Self::Buffer,
-            params: &RecurrenceParams<'_, Self::Vector>,
+            params: &RecurrenceParams<&Self::Vector>,
             kv: &mut Self::Kv,
             layer: usize,
             out: &mut Self::Buffer,
@@ -144,7 +144,7 @@ macro_rules! delegated {
         fn gate_output(
             &mut self,
             gate: &Self::Buffer,
-            params: &OutputGateParams<'_, Self::Vector>,
+            params: &OutputGateParams<&Self::Vector>,
             out: &mut Self::Buffer,
         ) {
             $run!(self, gate_output(r gate, p params, c out));
@@ -183,7 +183,7 @@ macro_rules! delegated_parts {
         fn rope_to_cache(
             &mut self,
             qkv: &mut Self::Buffer,
-            params: &QkvParams<'_, Self::Vector>,
+            params: &QkvParams<&Self::Vector>,
             kv: &mut Self::Kv,
             layer: usize,
         ) {
@@ -193,7 +193,7 @@ macro_rules! delegated_parts {
         fn attention(
             &mut self,
             qkv: &Self::Buffer,
-            params: &AttentionParams<'_, Self::Vector>,
+            params: &AttentionParams<&Self::Vector>,
             kv: &Self::Kv,
             layer: usize,
             out: &mut Self::Buffer,

@@ -14,9 +14,9 @@ pub mod chain;
 pub mod conformance;
 pub mod cpu;
 pub mod dtype;
-pub mod either;
 pub mod error;
 pub mod heap;
+pub mod ops;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
@@ -26,15 +26,15 @@ pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
     ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers, PositionBias,
+    MoeOperands, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers, PositionBias,
     QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp,
     SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use chain::{Chain, Cut};
 pub use dtype::DType;
-pub use either::Either;
 pub use error::KernelError;
+pub use ops::AnyBackend;
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };

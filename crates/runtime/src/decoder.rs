@@ -296,7 +296,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionParams<'a, B::Vector> {
+fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionParams<&'a B::Vector> {
     AttentionParams {
         shape: attention.shape,
         scale: attention.spec.scale,

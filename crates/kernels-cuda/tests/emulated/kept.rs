@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Chain, Cut, Either, KvType};
+use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, AnyBackend, Chain, Cut, KvType};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};
@@ -108,8 +108,8 @@ fn another_engine_finds_what_a_card_has_computed() {
     let shared = |layers: usize| {
         let cut = Cut { layers, caches: layers, inputs: false };
         kept_by(KvType::Q8_0, &|| {
-            let card = Either::Other(CudaBackend::new(card()));
-            Chain::new(vec![Either::One(cpu()), card], vec![cut])
+            let card = AnyBackend::new(CudaBackend::new(card()));
+            Chain::new(vec![AnyBackend::new(cpu()), card], vec![cut])
         })
     };
     assert_ne!(shared(2), shared(3), "blocks of other cuts mean something else");

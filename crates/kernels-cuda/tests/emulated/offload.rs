@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{Chain, Cut, Either, KvType};
+use hanzo_engine_kernels::{AnyBackend, Chain, Cut, KvType};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
 
 use crate::again::{in_a_process, is_again};
@@ -17,12 +17,9 @@ const SURE: [usize; 2] = [3, 6];
 const CLOSE: [usize; 2] = [8, 10];
 const LAYERS: usize = 6;
 
-/// The processor or a card.
-type Device = Either<CpuBackend, CudaBackend<Card>>;
-
 /// Plans that a device has replayed as one.
-fn replays(device: &Device) -> u64 {
-    device.as_other().expect("a card").replays()
+fn replays(device: &AnyBackend) -> u64 {
+    device.downcast_ref::<CudaBackend<Card>>().expect("a card").replays()
 }
 
 #[test]
@@ -45,7 +42,7 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     // The head is the embedding, so that is on the card in any case.
     for on_card in 0..=LAYERS {
         let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
-        let devices = vec![Either::One(cpu()), Either::Other(CudaBackend::new(card.clone()))];
+        let devices = vec![AnyBackend::new(cpu()), AnyBackend::new(CudaBackend::new(card.clone()))];
         let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
         assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
         // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
@@ -85,11 +82,11 @@ fn the_demo_model_says_the_same_on_several_cards() {
         assert_eq!(on_cpu + on_cards.iter().sum::<usize>(), LAYERS);
         let expected = continuations(cpu(), Weights::Q8_0, kv_type, &prompts);
         let used = cards.iter().take(on_cards.len());
-        let mut devices: Vec<Device> =
-            used.map(|card| Either::Other(CudaBackend::new(card.clone()))).collect();
+        let mut devices: Vec<AnyBackend> =
+            used.map(|card| AnyBackend::new(CudaBackend::new(card.clone()))).collect();
         let mut counts = on_cards.clone();
         if on_cpu > 0 {
-            devices.insert(0, Either::One(cpu()));
+            devices.insert(0, AnyBackend::new(cpu()));
             counts.insert(0, on_cpu);
         }
         let mut layers = 0;

@@ -191,7 +191,7 @@ impl<B: Backend> Backend for Chain<B> {
         Ok(())
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer) {
+    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer) {
         let (at, read) = (self.at(), read_by(op));
         read.iter().flatten().for_each(|buffer| self.bring(buffer, at));
         if !matches!(op, RowOp::Take { .. }) {

@@ -302,7 +302,7 @@ impl<B: Peers> Backend for Sharded<B> {
     fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        params: &QkvParams<'_, Self::Vector>,
+        params: &QkvParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     ) {
@@ -324,7 +324,7 @@ impl<B: Peers> Backend for Sharded<B> {
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        params: &AttentionParams<'_, Self::Vector>,
+        params: &AttentionParams<&Self::Vector>,
         kv: &Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -378,7 +378,7 @@ impl<B: Peers> Backend for Sharded<B> {
         hidden.only_divided(Layout::parts(&[hidden.cols()]), self.rows);
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer) {
+    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer) {
         let (ranks, read) = (self.at(), read_by(op));
         read.iter().flatten().for_each(|buffer| self.bring(buffer, &ranks));
         if !matches!(op, RowOp::Take { .. }) {

@@ -131,7 +131,7 @@ pub(crate) fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>,
 }
 
 impl<B: Backend> DistanceTables<B> {
-    fn bias(&self, layer: usize) -> PositionBias<'_, B::Vector> {
+    fn bias(&self, layer: usize) -> PositionBias<&B::Vector, &[u32]> {
         match self {
             DistanceTables::None => PositionBias::None,
             DistanceTables::Alibi { slopes } => PositionBias::Alibi { slopes },

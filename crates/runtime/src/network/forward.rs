@@ -27,7 +27,7 @@ pub(crate) struct Normer<'a, B: Backend> {
 }
 
 impl<B: Backend> Normer<'_, B> {
-    pub(crate) fn params(&self) -> LayerNormParams<'_, B::Vector> {
+    pub(crate) fn params(&self) -> LayerNormParams<&B::Vector> {
         let Norm { weight, bias } = self.norm;
         LayerNormParams { weight, bias: bias.as_ref(), eps: self.spec.eps }
     }
@@ -94,7 +94,7 @@ impl<B: Backend> Latent<B> {
 
 impl<B: Backend> Attention<'_, B> {
     /// What happens to latents and queries on the way to the cache; none where there are no latents.
-    pub(crate) fn latent_params(&self) -> Option<LatentParams<'_, B::Vector>> {
+    pub(crate) fn latent_params(&self) -> Option<LatentParams<&B::Vector>> {
         let (Projection::Latent(shape), Some(latent)) = (self.spec.projection, &self.layer.latent) else {
             return None;
         };
@@ -125,7 +125,7 @@ impl<B: Backend> Attention<'_, B> {
     }
 
     /// What happens to queries and keys before they meet, or none where nothing does.
-    pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
+    pub(crate) fn qkv_params(&self) -> QkvParams<&B::Vector> {
         let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
             (QkNorm::Heads | QkNorm::Unit, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
                 (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
@@ -147,7 +147,7 @@ impl<B: Backend> Attention<'_, B> {
     }
 }
 
-fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<'a, V> {
+fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<&'a V> {
     Rope {
         kind: rope.kind,
         inv_freq,

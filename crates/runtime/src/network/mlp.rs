@@ -1,6 +1,6 @@
 //! An MLP's way through its products: one matrix after the other, or experts, and what every row goes to beside them.
 
-use hanzo_engine_kernels::{Backend, MoeWeights, RowOp};
+use hanzo_engine_kernels::{Backend, MoeOperands, RowOp};
 
 use super::forward::Sum;
 use super::observed::Watcher;
@@ -137,7 +137,7 @@ impl<B: Backend> Mlp<B> {
                 apart,
                 ..
             } => {
-                let weights = MoeWeights {
+                let weights = MoeOperands {
                     router,
                     router_bias: router_bias.as_ref(),
                     correction: correction.as_ref(),

@@ -108,11 +108,11 @@ fn rows_of(span: &SequenceSpan) -> Range<usize> {
     span.row_first as usize..(span.row_first + span.rows) as usize
 }
 
-fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<'a, V> {
+fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<&'a V, &'a [u32]> {
     SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None }
 }
 
-fn params_of<'a, B: EncoderOps>(attention: &Attention<'_, B>) -> SelfAttentionParams<'a, B::Vector> {
+fn params_of<'a, B: EncoderOps>(attention: &Attention<'_, B>) -> SelfAttentionParams<&'a B::Vector, &'a [u32]> {
     params(attention.shape, attention.spec.scale)
 }
 

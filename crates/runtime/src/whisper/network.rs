@@ -369,7 +369,7 @@ pub(super) fn mlp_of<B: EncoderOps>(
     backend.matmul(&layer.down.weight, Some(&layer.down.bias), inner, branch);
 }
 
-fn params<B: EncoderOps>(norm: &Norm<B>) -> LayerNormParams<'_, B::Vector> {
+fn params<B: EncoderOps>(norm: &Norm<B>) -> LayerNormParams<&B::Vector> {
     LayerNormParams { weight: &norm.weight, bias: Some(&norm.bias), eps: EPS }
 }
 

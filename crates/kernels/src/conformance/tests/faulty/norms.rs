@@ -46,7 +46,7 @@ impl Faulty {
     /// `row_op`.
     pub(super) fn change_rows(
         &mut self,
-        op: &RowOp<'_, ReferenceBuffer, Vec<f32>>,
+        op: &RowOp<&ReferenceBuffer, &Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         match (self.fault, op) {

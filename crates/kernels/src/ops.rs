@@ -1,0 +1,20 @@
+//! Ops as data, and what runs them.
+//!
+//! [`Op`] is one step of a network over numbered operands. [`Executor`] is the object-safe contract of a device that holds
+//! the operands. [`AnyBackend`] puts an executor behind [`Backend`](crate::Backend), so that a network which is written
+//! against that trait is compiled once, whatever devices there are.
+
+mod any_backend;
+mod arena;
+mod executor;
+mod op;
+mod operands;
+#[cfg(test)]
+mod tests;
+
+pub use any_backend::AnyBackend;
+pub use executor::{Allocation, Executor};
+pub use op::{Buckets, Op};
+pub use operands::{
+    BufferId, ExpertsId, Handle, HeadsId, KvId, LowRankId, MatrixId, OperandId, VectorId, kind,
+};
