@@ -26,9 +26,9 @@ pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
     ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec, KvType,
     LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
-    MoeOperands, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers, PositionBias,
-    QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp,
-    SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
+    MoeOperands, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputGateParams, OutputNorm, Peers,
+    PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes, RopeKind, Rounding,
+    RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
 pub use chain::{Chain, Cut};

@@ -16,5 +16,6 @@ pub use any_backend::AnyBackend;
 pub use executor::{Allocation, Executor};
 pub use op::{Buckets, Op};
 pub use operands::{
-    BufferId, ExpertsId, Handle, HeadsId, KvId, LowRankId, MatrixId, OperandId, VectorId, kind,
+    Buffer, BufferId, Experts, ExpertsId, Handle, Heads, HeadsId, Kv, KvId, LowRank, LowRankId, Matrix,
+    MatrixId, OperandId, Vector, VectorId, kind,
 };

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, AnyBackend, Chain, Cut, KvType};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, Chain, Cut, KvType};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};
@@ -50,7 +50,7 @@ impl BlockStore for Shelf {
 }
 
 /// What a prompt is continued with, and how many of its tokens were found.
-fn said<B: Backend>(engine: &mut Engine<B>, prompt: &[u32]) -> (Vec<u32>, u32) {
+fn said(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, u32) {
     engine.submit(&job(1, prompt, 20));
     let (mut events, mut tokens, mut cached) = (Vec::new(), Vec::new(), 0);
     while !engine.is_idle() {

@@ -51,7 +51,7 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
             LAYERS => 0,
             _ => 3,
         };
-        let chain = engine.backend();
+        let chain = engine.backend().downcast_ref::<Chain<AnyBackend>>().expect("a chain");
         assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
         let replays = replays(&chain.devices()[1]);
         assert!(replays > 40, "{replays} steps were replayed");
@@ -97,7 +97,7 @@ fn the_demo_model_says_the_same_on_several_cards() {
         let chain = Chain::new(devices, ends.collect());
         let (found, engine) = ran(chain, Weights::Q8_0, kv_type, &prompts);
         assert_eq!(found, expected, "{kv_type}, {on_cpu} and {on_cards:?} layers");
-        let chain = engine.backend();
+        let chain = engine.backend().downcast_ref::<Chain<AnyBackend>>().expect("a chain");
         // Up with the sum and its norm from each device to the next, and down with the embeddings.
         let passes = 2 * (counts.len() - 1) + 1;
         assert_eq!(chain.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");

@@ -7,8 +7,8 @@ use std::path::Path;
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource, Sharded,
-    Stage, StepLimits,
+    AnyBackend, Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource,
+    Sharded, Stage, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
@@ -41,13 +41,18 @@ fn one_card() -> CudaBackend<Card> {
     CudaBackend::new(Driver::at(&library()).open(0).expect("the emulated card opens"))
 }
 
+/// The tensor-parallel group behind a backend.
+fn group(backend: &AnyBackend) -> &Sharded<CudaBackend<Card>> {
+    backend.downcast_ref().expect("ranks")
+}
+
 /// Whether cards of this process have ways to each other's memory.
 fn has_ways() -> bool {
     std::env::var(WAYS).is_ok_and(|ways| ways == "all")
 }
 
 /// Logits of two prompts, of which one is taken in two chunks, and of a token more of each; and of a step that is not recorded.
-fn logits<B: Backend>(backend: &mut B) -> Vec<u32> {
+fn logits(backend: &mut AnyBackend) -> Vec<u32> {
     let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let files = opened.decoder().expect("the embedded model is a decoder");
     let mut decoder = Decoder::load(backend, files, &mut |_| ()).expect("the embedded weights are sound");
@@ -77,24 +82,24 @@ fn the_demo_model_computes_the_same_on_ranks() {
     if !is_again() {
         return [&WITH_WAYS[..], &WITHOUT].into_iter().for_each(|variables| in_a_process(test, variables));
     }
-    let expected = logits(&mut one_card());
+    let expected = logits(&mut AnyBackend::new(one_card()));
     for count in [2, 4] {
-        let mut ranks = ranks(count);
-        assert!(logits(&mut ranks) == expected, "{count} ranks");
-        assert_eq!(ranks.are_acquainted(), has_ways());
+        let mut backend = AnyBackend::of_decoders(ranks(count));
+        assert!(logits(&mut backend) == expected, "{count} ranks");
+        assert_eq!(group(&backend).are_acquainted(), has_ways());
     }
     let (found, engine) = answers(ranks(2));
     assert_eq!(found, answers(one_card()).0);
-    assert!(engine.backend().gathers() >= engine.stats().steps, "ranks read each other's rows");
+    assert!(group(engine.backend()).gathers() >= engine.stats().steps, "ranks read each other's rows");
     assert_eq!(engine.backend().lookahead(), 1, "a step is made while the one before is computed");
     // A step of ranks that meet by themselves is a plan that comes up again.
-    for rank in engine.backend().ranks() {
+    for rank in group(engine.backend()).ranks() {
         assert_eq!(rank.replays() > TOKENS as u64 / 2, has_ways(), "{} replays", rank.replays());
     }
 }
 
 /// What the demo model says to two prompts side by side, with a cache in Q8_0.
-fn answers<B: Backend>(backend: B) -> (Vec<Vec<u32>>, Engine<B>) {
+fn answers(backend: impl Backend) -> (Vec<Vec<u32>>, Engine) {
     let mut engine = engine(backend, config(KvType::Q8_0, PROMPTS.len()));
     for (id, at) in PROMPTS.into_iter().enumerate() {
         engine.submit(&job(id, &golden_prompts()[at], TOKENS));
@@ -119,18 +124,19 @@ fn ranks_of_one_card_compute_what_it_does() {
     if !is_real && !is_again() {
         return in_a_process("ranks::ranks_of_one_card_compute_what_it_does", &[]);
     }
-    let expected = logits(&mut CudaBackend::new(card()));
-    let mut ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
-    assert!(logits(&mut ranks) == expected, "two ranks on one card");
-    assert!(ranks.are_acquainted(), "a card reaches its own memory");
+    let expected = logits(&mut AnyBackend::new(CudaBackend::new(card())));
+    let ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
+    let mut backend = AnyBackend::of_decoders(ranks);
+    assert!(logits(&mut backend) == expected, "two ranks on one card");
+    assert!(group(&backend).are_acquainted(), "a card reaches its own memory");
     let cards = if is_real { Driver::default().cards().expect("they are there") } else { Vec::new() };
     if cards.len() < 2 || cards[0].model != cards[1].model {
         return;
     }
     let card = |ordinal| CudaBackend::new(Driver::default().open(ordinal).expect("the card opens"));
-    let mut ranks = Sharded::new((0..2).map(card).collect(), Vec::new());
-    assert!(logits(&mut ranks) == expected, "a rank on each of two cards");
-    println!("two cards read each other's memory: {}", ranks.are_acquainted());
+    let mut backend = AnyBackend::of_decoders(Sharded::new((0..2).map(card).collect(), Vec::new()));
+    assert!(logits(&mut backend) == expected, "a rank on each of two cards");
+    println!("two cards read each other's memory: {}", group(&backend).are_acquainted());
 }
 
 /// Op by op, where ranks meet by themselves and where they wait for marks.
@@ -212,7 +218,8 @@ fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> 
 fn rows_that_nobody_waits_for_are_found_out() {
     let test = "ranks::rows_that_nobody_waits_for_are_found_out";
     if is_again() {
-        assert!(logits(&mut ranks(2)) == logits(&mut one_card()), "other logits");
+        let (mut ranks, mut one) = (AnyBackend::of_decoders(ranks(2)), AnyBackend::new(one_card()));
+        assert!(logits(&mut ranks) == logits(&mut one), "other logits");
         return;
     }
     let waits = ("HANZO_ENGINE_EMULATED_WAITS", "none");

@@ -470,12 +470,7 @@ impl Backend for CpuBackend {
         self.step().recur(x, params, kv.states_mut(layer, &params.shape), out);
     }
 
-    fn gate_output(
-        &mut self,
-        gate: &CpuBuffer,
-        params: &OutputGateParams<&CpuVector>,
-        out: &mut CpuBuffer,
-    ) {
+    fn gate_output(&mut self, gate: &CpuBuffer, params: &OutputGateParams<&CpuVector>, out: &mut CpuBuffer) {
         self.step().gate_output(gate, params, out);
     }
 

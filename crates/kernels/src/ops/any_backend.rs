@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::arena::Arena;
 use super::executor::{Allocation, Executor};
 use super::op::Op;
-use super::operands::{BufferId, Handle, VectorId, kind};
+use super::operands::{Buffer, BufferId, Experts, Handle, Heads, Kv, LowRank, Matrix, Vector, VectorId};
 use crate::{
     Activation, AttentionParams, Backend, Batch, BufferRole, ConvolutionParams, DType, Draws, EncoderOps,
     ExpertParts, KernelError, KvSpec, LatentHeads, LatentParams, LayerNormParams, LowRankPair, LowRankShape,
@@ -14,9 +14,6 @@ use crate::{
     RecurrenceParams, Rounding, RowIds, RowOp, SampleSpecs, Sampled, SelfAttentionParams, Stage, StepLimits,
     Ticket,
 };
-
-type Vector = Handle<kind::Vector>;
-type Buffer = Handle<kind::Buffer>;
 
 /// A device of any kind. Each call becomes an [`Op`] or a request of its [`Executor`].
 pub struct AnyBackend {
@@ -34,9 +31,32 @@ impl AnyBackend {
         Self { executor: Box::new(Arena::of_decoders(backend)) }
     }
 
+    fn arena<B: Backend>(&self) -> Option<&Arena<B>> {
+        self.executor.as_any().downcast_ref()
+    }
+
     /// The backend itself, if it is of this type.
     pub fn downcast_ref<B: Backend>(&self) -> Option<&B> {
-        self.executor.as_any().downcast_ref()
+        self.arena().map(Arena::backend)
+    }
+
+    /// Reads a packed matrix of a backend of this type.
+    pub fn read_matrix<B: Backend, T>(&self, of: &Matrix, read: impl FnOnce(&B::Matrix) -> T) -> Option<T> {
+        self.arena::<B>().map(|arena| arena.read_matrix(of.id(), read))
+    }
+
+    /// Reads a vector of a backend of this type.
+    pub fn read_vector<B: Backend, T>(&self, of: &Vector, read: impl FnOnce(&B::Vector) -> T) -> Option<T> {
+        self.arena::<B>().map(|arena| arena.read_vector(of.id(), read))
+    }
+
+    /// Reads packed experts of a backend of this type.
+    pub fn read_layer_experts<B: Backend, T>(
+        &self,
+        of: &Experts,
+        read: impl FnOnce(&B::Experts) -> T,
+    ) -> Option<T> {
+        self.arena::<B>().map(|arena| arena.read_layer_experts(of.id(), read))
     }
 
     fn run(&mut self, op: &Op) {
@@ -53,13 +73,13 @@ fn buffer(buffer: &Buffer) -> BufferId {
 }
 
 impl Backend for AnyBackend {
-    type Matrix = Handle<kind::Matrix>;
+    type Matrix = Matrix;
     type Vector = Vector;
-    type Experts = Handle<kind::Experts>;
-    type Heads = Handle<kind::Heads>;
-    type LowRank = Handle<kind::LowRank>;
+    type Experts = Experts;
+    type Heads = Heads;
+    type LowRank = LowRank;
     type Buffer = Buffer;
-    type Kv = Handle<kind::Kv>;
+    type Kv = Kv;
 
     fn knows_memories(&self) -> bool {
         self.executor.knows_memories()
@@ -85,11 +105,11 @@ impl Backend for AnyBackend {
         self.executor.bytes(&Allocation::Matrix(parts))
     }
 
-    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, KernelError> {
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
         self.executor.pack(parts)
     }
 
-    fn heads(&self, matrices: Vec<Self::Matrix>) -> Self::Heads {
+    fn heads(&self, matrices: Vec<Matrix>) -> Heads {
         self.executor.heads(matrices)
     }
 
@@ -97,13 +117,13 @@ impl Backend for AnyBackend {
         self.executor.bytes(&Allocation::Experts(experts))
     }
 
-    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError> {
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Experts, KernelError> {
         self.executor.experts(shapes)
     }
 
     fn pack_expert(
         &self,
-        experts: &mut Self::Experts,
+        experts: &mut Experts,
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError> {
         self.executor.pack_expert(experts.id(), parts)
@@ -113,7 +133,7 @@ impl Backend for AnyBackend {
         self.executor.bytes(&Allocation::LowRank(pairs))
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Self::LowRank, KernelError> {
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<LowRank, KernelError> {
         self.executor.low_rank(pairs)
     }
 
@@ -137,19 +157,19 @@ impl Backend for AnyBackend {
         self.executor.bytes(&Allocation::Kv(spec))
     }
 
-    fn kv(&self, spec: &KvSpec) -> Result<Self::Kv, KernelError> {
+    fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
         self.executor.kv(spec)
     }
 
-    fn kv_block_form(&self, kv: &Self::Kv) -> Option<(usize, String)> {
+    fn kv_block_form(&self, kv: &Kv) -> Option<(usize, String)> {
         self.executor.kv_block_form(kv.id())
     }
 
-    fn read_kv_block(&self, kv: &Self::Kv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
+    fn read_kv_block(&self, kv: &Kv, block: u32, out: &mut [u8]) -> Result<(), KernelError> {
         self.executor.read_kv_block(kv.id(), block, out)
     }
 
-    fn write_kv_block(&mut self, kv: &mut Self::Kv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
+    fn write_kv_block(&mut self, kv: &mut Kv, block: u32, bytes: &[u8]) -> Result<(), KernelError> {
         self.executor.write_kv_block(kv.id(), block, bytes)
     }
 
@@ -165,11 +185,11 @@ impl Backend for AnyBackend {
         self.executor.begin(batch)
     }
 
-    fn embed(&mut self, table: &Self::Matrix, scale: f32, out: &mut Buffer) {
+    fn embed(&mut self, table: &Matrix, scale: f32, out: &mut Buffer) {
         self.run(&Op::Embed { table: table.id(), scale, out: out.id() });
     }
 
-    fn add_embedding(&mut self, table: &Self::Matrix, ids: RowIds, out: &mut Buffer) {
+    fn add_embedding(&mut self, table: &Matrix, ids: RowIds, out: &mut Buffer) {
         self.run(&Op::AddEmbedding { table: table.id(), ids, out: out.id() });
     }
 
@@ -189,14 +209,14 @@ impl Backend for AnyBackend {
         self.run(&Op::AddRmsNorm { residual, x: x.id(), weight, eps, out: out.id() });
     }
 
-    fn matmul(&mut self, weight: &Self::Matrix, bias: Option<&Vector>, x: &Buffer, out: &mut Buffer) {
+    fn matmul(&mut self, weight: &Matrix, bias: Option<&Vector>, x: &Buffer, out: &mut Buffer) {
         let bias = bias.map(vector);
         self.run(&Op::MatMul { weight: weight.id(), bias, x: x.id(), out: out.id() });
     }
 
     fn matmul_activated(
         &mut self,
-        weight: &Self::Matrix,
+        weight: &Matrix,
         bias: Option<&Vector>,
         activation: Activation,
         x: &Buffer,
@@ -238,13 +258,7 @@ impl Backend for AnyBackend {
         self.run(&Op::LayerNormColumns { x: x.id(), columns, params: params.with(vector) });
     }
 
-    fn rope_to_cache(
-        &mut self,
-        qkv: &mut Buffer,
-        params: &QkvParams<&Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-    ) {
+    fn rope_to_cache(&mut self, qkv: &mut Buffer, params: &QkvParams<&Vector>, kv: &mut Kv, layer: usize) {
         let params = params.with(vector);
         self.run(&Op::RopeToCache { qkv: qkv.id(), params, kv: kv.id(), layer });
     }
@@ -253,7 +267,7 @@ impl Backend for AnyBackend {
         &mut self,
         qkv: &Buffer,
         params: &AttentionParams<&Vector>,
-        kv: &Self::Kv,
+        kv: &Kv,
         layer: usize,
         out: &mut Buffer,
     ) {
@@ -261,7 +275,7 @@ impl Backend for AnyBackend {
         self.run(&Op::Attention { qkv: qkv.id(), params, kv: kv.id(), layer, out: out.id() });
     }
 
-    fn heads_matmul(&mut self, weights: &Self::Heads, x: &Buffer, out: &mut Buffer) {
+    fn heads_matmul(&mut self, weights: &Heads, x: &Buffer, out: &mut Buffer) {
         self.run(&Op::HeadsMatMul { weights: weights.id(), x: x.id(), out: out.id() });
     }
 
@@ -270,7 +284,7 @@ impl Backend for AnyBackend {
         latent: &mut Buffer,
         queries: &mut Buffer,
         params: &LatentParams<&Vector>,
-        kv: &mut Self::Kv,
+        kv: &mut Kv,
         layer: usize,
     ) {
         let (latent, queries, params) = (latent.id(), queries.id(), params.with(vector));
@@ -281,7 +295,7 @@ impl Backend for AnyBackend {
         &mut self,
         queries: &Buffer,
         heads_and_scale: (LatentHeads, f32),
-        kv: &Self::Kv,
+        kv: &Kv,
         layer: usize,
         out: &mut Buffer,
     ) {
@@ -289,13 +303,7 @@ impl Backend for AnyBackend {
         self.run(&Op::LatentAttention { queries, heads_and_scale, kv, layer, out });
     }
 
-    fn convolve(
-        &mut self,
-        x: &mut Buffer,
-        params: &ConvolutionParams<&Vector>,
-        kv: &mut Self::Kv,
-        layer: usize,
-    ) {
+    fn convolve(&mut self, x: &mut Buffer, params: &ConvolutionParams<&Vector>, kv: &mut Kv, layer: usize) {
         self.run(&Op::Convolve { x: x.id(), params: params.with(vector), kv: kv.id(), layer });
     }
 
@@ -303,7 +311,7 @@ impl Backend for AnyBackend {
         &mut self,
         x: &Buffer,
         params: &RecurrenceParams<&Vector>,
-        kv: &mut Self::Kv,
+        kv: &mut Kv,
         layer: usize,
         out: &mut Buffer,
     ) {
@@ -317,8 +325,8 @@ impl Backend for AnyBackend {
 
     fn gated_mlp(
         &mut self,
-        gate_up: &Self::Matrix,
-        down: &Self::Matrix,
+        gate_up: &Matrix,
+        down: &Matrix,
         activation: Activation,
         x: &Buffer,
         hidden: &mut Buffer,
@@ -328,12 +336,12 @@ impl Backend for AnyBackend {
         self.run(&Op::GatedMlp { gate_up, down, activation, x: x.id(), hidden, out: out.id() });
     }
 
-    fn gated(&mut self, gate_up: &Self::Matrix, activation: Activation, x: &Buffer, hidden: &mut Buffer) {
+    fn gated(&mut self, gate_up: &Matrix, activation: Activation, x: &Buffer, hidden: &mut Buffer) {
         let (gate_up, hidden) = (gate_up.id(), hidden.id());
         self.run(&Op::Gated { gate_up, activation, x: x.id(), hidden });
     }
 
-    fn add_low_rank<L: Borrow<Self::LowRank> + Sync>(
+    fn add_low_rank<L: Borrow<LowRank> + Sync>(
         &mut self,
         deltas: &[Option<L>],
         x: &Buffer,
@@ -379,7 +387,7 @@ impl Backend for AnyBackend {
         self.run(&Op::AllReduce { x: x.id() });
     }
 
-    fn logits(&mut self, head: &Self::Matrix, x: &Buffer, out: &mut [f32]) -> Result<(), KernelError> {
+    fn logits(&mut self, head: &Matrix, x: &Buffer, out: &mut [f32]) -> Result<(), KernelError> {
         self.executor.logits(head.id(), x.id(), out)
     }
 
@@ -397,7 +405,7 @@ impl Backend for AnyBackend {
 
     fn sample(
         &mut self,
-        head: &Self::Matrix,
+        head: &Matrix,
         x: &Buffer,
         specs: &SampleSpecs,
         room: &mut [f32],

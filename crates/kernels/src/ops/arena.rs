@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::executor::{Allocation, Executor};
 use super::op::{Buckets, Op};
 use super::operands::{
-    BufferId, ExpertsId, Handle, KvId, LowRankId, MatrixId, OperandId, Release, VectorId, kind,
+    Buffer, BufferId, Experts, ExpertsId, Handle, Heads, Kv, KvId, LowRank, LowRankId, Matrix, MatrixId,
+    OperandId, Release, Vector, VectorId,
 };
 use crate::{
     Backend, Batch, BufferRole, DType, Draws, EncoderOps, ExpertParts, KernelError, KvSpec, LowRankPair,
@@ -150,6 +151,22 @@ impl<B: Backend> Arena<B> {
         Self { encoder: Some(EncoderTable::of_backend()), ..Self::of_decoders(backend) }
     }
 
+    pub(super) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    pub(super) fn read_matrix<T>(&self, id: MatrixId, read: impl FnOnce(&B::Matrix) -> T) -> T {
+        read(self.matrices.lock().get(id))
+    }
+
+    pub(super) fn read_vector<T>(&self, id: VectorId, read: impl FnOnce(&B::Vector) -> T) -> T {
+        read(self.vectors.lock().get(id))
+    }
+
+    pub(super) fn read_layer_experts<T>(&self, id: ExpertsId, read: impl FnOnce(&B::Experts) -> T) -> T {
+        read(self.experts.lock().get(id))
+    }
+
     fn encoder(&self) -> &EncoderTable<B> {
         self.encoder.as_ref().unwrap_or_else(|| panic!("{} runs no encoders", self.backend.device()))
     }
@@ -168,8 +185,7 @@ impl<B: Backend> Arena<B> {
             }
             Op::SelfAttention { qkv, params, out } => {
                 let params = with_vectors(params, &vectors);
-                buffers
-                    .change(*out, |buffers, out| self_attention(backend, buffers.get(*qkv), &params, out));
+                buffers.change(*out, |buffers, out| self_attention(backend, buffers.get(*qkv), &params, out));
             }
             Op::AttendPart { qkv, rows_and_queries, params, out } => {
                 let params = with_vectors(params, &vectors);
@@ -211,7 +227,7 @@ fn with_vectors<'a, V>(
 
 impl<B: Backend> Executor for Arena<B> {
     fn as_any(&self) -> &dyn Any {
-        &self.backend
+        self
     }
 
     fn knows_memories(&self) -> bool {
@@ -246,18 +262,18 @@ impl<B: Backend> Executor for Arena<B> {
         }
     }
 
-    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Handle<kind::Matrix>, KernelError> {
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError> {
         Ok(self.matrices.insert(self.backend.pack(parts)?))
     }
 
-    fn heads(&self, matrices: Vec<Handle<kind::Matrix>>) -> Handle<kind::Heads> {
+    fn heads(&self, matrices: Vec<Matrix>) -> Heads {
         let mut cells = self.matrices.lock();
         let operands = matrices.iter().map(|matrix| cells.take(matrix.id())).collect();
         drop(cells);
         self.heads.insert(self.backend.heads(operands))
     }
 
-    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Handle<kind::Experts>, KernelError> {
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Experts, KernelError> {
         Ok(self.experts.insert(self.backend.experts(shapes)?))
     }
 
@@ -273,24 +289,19 @@ impl<B: Backend> Executor for Arena<B> {
         packed
     }
 
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Handle<kind::LowRank>, KernelError> {
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<LowRank, KernelError> {
         Ok(self.low_ranks.insert(self.backend.low_rank(pairs)?))
     }
 
-    fn vector(&self, values: &[f32]) -> Result<Handle<kind::Vector>, KernelError> {
+    fn vector(&self, values: &[f32]) -> Result<Vector, KernelError> {
         Ok(self.vectors.insert(self.backend.vector(values)?))
     }
 
-    fn buffer(
-        &self,
-        role: BufferRole,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Handle<kind::Buffer>, KernelError> {
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Buffer, KernelError> {
         Ok(self.buffers.insert(self.backend.buffer(role, rows, cols)?))
     }
 
-    fn kv(&self, spec: &KvSpec) -> Result<Handle<kind::Kv>, KernelError> {
+    fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError> {
         Ok(self.kvs.insert(self.backend.kv(spec)?))
     }
 
@@ -331,11 +342,13 @@ impl<B: Backend> Executor for Arena<B> {
             Op::RmsNorm { x, weight, eps, out } => buffers.change(*out, |buffers, out| {
                 backend.rms_norm(buffers.get(*x), vector(*weight), *eps, out);
             }),
-            Op::AddRmsNorm { residual, x, weight, eps, out } => buffers.change(*residual, |buffers, residual| {
-                buffers.change(*out, |buffers, out| {
-                    backend.add_rms_norm(residual, buffers.get(*x), vector(*weight), *eps, out);
-                });
-            }),
+            Op::AddRmsNorm { residual, x, weight, eps, out } => {
+                buffers.change(*residual, |buffers, residual| {
+                    buffers.change(*out, |buffers, out| {
+                        backend.add_rms_norm(residual, buffers.get(*x), vector(*weight), *eps, out);
+                    });
+                })
+            }
             Op::MatMul { weight, bias, x, out } => buffers.change(*out, |buffers, out| {
                 backend.matmul(matrix(*weight), bias.map(vector), buffers.get(*x), out);
             }),
@@ -352,11 +365,13 @@ impl<B: Backend> Executor for Arena<B> {
             Op::LayerNorm { x, params, out } => buffers.change(*out, |buffers, out| {
                 backend.layer_norm(buffers.get(*x), &params.with(vector), out);
             }),
-            Op::AddLayerNorm { residual, x, params, out } => buffers.change(*residual, |buffers, residual| {
-                buffers.change(*out, |buffers, out| {
-                    backend.add_layer_norm(residual, buffers.get(*x), &params.with(vector), out);
-                });
-            }),
+            Op::AddLayerNorm { residual, x, params, out } => {
+                buffers.change(*residual, |buffers, residual| {
+                    buffers.change(*out, |buffers, out| {
+                        backend.add_layer_norm(residual, buffers.get(*x), &params.with(vector), out);
+                    });
+                })
+            }
             Op::LayerNormColumns { x, columns, params } => {
                 backend.layer_norm_columns(buffers.get_mut(*x), *columns, &params.with(vector));
             }

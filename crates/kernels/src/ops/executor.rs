@@ -3,7 +3,9 @@
 use std::any::Any;
 
 use super::op::Op;
-use super::operands::{BufferId, ExpertsId, Handle, KvId, MatrixId, kind};
+use super::operands::{
+    Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, Matrix, MatrixId, Vector,
+};
 use crate::{
     Batch, BufferRole, DType, Draws, ExpertParts, KernelError, KvSpec, LowRankPair, LowRankShape,
     MatrixShape, MatrixSource, Rounding, SampleSpecs, Sampled, Stage, StepLimits, Ticket,
@@ -38,7 +40,7 @@ pub enum Allocation<'a> {
 /// A device that holds operands and runs ops on them. Everything above the devices is compiled against this one type.
 /// [`Backend`](crate::Backend) documents each method; here operands are named by number.
 pub trait Executor: Send {
-    /// The backend that computes, for [`AnyBackend::downcast_ref`](super::AnyBackend::downcast_ref).
+    /// The executor as its own type, for [`AnyBackend::downcast_ref`](super::AnyBackend::downcast_ref).
     fn as_any(&self) -> &dyn Any;
     /// See [`Backend::knows_memories`](crate::Backend::knows_memories).
     fn knows_memories(&self) -> bool;
@@ -53,11 +55,11 @@ pub trait Executor: Send {
     /// Bytes of device memory that something would take, to the byte.
     fn bytes(&self, of: &Allocation<'_>) -> usize;
     /// See [`Backend::pack`](crate::Backend::pack).
-    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Handle<kind::Matrix>, KernelError>;
+    fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<Matrix, KernelError>;
     /// See [`Backend::heads`](crate::Backend::heads).
-    fn heads(&self, matrices: Vec<Handle<kind::Matrix>>) -> Handle<kind::Heads>;
+    fn heads(&self, matrices: Vec<Matrix>) -> Heads;
     /// See [`Backend::experts`](crate::Backend::experts).
-    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Handle<kind::Experts>, KernelError>;
+    fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Experts, KernelError>;
     /// See [`Backend::pack_expert`](crate::Backend::pack_expert).
     fn pack_expert(
         &self,
@@ -65,18 +67,13 @@ pub trait Executor: Send {
         parts: &ExpertParts<MatrixSource<'_>>,
     ) -> Result<(), KernelError>;
     /// See [`Backend::low_rank`](crate::Backend::low_rank).
-    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<Handle<kind::LowRank>, KernelError>;
+    fn low_rank(&self, pairs: &[LowRankPair<'_>]) -> Result<LowRank, KernelError>;
     /// See [`Backend::vector`](crate::Backend::vector).
-    fn vector(&self, values: &[f32]) -> Result<Handle<kind::Vector>, KernelError>;
+    fn vector(&self, values: &[f32]) -> Result<Vector, KernelError>;
     /// See [`Backend::buffer`](crate::Backend::buffer).
-    fn buffer(
-        &self,
-        role: BufferRole,
-        rows: usize,
-        cols: usize,
-    ) -> Result<Handle<kind::Buffer>, KernelError>;
+    fn buffer(&self, role: BufferRole, rows: usize, cols: usize) -> Result<Buffer, KernelError>;
     /// See [`Backend::kv`](crate::Backend::kv).
-    fn kv(&self, spec: &KvSpec) -> Result<Handle<kind::Kv>, KernelError>;
+    fn kv(&self, spec: &KvSpec) -> Result<Kv, KernelError>;
     /// See [`Backend::kv_block_form`](crate::Backend::kv_block_form).
     fn kv_block_form(&self, kv: KvId) -> Option<(usize, String)>;
     /// See [`Backend::read_kv_block`](crate::Backend::read_kv_block).

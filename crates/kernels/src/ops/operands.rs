@@ -122,3 +122,18 @@ impl<K> fmt::Debug for Handle<K> {
         write!(to, "handle of {:?}", self.id)
     }
 }
+
+/// Weights of a matrix, in an executor.
+pub type Matrix = Handle<kind::Matrix>;
+/// A vector, in an executor.
+pub type Vector = Handle<kind::Vector>;
+/// Experts of one layer, in an executor.
+pub type Experts = Handle<kind::Experts>;
+/// Matrices of single heads, in an executor.
+pub type Heads = Handle<kind::Heads>;
+/// Low-rank additions of one adapter to one matrix, in an executor.
+pub type LowRank = Handle<kind::LowRank>;
+/// Activations, in an executor.
+pub type Buffer = Handle<kind::Buffer>;
+/// A paged KV cache, in an executor.
+pub type Kv = Handle<kind::Kv>;

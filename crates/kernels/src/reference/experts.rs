@@ -1,7 +1,7 @@
 //! Mixtures of experts, naively.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceExperts, formulas};
-use crate::{MoeParams, MoeOperands, MoeWeights, NO_EXPERT, StepLimits};
+use crate::{MoeOperands, MoeParams, MoeWeights, NO_EXPERT, StepLimits};
 
 /// Asserts that a mixture is one that the limits allow, and that its matrices fit each other.
 pub(super) fn check_limits(

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, RowOp, Stage,
+    AnyBackend, Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    RowOp, Stage, ops,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};
@@ -16,30 +17,30 @@ use crate::spec::{LayerPart, MlpSpec, Part, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// What adapters add to the matrices of a layer, each a list by the adapter's slot.
-pub(crate) struct Deltas<B: Backend> {
-    pub(super) qkv: Vec<Option<B::LowRank>>, // or to latents, or to what a state takes up
-    pub(super) gate: Vec<Option<B::LowRank>>, // to the gate of attention's output
-    pub(super) output: Vec<Option<B::LowRank>>,
-    pub(super) up: Vec<Option<B::LowRank>>, // to gate and up
-    pub(super) down: Vec<Option<B::LowRank>>,
+pub(crate) struct Deltas {
+    pub(super) qkv: Vec<Option<ops::LowRank>>, // or to latents, or to what a state takes up
+    pub(super) gate: Vec<Option<ops::LowRank>>, // to the gate of attention's output
+    pub(super) output: Vec<Option<ops::LowRank>>,
+    pub(super) up: Vec<Option<ops::LowRank>>, // to gate and up
+    pub(super) down: Vec<Option<ops::LowRank>>,
 }
 
 /// Buffers of steps that have adapters.
-pub(crate) struct AdapterBuffers<B: Backend> {
-    pub(super) low: B::Buffer,       // (rows, ranks of one matrix's pairs together)
-    pub(super) both: Vec<B::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
+pub(crate) struct AdapterBuffers {
+    pub(super) low: ops::Buffer,       // (rows, ranks of one matrix's pairs together)
+    pub(super) both: Vec<ops::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
     /// (rows, ffn), likewise, where MLPs have no gate; the second half of `both` is ones then.
-    pub(super) alone: Vec<Option<B::Buffer>>,
+    pub(super) alone: Vec<Option<ops::Buffer>>,
 }
 
-impl<B: Backend> Default for Deltas<B> {
+impl Default for Deltas {
     fn default() -> Self {
         Self { qkv: Vec::new(), gate: Vec::new(), output: Vec::new(), up: Vec::new(), down: Vec::new() }
     }
 }
 
-impl<B: Backend> Deltas<B> {
-    fn lists(&mut self) -> [&mut Vec<Option<B::LowRank>>; 5] {
+impl Deltas {
+    fn lists(&mut self) -> [&mut Vec<Option<ops::LowRank>>; 5] {
         [&mut self.qkv, &mut self.gate, &mut self.output, &mut self.up, &mut self.down]
     }
 }
@@ -51,7 +52,7 @@ fn low_cols(spec: &TransformerSpec) -> usize {
 }
 
 /// Bytes of the buffers that the first adapter of a network makes.
-pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows: usize) -> u64 {
+pub(crate) fn buffer_bytes(backend: &AnyBackend, spec: &TransformerSpec, rows: usize) -> u64 {
     let both = super::inner_widths(spec).into_iter();
     let both = both.map(|cols| {
         let alone =
@@ -62,7 +63,7 @@ pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows
 }
 
 /// Bytes of an adapter's matrices.
-pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &Adapter) -> u64 {
+pub(crate) fn bytes(backend: &AnyBackend, spec: &TransformerSpec, adapter: &Adapter) -> u64 {
     let groups = (0..spec.layers.len()).flat_map(|layer| groups(spec, layer).map(|parts| (layer, parts)));
     let rows = outputs(spec);
     let of_group = |(layer, parts): (usize, &'static [LayerPart])| {
@@ -118,12 +119,17 @@ fn pairs_of<'a>(
     pairs
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Puts an adapter in a slot, which is free.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot compute its types or give the memory; nothing is kept then.
-    pub(crate) fn adapt(&mut self, backend: &mut B, slot: usize, adapter: &Adapter) -> Result<(), LoadError> {
+    pub(crate) fn adapt(
+        &mut self,
+        backend: &mut AnyBackend,
+        slot: usize,
+        adapter: &Adapter,
+    ) -> Result<(), LoadError> {
         let mut made = Vec::with_capacity(self.layers.len());
         let rows = outputs(&self.spec);
         for layer in 0..self.layers.len() {
@@ -151,7 +157,7 @@ impl<B: Backend> Network<B> {
         Ok(())
     }
 
-    pub(super) fn make_adapter_buffers(&mut self, backend: &mut B) -> Result<(), KernelError> {
+    pub(super) fn make_adapter_buffers(&mut self, backend: &mut AnyBackend) -> Result<(), KernelError> {
         let Some(buffers) = self.buffers.as_mut().filter(|buffers| buffers.adapters.is_none()) else {
             return Ok(());
         };
@@ -181,15 +187,15 @@ impl<B: Backend> Network<B> {
     }
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// The MLP of a step that has adapters.
     pub(super) fn adapted_mlp(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        inner: &mut B::Buffer,
-        adapters: &mut AdapterBuffers<B>,
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        inner: &mut ops::Buffer,
+        adapters: &mut AdapterBuffers,
+        out: &mut ops::Buffer,
     ) {
         let AdapterBuffers { low, both, alone } = adapters;
         match &self.mlp {

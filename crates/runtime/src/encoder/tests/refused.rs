@@ -1,5 +1,6 @@
 //! Settings, tensors and files that make no encoder, each named.
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Map, json};
@@ -220,7 +221,8 @@ fn a_decoder_beside_its_embedding_must_be_the_same() {
         views.push(("cls.predictions.decoder.weight".into(), view));
         fs::write(&path, ::safetensors::serialize(views, None).unwrap()).unwrap();
         let files = open_at(model.path()).unwrap();
-        let loaded = Encoder::load(&ReferenceBackend::new(), &files, WeightType::Stored, &mut |_| ());
+        let loaded =
+            Encoder::load(&AnyBackend::new(ReferenceBackend::new()), &files, WeightType::Stored, &mut |_| ());
         loaded.map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(load(|x| x), Ok(()));
@@ -330,7 +332,8 @@ fn a_type_without_kernels_is_refused_before_anything_is_packed() {
     let weight = Part::Layer(0, LayerPart::Query).weight();
     files.tensors.all_mut().find(|(name, _)| **name == weight).unwrap().1.dtype = DType::I32;
     let mut progress = |_| panic!("nothing is packed");
-    let error = Encoder::load(&ReferenceBackend::new(), &files, WeightType::Q8_0, &mut progress);
+    let error =
+        Encoder::load(&AnyBackend::new(ReferenceBackend::new()), &files, WeightType::Q8_0, &mut progress);
     let error = error.err().unwrap().to_string();
     assert!(error.contains("tensor blk.0.attn_q.weight: element type I32 cannot be computed"), "{error}");
 }
