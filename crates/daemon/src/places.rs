@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{AnyBackend, Chain, KernelError, Sharded};
+use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, Sharded};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -326,9 +326,9 @@ impl OnCard {
             Beside::Card(other) => other.paper(),
         };
         let devices = others.iter().rev().map(on_paper).chain([self.paper()]);
-        let chain = Chain::new(devices.collect(), sharing.cuts.clone());
+        let pipeline = Pipeline::new(devices.collect(), sharing.cuts.clone());
         let counted = of.map_or(others.len(), |at| others.len() - 1 - at);
-        Some(AnyBackend::of_decoders(chain.counting(counted)))
+        Some(AnyBackend::of_executor(pipeline.counting(counted)))
     }
 
     /// What is counted for each of the other devices that share the model, in the order of [`Sharing::others`].
@@ -353,7 +353,7 @@ impl OnCard {
         let devices =
             others.iter().rev().map(open).chain([Ok(AnyBackend::new(CudaBackend::new(self.card()?)))]);
         let devices = devices.collect::<Result<_, KernelError>>()?;
-        Ok(Some(AnyBackend::of_decoders(Chain::new(devices, sharing.cuts.clone()))))
+        Ok(Some(AnyBackend::of_executor(Pipeline::new(devices, sharing.cuts.clone()))))
     }
 
     /// Makes a decoder's engine.

@@ -181,7 +181,7 @@ pub trait Backend: Send + 'static {
     fn rounding(&self) -> Rounding;
 
     /// What is counted, packed, made and computed from here on is of this part of a network, until another is named: devices that
-    /// share a network ([`crate::chain`]) tell by it whose it is. Ops name what was packed in the part that they are of.
+    /// share a network ([`crate::pipeline`]) tell by it whose it is. Ops name what was packed in the part that they are of.
     fn enter(&self, _stage: Stage) {}
 
     /// Whether matrices of this type can be packed.

@@ -7,16 +7,14 @@
 //! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
 
 pub mod backend;
-#[macro_use]
-mod delegated;
 pub mod batch;
-pub mod chain;
 pub mod conformance;
 pub mod cpu;
 pub mod dtype;
 pub mod error;
 pub mod heap;
 pub mod ops;
+pub mod pipeline;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
@@ -31,10 +29,10 @@ pub use backend::{
     RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
-pub use chain::{Chain, Cut};
 pub use dtype::DType;
 pub use error::KernelError;
 pub use ops::AnyBackend;
+pub use pipeline::{Cut, Pipeline};
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };

@@ -9,13 +9,17 @@ mod arena;
 mod executor;
 mod op;
 mod operands;
+mod slots;
 #[cfg(test)]
 mod tests;
+mod visit;
 
 pub use any_backend::AnyBackend;
 pub use executor::{Allocation, Executor};
-pub use op::{Buckets, Op};
+pub use op::{Buckets, Op, OpClass};
 pub use operands::{
     Buffer, BufferId, Experts, ExpertsId, Handle, Heads, HeadsId, Kv, KvId, LowRank, LowRankId, Matrix,
     MatrixId, OperandId, Vector, VectorId, kind,
 };
+pub(crate) use slots::{Cells, Slots};
+pub use visit::{Access, Visitor};

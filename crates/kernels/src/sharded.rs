@@ -23,6 +23,8 @@
 
 mod buffers;
 #[macro_use]
+mod delegated;
+#[macro_use]
 mod operands;
 mod ops;
 mod packed;

@@ -1,6 +1,6 @@
 //! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
-use hanzo_engine_kernels::{AnyBackend, Chain, Cut, Sharded, cpu::CpuBackend};
+use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, Sharded, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -31,9 +31,9 @@ struct PlayedCard {
 
 impl PlayedCard {
     /// The devices that share a model, each with threads of its own.
-    fn chain(&self, cuts: &[Cut]) -> Chain<AnyBackend> {
+    fn pipeline(&self, cuts: &[Cut]) -> Pipeline {
         let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
-        Chain::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
+        Pipeline::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
     }
 
     /// The devices that compute each layer of one together; none where they share it by layers.
@@ -81,7 +81,7 @@ impl Device for PlayedCard {
                 config,
             );
         }
-        let own = AnyBackend::of_decoders(self.chain(cuts).counting(cuts.len()));
+        let own = AnyBackend::of_executor(self.pipeline(cuts).counting(cuts.len()));
         decoder_memory((&own, &self.cpu.backend()), files, draft, config)
     }
 
@@ -94,7 +94,8 @@ impl Device for PlayedCard {
             return (1..ranks.ranks().len()).map(rank).collect();
         }
         let cuts = self.sharing.as_ref().map_or(&[][..], |sharing| &sharing.cuts);
-        let of = |at| Engine::memory(&AnyBackend::of_decoders(self.chain(cuts).counting(at)), files, config);
+        let of =
+            |at| Engine::memory(&AnyBackend::of_executor(self.pipeline(cuts).counting(at)), files, config);
         (0..cuts.len()).rev().map(of).collect()
     }
 
@@ -133,7 +134,7 @@ impl Device for PlayedCard {
             let engine = decoder_engine(ranks, &|| self.cpu.backend(), own, sides, config, progress)?;
             return with_draft(engine, &|| panic!("nothing drafts"), (own, files.1), config);
         }
-        let own_backend = AnyBackend::of_decoders(self.chain(&sharing.cuts));
+        let own_backend = AnyBackend::of_executor(self.pipeline(&sharing.cuts));
         let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
         with_draft(engine, &|| self.cpu.backend(), (own, files.1), config)
     }

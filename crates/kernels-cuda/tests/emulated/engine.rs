@@ -95,16 +95,20 @@ pub(crate) fn continuations(
     kv_type: KvType,
     prompts: &[Vec<u32>],
 ) -> Vec<Vec<u32>> {
-    ran(backend, weights, kv_type, prompts).0
+    ran_on(AnyBackend::of_decoders(backend), weights, kv_type, prompts).0
 }
 
 /// Of the demo model, on a backend.
 pub(crate) fn engine(backend: impl Backend, config: EngineConfig) -> Engine {
+    engine_on(AnyBackend::of_decoders(backend), config)
+}
+
+/// As `engine`.
+pub(crate) fn engine_on(backend: AnyBackend, config: EngineConfig) -> Engine {
     engine_of(backend, Weights::Q8_0, config)
 }
 
-fn engine_of(backend: impl Backend, weights: Weights, config: EngineConfig) -> Engine {
-    let backend = AnyBackend::of_decoders(backend);
+fn engine_of(backend: AnyBackend, weights: Weights, config: EngineConfig) -> Engine {
     let opened = Opened::from_static("hanzo-demo", weights.gguf()).expect("the embedded model is sound");
     let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
     let files = opened.decoder().expect("the embedded model is a decoder");
@@ -139,8 +143,8 @@ pub(crate) fn job(id: usize, prompt: &[u32], tokens: usize) -> Job {
 }
 
 /// As `continuations`, with the engine that said them.
-pub(crate) fn ran(
-    backend: impl Backend,
+pub(crate) fn ran_on(
+    backend: AnyBackend,
     weights: Weights,
     kv_type: KvType,
     prompts: &[Vec<u32>],

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, Chain, Cut, KvType};
+use hanzo_engine_kernels::{AnyBackend, Cut, KvType, Pipeline};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::{card, library};
-use crate::engine::{Weights, continuations, golden_prompts, ran};
+use crate::engine::{Weights, continuations, golden_prompts, ran_on};
 
 /// Prompts of the goldens whose choices are never close, whatever the processor rounds before products.
 const SURE: [usize; 2] = [3, 6];
@@ -43,7 +43,8 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     for on_card in 0..=LAYERS {
         let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
         let devices = vec![AnyBackend::new(cpu()), AnyBackend::new(CudaBackend::new(card.clone()))];
-        let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
+        let (found, engine) =
+            ran_on(AnyBackend::of_executor(Pipeline::new(devices, vec![cut])), weights, kv_type, &prompts);
         assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
         // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
         let passes = match on_card {
@@ -51,9 +52,9 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
             LAYERS => 0,
             _ => 3,
         };
-        let chain = engine.backend().downcast_ref::<Chain<AnyBackend>>().expect("a chain");
-        assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
-        let replays = replays(&chain.devices()[1]);
+        let pipeline = engine.backend().executor_ref::<Pipeline>().expect("a pipeline");
+        assert_eq!(pipeline.passes(), passes * engine.stats().steps, "buffers that crossed");
+        let replays = replays(&pipeline.devices()[1]);
         assert!(replays > 40, "{replays} steps were replayed");
     }
 }
@@ -94,14 +95,14 @@ fn the_demo_model_says_the_same_on_several_cards() {
             layers += count;
             Cut { layers, caches: layers, inputs: false }
         });
-        let chain = Chain::new(devices, ends.collect());
-        let (found, engine) = ran(chain, Weights::Q8_0, kv_type, &prompts);
+        let pipeline = AnyBackend::of_executor(Pipeline::new(devices, ends.collect()));
+        let (found, engine) = ran_on(pipeline, Weights::Q8_0, kv_type, &prompts);
         assert_eq!(found, expected, "{kv_type}, {on_cpu} and {on_cards:?} layers");
-        let chain = engine.backend().downcast_ref::<Chain<AnyBackend>>().expect("a chain");
+        let pipeline = engine.backend().executor_ref::<Pipeline>().expect("a pipeline");
         // Up with the sum and its norm from each device to the next, and down with the embeddings.
         let passes = 2 * (counts.len() - 1) + 1;
-        assert_eq!(chain.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
-        let cards = &chain.devices()[counts.len() - on_cards.len()..];
+        assert_eq!(pipeline.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
+        let cards = &pipeline.devices()[counts.len() - on_cards.len()..];
         assert!(cards.iter().all(|card| replays(card) > 40), "all cards compute");
     }
 }

@@ -6,27 +6,27 @@ use crate::{
 };
 
 impl<V: Copy> LayerNormParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> LayerNormParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> LayerNormParams<W> {
         LayerNormParams { weight: of(self.weight), bias: self.bias.map(of), eps: self.eps }
     }
 }
 
 impl<V: Copy> Rope<V> {
-    fn with<W>(&self, of: impl Fn(V) -> W) -> Rope<W> {
+    fn with<W>(&self, mut of: impl FnMut(V) -> W) -> Rope<W> {
         let &Rope { kind, inv_freq, magnitude, axes, long } = self;
         Rope { kind, inv_freq: of(inv_freq), magnitude, axes, long }
     }
 }
 
 impl<V: Copy> QkvParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> QkvParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> QkvParams<W> {
         QkvParams {
             shape: self.shape,
-            q_norm: self.q_norm.map(&of),
-            k_norm: self.k_norm.map(&of),
+            q_norm: self.q_norm.map(&mut of),
+            k_norm: self.k_norm.map(&mut of),
             norm_eps: self.norm_eps,
             norm_after_rope: self.norm_after_rope,
-            rope: self.rope.as_ref().map(|rope| rope.with(&of)),
+            rope: self.rope.as_ref().map(|rope| rope.with(&mut of)),
             query_scale: self.query_scale,
             values_normed: self.values_normed,
             queries_alone: self.queries_alone,
@@ -35,15 +35,15 @@ impl<V: Copy> QkvParams<V> {
 }
 
 impl<V: Copy> AttentionParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> AttentionParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> AttentionParams<W> {
         AttentionParams {
             shape: self.shape,
             scale: self.scale,
             softcap: self.softcap,
             window: self.window,
             chunked: self.chunked,
-            sinks: self.sinks.map(&of),
-            slopes: self.slopes.map(&of),
+            sinks: self.sinks.map(&mut of),
+            slopes: self.slopes.map(&mut of),
             queries_alone: self.queries_alone,
             memory: self.memory,
         }
@@ -51,20 +51,20 @@ impl<V: Copy> AttentionParams<V> {
 }
 
 impl<V: Copy> LatentParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> LatentParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> LatentParams<W> {
         let &LatentParams { shape, norm, norm_eps, rope } = self;
         LatentParams { shape, norm: of(norm), norm_eps, rope: rope.with(of) }
     }
 }
 
 impl<V: Copy> ConvolutionParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> ConvolutionParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> ConvolutionParams<W> {
         ConvolutionParams { shape: self.shape, weight: of(self.weight), bias: self.bias.map(of) }
     }
 }
 
 impl<V: Copy> RecurrenceParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> RecurrenceParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> RecurrenceParams<W> {
         RecurrenceParams {
             shape: self.shape,
             decay: of(self.decay),
@@ -76,7 +76,7 @@ impl<V: Copy> RecurrenceParams<V> {
 }
 
 impl<V: Copy> OutputGateParams<V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(V) -> W) -> OutputGateParams<W> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> OutputGateParams<W> {
         let norm = self.norm.as_ref().map(|&OutputNorm { weight, eps, part, before_gate }| OutputNorm {
             weight: of(weight),
             eps,
@@ -90,27 +90,31 @@ impl<V: Copy> OutputGateParams<V> {
 impl<M: Copy, V: Copy, E: Copy, R: Copy> MoeOperands<M, V, E, R> {
     pub(crate) fn with<N, W, F, S>(
         &self,
-        matrix: impl Fn(M) -> N,
-        vector: impl Fn(V) -> W,
-        experts: impl Fn(E) -> F,
+        mut matrix: impl FnMut(M) -> N,
+        mut vector: impl FnMut(V) -> W,
+        mut experts: impl FnMut(E) -> F,
         routed: Option<S>,
     ) -> MoeOperands<N, W, F, S> {
         MoeOperands {
             router: matrix(self.router),
-            router_bias: self.router_bias.map(&vector),
-            correction: self.correction.map(&vector),
+            router_bias: self.router_bias.map(&mut vector),
+            correction: self.correction.map(&mut vector),
             experts: experts(self.experts),
-            up_bias: self.up_bias.map(&vector),
-            down_bias: self.down_bias.map(&vector),
-            expert_scale: self.expert_scale.map(&vector),
+            up_bias: self.up_bias.map(&mut vector),
+            down_bias: self.down_bias.map(&mut vector),
+            expert_scale: self.expert_scale.map(&mut vector),
             routed,
         }
     }
 }
 
 impl<T: Copy, V: Copy> RowOp<T, V> {
-    pub(crate) fn with<U: Copy, W>(&self, buffer: impl Fn(T) -> U, vector: impl Fn(V) -> W) -> RowOp<U, W> {
-        reading(self, read_by(self).map(|of| of.map(&buffer)), vector)
+    pub(crate) fn with<U: Copy, W>(
+        &self,
+        mut buffer: impl FnMut(T) -> U,
+        vector: impl FnMut(V) -> W,
+    ) -> RowOp<U, W> {
+        reading(self, read_by(self).map(|of| of.map(&mut buffer)), vector)
     }
 }
 
@@ -136,7 +140,7 @@ pub(crate) fn read_by<T: Copy, V: Copy>(op: &RowOp<T, V>) -> [Option<T>; 3] {
 pub(crate) fn reading<T: Copy, V: Copy, U: Copy, W>(
     op: &RowOp<T, V>,
     read: [Option<U>; 3],
-    of: impl Fn(V) -> W,
+    mut of: impl FnMut(V) -> W,
 ) -> RowOp<U, W> {
     let buffer = |index: usize| read[index].expect("as many as the op reads");
     match *op {

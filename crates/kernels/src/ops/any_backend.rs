@@ -31,6 +31,24 @@ impl AnyBackend {
         Self { executor: Box::new(Arena::of_decoders(backend)) }
     }
 
+    /// An executor, behind the contract of backends.
+    pub fn of_executor(executor: impl Executor + 'static) -> Self {
+        Self { executor: Box::new(executor) }
+    }
+
+    pub(crate) fn executor(&self) -> &dyn Executor {
+        &*self.executor
+    }
+
+    pub(crate) fn executor_mut(&mut self) -> &mut dyn Executor {
+        &mut *self.executor
+    }
+
+    /// The executor itself, if it is of this type.
+    pub fn executor_ref<E: Executor + 'static>(&self) -> Option<&E> {
+        self.executor.as_any().downcast_ref()
+    }
+
     fn arena<B: Backend>(&self) -> Option<&Arena<B>> {
         self.executor.as_any().downcast_ref()
     }

@@ -2,88 +2,20 @@
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::executor::{Allocation, Executor};
-use super::op::{Buckets, Op};
+use super::op::{Buckets, Op, OpClass};
 use super::operands::{
-    Buffer, BufferId, Experts, ExpertsId, Handle, Heads, Kv, KvId, LowRank, LowRankId, Matrix, MatrixId,
-    OperandId, Release, Vector, VectorId,
+    Buffer, BufferId, Experts, ExpertsId, Heads, Kv, KvId, LowRank, LowRankId, Matrix, MatrixId, Vector,
+    VectorId,
 };
+use super::slots::{Cells, Slots};
 use crate::{
     Backend, Batch, BufferRole, DType, Draws, EncoderOps, ExpertParts, KernelError, KvSpec, LowRankPair,
     MatrixShape, MatrixSource, PositionBias, QkvParams, Rounding, SampleSpecs, Sampled, SelfAttentionParams,
     Stage, StepLimits, Ticket,
 };
-
-/// Operands of one kind, each in a slot of its own.
-struct Slots<T> {
-    cells: Mutex<Cells<T>>,
-}
-
-struct Cells<T> {
-    operands: Vec<Option<T>>,
-    free: Vec<usize>,
-}
-
-impl<T: Send + 'static> Slots<T> {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { cells: Mutex::new(Cells { operands: Vec::new(), free: Vec::new() }) })
-    }
-
-    /// Waits for the cells. No op leaves them half changed but one that panics, after which no step runs.
-    fn lock(&self) -> MutexGuard<'_, Cells<T>> {
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn insert<K>(self: &Arc<Self>, operand: T) -> Handle<K> {
-        let mut cells = self.lock();
-        let slot = match cells.free.pop() {
-            Some(slot) => {
-                cells.operands[slot] = Some(operand);
-                slot
-            }
-            None => {
-                cells.operands.push(Some(operand));
-                cells.operands.len() - 1
-            }
-        };
-        Handle::new(slot, self.clone())
-    }
-}
-
-impl<T: Send + 'static> Release for Slots<T> {
-    fn release(&self, slot: usize) {
-        let mut cells = self.lock();
-        let operand = cells.operands[slot].take();
-        cells.free.push(slot);
-        drop(cells);
-        drop(operand); // without the lock: a device may take long to free memory
-    }
-}
-
-const ABSENT: &str = "an op names each operand once, and only operands whose handles live";
-
-impl<T> Cells<T> {
-    fn get<K>(&self, id: OperandId<K>) -> &T {
-        self.operands[id.slot()].as_ref().expect(ABSENT)
-    }
-
-    fn get_mut<K>(&mut self, id: OperandId<K>) -> &mut T {
-        self.operands[id.slot()].as_mut().expect(ABSENT)
-    }
-
-    fn take<K>(&mut self, id: OperandId<K>) -> T {
-        self.operands[id.slot()].take().expect(ABSENT)
-    }
-
-    /// Changes one operand by an op that reads others of its kind.
-    fn change<K>(&mut self, id: OperandId<K>, change: impl FnOnce(&mut Self, &mut T)) {
-        let mut operand = self.take(id);
-        change(self, &mut operand);
-        self.operands[id.slot()] = Some(operand);
-    }
-}
 
 /// Encoder ops of a backend that has them.
 struct EncoderTable<B: Backend> {
@@ -171,6 +103,151 @@ impl<B: Backend> Arena<B> {
         self.encoder.as_ref().unwrap_or_else(|| panic!("{} runs no encoders", self.backend.device()))
     }
 
+    /// Runs an op that treats each row by itself, and holds no product.
+    fn run_row_op(&mut self, op: &Op) {
+        let (matrices, vectors) = (self.matrices.lock(), self.vectors.lock());
+        let mut buffers = self.buffers.lock();
+        let backend = &mut self.backend;
+        let matrix = |id: MatrixId| matrices.get(id);
+        let vector = |id: VectorId| vectors.get(id);
+        match op {
+            Op::Embed { table, scale, out } => backend.embed(matrix(*table), *scale, buffers.get_mut(*out)),
+            Op::AddEmbedding { table, ids, out } => {
+                backend.add_embedding(matrix(*table), *ids, buffers.get_mut(*out));
+            }
+            Op::RmsNorm { x, weight, eps, out } => buffers.change(*out, |buffers, out| {
+                backend.rms_norm(buffers.get(*x), vector(*weight), *eps, out);
+            }),
+            Op::AddRmsNorm { residual, x, weight, eps, out } => {
+                buffers.change(*residual, |buffers, residual| {
+                    buffers.change(*out, |buffers, out| {
+                        backend.add_rms_norm(residual, buffers.get(*x), vector(*weight), *eps, out);
+                    });
+                })
+            }
+            Op::AddBias { bias, out } => backend.add_bias(vector(*bias), buffers.get_mut(*out)),
+            Op::Row { op, out } => buffers.change(*out, |buffers, out| {
+                backend.row_op(&op.with(|id: BufferId| buffers.get(id), vector), out);
+            }),
+            Op::LayerNorm { x, params, out } => buffers.change(*out, |buffers, out| {
+                backend.layer_norm(buffers.get(*x), &params.with(vector), out);
+            }),
+            Op::AddLayerNorm { residual, x, params, out } => {
+                buffers.change(*residual, |buffers, residual| {
+                    buffers.change(*out, |buffers, out| {
+                        backend.add_layer_norm(residual, buffers.get(*x), &params.with(vector), out);
+                    });
+                })
+            }
+            Op::LayerNormColumns { x, columns, params } => {
+                backend.layer_norm_columns(buffers.get_mut(*x), *columns, &params.with(vector));
+            }
+            Op::GateOutput { gate, params, out } => buffers.change(*out, |buffers, out| {
+                backend.gate_output(buffers.get(*gate), &params.with(vector), out);
+            }),
+            Op::Gate { activation, both, hidden } => buffers.change(*hidden, |buffers, hidden| {
+                backend.gate(*activation, buffers.get(*both), hidden);
+            }),
+            Op::AddShared { gate, x, shared, out } => buffers.change(*out, |buffers, out| {
+                backend.add_shared(gate.map(vector), buffers.get(*x), buffers.get(*shared), out);
+            }),
+            Op::AllReduce { x } => backend.all_reduce(buffers.get_mut(*x)),
+            _ => unreachable!("not an op on rows: {op:?}"),
+        }
+    }
+
+    /// Runs an op that multiplies with packed weights.
+    fn run_product(&mut self, op: &Op) {
+        let (matrices, vectors) = (self.matrices.lock(), self.vectors.lock());
+        let mut buffers = self.buffers.lock();
+        let backend = &mut self.backend;
+        let matrix = |id: MatrixId| matrices.get(id);
+        let vector = |id: VectorId| vectors.get(id);
+        match op {
+            Op::MatMul { weight, bias, x, out } => buffers.change(*out, |buffers, out| {
+                backend.matmul(matrix(*weight), bias.map(vector), buffers.get(*x), out);
+            }),
+            Op::MatMulActivated { weight, bias, activation, x, out } => {
+                buffers.change(*out, |buffers, out| {
+                    let x = buffers.get(*x);
+                    backend.matmul_activated(matrix(*weight), bias.map(vector), *activation, x, out);
+                });
+            }
+            Op::HeadsMatMul { weights, x, out } => buffers.change(*out, |buffers, out| {
+                backend.heads_matmul(self.heads.lock().get(*weights), buffers.get(*x), out);
+            }),
+            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
+                buffers.change(*hidden, |buffers, hidden| {
+                    buffers.change(*out, |buffers, out| {
+                        let (gate_up, down) = (matrix(*gate_up), matrix(*down));
+                        backend.gated_mlp(gate_up, down, *activation, buffers.get(*x), hidden, out);
+                    });
+                });
+            }
+            Op::Gated { gate_up, activation, x, hidden } => buffers.change(*hidden, |buffers, hidden| {
+                backend.gated(matrix(*gate_up), *activation, buffers.get(*x), hidden);
+            }),
+            Op::AddLowRank { deltas, x, low, out } => buffers.change(*low, |buffers, low| {
+                let low_ranks = self.low_ranks.lock();
+                let get = |id: &LowRankId| low_ranks.get(*id);
+                let deltas: Vec<Option<&B::LowRank>> =
+                    deltas.iter().map(|delta| delta.as_ref().map(get)).collect();
+                buffers.change(*out, |buffers, out| {
+                    backend.add_low_rank(&deltas, buffers.get(*x), low, out);
+                });
+            }),
+            Op::Moe { weights, params, x, hidden, out } => buffers.change(*hidden, |buffers, hidden| {
+                let experts = self.experts.lock();
+                buffers.change(*out, |buffers, out| {
+                    let routed = weights.routed.map(|id| buffers.get(id));
+                    let weights = weights.with(matrix, vector, |id| experts.get(id), routed);
+                    backend.moe(&weights, params, buffers.get(*x), hidden, out);
+                });
+            }),
+            _ => unreachable!("not a product: {op:?}"),
+        }
+    }
+
+    /// Runs an op over sequences and their cache.
+    fn run_cache_op(&mut self, op: &Op) {
+        let mut kvs = self.kvs.lock();
+        let vectors = self.vectors.lock();
+        let mut buffers = self.buffers.lock();
+        let backend = &mut self.backend;
+        let vector = |id: VectorId| vectors.get(id);
+        match op {
+            Op::RopeToCache { qkv, params, kv, layer } => {
+                let params = params.with(vector);
+                backend.rope_to_cache(buffers.get_mut(*qkv), &params, kvs.get_mut(*kv), *layer);
+            }
+            Op::Attention { qkv, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
+                backend.attention(buffers.get(*qkv), &params.with(vector), kvs.get(*kv), *layer, out);
+            }),
+            Op::LatentToCache { latent, queries, params, kv, layer } => {
+                buffers.change(*latent, |buffers, latent| {
+                    let queries = buffers.get_mut(*queries);
+                    let params = params.with(vector);
+                    backend.latent_to_cache(latent, queries, &params, kvs.get_mut(*kv), *layer);
+                });
+            }
+            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
+                buffers.change(*out, |buffers, out| {
+                    let queries = buffers.get(*queries);
+                    backend.latent_attention(queries, *heads_and_scale, kvs.get(*kv), *layer, out);
+                });
+            }
+            Op::Convolve { x, params, kv, layer } => {
+                let params = params.with(vector);
+                backend.convolve(buffers.get_mut(*x), &params, kvs.get_mut(*kv), *layer);
+            }
+            Op::Recur { x, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
+                backend.recur(buffers.get(*x), &params.with(vector), kvs.get_mut(*kv), *layer, out);
+            }),
+            _ => unreachable!("not an op on a cache: {op:?}"),
+        }
+    }
+
+    /// Runs an op of encoders.
     fn run_encoder(&mut self, op: &Op) {
         let mut buffers = self.buffers.lock();
         let vectors = self.vectors.lock();
@@ -194,7 +271,7 @@ impl<B: Backend> Arena<B> {
                     attend_part(backend, buffers.get(*qkv), ranges, &params, out);
                 });
             }
-            _ => unreachable!("an op of encoders alone: {op:?}"),
+            _ => unreachable!("not an op of encoders: {op:?}"),
         }
     }
 }
@@ -285,7 +362,7 @@ impl<B: Backend> Executor for Arena<B> {
         // Without the lock: several layers may be packed at once.
         let mut operand = self.experts.lock().take(experts);
         let packed = self.backend.pack_expert(&mut operand, parts);
-        self.experts.lock().operands[experts.slot()] = Some(operand);
+        self.experts.lock().put(experts, operand);
         packed
     }
 
@@ -326,132 +403,11 @@ impl<B: Backend> Executor for Arena<B> {
     }
 
     fn run(&mut self, op: &Op) {
-        if let Op::Unfold { .. } | Op::Rope { .. } | Op::SelfAttention { .. } | Op::AttendPart { .. } = op {
-            return self.run_encoder(op);
-        }
-        let (matrices, vectors) = (self.matrices.lock(), self.vectors.lock());
-        let mut buffers = self.buffers.lock();
-        let backend = &mut self.backend;
-        let matrix = |id: MatrixId| matrices.get(id);
-        let vector = |id: VectorId| vectors.get(id);
-        match op {
-            Op::Embed { table, scale, out } => backend.embed(matrix(*table), *scale, buffers.get_mut(*out)),
-            Op::AddEmbedding { table, ids, out } => {
-                backend.add_embedding(matrix(*table), *ids, buffers.get_mut(*out));
-            }
-            Op::RmsNorm { x, weight, eps, out } => buffers.change(*out, |buffers, out| {
-                backend.rms_norm(buffers.get(*x), vector(*weight), *eps, out);
-            }),
-            Op::AddRmsNorm { residual, x, weight, eps, out } => {
-                buffers.change(*residual, |buffers, residual| {
-                    buffers.change(*out, |buffers, out| {
-                        backend.add_rms_norm(residual, buffers.get(*x), vector(*weight), *eps, out);
-                    });
-                })
-            }
-            Op::MatMul { weight, bias, x, out } => buffers.change(*out, |buffers, out| {
-                backend.matmul(matrix(*weight), bias.map(vector), buffers.get(*x), out);
-            }),
-            Op::MatMulActivated { weight, bias, activation, x, out } => {
-                buffers.change(*out, |buffers, out| {
-                    let x = buffers.get(*x);
-                    backend.matmul_activated(matrix(*weight), bias.map(vector), *activation, x, out);
-                });
-            }
-            Op::AddBias { bias, out } => backend.add_bias(vector(*bias), buffers.get_mut(*out)),
-            Op::Row { op, out } => buffers.change(*out, |buffers, out| {
-                backend.row_op(&op.with(|id: BufferId| buffers.get(id), vector), out);
-            }),
-            Op::LayerNorm { x, params, out } => buffers.change(*out, |buffers, out| {
-                backend.layer_norm(buffers.get(*x), &params.with(vector), out);
-            }),
-            Op::AddLayerNorm { residual, x, params, out } => {
-                buffers.change(*residual, |buffers, residual| {
-                    buffers.change(*out, |buffers, out| {
-                        backend.add_layer_norm(residual, buffers.get(*x), &params.with(vector), out);
-                    });
-                })
-            }
-            Op::LayerNormColumns { x, columns, params } => {
-                backend.layer_norm_columns(buffers.get_mut(*x), *columns, &params.with(vector));
-            }
-            Op::RopeToCache { qkv, params, kv, layer } => {
-                let mut kvs = self.kvs.lock();
-                let params = params.with(vector);
-                backend.rope_to_cache(buffers.get_mut(*qkv), &params, kvs.get_mut(*kv), *layer);
-            }
-            Op::Attention { qkv, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
-                let kvs = self.kvs.lock();
-                backend.attention(buffers.get(*qkv), &params.with(vector), kvs.get(*kv), *layer, out);
-            }),
-            Op::HeadsMatMul { weights, x, out } => buffers.change(*out, |buffers, out| {
-                backend.heads_matmul(self.heads.lock().get(*weights), buffers.get(*x), out);
-            }),
-            Op::LatentToCache { latent, queries, params, kv, layer } => {
-                buffers.change(*latent, |buffers, latent| {
-                    let mut kvs = self.kvs.lock();
-                    let queries = buffers.get_mut(*queries);
-                    let params = params.with(vector);
-                    backend.latent_to_cache(latent, queries, &params, kvs.get_mut(*kv), *layer);
-                });
-            }
-            Op::LatentAttention { queries, heads_and_scale, kv, layer, out } => {
-                buffers.change(*out, |buffers, out| {
-                    let kvs = self.kvs.lock();
-                    let queries = buffers.get(*queries);
-                    backend.latent_attention(queries, *heads_and_scale, kvs.get(*kv), *layer, out);
-                });
-            }
-            Op::Convolve { x, params, kv, layer } => {
-                let mut kvs = self.kvs.lock();
-                let params = params.with(vector);
-                backend.convolve(buffers.get_mut(*x), &params, kvs.get_mut(*kv), *layer);
-            }
-            Op::Recur { x, params, kv, layer, out } => buffers.change(*out, |buffers, out| {
-                let mut kvs = self.kvs.lock();
-                backend.recur(buffers.get(*x), &params.with(vector), kvs.get_mut(*kv), *layer, out);
-            }),
-            Op::GateOutput { gate, params, out } => buffers.change(*out, |buffers, out| {
-                backend.gate_output(buffers.get(*gate), &params.with(vector), out);
-            }),
-            Op::GatedMlp { gate_up, down, activation, x, hidden, out } => {
-                buffers.change(*hidden, |buffers, hidden| {
-                    buffers.change(*out, |buffers, out| {
-                        let (gate_up, down) = (matrix(*gate_up), matrix(*down));
-                        backend.gated_mlp(gate_up, down, *activation, buffers.get(*x), hidden, out);
-                    });
-                });
-            }
-            Op::Gated { gate_up, activation, x, hidden } => buffers.change(*hidden, |buffers, hidden| {
-                backend.gated(matrix(*gate_up), *activation, buffers.get(*x), hidden);
-            }),
-            Op::AddLowRank { deltas, x, low, out } => buffers.change(*low, |buffers, low| {
-                let low_ranks = self.low_ranks.lock();
-                let get = |id: &LowRankId| low_ranks.get(*id);
-                let deltas: Vec<Option<&B::LowRank>> =
-                    deltas.iter().map(|delta| delta.as_ref().map(get)).collect();
-                buffers.change(*out, |buffers, out| {
-                    backend.add_low_rank(&deltas, buffers.get(*x), low, out);
-                });
-            }),
-            Op::Gate { activation, both, hidden } => buffers.change(*hidden, |buffers, hidden| {
-                backend.gate(*activation, buffers.get(*both), hidden);
-            }),
-            Op::AddShared { gate, x, shared, out } => buffers.change(*out, |buffers, out| {
-                backend.add_shared(gate.map(vector), buffers.get(*x), buffers.get(*shared), out);
-            }),
-            Op::Moe { weights, params, x, hidden, out } => buffers.change(*hidden, |buffers, hidden| {
-                let experts = self.experts.lock();
-                buffers.change(*out, |buffers, out| {
-                    let routed = weights.routed.map(|id| buffers.get(id));
-                    let weights = weights.with(matrix, vector, |id| experts.get(id), routed);
-                    backend.moe(&weights, params, buffers.get(*x), hidden, out);
-                });
-            }),
-            Op::AllReduce { x } => backend.all_reduce(buffers.get_mut(*x)),
-            Op::Unfold { .. } | Op::Rope { .. } | Op::SelfAttention { .. } | Op::AttendPart { .. } => {
-                unreachable!("an op of encoders, which has been run")
-            }
+        match op.class() {
+            OpClass::Row => self.run_row_op(op),
+            OpClass::Product => self.run_product(op),
+            OpClass::Cache => self.run_cache_op(op),
+            OpClass::Encoder => self.run_encoder(op),
         }
     }
 

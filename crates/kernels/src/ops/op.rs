@@ -330,3 +330,53 @@ pub enum Op {
         out: BufferId,
     },
 }
+
+/// Kind of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpClass {
+    /// Treats each row by itself, and holds no product.
+    Row,
+    /// Multiplies with packed weights.
+    Product,
+    /// Works on sequences and their KV cache.
+    Cache,
+    /// Works on whole sequences, without a cache.
+    Encoder,
+}
+
+impl Op {
+    /// Kind of the op.
+    pub fn class(&self) -> OpClass {
+        match self {
+            Op::Embed { .. }
+            | Op::AddEmbedding { .. }
+            | Op::RmsNorm { .. }
+            | Op::AddRmsNorm { .. }
+            | Op::AddBias { .. }
+            | Op::Row { .. }
+            | Op::LayerNorm { .. }
+            | Op::AddLayerNorm { .. }
+            | Op::LayerNormColumns { .. }
+            | Op::GateOutput { .. }
+            | Op::Gate { .. }
+            | Op::AddShared { .. }
+            | Op::AllReduce { .. } => OpClass::Row,
+            Op::MatMul { .. }
+            | Op::MatMulActivated { .. }
+            | Op::HeadsMatMul { .. }
+            | Op::GatedMlp { .. }
+            | Op::Gated { .. }
+            | Op::AddLowRank { .. }
+            | Op::Moe { .. } => OpClass::Product,
+            Op::RopeToCache { .. }
+            | Op::Attention { .. }
+            | Op::LatentToCache { .. }
+            | Op::LatentAttention { .. }
+            | Op::Convolve { .. }
+            | Op::Recur { .. } => OpClass::Cache,
+            Op::Unfold { .. } | Op::Rope { .. } | Op::SelfAttention { .. } | Op::AttendPart { .. } => {
+                OpClass::Encoder
+            }
+        }
+    }
+}

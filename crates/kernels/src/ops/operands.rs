@@ -10,12 +10,12 @@ pub struct OperandId<K> {
 }
 
 impl<K> OperandId<K> {
-    pub(super) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         let index = u32::try_from(index).expect("an executor has fewer than 2^32 operands of a kind");
         Self { index, kind: std::marker::PhantomData }
     }
 
-    pub(super) fn slot(self) -> usize {
+    pub(crate) fn slot(self) -> usize {
         self.index as usize
     }
 }
@@ -83,7 +83,7 @@ pub type BufferId = OperandId<kind::Buffer>;
 pub type KvId = OperandId<kind::Kv>;
 
 /// Storage of one kind of operand, which gives a slot back when its handle is dropped.
-pub(super) trait Release: Send + Sync {
+pub(crate) trait Release: Send + Sync {
     /// Drops what is in a slot and makes the slot free.
     fn release(&self, slot: usize);
 }
@@ -95,13 +95,13 @@ pub struct Handle<K> {
 }
 
 impl<K> Handle<K> {
-    pub(super) fn new(slot: usize, storage: Arc<dyn Release>) -> Self {
+    pub(crate) fn new(slot: usize, storage: Arc<dyn Release>) -> Self {
         Self { id: OperandId::new(slot), storage }
     }
 
     /// A second handle, which a test must not drop.
     #[cfg(test)]
-    pub(super) fn alias(of: &Self) -> Self {
+    pub(crate) fn alias(of: &Self) -> Self {
         Self { id: of.id, storage: of.storage.clone() }
     }
 

@@ -1,6 +1,6 @@
 //! Decoders that devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
 
-use hanzo_engine_kernels::{AnyBackend, Chain, Cut, chain::Placed};
+use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, ops};
 
 use super::*;
 
@@ -38,8 +38,8 @@ fn a_network_computes_the_same_wherever_it_is_cut() {
         // In two at each of them, and in as many as there can be.
         for cuts in cuts.iter().map(|&cut| vec![cut]).chain([cuts.clone()]) {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
-            let chain = AnyBackend::of_decoders(Chain::<AnyBackend>::new(devices, cuts.clone()));
-            let mut runner = Runner::new(chain, &files);
+            let pipeline = AnyBackend::of_executor(Pipeline::new(devices, cuts.clone()));
+            let mut runner = Runner::new(pipeline, &files);
             assert!(bits(runner.prefill(&text)) == expected, "{case}, cut at {cuts:?}");
             let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len().min(8), |_, _| false);
             assert_eq!(tokens, golden.greedy[..tokens.len()], "{case}, cut at {cuts:?}");
@@ -60,12 +60,12 @@ fn rows_cross_where_layers_change_hands() {
         let layers = files.spec.layers.len();
         for (layers, crossed) in [0, 1, layers].into_iter().zip(crossed) {
             let cut = files.spec.cut(layers).unwrap();
-            let chain = Chain::new(vec![cpu(), cpu()], vec![cut]);
-            let mut runner = Runner::new(AnyBackend::of_decoders(chain), &files);
+            let pipeline = Pipeline::new(vec![cpu(), cpu()], vec![cut]);
+            let mut runner = Runner::new(AnyBackend::of_executor(pipeline), &files);
             for step in 1..=2 {
                 runner.prefill(&[1, 2, 3]);
-                let chain = runner.backend.downcast_ref::<Chain<AnyBackend>>().expect("a chain");
-                assert_eq!(chain.passes(), step * crossed, "{case}, {cut:?}");
+                let pipeline = runner.backend.executor_ref::<Pipeline>().expect("a pipeline");
+                assert_eq!(pipeline.passes(), step * crossed, "{case}, {cut:?}");
             }
             assert_eq!(cut.inputs, inputs, "{case}");
         }
@@ -73,13 +73,8 @@ fn rows_cross_where_layers_change_hands() {
 }
 
 /// Numbers of what is on each of three devices.
-fn numbers<T>(
-    of: &Placed<T>,
-    chain: &Chain<AnyBackend>,
-    count: impl Fn(&AnyBackend, &T) -> usize,
-) -> [usize; 3] {
-    let held = of.held().zip(chain.devices());
-    let counts: Vec<usize> = held.map(|(own, device)| own.map_or(0, |own| count(device, own))).collect();
+fn numbers(parts: Vec<Option<usize>>) -> [usize; 3] {
+    let counts: Vec<usize> = parts.into_iter().map(Option::unwrap_or_default).collect();
     counts.try_into().expect("three devices")
 }
 
@@ -93,32 +88,26 @@ fn what_each_device_takes_is_planned_to_the_byte() {
         let cuts: Vec<Cut> = cuts.collect();
         for cuts in cuts.iter().zip(cuts.iter().skip(1).chain(cuts.last())).map(|(&a, &b)| vec![a, b]) {
             let devices = || (0..3).map(|_| AnyBackend::new(ReferenceBackend::new())).collect();
-            let make = || Chain::<AnyBackend>::new(devices(), cuts.clone());
-            let backend = AnyBackend::of_decoders(make());
-            let chain = backend.downcast_ref::<Chain<AnyBackend>>().expect("a chain");
+            let make = || Pipeline::new(devices(), cuts.clone());
+            let backend = AnyBackend::of_executor(make());
+            let pipeline = backend.executor_ref::<Pipeline>().expect("a pipeline");
             let network = Decoder::load(&backend, &files, &mut |_| ()).unwrap().network;
             let (vectors, norms) = network.vectors_and_norms();
             let biases = norms.iter().filter_map(|norm| norm.bias.as_ref());
             let vectors = vectors.into_iter().chain(norms.iter().map(|norm| &norm.weight)).chain(biases);
-            let vector_numbers = |device: &AnyBackend, own: &ops::Vector| {
+            let length = |device: &AnyBackend, own: &ops::Vector| {
                 device.read_vector::<ReferenceBackend, _>(own, Vec::len).expect("a reference's")
             };
-            let vectors = vectors.map(|vector| {
-                let count = |of: &Placed<ops::Vector>| numbers(of, chain, vector_numbers);
-                backend.read_vector::<Chain<AnyBackend>, _>(vector, count).expect("a chain's")
-            });
-            let matrices = network.matrices();
-            let matrix_numbers = |device: &AnyBackend, own: &ops::Matrix| {
-                let numbers = device.read_matrix::<ReferenceBackend, _>(own, |of| of.rows() * of.cols());
-                numbers.expect("a reference's")
+            let vectors = vectors.map(|vector| numbers(pipeline.read_vector(vector, length)));
+            let elements = |device: &AnyBackend, own: &ops::Matrix| {
+                let elements = device.read_matrix::<ReferenceBackend, _>(own, |of| of.rows() * of.cols());
+                elements.expect("a reference's")
             };
-            let matrices = matrices.iter().map(|matrix| {
-                let count = |of: &Placed<ops::Matrix>| numbers(of, chain, matrix_numbers);
-                backend.read_matrix::<Chain<AnyBackend>, _>(matrix, count).expect("a chain's")
-            });
+            let matrices = network.matrices().into_iter();
+            let matrices = matrices.map(|matrix| numbers(pipeline.read_matrix(matrix, elements)));
             let held = vectors.chain(matrices).fold([0; 3], |a, b| [0, 1, 2].map(|at| a[at] + b[at]));
             let planned = |backend| Decoder::plan(&backend, &files).weights_bytes;
-            let planned = [0, 1, 2].map(|device| planned(AnyBackend::of_decoders(make().counting(device))));
+            let planned = [0, 1, 2].map(|device| planned(AnyBackend::of_executor(make().counting(device))));
             assert_eq!(planned, held.map(|numbers| 4 * numbers as u64), "{case}, cut at {cuts:?}");
         }
     }

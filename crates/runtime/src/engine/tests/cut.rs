@@ -1,7 +1,7 @@
 //! The engine on devices that share its model, by layers or each of them: the tokens and events of one device, with batches that come and go, prefixes
 //! that are found, and sequences that are put back.
 
-use hanzo_engine_kernels::{AnyBackend, Chain, Sharded};
+use hanzo_engine_kernels::{AnyBackend, Pipeline, Sharded};
 
 use super::*;
 
@@ -46,8 +46,8 @@ fn a_model_that_is_shared_says_the_same() {
         let cut = |layers| spec.cut(layers).unwrap();
         for cuts in (0..=spec.layers.len()).map(|layers| vec![cut(layers)]).chain([vec![cut(1), cut(4)]]) {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
-            let chain = Chain::<AnyBackend>::new(devices, cuts.clone());
-            let found = told(AnyBackend::of_decoders(chain), config);
+            let pipeline = Pipeline::new(devices, cuts.clone());
+            let found = told(AnyBackend::of_executor(pipeline), config);
             assert!(found == expected, "{kv_type}, cut at {cuts:?}");
         }
         for count in 2..=4 {

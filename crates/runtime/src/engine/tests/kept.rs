@@ -6,7 +6,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::AnyBackend;
-use hanzo_engine_kernels::Chain;
+use hanzo_engine_kernels::Pipeline;
 
 use super::*;
 use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};
@@ -198,9 +198,9 @@ fn devices_that_share_a_model_keep_their_blocks_too() {
         let device =
             || AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
         let cuts = layers.map(|layers| spec.cut(layers).unwrap()).to_vec();
-        let backend = Chain::<AnyBackend>::new((0..3).map(|_| device()).collect(), cuts);
+        let backend = Pipeline::new((0..3).map(|_| device()).collect(), cuts);
         let config = EngineConfig { kv_type: KvType::Q8_0, kv_blocks: 96, ..config() };
-        let mut engine = engine_on(AnyBackend::of_decoders(backend), opened(), config);
+        let mut engine = engine_on(AnyBackend::of_executor(backend), opened(), config);
         let (bytes, form) = engine.block_form().unwrap();
         BLOCK.set(bytes);
         engine.keep_blocks(Box::new(shelf.clone()));

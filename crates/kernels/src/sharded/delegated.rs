@@ -1,5 +1,4 @@
-//! Ops that a backend hands on to another as they are, written once for those that do: [`crate::chain`] to the device of the
-//! stage, [`crate::sharded`] to all. Each says by a macro of its own how that finds what an op names. Of the operands
+//! Ops that go to all ranks as they are. A macro says how it finds what an op names. Of the operands
 //! `r` is a buffer that is read, `c` one that is changed, `w` one that is written anew, `m` something packed, `o` something packed
 //! that there may be, `p` parameters, `k` a cache that is changed, `s` one that is read, `l` a layer of it, and `v` a value. Absent:
 //! ops that name buffers or packed things in lists.
@@ -148,71 +147,6 @@ macro_rules! delegated {
             out: &mut Self::Buffer,
         ) {
             $run!(self, gate_output(r gate, p params, c out));
-        }
-    };
-}
-
-/// Ops that devices which share each layer have a part of.
-macro_rules! delegated_parts {
-    ($run:ident) => {
-        fn matmul(
-            &mut self,
-            weight: &Self::Matrix,
-            bias: Option<&Self::Vector>,
-            x: &Self::Buffer,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self, matmul(m weight, o bias, r x, w out));
-        }
-
-        fn matmul_activated(
-            &mut self,
-            weight: &Self::Matrix,
-            bias: Option<&Self::Vector>,
-            activation: Activation,
-            x: &Self::Buffer,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self, matmul_activated(m weight, o bias, v activation, r x, w out));
-        }
-
-        fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer) {
-            $run!(self, add_bias(m bias, c out));
-        }
-
-        fn rope_to_cache(
-            &mut self,
-            qkv: &mut Self::Buffer,
-            params: &QkvParams<&Self::Vector>,
-            kv: &mut Self::Kv,
-            layer: usize,
-        ) {
-            $run!(self at kv layer, rope_to_cache(c qkv, p params, k kv, l layer));
-        }
-
-        fn attention(
-            &mut self,
-            qkv: &Self::Buffer,
-            params: &AttentionParams<&Self::Vector>,
-            kv: &Self::Kv,
-            layer: usize,
-            out: &mut Self::Buffer,
-        ) {
-            $run!(self at kv layer, attention(r qkv, p params, s kv, l layer, w out));
-        }
-
-        fn gated(
-            &mut self,
-            gate_up: &Self::Matrix,
-            activation: Activation,
-            x: &Self::Buffer,
-            hidden: &mut Self::Buffer,
-        ) {
-            $run!(self, gated(m gate_up, v activation, r x, w hidden));
-        }
-
-        fn gate(&mut self, activation: Activation, both: &Self::Buffer, hidden: &mut Self::Buffer) {
-            $run!(self, gate(v activation, r both, w hidden));
         }
     };
 }
