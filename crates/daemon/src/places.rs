@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, Sharded};
+use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -318,8 +318,8 @@ impl OnCard {
         if let Some(whole) = &sharing.rows {
             let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
             let ranks = ranks.map(OnCard::paper_backend);
-            let ranks = Sharded::new(ranks.collect(), whole.clone());
-            return Some(AnyBackend::of_decoders(ranks.counting(of.map_or(0, |at| at + 1))));
+            let ranks = TensorParallel::new(ranks.collect(), whole.clone());
+            return Some(AnyBackend::of_executor(ranks.counting(of.map_or(0, |at| at + 1))));
         }
         let on_paper = |other: &Beside<'_>| match other {
             Beside::Processor(other) => other.backend(),
@@ -344,7 +344,7 @@ impl OnCard {
             let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
             let rank = |card: &OnCard| Ok(CudaBackend::new(card.card()?));
             let ranks = ranks.map(rank).collect::<Result<_, KernelError>>()?;
-            return Ok(Some(AnyBackend::of_decoders(Sharded::new(ranks, whole.clone()))));
+            return Ok(Some(AnyBackend::of_executor(TensorParallel::new(ranks, whole.clone()))));
         }
         let open = |other: &Beside<'_>| match other {
             Beside::Processor(other) => Ok(other.backend()),
@@ -376,7 +376,7 @@ impl OnCard {
         Ok(match sharers {
             Some(own) => {
                 let engine = decoder_engine(own, &backend, files, sides, config, progress)?;
-                if let Some(ranks) = engine.backend().downcast_ref::<Sharded<CudaBackend<Card>>>() {
+                if let Some(ranks) = engine.backend().executor_ref::<TensorParallel<CudaBackend<Card>>>() {
                     let how = match ranks.are_acquainted() {
                         true => "read each other's memory",
                         false => "have no way to each other's memory that they could take: rows are copied",

@@ -519,7 +519,7 @@ pub trait Backend: Send + 'static {
     }
 
     /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
-    /// with each; on one device they stay as they are, and on those that divide no sums ([`crate::sharded`]). What is added before it must be in the sum once: of the bias of a matrix
+    /// with each; on one device they stay as they are, and on those that divide no sums ([`crate::tensor_parallel`]). What is added before it must be in the sum once: of the bias of a matrix
     /// that ranks hold columns of, all but the first have zeros.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 

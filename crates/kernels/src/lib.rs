@@ -18,7 +18,7 @@ pub mod pipeline;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
-pub mod sharded;
+pub mod tensor_parallel;
 
 pub use backend::{
     Activation, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps, ExpertGroups,
@@ -36,4 +36,4 @@ pub use pipeline::{Cut, Pipeline};
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };
-pub use sharded::Sharded;
+pub use tensor_parallel::TensorParallel;

@@ -15,6 +15,7 @@ mod tests;
 mod visit;
 
 pub use any_backend::AnyBackend;
+pub(crate) use arena::Arena;
 pub use executor::{Allocation, Executor};
 pub use op::{Buckets, Op, OpClass};
 pub use operands::{

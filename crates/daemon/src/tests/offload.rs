@@ -1,6 +1,6 @@
 //! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
-use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, Sharded, cpu::CpuBackend};
+use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -37,10 +37,10 @@ impl PlayedCard {
     }
 
     /// The devices that compute each layer of one together; none where they share it by layers.
-    fn ranks(&self) -> Option<Sharded<CpuBackend>> {
+    fn ranks(&self) -> Option<TensorParallel<CpuBackend>> {
         let sharing = self.sharing.as_ref()?;
         let others = sharing.others.iter().map(|_| Cpu::new(Some(1)).unwrap().cpu_backend());
-        Some(Sharded::new(
+        Some(TensorParallel::new(
             [self.cpu.cpu_backend()].into_iter().chain(others).collect(),
             sharing.rows.clone()?,
         ))
@@ -75,7 +75,7 @@ impl Device for PlayedCard {
         };
         if let Some(ranks) = self.ranks() {
             return decoder_memory(
-                (&AnyBackend::of_decoders(ranks.counting(0)), &self.cpu.backend()),
+                (&AnyBackend::of_executor(ranks.counting(0)), &self.cpu.backend()),
                 files,
                 draft,
                 config,
@@ -89,7 +89,7 @@ impl Device for PlayedCard {
         if let Some(ranks) = self.ranks() {
             let rank = |rank| {
                 let counting = self.ranks().unwrap().counting(rank);
-                Engine::memory(&AnyBackend::of_decoders(counting), files, config)
+                Engine::memory(&AnyBackend::of_executor(counting), files, config)
             };
             return (1..ranks.ranks().len()).map(rank).collect();
         }
@@ -130,7 +130,7 @@ impl Device for PlayedCard {
         };
         let shared = PlayedCard { sharing: Some(sharing.clone()), ..self.clone() };
         if let Some(ranks) = shared.ranks() {
-            let ranks = AnyBackend::of_decoders(ranks);
+            let ranks = AnyBackend::of_executor(ranks);
             let engine = decoder_engine(ranks, &|| self.cpu.backend(), own, sides, config, progress)?;
             return with_draft(engine, &|| panic!("nothing drafts"), (own, files.1), config);
         }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, Cut, KvType, Pipeline};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Cut, KvType, Pipeline};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};

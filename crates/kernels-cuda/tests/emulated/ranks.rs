@@ -8,7 +8,7 @@ use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{
     AnyBackend, Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource,
-    Sharded, Stage, StepLimits,
+    Stage, StepLimits, TensorParallel,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
@@ -16,7 +16,7 @@ use hanzo_engine_runtime::{Engine, EventKind, Opened};
 
 use crate::again::{ended, in_a_process, is_again};
 use crate::driver::{card, library};
-use crate::engine::{DEMO, config, engine, golden_prompts, job};
+use crate::engine::{DEMO, config, engine_on, golden_prompts, job};
 
 /// How many cards there are, and which of them have ways to each other's memory.
 const CARDS: (&str, &str) = ("HANZO_ENGINE_EMULATED_CARDS", "4");
@@ -28,12 +28,13 @@ const WITHOUT: [(&str, &str); 2] = [CARDS, (WAYS, "none")];
 const PROMPTS: [usize; 2] = [8, 10];
 const TOKENS: usize = 12;
 
-fn ranks_of(library: &Path, count: usize) -> Sharded<CudaBackend<Card>> {
+fn ranks_of(library: &Path, count: usize) -> AnyBackend {
     let card = |ordinal| Driver::at(library).open(ordinal).expect("the emulated card opens");
-    Sharded::new((0..count).map(|rank| CudaBackend::new(card(rank))).collect(), Vec::new())
+    let ranks = (0..count).map(|rank| CudaBackend::new(card(rank))).collect();
+    AnyBackend::of_executor(TensorParallel::new(ranks, Vec::new()))
 }
 
-fn ranks(count: usize) -> Sharded<CudaBackend<Card>> {
+fn ranks(count: usize) -> AnyBackend {
     ranks_of(&library(), count)
 }
 
@@ -42,8 +43,8 @@ fn one_card() -> CudaBackend<Card> {
 }
 
 /// The tensor-parallel group behind a backend.
-fn group(backend: &AnyBackend) -> &Sharded<CudaBackend<Card>> {
-    backend.downcast_ref().expect("ranks")
+fn group(backend: &AnyBackend) -> &TensorParallel<CudaBackend<Card>> {
+    backend.executor_ref().expect("ranks")
 }
 
 /// Whether cards of this process have ways to each other's memory.
@@ -84,12 +85,12 @@ fn the_demo_model_computes_the_same_on_ranks() {
     }
     let expected = logits(&mut AnyBackend::new(one_card()));
     for count in [2, 4] {
-        let mut backend = AnyBackend::of_decoders(ranks(count));
+        let mut backend = ranks(count);
         assert!(logits(&mut backend) == expected, "{count} ranks");
         assert_eq!(group(&backend).are_acquainted(), has_ways());
     }
     let (found, engine) = answers(ranks(2));
-    assert_eq!(found, answers(one_card()).0);
+    assert_eq!(found, answers(AnyBackend::new(one_card())).0);
     assert!(group(engine.backend()).gathers() >= engine.stats().steps, "ranks read each other's rows");
     assert_eq!(engine.backend().lookahead(), 1, "a step is made while the one before is computed");
     // A step of ranks that meet by themselves is a plan that comes up again.
@@ -99,8 +100,8 @@ fn the_demo_model_computes_the_same_on_ranks() {
 }
 
 /// What the demo model says to two prompts side by side, with a cache in Q8_0.
-fn answers(backend: impl Backend) -> (Vec<Vec<u32>>, Engine) {
-    let mut engine = engine(backend, config(KvType::Q8_0, PROMPTS.len()));
+fn answers(backend: AnyBackend) -> (Vec<Vec<u32>>, Engine) {
+    let mut engine = engine_on(backend, config(KvType::Q8_0, PROMPTS.len()));
     for (id, at) in PROMPTS.into_iter().enumerate() {
         engine.submit(&job(id, &golden_prompts()[at], TOKENS));
     }
@@ -125,8 +126,8 @@ fn ranks_of_one_card_compute_what_it_does() {
         return in_a_process("ranks::ranks_of_one_card_compute_what_it_does", &[]);
     }
     let expected = logits(&mut AnyBackend::new(CudaBackend::new(card())));
-    let ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
-    let mut backend = AnyBackend::of_decoders(ranks);
+    let ranks = TensorParallel::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
+    let mut backend = AnyBackend::of_executor(ranks);
     assert!(logits(&mut backend) == expected, "two ranks on one card");
     assert!(group(&backend).are_acquainted(), "a card reaches its own memory");
     let cards = if is_real { Driver::default().cards().expect("they are there") } else { Vec::new() };
@@ -134,7 +135,7 @@ fn ranks_of_one_card_compute_what_it_does() {
         return;
     }
     let card = |ordinal| CudaBackend::new(Driver::default().open(ordinal).expect("the card opens"));
-    let mut backend = AnyBackend::of_decoders(Sharded::new((0..2).map(card).collect(), Vec::new()));
+    let mut backend = AnyBackend::of_executor(TensorParallel::new((0..2).map(card).collect(), Vec::new()));
     assert!(logits(&mut backend) == expected, "a rank on each of two cards");
     println!("two cards read each other's memory: {}", group(&backend).are_acquainted());
 }
@@ -218,7 +219,7 @@ fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> 
 fn rows_that_nobody_waits_for_are_found_out() {
     let test = "ranks::rows_that_nobody_waits_for_are_found_out";
     if is_again() {
-        let (mut ranks, mut one) = (AnyBackend::of_decoders(ranks(2)), AnyBackend::new(one_card()));
+        let (mut ranks, mut one) = (ranks(2), AnyBackend::new(one_card()));
         assert!(logits(&mut ranks) == logits(&mut one), "other logits");
         return;
     }
@@ -288,7 +289,7 @@ fn ways_that_bring_nothing_are_not_taken() {
     for (own, instead) in faults {
         let mut ranks = ranks_of(&Sources::default().with("ranks.cu", own, instead).compile(), 2);
         assert!(products(&mut ranks) == expected, "{instead}");
-        assert!(!ranks.are_acquainted(), "{instead}");
+        assert!(!group(&ranks).are_acquainted(), "{instead}");
     }
 }
 
@@ -299,8 +300,8 @@ fn ranks_bring_columns_where_they_meet() {
         return in_a_process("ranks::ranks_bring_columns_where_they_meet", &WITH_WAYS);
     }
     let expected = products(&mut one_card());
-    let meetings = |ranks: &Sharded<CudaBackend<Card>>| {
-        let planned = ranks.ranks().iter().map(CudaBackend::planned);
+    let meetings = |backend: &AnyBackend| {
+        let planned = group(backend).ranks().map(CudaBackend::planned);
         planned.map(|of| of.iter().filter(|kernel| **kernel == Kernel::Meet).count()).collect::<Vec<_>>()
     };
     // One for each product that is brought together, and one before the first one's place is written anew.
@@ -308,7 +309,7 @@ fn ranks_bring_columns_where_they_meet() {
     assert!(found == expected);
     let card = |ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens");
     let apart = (0..4).map(|rank| CudaBackend::new(card(rank)).without_fusion());
-    let mut apart = Sharded::new(apart.collect(), Vec::new());
+    let mut apart = AnyBackend::of_executor(TensorParallel::new(apart.collect(), Vec::new()));
     // Columns of each of the four by themselves.
     let found = look_at_products(&mut apart, |ranks| assert_eq!(meetings(ranks), [11; 4]));
     assert!(found == expected);

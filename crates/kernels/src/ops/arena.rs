@@ -47,21 +47,21 @@ impl<B: EncoderOps> EncoderTable<B> {
 }
 
 /// A backend and its operands.
-pub(super) struct Arena<B: Backend> {
-    backend: B,
+pub(crate) struct Arena<B: Backend> {
+    pub(crate) backend: B,
     encoder: Option<EncoderTable<B>>,
     matrices: Arc<Slots<B::Matrix>>,
     vectors: Arc<Slots<B::Vector>>,
     experts: Arc<Slots<B::Experts>>,
     heads: Arc<Slots<B::Heads>>,
     low_ranks: Arc<Slots<B::LowRank>>,
-    buffers: Arc<Slots<B::Buffer>>,
+    pub(crate) buffers: Arc<Slots<B::Buffer>>,
     kvs: Arc<Slots<B::Kv>>,
 }
 
 impl<B: Backend> Arena<B> {
     /// An arena whose backend runs decoders alone.
-    pub(super) fn of_decoders(backend: B) -> Self {
+    pub(crate) fn of_decoders(backend: B) -> Self {
         Self {
             backend,
             encoder: None,
@@ -76,26 +76,30 @@ impl<B: Backend> Arena<B> {
     }
 
     /// An arena whose backend runs encoders too.
-    pub(super) fn new(backend: B) -> Self
+    pub(crate) fn new(backend: B) -> Self
     where
         B: EncoderOps,
     {
         Self { encoder: Some(EncoderTable::of_backend()), ..Self::of_decoders(backend) }
     }
 
-    pub(super) fn backend(&self) -> &B {
+    pub(crate) fn backend(&self) -> &B {
         &self.backend
     }
 
-    pub(super) fn read_matrix<T>(&self, id: MatrixId, read: impl FnOnce(&B::Matrix) -> T) -> T {
+    pub(crate) fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    pub(crate) fn read_matrix<T>(&self, id: MatrixId, read: impl FnOnce(&B::Matrix) -> T) -> T {
         read(self.matrices.lock().get(id))
     }
 
-    pub(super) fn read_vector<T>(&self, id: VectorId, read: impl FnOnce(&B::Vector) -> T) -> T {
+    pub(crate) fn read_vector<T>(&self, id: VectorId, read: impl FnOnce(&B::Vector) -> T) -> T {
         read(self.vectors.lock().get(id))
     }
 
-    pub(super) fn read_layer_experts<T>(&self, id: ExpertsId, read: impl FnOnce(&B::Experts) -> T) -> T {
+    pub(crate) fn read_layer_experts<T>(&self, id: ExpertsId, read: impl FnOnce(&B::Experts) -> T) -> T {
         read(self.experts.lock().get(id))
     }
 

@@ -1,18 +1,18 @@
 //! Decoders whose layers several devices compute together: as many as there are, they compute the bits of one.
 
-use hanzo_engine_kernels::{AnyBackend, Sharded};
+use hanzo_engine_kernels::{AnyBackend, TensorParallel};
 
 use super::cut::{SHARED, cpu};
 use super::*;
 
-fn ranks(files: &ModelFiles, count: usize) -> Sharded<CpuBackend> {
+fn ranks(files: &ModelFiles, count: usize) -> TensorParallel<CpuBackend> {
     let rank = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
-    Sharded::new((0..count).map(rank).collect(), files.spec.undivided_caches().unwrap())
+    TensorParallel::new((0..count).map(rank).collect(), files.spec.undivided_caches().unwrap())
 }
 
 /// Buffers whose parts were brought together.
 fn gathers(backend: &AnyBackend) -> u64 {
-    backend.downcast_ref::<Sharded<CpuBackend>>().expect("ranks").gathers()
+    backend.executor_ref::<TensorParallel<CpuBackend>>().expect("ranks").gathers()
 }
 
 /// Logits of a text in one step, in chunks, and of tokens of it beside chunks of another, bit by bit.
@@ -41,7 +41,7 @@ fn a_network_computes_the_same_on_any_number_of_ranks() {
         let text = golden.text();
         let (expected, _) = told(cpu(), &files, &text);
         for count in 2..=4 {
-            let (found, ranks) = told(AnyBackend::of_decoders(ranks(&files, count)), &files, &text);
+            let (found, ranks) = told(AnyBackend::of_executor(ranks(&files, count)), &files, &text);
             assert!(found == expected, "{case}, {count} ranks");
             assert!(count > 2 || gathers(&ranks) > 0, "{case}: nothing is divided by two");
         }
@@ -53,7 +53,7 @@ fn a_network_computes_the_same_on_any_number_of_ranks() {
 fn ranks_hold_parts_of_what_one_device_does() {
     for case in ["tiny/qwen3", "tiny/llama-linear", "dense/gemma3"] {
         let files = ModelFiles::open(&data(case)).unwrap();
-        let planned = |ranks| Decoder::plan(&AnyBackend::of_decoders(ranks), &files).weights_bytes;
+        let planned = |ranks| Decoder::plan(&AnyBackend::of_executor(ranks), &files).weights_bytes;
         let (one, two) =
             (planned(ranks(&files, 1)), [0, 1].map(|rank| planned(ranks(&files, 2).counting(rank))));
         assert!(two[1] < one * 6 / 10, "{case}: {two:?} of {one} bytes");
@@ -64,7 +64,7 @@ fn ranks_hold_parts_of_what_one_device_does() {
 #[test]
 fn rows_are_gathered_where_they_are_read_as_a_whole() {
     let files = ModelFiles::open(&data("tiny/qwen3")).unwrap();
-    let mut runner = Runner::new(AnyBackend::of_decoders(ranks(&files, 2)), &files);
+    let mut runner = Runner::new(AnyBackend::of_executor(ranks(&files, 2)), &files);
     for step in 1..=2 {
         runner.prefill(&[1, 2, 3]);
         // What attention gives, its output, what is between an MLP's products, and what it gives.

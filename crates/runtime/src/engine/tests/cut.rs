@@ -1,7 +1,7 @@
 //! The engine on devices that share its model, by layers or each of them: the tokens and events of one device, with batches that come and go, prefixes
 //! that are found, and sequences that are put back.
 
-use hanzo_engine_kernels::{AnyBackend, Pipeline, Sharded};
+use hanzo_engine_kernels::{AnyBackend, Pipeline, TensorParallel};
 
 use super::*;
 
@@ -52,8 +52,8 @@ fn a_model_that_is_shared_says_the_same() {
         }
         for count in 2..=4 {
             let rank = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
-            let ranks = Sharded::new((0..count).map(rank).collect(), spec.undivided_caches().unwrap());
-            assert!(told(AnyBackend::of_decoders(ranks), config) == expected, "{kv_type}, {count} ranks");
+            let ranks = TensorParallel::new((0..count).map(rank).collect(), spec.undivided_caches().unwrap());
+            assert!(told(AnyBackend::of_executor(ranks), config) == expected, "{kv_type}, {count} ranks");
         }
     }
 }

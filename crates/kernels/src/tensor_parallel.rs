@@ -1,4 +1,4 @@
-//! Devices that compute each layer together, behind the contract of one: each, a *rank*, has a part of the rows of a layer's matrices, of its
+//! Tensor parallelism: devices that compute each layer together. Each, a *rank*, has a part of the rows of a layer's matrices, of its
 //! heads and of their cache, so that together they read what one would in a part of the time, and hold what one cannot.
 //!
 //! A token depends on nothing but its request, so the ranks give one device's bits. Sums that ranks have parts of would not: where
@@ -21,34 +21,33 @@
 //! device's are; others wait for marks, which the host hands from one to another. Absent: how a network is divided among ranks that
 //! differ, and experts that are divided.
 
-mod buffers;
-#[macro_use]
-mod delegated;
-#[macro_use]
+mod divided;
+mod executor;
+mod layout;
 mod operands;
-mod ops;
-mod packed;
+mod passage;
 #[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::ops::{Arena, Experts, Heads, LowRank, Slots};
 use crate::{Batch, KernelError, KvLayout, KvSpec, Peers, Sampled, Stage, Ticket};
-pub use buffers::{ShardedBuffer, ShardedKv};
-use packed::Layout;
-pub use packed::{ShardedMatrix, ShardedVector};
+use layout::Layout;
+use operands::{OnRanks, RankBuffer, RankKv, RankMatrix, RankVector};
 
 /// A rank's part of a matrix is a multiple of so many rows, so that tiles of weights are whole.
 pub const PART_ROWS: usize = 8;
 
-/// See the module.
-pub struct Sharded<B: Peers> {
-    ranks: Vec<B>,
+/// Devices that compute each layer together. See the module.
+pub struct TensorParallel<B: Peers> {
+    ranks: Vec<Arena<B>>,
     whole: Vec<usize>, // layers of the cache that every rank has all of
     stage: Cell<Stage>,
-    counted: Option<usize>,              // whose bytes are told, or everybody's
+    counted: Option<usize>,              // the rank whose bytes are counted; none: all
     rows: usize,                         // of the open step
     without_draws: Batch,                // what others than the first are told of it
     tickets: VecDeque<Vec<Ticket>>,      // of the others' steps that nobody has waited for
@@ -56,21 +55,28 @@ pub struct Sharded<B: Peers> {
     acquainted: bool,                    // so that they meet by themselves
     meetings: u64,                       // of all ranks, each of which waited for all others
     gathers: u64,                        // of buffers
-    failure: Option<KernelError>,        // of an op, which the step's end tells
+    failure: Option<KernelError>,        // of an op; the step's end returns it
     keeps_both: bool,                    // for tests: what is divided is there as a whole too
     astray: bool,                        // for tests: parts are gathered in a wrong order
+    matrices: Arc<Slots<RankMatrix>>,
+    vectors: Arc<Slots<RankVector>>,
+    experts: Arc<Slots<OnRanks<Experts>>>,
+    heads: Arc<Slots<OnRanks<Heads>>>,
+    low_ranks: Arc<Slots<OnRanks<LowRank>>>,
+    buffers: Arc<Slots<RankBuffer>>,
+    kvs: Arc<Slots<RankKv>>,
 }
 
-impl<B: Peers> Sharded<B> {
-    /// Ranks of one kind for a network of which nothing is packed yet, and the layers of its cache that are not divided, because their
-    /// queries or keys are normed as one.
+impl<B: Peers> TensorParallel<B> {
+    /// Ranks of one kind for a network of which nothing is packed yet, and the layers of its cache that are not divided, because
+    /// their queries or keys are normed as one.
     ///
     /// # Panics
     /// Without ranks, or with more than 64.
     pub fn new(ranks: Vec<B>, whole: Vec<usize>) -> Self {
         assert!((1..=64).contains(&ranks.len()), "{} ranks", ranks.len());
         Self {
-            ranks,
+            ranks: ranks.into_iter().map(Arena::of_decoders).collect(),
             whole,
             stage: Cell::new(Stage::Layer(0)),
             counted: None,
@@ -84,17 +90,24 @@ impl<B: Peers> Sharded<B> {
             failure: None,
             keeps_both: false,
             astray: false,
+            matrices: Slots::new(),
+            vectors: Slots::new(),
+            experts: Slots::new(),
+            heads: Slots::new(),
+            low_ranks: Slots::new(),
+            buffers: Slots::new(),
+            kvs: Slots::new(),
         }
     }
 
-    /// It, telling of all that it counts ([`crate::Backend::matrix_bytes`] and the like) what this rank takes.
+    /// The same group, whose [`Executor::bytes`] counts what this rank takes.
     pub fn counting(self, rank: usize) -> Self {
         Self { counted: Some(rank), ..self }
     }
 
     /// The ranks, in order.
-    pub fn ranks(&self) -> &[B] {
-        &self.ranks
+    pub fn ranks(&self) -> impl ExactSizeIterator<Item = &B> {
+        self.ranks.iter().map(Arena::backend)
     }
 
     /// Whether they meet by themselves, which is known once they have reserved what steps need.
@@ -119,6 +132,11 @@ impl<B: Peers> Sharded<B> {
         }
     }
 
+    /// The ranks that do not have the head.
+    fn others(&self) -> Range<usize> {
+        1..self.ranks.len()
+    }
+
     /// Whether a matrix that is packed now is divided.
     fn divides(&self, rows: impl Iterator<Item = usize>) -> Option<Layout> {
         let layout = Layout::of(rows, self.ranks.len())?;
@@ -126,7 +144,7 @@ impl<B: Peers> Sharded<B> {
     }
 
     /// Bytes of what is on these ranks, of those that are counted.
-    fn count(&self, ranks: Range<usize>, bytes: impl Fn(&B) -> usize) -> usize {
+    fn count(&self, ranks: Range<usize>, bytes: impl Fn(&Arena<B>) -> usize) -> usize {
         let counted = ranks.filter(|&rank| self.counted.is_none_or(|counted| counted == rank));
         counted.fold(0, |sum, rank| sum.saturating_add(bytes(&self.ranks[rank])))
     }
@@ -134,8 +152,8 @@ impl<B: Peers> Sharded<B> {
     /// Makes something on the ranks that have what is packed now.
     fn place<X>(
         &self,
-        mut make: impl FnMut(&B) -> Result<X, KernelError>,
-    ) -> Result<Vec<Option<X>>, KernelError> {
+        mut make: impl FnMut(&Arena<B>) -> Result<X, KernelError>,
+    ) -> Result<OnRanks<X>, KernelError> {
         let at = self.at();
         let ranks = self.ranks.iter().enumerate();
         ranks.map(|(rank, device)| at.contains(&rank).then(|| make(device)).transpose()).collect()
@@ -167,115 +185,9 @@ impl<B: Peers> Sharded<B> {
         result.map_err(|error| self.failure.get_or_insert(error)).ok()
     }
 
-    /// Begins what ranks were asked for, and tells what became of ops. A rank that is waited for may wait for any of them.
+    /// Begins what ranks were asked for, and returns the failure of an op. A rank that is waited for may wait for any of them.
     fn start(&mut self, ranks: Range<usize>) -> Result<(), KernelError> {
-        let started = self.ranks[ranks].iter().try_for_each(B::start);
+        let started = self.ranks[ranks].iter().try_for_each(|rank| rank.backend().start());
         self.failure.take().map_or(started, Err)
-    }
-
-    /// The ranks that do not have the head.
-    fn others(&self) -> Range<usize> {
-        1..self.ranks.len()
-    }
-}
-
-/// Rows on their way from rank to rank.
-impl<B: Peers> Sharded<B> {
-    /// Has every rank of some, at least, wait for what all others were asked for until now.
-    fn meet(&mut self, ranks: &Range<usize>) -> Result<(), KernelError> {
-        if self.acquainted {
-            self.ranks.iter_mut().for_each(B::meet);
-            self.meetings += 1;
-            return Ok(());
-        }
-        let marks = self.ranks.iter_mut().map(B::mark).collect::<Result<Vec<_>, _>>()?;
-        for rank in ranks.clone() {
-            for (_, mark) in marks.iter().enumerate().filter(|&(other, _)| other != rank) {
-                self.ranks[rank].follow(mark)?;
-            }
-        }
-        self.meetings += u64::from(*ranks == self.all());
-        Ok(())
-    }
-
-    /// Has whole rows of a buffer on some ranks.
-    fn bring(&mut self, buffer: &ShardedBuffer<B>, to: &Range<usize>) {
-        if to.clone().all(|rank| buffer.is_on(rank)) {
-            return;
-        }
-        let brought = match buffer.divided() {
-            Some(layout) => self.gather(buffer, layout, to),
-            None => self.spread(buffer, to),
-        };
-        self.kept(brought);
-        buffer.also_on(to);
-    }
-
-    fn gather(
-        &mut self,
-        buffer: &ShardedBuffer<B>,
-        layout: Layout,
-        to: &Range<usize>,
-    ) -> Result<(), KernelError> {
-        self.meet(to)?;
-        let count = self.ranks.len();
-        for rank in to.clone() {
-            for from in 0..count {
-                let part = buffer.part(if self.astray { count - 1 - from } else { from });
-                for (own, first) in layout.columns(from, count) {
-                    self.ranks[rank].take_columns(&part, own, &mut buffer.to_fill(rank), first)?;
-                }
-            }
-        }
-        buffer.parts_read(self.meetings);
-        self.gathers += 1;
-        Ok(())
-    }
-
-    /// From a rank that has whole rows to others.
-    fn spread(&mut self, buffer: &ShardedBuffer<B>, to: &Range<usize>) -> Result<(), KernelError> {
-        self.meet(to)?;
-        let from = buffer.somewhere();
-        for rank in to.clone().filter(|&rank| !buffer.is_on(rank)) {
-            let mut filled = buffer.to_fill(rank);
-            self.ranks[rank].take_columns(&buffer.at(from), 0..buffer.cols(), &mut filled, 0)?;
-        }
-        buffer.whole_read(self.meetings);
-        Ok(())
-    }
-
-    /// Has each rank's part of a buffer where it is, from whole rows if need be.
-    fn divide(&mut self, buffer: &ShardedBuffer<B>, layout: Layout) {
-        if buffer.divided() == Some(layout) {
-            return;
-        }
-        self.bring(buffer, &self.all());
-        self.claim_parts(buffer);
-        let count = self.ranks.len();
-        for rank in self.all() {
-            let (whole, mut part) = (buffer.at(rank), buffer.part_to_fill(rank));
-            for (own, first) in layout.columns(rank, count) {
-                let columns = first..first + own.len();
-                let taken = self.ranks[rank].take_columns(&whole, columns, &mut part, own.start);
-                self.kept(taken);
-            }
-        }
-        buffer.only_divided(layout, self.rows);
-    }
-
-    /// Before ranks write their parts of a buffer: others have read what is there.
-    fn claim_parts(&mut self, buffer: &ShardedBuffer<B>) {
-        if buffer.parts_are_read_since(self.meetings) {
-            let met = self.meet(&self.all());
-            self.kept(met);
-        }
-    }
-
-    /// Likewise, of whole rows.
-    fn claim(&mut self, buffer: &ShardedBuffer<B>) {
-        if buffer.whole_is_read_since(self.meetings) {
-            let met = self.meet(&self.all());
-            self.kept(met);
-        }
     }
 }
