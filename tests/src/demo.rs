@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_daemon::DEMO_GGUF;
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::{
     Engine, EngineConfig, Event, EventKind, FinishReason, Job, JobId, Opened, SamplingParams, Speculation,
@@ -23,12 +24,12 @@ pub fn text() -> Arc<TextModel> {
 }
 
 /// An engine with room for everything at once.
-pub fn engine() -> Engine<CpuBackend> {
+pub fn engine() -> Engine {
     engine_with(|_| ())
 }
 
 /// An engine of another size.
-pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend> {
+pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine {
     let mut config = EngineConfig {
         kv_blocks: 2048,
         kv_type: hanzo_engine_kernels::KvType::F16,
@@ -43,7 +44,10 @@ pub fn engine_with(change: impl FnOnce(&mut EngineConfig)) -> Engine<CpuBackend>
     change(&mut config);
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
-    let backend = CpuBackend::new(pool, Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"));
+    let backend = AnyBackend::new(CpuBackend::new(
+        pool,
+        Tier::detect().expect("a sound HANZO_ENGINE_CPU_TIER, or none"),
+    ));
     let (opened, text) = (opened(), text());
     let files = opened.decoder().expect("the embedded model is a decoder");
     let decoder = Decoder::load(&backend, files, &mut |_| ()).expect("the embedded weights are sound");
@@ -120,7 +124,7 @@ pub struct Answer {
 }
 
 /// Runs all of them at once, to the end.
-pub fn run(engine: &mut Engine<CpuBackend>, asked: impl IntoIterator<Item = Asked>) -> Vec<Answer> {
+pub fn run(engine: &mut Engine, asked: impl IntoIterator<Item = Asked>) -> Vec<Answer> {
     let mut answers = Vec::new();
     for (id, one) in asked.into_iter().enumerate() {
         let job = Job {

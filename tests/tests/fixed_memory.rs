@@ -3,7 +3,6 @@
 
 #![cfg(target_os = "linux")] // where the system says what is resident
 
-use hanzo_engine_kernels::cpu::CpuBackend;
 use hanzo_engine_kernels::heap::Counted;
 use hanzo_engine_runtime::{
     Engine, Event, EventKind, FinishReason, Job, JobId, SamplingParams, StopConditions,
@@ -34,7 +33,7 @@ fn resident() -> usize {
 }
 
 /// The tokens of one answer.
-fn answer(engine: &mut Engine<CpuBackend>, turn: u64, prompt: &[u32], events: &mut Vec<Event>) -> Vec<u32> {
+fn answer(engine: &mut Engine, turn: u64, prompt: &[u32], events: &mut Vec<Event>) -> Vec<u32> {
     let job = Job {
         id: JobId(turn),
         prompt: prompt.into(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use hanzo_engine_kernels::{
-    Backend, EncoderOps, KernelError,
+    AnyBackend, Backend, KernelError,
     cpu::{CpuBackend, ThreadPool, Tier, limits::Probe},
 };
 use hanzo_engine_media::PixelRoom;
@@ -103,7 +103,7 @@ pub(crate) trait Generator: Steps {
     }
 }
 
-impl<B: Backend> Generator for Engine<B> {
+impl Generator for Engine {
     fn submit(&mut self, job: &Job) {
         Engine::submit(self, job);
     }
@@ -134,7 +134,7 @@ impl<B: Backend> Generator for Engine<B> {
     }
 }
 
-impl<B: Backend> Steps for Engine<B> {
+impl Steps for Engine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         Some(self)
     }
@@ -168,7 +168,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 }
 
-impl<B: EncoderOps> Steps for EncoderEngine<B> {
+impl Steps for EncoderEngine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         None
     }
@@ -201,7 +201,7 @@ impl<B: EncoderOps> Steps for EncoderEngine<B> {
     }
 }
 
-impl<B: EncoderOps> Transcriber for WhisperEngine<B> {
+impl Transcriber for WhisperEngine {
     fn submit_sound(&mut self, job: TranscribeJob) {
         WhisperEngine::submit(self, job);
     }
@@ -215,7 +215,7 @@ impl<B: EncoderOps> Transcriber for WhisperEngine<B> {
     }
 }
 
-impl<B: EncoderOps> Steps for WhisperEngine<B> {
+impl Steps for WhisperEngine {
     fn generator(&mut self) -> Option<&mut dyn Generator> {
         None
     }
@@ -471,11 +471,17 @@ impl Cpu {
         sides: Sides,
         config: EngineConfig,
         progress: &mut dyn FnMut(f32),
-    ) -> Result<Engine<CpuBackend>, LoadError> {
+    ) -> Result<Engine, LoadError> {
         decoder_engine(self.backend(), &|| self.backend(), files, sides, config, progress)
     }
 
-    pub(crate) fn backend(&self) -> CpuBackend {
+    /// A backend on these threads.
+    pub(crate) fn backend(&self) -> AnyBackend {
+        AnyBackend::new(self.cpu_backend())
+    }
+
+    /// The same, for a tensor-parallel group, whose ranks are of one type.
+    pub(crate) fn cpu_backend(&self) -> CpuBackend {
         CpuBackend::new(self.pool.clone(), self.tier)
     }
 

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvType, RowSource};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, Batch, DType, KernelError, KvType, RowSource};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles, RequestError,
     decoder::{Decoder, Met},
@@ -198,7 +198,7 @@ fn chunks(args: &Args, files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Vec<
 }
 
 /// The model's weights, where they fit the memory that is free, and where their names are those that a GGUF file has.
-fn loaded<B: Backend>(args: &Args, files: &ModelFiles, backend: &B) -> Result<Decoder<B>, ImatrixError> {
+fn loaded(args: &Args, files: &ModelFiles, backend: &AnyBackend) -> Result<Decoder, ImatrixError> {
     if files.tensors.all().any(|tensor| !tensor.file.ends_with(".gguf") && *tensor.file != *crate::DEMO_MODEL)
     {
         return Err(ImatrixError::Args(format!(

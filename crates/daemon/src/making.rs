@@ -1,6 +1,6 @@
-//! Engines on any backend: what they take, and how they are made. Which backend is a [`Device`](crate::device::Device)'s to say.
+//! Memory plans of engines, and their construction. A [`Device`](crate::device::Device) chooses the backend.
 
-use hanzo_engine_kernels::{Backend, EncoderOps};
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_runtime::{
     EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
     audio::AudioTower,
@@ -14,8 +14,8 @@ use hanzo_engine_runtime::{
 use crate::device::{EngineSize, Sides, Steps};
 
 /// [`Device::decoder_memory`](crate::device::Device::decoder_memory) of any backend, with one for what drafts, sees and hears.
-pub(crate) fn decoder_memory<B: Backend, O: EncoderOps>(
-    (own, backend): (&B, &O),
+pub(crate) fn decoder_memory(
+    (own, backend): (&AnyBackend, &AnyBackend),
     files: &ModelFiles,
     draft: Option<&ModelFiles>,
     config: &EngineConfig,
@@ -33,14 +33,14 @@ pub(crate) fn decoder_memory<B: Backend, O: EncoderOps>(
 ///
 /// # Errors
 /// As [`Device::build`](crate::device::Device::build).
-pub(crate) fn decoder_engine<B: Backend, O: EncoderOps>(
-    own: B,
-    backend: &dyn Fn() -> O,
+pub(crate) fn decoder_engine(
+    own: AnyBackend,
+    backend: &dyn Fn() -> AnyBackend,
     files: &ModelFiles,
     sides: Sides,
     config: EngineConfig,
     progress: &mut dyn FnMut(f32),
-) -> Result<Engine<B>, LoadError> {
+) -> Result<Engine, LoadError> {
     // Before the weights are read, which takes long.
     config.kv_spec(&files.spec).check()?;
     if let Some(tower) = &files.tower {
@@ -62,9 +62,9 @@ pub(crate) fn decoder_engine<B: Backend, O: EncoderOps>(
 ///
 /// # Errors
 /// As [`Device::build`](crate::device::Device::build).
-pub(crate) fn with_draft<B: Backend>(
-    engine: Engine<B>,
-    backend: &dyn Fn() -> B,
+pub(crate) fn with_draft(
+    engine: Engine,
+    backend: &dyn Fn() -> AnyBackend,
     (files, draft): (&ModelFiles, Option<&ModelFiles>),
     config: EngineConfig,
 ) -> Result<Box<dyn Steps>, LoadError> {
@@ -80,8 +80,8 @@ pub(crate) fn with_draft<B: Backend>(
 ///
 /// # Errors
 /// As [`Device::build`](crate::device::Device::build).
-pub(crate) fn build<B: EncoderOps>(
-    backend: &dyn Fn() -> B,
+pub(crate) fn build(
+    backend: &dyn Fn() -> AnyBackend,
     encoder_weights: WeightType,
     (files, draft): (&Opened, Option<&ModelFiles>),
     sides: Sides,

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hanzo_engine_kernels::{Chain, Either, KernelError, Sharded, cpu::CpuBackend};
+use hanzo_engine_kernels::{AnyBackend, KernelError, Pipeline, TensorParallel};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, DeviceError, Driver, Paper, check};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, EncoderEngine, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened,
@@ -219,9 +219,6 @@ pub(crate) struct OnCard {
     sharing: Option<Sharing>,
 }
 
-/// Devices that share a model: by layers, cards or the processor; or by rows, cards.
-type Sharers<D> = Either<Chain<Either<CpuBackend, CudaBackend<D>>>, Sharded<CudaBackend<D>>>;
-
 /// Who has layers of a model that does not fit on a card.
 #[derive(Clone, Copy)]
 enum Beside<'a> {
@@ -315,46 +312,48 @@ impl OnCard {
 
     /// The devices that share the model that is planned, where they do, to count what one of them takes: this card, or the one with that
     /// number in [`Sharing::others`].
-    fn on_paper(&self, of: Option<usize>) -> Option<Sharers<Paper>> {
+    fn on_paper(&self, of: Option<usize>) -> Option<AnyBackend> {
         let sharing = self.sharing.as_ref()?;
         let others = self.others(sharing)?;
         if let Some(whole) = &sharing.rows {
-            let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card)).map(OnCard::paper);
-            let ranks = Sharded::new(ranks.collect(), whole.clone());
-            return Some(Either::Other(ranks.counting(of.map_or(0, |at| at + 1))));
+            let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
+            let ranks = ranks.map(OnCard::paper_backend);
+            let ranks = TensorParallel::new(ranks.collect(), whole.clone());
+            return Some(AnyBackend::of_executor(ranks.counting(of.map_or(0, |at| at + 1))));
         }
         let on_paper = |other: &Beside<'_>| match other {
-            Beside::Processor(other) => Either::One(other.backend()),
-            Beside::Card(other) => Either::Other(other.paper()),
+            Beside::Processor(other) => other.backend(),
+            Beside::Card(other) => other.paper(),
         };
-        let devices = others.iter().rev().map(on_paper).chain([Either::Other(self.paper())]);
-        let chain = Chain::new(devices.collect(), sharing.cuts.clone());
-        Some(Either::One(chain.counting(of.map_or(others.len(), |at| others.len() - 1 - at))))
+        let devices = others.iter().rev().map(on_paper).chain([self.paper()]);
+        let pipeline = Pipeline::new(devices.collect(), sharing.cuts.clone());
+        let counted = of.map_or(others.len(), |at| others.len() - 1 - at);
+        Some(AnyBackend::of_executor(pipeline.counting(counted)))
     }
 
     /// What is counted for each of the other devices that share the model, in the order of [`Sharing::others`].
-    fn counted_beside<T>(&self, count: impl Fn(&Sharers<Paper>) -> T) -> Vec<T> {
+    fn counted_beside<T>(&self, count: impl Fn(&AnyBackend) -> T) -> Vec<T> {
         let beside = self.sharing.as_ref().map_or(0, |sharing| sharing.others.len());
         (0..beside).filter_map(|at| self.on_paper(Some(at)).map(|of| count(&of))).collect()
     }
 
     /// The devices that share a model; none where one is not there.
-    fn sharers(&self, sharing: &Sharing) -> Result<Option<Sharers<Card>>, KernelError> {
+    fn sharers(&self, sharing: &Sharing) -> Result<Option<AnyBackend>, KernelError> {
         let Some(others) = self.others(sharing) else { return Ok(None) };
         if let Some(whole) = &sharing.rows {
             let ranks = [self].into_iter().chain(others.iter().filter_map(Beside::card));
             let rank = |card: &OnCard| Ok(CudaBackend::new(card.card()?));
             let ranks = ranks.map(rank).collect::<Result<_, KernelError>>()?;
-            return Ok(Some(Either::Other(Sharded::new(ranks, whole.clone()))));
+            return Ok(Some(AnyBackend::of_executor(TensorParallel::new(ranks, whole.clone()))));
         }
         let open = |other: &Beside<'_>| match other {
-            Beside::Processor(other) => Ok(Either::One(other.backend())),
-            Beside::Card(other) => Ok(Either::Other(CudaBackend::new(other.card()?))),
+            Beside::Processor(other) => Ok(other.backend()),
+            Beside::Card(other) => Ok(AnyBackend::new(CudaBackend::new(other.card()?))),
         };
         let devices =
-            others.iter().rev().map(open).chain([Ok(Either::Other(CudaBackend::new(self.card()?)))]);
+            others.iter().rev().map(open).chain([Ok(AnyBackend::new(CudaBackend::new(self.card()?)))]);
         let devices = devices.collect::<Result<_, KernelError>>()?;
-        Ok(Some(Either::One(Chain::new(devices, sharing.cuts.clone()))))
+        Ok(Some(AnyBackend::of_executor(Pipeline::new(devices, sharing.cuts.clone()))))
     }
 
     /// Makes a decoder's engine.
@@ -369,7 +368,7 @@ impl OnCard {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Generator>, LoadError> {
         let card = self.card()?;
-        let backend = || CudaBackend::new(card.clone());
+        let backend = || AnyBackend::new(CudaBackend::new(card.clone()));
         let sharers = match &self.sharing {
             Some(sharing) => self.sharers(sharing)?,
             None => None,
@@ -377,7 +376,7 @@ impl OnCard {
         Ok(match sharers {
             Some(own) => {
                 let engine = decoder_engine(own, &backend, files, sides, config, progress)?;
-                if let Either::Other(ranks) = engine.backend() {
+                if let Some(ranks) = engine.backend().executor_ref::<TensorParallel<CudaBackend<Card>>>() {
                     let how = match ranks.are_acquainted() {
                         true => "read each other's memory",
                         false => "have no way to each other's memory that they could take: rows are copied",
@@ -400,7 +399,12 @@ impl OnCard {
     }
 
     /// What counts bytes as the card's backend does.
-    fn paper(&self) -> CudaBackend<Paper> {
+    fn paper(&self) -> AnyBackend {
+        AnyBackend::new(self.paper_backend())
+    }
+
+    /// The same, for a tensor-parallel group.
+    fn paper_backend(&self) -> CudaBackend<Paper> {
         CudaBackend::new(Paper::of(self.name.clone()))
     }
 }
@@ -510,15 +514,14 @@ impl Device for OnCard {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         let card = self.card()?;
-        let backend = || CudaBackend::new(card.clone());
+        let backend = || AnyBackend::new(CudaBackend::new(card.clone()));
         if let (Some(sharing), Network::Decoder(own), EngineSize::Decoder(config)) =
             (&origin.sharing, &files.0.network, size)
             && let Some(sharers) = self.sharers(sharing)?
         {
             let engine = decoder_engine(sharers, &backend, own, sides, config, progress)?;
             // What drafts is on the card whole.
-            let alone = || Either::One(Chain::new(vec![Either::Other(backend())], Vec::new()));
-            return with_draft(engine, &alone, (own, files.1), config);
+            return with_draft(engine, &backend, (own, files.1), config);
         }
         build(&backend, self.encoder_weights, files, sides, size, progress)
     }

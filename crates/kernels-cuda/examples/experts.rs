@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hanzo_engine_kernels::{
     Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, RowSource, StepLimits,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, StepLimits,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, check};
 
@@ -133,7 +133,7 @@ fn time(card: &Card, shape: &Shape) -> Result<(), KernelError> {
             let began = Instant::now();
             backend.begin(&batch)?;
             for (router, packed) in &layers {
-                backend.moe(&MoeWeights::plain(router, packed), &params, &x, &mut hidden, &mut out);
+                backend.moe(&MoeOperands::plain(router, packed), &params, &x, &mut hidden, &mut out);
             }
             backend.end()?;
             least = least.min(began.elapsed().as_secs_f64());

@@ -358,14 +358,14 @@ impl<D: Device> Backend for CudaBackend<D> {
         self.add_to_rows(bias, out);
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer) {
+    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer) {
         self.change_rows(op, out);
     }
 
     fn layer_norm(
         &mut self,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     ) {
         self.check(x, params.weight.length, "x");
@@ -376,7 +376,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         &mut self,
         residual: &mut Self::Buffer,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     ) {
         self.check(x, params.weight.length, "x");
@@ -387,7 +387,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         &mut self,
         x: &mut Self::Buffer,
         columns: (usize, usize),
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
     ) {
         self.norm_columns(x, columns, params);
     }
@@ -395,7 +395,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        params: &QkvParams<'_, Self::Vector>,
+        params: &QkvParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     ) {
@@ -406,7 +406,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        params: &AttentionParams<'_, Self::Vector>,
+        params: &AttentionParams<&Self::Vector>,
         kv: &Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -422,7 +422,7 @@ impl<D: Device> Backend for CudaBackend<D> {
         &mut self,
         latent: &mut Self::Buffer,
         queries: &mut Self::Buffer,
-        params: &LatentParams<'_, Self::Vector>,
+        params: &LatentParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     ) {
@@ -443,7 +443,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn convolve(
         &mut self,
         x: &mut Self::Buffer,
-        params: &ConvolutionParams<'_, Self::Vector>,
+        params: &ConvolutionParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     ) {
@@ -453,7 +453,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn recur(
         &mut self,
         x: &Self::Buffer,
-        params: &RecurrenceParams<'_, Self::Vector>,
+        params: &RecurrenceParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -464,7 +464,7 @@ impl<D: Device> Backend for CudaBackend<D> {
     fn gate_output(
         &mut self,
         gate: &Self::Buffer,
-        params: &OutputGateParams<'_, Self::Vector>,
+        params: &OutputGateParams<&Self::Vector>,
         out: &mut Self::Buffer,
     ) {
         self.gate_rows(gate, params, out);

@@ -37,7 +37,7 @@ pub use attention::{
     AttentionParams, HeadShape, LatentHeads, LatentParams, QkvParams, QueryScale, Rope, RopeAxes, RopeKind,
 };
 pub use encoder::{EncoderOps, LayerNormParams, PositionBias, QUERIES_PART, RowIds, SelfAttentionParams};
-pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeParams, MoeWeights, NO_EXPERT};
+pub use experts::{ExpertGroups, ExpertParts, ExpertScoring, MoeOperands, MoeParams, MoeWeights, NO_EXPERT};
 pub use kv_groups::{KvGroups, KvPlace};
 pub use kv_layout::{KvLayout, KvSpec};
 pub use kv_type::KvType;
@@ -155,19 +155,19 @@ pub struct StepLimits {
 /// A device that a decoder's steps run on.
 pub trait Backend: Send + 'static {
     /// Weights in the layout the device's kernels read.
-    type Matrix: Send + Sync;
+    type Matrix: Send + Sync + 'static;
     /// A vector of f32: norm weights, biases, frequencies.
-    type Vector: Send + Sync;
+    type Vector: Send + Sync + 'static;
     /// Experts of one layer, in the layout the device's kernels read.
-    type Experts: Send + Sync;
+    type Experts: Send + Sync + 'static;
     /// Matrices of single heads, for [`Backend::heads_matmul`].
-    type Heads: Send + Sync;
+    type Heads: Send + Sync + 'static;
     /// What one adapter adds to one packed matrix, in the layout the device's kernels read.
-    type LowRank: Send + Sync;
+    type LowRank: Send + Sync + 'static;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
-    type Buffer: Send;
+    type Buffer: Send + 'static;
     /// The paged KV cache of all layers.
-    type Kv: Send;
+    type Kv: Send + 'static;
 
     /// Whether it knows memories ([`AttentionParams::memory`](crate::AttentionParams::memory)), what a row sees of them, and padding.
     fn knows_memories(&self) -> bool {
@@ -181,7 +181,7 @@ pub trait Backend: Send + 'static {
     fn rounding(&self) -> Rounding;
 
     /// What is counted, packed, made and computed from here on is of this part of a network, until another is named: devices that
-    /// share a network ([`crate::chain`]) tell by it whose it is. Ops name what was packed in the part that they are of.
+    /// share a network ([`crate::pipeline`]) tell by it whose it is. Ops name what was packed in the part that they are of.
     fn enter(&self, _stage: Stage) {}
 
     /// Whether matrices of this type can be packed.
@@ -314,13 +314,13 @@ pub trait Backend: Send + 'static {
     fn add_bias(&mut self, bias: &Self::Vector, out: &mut Self::Buffer);
 
     /// Changes rows number by number.
-    fn row_op(&mut self, op: &RowOp<'_, Self::Buffer, Self::Vector>, out: &mut Self::Buffer);
+    fn row_op(&mut self, op: &RowOp<&Self::Buffer, &Self::Vector>, out: &mut Self::Buffer);
 
     /// `out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias`, mean and variance of the row's own numbers.
     fn layer_norm(
         &mut self,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 
@@ -329,7 +329,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         residual: &mut Self::Buffer,
         x: &Self::Buffer,
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 
@@ -339,7 +339,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         x: &mut Self::Buffer,
         columns: (usize, usize),
-        params: &LayerNormParams<'_, Self::Vector>,
+        params: &LayerNormParams<&Self::Vector>,
     );
 
     /// On rows of `[q | k | v]`: norms and turns queries in place, norms and turns keys, and writes keys and
@@ -348,7 +348,7 @@ pub trait Backend: Send + 'static {
     fn rope_to_cache(
         &mut self,
         qkv: &mut Self::Buffer,
-        params: &QkvParams<'_, Self::Vector>,
+        params: &QkvParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -359,7 +359,7 @@ pub trait Backend: Send + 'static {
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
-        params: &AttentionParams<'_, Self::Vector>,
+        params: &AttentionParams<&Self::Vector>,
         kv: &Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -377,7 +377,7 @@ pub trait Backend: Send + 'static {
         &mut self,
         latent: &mut Self::Buffer,
         queries: &mut Self::Buffer,
-        params: &LatentParams<'_, Self::Vector>,
+        params: &LatentParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -399,7 +399,7 @@ pub trait Backend: Send + 'static {
     fn convolve(
         &mut self,
         x: &mut Self::Buffer,
-        params: &ConvolutionParams<'_, Self::Vector>,
+        params: &ConvolutionParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
     );
@@ -417,7 +417,7 @@ pub trait Backend: Send + 'static {
     fn recur(
         &mut self,
         x: &Self::Buffer,
-        params: &RecurrenceParams<'_, Self::Vector>,
+        params: &RecurrenceParams<&Self::Vector>,
         kv: &mut Self::Kv,
         layer: usize,
         out: &mut Self::Buffer,
@@ -427,7 +427,7 @@ pub trait Backend: Send + 'static {
     fn gate_output(
         &mut self,
         gate: &Self::Buffer,
-        params: &OutputGateParams<'_, Self::Vector>,
+        params: &OutputGateParams<&Self::Vector>,
         out: &mut Self::Buffer,
     );
 
@@ -518,7 +518,7 @@ pub trait Backend: Send + 'static {
     }
 
     /// Sums the batch's rows of `x` over the devices that share this model, in the order of their ranks, and leaves the sum
-    /// with each; on one device they stay as they are, and on those that divide no sums ([`crate::sharded`]). What is added before it must be in the sum once: of the bias of a matrix
+    /// with each; on one device they stay as they are, and on those that divide no sums ([`crate::tensor_parallel`]). What is added before it must be in the sum once: of the bias of a matrix
     /// that ranks hold columns of, all but the first have zeros.
     fn all_reduce(&mut self, _x: &mut Self::Buffer) {}
 

@@ -7,35 +7,34 @@
 //! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
 
 pub mod backend;
-#[macro_use]
-mod delegated;
 pub mod batch;
-pub mod chain;
 pub mod conformance;
 pub mod cpu;
 pub mod dtype;
-pub mod either;
 pub mod error;
 pub mod heap;
+pub mod ops;
+pub mod pipeline;
 pub mod quant;
 pub mod reference;
 pub mod sampling;
-pub mod sharded;
+pub mod tensor_parallel;
 
 pub use backend::{
     Activation, AdaptedLogits, AttentionParams, Backend, BufferRole, ConvolutionParams, EncoderOps,
     ExpertGroups, ExpertParts, ExpertScoring, GateKind, HeadShape, KvGroups, KvLayout, KvPlace, KvSpec,
     KvType, LatentHeads, LatentParams, LayerNormParams, LogitsHead, LowRankPair, LowRankShape, MatrixShape,
-    MatrixSource, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputChange, OutputDelta, OutputGateParams,
-    OutputNorm, Peers, PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams, Rope, RopeAxes,
-    RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape, StepLimits,
+    MatrixSource, MoeOperands, MoeParams, MoeWeights, NO_EXPERT, Operands, OutputChange, OutputDelta,
+    OutputGateParams, OutputNorm, Peers, PositionBias, QUERIES_PART, QkvParams, QueryScale, RecurrenceParams,
+    Rope, RopeAxes, RopeKind, Rounding, RowIds, RowOp, SelfAttentionParams, Stage, StateRule, StateShape,
+    StepLimits,
 };
 pub use batch::{BLOCK_TOKENS, Batch, MemorySpan, RowSource, SequenceSpan};
-pub use chain::{Chain, Cut};
 pub use dtype::DType;
-pub use either::Either;
 pub use error::KernelError;
+pub use ops::AnyBackend;
+pub use pipeline::{Cut, Pipeline};
 pub use sampling::{
     Adjustment, Change, Draws, SampleSpec, SampleSpecs, Sampled, Shape, Ticket, TokenLogprob,
 };
-pub use sharded::Sharded;
+pub use tensor_parallel::TensorParallel;

@@ -340,14 +340,14 @@ impl Backend for ReferenceBackend {
         }
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+    fn row_op(&mut self, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: &mut ReferenceBuffer) {
         rows::row_op(self.step().rows(), op, out);
     }
 
     fn layer_norm(
         &mut self,
         x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         let (rows, cols) = (self.step().rows(), params.weight.len());
@@ -364,7 +364,7 @@ impl Backend for ReferenceBackend {
         &mut self,
         residual: &mut ReferenceBuffer,
         x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         self.add(residual, x, params.weight.len());
@@ -375,7 +375,7 @@ impl Backend for ReferenceBackend {
         &mut self,
         x: &mut ReferenceBuffer,
         (first, width): (usize, usize),
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
     ) {
         let rows = self.step().rows();
         columns::layer_norm_columns(rows, x, (first, width), params);
@@ -384,7 +384,7 @@ impl Backend for ReferenceBackend {
     fn rope_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
-        params: &QkvParams<'_, Vec<f32>>,
+        params: &QkvParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
@@ -394,7 +394,7 @@ impl Backend for ReferenceBackend {
     fn attention(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &AttentionParams<'_, Vec<f32>>,
+        params: &AttentionParams<&Vec<f32>>,
         kv: &ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
@@ -416,7 +416,7 @@ impl Backend for ReferenceBackend {
         &mut self,
         latent: &mut ReferenceBuffer,
         queries: &mut ReferenceBuffer,
-        params: &LatentParams<'_, Vec<f32>>,
+        params: &LatentParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
@@ -437,7 +437,7 @@ impl Backend for ReferenceBackend {
     fn convolve(
         &mut self,
         x: &mut ReferenceBuffer,
-        params: &ConvolutionParams<'_, Vec<f32>>,
+        params: &ConvolutionParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
@@ -447,7 +447,7 @@ impl Backend for ReferenceBackend {
     fn recur(
         &mut self,
         x: &ReferenceBuffer,
-        params: &RecurrenceParams<'_, Vec<f32>>,
+        params: &RecurrenceParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
@@ -458,7 +458,7 @@ impl Backend for ReferenceBackend {
     fn gate_output(
         &mut self,
         gate: &ReferenceBuffer,
-        params: &OutputGateParams<'_, Vec<f32>>,
+        params: &OutputGateParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         states::gate_output(self.step().rows(), gate, params, out);

@@ -9,7 +9,7 @@ use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, ConvolutionParams, DType,
     EncoderOps, ExpertParts, ExpertScoring, GateKind, HeadShape, KernelError, KvLayout, KvSpec, KvType,
-    LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeParams, MoeWeights, OutputGateParams,
+    LayerNormParams, LogitsHead, MatrixShape, MatrixSource, MoeOperands, MoeParams, OutputGateParams,
     OutputNorm, PositionBias, QkvParams, RecurrenceParams, Rope, RopeKind, RowIds, RowSource, SampleSpec,
     SampleSpecs, SelfAttentionParams, SequenceSpan, Shape, StateRule, StateShape, StepLimits,
 };
@@ -165,7 +165,7 @@ fn a_step_allocates_nothing() -> Result<(), KernelError> {
             groups: None,
             scales_input: false,
         };
-        let weights = MoeWeights::plain(&router, &experts);
+        let weights = MoeOperands::plain(&router, &experts);
         let norm = backend.vector(&[1.0; WIDTH])?;
         let inv_freq = backend.vector(&[0.1; 32])?;
         let mut kv = backend.kv(&KvSpec {
@@ -291,7 +291,7 @@ fn encoder_steps(mut backend: CpuBackend) -> Result<(), KernelError> {
             keys: Some(&buckets),
             queries: Some(&buckets),
             buckets: 2,
-            bucket_of: &bucket_of,
+            bucket_of: &bucket_of[..],
             reach,
         }),
     ];

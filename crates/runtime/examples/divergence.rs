@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Batch, KvType, RowSource, StepLimits};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, Batch, KvType, RowSource, StepLimits};
 use hanzo_engine_runtime::ModelFiles;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::tokenizer::Tokenizer;
@@ -214,7 +214,7 @@ fn judge(mut base: Base, model: &str, tier: Tier) -> Result<Judged, Failure> {
     let opening = Tokenizer::load(&files.text)?.encode("", true)?;
     let bos = files.text.bos.filter(|bos| opening.first() == Some(bos));
     let threads = std::thread::available_parallelism()?.get();
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier);
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(threads)), tier));
     let mut decoder = Decoder::load(&backend, &files, &mut |_| ())?;
     let (context, scored) = (base.context, base.scored());
     let limits = StepLimits { logit_rows: scored, ..decoder.spec().step_limits(context, 1, context) };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    AttentionParams, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket,
-    sampling::soft_cap,
+    AnyBackend, AttentionParams, Backend, Batch, KernelError, KvSpec, RowSource, Stage, StepLimits, Ticket,
+    ops, sampling::soft_cap,
 };
 
 use crate::adapter::Adapter;
@@ -18,16 +18,16 @@ use crate::step::Step;
 pub use crate::network::{MemoryPlan, Met};
 
 /// A model's weights on a backend, and what it takes to run them.
-pub struct Decoder<B: Backend> {
-    network: Network<B>,
-    memories: Option<B::Kv>, // keys and values of what sequences remember, where layers read some
-    slopes: Option<B::Vector>, // (heads): what scores lose with distance
+pub struct Decoder {
+    network: Network,
+    memories: Option<ops::Kv>, // keys and values of what sequences remember, where layers read some
+    slopes: Option<ops::Vector>, // (heads): what scores lose with distance
     head_bias: Option<Arc<[f32]>>, // (vocab)
 }
 
-impl<B: Backend> Decoder<B> {
+impl Decoder {
     /// What [`Decoder::load`] and [`Decoder::prepare`] would take. Reads no weights.
-    pub fn plan(backend: &B, files: &ModelFiles) -> MemoryPlan {
+    pub fn plan(backend: &AnyBackend, files: &ModelFiles) -> MemoryPlan {
         network::plan(backend, &files.spec, &files.tensors, WeightType::Stored, 0)
     }
 
@@ -37,7 +37,11 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory; `Unsupported` where
     /// layers read memories of pictures and the backend knows none.
-    pub fn load(backend: &B, files: &ModelFiles, progress: &mut dyn FnMut(f32)) -> Result<Self, LoadError> {
+    pub fn load(
+        backend: &AnyBackend,
+        files: &ModelFiles,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Self, LoadError> {
         if files.spec.picture_rows > 0 && !backend.knows_memories() {
             let device = backend.device();
             return Err(LoadError::Unsupported {
@@ -69,7 +73,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
+    pub fn prepare(&mut self, backend: &mut AnyBackend, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
         backend.reserve(limits)
     }
@@ -78,7 +82,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub fn make_memories(&mut self, backend: &B, spec: &KvSpec) -> Result<(), KernelError> {
+    pub fn make_memories(&mut self, backend: &AnyBackend, spec: &KvSpec) -> Result<(), KernelError> {
         self.memories = Some(backend.kv(spec)?);
         Ok(())
     }
@@ -92,7 +96,7 @@ impl<B: Backend> Decoder<B> {
     /// Without [`Decoder::make_memories`], and beyond the step's limits.
     pub fn remember(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         rows: &[f32],
         (end, blocks): (usize, &[u32]),
     ) -> Result<(), KernelError> {
@@ -107,7 +111,12 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Bytes of an adapter's matrices on a backend, and of the buffers that the first of them makes, for steps of so many rows.
-    pub fn adapter_bytes(backend: &B, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> (u64, u64) {
+    pub fn adapter_bytes(
+        backend: &AnyBackend,
+        spec: &TransformerSpec,
+        adapter: &Adapter,
+        rows: usize,
+    ) -> (u64, u64) {
         let buffers = network::adapter_buffer_bytes(backend, spec, rows);
         (network::adapter_bytes(backend, spec, adapter, rows), buffers)
     }
@@ -116,7 +125,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// `Kernel` where the backend cannot give the memory; nothing is kept then.
-    pub fn adapt(&mut self, backend: &mut B, slot: u32, adapter: &Adapter) -> Result<(), LoadError> {
+    pub fn adapt(&mut self, backend: &mut AnyBackend, slot: u32, adapter: &Adapter) -> Result<(), LoadError> {
         self.network.adapt(backend, slot as usize, adapter)
     }
 
@@ -129,7 +138,7 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub fn observe(&mut self, backend: &mut B) -> Result<(), KernelError> {
+    pub fn observe(&mut self, backend: &mut AnyBackend) -> Result<(), KernelError> {
         self.network.observe(backend)
     }
 
@@ -152,9 +161,9 @@ impl<B: Backend> Decoder<B> {
     /// Without [`Decoder::prepare`], and on batches outside of its limits.
     pub fn forward(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         batch: &Batch,
-        kv: &mut B::Kv,
+        kv: &mut ops::Kv,
         logits: &mut [f32],
     ) -> Result<(), KernelError> {
         assert_eq!(
@@ -198,9 +207,9 @@ impl<B: Backend> Decoder<B> {
     /// Without [`Decoder::prepare`], and on steps outside of its limits.
     pub fn submit(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         step: &mut Step,
-        kv: &mut B::Kv,
+        kv: &mut ops::Kv,
         room: &mut [f32],
     ) -> Result<Ticket, KernelError> {
         backend.begin(&step.batch)?;
@@ -214,9 +223,9 @@ impl<B: Backend> Decoder<B> {
 
     fn drawn(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         step: &mut Step,
-        kv: &mut B::Kv,
+        kv: &mut ops::Kv,
         room: &mut [f32],
     ) -> Result<(), KernelError> {
         let hidden = self.network.spec.hidden;
@@ -241,7 +250,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// From the rows of a batch to their hidden states.
-    fn layers_forward(&mut self, backend: &mut B, batch: &Batch, kv: &mut B::Kv) {
+    fn layers_forward(&mut self, backend: &mut AnyBackend, batch: &Batch, kv: &mut ops::Kv) {
         let (network, slopes, memories) = (&mut self.network, self.slopes.as_ref(), &mut self.memories);
         network.set_adapting(!batch.adapters.is_empty());
         network.embed(backend, batch.rows());
@@ -281,7 +290,12 @@ impl<B: Backend> Decoder<B> {
     ///
     /// # Errors
     /// The backend's.
-    pub fn read_hidden(&self, backend: &B, first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    pub fn read_hidden(
+        &self,
+        backend: &AnyBackend,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         backend.read_rows(self.network.hidden(), first, out)?;
         // The last norm has the head's factor in it.
         let factor = self.network.spec.head.logit_scale();
@@ -292,7 +306,7 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-fn attention_params<'a, B: Backend>(attention: &Attention<'a, B>) -> AttentionParams<'a, B::Vector> {
+fn attention_params<'a>(attention: &Attention<'a>) -> AttentionParams<&'a ops::Vector> {
     AttentionParams {
         shape: attention.shape,
         scale: attention.spec.scale,

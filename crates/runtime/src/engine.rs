@@ -12,7 +12,9 @@ mod sizes;
 
 use std::{mem, sync::Arc};
 
-use hanzo_engine_kernels::{Backend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket};
+use hanzo_engine_kernels::{
+    AnyBackend, Backend, KernelError, KvSpec, KvType, Sampled, StepLimits, Ticket, ops,
+};
 use serde::{Deserialize, Serialize};
 
 pub use crate::scheduler::StepReport;
@@ -183,10 +185,10 @@ pub struct EngineStats {
 }
 
 /// One model on one device.
-pub struct Engine<B: Backend> {
-    backend: B,
-    decoder: Decoder<B>,
-    kv: B::Kv,
+pub struct Engine {
+    backend: AnyBackend,
+    decoder: Decoder,
+    kv: ops::Kv,
     text: Arc<TextModel>,
     embedder: Arc<Embedder>,
     pool: BlockPool,
@@ -200,7 +202,7 @@ pub struct Engine<B: Backend> {
     steps: u64,
     see_ns: u64,   // of the last step, for what was seen
     media_ns: u64, // of all steps
-    draft_model: Option<DraftModel<B>>,
+    draft_model: Option<DraftModel>,
     pictures: Option<Pictures>, // what sees, and who waits for it
     memories: Option<Memories>, // what is remembered of pictures, where layers read that
     step_rows: usize,           // at most
@@ -224,9 +226,9 @@ struct Waited {
     drafting: Drafting,
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// What [`Engine::new`] and the weights it is given take.
-    pub fn memory(backend: &B, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
+    pub fn memory(backend: &AnyBackend, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         let plan = Decoder::plan(backend, files);
         let limits = config.step_limits(&files.spec);
         let room = backend.sample_room(limits.logit_rows, files.spec.vocab) * size_of::<f32>();
@@ -240,8 +242,8 @@ impl<B: Backend> Engine<B> {
 
     /// Makes the KV cache and all scratch. Nothing of the kind is made later.
     pub fn new(
-        mut backend: B,
-        mut decoder: Decoder<B>,
+        mut backend: AnyBackend,
+        mut decoder: Decoder,
         text: Arc<TextModel>,
         embedder: Arc<Embedder>,
         config: EngineConfig,
@@ -288,7 +290,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Has this model draft for it, whose vocabulary is its own ([`check_vocabulary`]).
-    pub fn with_draft_model(mut self, model: DraftModel<B>) -> Self {
+    pub fn with_draft_model(mut self, model: DraftModel) -> Self {
         self.scheduler.expect_drafts(model.parameters() as f64 / self.text.info.parameters.max(1) as f64);
         Engine { draft_model: Some(model), ..self }
     }
@@ -543,7 +545,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// What its steps run on.
-    pub fn backend(&self) -> &B {
+    pub fn backend(&self) -> &AnyBackend {
         &self.backend
     }
 

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::{env, fs};
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::{Network, Opened, Overrides};
@@ -100,7 +101,7 @@ fn load(folder: &str) {
         Opened::open_with(Path::new(folder), &overrides).expect("a file or figure of the test's own");
     let Network::Decoder(files) = opened.network else { panic!("a decoder") };
     let tier = Tier::available().last().expect("a file or figure of the test's own");
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), tier);
+    let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
     let before = peak();
     let plan = Decoder::plan(&backend, &files).weights_bytes;
     let _decoder = Decoder::load(&backend, &files, &mut |_| ()).expect("a file or figure of the test's own");

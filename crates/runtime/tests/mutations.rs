@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_runtime::decoder::Decoder;
@@ -171,7 +172,8 @@ fn run(path: &Path) -> Result<(), String> {
     let text = Arc::new(opened.text_model().map_err(refused)?);
     let context = opened.tokens_max().clamp(1, 128);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, context).map_err(refused)?);
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().expect("a tier"));
+    let backend =
+        AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().expect("a tier")));
     let inputs = || {
         let side = Some(CutSide::Right);
         let mut inputs = Vec::new();

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Backend, KvType, MatrixShape, cpu::limits::Probe};
 use hanzo_engine_runtime::{
     LoadError, ModelFiles,
     spec::{LayerPart, Part},
@@ -145,7 +145,7 @@ pub(super) struct Costs {
 
 impl Costs {
     /// Of the model in `files` once `backend` has packed it.
-    pub(super) fn new<B: Backend>(backend: &B, files: &ModelFiles, kv_type: KvType) -> Costs {
+    pub(super) fn new(backend: &AnyBackend, files: &ModelFiles, kv_type: KvType) -> Costs {
         let spec = &files.spec;
         let head_part = if spec.head.tied() { Part::TokenEmbedding } else { Part::Head };
         let (mut layers, mut head) = (Products::default(), Products::default());

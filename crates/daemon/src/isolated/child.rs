@@ -20,8 +20,8 @@ use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::KernelError;
 use hanzo_engine_media::PixelRoom;
 use hanzo_engine_runtime::{
-    Adapter, AdapterBase, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter, StepError,
-    StepReport, TextModel, spec::TransformerSpec,
+    Adapter, AdapterBase, ClientId, EngineStats, Event, EventKind, Job, JobId, LoadError, LoadedAdapter,
+    StepError, StepReport, TextModel, spec::TransformerSpec,
 };
 use rustix::event::PollFlags;
 

@@ -9,13 +9,13 @@ use hanzo_engine_runtime::{
 };
 
 use super::{
-    device::{Faults, Script, ScriptedDevice, Time},
+    device::{Faults, Script, Time},
     model::{self, Keeps},
 };
 
 /// Engines with room for everything, one of each model, for one request at a time. They keep what has left windows.
 pub(super) struct Alone {
-    engines: BTreeMap<usize, Engine<ScriptedDevice>>,
+    engines: BTreeMap<usize, Engine>,
     model: usize,
     jobs: u64,
 }
@@ -37,11 +37,11 @@ impl Alone {
         self.model = model;
     }
 
-    fn engine(&mut self) -> &mut Engine<ScriptedDevice> {
+    fn engine(&mut self) -> &mut Engine {
         self.engines.entry(self.model).or_insert_with(|| Self::new_engine(model::MODELS[self.model]))
     }
 
-    fn new_engine(windows: [Option<u32>; 2]) -> Engine<ScriptedDevice> {
+    fn new_engine(windows: [Option<u32>; 2]) -> Engine {
         let config = EngineConfig {
             kv_blocks: 128,
             kv_type: KvType::F16,

@@ -348,9 +348,9 @@ impl Backend for ScriptedDevice {
 
     fn add_bias(&mut self, _: &(), _: &mut Vec<u64>) {}
 
-    fn row_op(&mut self, _: &RowOp<'_, Vec<u64>, ()>, _: &mut Vec<u64>) {}
+    fn row_op(&mut self, _: &RowOp<&Vec<u64>, &()>, _: &mut Vec<u64>) {}
 
-    fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<'_, ()>, out: &mut Vec<u64>) {
+    fn layer_norm(&mut self, x: &Vec<u64>, _: &LayerNormParams<&()>, out: &mut Vec<u64>) {
         copy(x, out);
     }
 
@@ -358,15 +358,15 @@ impl Backend for ScriptedDevice {
         &mut self,
         residual: &mut Vec<u64>,
         x: &Vec<u64>,
-        params: &LayerNormParams<'_, ()>,
+        params: &LayerNormParams<&()>,
         out: &mut Vec<u64>,
     ) {
         self.add_rms_norm(residual, x, params.weight, params.eps, out);
     }
 
-    fn layer_norm_columns(&mut self, _: &mut Vec<u64>, _: (usize, usize), _: &LayerNormParams<'_, ()>) {}
+    fn layer_norm_columns(&mut self, _: &mut Vec<u64>, _: (usize, usize), _: &LayerNormParams<&()>) {}
 
-    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<'_, ()>, kv: &mut Kv, layer: usize) {
+    fn rope_to_cache(&mut self, qkv: &mut Vec<u64>, _: &QkvParams<&()>, kv: &mut Kv, layer: usize) {
         if self.ends(Ending::Panics) {
             // Nothing is printed, unlike by `panic!`.
             resume_unwind(Box::new(REASON));
@@ -381,7 +381,7 @@ impl Backend for ScriptedDevice {
     fn attention(
         &mut self,
         qkv: &Vec<u64>,
-        params: &AttentionParams<'_, ()>,
+        params: &AttentionParams<&()>,
         kv: &Kv,
         layer: usize,
         out: &mut Vec<u64>,
@@ -413,12 +413,12 @@ impl Backend for ScriptedDevice {
         }
     }
 
-    fn convolve(&mut self, _: &mut Vec<u64>, _: &ConvolutionParams<'_, ()>, _: &mut Kv, _: usize) {}
+    fn convolve(&mut self, _: &mut Vec<u64>, _: &ConvolutionParams<&()>, _: &mut Kv, _: usize) {}
 
     fn recur(
         &mut self,
         x: &Vec<u64>,
-        _: &RecurrenceParams<'_, ()>,
+        _: &RecurrenceParams<&()>,
         kv: &mut Kv,
         layer: usize,
         out: &mut Vec<u64>,
@@ -435,7 +435,7 @@ impl Backend for ScriptedDevice {
         }
     }
 
-    fn gate_output(&mut self, _: &Vec<u64>, _: &OutputGateParams<'_, ()>, _: &mut Vec<u64>) {}
+    fn gate_output(&mut self, _: &Vec<u64>, _: &OutputGateParams<&()>, _: &mut Vec<u64>) {}
 
     fn gated(&mut self, _: &(), _: Activation, x: &Vec<u64>, hidden: &mut Vec<u64>) {
         copy(x, hidden);
@@ -525,7 +525,7 @@ impl Backend for ScriptedDevice {
         &mut self,
         _: &mut Vec<u64>,
         _: &mut Vec<u64>,
-        _: &LatentParams<'_, ()>,
+        _: &LatentParams<&()>,
         _: &mut Self::Kv,
         _: usize,
     ) {

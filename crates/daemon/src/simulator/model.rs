@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_runtime::{
     EngineConfig, Network, Opened,
     decoder::Decoder,
@@ -70,7 +71,7 @@ pub(super) fn engine(
     config: EngineConfig,
     script: Script,
     faults: Faults,
-) -> Engine<ScriptedDevice> {
+) -> Engine {
     let sides = &model().sides;
     let mut opened = Opened::from_static("simulated", file()).unwrap();
     let Network::Decoder(files) = &mut opened.network else { unreachable!("the file is a decoder's") };
@@ -79,7 +80,7 @@ pub(super) fn engine(
         // A window that holds a whole context lets go of nothing.
         files.spec.context_tokens_max = 1;
     }
-    let device = ScriptedDevice::new(script, faults);
+    let device = AnyBackend::of_decoders(ScriptedDevice::new(script, faults));
     let decoder = Decoder::load(&device, files, &mut |_| ()).unwrap();
     Engine::new(device, decoder, sides.text.clone(), sides.embedder.clone(), config).unwrap()
 }

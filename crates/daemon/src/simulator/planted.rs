@@ -7,7 +7,7 @@ use hanzo_engine_runtime::{
     StepError, StepReport,
 };
 
-use super::{device::ScriptedDevice, watched::Simulated};
+use super::watched::Simulated;
 use crate::device::{Generator, Steps};
 
 /// What is wrong.
@@ -29,7 +29,7 @@ pub(super) enum Bug {
 
 /// An engine with the bugs that are an engine's.
 pub(super) struct Planted {
-    inner: Engine<ScriptedDevice>,
+    inner: Engine,
     bug: Bug,
     came: i32,
     cancels: u64,
@@ -38,7 +38,7 @@ pub(super) struct Planted {
 }
 
 impl Planted {
-    pub(super) fn new(inner: Engine<ScriptedDevice>, bug: Bug) -> Self {
+    pub(super) fn new(inner: Engine, bug: Bug) -> Self {
         Self { inner, bug, came: 0, cancels: 0, unfinished: BTreeMap::new(), more: Vec::new() }
     }
 }

@@ -29,10 +29,7 @@ use hanzo_engine_runtime::{
     StepError, StepReport, limits::SHARED_TURN_TOKENS,
 };
 
-use super::{
-    device::{Faults, ScriptedDevice},
-    story::Story,
-};
+use super::{device::Faults, story::Story};
 use crate::device::{Generator, Steps};
 
 /// An engine whose books can be looked at.
@@ -41,7 +38,7 @@ pub(super) trait Simulated: Generator {
     fn check(&self);
 }
 
-impl Simulated for Engine<ScriptedDevice> {
+impl Simulated for Engine {
     fn check(&self) {
         Engine::check(self);
     }

@@ -1,6 +1,6 @@
 //! Models that do not fit on a card: cards whose memory is small, played by the processor.
 
-use hanzo_engine_kernels::{Chain, Cut, Sharded, cpu::CpuBackend};
+use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, TensorParallel, cpu::CpuBackend};
 use hanzo_engine_runtime::{
     Adapter, EncoderConfig, Engine, EngineConfig, LoadError, ModelFiles, Network, Opened, VoiceFiles,
     encoder::EncoderFiles,
@@ -31,16 +31,19 @@ struct PlayedCard {
 
 impl PlayedCard {
     /// The devices that share a model, each with threads of its own.
-    fn chain(&self, cuts: &[Cut]) -> Chain<CpuBackend> {
+    fn pipeline(&self, cuts: &[Cut]) -> Pipeline {
         let others = (0..cuts.len()).map(|_| Cpu::new(Some(1)).unwrap().backend());
-        Chain::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
+        Pipeline::new(others.chain([self.cpu.backend()]).collect(), cuts.to_vec())
     }
 
     /// The devices that compute each layer of one together; none where they share it by layers.
-    fn ranks(&self) -> Option<Sharded<CpuBackend>> {
+    fn ranks(&self) -> Option<TensorParallel<CpuBackend>> {
         let sharing = self.sharing.as_ref()?;
-        let others = sharing.others.iter().map(|_| Cpu::new(Some(1)).unwrap().backend());
-        Some(Sharded::new([self.cpu.backend()].into_iter().chain(others).collect(), sharing.rows.clone()?))
+        let others = sharing.others.iter().map(|_| Cpu::new(Some(1)).unwrap().cpu_backend());
+        Some(TensorParallel::new(
+            [self.cpu.cpu_backend()].into_iter().chain(others).collect(),
+            sharing.rows.clone()?,
+        ))
     }
 }
 
@@ -71,19 +74,28 @@ impl Device for PlayedCard {
             return self.cpu.decoder_memory(files, draft, config);
         };
         if let Some(ranks) = self.ranks() {
-            return decoder_memory((&ranks.counting(0), &self.cpu.backend()), files, draft, config);
+            return decoder_memory(
+                (&AnyBackend::of_executor(ranks.counting(0)), &self.cpu.backend()),
+                files,
+                draft,
+                config,
+            );
         }
-        let own = self.chain(cuts).counting(cuts.len());
+        let own = AnyBackend::of_executor(self.pipeline(cuts).counting(cuts.len()));
         decoder_memory((&own, &self.cpu.backend()), files, draft, config)
     }
 
     fn decoder_memory_beside(&self, files: &ModelFiles, config: &EngineConfig) -> Vec<EngineMemory> {
         if let Some(ranks) = self.ranks() {
-            let rank = |rank| Engine::memory(&self.ranks().unwrap().counting(rank), files, config);
+            let rank = |rank| {
+                let counting = self.ranks().unwrap().counting(rank);
+                Engine::memory(&AnyBackend::of_executor(counting), files, config)
+            };
             return (1..ranks.ranks().len()).map(rank).collect();
         }
         let cuts = self.sharing.as_ref().map_or(&[][..], |sharing| &sharing.cuts);
-        let of = |at| Engine::memory(&self.chain(cuts).counting(at), files, config);
+        let of =
+            |at| Engine::memory(&AnyBackend::of_executor(self.pipeline(cuts).counting(at)), files, config);
         (0..cuts.len()).rev().map(of).collect()
     }
 
@@ -118,12 +130,13 @@ impl Device for PlayedCard {
         };
         let shared = PlayedCard { sharing: Some(sharing.clone()), ..self.clone() };
         if let Some(ranks) = shared.ranks() {
+            let ranks = AnyBackend::of_executor(ranks);
             let engine = decoder_engine(ranks, &|| self.cpu.backend(), own, sides, config, progress)?;
             return with_draft(engine, &|| panic!("nothing drafts"), (own, files.1), config);
         }
-        let own_backend = self.chain(&sharing.cuts);
+        let own_backend = AnyBackend::of_executor(self.pipeline(&sharing.cuts));
         let engine = decoder_engine(own_backend, &|| self.cpu.backend(), own, sides, config, progress)?;
-        with_draft(engine, &|| self.chain(&[]), (own, files.1), config)
+        with_draft(engine, &|| self.cpu.backend(), (own, files.1), config)
     }
 }
 

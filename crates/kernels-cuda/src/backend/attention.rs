@@ -51,7 +51,7 @@ struct Turn<'a, D: Device> {
 }
 
 impl<'a, D: Device> Turn<'a, D> {
-    fn of(rope: Option<&Rope<'a, CudaVector<D>>>) -> Self {
+    fn of(rope: Option<&Rope<&'a CudaVector<D>>>) -> Self {
         let axes = rope.and_then(|rope| rope.axes);
         Self {
             inv_freq: rope.map(|rope| rope.inv_freq),
@@ -89,7 +89,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn turn_heads(
         &mut self,
         qkv: &CudaBuffer<D>,
-        params: &QkvParams<'_, CudaVector<D>>,
+        params: &QkvParams<&CudaVector<D>>,
         kv: Option<(&CudaKv<D>, usize)>,
     ) {
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
@@ -171,7 +171,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn attend(
         &mut self,
         qkv: &CudaBuffer<D>,
-        params: &AttentionParams<'_, CudaVector<D>>,
+        params: &AttentionParams<&CudaVector<D>>,
         (kv, layer): (&CudaKv<D>, usize),
         out: &mut CudaBuffer<D>,
     ) {
@@ -352,7 +352,7 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         latent: &CudaBuffer<D>,
         queries: &CudaBuffer<D>,
-        params: &LatentParams<'_, CudaVector<D>>,
+        params: &LatentParams<&CudaVector<D>>,
         (kv, layer): (&CudaKv<D>, usize),
     ) {
         let LatentHeads { heads, rank, rope_dim } = params.shape;

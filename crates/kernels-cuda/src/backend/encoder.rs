@@ -20,7 +20,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
         ops.push(Kernel::Unfold, grid, &params, &[&x.memory, &out.memory]);
     }
 
-    fn rope(&mut self, qkv: &mut CudaBuffer<D>, params: &QkvParams<'_, CudaVector<D>>) {
+    fn rope(&mut self, qkv: &mut CudaBuffer<D>, params: &QkvParams<&CudaVector<D>>) {
         assert!(!params.queries_alone, "queries alone, and no cache that has their keys");
         // Here no query is scaled, and values stay.
         let params = QkvParams {
@@ -41,7 +41,7 @@ impl<D: Device> EncoderOps for CudaBackend<D> {
     fn self_attention(
         &mut self,
         qkv: &CudaBuffer<D>,
-        params: &SelfAttentionParams<'_, CudaVector<D>>,
+        params: &SelfAttentionParams<&CudaVector<D>, &[u32]>,
         out: &mut CudaBuffer<D>,
     ) {
         let HeadShape { heads, kv_heads, head_dim } = params.heads;

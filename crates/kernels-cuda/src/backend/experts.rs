@@ -3,7 +3,7 @@
 
 use super::pairs::Pairs;
 use super::*;
-use hanzo_engine_kernels::{ExpertGroups, ExpertScoring};
+use hanzo_engine_kernels::{ExpertGroups, ExpertScoring, MoeOperands};
 
 impl<D: Device> CudaBackend<D> {
     pub(super) fn mix_experts(
@@ -13,7 +13,7 @@ impl<D: Device> CudaBackend<D> {
         x: &CudaBuffer<D>,
         (hidden, out): (&mut CudaBuffer<D>, &mut CudaBuffer<D>),
     ) {
-        let MoeWeights { router, experts, .. } = *weights;
+        let MoeOperands { router, experts, .. } = *weights;
         let (count, used, limits) = (router.rows(), params.experts_used, self.steps.limits());
         experts.check();
         params.check(count);

@@ -137,7 +137,7 @@ impl<D: PeerDevice> Peers for CudaBackend<D> {
         self.device.follow(mark).map_err(failed(&self.device, 0, "a mark"))
     }
 
-    fn acquaint(ranks: &mut [Self]) -> Result<bool, KernelError> {
+    fn acquaint(ranks: &mut [&mut Self]) -> Result<bool, KernelError> {
         let mut all = ranks.len() <= RANKS_MAX;
         for (at, rank) in ranks.iter().enumerate() {
             // Zeros that are still to be written would be written over what another tells.

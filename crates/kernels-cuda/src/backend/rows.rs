@@ -79,7 +79,7 @@ impl<D: Device> CudaBackend<D> {
         &mut self,
         x: &mut CudaBuffer<D>,
         (first, width): (usize, usize),
-        LayerNormParams { weight, bias, eps }: &LayerNormParams<'_, CudaVector<D>>,
+        LayerNormParams { weight, bias, eps }: &LayerNormParams<&CudaVector<D>>,
     ) {
         assert!(bias.is_none_or(|bias| bias.length == weight.length), "one weight and one bias a column");
         assert!(first + weight.length <= x.cols, "columns the rows have");
@@ -125,7 +125,7 @@ impl<D: Device> CudaBackend<D> {
 
     pub(super) fn change_rows(
         &mut self,
-        op: &RowOp<'_, CudaBuffer<D>, CudaVector<D>>,
+        op: &RowOp<&CudaBuffer<D>, &CudaVector<D>>,
         out: &mut CudaBuffer<D>,
     ) {
         let cols = out.cols;

@@ -7,7 +7,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn convolve_channels(
         &mut self,
         x: &CudaBuffer<D>,
-        ConvolutionParams { shape, weight, bias }: &ConvolutionParams<'_, CudaVector<D>>,
+        ConvolutionParams { shape, weight, bias }: &ConvolutionParams<&CudaVector<D>>,
         (kv, layer): (&CudaKv<D>, usize),
     ) {
         let channels = shape.channels();
@@ -36,7 +36,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn recur_heads(
         &mut self,
         x: &CudaBuffer<D>,
-        params: &RecurrenceParams<'_, CudaVector<D>>,
+        params: &RecurrenceParams<&CudaVector<D>>,
         (kv, layer): (&CudaKv<D>, usize),
         out: &mut CudaBuffer<D>,
     ) {
@@ -87,7 +87,7 @@ impl<D: Device> CudaBackend<D> {
     pub(super) fn gate_rows(
         &mut self,
         gate: &CudaBuffer<D>,
-        params: &OutputGateParams<'_, CudaVector<D>>,
+        params: &OutputGateParams<&CudaVector<D>>,
         out: &mut CudaBuffer<D>,
     ) {
         let cols = out.cols;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{Backend, KvType, conformance};
+use hanzo_engine_kernels::{KvType, conformance};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend};
 use hanzo_engine_runtime::{
     Engine, EngineConfig, Event, EventKind, Job, JobId, SamplingParams, StopConditions, Usage,
@@ -70,7 +70,7 @@ impl Script {
     }
 
     /// The events of each completion, what was said in one piece; and how many preemptions there were.
-    fn play<B: Backend>(&self, mut engine: Engine<B>) -> (Said, u64) {
+    fn play(&self, mut engine: Engine) -> (Said, u64) {
         let (mut said, mut events) = (Said::new(), Vec::new());
         for now in 0.. {
             self.jobs.iter().filter(|job| job.0 == now).for_each(|(_, job)| engine.submit(job));

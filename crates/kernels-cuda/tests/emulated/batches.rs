@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{Backend, KvType, TokenLogprob};
+use hanzo_engine_kernels::{KvType, TokenLogprob};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::{Engine, EngineConfig, Event, EventKind, Job, SamplingParams};
 
@@ -22,7 +22,7 @@ struct Answer {
     cached: u32,
 }
 
-fn answers<B: Backend>(engine: &mut Engine<B>, prompts: &[(usize, &[u32])]) -> BTreeMap<usize, Answer> {
+fn answers(engine: &mut Engine, prompts: &[(usize, &[u32])]) -> BTreeMap<usize, Answer> {
     let sampling = SamplingParams { temperature: 0.0, logprobs: Some(5), ..SamplingParams::default() };
     for &(id, prompt) in prompts {
         engine.submit(&Job { sampling: sampling.clone(), ..job(id, prompt, TOKENS) });

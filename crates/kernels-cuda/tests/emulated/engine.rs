@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{Backend, DType, KvType, quant};
+use hanzo_engine_kernels::{AnyBackend, Backend, DType, KvType, quant};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::decoder::Decoder;
 use hanzo_engine_runtime::gguf::{Gguf, Planned, Writer};
@@ -89,21 +89,26 @@ fn in_f16() -> Vec<u8> {
 }
 
 /// Greedy continuations of all prompts side by side.
-pub(crate) fn continuations<B: Backend>(
-    backend: B,
+pub(crate) fn continuations(
+    backend: impl Backend,
     weights: Weights,
     kv_type: KvType,
     prompts: &[Vec<u32>],
 ) -> Vec<Vec<u32>> {
-    ran(backend, weights, kv_type, prompts).0
+    ran_on(AnyBackend::of_decoders(backend), weights, kv_type, prompts).0
 }
 
 /// Of the demo model, on a backend.
-pub(crate) fn engine<B: Backend>(backend: B, config: EngineConfig) -> Engine<B> {
+pub(crate) fn engine(backend: impl Backend, config: EngineConfig) -> Engine {
+    engine_on(AnyBackend::of_decoders(backend), config)
+}
+
+/// As `engine`.
+pub(crate) fn engine_on(backend: AnyBackend, config: EngineConfig) -> Engine {
     engine_of(backend, Weights::Q8_0, config)
 }
 
-fn engine_of<B: Backend>(backend: B, weights: Weights, config: EngineConfig) -> Engine<B> {
+fn engine_of(backend: AnyBackend, weights: Weights, config: EngineConfig) -> Engine {
     let opened = Opened::from_static("hanzo-demo", weights.gguf()).expect("the embedded model is sound");
     let text = Arc::new(opened.text_model().expect("the embedded tokenizer is sound"));
     let files = opened.decoder().expect("the embedded model is a decoder");
@@ -138,12 +143,12 @@ pub(crate) fn job(id: usize, prompt: &[u32], tokens: usize) -> Job {
 }
 
 /// As `continuations`, with the engine that said them.
-pub(crate) fn ran<B: Backend>(
-    backend: B,
+pub(crate) fn ran_on(
+    backend: AnyBackend,
     weights: Weights,
     kv_type: KvType,
     prompts: &[Vec<u32>],
-) -> (Vec<Vec<u32>>, Engine<B>) {
+) -> (Vec<Vec<u32>>, Engine) {
     let mut engine = engine_of(backend, weights, config(kv_type, prompts.len()));
     for (id, prompt) in prompts.iter().enumerate() {
         engine.submit(&job(id, prompt, TOKENS));

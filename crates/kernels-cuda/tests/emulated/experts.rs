@@ -4,7 +4,7 @@
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use hanzo_engine_kernels::{
     Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, RowSource, StepLimits, quant,
+    MoeOperands, MoeParams, RowSource, StepLimits, quant,
 };
 use hanzo_engine_kernels_cuda::{CudaBackend, Device};
 
@@ -88,7 +88,7 @@ fn mixture<B: Backend>(
         batch.sources.extend((0..rows as u32).map(RowSource::Token));
         batch.push_sequence(rows, rows, |_, at| at as u32);
         backend.begin(&batch).expect("a step");
-        backend.moe(&MoeWeights::plain(&router, &experts), &params, &from, &mut hidden, &mut to);
+        backend.moe(&MoeOperands::plain(&router, &experts), &params, &from, &mut hidden, &mut to);
         backend.end().expect("a step");
         let first = out.len();
         out.resize(first + rows * COLS, 0.0);

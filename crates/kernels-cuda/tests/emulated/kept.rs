@@ -5,13 +5,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, Chain, Cut, Either, KvType};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, Cut, KvType, Pipeline};
 use hanzo_engine_kernels_cuda::CudaBackend;
 use hanzo_engine_runtime::kv::{BlockName, BlockStore, KeptBlock};
 use hanzo_engine_runtime::{Engine, Event, EventKind};
 
 use crate::driver::card;
-use crate::engine::{config, engine, job};
+use crate::engine::{config, engine_on, job};
 
 const PROMPT_BLOCKS: usize = 5;
 
@@ -50,7 +50,7 @@ impl BlockStore for Shelf {
 }
 
 /// What a prompt is continued with, and how many of its tokens were found.
-fn said<B: Backend>(engine: &mut Engine<B>, prompt: &[u32]) -> (Vec<u32>, u32) {
+fn said(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, u32) {
     engine.submit(&job(1, prompt, 20));
     let (mut events, mut tokens, mut cached) = (Vec::new(), Vec::new(), 0);
     while !engine.is_idle() {
@@ -71,12 +71,12 @@ fn said<B: Backend>(engine: &mut Engine<B>, prompt: &[u32]) -> (Vec<u32>, u32) {
 }
 
 /// What blocks of such a backend's cache are called, when one has found what another computed.
-fn kept_by<B: Backend>(kv_type: KvType, backend: &dyn Fn() -> B) -> String {
+fn kept_by(kv_type: KvType, backend: &dyn Fn() -> AnyBackend) -> String {
     let prompt: Vec<u32> = (0..16 * PROMPT_BLOCKS as u32 + 5).map(|i| 300 + i * 31 % 3000).collect();
     let mut shelf = Shelf { blocks: Arc::default(), asked: VecDeque::new(), bytes: 0 };
     let mut form = String::new();
     let mut make = || {
-        let mut engine = engine(backend(), config(kv_type, 2));
+        let mut engine = engine_on(backend(), config(kv_type, 2));
         let found;
         (shelf.bytes, found) = engine.block_form().expect("blocks can be taken out");
         assert!(form.is_empty() || form == found, "{form}, {found}");
@@ -100,7 +100,7 @@ fn kept_by<B: Backend>(kv_type: KvType, backend: &dyn Fn() -> B) -> String {
 #[test]
 fn another_engine_finds_what_a_card_has_computed() {
     for kv_type in [KvType::F16, KvType::Q8_0] {
-        kept_by(kv_type, &|| CudaBackend::new(card()));
+        kept_by(kv_type, &|| AnyBackend::new(CudaBackend::new(card())));
     }
     let pool = Arc::new(ThreadPool::new(2));
     let cpu =
@@ -108,8 +108,8 @@ fn another_engine_finds_what_a_card_has_computed() {
     let shared = |layers: usize| {
         let cut = Cut { layers, caches: layers, inputs: false };
         kept_by(KvType::Q8_0, &|| {
-            let card = Either::Other(CudaBackend::new(card()));
-            Chain::new(vec![Either::One(cpu()), card], vec![cut])
+            let card = AnyBackend::new(CudaBackend::new(card()));
+            AnyBackend::of_executor(Pipeline::new(vec![AnyBackend::new(cpu()), card], vec![cut]))
         })
     };
     assert_ne!(shared(2), shared(3), "blocks of other cuts mean something else");

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
-use hanzo_engine_kernels::{Chain, Cut, Either, KvType};
+use hanzo_engine_kernels::{AnyBackend, Cut, KvType, Pipeline};
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver};
 
 use crate::again::{in_a_process, is_again};
 use crate::driver::{card, library};
-use crate::engine::{Weights, continuations, golden_prompts, ran};
+use crate::engine::{Weights, continuations, golden_prompts, ran_on};
 
 /// Prompts of the goldens whose choices are never close, whatever the processor rounds before products.
 const SURE: [usize; 2] = [3, 6];
@@ -17,12 +17,9 @@ const SURE: [usize; 2] = [3, 6];
 const CLOSE: [usize; 2] = [8, 10];
 const LAYERS: usize = 6;
 
-/// The processor or a card.
-type Device = Either<CpuBackend, CudaBackend<Card>>;
-
 /// Plans that a device has replayed as one.
-fn replays(device: &Device) -> u64 {
-    device.as_other().expect("a card").replays()
+fn replays(device: &AnyBackend) -> u64 {
+    device.downcast_ref::<CudaBackend<Card>>().expect("a card").replays()
 }
 
 #[test]
@@ -45,8 +42,9 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
     // The head is the embedding, so that is on the card in any case.
     for on_card in 0..=LAYERS {
         let cut = Cut { layers: LAYERS - on_card, caches: LAYERS - on_card, inputs: false };
-        let devices = vec![Either::One(cpu()), Either::Other(CudaBackend::new(card.clone()))];
-        let (found, engine) = ran(Chain::new(devices, vec![cut]), weights, kv_type, &prompts);
+        let devices = vec![AnyBackend::new(cpu()), AnyBackend::new(CudaBackend::new(card.clone()))];
+        let (found, engine) =
+            ran_on(AnyBackend::of_executor(Pipeline::new(devices, vec![cut])), weights, kv_type, &prompts);
         assert_eq!(found, expected, "{weights:?}, {kv_type}, {on_card} layers on the card");
         // Up with the sum and its norm, down with the embeddings; without layers there, up with what the head reads.
         let passes = match on_card {
@@ -54,9 +52,9 @@ fn says_the_same_wherever_it_is_cut(weights: Weights, kv_type: KvType, prompts: 
             LAYERS => 0,
             _ => 3,
         };
-        let chain = engine.backend();
-        assert_eq!(chain.passes(), passes * engine.stats().steps, "buffers that crossed");
-        let replays = replays(&chain.devices()[1]);
+        let pipeline = engine.backend().executor_ref::<Pipeline>().expect("a pipeline");
+        assert_eq!(pipeline.passes(), passes * engine.stats().steps, "buffers that crossed");
+        let replays = replays(&pipeline.devices()[1]);
         assert!(replays > 40, "{replays} steps were replayed");
     }
 }
@@ -85,11 +83,11 @@ fn the_demo_model_says_the_same_on_several_cards() {
         assert_eq!(on_cpu + on_cards.iter().sum::<usize>(), LAYERS);
         let expected = continuations(cpu(), Weights::Q8_0, kv_type, &prompts);
         let used = cards.iter().take(on_cards.len());
-        let mut devices: Vec<Device> =
-            used.map(|card| Either::Other(CudaBackend::new(card.clone()))).collect();
+        let mut devices: Vec<AnyBackend> =
+            used.map(|card| AnyBackend::new(CudaBackend::new(card.clone()))).collect();
         let mut counts = on_cards.clone();
         if on_cpu > 0 {
-            devices.insert(0, Either::One(cpu()));
+            devices.insert(0, AnyBackend::new(cpu()));
             counts.insert(0, on_cpu);
         }
         let mut layers = 0;
@@ -97,14 +95,14 @@ fn the_demo_model_says_the_same_on_several_cards() {
             layers += count;
             Cut { layers, caches: layers, inputs: false }
         });
-        let chain = Chain::new(devices, ends.collect());
-        let (found, engine) = ran(chain, Weights::Q8_0, kv_type, &prompts);
+        let pipeline = AnyBackend::of_executor(Pipeline::new(devices, ends.collect()));
+        let (found, engine) = ran_on(pipeline, Weights::Q8_0, kv_type, &prompts);
         assert_eq!(found, expected, "{kv_type}, {on_cpu} and {on_cards:?} layers");
-        let chain = engine.backend();
+        let pipeline = engine.backend().executor_ref::<Pipeline>().expect("a pipeline");
         // Up with the sum and its norm from each device to the next, and down with the embeddings.
         let passes = 2 * (counts.len() - 1) + 1;
-        assert_eq!(chain.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
-        let cards = &chain.devices()[counts.len() - on_cards.len()..];
+        assert_eq!(pipeline.passes(), passes as u64 * engine.stats().steps, "buffers that crossed");
+        let cards = &pipeline.devices()[counts.len() - on_cards.len()..];
         assert!(cards.iter().all(|card| replays(card) > 40), "all cards compute");
     }
 }

@@ -2,7 +2,7 @@
 //! write, and do so to the byte on one that counts it.
 
 use hanzo_engine_cuda_emulator::{Counted, Emulated, Sources};
-use hanzo_engine_kernels::{Backend, HeadShape, KvType, RowSource, SampleSpec};
+use hanzo_engine_kernels::{AnyBackend, Backend, HeadShape, KvType, RowSource, SampleSpec};
 use hanzo_engine_kernels_cuda::{CudaBackend, Device, Kernel, Ledger};
 use hanzo_engine_runtime::Opened;
 use hanzo_engine_runtime::decoder::Decoder;
@@ -101,7 +101,7 @@ fn the_network_on_paper_is_the_engines() {
     for (sequences, context) in [(1, 20_usize), (1, 200), (5, 60)] {
         let each = context.div_ceil(16);
         let paper = Ledger::default();
-        let mut backend = CudaBackend::new(paper.clone());
+        let mut backend = AnyBackend::new(CudaBackend::new(paper.clone()));
         let mut decoder = Decoder::load(&backend, files, &mut |_| ()).expect("addresses");
         let spec = decoder.spec().clone();
         decoder.prepare(&mut backend, &spec.step_limits(sequences, sequences, context)).expect("addresses");

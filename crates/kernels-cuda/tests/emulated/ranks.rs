@@ -7,8 +7,8 @@ use std::path::Path;
 use hanzo_engine_cuda_emulator::Sources;
 use hanzo_engine_kernels::conformance::{self, briefly};
 use hanzo_engine_kernels::{
-    Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource, Sharded,
-    Stage, StepLimits,
+    AnyBackend, Backend, Batch, BufferRole, DType, HeadShape, KvType, MatrixShape, MatrixSource, RowSource,
+    Stage, StepLimits, TensorParallel,
 };
 use hanzo_engine_kernels_cuda::{Card, CudaBackend, Driver, Kernel};
 use hanzo_engine_runtime::decoder::Decoder;
@@ -16,7 +16,7 @@ use hanzo_engine_runtime::{Engine, EventKind, Opened};
 
 use crate::again::{ended, in_a_process, is_again};
 use crate::driver::{card, library};
-use crate::engine::{DEMO, config, engine, golden_prompts, job};
+use crate::engine::{DEMO, config, engine_on, golden_prompts, job};
 
 /// How many cards there are, and which of them have ways to each other's memory.
 const CARDS: (&str, &str) = ("HANZO_ENGINE_EMULATED_CARDS", "4");
@@ -28,17 +28,23 @@ const WITHOUT: [(&str, &str); 2] = [CARDS, (WAYS, "none")];
 const PROMPTS: [usize; 2] = [8, 10];
 const TOKENS: usize = 12;
 
-fn ranks_of(library: &Path, count: usize) -> Sharded<CudaBackend<Card>> {
+fn ranks_of(library: &Path, count: usize) -> AnyBackend {
     let card = |ordinal| Driver::at(library).open(ordinal).expect("the emulated card opens");
-    Sharded::new((0..count).map(|rank| CudaBackend::new(card(rank))).collect(), Vec::new())
+    let ranks = (0..count).map(|rank| CudaBackend::new(card(rank))).collect();
+    AnyBackend::of_executor(TensorParallel::new(ranks, Vec::new()))
 }
 
-fn ranks(count: usize) -> Sharded<CudaBackend<Card>> {
+fn ranks(count: usize) -> AnyBackend {
     ranks_of(&library(), count)
 }
 
 fn one_card() -> CudaBackend<Card> {
     CudaBackend::new(Driver::at(&library()).open(0).expect("the emulated card opens"))
+}
+
+/// The tensor-parallel group behind a backend.
+fn group(backend: &AnyBackend) -> &TensorParallel<CudaBackend<Card>> {
+    backend.executor_ref().expect("ranks")
 }
 
 /// Whether cards of this process have ways to each other's memory.
@@ -47,7 +53,7 @@ fn has_ways() -> bool {
 }
 
 /// Logits of two prompts, of which one is taken in two chunks, and of a token more of each; and of a step that is not recorded.
-fn logits<B: Backend>(backend: &mut B) -> Vec<u32> {
+fn logits(backend: &mut AnyBackend) -> Vec<u32> {
     let opened = Opened::from_static("hanzo-demo", DEMO).expect("the embedded model is sound");
     let files = opened.decoder().expect("the embedded model is a decoder");
     let mut decoder = Decoder::load(backend, files, &mut |_| ()).expect("the embedded weights are sound");
@@ -77,25 +83,25 @@ fn the_demo_model_computes_the_same_on_ranks() {
     if !is_again() {
         return [&WITH_WAYS[..], &WITHOUT].into_iter().for_each(|variables| in_a_process(test, variables));
     }
-    let expected = logits(&mut one_card());
+    let expected = logits(&mut AnyBackend::new(one_card()));
     for count in [2, 4] {
-        let mut ranks = ranks(count);
-        assert!(logits(&mut ranks) == expected, "{count} ranks");
-        assert_eq!(ranks.are_acquainted(), has_ways());
+        let mut backend = ranks(count);
+        assert!(logits(&mut backend) == expected, "{count} ranks");
+        assert_eq!(group(&backend).are_acquainted(), has_ways());
     }
     let (found, engine) = answers(ranks(2));
-    assert_eq!(found, answers(one_card()).0);
-    assert!(engine.backend().gathers() >= engine.stats().steps, "ranks read each other's rows");
+    assert_eq!(found, answers(AnyBackend::new(one_card())).0);
+    assert!(group(engine.backend()).gathers() >= engine.stats().steps, "ranks read each other's rows");
     assert_eq!(engine.backend().lookahead(), 1, "a step is made while the one before is computed");
     // A step of ranks that meet by themselves is a plan that comes up again.
-    for rank in engine.backend().ranks() {
+    for rank in group(engine.backend()).ranks() {
         assert_eq!(rank.replays() > TOKENS as u64 / 2, has_ways(), "{} replays", rank.replays());
     }
 }
 
 /// What the demo model says to two prompts side by side, with a cache in Q8_0.
-fn answers<B: Backend>(backend: B) -> (Vec<Vec<u32>>, Engine<B>) {
-    let mut engine = engine(backend, config(KvType::Q8_0, PROMPTS.len()));
+fn answers(backend: AnyBackend) -> (Vec<Vec<u32>>, Engine) {
+    let mut engine = engine_on(backend, config(KvType::Q8_0, PROMPTS.len()));
     for (id, at) in PROMPTS.into_iter().enumerate() {
         engine.submit(&job(id, &golden_prompts()[at], TOKENS));
     }
@@ -119,18 +125,19 @@ fn ranks_of_one_card_compute_what_it_does() {
     if !is_real && !is_again() {
         return in_a_process("ranks::ranks_of_one_card_compute_what_it_does", &[]);
     }
-    let expected = logits(&mut CudaBackend::new(card()));
-    let mut ranks = Sharded::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
-    assert!(logits(&mut ranks) == expected, "two ranks on one card");
-    assert!(ranks.are_acquainted(), "a card reaches its own memory");
+    let expected = logits(&mut AnyBackend::new(CudaBackend::new(card())));
+    let ranks = TensorParallel::new((0..2).map(|_| CudaBackend::new(card())).collect(), Vec::new());
+    let mut backend = AnyBackend::of_executor(ranks);
+    assert!(logits(&mut backend) == expected, "two ranks on one card");
+    assert!(group(&backend).are_acquainted(), "a card reaches its own memory");
     let cards = if is_real { Driver::default().cards().expect("they are there") } else { Vec::new() };
     if cards.len() < 2 || cards[0].model != cards[1].model {
         return;
     }
     let card = |ordinal| CudaBackend::new(Driver::default().open(ordinal).expect("the card opens"));
-    let mut ranks = Sharded::new((0..2).map(card).collect(), Vec::new());
-    assert!(logits(&mut ranks) == expected, "a rank on each of two cards");
-    println!("two cards read each other's memory: {}", ranks.are_acquainted());
+    let mut backend = AnyBackend::of_executor(TensorParallel::new((0..2).map(card).collect(), Vec::new()));
+    assert!(logits(&mut backend) == expected, "a rank on each of two cards");
+    println!("two cards read each other's memory: {}", group(&backend).are_acquainted());
 }
 
 /// Op by op, where ranks meet by themselves and where they wait for marks.
@@ -212,7 +219,8 @@ fn look_at_products<B: Backend>(backend: &mut B, look: impl Fn(&B)) -> Vec<u32> 
 fn rows_that_nobody_waits_for_are_found_out() {
     let test = "ranks::rows_that_nobody_waits_for_are_found_out";
     if is_again() {
-        assert!(logits(&mut ranks(2)) == logits(&mut one_card()), "other logits");
+        let (mut ranks, mut one) = (ranks(2), AnyBackend::new(one_card()));
+        assert!(logits(&mut ranks) == logits(&mut one), "other logits");
         return;
     }
     let waits = ("HANZO_ENGINE_EMULATED_WAITS", "none");
@@ -281,7 +289,7 @@ fn ways_that_bring_nothing_are_not_taken() {
     for (own, instead) in faults {
         let mut ranks = ranks_of(&Sources::default().with("ranks.cu", own, instead).compile(), 2);
         assert!(products(&mut ranks) == expected, "{instead}");
-        assert!(!ranks.are_acquainted(), "{instead}");
+        assert!(!group(&ranks).are_acquainted(), "{instead}");
     }
 }
 
@@ -292,8 +300,8 @@ fn ranks_bring_columns_where_they_meet() {
         return in_a_process("ranks::ranks_bring_columns_where_they_meet", &WITH_WAYS);
     }
     let expected = products(&mut one_card());
-    let meetings = |ranks: &Sharded<CudaBackend<Card>>| {
-        let planned = ranks.ranks().iter().map(CudaBackend::planned);
+    let meetings = |backend: &AnyBackend| {
+        let planned = group(backend).ranks().map(CudaBackend::planned);
         planned.map(|of| of.iter().filter(|kernel| **kernel == Kernel::Meet).count()).collect::<Vec<_>>()
     };
     // One for each product that is brought together, and one before the first one's place is written anew.
@@ -301,7 +309,7 @@ fn ranks_bring_columns_where_they_meet() {
     assert!(found == expected);
     let card = |ordinal| Driver::at(&library()).open(ordinal).expect("the emulated card opens");
     let apart = (0..4).map(|rank| CudaBackend::new(card(rank)).without_fusion());
-    let mut apart = Sharded::new(apart.collect(), Vec::new());
+    let mut apart = AnyBackend::of_executor(TensorParallel::new(apart.collect(), Vec::new()));
     // Columns of each of the four by themselves.
     let found = look_at_products(&mut apart, |ranks| assert_eq!(meetings(ranks), [11; 4]));
     assert!(found == expected);

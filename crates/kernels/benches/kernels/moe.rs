@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use hanzo_engine_kernels::cpu::{CpuBuffer, CpuExperts, CpuMatrix};
 use hanzo_engine_kernels::{
-    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeParams, MoeWeights,
+    Activation, Backend, BufferRole, DType, ExpertParts, ExpertScoring, MatrixShape, MoeOperands, MoeParams,
 };
 
 use crate::{bed, matmul};
@@ -70,7 +70,7 @@ pub(crate) fn decode_and_prefill(criterion: &mut Criterion) {
             bed::step(&mut backend, rows, rows, |backend| {
                 bencher.iter(|| {
                     let x = if rows == 1 { next.next().unwrap_or(&many) } else { &many };
-                    let weights = MoeWeights::plain(router, experts);
+                    let weights = MoeOperands::plain(&*router, &*experts);
                     backend.moe(&weights, &PARAMS, x, &mut hidden, &mut out);
                 });
             });

@@ -33,13 +33,13 @@ impl RopeAxes {
 }
 
 /// Rotary position embedding (arxiv.org/abs/2104.09864).
-#[derive(Debug)]
-pub struct Rope<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct Rope<V> {
     /// How elements pair up.
     pub kind: RopeKind,
     /// Radians per position of each pair, frequency scaling applied; `rotary_dim / 2` of them. Elements past
     /// `rotary_dim` pass unturned.
-    pub inv_freq: &'a V,
+    pub inv_freq: V,
     /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
     pub magnitude: f32,
     /// Which position turns which pair, where rows have three; none: the row's own.
@@ -49,14 +49,14 @@ pub struct Rope<'a, V> {
     pub long: Option<f32>,
 }
 
-impl<V> Rope<'_, V> {
+impl<V> Rope<V> {
     /// Pairs of a head that are turned, where `inv_freq` holds so many frequencies.
     pub fn pairs(&self, frequencies: usize) -> usize {
         frequencies / (1 + usize::from(self.long.is_some()))
     }
 }
 
-impl<'a> Rope<'a, Vec<f32>> {
+impl<'a> Rope<&'a Vec<f32>> {
     /// Frequencies and magnitude that turn a row of this type.
     pub fn of_type(&self, row_type: u32) -> (&'a [f32], f32) {
         let (first, second) = self.inv_freq.split_at(self.pairs(self.inv_freq.len()));
@@ -92,21 +92,21 @@ impl HeadShape {
 }
 
 /// What happens to queries and keys between projection and cache.
-#[derive(Debug)]
-pub struct QkvParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct QkvParams<V> {
     /// The heads.
     pub shape: HeadShape,
     /// RMS norm of queries: of each head, where there are `head_dim` weights (Qwen3), or of all of them as one, where there are
     /// `heads * head_dim` (OLMo 2).
-    pub q_norm: Option<&'a V>,
+    pub q_norm: Option<V>,
     /// RMS norm of keys, likewise.
-    pub k_norm: Option<&'a V>,
+    pub k_norm: Option<V>,
     /// Epsilon of both norms.
     pub norm_eps: f32,
     /// The norms, of each head then, are of what the rotation gives rather than of what it reads (Hunyuan).
     pub norm_after_rope: bool,
     /// Rotary embedding, or none.
-    pub rope: Option<Rope<'a, V>>,
+    pub rope: Option<Rope<V>>,
     /// Factor on queries, after everything else, or none.
     pub query_scale: Option<QueryScale>,
     /// Values are normed as keys are, each head by itself and without weights (Gemma 4).
@@ -115,7 +115,7 @@ pub struct QkvParams<'a, V> {
     pub queries_alone: bool,
 }
 
-impl<V> QkvParams<'_, V> {
+impl<V> QkvParams<V> {
     /// Heads with nothing done to them.
     pub fn plain(shape: HeadShape) -> Self {
         Self {
@@ -158,8 +158,8 @@ impl QueryScale {
 }
 
 /// `softmax(softcap(scale * q·k) - slope * distance, sinks) · v` over the keys up to the row's own position.
-#[derive(Debug)]
-pub struct AttentionParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionParams<V> {
     /// The heads.
     pub shape: HeadShape,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
@@ -171,10 +171,10 @@ pub struct AttentionParams<'a, V> {
     /// Of the window a row sees only its own chunk: keys from the last position on that is a multiple of `window` (Llama 4).
     pub chunked: bool,
     /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
-    pub sinks: Option<&'a V>,
+    pub sinks: Option<V>,
     /// What a head's scores lose with each token between a key and the row (ALiBi, arxiv.org/abs/2108.12409); `heads` of
     /// them.
-    pub slopes: Option<&'a V>,
+    pub slopes: Option<V>,
     /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
     pub queries_alone: bool,
     /// Keys and values are those of a memory, of which rows see what [`Batch::memories`](crate::Batch::memories) says, and are given
@@ -183,7 +183,7 @@ pub struct AttentionParams<'a, V> {
     pub memory: bool,
 }
 
-impl<V> AttentionParams<'_, V> {
+impl<V> AttentionParams<V> {
     /// Of rows that see all before them, and no more to it.
     pub fn of(shape: HeadShape, scale: f32) -> Self {
         Self {
@@ -225,14 +225,14 @@ impl LatentHeads {
 }
 
 /// What happens to latents and queries between projection and cache.
-#[derive(Debug)]
-pub struct LatentParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct LatentParams<V> {
     /// The heads.
     pub shape: LatentHeads,
     /// RMS norm of the latent, `rank` weights.
-    pub norm: &'a V,
+    pub norm: V,
     /// Epsilon of the norm.
     pub norm_eps: f32,
     /// Rotary embedding of `rope_dim` numbers.
-    pub rope: Rope<'a, V>,
+    pub rope: Rope<V>,
 }

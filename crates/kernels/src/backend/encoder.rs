@@ -9,12 +9,12 @@ use super::{Backend, HeadShape, QkvParams};
 pub const QUERIES_PART: usize = 48;
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
-#[derive(Debug)]
-pub struct LayerNormParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNormParams<V> {
     /// One factor a column.
-    pub weight: &'a V,
+    pub weight: V,
     /// One addend a column.
-    pub bias: Option<&'a V>,
+    pub bias: Option<V>,
     /// What is added to the variance.
     pub eps: f32,
 }
@@ -32,19 +32,19 @@ pub enum RowIds {
 }
 
 /// What is added to a score, by where the query (row i of its sequence) and the key (row j) stand.
-#[derive(Debug)]
-pub enum PositionBias<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub enum PositionBias<V, T> {
     /// Nothing.
     None,
     /// `-slope[head] * |i - j|` (arxiv.org/abs/2108.12409, seen from both sides).
     Alibi {
         /// (heads)
-        slopes: &'a V,
+        slopes: V,
     },
     /// `table[head][clamp(j - i, -reach, reach) + reach]`: T5's and MPNet's learned bias, its buckets spread out.
     ByDistance {
         /// (heads, 2 * reach + 1)
-        table: &'a V,
+        table: V,
         /// The distance from which on all are alike.
         reach: u32,
     },
@@ -53,21 +53,21 @@ pub enum PositionBias<'a, V> {
     /// parts of `keys[b]` and `queries[b]` that are the query's head's and the key's row of the head it reads.
     Disentangled {
         /// (buckets, heads * head_dim); or none, and that term is 0.
-        keys: Option<&'a V>,
+        keys: Option<V>,
         /// (buckets, heads * head_dim); likewise.
-        queries: Option<&'a V>,
+        queries: Option<V>,
         /// Rows of `keys` and `queries`.
         buckets: u32,
         /// (2 * reach + 1), each below `buckets`.
-        bucket_of: &'a [u32],
+        bucket_of: T,
         /// The distance from which on all are alike.
         reach: u32,
     },
 }
 
 /// `softmax(scale * q·k + bias) · v` over the keys of the row's own sequence that it may see.
-#[derive(Debug)]
-pub struct SelfAttentionParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct SelfAttentionParams<V, T> {
     /// The heads.
     pub heads: HeadShape,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
@@ -79,7 +79,7 @@ pub struct SelfAttentionParams<'a, V> {
     /// device knows no memories.
     pub padding: u32,
     /// What is added to the scores.
-    pub bias: PositionBias<'a, V>,
+    pub bias: PositionBias<V, T>,
 }
 
 /// A device that an encoder's steps run on.
@@ -90,14 +90,14 @@ pub trait EncoderOps: Backend {
 
     /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
     /// no cache is written.
-    fn rope(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<'_, Self::Vector>);
+    fn rope(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<&Self::Vector>);
 
     /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
     /// values are its rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no cache.
     fn self_attention(
         &mut self,
         qkv: &Self::Buffer,
-        params: &SelfAttentionParams<'_, Self::Vector>,
+        params: &SelfAttentionParams<&Self::Vector, &[u32]>,
         out: &mut Self::Buffer,
     );
 
@@ -116,7 +116,7 @@ pub trait EncoderOps: Backend {
         &mut self,
         qkv: &Self::Buffer,
         (rows, queries): (Range<usize>, Range<usize>),
-        params: &SelfAttentionParams<'_, Self::Vector>,
+        params: &SelfAttentionParams<&Self::Vector, &[u32]>,
         out: &mut Self::Buffer,
     ) {
         let _ = (qkv, params, out);

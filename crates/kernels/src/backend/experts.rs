@@ -58,29 +58,38 @@ pub struct ExpertGroups {
 }
 
 /// The weights of a mixture of experts.
-pub struct MoeWeights<'a, B: Backend + ?Sized> {
+#[derive(Clone, Copy, Debug)]
+pub struct MoeOperands<M, V, E, B> {
     /// `(experts, cols)`.
-    pub router: &'a B::Matrix,
+    pub router: M,
     /// Added to the router's scores, `(experts)` (GPT-OSS).
-    pub router_bias: Option<&'a B::Vector>,
+    pub router_bias: Option<V>,
     /// Added to what the scoring makes of scores, for the choice alone, `(experts)` (DeepSeek-V3).
-    pub correction: Option<&'a B::Vector>,
+    pub correction: Option<V>,
     /// An expert for each of the router's rows.
-    pub experts: &'a B::Experts,
+    pub experts: E,
     /// Biases of the experts' first products, `(experts, 2 * ffn)`, gate's first, or `(experts, ffn)` where they are not
     /// gated.
-    pub up_bias: Option<&'a B::Vector>,
+    pub up_bias: Option<V>,
     /// Biases of their second products, `(experts, cols)`.
-    pub down_bias: Option<&'a B::Vector>,
+    pub down_bias: Option<V>,
     /// Factor on what each expert counts for, after everything else, `(experts)` (Gemma 4).
-    pub expert_scale: Option<&'a B::Vector>,
+    pub expert_scale: Option<V>,
     /// What the router reads, `(rows, cols)`, where that is not what experts do (Gemma 4).
-    pub routed: Option<&'a B::Buffer>,
+    pub routed: Option<B>,
 }
 
-impl<'a, B: Backend + ?Sized> MoeWeights<'a, B> {
+/// The weights of a mixture as a backend has them.
+pub type MoeWeights<'a, B> = MoeOperands<
+    &'a <B as Backend>::Matrix,
+    &'a <B as Backend>::Vector,
+    &'a <B as Backend>::Experts,
+    &'a <B as Backend>::Buffer,
+>;
+
+impl<M, V, E, B> MoeOperands<M, V, E, B> {
     /// Matrices, with nothing added anywhere.
-    pub fn plain(router: &'a B::Matrix, experts: &'a B::Experts) -> Self {
+    pub fn plain(router: M, experts: E) -> Self {
         Self {
             router,
             router_bias: None,

@@ -94,22 +94,4 @@ impl<'a, B: Backend + ?Sized> LogitsHead<'a, B> {
     pub fn of(matrix: &'a B::Matrix) -> Self {
         Self { matrix, adapted: None }
     }
-
-    /// Calls `run` with the head as the device behind this one has it.
-    pub(crate) fn on<C: Backend + ?Sized, T>(
-        self,
-        matrix: impl FnOnce(&'a B::Matrix) -> &'a C::Matrix,
-        delta: impl Fn(&'a B::LowRank) -> &'a C::LowRank,
-        low: impl FnOnce(&'a mut B::Buffer) -> &'a mut C::Buffer,
-        run: impl FnOnce(LogitsHead<'_, C>) -> T,
-    ) -> T {
-        let Self { matrix: of, adapted } = self;
-        let Some(AdaptedLogits { deltas, low: scratch }) = adapted else {
-            return run(LogitsHead::of(matrix(of)));
-        };
-        // A list of as many as adapters are loaded.
-        let deltas: Vec<Option<&C::LowRank>> = deltas.iter().map(|of| of.map(&delta)).collect();
-        let adapted = AdaptedLogits { deltas: &deltas, low: low(scratch) };
-        run(LogitsHead { matrix: matrix(of), adapted: Some(adapted) })
-    }
 }

@@ -1,32 +1,32 @@
 //! The parameters of ops with what they name on another device: for backends that hand ops on.
 
 use crate::{
-    AttentionParams, Backend, ConvolutionParams, LatentParams, LayerNormParams, MoeWeights, OutputGateParams,
+    AttentionParams, ConvolutionParams, LatentParams, LayerNormParams, MoeOperands, OutputGateParams,
     OutputNorm, QkvParams, RecurrenceParams, Rope, RowOp,
 };
 
-impl<'a, V> LayerNormParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LayerNormParams<'a, W> {
+impl<V: Copy> LayerNormParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> LayerNormParams<W> {
         LayerNormParams { weight: of(self.weight), bias: self.bias.map(of), eps: self.eps }
     }
 }
 
-impl<'a, V> Rope<'a, V> {
-    fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> Rope<'a, W> {
+impl<V: Copy> Rope<V> {
+    fn with<W>(&self, mut of: impl FnMut(V) -> W) -> Rope<W> {
         let &Rope { kind, inv_freq, magnitude, axes, long } = self;
         Rope { kind, inv_freq: of(inv_freq), magnitude, axes, long }
     }
 }
 
-impl<'a, V> QkvParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> QkvParams<'a, W> {
+impl<V: Copy> QkvParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> QkvParams<W> {
         QkvParams {
             shape: self.shape,
-            q_norm: self.q_norm.map(&of),
-            k_norm: self.k_norm.map(&of),
+            q_norm: self.q_norm.map(&mut of),
+            k_norm: self.k_norm.map(&mut of),
             norm_eps: self.norm_eps,
             norm_after_rope: self.norm_after_rope,
-            rope: self.rope.as_ref().map(|rope| rope.with(&of)),
+            rope: self.rope.as_ref().map(|rope| rope.with(&mut of)),
             query_scale: self.query_scale,
             values_normed: self.values_normed,
             queries_alone: self.queries_alone,
@@ -34,37 +34,37 @@ impl<'a, V> QkvParams<'a, V> {
     }
 }
 
-impl<'a, V> AttentionParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> AttentionParams<'a, W> {
+impl<V: Copy> AttentionParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> AttentionParams<W> {
         AttentionParams {
             shape: self.shape,
             scale: self.scale,
             softcap: self.softcap,
             window: self.window,
             chunked: self.chunked,
-            sinks: self.sinks.map(&of),
-            slopes: self.slopes.map(&of),
+            sinks: self.sinks.map(&mut of),
+            slopes: self.slopes.map(&mut of),
             queries_alone: self.queries_alone,
             memory: self.memory,
         }
     }
 }
 
-impl<'a, V> LatentParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> LatentParams<'a, W> {
-        let LatentParams { shape, norm, norm_eps, rope } = self;
-        LatentParams { shape: *shape, norm: of(norm), norm_eps: *norm_eps, rope: rope.with(of) }
+impl<V: Copy> LatentParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> LatentParams<W> {
+        let &LatentParams { shape, norm, norm_eps, rope } = self;
+        LatentParams { shape, norm: of(norm), norm_eps, rope: rope.with(of) }
     }
 }
 
-impl<'a, V> ConvolutionParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> ConvolutionParams<'a, W> {
+impl<V: Copy> ConvolutionParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> ConvolutionParams<W> {
         ConvolutionParams { shape: self.shape, weight: of(self.weight), bias: self.bias.map(of) }
     }
 }
 
-impl<'a, V> RecurrenceParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> RecurrenceParams<'a, W> {
+impl<V: Copy> RecurrenceParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> RecurrenceParams<W> {
         RecurrenceParams {
             shape: self.shape,
             decay: of(self.decay),
@@ -75,8 +75,8 @@ impl<'a, V> RecurrenceParams<'a, V> {
     }
 }
 
-impl<'a, V> OutputGateParams<'a, V> {
-    pub(crate) fn with<W>(&self, of: impl Fn(&'a V) -> &'a W) -> OutputGateParams<'a, W> {
+impl<V: Copy> OutputGateParams<V> {
+    pub(crate) fn with<W>(&self, mut of: impl FnMut(V) -> W) -> OutputGateParams<W> {
         let norm = self.norm.as_ref().map(|&OutputNorm { weight, eps, part, before_gate }| OutputNorm {
             weight: of(weight),
             eps,
@@ -87,29 +87,39 @@ impl<'a, V> OutputGateParams<'a, V> {
     }
 }
 
-impl<'a, B: Backend> MoeWeights<'a, B> {
-    pub(crate) fn with<'b, C: Backend>(
+impl<M: Copy, V: Copy, E: Copy, R: Copy> MoeOperands<M, V, E, R> {
+    pub(crate) fn with<N, W, F, S>(
         &self,
-        matrix: impl Fn(&'a B::Matrix) -> &'b C::Matrix,
-        vector: impl Fn(&'a B::Vector) -> &'b C::Vector,
-        experts: impl Fn(&'a B::Experts) -> &'b C::Experts,
-        routed: Option<&'b C::Buffer>,
-    ) -> MoeWeights<'b, C> {
-        MoeWeights {
+        mut matrix: impl FnMut(M) -> N,
+        mut vector: impl FnMut(V) -> W,
+        mut experts: impl FnMut(E) -> F,
+        routed: Option<S>,
+    ) -> MoeOperands<N, W, F, S> {
+        MoeOperands {
             router: matrix(self.router),
-            router_bias: self.router_bias.map(&vector),
-            correction: self.correction.map(&vector),
+            router_bias: self.router_bias.map(&mut vector),
+            correction: self.correction.map(&mut vector),
             experts: experts(self.experts),
-            up_bias: self.up_bias.map(&vector),
-            down_bias: self.down_bias.map(&vector),
-            expert_scale: self.expert_scale.map(&vector),
+            up_bias: self.up_bias.map(&mut vector),
+            down_bias: self.down_bias.map(&mut vector),
+            expert_scale: self.expert_scale.map(&mut vector),
             routed,
         }
     }
 }
 
+impl<T: Copy, V: Copy> RowOp<T, V> {
+    pub(crate) fn with<U: Copy, W>(
+        &self,
+        mut buffer: impl FnMut(T) -> U,
+        vector: impl FnMut(V) -> W,
+    ) -> RowOp<U, W> {
+        reading(self, read_by(self).map(|of| of.map(&mut buffer)), vector)
+    }
+}
+
 /// The buffers that an op on rows reads.
-pub(crate) fn read_by<'a, T, V>(op: &RowOp<'a, T, V>) -> [Option<&'a T>; 3] {
+pub(crate) fn read_by<T: Copy, V: Copy>(op: &RowOp<T, V>) -> [Option<T>; 3] {
     match *op {
         RowOp::Multiply { by, .. } => [Some(by), None, None],
         RowOp::Take { x, .. }
@@ -127,11 +137,11 @@ pub(crate) fn read_by<'a, T, V>(op: &RowOp<'a, T, V>) -> [Option<&'a T>; 3] {
 }
 
 /// An op on rows that reads these instead, in the order of [`read_by`].
-pub(crate) fn reading<'a: 'b, 'b, T, V, U, W: 'a>(
-    op: &RowOp<'a, T, V>,
-    read: [Option<&'b U>; 3],
-    of: impl Fn(&'a V) -> &'a W,
-) -> RowOp<'b, U, W> {
+pub(crate) fn reading<T: Copy, V: Copy, U: Copy, W>(
+    op: &RowOp<T, V>,
+    read: [Option<U>; 3],
+    mut of: impl FnMut(V) -> W,
+) -> RowOp<U, W> {
     let buffer = |index: usize| read[index].expect("as many as the op reads");
     match *op {
         RowOp::Multiply { first, .. } => RowOp::Multiply { by: buffer(0), first },

@@ -29,7 +29,7 @@ pub trait Peers: Backend + Sized {
     ///
     /// # Errors
     /// A device's.
-    fn acquaint(_ranks: &mut [Self]) -> Result<bool, KernelError> {
+    fn acquaint(_ranks: &mut [&mut Self]) -> Result<bool, KernelError> {
         Ok(false)
     }
 

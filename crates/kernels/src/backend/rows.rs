@@ -2,39 +2,39 @@
 
 /// An op on the batch's rows of a buffer `out`, each by itself. `B` is another buffer, of which the columns from `first` on are
 /// read, and `V` a vector. Several rows of a width may stand beside each other in one buffer; they are called streams.
-#[derive(Debug)]
-pub enum RowOp<'a, B, V> {
+#[derive(Clone, Copy, Debug)]
+pub enum RowOp<B, V> {
     /// `out[r] *= factor`.
     Scale(f32),
     /// `out[r] *= by[r][first..]`.
     Multiply {
         /// As many columns as `out` from `first` on.
-        by: &'a B,
+        by: B,
         /// Where they begin.
         first: usize,
     },
     /// `out[r] *= weights`, of a number a column.
-    Weigh(&'a V),
+    Weigh(V),
     /// `out[r] = tanh(out[r])`.
     Tanh,
     /// `out[r] = x[r][first..]`.
     Take {
         /// As many columns as `out` from `first` on.
-        x: &'a B,
+        x: B,
         /// Where they begin.
         first: usize,
     },
     /// `out[r][first..] = x[r]`; what `out` has besides stays.
     Put {
         /// Any columns.
-        x: &'a B,
+        x: B,
         /// Where they go.
         first: usize,
     },
     /// `out[r] += factor * x[r][first..]`.
     Add {
         /// As many columns as `out` from `first` on.
-        x: &'a B,
+        x: B,
         /// Where they begin.
         first: usize,
         /// The factor.
@@ -43,7 +43,7 @@ pub enum RowOp<'a, B, V> {
     /// `out[r][s] += x[r]` for each stream s of `out` from `first` on, which are as wide as `x`.
     Spread {
         /// One stream.
-        x: &'a B,
+        x: B,
         /// The first stream that is changed.
         first: usize,
     },
@@ -51,18 +51,18 @@ pub enum RowOp<'a, B, V> {
     /// `x` (AltUp, arxiv.org/abs/2301.13310).
     Mix {
         /// As many streams as `out`.
-        base: &'a B,
+        base: B,
         /// The streams that are mixed.
-        x: &'a B,
+        x: B,
         /// A weight for each of one and each of the other; its columns tell how many there are.
-        weights: &'a B,
+        weights: B,
         /// Added to every weight.
         plus: f32,
     },
     /// `out[r] *= rms(x[r]) / max(rms(out[r]), least)`, `rms` being the root of the mean of the squares.
     MatchSize {
         /// Rows of the size that is wanted, as wide as `out`.
-        x: &'a B,
+        x: B,
         /// No row is taken for smaller.
         least: f32,
     },

@@ -101,29 +101,29 @@ impl StateShape {
 }
 
 /// The convolution before a recurrence.
-#[derive(Debug)]
-pub struct ConvolutionParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct ConvolutionParams<V> {
     /// The layer's sizes.
     pub shape: StateShape,
     /// Of each token that it sees, the oldest first, a factor for each channel: `(taps, channels)`.
-    pub weight: &'a V,
+    pub weight: V,
     /// An addend for each channel.
-    pub bias: Option<&'a V>,
+    pub bias: Option<V>,
 }
 
 /// What a recurrence is computed with.
-#[derive(Debug)]
-pub struct RecurrenceParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct RecurrenceParams<V> {
     /// The layer's sizes.
     pub shape: StateShape,
     /// How fast each head forgets, `(value_heads)`: a step keeps `exp(decay * step)` of the state. Not above 0.
-    pub decay: &'a V,
+    pub decay: V,
     /// Added to each head's step before its softplus, `(value_heads)`.
-    pub step_bias: &'a V,
+    pub step_bias: V,
     /// Bounds of a step.
     pub step_limits: [f32; 2],
     /// How much of its value each head gives besides, `(value_heads)`.
-    pub skip: Option<&'a V>,
+    pub skip: Option<V>,
 }
 
 /// What multiplies a half's output.
@@ -136,21 +136,21 @@ pub enum GateKind {
 }
 
 /// A gate on what attention or a recurrence gives, and the norm beside it.
-#[derive(Debug)]
-pub struct OutputGateParams<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct OutputGateParams<V> {
     /// The column of its buffer that the gate begins at.
     pub column: usize,
     /// What of it multiplies.
     pub kind: GateKind,
     /// The norm, where there is one.
-    pub norm: Option<OutputNorm<'a, V>>,
+    pub norm: Option<OutputNorm<V>>,
 }
 
 /// A root mean square norm of parts of a row.
-#[derive(Debug)]
-pub struct OutputNorm<'a, V> {
+#[derive(Clone, Copy, Debug)]
+pub struct OutputNorm<V> {
     /// A factor for each element of a row, or for each of a part.
-    pub weight: &'a V,
+    pub weight: V,
     /// Added to the mean of the squares.
     pub eps: f32,
     /// Elements of a part.

@@ -17,7 +17,7 @@ use crate::quant::can_quantize;
 use crate::reference::formulas::{apart, dot, expert_keys, route};
 use crate::{
     Activation, Backend, DType, ExpertGroups, ExpertParts, ExpertScoring, MatrixShape, MatrixSource,
-    MoeParams, MoeWeights, Operands, Rounding,
+    MoeOperands, MoeParams, Operands, Rounding,
 };
 
 /// Experts of rows, and what their second products read.
@@ -373,14 +373,14 @@ impl Moe {
             let Packed { router, experts, vectors } = packed;
             let [router_bias, correction, up_bias, down_bias, expert_scale] =
                 vectors.each_ref().map(Option::as_ref);
-            let weights = MoeWeights {
+            let weights = MoeOperands {
                 router_bias,
                 correction,
                 up_bias,
                 down_bias,
                 expert_scale,
                 routed: routed.as_ref(),
-                ..MoeWeights::plain(router, experts)
+                ..MoeOperands::plain(router, experts)
             };
             rig.backend.moe(&weights, &self.params, &buffer, &mut hidden, &mut out);
             let mut seen = (vec![0; rows * self.params.experts_used], vec![f32::NAN; rows * hidden_width]);

@@ -183,7 +183,7 @@ fn check_layers<B: Backend>(
     make: &impl Fn() -> B,
     seed: u64,
     name: &str,
-    run: impl Fn(&mut Rig<B>, &[f32], usize, &LayerNormParams<'_, B::Vector>, &mut (B::Buffer, usize)),
+    run: impl Fn(&mut Rig<B>, &[f32], usize, &LayerNormParams<&B::Vector>, &mut (B::Buffer, usize)),
 ) {
     let mut rig = Rig::for_rows(make(), ROWS_MAX, 4096, 1);
     let mut random = Random::new(seed);

@@ -58,7 +58,7 @@ impl AxesCase {
         (0..AXES_ROWS as u32).map(|at| [at; 3]).collect()
     }
 
-    fn params<'a, V>(&self, inv_freq: &'a V, axes: Option<RopeAxes>) -> QkvParams<'a, V> {
+    fn params<'a, V>(&self, inv_freq: &'a V, axes: Option<RopeAxes>) -> QkvParams<&'a V> {
         let rope = Some(Rope { kind: self.kind, inv_freq, magnitude: 1.25, axes, long: None });
         QkvParams { rope, ..QkvParams::plain(AXES_SHAPE) }
     }

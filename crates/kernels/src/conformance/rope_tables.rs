@@ -66,7 +66,7 @@ fn frequencies(table: Option<usize>, pairs: usize) -> (Vec<f32>, Batch) {
     }
 }
 
-fn rope<V>(kind: RopeKind, inv_freq: &V, table: Option<usize>) -> Rope<'_, V> {
+fn rope<V>(kind: RopeKind, inv_freq: &V, table: Option<usize>) -> Rope<&V> {
     let magnitude = MAGNITUDES[table.unwrap_or(0)];
     let long = if table.is_none() { Some(MAGNITUDES[1]) } else { None };
     Rope { kind, inv_freq, magnitude, axes: None, long }

@@ -14,7 +14,7 @@ const MORE: usize = 9;
 /// What an op makes of a row, another row and a vector, and what it adds up on the way.
 type Formula = fn(&[f32], &[f32], &[f32]) -> Vec<(f64, f64)>;
 /// An op made of another buffer and a vector.
-type Op<B, V> = for<'a> fn(&'a B, &'a V) -> RowOp<'a, B, V>;
+type Op<B, V> = for<'a> fn(&'a B, &'a V) -> RowOp<&'a B, &'a V>;
 /// An op by name, and its formula.
 type Case<B, V> = (&'static str, Op<B, V>, Formula);
 

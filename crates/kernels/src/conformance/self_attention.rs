@@ -98,7 +98,7 @@ impl Setting {
         }
     }
 
-    fn params<'a, V>(&'a self, [one, two]: &'a [Option<V>; 2]) -> SelfAttentionParams<'a, V> {
+    fn params<'a, V>(&'a self, [one, two]: &'a [Option<V>; 2]) -> SelfAttentionParams<&'a V, &'a [u32]> {
         let first = || one.as_ref().expect("a bias with one table has it, because `vectors` makes it");
         let bias = match &self.tables {
             Tables::None => PositionBias::None,
@@ -108,7 +108,7 @@ impl Setting {
                 keys: one.as_ref(),
                 queries: two.as_ref(),
                 buckets: BUCKETS,
-                bucket_of,
+                bucket_of: &bucket_of[..],
                 reach: *reach,
             },
         };
@@ -378,7 +378,7 @@ fn check_case<B: EncoderOps>(make: &impl Fn() -> B, setting: &Setting, lengths: 
 /// [`FLOAT`] of `Σ p_j |v_j|`. Weights are operands of the second product, and rounded as such.
 fn sigmas(
     text: &Text,
-    [params, sizes]: [&SelfAttentionParams<'_, Vec<f32>>; 2],
+    [params, sizes]: [&SelfAttentionParams<&Vec<f32>, &[u32]>; 2],
     rounding: Rounding,
     (first, rows): (usize, u32),
     i: u32,

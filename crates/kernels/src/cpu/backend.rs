@@ -346,11 +346,11 @@ impl Backend for CpuBackend {
         self.step().add_bias(bias, out);
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, CpuBuffer, CpuVector>, out: &mut CpuBuffer) {
+    fn row_op(&mut self, op: &RowOp<&CpuBuffer, &CpuVector>, out: &mut CpuBuffer) {
         self.step().row_op(op, out);
     }
 
-    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<'_, CpuVector>, out: &mut CpuBuffer) {
+    fn layer_norm(&mut self, x: &CpuBuffer, params: &LayerNormParams<&CpuVector>, out: &mut CpuBuffer) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), params.weight.values.len());
         x.check(rows, cols, "x");
@@ -362,7 +362,7 @@ impl Backend for CpuBackend {
         &mut self,
         residual: &mut CpuBuffer,
         x: &CpuBuffer,
-        params: &LayerNormParams<'_, CpuVector>,
+        params: &LayerNormParams<&CpuVector>,
         out: &mut CpuBuffer,
     ) {
         let step = self.step();
@@ -378,7 +378,7 @@ impl Backend for CpuBackend {
         &mut self,
         x: &mut CpuBuffer,
         columns: (usize, usize),
-        params: &LayerNormParams<'_, CpuVector>,
+        params: &LayerNormParams<&CpuVector>,
     ) {
         let step = self.step();
         let (rows, cols) = (step.batch.rows(), x.cols);
@@ -389,7 +389,7 @@ impl Backend for CpuBackend {
     fn rope_to_cache(
         &mut self,
         qkv: &mut CpuBuffer,
-        params: &QkvParams<'_, CpuVector>,
+        params: &QkvParams<&CpuVector>,
         kv: &mut CpuKv,
         layer: usize,
     ) {
@@ -399,7 +399,7 @@ impl Backend for CpuBackend {
     fn attention(
         &mut self,
         qkv: &CpuBuffer,
-        params: &AttentionParams<'_, CpuVector>,
+        params: &AttentionParams<&CpuVector>,
         kv: &CpuKv,
         layer: usize,
         out: &mut CpuBuffer,
@@ -433,7 +433,7 @@ impl Backend for CpuBackend {
         &mut self,
         latent: &mut CpuBuffer,
         queries: &mut CpuBuffer,
-        params: &LatentParams<'_, CpuVector>,
+        params: &LatentParams<&CpuVector>,
         kv: &mut CpuKv,
         layer: usize,
     ) {
@@ -454,7 +454,7 @@ impl Backend for CpuBackend {
     fn convolve(
         &mut self,
         x: &mut CpuBuffer,
-        params: &ConvolutionParams<'_, CpuVector>,
+        params: &ConvolutionParams<&CpuVector>,
         kv: &mut CpuKv,
         layer: usize,
     ) {
@@ -464,7 +464,7 @@ impl Backend for CpuBackend {
     fn recur(
         &mut self,
         x: &CpuBuffer,
-        params: &RecurrenceParams<'_, CpuVector>,
+        params: &RecurrenceParams<&CpuVector>,
         kv: &mut CpuKv,
         layer: usize,
         out: &mut CpuBuffer,
@@ -472,12 +472,7 @@ impl Backend for CpuBackend {
         self.step().recur(x, params, kv.states_mut(layer, &params.shape), out);
     }
 
-    fn gate_output(
-        &mut self,
-        gate: &CpuBuffer,
-        params: &OutputGateParams<'_, CpuVector>,
-        out: &mut CpuBuffer,
-    ) {
+    fn gate_output(&mut self, gate: &CpuBuffer, params: &OutputGateParams<&CpuVector>, out: &mut CpuBuffer) {
         self.step().gate_output(gate, params, out);
     }
 

@@ -8,7 +8,7 @@ pub(super) fn layer_norm_columns(
     rows: usize,
     x: &mut ReferenceBuffer,
     (first, width): (usize, usize),
-    params: &LayerNormParams<'_, Vec<f32>>,
+    params: &LayerNormParams<&Vec<f32>>,
 ) {
     let count = params.weight.len();
     assert!(params.bias.is_none_or(|bias| bias.len() == count), "one weight and one bias a column");

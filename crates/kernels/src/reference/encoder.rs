@@ -25,7 +25,7 @@ impl EncoderOps for ReferenceBackend {
         }
     }
 
-    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
         let batch = self.step();
         let HeadShape { heads, kv_heads, head_dim } = params.shape;
         qkv.check(batch.rows(), params.shape.qkv_width(), "qkv");
@@ -44,7 +44,7 @@ impl EncoderOps for ReferenceBackend {
     fn self_attention(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         let batch = self.step();
@@ -71,7 +71,7 @@ impl EncoderOps for ReferenceBackend {
         &mut self,
         qkv: &ReferenceBuffer,
         (rows, queries): (Range<usize>, Range<usize>),
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         qkv.check(rows.end, params.heads.qkv_width(), "qkv");
@@ -91,7 +91,7 @@ impl EncoderOps for ReferenceBackend {
 fn attend(
     qkv: &ReferenceBuffer,
     (rows, queries): (Range<usize>, Range<usize>),
-    params: &SelfAttentionParams<'_, Vec<f32>>,
+    params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
     (out, first): (&mut ReferenceBuffer, usize),
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.heads;
@@ -122,7 +122,7 @@ fn attend(
 pub(super) fn norm_all<'a>(
     heads: &mut [f32],
     norm: Option<&'a Vec<f32>>,
-    params: &QkvParams<'_, Vec<f32>>,
+    params: &QkvParams<&Vec<f32>>,
 ) -> Option<&'a Vec<f32>> {
     let weight = norm?;
     if weight.len() == params.shape.head_dim {
@@ -139,7 +139,7 @@ pub(super) fn norm_all<'a>(
 pub(super) fn prepare(
     head: &mut [f32],
     norm: Option<&Vec<f32>>,
-    params: &QkvParams<'_, Vec<f32>>,
+    params: &QkvParams<&Vec<f32>>,
     (batch, row): (&Batch, usize),
 ) {
     let normed = |head: &mut [f32]| {
@@ -163,14 +163,14 @@ pub(super) fn prepare(
 }
 
 /// Keys that row `i` of a sequence of `rows` sees.
-pub(crate) fn seen<V>(params: &SelfAttentionParams<'_, V>, rows: u32, i: u32) -> std::ops::Range<u32> {
+pub(crate) fn seen<V>(params: &SelfAttentionParams<&V, &[u32]>, rows: u32, i: u32) -> std::ops::Range<u32> {
     let reach = params.reach.unwrap_or(u32::MAX);
     let rows = if i < rows - params.padding { rows } else { rows - params.padding };
     i.saturating_sub(reach)..i.saturating_add(reach).saturating_add(1).min(rows)
 }
 
 /// Asserts that a bias has the shape it says.
-fn check_bias(params: &SelfAttentionParams<'_, Vec<f32>>) {
+fn check_bias(params: &SelfAttentionParams<&Vec<f32>, &[u32]>) {
     let (heads, width) = (params.heads.heads, params.heads.q_width());
     match &params.bias {
         PositionBias::None => {}

@@ -1,7 +1,7 @@
 //! Mixtures of experts, naively.
 
 use super::{ReferenceBackend, ReferenceBuffer, ReferenceExperts, formulas};
-use crate::{MoeParams, MoeWeights, NO_EXPERT, StepLimits};
+use crate::{MoeOperands, MoeParams, MoeWeights, NO_EXPERT, StepLimits};
 
 /// Asserts that a mixture is one that the limits allow, and that its matrices fit each other.
 pub(super) fn check_limits(
@@ -9,7 +9,7 @@ pub(super) fn check_limits(
     weights: &MoeWeights<'_, ReferenceBackend>,
     params: &MoeParams,
 ) {
-    let MoeWeights { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
+    let MoeOperands { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
     let (experts, used) = (router.rows, params.experts_used);
     assert_eq!(
         (gate_up.len(), down.len()),
@@ -41,7 +41,7 @@ pub(super) fn moe(
     x: &ReferenceBuffer,
     (hidden, out): (&mut ReferenceBuffer, &mut ReferenceBuffer),
 ) -> Vec<u32> {
-    let MoeWeights { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
+    let MoeOperands { router, experts: ReferenceExperts { gate_up, down }, .. } = weights;
     let (cols, width) = (router.cols, down[0].cols);
     x.check(rows, cols, "x");
     hidden.check(rows, params.experts_used * width, "hidden");

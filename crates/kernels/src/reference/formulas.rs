@@ -110,7 +110,7 @@ pub fn score(query: &[f32], key: &[f32], scale: f32, softcap: Option<f32>) -> f6
 
 /// What is added to the score of query i and key j of head `head`, whose query and key are given.
 pub fn position_bias(
-    params: &SelfAttentionParams<'_, Vec<f32>>,
+    params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
     head: usize,
     (i, query): (u32, &[f32]),
     (j, key): (u32, &[f32]),

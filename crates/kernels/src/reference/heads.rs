@@ -9,7 +9,7 @@ use crate::{AttentionParams, Batch, HeadShape, MemorySpan, QkvParams};
 pub(super) fn to_cache(
     batch: &Batch,
     qkv: &mut ReferenceBuffer,
-    params: &QkvParams<'_, Vec<f32>>,
+    params: &QkvParams<&Vec<f32>>,
     (kv, layer): (&mut ReferenceKv, usize),
 ) {
     let HeadShape { heads, kv_heads, head_dim } = params.shape;
@@ -47,7 +47,7 @@ pub(super) fn to_cache(
 pub(super) fn attention(
     batch: &Batch,
     qkv: &ReferenceBuffer,
-    params: &AttentionParams<'_, Vec<f32>>,
+    params: &AttentionParams<&Vec<f32>>,
     (kv, layer): (&ReferenceKv, usize),
     out: &mut ReferenceBuffer,
 ) {

@@ -35,7 +35,7 @@ pub(super) fn to_cache(
     batch: &Batch,
     latent: &mut ReferenceBuffer,
     queries: &mut ReferenceBuffer,
-    params: &LatentParams<'_, Vec<f32>>,
+    params: &LatentParams<&Vec<f32>>,
     (kv, layer): (&mut ReferenceKv, usize),
 ) {
     let LatentHeads { heads, rank, rope_dim } = params.shape;

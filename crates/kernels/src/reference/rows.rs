@@ -7,7 +7,7 @@ use crate::RowOp;
 pub(crate) const XIELU_MOST: f32 = -1e-6;
 
 /// The contract's `row_op`.
-pub(super) fn row_op(rows: usize, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+pub(super) fn row_op(rows: usize, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: &mut ReferenceBuffer) {
     out.check(rows, out.cols, "out");
     for row in 0..rows {
         let of = |x: &ReferenceBuffer| {

@@ -54,7 +54,7 @@ fn states_of<'a>(kv: &'a mut ReferenceKv, layer: usize, shape: &StateShape) -> &
 pub(super) fn convolve(
     batch: &Batch,
     x: &mut ReferenceBuffer,
-    params: &ConvolutionParams<'_, Vec<f32>>,
+    params: &ConvolutionParams<&Vec<f32>>,
     (kv, layer): (&mut ReferenceKv, usize),
 ) {
     let shape = params.shape;
@@ -94,7 +94,7 @@ pub(super) fn convolve(
 pub(super) fn recur(
     batch: &Batch,
     x: &ReferenceBuffer,
-    params: &RecurrenceParams<'_, Vec<f32>>,
+    params: &RecurrenceParams<&Vec<f32>>,
     (kv, layer): (&mut ReferenceKv, usize),
     out: &mut ReferenceBuffer,
 ) {
@@ -175,7 +175,7 @@ fn token(params: &HeadParams, head: usize, x: &[f32], state: &mut [f32], out: &m
 pub(super) fn gate_output(
     rows: usize,
     gate: &ReferenceBuffer,
-    params: &OutputGateParams<'_, Vec<f32>>,
+    params: &OutputGateParams<&Vec<f32>>,
     out: &mut ReferenceBuffer,
 ) {
     let cols = out.cols;

@@ -114,7 +114,7 @@ impl ReferenceKv {
 /// Positions of the keys that row `row` of a sequence may see: up to itself, and of them the last `window`, or those of its chunk.
 /// Of those behind itself it sees what the batch says, wherever its window begins.
 pub(crate) fn visible<V>(
-    params: &AttentionParams<'_, V>,
+    params: &AttentionParams<V>,
     (batch, span): (&Batch, &SequenceSpan),
     row: u32,
 ) -> std::ops::Range<u32> {

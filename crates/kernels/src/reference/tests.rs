@@ -6,7 +6,7 @@ use crate::HeadShape;
 use crate::KvLayout;
 use crate::LogitsHead;
 use crate::SequenceSpan;
-use crate::{ExpertScoring, KvType, Rope, RopeKind, RowSource};
+use crate::{ExpertScoring, KvType, MoeOperands, Rope, RopeKind, RowSource};
 
 fn close(found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len());
@@ -100,7 +100,7 @@ fn a_mixture_by_hand() {
     backend.write_rows(&mut x, 0, &[1.0, 4.0, f32::NAN, 1.0]).unwrap();
     backend.begin(&prompt(2)).unwrap();
     let experts = ReferenceExperts { gate_up, down };
-    backend.moe(&MoeWeights::plain(&router, &experts), &MIXTURE, &x, &mut hidden, &mut out);
+    backend.moe(&MoeOperands::plain(&router, &experts), &MIXTURE, &x, &mut hidden, &mut out);
     // 6/9 of the third expert and 2/9 of the second: (18 + 4) / 9.
     let silu = 1.0 / (1.0 + (-1f32).exp());
     close(&out.values[..2], &[22.0 / 9.0 * 4.0 * silu; 2]);

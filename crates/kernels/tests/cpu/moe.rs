@@ -7,7 +7,7 @@ use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::quant::quantize_row;
 use hanzo_engine_kernels::{
     Activation, Backend, Batch, BufferRole, DType, ExpertParts, ExpertScoring, HeadShape, KernelError,
-    MatrixShape, MatrixSource, MoeParams, MoeWeights, RowSource, SequenceSpan, StepLimits,
+    MatrixShape, MatrixSource, MoeOperands, MoeParams, RowSource, SequenceSpan, StepLimits,
 };
 
 const WIDTH: usize = 512;
@@ -115,7 +115,7 @@ fn run(tier: Tier, threads: usize, kind: usize) -> Result<Outputs, KernelError> 
             logit_rows: Vec::new(),
             windows: Vec::new(),
         })?;
-        backend.moe(&MoeWeights::plain(&router, &experts), &params, &input, &mut hidden, &mut out);
+        backend.moe(&MoeOperands::plain(&router, &experts), &params, &input, &mut hidden, &mut out);
         backend.end()?;
         let mut result = vec![0.0; rows * WIDTH];
         backend.read_rows(&out, 0, &mut result)?;

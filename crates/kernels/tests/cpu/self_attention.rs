@@ -68,7 +68,7 @@ fn attend(tier: Tier, threads: usize, case: Case) -> Result<Vec<f32>, KernelErro
             keys: Some(&keys),
             queries: Some(&keys),
             buckets: BUCKETS as u32,
-            bucket_of: &bucket_of,
+            bucket_of: &bucket_of[..],
             reach: REACH,
         },
     };

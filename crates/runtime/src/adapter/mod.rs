@@ -84,7 +84,8 @@ impl<'a> Matrices<'a> {
         let bare = inside.strip_prefix("model.").unwrap_or(inside);
         // Saved of the network alone, names lack the prefix of the class that generates; some classes have another.
         let prefixed = [module, inside, bare].map(|name| format!("{}{name}", self.prefix));
-        let mut names: Vec<String> = [module, inside].map(str::to_owned).into_iter().chain(prefixed).collect();
+        let mut names: Vec<String> =
+            [module, inside].map(str::to_owned).into_iter().chain(prefixed).collect();
         if self.spec.architecture == "falcon" {
             let own = module.replace("ln_attn", self.names.attention_norm);
             names.push(own.replace("ln_mlp", self.names.mlp_norm));

@@ -1,7 +1,7 @@
 //! What stands before a tower's layers, as products of what each output sees: Whisper's two convolutions over the frames of a
 //! window, or Qwen3-ASR's three over the bands and frames of each second.
 
-use hanzo_engine_kernels::{Activation, BufferRole, EncoderOps, KernelError};
+use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, ops};
 
 use super::AudioSpec;
 use super::files::{Affine, StemFiles};
@@ -15,31 +15,31 @@ const GELU: Activation = Activation::GeluErf;
 pub(super) const PLACES_MAX: usize = 416;
 
 /// The convolutions on a backend.
-pub(super) enum Stem<B: EncoderOps> {
+pub(super) enum Stem {
     /// Over frames.
     Frames {
-        first: Linear<B>,  // (hidden, 3 * mels)
-        second: Linear<B>, // (hidden, 3 * hidden)
+        first: Linear,  // (hidden, 3 * mels)
+        second: Linear, // (hidden, 3 * hidden)
     },
     /// Over bands and frames.
     Planes {
-        convolutions: [Linear<B>; 3], // (channels, 9), (channels, 9 * channels) twice
-        out: B::Matrix,               // (hidden, channels * bands)
+        convolutions: [Linear; 3], // (channels, 9), (channels, 9 * channels) twice
+        out: ops::Matrix,          // (hidden, channels * bands)
     },
 }
 
 /// A matrix and what is added to its products.
-pub(super) struct Linear<B: EncoderOps> {
-    weight: B::Matrix,
-    bias: B::Vector,
+pub(super) struct Linear {
+    weight: ops::Matrix,
+    bias: ops::Vector,
 }
 
 /// Its buffers: what the first convolution sees, what others see, what one gives, and what becomes a row.
-pub(super) struct StemBuffers<B: EncoderOps> {
-    narrow: B::Buffer,       // (places, 3 * mels or 9)
-    wide: B::Buffer,         // (places or rows, 3 * hidden or 9 * channels)
-    given: B::Buffer,        // (places, hidden or channels)
-    rows: Option<B::Buffer>, // (rows, channels * bands)
+pub(super) struct StemBuffers {
+    narrow: ops::Buffer,       // (places, 3 * mels or 9)
+    wide: ops::Buffer,         // (places or rows, 3 * hidden or 9 * channels)
+    given: ops::Buffer,        // (places, hidden or channels)
+    rows: Option<ops::Buffer>, // (rows, channels * bands)
 }
 
 /// Rows and columns of the buffers.
@@ -68,8 +68,8 @@ pub(super) fn host_numbers(spec: &AudioSpec) -> usize {
     }
 }
 
-impl<B: EncoderOps> Stem<B> {
-    pub(super) fn load(backend: &B, files: &StemFiles) -> Result<Self, LoadError> {
+impl Stem {
+    pub(super) fn load(backend: &AnyBackend, files: &StemFiles) -> Result<Self, LoadError> {
         let linear = |affine: &Affine| {
             let bias = backend.vector(&affine.bias.to_f32()?)?;
             Ok::<_, LoadError>(Linear { weight: pack(backend, &affine.weight)?, bias })
@@ -85,7 +85,7 @@ impl<B: EncoderOps> Stem<B> {
         })
     }
 
-    pub(super) fn buffers(backend: &B, spec: &AudioSpec) -> Result<StemBuffers<B>, KernelError> {
+    pub(super) fn buffers(backend: &AnyBackend, spec: &AudioSpec) -> Result<StemBuffers, KernelError> {
         let [narrow, wide, given, rows] = buffer_shapes(spec).map(|shape| {
             shape.map(|(rows, cols)| backend.buffer(BufferRole::Operand, rows, cols)).transpose()
         });
@@ -105,11 +105,11 @@ impl<B: EncoderOps> Stem<B> {
     /// The device's.
     pub(super) fn run(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         spec: &AudioSpec,
         (frames, rows): (&[f32], usize),
-        buffers: &mut StemBuffers<B>,
-        out: &mut B::Buffer,
+        buffers: &mut StemBuffers,
+        out: &mut ops::Buffer,
     ) -> Result<(), KernelError> {
         match (self, spec.planes) {
             (Stem::Frames { first, second }, _) => {
@@ -128,13 +128,13 @@ impl<B: EncoderOps> Stem<B> {
     }
 }
 
-fn over_frames<B: EncoderOps>(
-    backend: &mut B,
-    [first, second]: [&Linear<B>; 2],
+fn over_frames(
+    backend: &mut AnyBackend,
+    [first, second]: [&Linear; 2],
     spec: &AudioSpec,
     (frames, rows): (&[f32], usize),
-    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers<B>,
-    out: &mut B::Buffer,
+    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
+    out: &mut ops::Buffer,
 ) -> Result<(), KernelError> {
     let (mels, hidden, batch) = (spec.mels, spec.layers.hidden, batch_of(&[rows]));
     let mut heard = vec![0.0; 2 * rows * hidden];
@@ -163,11 +163,11 @@ fn over_frames<B: EncoderOps>(
 }
 
 /// What becomes rows, `(rows, channels * bands)`. Frames that a chunk lacks are zeros.
-fn over_planes<B: EncoderOps>(
-    backend: &mut B,
-    convolutions: &[Linear<B>; 3],
+fn over_planes(
+    backend: &mut AnyBackend,
+    convolutions: &[Linear; 3],
     (frames, mels, planes): (&[f32], usize, Planes),
-    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers<B>,
+    StemBuffers { narrow, wide, given, .. }: &mut StemBuffers,
 ) -> Result<Vec<f32>, KernelError> {
     let mut rows = Vec::new();
     for chunk in frames.chunks(planes.frames * mels) {
@@ -202,12 +202,12 @@ struct Plane {
 
 impl Plane {
     /// What a convolution of three by three at every second place gives; outside are zeros.
-    fn convolve<B: EncoderOps>(
+    fn convolve(
         &self,
-        backend: &mut B,
-        convolution: &Linear<B>,
+        backend: &mut AnyBackend,
+        convolution: &Linear,
         channels: usize,
-        (seen, given): (&mut B::Buffer, &mut B::Buffer),
+        (seen, given): (&mut ops::Buffer, &mut ops::Buffer),
     ) -> Result<Plane, KernelError> {
         let (bands, frames) = (self.bands.div_ceil(2), self.frames.div_ceil(2));
         let (places, width) = (bands * frames, 9 * self.channels);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{EncoderOps, KvType};
+use hanzo_engine_kernels::{AnyBackend, KvType};
 use serde_json::Value;
 
 use super::*;
@@ -134,15 +134,11 @@ fn job(id: u64, text: &TextModel, talk: &Talk) -> Job {
     job
 }
 
-fn cpu(tier: Tier) -> CpuBackend {
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+fn cpu(tier: Tier) -> AnyBackend {
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
-fn engine(
-    (opened, text): &(Opened, Arc<TextModel>),
-    step_tokens_max: usize,
-    kv_blocks: usize,
-) -> Engine<CpuBackend> {
+fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize, kv_blocks: usize) -> Engine {
     let room = opened.decoder().unwrap().spec.kv_room(step_tokens_max);
     let config = EngineConfig {
         kv_blocks,
@@ -167,7 +163,7 @@ fn engine(
 type Drawn = (Vec<u32>, Vec<(u32, f32)>);
 
 /// Runs everything, and gives what each job has drawn.
-fn finish(engine: &mut Engine<CpuBackend>) -> BTreeMap<JobId, Drawn> {
+fn finish(engine: &mut Engine) -> BTreeMap<JobId, Drawn> {
     let mut events: Vec<Event> = Vec::new();
     while engine.has_work() {
         engine.step(&mut events).unwrap();
@@ -258,7 +254,7 @@ fn prompts_are_the_processors() {
     assert!((text.hearing.as_ref().unwrap().seconds_max(99) - 6.0).abs() < 1e-9, "three windows of 25 rows");
 }
 
-fn rows_of<B: EncoderOps>(backend: B, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
+fn rows_of(backend: AnyBackend, opened: &Opened, spans: &[MediaSpan], layers: usize) -> Vec<f32> {
     let mut tower = AudioTower::load(backend, files(opened)).unwrap();
     let mut all = Vec::new();
     for span in spans {
@@ -283,7 +279,7 @@ fn rows_are_the_librarys_on_every_backend() {
                 assert!(differs <= ROWS_TOLERANCE * range, "{case} {index} {what}: {differs} of {range}");
             };
             if index == 0 {
-                check("reference", &rows_of(ReferenceBackend::new(), &opened, &spans, 100));
+                check("reference", &rows_of(AnyBackend::new(ReferenceBackend::new()), &opened, &spans, 100));
             }
             for tier in Tier::available() {
                 let rows = rows_of(cpu(tier), &opened, &spans, 100);

@@ -2,8 +2,8 @@
 //! so that others' steps go on between them. Of a sound that is shorter than a window only what is heard of it is computed.
 
 use hanzo_engine_kernels::{
-    Activation, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams, PositionBias,
-    SelfAttentionParams, StepLimits,
+    Activation, AnyBackend, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams,
+    PositionBias, SelfAttentionParams, StepLimits, ops,
 };
 
 use super::stem::{self, Stem, StemBuffers};
@@ -18,26 +18,26 @@ use crate::tensor::Tensor;
 use crate::vision::{Piece, Towers, batch_of, means, pack, shape_of};
 
 /// A tower's weights on a backend of its own, and what it takes to run them.
-pub struct AudioTower<B: EncoderOps> {
-    backend: B,
-    network: Network<B>,
+pub struct AudioTower {
+    backend: AnyBackend,
+    network: Network,
     spec: AudioSpec,
-    stem: Stem<B>,
-    norm: Option<[B::Vector; 2]>,               // (hidden) each
-    up: Option<(B::Matrix, Option<B::Vector>)>, // (inner, joined), (inner)
-    down: B::Matrix,                            // (text_hidden, inner or joined)
-    down_bias: Option<B::Vector>,               // (text_hidden)
-    buffers: Buffers<B>,
+    stem: Stem,
+    norm: Option<[ops::Vector; 2]>,                 // (hidden) each
+    up: Option<(ops::Matrix, Option<ops::Vector>)>, // (inner, joined), (inner)
+    down: ops::Matrix,                              // (text_hidden, inner or joined)
+    down_bias: Option<ops::Vector>,                 // (text_hidden)
+    buffers: Buffers,
     way: Way,
 }
 
 /// For a whole window.
-struct Buffers<B: EncoderOps> {
-    stem: StemBuffers<B>,
-    joined: B::Buffer,         // (rows of the text model, joined)
-    normed: Option<B::Buffer>, // (rows of the text model, joined)
-    inner: Option<B::Buffer>,  // (rows of the text model, inner)
-    given: B::Buffer,          // (rows of the text model, text_hidden)
+struct Buffers {
+    stem: StemBuffers,
+    joined: ops::Buffer,         // (rows of the text model, joined)
+    normed: Option<ops::Buffer>, // (rows of the text model, joined)
+    inner: Option<ops::Buffer>,  // (rows of the text model, inner)
+    given: ops::Buffer,          // (rows of the text model, text_hidden)
 }
 
 /// The window under way.
@@ -73,9 +73,9 @@ fn kept_bytes(spec: &AudioSpec) -> usize {
     PICTURE_ROWS_BYTES.max(2 * window)
 }
 
-impl<B: EncoderOps> AudioTower<B> {
+impl AudioTower {
     /// What [`AudioTower::load`] takes.
-    pub fn memory(backend: &B, files: &AudioFiles) -> EngineMemory {
+    pub fn memory(backend: &AnyBackend, files: &AudioFiles) -> EngineMemory {
         let spec = &files.spec;
         let plan = network::plan(backend, &spec.layers, &files.tensors, WeightType::Stored, spec.text_hidden);
         let matrix = |tensor: &Tensor| match backend.supports(tensor.dtype) {
@@ -98,7 +98,7 @@ impl<B: EncoderOps> AudioTower<B> {
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
-    pub fn load(mut backend: B, files: &AudioFiles) -> Result<Self, LoadError> {
+    pub fn load(mut backend: AnyBackend, files: &AudioFiles) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
         let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
         let stem = Stem::load(&backend, &files.stem)?;
@@ -175,7 +175,7 @@ impl<B: EncoderOps> AudioTower<B> {
     }
 }
 
-impl<B: EncoderOps> Towers for AudioTower<B> {
+impl Towers for AudioTower {
     fn layers(&self) -> usize {
         self.network.layers.len()
     }

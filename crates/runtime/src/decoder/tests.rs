@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{BLOCK_TOKENS, DType, RowSource};
+use hanzo_engine_kernels::{AnyBackend, BLOCK_TOKENS, DType, RowSource, ops};
 use safetensors::tensor::{Dtype, TensorView};
 
 use super::*;
@@ -67,10 +67,10 @@ struct Work<'a> {
 }
 
 /// A decoder with a cache, made for up to `ROWS` rows of all logits.
-struct Runner<B: Backend> {
-    backend: B,
-    decoder: Decoder<B>,
-    kv: B::Kv,
+struct Runner {
+    backend: AnyBackend,
+    decoder: Decoder,
+    kv: ops::Kv,
     /// Tokens of the texts that steps are parts of, where those are longer.
     text_tokens: usize,
 }
@@ -78,8 +78,8 @@ struct Runner<B: Backend> {
 const ROWS: usize = 256;
 const BLOCKS: usize = 40;
 
-impl<B: Backend> Runner<B> {
-    fn new(mut backend: B, files: &ModelFiles) -> Self {
+impl Runner {
+    fn new(mut backend: AnyBackend, files: &ModelFiles) -> Self {
         let mut decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
         let limits =
             StepLimits { logit_rows: ROWS, ..decoder.spec().step_limits(ROWS, 8, BLOCKS * BLOCK_TOKENS) };
@@ -193,12 +193,13 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
 macro_rules! on_every_backend {
     ($files:expr, $what:expr, |$runner:ident, $label:ident| $check:block) => {{
         {
-            let mut $runner = Runner::new(ReferenceBackend::new(), $files);
+            let mut $runner = Runner::new(AnyBackend::new(ReferenceBackend::new()), $files);
             let $label = format!("{} on the reference", $what);
             $check
         }
         for tier in Tier::available() {
-            let mut $runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), $files);
+            let mut $runner =
+                Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), $files);
             let $label = format!("{} on {tier:?}", $what);
             $check
         }
@@ -317,7 +318,7 @@ fn both_formats_hold_the_same_model() {
         let text = Golden::open(case).text();
         let logits = |path: PathBuf| {
             let files = ModelFiles::open(&path).unwrap();
-            Runner::new(ReferenceBackend::new(), &files).prefill(&text)
+            Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&text)
         };
         let safetensors = logits(data("tiny").join(case));
         let gguf = logits(data("tiny").join(case).join("model.gguf"));
@@ -372,18 +373,26 @@ fn a_sequence_computes_the_same_in_company_and_in_chunks() {
     }
 }
 
+/// Bytes of a network's matrices and experts as the CPU holds them.
+pub(crate) fn packed_bytes(backend: &AnyBackend, network: &Network) -> usize {
+    let matrix = |of| backend.read_matrix::<CpuBackend, _>(of, |matrix| matrix.bytes());
+    let experts = |of| backend.read_layer_experts::<CpuBackend, _>(of, |experts| experts.bytes());
+    let matrices = network.matrices().into_iter().map(matrix);
+    matrices.chain(network.experts().map(experts)).map(|bytes| bytes.expect("the CPU packed it")).sum()
+}
+
 /// Loads a model and checks that it takes what was planned. `vectors` is how many numbers its vectors hold,
 /// `buffer_cols` the widths of a step's buffers together.
 fn check_plan(case: &str, vectors: usize, buffer_cols: usize) {
     let files = ModelFiles::open(&data("tiny").join(case)).unwrap();
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
+    let backend =
+        AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap()));
     let plan = Decoder::plan(&backend, &files);
     let mut heard = Vec::new();
     let decoder = Decoder::load(&backend, &files, &mut |done| heard.push(done)).unwrap();
     assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
 
-    let matrices = decoder.network.matrices().into_iter().map(|matrix| matrix.bytes());
-    let matrix_bytes: usize = matrices.chain(decoder.network.experts().map(|experts| experts.bytes())).sum();
+    let matrix_bytes = packed_bytes(&backend, &decoder.network);
     let vectors = vectors + decoder.spec().ropes[0].dim / 2;
     assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * vectors) as u64);
 
@@ -413,7 +422,7 @@ fn a_type_without_kernels_is_refused_before_anything_is_packed() {
     assert_eq!(file[at..at + 4], 30u32.to_le_bytes());
     file[at..at + 4].copy_from_slice(&24u32.to_le_bytes());
     let files = ModelFiles::from_bytes("odd", file.into()).unwrap();
-    let backend = ReferenceBackend::new();
+    let backend = AnyBackend::new(ReferenceBackend::new());
     assert!(Decoder::plan(&backend, &files).weights_bytes > 0);
     let mut progress = |_| panic!("nothing is packed");
     let error = Decoder::load(&backend, &files, &mut progress).err().unwrap().to_string();
@@ -447,7 +456,7 @@ const CLOSE: f32 = 0.05;
 /// Runs the demonstration model's prompts and gives the largest difference from the golden logits, as a share of
 /// their range. Greedy tokens must be the golden ones up to the end token; where a golden call is close, up to
 /// the first close call. (Past its end token the model is off its ground, and Q8_0 may part from bf16.)
-fn check_demo<B: Backend>(runner: &mut Runner<B>, prompts: &[DemoPrompt], label: &str) -> f32 {
+fn check_demo(runner: &mut Runner, prompts: &[DemoPrompt], label: &str) -> f32 {
     let vocab = runner.decoder.spec().vocab;
     let mut worst = 0.0f32;
     for (number, prompt) in prompts.iter().enumerate() {
@@ -500,7 +509,7 @@ fn gemma(change: impl Fn(&mut TransformerSpec)) -> (crate::encoder::EncoderFiles
 
 /// The last token's hidden state, by a cache in blocks.
 fn last_hidden(files: &crate::encoder::EncoderFiles, spec: &TransformerSpec, tokens: &[u32]) -> Vec<f32> {
-    let mut backend = ReferenceBackend::new();
+    let mut backend = AnyBackend::new(ReferenceBackend::new());
     let mut unheard = |_| ();
     let mut loader = Loader::new(&backend, spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
     let mut decoder =

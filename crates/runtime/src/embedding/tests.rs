@@ -6,6 +6,7 @@ mod pictures;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use serde_json::Value;
@@ -33,8 +34,8 @@ struct Model {
 }
 
 enum AnyEngine {
-    Decoder(Engine<CpuBackend>),
-    Encoder(EncoderEngine<CpuBackend>),
+    Decoder(Engine),
+    Encoder(EncoderEngine),
 }
 
 impl Model {
@@ -47,7 +48,7 @@ impl Model {
         let text = Arc::new(opened.text_model().unwrap());
         let embedder = Arc::new(opened.embedder(&text.tokenizer, 4096).unwrap());
         let pool = Arc::new(ThreadPool::new(2));
-        let backend = CpuBackend::new(pool.clone(), tier);
+        let backend = AnyBackend::new(CpuBackend::new(pool.clone(), tier));
         let engine = match &opened.network {
             Network::Whisper(_) | Network::Voice(_) => panic!("it embeds nothing"),
             Network::Encoder(files) => {
@@ -60,7 +61,8 @@ impl Model {
                 let engine = EncoderEngine::new(backend, encoder, embedder.clone(), config).unwrap();
                 AnyEngine::Encoder(match &files.tower {
                     Some(tower) => {
-                        let tower = Tower::load(CpuBackend::new(pool, tier), tower, 1).unwrap();
+                        let tower =
+                            Tower::load(AnyBackend::new(CpuBackend::new(pool, tier)), tower, 1).unwrap();
                         engine.with_tower(Box::new(tower))
                     }
                     None => engine,
@@ -83,8 +85,12 @@ impl Model {
                 let engine = Engine::new(backend, decoder, text.clone(), embedder.clone(), config).unwrap();
                 AnyEngine::Decoder(match &files.tower {
                     Some(tower) => {
-                        let tower =
-                            Tower::load(CpuBackend::new(pool, tier), tower, context_tokens_max).unwrap();
+                        let tower = Tower::load(
+                            AnyBackend::new(CpuBackend::new(pool, tier)),
+                            tower,
+                            context_tokens_max,
+                        )
+                        .unwrap();
                         engine.with_tower(Box::new(tower))
                     }
                     None => engine,

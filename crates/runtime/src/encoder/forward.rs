@@ -1,14 +1,14 @@
 //! One step: from packed sequences to the hidden states of their rows.
 
 use hanzo_engine_kernels::{
-    Backend, Batch, EncoderOps, KernelError, LogitsHead, PositionBias, SelfAttentionParams,
+    AnyBackend, Backend, Batch, EncoderOps, KernelError, LogitsHead, PositionBias, SelfAttentionParams, ops,
 };
 
 use super::{DistanceTables, Encoder};
 use crate::network::{Attention, Network, Normer};
 use crate::spec::{Mask, TransformerSpec};
 
-impl<B: EncoderOps> Encoder<B> {
+impl Encoder {
     /// One step over whole sequences: reads the batch's tokens, positions and types. The hidden states stay on the
     /// device until the next step; [`Encoder::read_rows`] and [`Encoder::vocabulary_logits`] read them.
     ///
@@ -17,7 +17,7 @@ impl<B: EncoderOps> Encoder<B> {
     ///
     /// # Panics
     /// Without [`Encoder::prepare`], and on batches outside of its limits.
-    pub fn forward(&mut self, backend: &mut B, batch: &Batch) -> Result<(), KernelError> {
+    pub fn forward(&mut self, backend: &mut AnyBackend, batch: &Batch) -> Result<(), KernelError> {
         backend.begin(batch)?;
         self.embed(backend, batch);
         for index in 0..self.network.layers.len() {
@@ -51,7 +51,12 @@ impl<B: EncoderOps> Encoder<B> {
     ///
     /// # Panics
     /// Without a step, and on rows it did not have.
-    pub fn read_rows(&self, backend: &B, row_first: usize, out: &mut [f32]) -> Result<(), KernelError> {
+    pub fn read_rows(
+        &self,
+        backend: &AnyBackend,
+        row_first: usize,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         backend.read_rows(self.network.hidden(), row_first, out)
     }
 
@@ -65,7 +70,7 @@ impl<B: EncoderOps> Encoder<B> {
     /// Without such a head, without a step, and on another number of `logits`.
     pub fn vocabulary_logits(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         batch: &Batch,
         logits: &mut [f32],
     ) -> Result<(), KernelError> {
@@ -98,7 +103,7 @@ impl<B: EncoderOps> Encoder<B> {
     }
 
     /// From tokens, positions and types to what the first layer reads.
-    fn embed(&mut self, backend: &mut B, batch: &Batch) {
+    fn embed(&mut self, backend: &mut AnyBackend, batch: &Batch) {
         let convolution = self.network.spec.convolution;
         let sum = self.network.embed(backend, batch.rows());
         if let (Some(spec), Some(convolution)) = (convolution, &mut self.convolution) {
@@ -109,7 +114,7 @@ impl<B: EncoderOps> Encoder<B> {
     }
 
     /// Adds a convolution of the first layer's input to what the layer has given.
-    fn convolve(&mut self, backend: &mut B) {
+    fn convolve(&mut self, backend: &mut AnyBackend) {
         let (Some(spec), Some(convolution)) = (self.network.spec.convolution, &self.convolution) else {
             return;
         };
@@ -124,7 +129,7 @@ impl<B: EncoderOps> Encoder<B> {
 }
 
 /// Norms and turns queries and keys, where anything does.
-pub(crate) fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>, qkv: &mut B::Buffer) {
+pub(crate) fn turn(backend: &mut AnyBackend, attention: &Attention<'_>, qkv: &mut ops::Buffer) {
     attention.layer_norm_heads(backend, qkv);
     let params = attention.qkv_params();
     if params.rope.is_some() || params.q_norm.is_some() {
@@ -132,8 +137,8 @@ pub(crate) fn turn<B: EncoderOps>(backend: &mut B, attention: &Attention<'_, B>,
     }
 }
 
-impl<B: Backend> DistanceTables<B> {
-    fn bias(&self, layer: usize) -> PositionBias<'_, B::Vector> {
+impl DistanceTables {
+    fn bias(&self, layer: usize) -> PositionBias<&ops::Vector, &[u32]> {
         match self {
             DistanceTables::None => PositionBias::None,
             DistanceTables::Alibi { slopes } => PositionBias::Alibi { slopes },

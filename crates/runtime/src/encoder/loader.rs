@@ -1,7 +1,7 @@
 //! From an opened encoder's tensors to weights on a backend: what only encoders have, beside the network's own loading, and
 //! tables computed once on the host.
 
-use hanzo_engine_kernels::Backend;
+use hanzo_engine_kernels::{AnyBackend, Backend};
 
 use super::head::{HeadNorm, dense};
 use super::{Convolution, DistanceTables, Encoder, EncoderFiles, LayerDistances, MaskedLm};
@@ -9,12 +9,12 @@ use crate::error::LoadError;
 use crate::network::{Group, Loader, WeightType, as_f32};
 use crate::spec::{Disentangled, Distance, LayerPart, Part, behind_table, learned_table};
 
-pub(super) fn load<B: Backend>(
-    backend: &B,
+pub(super) fn load(
+    backend: &AnyBackend,
     files: &EncoderFiles,
     weight_type: WeightType,
     progress: &mut dyn FnMut(f32),
-) -> Result<Encoder<B>, LoadError> {
+) -> Result<Encoder, LoadError> {
     let spec = &files.spec;
     let mut loader = Loader::new(backend, spec, &files.tensors, weight_type, progress)?;
     // Tables first: they may be made by projections that are packed after them.
@@ -27,7 +27,7 @@ pub(super) fn load<B: Backend>(
     })
 }
 
-fn convolution<B: Backend>(loader: &mut Loader<'_, B>) -> Result<Option<Convolution<B>>, LoadError> {
+fn convolution(loader: &mut Loader<'_>) -> Result<Option<Convolution>, LoadError> {
     if loader.spec.convolution.is_none() {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ fn convolution<B: Backend>(loader: &mut Loader<'_, B>) -> Result<Option<Convolut
     }))
 }
 
-fn distance<B: Backend>(loader: &mut Loader<'_, B>) -> Result<DistanceTables<B>, LoadError> {
+fn distance(loader: &mut Loader<'_>) -> Result<DistanceTables, LoadError> {
     let spec = loader.spec;
     let heads = spec.heads().heads;
     Ok(match spec.distance {
@@ -70,10 +70,7 @@ fn distance<B: Backend>(loader: &mut Loader<'_, B>) -> Result<DistanceTables<B>,
 }
 
 /// One row a bucket.
-fn distance_embedding<B: Backend>(
-    loader: &mut Loader<'_, B>,
-    kind: Disentangled,
-) -> Result<Vec<f32>, LoadError> {
+fn distance_embedding(loader: &mut Loader<'_>, kind: Disentangled) -> Result<Vec<f32>, LoadError> {
     let mut embedding = loader.take(Part::DistanceEmbedding.weight())?;
     if kind.normed {
         let norm = HeadNorm {
@@ -90,12 +87,12 @@ fn distance_embedding<B: Backend>(
 }
 
 /// A layer's keys and queries of distances: one row a bucket, projected here once.
-fn layer_distances<B: Backend>(
-    loader: &mut Loader<'_, B>,
+fn layer_distances(
+    loader: &mut Loader<'_>,
     layer: usize,
     kind: Disentangled,
     embedding: &[f32],
-) -> Result<LayerDistances<B>, LoadError> {
+) -> Result<LayerDistances, LoadError> {
     let mut table = |wanted: bool, part: LayerPart| {
         if !wanted {
             return Ok(None);
@@ -119,7 +116,7 @@ fn layer_distances<B: Backend>(
     Ok(LayerDistances { keys: table(kind.keys, key)?, queries: table(kind.queries, query)? })
 }
 
-fn masked_lm<B: Backend>(loader: &mut Loader<'_, B>) -> Result<Option<MaskedLm<B>>, LoadError> {
+fn masked_lm(loader: &mut Loader<'_>) -> Result<Option<MaskedLm>, LoadError> {
     let Some(head) = loader.spec.head.masked_lm() else { return Ok(None) };
     Ok(Some(MaskedLm {
         dense: loader.pack(&Group::multiplied(Part::LmDense))?,

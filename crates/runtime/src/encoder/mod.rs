@@ -20,7 +20,7 @@ pub(crate) use forward::turn;
 pub use head::{Classifier, Head, HeadActivation, HeadInput, HeadLayer, HeadNorm, Scores};
 pub(crate) use head::{dense, dot, layer as head_layer};
 
-use hanzo_engine_kernels::{Backend, BufferRole, KernelError, StepLimits};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, StepLimits, ops};
 
 use crate::error::LoadError;
 use crate::network::{self, MemoryPlan, Network, Norm};
@@ -29,40 +29,40 @@ use crate::spec::TransformerSpec;
 pub use crate::network::WeightType;
 
 /// An encoder's weights on a backend, and what it takes to run them.
-pub struct Encoder<B: Backend> {
-    network: Network<B>,
-    distance: DistanceTables<B>,
-    convolution: Option<Convolution<B>>,
-    masked_lm: Option<MaskedLm<B>>,
+pub struct Encoder {
+    network: Network,
+    distance: DistanceTables,
+    convolution: Option<Convolution>,
+    masked_lm: Option<MaskedLm>,
 }
 
-struct Convolution<B: Backend> {
-    weight: B::Matrix,           // (hidden, hidden * window)
-    bias: B::Vector,             // (hidden)
-    norm: Norm<B>,               // of the sum
-    unfolded: Option<B::Buffer>, // (rows, hidden * window): what it multiplies
+struct Convolution {
+    weight: ops::Matrix,           // (hidden, hidden * window)
+    bias: ops::Vector,             // (hidden)
+    norm: Norm,                    // of the sum
+    unfolded: Option<ops::Buffer>, // (rows, hidden * window): what it multiplies
 }
 
 /// What scores get from distances.
-enum DistanceTables<B: Backend> {
+enum DistanceTables {
     None,
-    Alibi { slopes: B::Vector },              // (heads)
-    Learned { table: B::Vector, reach: u32 }, // (heads, 2 * reach + 1)
-    Disentangled { bucket_of: Vec<u32>, reach: u32, buckets: u32, layers: Vec<LayerDistances<B>> },
+    Alibi { slopes: ops::Vector },              // (heads)
+    Learned { table: ops::Vector, reach: u32 }, // (heads, 2 * reach + 1)
+    Disentangled { bucket_of: Vec<u32>, reach: u32, buckets: u32, layers: Vec<LayerDistances> },
 }
 
 /// A layer's tables of its own.
-struct LayerDistances<B: Backend> {
-    keys: Option<B::Vector>,    // (buckets, heads * head_dim)
-    queries: Option<B::Vector>, // (buckets, heads * head_dim)
+struct LayerDistances {
+    keys: Option<ops::Vector>,    // (buckets, heads * head_dim)
+    queries: Option<ops::Vector>, // (buckets, heads * head_dim)
 }
 
 /// A head over the vocabulary, whose matrix is the network's.
-struct MaskedLm<B: Backend> {
-    dense: B::Matrix,               // (hidden, hidden)
-    dense_bias: Option<B::Vector>,  // (hidden)
-    norm: Norm<B>,                  // (hidden)
-    decoder_bias: Option<Vec<f32>>, // (vocab), added on the host
+struct MaskedLm {
+    dense: ops::Matrix,              // (hidden, hidden)
+    dense_bias: Option<ops::Vector>, // (hidden)
+    norm: Norm,                      // (hidden)
+    decoder_bias: Option<Vec<f32>>,  // (vocab), added on the host
 }
 
 /// Columns of what a convolution multiplies; 0 where there is none.
@@ -70,9 +70,9 @@ fn unfolded_cols(spec: &TransformerSpec) -> usize {
     spec.convolution.map_or(0, |convolution| spec.hidden * convolution.window)
 }
 
-impl<B: Backend> Encoder<B> {
+impl Encoder {
     /// What [`Encoder::load`] and [`Encoder::prepare`] would take. Reads no weights.
-    pub fn plan(backend: &B, files: &EncoderFiles, weight_type: WeightType) -> MemoryPlan {
+    pub fn plan(backend: &AnyBackend, files: &EncoderFiles, weight_type: WeightType) -> MemoryPlan {
         network::plan(backend, &files.spec, &files.tensors, weight_type, unfolded_cols(&files.spec))
     }
 
@@ -83,7 +83,7 @@ impl<B: Backend> Encoder<B> {
     /// # Errors
     /// `Kernel` where the backend cannot pack a type (nothing is packed then) or give the memory.
     pub fn load(
-        backend: &B,
+        backend: &AnyBackend,
         files: &EncoderFiles,
         weight_type: WeightType,
         progress: &mut dyn FnMut(f32),
@@ -100,7 +100,7 @@ impl<B: Backend> Encoder<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub fn prepare(&mut self, backend: &mut B, limits: &StepLimits) -> Result<(), KernelError> {
+    pub fn prepare(&mut self, backend: &mut AnyBackend, limits: &StepLimits) -> Result<(), KernelError> {
         self.network.prepare(backend, limits.rows)?;
         let cols = unfolded_cols(&self.network.spec);
         if let Some(convolution) = &mut self.convolution {

@@ -11,10 +11,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::EncoderOps;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{Batch, RowSource, SequenceSpan};
+use hanzo_engine_kernels::{AnyBackend, Batch, RowSource, SequenceSpan, ops};
 use serde_json::Value;
 
 use super::*;
@@ -138,17 +137,17 @@ fn batch_of(texts: &[&Golden]) -> Batch {
 }
 
 /// An encoder made for steps of up to `ROWS` rows.
-struct Runner<B: EncoderOps> {
-    backend: B,
-    encoder: Encoder<B>,
+struct Runner {
+    backend: AnyBackend,
+    encoder: Encoder,
 }
 
-impl<B: EncoderOps> Runner<B> {
-    fn new(backend: B, files: &EncoderFiles) -> Self {
+impl Runner {
+    fn new(backend: AnyBackend, files: &EncoderFiles) -> Self {
         Self::with(backend, files, WeightType::Stored)
     }
 
-    fn with(mut backend: B, files: &EncoderFiles, weight_type: WeightType) -> Self {
+    fn with(mut backend: AnyBackend, files: &EncoderFiles, weight_type: WeightType) -> Self {
         let mut encoder = Encoder::load(&backend, files, weight_type, &mut |_| ()).unwrap();
         let limits = encoder.spec().step_limits(ROWS, SEQUENCES, 64);
         encoder.prepare(&mut backend, &limits).unwrap();
@@ -186,7 +185,7 @@ impl<B: EncoderOps> Runner<B> {
 
 /// The last token's hidden state by an encoder of these weights that is described otherwise.
 pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &[u32]) -> Vec<f32> {
-    let mut backend = ReferenceBackend::new();
+    let mut backend = AnyBackend::new(ReferenceBackend::new());
     let mut unheard = |_| ();
     let mut loader =
         network::Loader::new(&backend, &spec, &files.tensors, WeightType::Stored, &mut unheard).unwrap();
@@ -204,12 +203,13 @@ pub(crate) fn last_hidden(files: &EncoderFiles, spec: TransformerSpec, tokens: &
 macro_rules! on_every_backend {
     ($files:expr, $what:expr, |$runner:ident, $label:ident| $check:block) => {{
         {
-            let mut $runner = Runner::new(ReferenceBackend::new(), $files);
+            let mut $runner = Runner::new(AnyBackend::new(ReferenceBackend::new()), $files);
             let $label = format!("{} on the reference", $what);
             $check
         }
         for tier in Tier::available() {
-            let mut $runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), $files);
+            let mut $runner =
+                Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), $files);
             let $label = format!("{} on {tier:?}", $what);
             $check
         }
@@ -326,7 +326,7 @@ fn eight_bit_weights_stay_close() {
         let files = open(case);
         let texts = golden(case, "hidden", "last_hidden_state");
         let tier = Tier::available().last().unwrap();
-        let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), tier);
+        let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
         let stored = Encoder::plan(&backend, &files, WeightType::Stored);
         let packed = Encoder::plan(&backend, &files, WeightType::Q8_0);
         assert!(packed.weights_bytes < stored.weights_bytes, "{case}");
@@ -349,20 +349,24 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 fn the_plan_is_what_loading_takes() {
     for case in HIDDEN.iter().chain(&["bert-splade", "deberta-v2-classifier"]) {
         let files = open(case);
-        let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
+        let backend =
+            AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap()));
         let mut heard = Vec::new();
         let encoder =
             Encoder::load(&backend, &files, WeightType::Stored, &mut |done| heard.push(done)).unwrap();
         assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{case}: {heard:?}");
         let plan = Encoder::plan(&backend, &files, WeightType::Stored);
         // The CPU's matrices know their bytes, the reference's vectors their numbers.
-        let matrices = held(&encoder).0.into_iter().map(|matrix| matrix.bytes());
-        let matrix_bytes: usize =
-            matrices.chain(encoder.network.experts().map(|experts| experts.bytes())).sum();
-        let reference =
-            Encoder::load(&ReferenceBackend::new(), &files, WeightType::Stored, &mut |_| ()).unwrap();
+        let matrix = |of| backend.read_matrix::<CpuBackend, _>(of, |matrix| matrix.bytes()).unwrap();
+        let experts =
+            |of| backend.read_layer_experts::<CpuBackend, _>(of, |experts| experts.bytes()).unwrap();
+        let matrices = held(&encoder).0.into_iter().map(matrix);
+        let matrix_bytes: usize = matrices.chain(encoder.network.experts().map(experts)).sum();
+        let device = AnyBackend::new(ReferenceBackend::new());
+        let reference = Encoder::load(&device, &files, WeightType::Stored, &mut |_| ()).unwrap();
         let (_, vectors, numbers) = held(&reference);
-        let numbers = numbers + vectors.iter().map(|vector| vector.len()).sum::<usize>();
+        let length = |of: &ops::Vector| device.read_vector::<ReferenceBackend, _>(of, Vec::len).unwrap();
+        let numbers = numbers + vectors.into_iter().map(length).sum::<usize>();
         assert_eq!(plan.weights_bytes, (matrix_bytes + 4 * numbers) as u64, "{case}");
         let limits = encoder.spec().step_limits(10, 2, 60);
         assert!(plan.scratch_bytes(&backend, &limits) > backend.scratch_bytes(&limits) as u64, "{case}");
@@ -370,7 +374,7 @@ fn the_plan_is_what_loading_takes() {
 }
 
 /// All matrices and vectors that an encoder holds, and numbers beside them.
-fn held<B: EncoderOps>(encoder: &Encoder<B>) -> (Vec<&B::Matrix>, Vec<&B::Vector>, usize) {
+fn held(encoder: &Encoder) -> (Vec<&ops::Matrix>, Vec<&ops::Vector>, usize) {
     let mut numbers = 0;
     let mut matrices = encoder.network.matrices();
     let (mut vectors, mut norms) = encoder.network.vectors_and_norms();

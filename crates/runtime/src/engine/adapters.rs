@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::Backend;
+use hanzo_engine_kernels::AnyBackend;
 
 use super::Engine;
 use crate::adapter::{Adapter, LoadedAdapter};
@@ -19,10 +19,10 @@ pub(super) struct Held {
     _kept: Box<dyn Any + Send>,
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Bytes of an adapter in an engine whose steps have so many rows, and of the buffers that the first one makes.
     pub fn adapter_memory(
-        backend: &B,
+        backend: &AnyBackend,
         spec: &TransformerSpec,
         adapter: &Adapter,
         step_tokens_max: usize,

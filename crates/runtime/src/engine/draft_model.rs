@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, RowSource, SampleSpec, Sampled, StepLimits};
+use hanzo_engine_kernels::{
+    AnyBackend, BLOCK_TOKENS, Backend, KernelError, RowSource, SampleSpec, Sampled, StepLimits, ops,
+};
 
 use super::{EngineConfig, EngineMemory};
 use crate::{
@@ -34,10 +36,10 @@ const RATE_STEP: f32 = 0.1;
 const COMMON_RATE_STEP: f32 = 0.01;
 
 /// A model that drafts for another of the same vocabulary.
-pub struct DraftModel<B: Backend> {
-    backend: B,
-    decoder: Decoder<B>,
-    kv: B::Kv,
+pub struct DraftModel {
+    backend: AnyBackend,
+    decoder: Decoder,
+    kv: ops::Kv,
     pool: BlockPool,
     step: Step,
     drawn: Vec<Option<Sampled>>,
@@ -82,7 +84,7 @@ struct Round {
     chance: f32, // that what is drafted is right so far
 }
 
-impl<B: Backend> DraftModel<B> {
+impl DraftModel {
     /// How large it is made beside an engine of this size for `target`: so that it holds what that one does.
     fn size(spec: &TransformerSpec, target: &TransformerSpec, config: &EngineConfig) -> EngineConfig {
         // As a whole multiple, so that memory grows by as much with each block.
@@ -102,7 +104,7 @@ impl<B: Backend> DraftModel<B> {
 
     /// What it takes beside an engine of this size for `target`.
     pub fn memory(
-        backend: &B,
+        backend: &AnyBackend,
         files: &ModelFiles,
         target: &TransformerSpec,
         config: &EngineConfig,
@@ -123,8 +125,8 @@ impl<B: Backend> DraftModel<B> {
     /// # Errors
     /// The backend's, where it cannot give the memory.
     pub fn new(
-        mut backend: B,
-        (mut decoder, parameters): (Decoder<B>, u64),
+        mut backend: AnyBackend,
+        (mut decoder, parameters): (Decoder, u64),
         target: &TransformerSpec,
         config: &EngineConfig,
     ) -> Result<Self, KernelError> {

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, RowSource, SequenceSpan};
+use hanzo_engine_kernels::{AnyBackend, Batch, KernelError, RowSource, SequenceSpan};
 use serde::{Deserialize, Serialize};
 
 use super::{EngineMemory, EngineStats, StepReport, pictures::Kept};
@@ -45,9 +45,9 @@ impl EncoderConfig {
 }
 
 /// One encoder on one device.
-pub struct EncoderEngine<B: EncoderOps> {
-    backend: B,
-    encoder: Encoder<B>,
+pub struct EncoderEngine {
+    backend: AnyBackend,
+    encoder: Encoder,
     embedder: Arc<Embedder>,
     config: EncoderConfig,
     line: FairLine,
@@ -101,10 +101,10 @@ impl Waiting {
     }
 }
 
-impl<B: EncoderOps> EncoderEngine<B> {
+impl EncoderEngine {
     /// What [`EncoderEngine::new`] and the weights it is given take, packed so, and a tower that it is given.
     pub fn memory(
-        backend: &B,
+        backend: &AnyBackend,
         files: &EncoderFiles,
         weight_type: WeightType,
         config: &EncoderConfig,
@@ -129,8 +129,8 @@ impl<B: EncoderOps> EncoderEngine<B> {
     /// # Errors
     /// The backend's, when it cannot give the memory.
     pub fn new(
-        mut backend: B,
-        mut encoder: Encoder<B>,
+        mut backend: AnyBackend,
+        mut encoder: Encoder,
         embedder: Arc<Embedder>,
         config: EncoderConfig,
     ) -> Result<Self, KernelError> {

@@ -70,7 +70,7 @@ impl Kept {
     }
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Bytes of a block, and the name of their meaning, where blocks can be kept elsewhere.
     pub fn block_form(&self) -> Option<(usize, String)> {
         self.backend.kv_block_form(&self.kv).filter(|_| self.pool.shares())

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hanzo_engine_kernels::{BLOCK_TOKENS, Backend, KernelError, KvSpec};
+use hanzo_engine_kernels::{BLOCK_TOKENS, KernelError, KvSpec};
 
 use super::{
     Engine, EngineConfig,
@@ -137,7 +137,7 @@ impl Memories {
     }
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     /// Whether what is remembered keeps others from being seen, of which it then does a piece: so many rows, or all where nobody else
     /// runs.
     ///

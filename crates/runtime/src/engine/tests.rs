@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use hanzo_engine_kernels::{
-    BLOCK_TOKENS,
+    AnyBackend, BLOCK_TOKENS, Backend,
     cpu::{CpuBackend, ThreadPool, Tier},
     quant::dequantize_row,
 };
@@ -37,18 +37,18 @@ fn opened() -> &'static Opened {
     OPENED.get_or_init(|| Opened::open(&path).unwrap())
 }
 
-fn engine(config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
+fn engine(config: EngineConfig, ahead: bool) -> Engine {
     engine_of(opened(), config, ahead)
 }
 
-fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
+fn engine_of(opened: &Opened, config: EngineConfig, ahead: bool) -> Engine {
     static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(2))).clone();
     let backend = CpuBackend::new(pool, Tier::detect().unwrap());
-    engine_on(if ahead { backend.with_lookahead() } else { backend }, opened, config)
+    engine_on(AnyBackend::new(if ahead { backend.with_lookahead() } else { backend }), opened, config)
 }
 
-fn engine_on<B: Backend>(backend: B, opened: &Opened, config: EngineConfig) -> Engine<B> {
+fn engine_on(backend: AnyBackend, opened: &Opened, config: EngineConfig) -> Engine {
     let text = Arc::new(opened.text_model().unwrap());
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
@@ -230,11 +230,7 @@ impl Script {
     /// Plays it to the end: the events of each completion and input, what was said in one piece, but for what was found in the
     /// cache and drafted, which depends on when others come and go. Adds the steps that were under way when the call that began
     /// them returned.
-    fn play(
-        &self,
-        engine: &mut Engine<CpuBackend>,
-        under_way: &mut usize,
-    ) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
+    fn play(&self, engine: &mut Engine, under_way: &mut usize) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
         let mut found = BTreeMap::<(JobId, u32), Vec<EventKind>>::new();
         let mut events = Vec::new();
         for now in 0.. {
@@ -409,7 +405,7 @@ fn layers_that_let_go_of_blocks_compute_the_same() {
     );
 }
 
-fn tokens_of(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, u32) {
+fn tokens_of(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32) {
     engine.submit(job);
     let (mut events, mut found, mut cached) = (Vec::new(), Vec::new(), 0);
     while engine.has_work() {
@@ -480,7 +476,7 @@ fn prompts_share_no_block_from_other_media_on() {
 }
 
 /// What comes of one job, and the steps it took.
-fn run(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<Event>, u64) {
+fn run(engine: &mut Engine, job: &Job) -> (Vec<Event>, u64) {
     let before = engine.stats().steps;
     engine.submit(job);
     let mut events = Vec::new();
@@ -527,7 +523,7 @@ fn what_is_drawn_after_a_draft_has_the_models_distribution() {
 }
 
 /// Tokens that are drawn of the rows of drafted ones are distributed as the model says, by Pearson's chi-square.
-fn check_distribution(engine: &mut Engine<CpuBackend>, prompt: &[u32], prediction: &[u32]) {
+fn check_distribution(engine: &mut Engine, prompt: &[u32], prediction: &[u32]) {
     let sampling = SamplingParams { temperature: 1.5, top_k: 4, logprobs: Some(4), ..Default::default() };
     // By the two tokens before: how often each third came, and the four that may with their log probabilities.
     let mut found = BTreeMap::<Vec<u32>, (BTreeMap<u32, f64>, Vec<(u32, f32)>)>::new();

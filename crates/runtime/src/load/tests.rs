@@ -6,6 +6,7 @@ mod tokenizers;
 use std::fs;
 use std::path::Path;
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use proptest::prelude::*;
@@ -420,8 +421,9 @@ fn load_with(name: &str, bytes: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), String>
     views.push((name.into(), view));
     let with_tensor = ::safetensors::serialize(views, None).unwrap();
     fs::write(&path, with_tensor).unwrap();
-    let loaded = ModelFiles::open(model.path())
-        .and_then(|files| Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ()).map(|_| ()));
+    let loaded = ModelFiles::open(model.path()).and_then(|files| {
+        Decoder::load(&AnyBackend::new(ReferenceBackend::new()), &files, &mut |_| ()).map(|_| ())
+    });
     loaded.map_err(|error| error.to_string())
 }
 

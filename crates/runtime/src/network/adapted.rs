@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputChange,
-    OutputDelta, RowOp, Stage,
+    AnyBackend, Backend, BufferRole, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource,
+    OutputChange, OutputDelta, RowOp, Stage, ops,
 };
 
 use super::packing::{DOWN, OUTPUT, QUERY_GATE, STATE_OUTPUT, first, up};
@@ -17,38 +17,38 @@ use crate::spec::{LayerPart, MlpSpec, Part, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// What adapters add to the matrices of a layer, each a list by the adapter's slot.
-pub(crate) struct Deltas<B: Backend> {
-    pub(super) qkv: Vec<Option<B::LowRank>>, // or to latents, or to what a state takes up
-    pub(super) gate: Vec<Option<B::LowRank>>, // to the gate of attention's output
-    pub(super) output: Vec<Option<B::LowRank>>,
-    pub(super) up: Vec<Option<B::LowRank>>, // to gate and up
-    pub(super) down: Vec<Option<B::LowRank>>,
+pub(crate) struct Deltas {
+    pub(super) qkv: Vec<Option<ops::LowRank>>, // or to latents, or to what a state takes up
+    pub(super) gate: Vec<Option<ops::LowRank>>, // to the gate of attention's output
+    pub(super) output: Vec<Option<ops::LowRank>>,
+    pub(super) up: Vec<Option<ops::LowRank>>, // to gate and up
+    pub(super) down: Vec<Option<ops::LowRank>>,
 }
 
 /// Buffers of steps that have adapters.
-pub(crate) struct AdapterBuffers<B: Backend> {
-    pub(super) low: B::Buffer,       // (rows, ranks of one matrix's pairs together)
-    pub(super) both: Vec<B::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
+pub(crate) struct AdapterBuffers {
+    pub(super) low: ops::Buffer,       // (rows, ranks of one matrix's pairs together)
+    pub(super) both: Vec<ops::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
     /// (rows, ffn), likewise, where MLPs have no gate; the second half of `both` is ones then.
-    pub(super) alone: Vec<Option<B::Buffer>>,
+    pub(super) alone: Vec<Option<ops::Buffer>>,
 }
 
 /// What an adapter does to the embeddings of tokens.
-pub(crate) struct AdaptedEmbedding<B: Backend> {
-    table: B::Matrix,                // (vocab, rank), or (vocab, hidden) in place of the model's
-    rows: B::Buffer,                 // (rows, columns of the table)
-    deltas: Vec<Option<B::LowRank>>, // by slot: its own alone
+pub(crate) struct AdaptedEmbedding {
+    table: ops::Matrix, // (vocab, rank), or (vocab, hidden) in place of the model's
+    rows: ops::Buffer,  // (rows, columns of the table)
+    deltas: Vec<Option<ops::LowRank>>, // by slot: its own alone
     replaces: bool,
 }
 
-impl<B: Backend> Default for Deltas<B> {
+impl Default for Deltas {
     fn default() -> Self {
         Self { qkv: Vec::new(), gate: Vec::new(), output: Vec::new(), up: Vec::new(), down: Vec::new() }
     }
 }
 
-impl<B: Backend> Deltas<B> {
-    fn lists(&mut self) -> [&mut Vec<Option<B::LowRank>>; 5] {
+impl Deltas {
+    fn lists(&mut self) -> [&mut Vec<Option<ops::LowRank>>; 5] {
         [&mut self.qkv, &mut self.gate, &mut self.output, &mut self.up, &mut self.down]
     }
 }
@@ -61,7 +61,7 @@ fn low_cols(spec: &TransformerSpec) -> usize {
 }
 
 /// Bytes of the buffers that the first adapter of a network makes.
-pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows: usize) -> u64 {
+pub(crate) fn buffer_bytes(backend: &AnyBackend, spec: &TransformerSpec, rows: usize) -> u64 {
     let both = super::inner_widths(spec).into_iter();
     let both = both.map(|cols| {
         let alone =
@@ -72,7 +72,7 @@ pub(crate) fn buffer_bytes<B: Backend>(backend: &B, spec: &TransformerSpec, rows
 }
 
 /// Bytes of an adapter's matrices, and of its buffers for steps of so many rows.
-pub(crate) fn bytes<B: Backend>(backend: &B, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> u64 {
+pub(crate) fn bytes(backend: &AnyBackend, spec: &TransformerSpec, adapter: &Adapter, rows: usize) -> u64 {
     let outputs = outputs(spec);
     let mut bytes = 0;
     for layer in 0..spec.layers.len() {
@@ -149,14 +149,14 @@ impl<'a> PackedDelta<'a> {
         self.0.iter().filter_map(|&(first, delta)| Some((first, delta.change.as_ref()?)))
     }
 
-    fn bytes<B: Backend>(&self, backend: &B) -> usize {
+    fn bytes(&self, backend: &AnyBackend) -> usize {
         let pairs: Vec<LowRankShape> = self.pairs().map(|(_, pair)| pair_shape(pair)).collect();
         let changes: Vec<usize> = self.changes().map(|(_, change)| change.factors.len()).collect();
         backend.low_rank_bytes(&pairs, &changes)
     }
 
     /// It on the backend; none where there is nothing.
-    fn on<B: Backend>(&self, backend: &B) -> Result<Option<B::LowRank>, KernelError> {
+    fn on(&self, backend: &AnyBackend) -> Result<Option<ops::LowRank>, KernelError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -183,12 +183,17 @@ fn put<T>(list: &mut Vec<Option<T>>, slot: usize, of: Option<T>) {
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Puts an adapter in a slot, which is free.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot compute its types or give the memory; nothing is kept then.
-    pub(crate) fn adapt(&mut self, backend: &mut B, slot: usize, adapter: &Adapter) -> Result<(), LoadError> {
+    pub(crate) fn adapt(
+        &mut self,
+        backend: &mut AnyBackend,
+        slot: usize,
+        adapter: &Adapter,
+    ) -> Result<(), LoadError> {
         let mut made = Vec::with_capacity(self.layers.len());
         let rows = outputs(&self.spec);
         for layer in 0..self.layers.len() {
@@ -202,7 +207,7 @@ impl<B: Backend> Network<B> {
         let first = self.embedding_norm.iter().map(|norm| norm_delta(backend, adapter, norm));
         let mut inputs = first.collect::<Result<Vec<_>, _>>()?;
         backend.enter(Stage::Layer(0));
-        for norm in &self.first_norm {
+        if let Some(norm) = &self.first_norm {
             inputs.push(norm_delta(backend, adapter, norm)?);
         }
         backend.enter(Stage::Inputs);
@@ -225,10 +230,10 @@ impl<B: Backend> Network<B> {
     /// An adapter's embeddings of tokens.
     fn adapted_embedding(
         &self,
-        backend: &B,
+        backend: &AnyBackend,
         slot: usize,
         of: &EmbeddingDelta,
-    ) -> Result<AdaptedEmbedding<B>, KernelError> {
+    ) -> Result<AdaptedEmbedding, KernelError> {
         let hidden = self.spec.hidden;
         let delta = match &of.widen {
             Some(pair) => backend.low_rank(&OutputDelta { changes: &[], pairs: &[source((0, pair))] })?,
@@ -251,7 +256,7 @@ impl<B: Backend> Network<B> {
     }
 
     /// Changes the embeddings of rows whose adapters do so.
-    pub(super) fn adapt_embeddings(&mut self, backend: &mut B) {
+    pub(super) fn adapt_embeddings(&mut self, backend: &mut AnyBackend) {
         let Some(b) = self.buffers.as_mut().filter(|b| b.adapting) else { return };
         for of in self.adapted_embeddings.iter_mut().flatten() {
             // Rows that are no tokens' keep what they are, or get nothing.
@@ -266,11 +271,11 @@ impl<B: Backend> Network<B> {
     }
 
     /// The norms before the first layer.
-    fn input_norms_mut(&mut self) -> impl Iterator<Item = &mut Norm<B>> {
+    fn input_norms_mut(&mut self) -> impl Iterator<Item = &mut Norm> {
         self.embedding_norm.iter_mut().chain(&mut self.first_norm)
     }
 
-    pub(super) fn make_adapter_buffers(&mut self, backend: &mut B) -> Result<(), KernelError> {
+    pub(super) fn make_adapter_buffers(&mut self, backend: &mut AnyBackend) -> Result<(), KernelError> {
         let Some(buffers) = self.buffers.as_mut().filter(|buffers| buffers.adapters.is_none()) else {
             return Ok(());
         };
@@ -302,36 +307,36 @@ impl<B: Backend> Network<B> {
     }
 }
 
-fn norm_delta<B: Backend>(
-    backend: &B,
+fn norm_delta(
+    backend: &AnyBackend,
     adapter: &Adapter,
-    norm: &Norm<B>,
-) -> Result<Option<B::LowRank>, KernelError> {
+    norm: &Norm,
+) -> Result<Option<ops::LowRank>, KernelError> {
     norm.part.map_or(Ok(None), |part| PackedDelta::of_part(adapter, part).on(backend))
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// The norms of hidden states that stand in it.
-    fn norms(&self) -> impl Iterator<Item = &Norm<B>> {
+    fn norms(&self) -> impl Iterator<Item = &Norm> {
         let Self { attention_post_norm, middle_norm, mlp_post_norm, last_norm, .. } = self;
         [attention_post_norm, middle_norm, mlp_post_norm, last_norm].into_iter().flatten()
     }
 
-    fn norms_mut(&mut self) -> impl Iterator<Item = &mut Norm<B>> {
+    fn norms_mut(&mut self) -> impl Iterator<Item = &mut Norm> {
         let Self { attention_post_norm, middle_norm, mlp_post_norm, last_norm, .. } = self;
         [attention_post_norm, middle_norm, mlp_post_norm, last_norm].into_iter().flatten()
     }
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// The MLP of a step that has adapters.
     pub(super) fn adapted_mlp(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        inner: &mut B::Buffer,
-        adapters: &mut AdapterBuffers<B>,
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        inner: &mut ops::Buffer,
+        adapters: &mut AdapterBuffers,
+        out: &mut ops::Buffer,
     ) {
         let AdapterBuffers { low, both, alone } = adapters;
         match &self.mlp {

@@ -4,8 +4,8 @@
 use std::mem::swap;
 
 use hanzo_engine_kernels::{
-    Activation, AdaptedLogits, Backend, BufferRole, GateKind, HeadShape, KernelError, LatentParams,
-    LayerNormParams, LogitsHead, OutputGateParams, QkvParams, Rope, RowIds, RowOp, Stage,
+    Activation, AdaptedLogits, AnyBackend, Backend, BufferRole, GateKind, HeadShape, KernelError,
+    LatentParams, LayerNormParams, LogitsHead, OutputGateParams, QkvParams, Rope, RowIds, RowOp, Stage, ops,
 };
 
 use super::observed::{Observed, Watcher};
@@ -21,18 +21,18 @@ use crate::spec::{AttentionSpec, NormKind, NormOrder, NormSpec, Projection, QkNo
 const PREPARED: &str = "`prepare` is called before the first step, as its docs ask";
 
 /// A norm's numbers and how they are used.
-pub(crate) struct Normer<'a, B: Backend> {
-    pub(crate) norm: &'a Norm<B>,
+pub(crate) struct Normer<'a> {
+    pub(crate) norm: &'a Norm,
     pub(crate) spec: NormSpec,
 }
 
-impl<B: Backend> Normer<'_, B> {
-    pub(crate) fn params(&self) -> LayerNormParams<'_, B::Vector> {
+impl Normer<'_> {
+    pub(crate) fn params(&self) -> LayerNormParams<&ops::Vector> {
         let Norm { weight, bias, .. } = self.norm;
         LayerNormParams { weight, bias: bias.as_ref(), eps: self.spec.eps }
     }
 
-    pub(crate) fn run(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
+    pub(crate) fn run(&self, backend: &mut AnyBackend, x: &ops::Buffer, out: &mut ops::Buffer) {
         match self.spec.kind {
             kind if kind.is_layer() => backend.layer_norm(x, &self.params(), out),
             _ => backend.rms_norm(x, &self.norm.weight, self.spec.eps, out),
@@ -41,7 +41,13 @@ impl<B: Backend> Normer<'_, B> {
     }
 
     /// `residual += x`, then the norm of that.
-    pub(crate) fn add(&self, backend: &mut B, residual: &mut B::Buffer, x: &B::Buffer, out: &mut B::Buffer) {
+    pub(crate) fn add(
+        &self,
+        backend: &mut AnyBackend,
+        residual: &mut ops::Buffer,
+        x: &ops::Buffer,
+        out: &mut ops::Buffer,
+    ) {
         match self.spec.kind {
             kind if kind.is_layer() => backend.add_layer_norm(residual, x, &self.params(), out),
             _ => backend.add_rms_norm(residual, x, &self.norm.weight, self.spec.eps, out),
@@ -50,7 +56,7 @@ impl<B: Backend> Normer<'_, B> {
     }
 
     /// Changes what it gives of rows whose adapters do so.
-    fn adapt(&self, backend: &mut B, x: &B::Buffer, out: &mut B::Buffer) {
+    fn adapt(&self, backend: &mut AnyBackend, x: &ops::Buffer, out: &mut ops::Buffer) {
         if !self.norm.deltas.is_empty() {
             backend.add_low_rank(&self.norm.deltas, x, None, out);
         }
@@ -58,12 +64,12 @@ impl<B: Backend> Normer<'_, B> {
 }
 
 /// What a layer's attention is computed with.
-pub(crate) struct Attention<'a, B: Backend> {
+pub(crate) struct Attention<'a> {
     pub(crate) spec: &'a AttentionSpec,
-    pub(crate) layer: &'a Layer<B>,
+    pub(crate) layer: &'a Layer,
     pub(crate) shape: HeadShape,
     pub(crate) norm: NormSpec,
-    rope: Option<(&'a RopeSpec, &'a B::Vector)>,
+    rope: Option<(&'a RopeSpec, &'a ops::Vector)>,
 }
 
 /// What of a layer is computed.
@@ -78,16 +84,16 @@ pub(crate) enum Share {
 }
 
 /// Rows that attention reads.
-pub(crate) struct Rows<'a, B: Backend> {
+pub(crate) struct Rows<'a> {
     /// Queries, keys and values; or latents.
-    pub(crate) own: &'a mut B::Buffer,
+    pub(crate) own: &'a mut ops::Buffer,
     /// Queries of latents, as they meet them.
-    pub(crate) queries: Option<&'a mut B::Buffer>,
+    pub(crate) queries: Option<&'a mut ops::Buffer>,
 }
 
-impl<B: Backend> Latent<B> {
+impl Latent {
     /// From what a layer reads to queries of its latents.
-    fn queries(&self, backend: &mut B, x: &B::Buffer, eps: f32, buffers: &mut LatentBuffers<B>) {
+    fn queries(&self, backend: &mut AnyBackend, x: &ops::Buffer, eps: f32, buffers: &mut LatentBuffers) {
         let LatentBuffers { low, normed, queries, absorbed, .. } = buffers;
         match &self.query_down {
             Some((down, norm)) => {
@@ -101,9 +107,9 @@ impl<B: Backend> Latent<B> {
     }
 }
 
-impl<B: Backend> Attention<'_, B> {
+impl Attention<'_> {
     /// What happens to latents and queries on the way to the cache; none where there are no latents.
-    pub(crate) fn latent_params(&self) -> Option<LatentParams<'_, B::Vector>> {
+    pub(crate) fn latent_params(&self) -> Option<LatentParams<&ops::Vector>> {
         let (Projection::Latent(shape), Some(latent)) = (self.spec.projection, &self.layer.latent) else {
             return None;
         };
@@ -117,7 +123,7 @@ impl<B: Backend> Attention<'_, B> {
     }
 
     /// Layer norms of queries and keys: of all heads as one, or of each with factors of its own.
-    pub(crate) fn layer_norm_heads(&self, backend: &mut B, qkv: &mut B::Buffer) {
+    pub(crate) fn layer_norm_heads(&self, backend: &mut AnyBackend, qkv: &mut ops::Buffer) {
         let HeadShape { heads, kv_heads, head_dim } = self.shape;
         let of = match self.spec.qk_norm {
             QkNorm::HeadsApart => [head_dim; 2],
@@ -127,14 +133,14 @@ impl<B: Backend> Attention<'_, B> {
         let norms = [(0, &self.layer.q_norm), (self.shape.q_width(), &self.layer.k_norm)];
         for ((first, norm), width) in norms.into_iter().zip(of) {
             if let Some(norm) = norm {
-                let normer = Normer::<B> { norm, spec: self.norm };
+                let normer = Normer { norm, spec: self.norm };
                 backend.layer_norm_columns(qkv, (first, width), &normer.params());
             }
         }
     }
 
     /// What happens to queries and keys before they meet, or none where nothing does.
-    pub(crate) fn qkv_params(&self) -> QkvParams<'_, B::Vector> {
+    pub(crate) fn qkv_params(&self) -> QkvParams<&ops::Vector> {
         let (q_norm, k_norm) = match (self.spec.qk_norm, self.norm.kind) {
             (QkNorm::Heads | QkNorm::Unit, _) | (QkNorm::Whole, NormKind::Rms { .. }) => {
                 (self.layer.q_norm.as_ref(), self.layer.k_norm.as_ref())
@@ -156,7 +162,7 @@ impl<B: Backend> Attention<'_, B> {
     }
 }
 
-fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<'a, V> {
+fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<&'a V> {
     Rope {
         kind: rope.kind,
         inv_freq,
@@ -166,16 +172,16 @@ fn turn<'a, V>(rope: &RopeSpec, inv_freq: &'a V) -> Rope<'a, V> {
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Makes all buffers for steps of at most this many rows.
-    pub(crate) fn prepare(&mut self, backend: &B, rows: usize) -> Result<(), KernelError> {
+    pub(crate) fn prepare(&mut self, backend: &AnyBackend, rows: usize) -> Result<(), KernelError> {
         let spec = &self.spec;
         let [residual, normed, branch] =
             buffer_shapes(spec).map(|(role, cols)| backend.buffer(role, rows, cols));
-        let each = |widths: Vec<usize>| -> Result<Vec<B::Buffer>, KernelError> {
+        let each = |widths: Vec<usize>| -> Result<Vec<ops::Buffer>, KernelError> {
             widths.into_iter().map(|cols| backend.buffer(BufferRole::Operand, rows, cols)).collect()
         };
-        let latent = latent_widths(spec).map(|widths| -> Result<LatentBuffers<B>, KernelError> {
+        let latent = latent_widths(spec).map(|widths| -> Result<LatentBuffers, KernelError> {
             let [low, normed, queries, absorbed, mixed] =
                 widths.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
             Ok(LatentBuffers {
@@ -215,18 +221,18 @@ impl<B: Backend> Network<B> {
     }
 
     /// Where a step's embeddings are written, for rows that are not those of tokens.
-    pub(crate) fn residual(&mut self) -> &mut B::Buffer {
+    pub(crate) fn residual(&mut self) -> &mut ops::Buffer {
         &mut self.buffers.as_mut().expect(PREPARED).residual
     }
 
     /// As `residual`, and a buffer that holds nothing before the first layer.
-    pub(crate) fn residual_and_branch(&mut self) -> (&mut B::Buffer, &mut B::Buffer) {
+    pub(crate) fn residual_and_branch(&mut self) -> (&mut ops::Buffer, &mut ops::Buffer) {
         let buffers = self.buffers.as_mut().expect(PREPARED);
         (&mut buffers.residual, &mut buffers.branch)
     }
 
     /// Writes the embeddings of a step of so many rows, of tokens, positions and types, and gives what holds the sum of them.
-    pub(crate) fn embed(&mut self, backend: &mut B, rows: usize) -> &B::Buffer {
+    pub(crate) fn embed(&mut self, backend: &mut AnyBackend, rows: usize) -> &ops::Buffer {
         let b = self.buffers.as_mut().expect(PREPARED);
         assert!(rows <= b.rows, "{rows} rows; buffers were made for {}", b.rows);
         if let Some(observed) = &mut self.observed {
@@ -262,7 +268,7 @@ impl<B: Backend> Network<B> {
     ///
     /// # Errors
     /// The backend's, when it cannot give the memory.
-    pub(crate) fn observe(&mut self, backend: &mut B) -> Result<(), KernelError> {
+    pub(crate) fn observe(&mut self, backend: &mut AnyBackend) -> Result<(), KernelError> {
         self.make_adapter_buffers(backend)?;
         self.observed = Some(Observed::default());
         Ok(())
@@ -279,7 +285,7 @@ impl<B: Backend> Network<B> {
     }
 
     /// From the sum of the embeddings to what the first layer reads.
-    pub(crate) fn begin(&mut self, backend: &mut B) {
+    pub(crate) fn begin(&mut self, backend: &mut AnyBackend) {
         backend.enter(Stage::Layer(0));
         if let (Some(norm), Some(b)) = (&self.first_norm, &mut self.buffers) {
             Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
@@ -289,9 +295,9 @@ impl<B: Backend> Network<B> {
     /// One layer. `attend` turns rows of queries, keys and values into what attention gives of them.
     pub(crate) fn layer(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         index: usize,
-        attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
+        attend: impl FnOnce(&mut AnyBackend, &Attention<'_>, Rows<'_>, &mut ops::Buffer),
     ) {
         self.share_of_layer(backend, (index, Share::All), attend);
     }
@@ -299,9 +305,9 @@ impl<B: Backend> Network<B> {
     /// One layer, or what of it can be computed apart for some rows; of a layer whose norms stand before halves that is.
     pub(crate) fn share_of_layer(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         (index, share): (usize, Share),
-        attend: impl FnOnce(&mut B, &Attention<'_, B>, Rows<'_, B>, &mut B::Buffer),
+        attend: impl FnOnce(&mut AnyBackend, &Attention<'_>, Rows<'_>, &mut ops::Buffer),
     ) {
         backend.enter(Stage::Layer(index));
         let (layer, spec, norm) = (&self.layers[index], &self.spec.layers[index], self.spec.norm);
@@ -343,7 +349,7 @@ impl<B: Backend> Network<B> {
             norm,
             rope: spec.attention.rope.map(|rope| (&self.spec.ropes[rope], &self.ropes[rope])),
         };
-        let mut sum = Sum::<B> { norm, residual, normed, branch };
+        let mut sum = Sum { norm, residual, normed, branch };
         let streams_spec = self.spec.streams.as_ref();
         if let (Some(of), Some(buffers), Some(streams)) = (&layer.streams, &mut *streams, streams_spec) {
             of.predict(backend, streams.active * hidden, norm, (sum.residual, sum.normed), buffers);
@@ -497,7 +503,10 @@ impl<B: Backend> Network<B> {
     }
 
     /// Calls `run` with the matrix that makes logits, the adapters that change them, and what it reads.
-    pub(crate) fn with_head<T>(&mut self, run: impl FnOnce(LogitsHead<'_, B>, &B::Buffer) -> T) -> T {
+    pub(crate) fn with_head<T>(
+        &mut self,
+        run: impl FnOnce(LogitsHead<'_, AnyBackend>, &ops::Buffer) -> T,
+    ) -> T {
         let matrix = self.head.as_ref().unwrap_or(&self.embedding);
         let b = self.buffers.as_mut().expect("a step has run on the buffers");
         let hidden = if self.spec.layers[0].order.on_sum() { &b.residual } else { &b.normed };
@@ -506,7 +515,7 @@ impl<B: Backend> Network<B> {
             return run(LogitsHead::of(matrix), hidden);
         };
         // A list of as many as adapters are loaded.
-        let deltas: Vec<Option<&B::LowRank>> = self.head_deltas.iter().map(Option::as_ref).collect();
+        let deltas: Vec<Option<&ops::LowRank>> = self.head_deltas.iter().map(Option::as_ref).collect();
         let adapted = AdaptedLogits { deltas: &deltas, low: &mut adapters.low };
         run(LogitsHead { matrix, adapted: Some(adapted) }, hidden)
     }
@@ -515,27 +524,27 @@ impl<B: Backend> Network<B> {
     ///
     /// # Panics
     /// Without a step.
-    pub(crate) fn hidden(&self) -> &B::Buffer {
+    pub(crate) fn hidden(&self) -> &ops::Buffer {
         let b = self.buffers.as_ref().expect("a step has run on the buffers");
         if self.spec.layers[0].order.on_sum() { &b.residual } else { &b.normed }
     }
 }
 
 /// The sum that halves add to, and what it takes to add to it.
-pub(super) struct Sum<'a, B: Backend> {
+pub(super) struct Sum<'a> {
     pub(super) norm: NormSpec,
-    pub(super) residual: &'a mut B::Buffer,
-    pub(super) normed: &'a mut B::Buffer,
-    pub(super) branch: &'a mut B::Buffer,
+    pub(super) residual: &'a mut ops::Buffer,
+    pub(super) normed: &'a mut ops::Buffer,
+    pub(super) branch: &'a mut ops::Buffer,
 }
 
-impl<B: Backend> Sum<'_, B> {
-    pub(super) fn normer<'n>(&self, of: &'n Norm<B>) -> Normer<'n, B> {
+impl Sum<'_> {
+    pub(super) fn normer<'n>(&self, of: &'n Norm) -> Normer<'n> {
         Normer { norm: of, spec: self.norm }
     }
 
     /// Adds what a half has given, and norms the sum where something reads that.
-    pub(super) fn add(&mut self, backend: &mut B, norm: Option<&Norm<B>>) {
+    pub(super) fn add(&mut self, backend: &mut AnyBackend, norm: Option<&Norm>) {
         match norm {
             Some(norm) => self.normer(norm).add(backend, self.residual, self.branch, self.normed),
             None => backend.add_shared(None, self.normed, self.branch, self.residual),

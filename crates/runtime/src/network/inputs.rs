@@ -2,7 +2,7 @@
 //! it looked up by the token, half made of the token's embedding. A layer multiplies what it makes of the sum with its vector,
 //! and adds what it makes of that.
 
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, KernelError, RowOp};
+use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp, ops};
 
 use super::loader::Loader;
 use super::packing::{INPUT_GATE, INPUT_UP};
@@ -11,28 +11,28 @@ use crate::error::LoadError;
 use crate::spec::{GemmaPart, LayerPart, Part, TransformerSpec};
 
 /// What makes the vectors of all layers.
-pub(super) struct Inputs<B: Backend> {
-    pub(super) embedding: B::Matrix,  // (vocab, layers * inputs)
-    pub(super) projection: B::Matrix, // (layers * inputs, hidden)
-    pub(super) norm: B::Vector,       // (inputs), times the factor on the sum of both halves
-    padding: Vec<f32>,                // (layers * inputs): what is looked up for rows that are no token's
-    scale: f32,                       // on what is looked up
+pub(super) struct Inputs {
+    pub(super) embedding: ops::Matrix,  // (vocab, layers * inputs)
+    pub(super) projection: ops::Matrix, // (layers * inputs, hidden)
+    pub(super) norm: ops::Vector,       // (inputs), times the factor on the sum of both halves
+    padding: Vec<f32>,                  // (layers * inputs): what is looked up for rows that are no token's
+    scale: f32,                         // on what is looked up
     eps: f32,
 }
 
 /// What a layer makes of its vector.
-pub(super) struct LayerInput<B: Backend> {
-    pub(super) gate: B::Matrix, // (inputs, hidden)
-    pub(super) up: B::Matrix,   // (hidden, inputs)
-    pub(super) norm: Norm<B>,   // (hidden)
+pub(super) struct LayerInput {
+    pub(super) gate: ops::Matrix, // (inputs, hidden)
+    pub(super) up: ops::Matrix,   // (hidden, inputs)
+    pub(super) norm: Norm,        // (hidden)
 }
 
 /// Activations.
-pub(super) struct InputBuffers<B: Backend> {
-    pub(super) vectors: B::Buffer, // (rows, layers * inputs)
-    projected: B::Buffer,          // likewise
-    normed: B::Buffer,             // likewise
-    pub(super) gated: B::Buffer,   // (rows, inputs)
+pub(super) struct InputBuffers {
+    pub(super) vectors: ops::Buffer, // (rows, layers * inputs)
+    projected: ops::Buffer,          // likewise
+    normed: ops::Buffer,             // likewise
+    pub(super) gated: ops::Buffer,   // (rows, inputs)
 }
 
 /// Role and columns of [`InputBuffers`]' members, in their order.
@@ -45,9 +45,13 @@ pub(super) fn shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
     shapes.into_iter().flatten()
 }
 
-impl<B: Backend> InputBuffers<B> {
+impl InputBuffers {
     /// Those of a network, where it has such vectors.
-    pub(super) fn new(backend: &B, spec: &TransformerSpec, rows: usize) -> Result<Option<Self>, KernelError> {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        spec: &TransformerSpec,
+        rows: usize,
+    ) -> Result<Option<Self>, KernelError> {
         let mut made = shapes(spec).map(|(role, cols)| backend.buffer(role, rows, cols));
         let mut next = || made.next().transpose();
         let (Some(vectors), Some(projected), Some(normed), Some(gated)) =
@@ -59,9 +63,9 @@ impl<B: Backend> InputBuffers<B> {
     }
 }
 
-impl<B: Backend> Inputs<B> {
+impl Inputs {
     /// Makes the vectors of a step whose embeddings are in `sum`.
-    pub(super) fn run(&self, backend: &mut B, sum: &B::Buffer, buffers: &mut InputBuffers<B>) {
+    pub(super) fn run(&self, backend: &mut AnyBackend, sum: &ops::Buffer, buffers: &mut InputBuffers) {
         let InputBuffers { vectors, projected, normed, .. } = buffers;
         backend.embed(&self.embedding, self.scale, vectors);
         backend.matmul(&self.projection, None, sum, projected);
@@ -70,15 +74,15 @@ impl<B: Backend> Inputs<B> {
     }
 }
 
-impl<B: Backend> LayerInput<B> {
+impl LayerInput {
     /// From the sum to what the layer adds to it, before the norm: its vector is `first` columns in.
     pub(super) fn run(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         (activation, first): (Activation, usize),
-        sum: &B::Buffer,
-        buffers: &mut InputBuffers<B>,
-        out: &mut B::Buffer,
+        sum: &ops::Buffer,
+        buffers: &mut InputBuffers,
+        out: &mut ops::Buffer,
     ) {
         let InputBuffers { vectors, gated, .. } = buffers;
         backend.matmul_activated(&self.gate, None, activation, sum, gated);
@@ -87,14 +91,14 @@ impl<B: Backend> LayerInput<B> {
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Has rows that are no token's, `count` from `first` on, look up what padding does.
     ///
     /// # Errors
     /// The backend's.
     pub(crate) fn pad_inputs(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         first: usize,
         count: usize,
     ) -> Result<(), KernelError> {
@@ -105,9 +109,9 @@ impl<B: Backend> Network<B> {
     }
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl Loader<'_> {
     /// What makes the vectors of all layers.
-    pub(super) fn inputs(&mut self) -> Result<Option<Inputs<B>>, LoadError> {
+    pub(super) fn inputs(&mut self) -> Result<Option<Inputs>, LoadError> {
         // The sum of both halves is as large as each of them.
         let half = std::f32::consts::FRAC_1_SQRT_2;
         let Some(inputs) = self.spec.layer_inputs else { return Ok(None) };
@@ -129,7 +133,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// What a layer makes of its vector.
-    pub(super) fn input(&mut self, layer: usize) -> Result<Option<LayerInput<B>>, LoadError> {
+    pub(super) fn input(&mut self, layer: usize) -> Result<Option<LayerInput>, LoadError> {
         if self.spec.layer_inputs.is_none() {
             return Ok(None);
         }
@@ -150,7 +154,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// The norms of a mixture whose parts read and give each their own.
-    pub(super) fn apart(&mut self, layer: usize) -> Result<Apart<B>, LoadError> {
+    pub(super) fn apart(&mut self, layer: usize) -> Result<Apart, LoadError> {
         let part = |part| Part::Layer(layer, LayerPart::Gemma(part));
         let root = (self.spec.hidden as f32).sqrt();
         let router = self.take(part(GemmaPart::RouterScale).weight())?;

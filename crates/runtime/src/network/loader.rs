@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use hanzo_engine_kernels::{
-    Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, quant,
+    AnyBackend, Backend, DType, ExpertParts, KernelError, MatrixShape, MatrixSource, Stage, ops, quant,
 };
 
 use super::adapted::Deltas;
@@ -28,8 +28,8 @@ use crate::spec::{
 use crate::tensor::Tensor;
 
 /// Packs weights and tells how far it is.
-pub(crate) struct Loader<'a, B: Backend> {
-    pub(crate) backend: &'a B,
+pub(crate) struct Loader<'a> {
+    pub(crate) backend: &'a AnyBackend,
     pub(crate) spec: &'a TransformerSpec,
     pub(crate) tensors: &'a Tensors,
     weight_type: WeightType,
@@ -38,13 +38,13 @@ pub(crate) struct Loader<'a, B: Backend> {
     bytes_total: u64,
 }
 
-impl<'a, B: Backend> Loader<'a, B> {
+impl<'a> Loader<'a> {
     /// A loader of tensors that can all be packed. `progress` hears the share that is done, up to 1.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type.
     pub(crate) fn new(
-        backend: &'a B,
+        backend: &'a AnyBackend,
         spec: &'a TransformerSpec,
         tensors: &'a Tensors,
         weight_type: WeightType,
@@ -71,7 +71,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     ///
     /// # Errors
     /// `Kernel` where the backend cannot give the memory.
-    pub(crate) fn network(&mut self) -> Result<Network<B>, LoadError> {
+    pub(crate) fn network(&mut self) -> Result<Network, LoadError> {
         let spec = self.spec;
         self.backend.enter(Stage::Inputs);
         let embedding = self.pack(&Group::looked_up(Part::TokenEmbedding))?;
@@ -110,7 +110,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer<B>, LoadError> {
+    fn layer(&mut self, index: usize) -> Result<Layer, LoadError> {
         self.backend.enter(Stage::Layer(index));
         let layer = &self.spec.layers[index];
         let attention = &layer.attention;
@@ -179,7 +179,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         })
     }
 
-    fn mlp(&mut self, index: usize) -> Result<Mlp<B>, LoadError> {
+    fn mlp(&mut self, index: usize) -> Result<Mlp, LoadError> {
         Ok(match &self.spec.layers[index].mlp {
             MlpSpec::Dense(dense) if dense.gated => Mlp::Gated {
                 activation: dense.activation,
@@ -254,7 +254,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         &mut self,
         layer: usize,
         parts: impl Fn(usize) -> Vec<LayerPart>,
-    ) -> Result<Option<B::Vector>, LoadError> {
+    ) -> Result<Option<ops::Vector>, LoadError> {
         let experts = self.spec.layers[layer].mlp.experts().filter(|experts| experts.expert_bias);
         let Some(count) = experts.map(|experts| experts.count) else { return Ok(None) };
         let parts: Vec<LayerPart> = (0..count).flat_map(parts).collect();
@@ -262,7 +262,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// The MLP beside experts.
-    fn shared(&mut self, index: usize) -> Result<Option<Shared<B>>, LoadError> {
+    fn shared(&mut self, index: usize) -> Result<Option<Shared>, LoadError> {
         let mlp = &self.spec.layers[index].mlp;
         let (Some(shared), Some(experts)) = (mlp.shared(), mlp.experts()) else { return Ok(None) };
         let (up, down) = (self.matrix(index, shared_up(shared.gated))?, self.matrix(index, SHARED_DOWN)?);
@@ -286,7 +286,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// What latent attention has beside what it makes latents with.
-    fn latent(&mut self, index: usize, shape: LatentShape) -> Result<Latent<B>, LoadError> {
+    fn latent(&mut self, index: usize, shape: LatentShape) -> Result<Latent, LoadError> {
         let LatentShape { heads, rank, nope_dim, value_dim, .. } = shape;
         let of_layer = |part| Part::Layer(index, part);
         let query_down = if shape.query_rank.is_some() {
@@ -334,11 +334,11 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// A root mean square norm inside attention.
-    fn plain_norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
+    fn plain_norm(&mut self, part: Part) -> Result<Norm, LoadError> {
         Ok(Norm::new(self.vector(part.weight())?, None))
     }
 
-    fn experts(&mut self, layer: usize) -> Result<B::Experts, LoadError> {
+    fn experts(&mut self, layer: usize) -> Result<ops::Experts, LoadError> {
         let groups = expert_groups(self.spec, layer);
         let shapes = expert_shapes(self.spec, self.tensors, self.weight_type, &groups);
         let mut experts = self.backend.experts(&shapes)?;
@@ -352,7 +352,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(experts)
     }
 
-    pub(super) fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<B::Matrix, LoadError> {
+    pub(super) fn matrix(&mut self, layer: usize, parts: &[LayerPart]) -> Result<ops::Matrix, LoadError> {
         let group = Group::of_layer(layer, parts);
         self.backend.enter(group.stage(self.spec));
         let packed = self.pack(&group);
@@ -361,7 +361,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 
     /// One packed matrix. Its tensors' pages are given back.
-    pub(crate) fn pack(&mut self, group: &Group) -> Result<B::Matrix, LoadError> {
+    pub(crate) fn pack(&mut self, group: &Group) -> Result<ops::Matrix, LoadError> {
         let packed = self.backend.pack(&sources(&self.stored(group)?))?;
         group.parts.iter().for_each(|part| self.done(part.weight()));
         Ok(packed)
@@ -385,7 +385,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         group.parts.iter().zip(shapes).map(stored).collect()
     }
 
-    pub(crate) fn pack_if(&mut self, present: bool, group: &Group) -> Result<Option<B::Matrix>, LoadError> {
+    pub(crate) fn pack_if(&mut self, present: bool, group: &Group) -> Result<Option<ops::Matrix>, LoadError> {
         if present { Ok(Some(self.pack(group)?)) } else { Ok(None) }
     }
 
@@ -395,7 +395,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         present: bool,
         layer: usize,
         parts: &[LayerPart],
-    ) -> Result<Option<B::Vector>, LoadError> {
+    ) -> Result<Option<ops::Vector>, LoadError> {
         if !present {
             return Ok(None);
         }
@@ -404,7 +404,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(Some(self.backend.vector(&biases)?))
     }
 
-    pub(crate) fn norm(&mut self, part: Part) -> Result<Norm<B>, LoadError> {
+    pub(crate) fn norm(&mut self, part: Part) -> Result<Norm, LoadError> {
         // The head's factor on logits is in what it reads.
         let scale = if part == Part::FinalNorm { self.spec.head.logit_scale() } else { 1.0 };
         if scale != 1.0 {
@@ -422,12 +422,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(Norm::new(weight, bias).of(part))
     }
 
-    pub(crate) fn norm_if(&mut self, present: bool, part: Part) -> Result<Option<Norm<B>>, LoadError> {
+    pub(crate) fn norm_if(&mut self, present: bool, part: Part) -> Result<Option<Norm>, LoadError> {
         if present { Ok(Some(self.norm(part)?)) } else { Ok(None) }
     }
 
     /// A norm of queries or of keys.
-    fn qk_norm(&mut self, layer: usize, part: LayerPart) -> Result<Option<Norm<B>>, LoadError> {
+    fn qk_norm(&mut self, layer: usize, part: LayerPart) -> Result<Option<Norm>, LoadError> {
         let attention = &self.spec.layers[layer].attention;
         let part = Part::Layer(layer, part);
         Ok(match attention.qk_norm {
@@ -453,12 +453,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(values)
     }
 
-    fn factor_vector(&mut self, part: Part) -> Result<B::Vector, LoadError> {
+    fn factor_vector(&mut self, part: Part) -> Result<ops::Vector, LoadError> {
         let factors = self.factors(part)?;
         Ok(self.backend.vector(&factors)?)
     }
 
-    pub(crate) fn vector(&mut self, weight: Weight) -> Result<B::Vector, LoadError> {
+    pub(crate) fn vector(&mut self, weight: Weight) -> Result<ops::Vector, LoadError> {
         let values = self.take(weight)?;
         Ok(self.backend.vector(&values)?)
     }
@@ -512,8 +512,8 @@ impl Quantiser<'_> {
 }
 
 /// A tensor's bytes in a type, which is its own or one it is quantised to.
-pub(crate) fn stored_as<'a, B: Backend>(
-    backend: &B,
+pub(crate) fn stored_as<'a>(
+    backend: &AnyBackend,
     tensor: &'a Tensor,
     dtype: DType,
     quantiser: Quantiser<'_>,
@@ -525,8 +525,8 @@ pub(crate) fn stored_as<'a, B: Backend>(
 }
 
 /// A matrix in a type whose blocks its rows fill: some rows at a time, side by side, so that no matrix is held as floats.
-fn quantised<B: Backend>(
-    backend: &B,
+fn quantised(
+    backend: &AnyBackend,
     tensor: &Tensor,
     dtype: DType,
     quantiser: Quantiser<'_>,

@@ -1,20 +1,20 @@
 //! An MLP's way through its products: one matrix after the other, or experts, and what every row goes to beside them.
 
-use hanzo_engine_kernels::{Backend, MoeWeights, RowOp};
+use hanzo_engine_kernels::{AnyBackend, Backend, MoeOperands, RowOp, ops};
 
 use super::forward::Sum;
 use super::observed::Watcher;
 use super::{AdapterBuffers, Apart, Layer, Mlp, Shared};
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// The MLP, of rows of `x`.
     pub(super) fn mlp_half(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        (inner, shared): (&mut [B::Buffer], &mut Option<B::Buffer>),
-        (mut adapters, mut watcher): (Option<&mut AdapterBuffers<B>>, Option<&mut Watcher<'_>>),
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        (inner, shared): (&mut [ops::Buffer], &mut Option<ops::Buffer>),
+        (mut adapters, mut watcher): (Option<&mut AdapterBuffers>, Option<&mut Watcher<'_>>),
+        out: &mut ops::Buffer,
     ) {
         match &mut adapters {
             Some(adapters) => self.adapted_mlp(backend, x, &mut inner[self.inner], adapters, out),
@@ -34,9 +34,9 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// What a mixture has whose parts norm for themselves.
-    pub(super) fn apart(&self) -> Option<(&Apart<B>, &Shared<B>)> {
+    pub(super) fn apart(&self) -> Option<(&Apart, &Shared)> {
         match &self.mlp {
             Mlp::Experts { apart: Some(apart), shared: Some(beside), .. } => Some((apart, beside)),
             _ => None,
@@ -46,11 +46,11 @@ impl<B: Backend> Layer<B> {
     /// Such a mixture. The MLP beside its experts reads what is normed already, and experts and router the sum by norms of their own.
     pub(super) fn experts_apart(
         &self,
-        backend: &mut B,
-        (apart, beside): (&Apart<B>, &Shared<B>),
-        sum: &mut Sum<'_, B>,
-        (inner, shared, routed): (&mut [B::Buffer], &mut B::Buffer, &mut B::Buffer),
-        (adapters, mut watcher): (Option<&mut AdapterBuffers<B>>, Option<&mut Watcher<'_>>),
+        backend: &mut AnyBackend,
+        (apart, beside): (&Apart, &Shared),
+        sum: &mut Sum<'_>,
+        (inner, shared, routed): (&mut [ops::Buffer], &mut ops::Buffer, &mut ops::Buffer),
+        (adapters, mut watcher): (Option<&mut AdapterBuffers>, Option<&mut Watcher<'_>>),
     ) {
         beside.run(backend, sum.normed, inner, (adapters, watcher.as_deref_mut()), shared);
         backend.all_reduce(shared);
@@ -67,15 +67,15 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-impl<B: Backend> Shared<B> {
+impl Shared {
     /// What every row goes to beside experts. Its two products apart where somebody looks on, with the same numbers.
     fn run(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        inner: &mut [B::Buffer],
-        (adapters, watcher): (Option<&mut AdapterBuffers<B>>, Option<&mut Watcher<'_>>),
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        inner: &mut [ops::Buffer],
+        (adapters, watcher): (Option<&mut AdapterBuffers>, Option<&mut Watcher<'_>>),
+        out: &mut ops::Buffer,
     ) {
         let inner_of = &mut inner[self.inner];
         match (&*self.mlp, adapters) {
@@ -93,19 +93,25 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<B: Backend> Mlp<B> {
-    pub(super) fn run(&self, backend: &mut B, x: &B::Buffer, inner: &mut B::Buffer, out: &mut B::Buffer) {
+impl Mlp {
+    pub(super) fn run(
+        &self,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        inner: &mut ops::Buffer,
+        out: &mut ops::Buffer,
+    ) {
         self.run_routed(backend, x, None, inner, out);
     }
 
     /// As `run`, of a mixture whose router reads something else.
     fn run_routed(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        routed: Option<&B::Buffer>,
-        inner: &mut B::Buffer,
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        routed: Option<&ops::Buffer>,
+        inner: &mut ops::Buffer,
+        out: &mut ops::Buffer,
     ) {
         let bias = match self {
             Mlp::None => None,
@@ -137,7 +143,7 @@ impl<B: Backend> Mlp<B> {
                 apart,
                 ..
             } => {
-                let weights = MoeWeights {
+                let weights = MoeOperands {
                     router,
                     router_bias: router_bias.as_ref(),
                     correction: correction.as_ref(),

@@ -19,7 +19,7 @@ mod states;
 mod streams;
 
 use adapted::{AdaptedEmbedding, AdapterBuffers, Deltas};
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, MoeParams, StepLimits};
+use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, MoeParams, StepLimits, ops};
 
 use crate::spec::{LayerSpec, Part, Projection, TransformerSpec};
 use states::{State, StateBuffers, gate_width, state_widths};
@@ -50,7 +50,7 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// Buffers and the backend's scratch for steps within `limits`.
-    pub fn scratch_bytes<B: Backend>(&self, backend: &B, limits: &StepLimits) -> u64 {
+    pub fn scratch_bytes(&self, backend: &AnyBackend, limits: &StepLimits) -> u64 {
         let bytes =
             |&(role, cols): &(BufferRole, usize)| backend.buffer_bytes(role, limits.rows, cols) as u64;
         self.buffers.iter().map(bytes).sum::<u64>() + backend.scratch_bytes(limits) as u64
@@ -58,34 +58,34 @@ impl MemoryPlan {
 }
 
 /// Weights on a backend, and what it takes to run them.
-pub(crate) struct Network<B: Backend> {
+pub(crate) struct Network {
     pub(crate) spec: TransformerSpec,
-    pub(crate) embedding: B::Matrix,            // (vocab, hidden)
-    pub(crate) positions: Option<B::Matrix>,    // (positions, hidden): what is learned of positions
-    pub(crate) types: Option<B::Matrix>,        // (type_vocab, hidden): of tokens' types
-    pub(crate) embedding_norm: Option<Norm<B>>, // (hidden): of the sum of embeddings
-    inputs: Option<Inputs<B>>,                  // what single layers read of tokens
-    streams: Option<Streams<B>>,                // what makes streams, where there are several
-    pub(crate) first_norm: Option<Norm<B>>, // (hidden): before the first layer, where its attention reads no sum
-    pub(crate) layers: Vec<Layer<B>>,
-    pub(crate) ropes: Vec<B::Vector>, // each (rope.dim / 2), of long texts as many more
-    pub(crate) head: Option<B::Matrix>, // (vocab, hidden); the token embedding where there is none
-    pub(crate) buffers: Option<Buffers<B>>,
-    observed: Option<Observed>,           // what matrices met, where somebody asked
-    head_deltas: Vec<Option<B::LowRank>>, // what adapters do to logits, by slot
-    adapted_embeddings: Vec<Option<AdaptedEmbedding<B>>>, // and to embeddings
+    pub(crate) embedding: ops::Matrix,         // (vocab, hidden)
+    pub(crate) positions: Option<ops::Matrix>, // (positions, hidden): what is learned of positions
+    pub(crate) types: Option<ops::Matrix>,     // (type_vocab, hidden): of tokens' types
+    pub(crate) embedding_norm: Option<Norm>,   // (hidden): of the sum of embeddings
+    inputs: Option<Inputs>,                    // what single layers read of tokens
+    streams: Option<Streams>,                  // what makes streams, where there are several
+    pub(crate) first_norm: Option<Norm>, // (hidden): before the first layer, where its attention reads no sum
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) ropes: Vec<ops::Vector>, // each (rope.dim / 2), of long texts as many more
+    pub(crate) head: Option<ops::Matrix>, // (vocab, hidden); the token embedding where there is none
+    pub(crate) buffers: Option<Buffers>,
+    observed: Option<Observed>, // what matrices met, where somebody asked
+    head_deltas: Vec<Option<ops::LowRank>>, // what adapters do to logits, by slot
+    adapted_embeddings: Vec<Option<AdaptedEmbedding>>, // and to embeddings
 }
 
-pub(crate) struct Norm<B: Backend> {
-    pub(crate) weight: B::Vector,
-    pub(crate) bias: Option<B::Vector>,
-    part: Option<Part>,              // that adapters may change
-    deltas: Vec<Option<B::LowRank>>, // what adapters do to it, by slot
+pub(crate) struct Norm {
+    pub(crate) weight: ops::Vector,
+    pub(crate) bias: Option<ops::Vector>,
+    part: Option<Part>,                // that adapters may change
+    deltas: Vec<Option<ops::LowRank>>, // what adapters do to it, by slot
 }
 
-impl<B: Backend> Norm<B> {
+impl Norm {
     /// A norm that no adapter changes.
-    pub(crate) fn new(weight: B::Vector, bias: Option<B::Vector>) -> Self {
+    pub(crate) fn new(weight: ops::Vector, bias: Option<ops::Vector>) -> Self {
         Self { weight, bias, part: None, deltas: Vec::new() }
     }
 
@@ -95,128 +95,128 @@ impl<B: Backend> Norm<B> {
     }
 }
 
-pub(crate) struct Layer<B: Backend> {
-    pub(crate) cache: usize,                   // which of the cache's layers it attends to
-    own: usize,                                // which of the buffers of first products it uses
-    attended: usize,                           // which of those of what attention gives
-    pub(crate) qkv: B::Matrix, // (qkv_width, hidden): query, key and value projections; or (rank + rope_dim, hidden)
-    pub(crate) latent: Option<Latent<B>>, // what latent attention has besides
-    pub(crate) qkv_bias: Option<B::Vector>, // (qkv_width)
-    remembered: Option<B::Matrix>, // (2 * kv_heads * head_dim, hidden): keys and values of what sequences remember
-    half_factors: Option<[f32; 2]>, // on what its halves give
-    pub(crate) q_norm: Option<Norm<B>>, // (head_dim), or of all heads (heads * head_dim)
-    pub(crate) k_norm: Option<Norm<B>>, // (head_dim), or (kv_heads * head_dim)
-    pub(crate) sinks: Option<B::Vector>, // (heads)
-    pub(crate) gate: Option<B::Matrix>, // (q_width, hidden): what multiplies attention's output
-    pub(crate) state: Option<State<B>>, // what a layer that keeps a state has besides
-    pub(crate) output: B::Matrix,  // (hidden, q_width)
-    pub(crate) output_bias: Option<B::Vector>, // (hidden)
-    pub(crate) attention_post_norm: Option<Norm<B>>, // of what attention adds, or of the first of two sums
-    pub(crate) middle_norm: Option<Norm<B>>, // of the sum after the half that comes first; beside the other, of what attention reads
-    pub(crate) mlp: Mlp<B>,
-    inner: usize,                              // which of the buffers inside MLPs it uses
-    pub(crate) mlp_post_norm: Option<Norm<B>>, // of what the MLP adds
-    input: Option<LayerInput<B>>,              // what it reads of tokens beside the sum
-    factor: f32,                               // on what it gives
-    streams: Option<LayerStreams<B>>,          // what it does with several streams
-    deltas: Deltas<B>,                         // what adapters add to its matrices
-    pub(crate) last_norm: Option<Norm<B>>, // of the sum after both: what the next layer reads where norms stand before halves
+pub(crate) struct Layer {
+    pub(crate) cache: usize,                  // which of the cache's layers it attends to
+    own: usize,                               // which of the buffers of first products it uses
+    attended: usize,                          // which of those of what attention gives
+    pub(crate) qkv: ops::Matrix, // (qkv_width, hidden): query, key and value projections; or (rank + rope_dim, hidden)
+    pub(crate) latent: Option<Latent>, // what latent attention has besides
+    pub(crate) qkv_bias: Option<ops::Vector>, // (qkv_width)
+    remembered: Option<ops::Matrix>, // (2 * kv_heads * head_dim, hidden): keys and values of what sequences remember
+    half_factors: Option<[f32; 2]>,  // on what its halves give
+    pub(crate) q_norm: Option<Norm>, // (head_dim), or of all heads (heads * head_dim)
+    pub(crate) k_norm: Option<Norm>, // (head_dim), or (kv_heads * head_dim)
+    pub(crate) sinks: Option<ops::Vector>, // (heads)
+    pub(crate) gate: Option<ops::Matrix>, // (q_width, hidden): what multiplies attention's output
+    pub(crate) state: Option<State>, // what a layer that keeps a state has besides
+    pub(crate) output: ops::Matrix,  // (hidden, q_width)
+    pub(crate) output_bias: Option<ops::Vector>, // (hidden)
+    pub(crate) attention_post_norm: Option<Norm>, // of what attention adds, or of the first of two sums
+    pub(crate) middle_norm: Option<Norm>, // of the sum after the half that comes first; beside the other, of what attention reads
+    pub(crate) mlp: Mlp,
+    inner: usize,                           // which of the buffers inside MLPs it uses
+    pub(crate) mlp_post_norm: Option<Norm>, // of what the MLP adds
+    input: Option<LayerInput>,              // what it reads of tokens beside the sum
+    factor: f32,                            // on what it gives
+    streams: Option<LayerStreams>,          // what it does with several streams
+    deltas: Deltas,                         // what adapters add to its matrices
+    pub(crate) last_norm: Option<Norm>, // of the sum after both: what the next layer reads where norms stand before halves
 }
 
 /// A layer's latent attention: what makes queries, and of each head what takes them to latents and what is made of latents.
-pub(crate) struct Latent<B: Backend> {
-    pub(crate) query_down: Option<(B::Matrix, Norm<B>)>, // (query_rank, hidden), (query_rank)
-    pub(crate) query: B::Matrix, // (heads * (nope_dim + rope_dim), hidden or query_rank)
-    pub(crate) norm: Norm<B>,    // (rank)
-    pub(crate) key_up: B::Heads, // (heads) of (rank, nope_dim)
-    pub(crate) value_up: B::Heads, // (heads) of (value_dim, rank)
+pub(crate) struct Latent {
+    pub(crate) query_down: Option<(ops::Matrix, Norm)>, // (query_rank, hidden), (query_rank)
+    pub(crate) query: ops::Matrix, // (heads * (nope_dim + rope_dim), hidden or query_rank)
+    pub(crate) norm: Norm,         // (rank)
+    pub(crate) key_up: ops::Heads, // (heads) of (rank, nope_dim)
+    pub(crate) value_up: ops::Heads, // (heads) of (value_dim, rank)
 }
 
 /// The MLP beside experts.
-pub(crate) struct Shared<B: Backend> {
-    pub(crate) mlp: Box<Mlp<B>>,
-    pub(crate) gate: Option<B::Vector>, // (hidden)
-    averaged: bool,                     // what it and the experts give is halved
-    ffn: usize,                         // columns inside of it
-    inner: usize,                       // which of the buffers inside MLPs it uses
+pub(crate) struct Shared {
+    pub(crate) mlp: Box<Mlp>,
+    pub(crate) gate: Option<ops::Vector>, // (hidden)
+    averaged: bool,                       // what it and the experts give is halved
+    ffn: usize,                           // columns inside of it
+    inner: usize,                         // which of the buffers inside MLPs it uses
 }
 
 /// The norms of a mixture whose parts read and give each their own.
-pub(crate) struct Apart<B: Backend> {
-    pub(crate) router_norm: B::Vector,    // (hidden)
-    pub(crate) expert_scale: B::Vector,   // (experts)
-    pub(crate) norm: Norm<B>,             // (hidden): of what experts read
-    pub(crate) post_norm: Norm<B>,        // (hidden): of what they give together
-    pub(crate) shared_post_norm: Norm<B>, // (hidden): of what the MLP beside them gives
+pub(crate) struct Apart {
+    pub(crate) router_norm: ops::Vector,  // (hidden)
+    pub(crate) expert_scale: ops::Vector, // (experts)
+    pub(crate) norm: Norm,                // (hidden): of what experts read
+    pub(crate) post_norm: Norm,           // (hidden): of what they give together
+    pub(crate) shared_post_norm: Norm,    // (hidden): of what the MLP beside them gives
 }
 
-pub(crate) enum Mlp<B: Backend> {
+pub(crate) enum Mlp {
     /// The layer ends with its first half.
     None,
     /// Through xIELU, with these numbers for squares, exponentials and the number itself.
     Curved {
         curve: [f32; 3],
-        up: B::Matrix,   // (ffn, hidden)
-        down: B::Matrix, // (hidden, ffn)
+        up: ops::Matrix,   // (ffn, hidden)
+        down: ops::Matrix, // (hidden, ffn)
     },
     Plain {
         activation: Activation,
-        up: B::Matrix,                // (ffn, hidden)
-        up_bias: Option<B::Vector>,   // (ffn)
-        down: B::Matrix,              // (hidden, ffn)
-        down_bias: Option<B::Vector>, // (hidden)
+        up: ops::Matrix,                // (ffn, hidden)
+        up_bias: Option<ops::Vector>,   // (ffn)
+        down: ops::Matrix,              // (hidden, ffn)
+        down_bias: Option<ops::Vector>, // (hidden)
     },
     Gated {
         activation: Activation,
-        gate_up: B::Matrix,         // (2 * ffn, hidden)
-        up_bias: Option<B::Vector>, // (2 * ffn)
-        down: B::Matrix,            // (hidden, ffn)
-        bias: Option<B::Vector>,    // (hidden)
+        gate_up: ops::Matrix,         // (2 * ffn, hidden)
+        up_bias: Option<ops::Vector>, // (2 * ffn)
+        down: ops::Matrix,            // (hidden, ffn)
+        bias: Option<ops::Vector>,    // (hidden)
     },
     Experts {
         params: MoeParams,
-        router: B::Matrix,              // (experts, hidden)
-        router_bias: Option<B::Vector>, // (experts)
-        correction: Option<B::Vector>,  // (experts)
-        up_bias: Option<B::Vector>,     // (experts, 2 * ffn or ffn)
-        down_bias: Option<B::Vector>,   // (experts, hidden)
-        shared: Option<Shared<B>>,
-        experts: B::Experts, // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
-        bias: Option<B::Vector>, // (hidden): of their sum
-        apart: Option<Apart<B>>,
+        router: ops::Matrix,              // (experts, hidden)
+        router_bias: Option<ops::Vector>, // (experts)
+        correction: Option<ops::Vector>,  // (experts)
+        up_bias: Option<ops::Vector>,     // (experts, 2 * ffn or ffn)
+        down_bias: Option<ops::Vector>,   // (experts, hidden)
+        shared: Option<Shared>,
+        experts: ops::Experts, // each (ffn, hidden), or gate and up (2 * ffn, hidden), and (hidden, ffn)
+        bias: Option<ops::Vector>, // (hidden): of their sum
+        apart: Option<Apart>,
     },
 }
 
 /// Activations of one step, all `(rows, _)`.
-pub(crate) struct Buffers<B: Backend> {
+pub(crate) struct Buffers {
     rows: usize,
-    pub(crate) residual: B::Buffer, // (rows, hidden): the sum that halves add to
-    pub(crate) normed: B::Buffer,   // (rows, hidden)
-    qkv: Vec<B::Buffer>,            // (rows, qkv_width), one for each width of layers
-    latent: Option<LatentBuffers<B>>, // where attention is of latents
-    gates: Option<B::Buffer>,       // (rows, q_width): where attention's output has a gate
-    state: Option<StateBuffers<B>>, // where layers keep a state
-    shared: Option<B::Buffer>,      // (rows, hidden): what the MLP beside experts gives
-    routed: Option<B::Buffer>,      // (rows, hidden): what a router reads that has a norm of its own
-    inputs: Option<InputBuffers<B>>, // where single layers read of tokens
-    streams: Option<StreamBuffers<B>>, // where there are several
-    deep: Option<DeepBuffers<B>>,   // where first layers add what is given of pictures
-    memory: Option<MemoryBuffers<B>>, // where layers read what sequences remember
-    both: Option<B::Buffer>,        // (rows, 2 * ffn): where gate and up have biases
-    attended: Vec<B::Buffer>,       // (rows, q_width), one for each width of layers
-    pub(crate) branch: B::Buffer,   // (rows, hidden): what a layer's half adds
-    adapters: Option<AdapterBuffers<B>>, // where there has been an adapter
-    adapting: bool,                 // whether a sequence of the step has one
-    inner: Vec<B::Buffer>,          // one for each width inside MLPs, in the order of `inner_widths`
+    pub(crate) residual: ops::Buffer, // (rows, hidden): the sum that halves add to
+    pub(crate) normed: ops::Buffer,   // (rows, hidden)
+    qkv: Vec<ops::Buffer>,            // (rows, qkv_width), one for each width of layers
+    latent: Option<LatentBuffers>,    // where attention is of latents
+    gates: Option<ops::Buffer>,       // (rows, q_width): where attention's output has a gate
+    state: Option<StateBuffers>,      // where layers keep a state
+    shared: Option<ops::Buffer>,      // (rows, hidden): what the MLP beside experts gives
+    routed: Option<ops::Buffer>,      // (rows, hidden): what a router reads that has a norm of its own
+    inputs: Option<InputBuffers>,     // where single layers read of tokens
+    streams: Option<StreamBuffers>,   // where there are several
+    deep: Option<DeepBuffers>,        // where first layers add what is given of pictures
+    memory: Option<MemoryBuffers>,    // where layers read what sequences remember
+    both: Option<ops::Buffer>,        // (rows, 2 * ffn): where gate and up have biases
+    attended: Vec<ops::Buffer>,       // (rows, q_width), one for each width of layers
+    pub(crate) branch: ops::Buffer,   // (rows, hidden): what a layer's half adds
+    adapters: Option<AdapterBuffers>, // where there has been an adapter
+    adapting: bool,                   // whether a sequence of the step has one
+    inner: Vec<ops::Buffer>,          // one for each width inside MLPs, in the order of `inner_widths`
 }
 
 /// Activations of latent attention, all `(rows, _)`.
-pub(crate) struct LatentBuffers<B: Backend> {
-    low: B::Buffer,      // (rows, query_rank), or nothing
-    normed: B::Buffer,   // likewise
-    queries: B::Buffer,  // (rows, heads * (nope_dim + rope_dim))
-    absorbed: B::Buffer, // (rows, heads * (rank + rope_dim))
-    mixed: B::Buffer,    // (rows, heads * rank)
+pub(crate) struct LatentBuffers {
+    low: ops::Buffer,      // (rows, query_rank), or nothing
+    normed: ops::Buffer,   // likewise
+    queries: ops::Buffer,  // (rows, heads * (nope_dim + rope_dim))
+    absorbed: ops::Buffer, // (rows, heads * (rank + rope_dim))
+    mixed: ops::Buffer,    // (rows, heads * rank)
 }
 
 /// Columns of [`LatentBuffers`]' members, in their order.
@@ -292,9 +292,9 @@ fn all_buffer_shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
 }
 
 #[cfg(test)]
-impl<B: Backend> Network<B> {
+impl Network {
     /// All matrices that it holds but for experts' and those of single heads.
-    pub(crate) fn matrices(&self) -> Vec<&B::Matrix> {
+    pub(crate) fn matrices(&self) -> Vec<&ops::Matrix> {
         let mut matrices = vec![&self.embedding];
         matrices.extend(self.positions.iter().chain(&self.types));
         for layer in &self.layers {
@@ -329,7 +329,7 @@ impl<B: Backend> Network<B> {
     }
 
     /// The experts of the layers that have some.
-    pub(crate) fn experts(&self) -> impl Iterator<Item = &B::Experts> {
+    pub(crate) fn experts(&self) -> impl Iterator<Item = &ops::Experts> {
         self.layers.iter().filter_map(|layer| match &layer.mlp {
             Mlp::Experts { experts, .. } => Some(experts),
             Mlp::None | Mlp::Curved { .. } | Mlp::Plain { .. } | Mlp::Gated { .. } => None,
@@ -337,9 +337,9 @@ impl<B: Backend> Network<B> {
     }
 
     /// All vectors that it holds, and norms.
-    pub(crate) fn vectors_and_norms(&self) -> (Vec<&B::Vector>, Vec<&Norm<B>>) {
+    pub(crate) fn vectors_and_norms(&self) -> (Vec<&ops::Vector>, Vec<&Norm>) {
         let mut vectors: Vec<&_> = self.ropes.iter().collect();
-        let mut norms: Vec<&Norm<B>> = self.first_norm.iter().chain(&self.embedding_norm).collect();
+        let mut norms: Vec<&Norm> = self.first_norm.iter().chain(&self.embedding_norm).collect();
         vectors.extend(self.inputs.iter().map(|inputs| &inputs.norm));
         for layer in &self.layers {
             vectors.extend(layer.qkv_bias.iter().chain(&layer.output_bias).chain(&layer.sinks));

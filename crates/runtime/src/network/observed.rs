@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{Backend, KernelError, NO_EXPERT};
+use hanzo_engine_kernels::{AnyBackend, Backend, KernelError, NO_EXPERT, ops};
 
 use super::LatentBuffers;
 use super::packing::{expert_groups, groups};
@@ -69,12 +69,12 @@ pub(super) struct Watcher<'a> {
 
 impl Watcher<'_> {
     /// What the first products of a layer read.
-    pub(super) fn attention<B: Backend>(&mut self, backend: &B, x: &B::Buffer) {
+    pub(super) fn attention(&mut self, backend: &AnyBackend, x: &ops::Buffer) {
         self.sums.see(backend, (self.layer, Place::Attention), x, self.hidden);
     }
 
     /// What is between the products of latent attention.
-    pub(super) fn latents<B: Backend>(&mut self, backend: &B, buffers: &LatentBuffers<B>) {
+    pub(super) fn latents(&mut self, backend: &AnyBackend, buffers: &LatentBuffers) {
         let Projection::Latent(shape) = self.spec.attention.projection else { return };
         if let Some(rank) = shape.query_rank {
             self.sums.see(backend, (self.layer, Place::QueryLatent), &buffers.normed, rank);
@@ -86,13 +86,13 @@ impl Watcher<'_> {
     }
 
     /// What the output matrix reads.
-    pub(super) fn attended<B: Backend>(&mut self, backend: &B, attended: &B::Buffer) {
+    pub(super) fn attended(&mut self, backend: &AnyBackend, attended: &ops::Buffer) {
         let width = self.spec.attention.projection.attended_width();
         self.sums.see(backend, (self.layer, Place::Attended), attended, width);
     }
 
     /// What an MLP read that has just run, and what is in it.
-    pub(super) fn mlp<B: Backend>(&mut self, backend: &B, x: &B::Buffer, inner: &B::Buffer) {
+    pub(super) fn mlp(&mut self, backend: &AnyBackend, x: &ops::Buffer, inner: &ops::Buffer) {
         match &self.spec.mlp {
             MlpSpec::None => {}
             MlpSpec::Dense(dense) => self.dense(backend, x, inner, dense.ffn),
@@ -101,17 +101,17 @@ impl Watcher<'_> {
     }
 
     /// Likewise, of one that every row goes to.
-    pub(super) fn dense<B: Backend>(&mut self, backend: &B, x: &B::Buffer, inner: &B::Buffer, ffn: usize) {
+    pub(super) fn dense(&mut self, backend: &AnyBackend, x: &ops::Buffer, inner: &ops::Buffer, ffn: usize) {
         self.sums.see(backend, (self.layer, Place::Mlp), x, self.hidden);
         self.sums.see(backend, (self.layer, Place::Inner), inner, ffn);
     }
 
     /// Likewise, of experts and of the router, which may read something else.
-    pub(super) fn experts<B: Backend>(
+    pub(super) fn experts(
         &mut self,
-        backend: &B,
-        (x, routed): (&B::Buffer, &B::Buffer),
-        inner: &B::Buffer,
+        backend: &AnyBackend,
+        (x, routed): (&ops::Buffer, &ops::Buffer),
+        inner: &ops::Buffer,
     ) {
         let Some(experts) = self.spec.mlp.experts() else { return };
         self.sums.see(backend, (self.layer, Place::Router), routed, self.hidden);
@@ -134,16 +134,16 @@ impl Observed {
     }
 
     /// Adds the rows of a buffer of so many columns.
-    fn see<B: Backend>(&mut self, backend: &B, place: (usize, Place), x: &B::Buffer, columns: usize) {
+    fn see(&mut self, backend: &AnyBackend, place: (usize, Place), x: &ops::Buffer, columns: usize) {
         self.see_heads(backend, place, x, (1, columns, columns));
     }
 
     /// Adds the first `columns` of the `width` that each head has of a row.
-    fn see_heads<B: Backend>(
+    fn see_heads(
         &mut self,
-        backend: &B,
+        backend: &AnyBackend,
         place: (usize, Place),
-        x: &B::Buffer,
+        x: &ops::Buffer,
         (heads, width, columns): (usize, usize, usize),
     ) {
         self.room.resize(self.rows * heads * width, 0.0);
@@ -161,12 +161,12 @@ impl Observed {
     }
 
     /// Adds to each expert's sums the rows that went to it, `count` experts being there and `used` of them in a row.
-    fn see_experts<B: Backend>(
+    fn see_experts(
         &mut self,
-        backend: &B,
+        backend: &AnyBackend,
         layer: usize,
-        (x, columns): (&B::Buffer, usize),
-        (inner, ffn): (&B::Buffer, usize),
+        (x, columns): (&ops::Buffer, usize),
+        (inner, ffn): (&ops::Buffer, usize),
         (count, used): (usize, usize),
     ) {
         let pairs = self.rows * used;

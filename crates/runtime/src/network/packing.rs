@@ -1,6 +1,8 @@
 //! Which matrices a network is packed as, in which types, and what memory it takes.
 
-use hanzo_engine_kernels::{Backend, BufferRole, DType, ExpertParts, MatrixShape, Stage, StateRule};
+use hanzo_engine_kernels::{
+    AnyBackend, Backend, BufferRole, DType, ExpertParts, MatrixShape, Stage, StateRule,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{MemoryPlan, all_buffer_shapes};
@@ -295,8 +297,8 @@ pub(crate) fn is_transposed(spec: &TransformerSpec, part: Part) -> bool {
 }
 
 /// What a network takes, and operands of so many columns that its caller has beside it. Reads no weights.
-pub(crate) fn plan<B: Backend>(
-    backend: &B,
+pub(crate) fn plan(
+    backend: &AnyBackend,
     spec: &TransformerSpec,
     tensors: &Tensors,
     weight_type: WeightType,

@@ -1,17 +1,17 @@
 //! Layers that read what a sequence remembers instead of itself (Llama 3.2 Vision): what makes keys and values of that, rows that
 //! see nothing of it, and steps in which nobody remembers anything, which pass such layers by.
 
-use hanzo_engine_kernels::{Backend, BufferRole, KernelError, QkvParams, RowOp};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, QkvParams, RowOp, ops};
 
 use super::Network;
 use super::forward::Normer;
 use crate::spec::{NormSpec, TransformerSpec};
 
 /// Activations of such layers.
-pub(crate) struct MemoryBuffers<B: Backend> {
-    pairs: B::Buffer,  // (rows, 2 * kv_heads * head_dim): keys and values
-    own: B::Buffer,    // (rows, qkv_width): the same with room for queries before them
-    seeing: B::Buffer, // (rows, hidden): 1 in the rows that see something, 0 in the others
+pub(crate) struct MemoryBuffers {
+    pairs: ops::Buffer,  // (rows, 2 * kv_heads * head_dim): keys and values
+    own: ops::Buffer,    // (rows, qkv_width): the same with room for queries before them
+    seeing: ops::Buffer, // (rows, hidden): 1 in the rows that see something, 0 in the others
     /// Whether some row of the step sees nothing.
     active: bool,
 }
@@ -29,8 +29,12 @@ pub(super) fn shapes(spec: &TransformerSpec) -> impl Iterator<Item = (BufferRole
     all.into_iter().flatten().map(|cols| (BufferRole::Operand, cols))
 }
 
-impl<B: Backend> MemoryBuffers<B> {
-    pub(super) fn new(backend: &B, spec: &TransformerSpec, rows: usize) -> Result<Option<Self>, KernelError> {
+impl MemoryBuffers {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        spec: &TransformerSpec,
+        rows: usize,
+    ) -> Result<Option<Self>, KernelError> {
         let Some([pairs, own]) = widths(spec) else { return Ok(None) };
         let buffer = |cols| backend.buffer(BufferRole::Operand, rows, cols);
         Ok(Some(MemoryBuffers {
@@ -42,19 +46,23 @@ impl<B: Backend> MemoryBuffers<B> {
     }
 
     /// Has rows that see nothing add nothing.
-    pub(super) fn leave_out(&self, backend: &mut B, branch: &mut B::Buffer) {
+    pub(super) fn leave_out(&self, backend: &mut AnyBackend, branch: &mut ops::Buffer) {
         if self.active {
             backend.row_op(&RowOp::Multiply { by: &self.seeing, first: 0 }, branch);
         }
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Says which rows of the step see something of what their sequences remember.
     ///
     /// # Errors
     /// The backend's.
-    pub(crate) fn set_seeing(&mut self, backend: &mut B, seeing: &[bool]) -> Result<(), KernelError> {
+    pub(crate) fn set_seeing(
+        &mut self,
+        backend: &mut AnyBackend,
+        seeing: &[bool],
+    ) -> Result<(), KernelError> {
         let hidden = self.spec.hidden;
         let buffers = self.buffers.as_mut().and_then(|buffers| buffers.memory.as_mut());
         let Some(buffers) = buffers else { return Ok(()) };
@@ -68,7 +76,7 @@ impl<B: Backend> Network<B> {
     }
 
     /// Norms the sum behind a layer again, once it was changed, or the layer passed by.
-    pub(crate) fn norm_behind(&mut self, backend: &mut B, layer: usize) {
+    pub(crate) fn norm_behind(&mut self, backend: &mut AnyBackend, layer: usize) {
         let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
         if let Some(norm) = &self.layers[layer].last_norm {
             Normer { norm, spec: self.spec.norm }.run(backend, &b.residual, &mut b.normed);
@@ -76,7 +84,7 @@ impl<B: Backend> Network<B> {
     }
 
     /// Norms the sum as a layer reads it.
-    pub(crate) fn norm_before(&mut self, backend: &mut B, layer: usize) {
+    pub(crate) fn norm_before(&mut self, backend: &mut AnyBackend, layer: usize) {
         match layer.checked_sub(1) {
             None => self.begin(backend),
             Some(before) => self.norm_behind(backend, before),
@@ -89,9 +97,9 @@ impl<B: Backend> Network<B> {
     /// The backend's.
     pub(crate) fn remember(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         rows: &[f32],
-        memories: &mut B::Kv,
+        memories: &mut ops::Kv,
     ) -> Result<(), KernelError> {
         let b = self.buffers.as_mut().expect("`prepare` is called before the first step, as its docs ask");
         let MemoryBuffers { pairs, own, .. } = b.memory.as_mut().expect("a layer remembers");

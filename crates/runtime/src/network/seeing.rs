@@ -1,14 +1,14 @@
 //! What models that see have besides: biases before the gate of a tower's MLPs, and rows made of pictures that the first layers
 //! of a text model add to theirs (DeepStack, arxiv.org/abs/2406.04334).
 
-use hanzo_engine_kernels::{Backend, BufferRole, KernelError, RowOp};
+use hanzo_engine_kernels::{AnyBackend, Backend, BufferRole, KernelError, RowOp, ops};
 
 use super::{Layer, Mlp, Network};
 use crate::spec::TransformerSpec;
 
 /// Rows that first layers add to theirs.
-pub(crate) struct DeepBuffers<B: Backend> {
-    rows: B::Buffer, // (rows, layers that add some * hidden)
+pub(crate) struct DeepBuffers {
+    rows: ops::Buffer, // (rows, layers that add some * hidden)
     /// Whether a row of the step has some.
     active: bool,
 }
@@ -26,8 +26,12 @@ fn both_width(spec: &TransformerSpec) -> Option<usize> {
     biased.filter(|dense| dense.gated && dense.up_bias).map(|dense| 2 * dense.ffn).max()
 }
 
-impl<B: Backend> DeepBuffers<B> {
-    pub(super) fn new(backend: &B, spec: &TransformerSpec, rows: usize) -> Result<Option<Self>, KernelError> {
+impl DeepBuffers {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        spec: &TransformerSpec,
+        rows: usize,
+    ) -> Result<Option<Self>, KernelError> {
         if spec.deep_layers == 0 {
             return Ok(None);
         }
@@ -36,7 +40,7 @@ impl<B: Backend> DeepBuffers<B> {
     }
 
     /// Adds what is there for a layer.
-    pub(super) fn add(&self, backend: &mut B, layer: usize, hidden: usize, sum: &mut B::Buffer) {
+    pub(super) fn add(&self, backend: &mut AnyBackend, layer: usize, hidden: usize, sum: &mut ops::Buffer) {
         backend.row_op(&RowOp::Add { x: &self.rows, first: layer * hidden, factor: 1.0 }, sum);
     }
 
@@ -47,22 +51,22 @@ impl<B: Backend> DeepBuffers<B> {
 }
 
 /// The buffer of gate and up, where they have biases.
-pub(super) fn both<B: Backend>(
-    backend: &B,
+pub(super) fn both(
+    backend: &AnyBackend,
     spec: &TransformerSpec,
     rows: usize,
-) -> Result<Option<B::Buffer>, KernelError> {
+) -> Result<Option<ops::Buffer>, KernelError> {
     both_width(spec).map(|cols| backend.buffer(BufferRole::Residual, rows, cols)).transpose()
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// The MLP where gate and up have biases; says whether that is so.
     pub(super) fn biased_mlp(
         &self,
-        backend: &mut B,
-        x: &B::Buffer,
-        (both, inner): (&mut Option<B::Buffer>, &mut B::Buffer),
-        out: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        x: &ops::Buffer,
+        (both, inner): (&mut Option<ops::Buffer>, &mut ops::Buffer),
+        out: &mut ops::Buffer,
     ) -> bool {
         let Mlp::Gated { activation, gate_up, up_bias: Some(up_bias), down, bias } = &self.mlp else {
             return false;
@@ -75,14 +79,14 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// Has no row of the step add anything, or all nothing where `rows` of them are to be given some.
     ///
     /// # Errors
     /// The backend's.
     pub(crate) fn clear_deep(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         rows: usize,
         given: bool,
     ) -> Result<(), KernelError> {
@@ -100,7 +104,7 @@ impl<B: Backend> Network<B> {
     /// The backend's.
     pub(crate) fn give(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         row: usize,
         width: usize,
         values: &[f32],

@@ -2,8 +2,8 @@
 //! ops between its two matrices.
 
 use hanzo_engine_kernels::{
-    Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
-    RecurrenceParams, RowOp,
+    AnyBackend, Backend, BufferRole, ConvolutionParams, GateKind, KernelError, OutputGateParams, OutputNorm,
+    RecurrenceParams, RowOp, ops,
 };
 
 use super::Attention;
@@ -12,24 +12,24 @@ use crate::error::LoadError;
 use crate::spec::{LayerPart, Part, StateSpec, TransformerSpec};
 
 /// A layer's state: all that it has beside what projects to it and from it.
-pub(crate) struct State<B: Backend> {
-    pub(super) convolution: B::Vector,              // (taps, channels)
-    pub(super) convolution_bias: Option<B::Vector>, // (channels)
-    pub(super) recurrence: Option<Recurrence<B>>,
+pub(crate) struct State {
+    pub(super) convolution: ops::Vector,              // (taps, channels)
+    pub(super) convolution_bias: Option<ops::Vector>, // (channels)
+    pub(super) recurrence: Option<Recurrence>,
 }
 
 /// What recurs behind the convolution.
-pub(crate) struct Recurrence<B: Backend> {
-    pub(super) decay: B::Vector,        // (value_heads): below 0
-    pub(super) step_bias: B::Vector,    // (value_heads)
-    pub(super) skip: Option<B::Vector>, // (value_heads)
-    pub(super) norm: Option<B::Vector>, // (value_dim), or (value_heads * value_dim)
+pub(crate) struct Recurrence {
+    pub(super) decay: ops::Vector,        // (value_heads): below 0
+    pub(super) step_bias: ops::Vector,    // (value_heads)
+    pub(super) skip: Option<ops::Vector>, // (value_heads)
+    pub(super) norm: Option<ops::Vector>, // (value_dim), or (value_heads * value_dim)
 }
 
 /// Activations of layers that keep a state, all `(rows, _)`.
-pub(crate) struct StateBuffers<B: Backend> {
-    pub(super) own: B::Buffer,   // (rows, width of the shape)
-    pub(super) given: B::Buffer, // (rows, value_heads * value_dim)
+pub(crate) struct StateBuffers {
+    pub(super) own: ops::Buffer,   // (rows, width of the shape)
+    pub(super) given: ops::Buffer, // (rows, value_heads * value_dim)
 }
 
 /// Columns of [`StateBuffers`]' members, in their order.
@@ -43,16 +43,16 @@ pub(super) fn gate_width(spec: &TransformerSpec) -> Option<usize> {
     gated.map(|layer| layer.attention.projection.q_width())
 }
 
-impl<B: Backend> StateBuffers<B> {
-    pub(super) fn new(backend: &B, rows: usize, widths: [usize; 2]) -> Result<Self, KernelError> {
+impl StateBuffers {
+    pub(super) fn new(backend: &AnyBackend, rows: usize, widths: [usize; 2]) -> Result<Self, KernelError> {
         let [own, given] = widths.map(|cols| backend.buffer(BufferRole::Operand, rows, cols));
         Ok(Self { own: own?, given: given? })
     }
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl Loader<'_> {
     /// What a layer's state has.
-    pub(super) fn state(&mut self, index: usize, state: &StateSpec) -> Result<State<B>, LoadError> {
+    pub(super) fn state(&mut self, index: usize, state: &StateSpec) -> Result<State, LoadError> {
         let part = |part| Part::Layer(index, part);
         // Files have the taps of a channel together.
         let taps = state.shape.taps;
@@ -67,7 +67,7 @@ impl<B: Backend> Loader<'_, B> {
         })
     }
 
-    fn recurrence(&mut self, index: usize, state: &StateSpec) -> Result<Recurrence<B>, LoadError> {
+    fn recurrence(&mut self, index: usize, state: &StateSpec) -> Result<Recurrence, LoadError> {
         let part = |part| Part::Layer(index, part);
         let mut decay = self.take(part(LayerPart::StateDecay).weight())?;
         if state.decay_as_log {
@@ -91,14 +91,14 @@ impl<B: Backend> Loader<'_, B> {
     }
 }
 
-impl<B: Backend> Attention<'_, B> {
+impl Attention<'_> {
     /// What happens in place of attention in a layer that keeps a state; false in others.
     pub(crate) fn recur(
         &self,
-        backend: &mut B,
-        own: &mut B::Buffer,
-        (kv, layer): (&mut B::Kv, usize),
-        given: &mut B::Buffer,
+        backend: &mut AnyBackend,
+        own: &mut ops::Buffer,
+        (kv, layer): (&mut ops::Kv, usize),
+        given: &mut ops::Buffer,
     ) -> bool {
         let (Some(spec), Some(state)) = (self.spec.projection.state(), &self.layer.state) else {
             return false;

@@ -4,7 +4,7 @@
 
 use std::mem::swap;
 
-use hanzo_engine_kernels::{Activation, Backend, BufferRole, KernelError, RowOp, Stage};
+use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, RowOp, Stage, ops};
 
 use super::forward::{Normer, Sum};
 use super::inputs::{InputBuffers, LayerInput};
@@ -15,36 +15,36 @@ use crate::error::LoadError;
 use crate::spec::{GemmaPart, LayerPart, NormSpec, Part, StreamsSpec, TransformerSpec};
 
 /// What makes streams of embeddings, and one of streams.
-pub(super) struct Streams<B: Backend> {
-    pub(super) up: Vec<B::Matrix>,   // (streams - 1) of (hidden, hidden)
-    pub(super) down: Vec<B::Matrix>, // likewise
+pub(super) struct Streams {
+    pub(super) up: Vec<ops::Matrix>,   // (streams - 1) of (hidden, hidden)
+    pub(super) down: Vec<ops::Matrix>, // likewise
 }
 
 /// What a layer has of its own.
-pub(super) struct LayerStreams<B: Backend> {
-    pub(super) input_norm: Norm<B>,      // (hidden): of the stream that is computed
-    pub(super) router: B::Matrix,        // (streams, hidden)
-    pub(super) router_norm: B::Vector,   // (hidden), by the width
-    pub(super) prediction: B::Matrix,    // (streams * streams, streams)
-    pub(super) correction: B::Matrix,    // (streams, streams)
-    pub(super) scale: Option<B::Vector>, // (hidden): of what is multiplied with the layer's vector
-    pub(super) laurel_down: B::Matrix,   // (rank, hidden)
-    pub(super) laurel_up: B::Matrix,     // (hidden, rank)
-    pub(super) laurel_norm: Norm<B>,     // (hidden)
-    pub(super) outliers: Option<f32>,    // what a gate's number must be above the mean to count
+pub(super) struct LayerStreams {
+    pub(super) input_norm: Norm,           // (hidden): of the stream that is computed
+    pub(super) router: ops::Matrix,        // (streams, hidden)
+    pub(super) router_norm: ops::Vector,   // (hidden), by the width
+    pub(super) prediction: ops::Matrix,    // (streams * streams, streams)
+    pub(super) correction: ops::Matrix,    // (streams, streams)
+    pub(super) scale: Option<ops::Vector>, // (hidden): of what is multiplied with the layer's vector
+    pub(super) laurel_down: ops::Matrix,   // (rank, hidden)
+    pub(super) laurel_up: ops::Matrix,     // (hidden, rank)
+    pub(super) laurel_norm: Norm,          // (hidden)
+    pub(super) outliers: Option<f32>,      // what a gate's number must be above the mean to count
 }
 
 /// Activations.
-pub(super) struct StreamBuffers<B: Backend> {
-    streams: B::Buffer,              // (rows, streams * hidden)
-    predicted: B::Buffer,            // likewise
-    routed: B::Buffer,               // (rows, streams)
-    corrections: B::Buffer,          // likewise
-    weights: B::Buffer,              // (rows, streams * streams)
-    low: B::Buffer,                  // (rows, rank)
-    laurel: B::Buffer,               // (rows, hidden): what the narrow way gives
-    one: B::Buffer,                  // (rows, hidden)
-    pub(super) both: Vec<B::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
+pub(super) struct StreamBuffers {
+    streams: ops::Buffer,              // (rows, streams * hidden)
+    predicted: ops::Buffer,            // likewise
+    routed: ops::Buffer,               // (rows, streams)
+    corrections: ops::Buffer,          // likewise
+    weights: ops::Buffer,              // (rows, streams * streams)
+    low: ops::Buffer,                  // (rows, rank)
+    laurel: ops::Buffer,               // (rows, hidden): what the narrow way gives
+    one: ops::Buffer,                  // (rows, hidden)
+    pub(super) both: Vec<ops::Buffer>, // (rows, 2 * ffn), for each width inside MLPs, in the order of `inner_widths`
 }
 
 /// Sizes below it are taken for it.
@@ -69,9 +69,13 @@ pub(super) fn shapes(spec: &TransformerSpec) -> Vec<(BufferRole, usize)> {
     shapes
 }
 
-impl<B: Backend> StreamBuffers<B> {
+impl StreamBuffers {
     /// Those of a network, where it has several streams.
-    pub(super) fn new(backend: &B, spec: &TransformerSpec, rows: usize) -> Result<Option<Self>, KernelError> {
+    pub(super) fn new(
+        backend: &AnyBackend,
+        spec: &TransformerSpec,
+        rows: usize,
+    ) -> Result<Option<Self>, KernelError> {
         let made: Result<Vec<_>, _> =
             shapes(spec).into_iter().map(|(role, cols)| backend.buffer(role, rows, cols)).collect();
         let mut made = made?.into_iter();
@@ -86,14 +90,14 @@ impl<B: Backend> StreamBuffers<B> {
     }
 }
 
-impl<B: Backend> Streams<B> {
+impl Streams {
     /// Makes the streams of embeddings, which are as large as they are.
     pub(super) fn part(
         &self,
-        backend: &mut B,
-        sum: &B::Buffer,
+        backend: &mut AnyBackend,
+        sum: &ops::Buffer,
         hidden: usize,
-        buffers: &mut StreamBuffers<B>,
+        buffers: &mut StreamBuffers,
     ) {
         let StreamBuffers { streams, one, .. } = buffers;
         backend.row_op(&RowOp::Put { x: sum, first: 0 }, streams);
@@ -107,10 +111,10 @@ impl<B: Backend> Streams<B> {
     /// Makes one of the streams: their mean, each as large as the first.
     pub(super) fn join(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         hidden: usize,
-        (sum, first, one_more): (&mut B::Buffer, &mut B::Buffer, &mut B::Buffer),
-        buffers: &mut StreamBuffers<B>,
+        (sum, first, one_more): (&mut ops::Buffer, &mut ops::Buffer, &mut ops::Buffer),
+        buffers: &mut StreamBuffers,
     ) {
         let StreamBuffers { streams, one, .. } = buffers;
         backend.row_op(&RowOp::Take { x: streams, first: 0 }, sum);
@@ -125,9 +129,16 @@ impl<B: Backend> Streams<B> {
     }
 }
 
-impl<B: Backend> LayerStreams<B> {
+impl LayerStreams {
     /// How streams mix, by one of them in `x`.
-    fn route(&self, backend: &mut B, eps: f32, x: &B::Buffer, one: &mut B::Buffer, routed: &mut B::Buffer) {
+    fn route(
+        &self,
+        backend: &mut AnyBackend,
+        eps: f32,
+        x: &ops::Buffer,
+        one: &mut ops::Buffer,
+        routed: &mut ops::Buffer,
+    ) {
         backend.rms_norm(x, &self.router_norm, eps, one);
         backend.matmul(&self.router, None, one, routed);
         backend.row_op(&RowOp::Tanh, routed);
@@ -136,11 +147,11 @@ impl<B: Backend> LayerStreams<B> {
     /// Predicts all streams; the one that is computed becomes the sum, its norm what attention reads.
     pub(super) fn predict(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         first: usize,
         norm: NormSpec,
-        (residual, normed): (&mut B::Buffer, &mut B::Buffer),
-        buffers: &mut StreamBuffers<B>,
+        (residual, normed): (&mut ops::Buffer, &mut ops::Buffer),
+        buffers: &mut StreamBuffers,
     ) {
         let StreamBuffers { streams, predicted, routed, weights, low, laurel, one, .. } = buffers;
         backend.row_op(&RowOp::Take { x: streams, first }, residual);
@@ -157,7 +168,12 @@ impl<B: Backend> LayerStreams<B> {
     }
 
     /// Adds what the narrow way gives to the sum, which has what attention gives, and keeps its size.
-    pub(super) fn add_laurel(&self, backend: &mut B, sum: &mut B::Buffer, buffers: &StreamBuffers<B>) {
+    pub(super) fn add_laurel(
+        &self,
+        backend: &mut AnyBackend,
+        sum: &mut ops::Buffer,
+        buffers: &StreamBuffers,
+    ) {
         backend.row_op(&RowOp::Add { x: &buffers.laurel, first: 0, factor: 1.0 }, sum);
         backend.row_op(&RowOp::Scale(std::f32::consts::FRAC_1_SQRT_2), sum);
     }
@@ -165,11 +181,11 @@ impl<B: Backend> LayerStreams<B> {
     /// Corrects all streams by what the sum has become, and adds what the layer's vector gives to all but the first.
     pub(super) fn correct(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         (index, hidden, streams_spec): (usize, usize, &StreamsSpec),
-        sum: &mut Sum<'_, B>,
-        (input, inputs, width): (&LayerInput<B>, &mut InputBuffers<B>, usize),
-        buffers: &mut StreamBuffers<B>,
+        sum: &mut Sum<'_>,
+        (input, inputs, width): (&LayerInput, &mut InputBuffers, usize),
+        buffers: &mut StreamBuffers,
     ) {
         let first = streams_spec.active * hidden;
         let StreamBuffers { streams, predicted, routed, corrections, one, .. } = buffers;
@@ -189,7 +205,7 @@ impl<B: Backend> LayerStreams<B> {
     }
 }
 
-impl<B: Backend> Layer<B> {
+impl Layer {
     /// What a gate's number must be above the mean to count, where not all do.
     pub(super) fn outliers(&self) -> Option<f32> {
         self.streams.as_ref()?.outliers
@@ -198,12 +214,12 @@ impl<B: Backend> Layer<B> {
     /// An MLP of whose gate only the largest numbers count, of rows of `x`.
     pub(super) fn sparse_mlp(
         &self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         deviations: f32,
-        x: &B::Buffer,
-        (inner, both): (&mut B::Buffer, &mut B::Buffer),
-        mut adapters: Option<&mut AdapterBuffers<B>>,
-        out: &mut B::Buffer,
+        x: &ops::Buffer,
+        (inner, both): (&mut ops::Buffer, &mut ops::Buffer),
+        mut adapters: Option<&mut AdapterBuffers>,
+        out: &mut ops::Buffer,
     ) {
         let Mlp::Gated { activation, gate_up, down, .. } = &self.mlp else { return };
         backend.matmul(gate_up, None, x, both);
@@ -220,9 +236,9 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-impl<B: Backend> Network<B> {
+impl Network {
     /// From what the last layer gives to hidden states, where that is not what it leaves.
-    pub(crate) fn end(&mut self, backend: &mut B) {
+    pub(crate) fn end(&mut self, backend: &mut AnyBackend) {
         let (Some(streams), Some(b)) = (&self.streams, &mut self.buffers) else { return };
         let Some(buffers) = &mut b.streams else { return };
         streams.join(backend, self.spec.hidden, (&mut b.residual, &mut b.normed, &mut b.branch), buffers);
@@ -232,11 +248,11 @@ impl<B: Backend> Network<B> {
     }
 }
 
-impl<B: Backend> Loader<'_, B> {
+impl Loader<'_> {
     /// What makes streams, where there are several.
-    pub(super) fn streams(&mut self) -> Result<Option<Streams<B>>, LoadError> {
+    pub(super) fn streams(&mut self) -> Result<Option<Streams>, LoadError> {
         let Some(count) = self.spec.streams.as_ref().map(|streams| streams.count) else { return Ok(None) };
-        let all = |loader: &mut Self, part: fn(usize) -> GemmaPart| -> Result<Vec<B::Matrix>, LoadError> {
+        let all = |loader: &mut Self, part: fn(usize) -> GemmaPart| -> Result<Vec<ops::Matrix>, LoadError> {
             (0..count - 1).map(|stream| loader.pack(&Group::multiplied(Part::Gemma(part(stream))))).collect()
         };
         let up = all(self, GemmaPart::StreamUp)?;
@@ -247,7 +263,7 @@ impl<B: Backend> Loader<'_, B> {
     }
 
     /// What a layer has of streams.
-    pub(super) fn layer_streams(&mut self, layer: usize) -> Result<Option<LayerStreams<B>>, LoadError> {
+    pub(super) fn layer_streams(&mut self, layer: usize) -> Result<Option<LayerStreams>, LoadError> {
         let Some(streams) = &self.spec.streams else { return Ok(None) };
         let part = |part| Part::Layer(layer, LayerPart::Gemma(part));
         // What the router reads is divided by the width.

@@ -384,7 +384,7 @@ impl TransformerSpec {
         Ok(Cut { layers, caches, inputs: self.head.has_matrix() })
     }
 
-    /// The layers of the cache that devices which compute each layer together have all of ([`hanzo_engine_kernels::Sharded`]): those whose
+    /// The layers of the cache that devices which compute each layer together have all of ([`hanzo_engine_kernels::TensorParallel`]): those whose
     /// queries or keys are normed as one, over all heads.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! to patches, a row of its own stands before those of each tile, and rows that fill tiles and pictures up go through the layers too,
 //! because what the reference has masked are only pairs of them. What is of few numbers is the host's.
 
-use hanzo_engine_kernels::{Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
+use hanzo_engine_kernels::{Backend, Batch, EncoderOps, KernelError, PositionBias, SelfAttentionParams};
 
 use super::layout::{Grid, Layout, batch_of};
 use super::spec::TowerSpec;
@@ -196,7 +196,7 @@ fn norm_all(rows: &mut [f32], factors: &[f32], addends: &[f32]) {
     }
 }
 
-impl<B: EncoderOps> Tower<B> {
+impl Tower {
     /// Rows of the layers: those of the picture's tiles, of tiles that it does not have, and those that fill all of them up.
     fn begin_rows(&mut self, way: &MosaicWay, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
         let (mosaic, spec) = (self.mosaic.as_ref().expect("it has tiles"), &self.spec);

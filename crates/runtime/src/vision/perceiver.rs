@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use hanzo_engine_kernels::{
-    Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias, QUERIES_PART,
-    SelfAttentionParams,
+    AnyBackend, Backend, Batch, BufferRole, EncoderOps, KernelError, MatrixShape, MatrixSource, PositionBias,
+    QUERIES_PART, SelfAttentionParams, ops,
 };
 
 use super::layout::batch_of;
@@ -102,7 +102,7 @@ impl PerceiverFiles {
     }
 
     /// Bytes of what is packed.
-    pub(super) fn packed_bytes<B: EncoderOps>(&self, backend: &B) -> usize {
+    pub(super) fn packed_bytes(&self, backend: &AnyBackend) -> usize {
         let shapes = |tensors: &[Tensor]| tensors.iter().map(super::shape_of).collect::<Vec<_>>();
         let packed = self.matrices().map(|tensors| match backend.supports(tensors[0].dtype) {
             true => backend.matrix_bytes(&shapes(tensors)),
@@ -113,27 +113,27 @@ impl PerceiverFiles {
 }
 
 /// A layer's weights.
-struct Layer<B: EncoderOps> {
+struct Layer {
     norms: [Vec<f32>; 3],
-    qkv: B::Matrix,
-    out: B::Matrix,
-    gate_up: B::Matrix,
-    down: B::Matrix,
+    qkv: ops::Matrix,
+    out: ops::Matrix,
+    gate_up: ops::Matrix,
+    down: ops::Matrix,
 }
 
 /// Makes the rows of a frame of its patches.
-pub(super) struct Perceiver<B: EncoderOps> {
+pub(super) struct Perceiver {
     spec: PerceiverSpec,
     hidden: usize,
     text: usize,
-    gate_up: B::Matrix,
-    down: B::Matrix,
+    gate_up: ops::Matrix,
+    down: ops::Matrix,
     latents: Vec<f32>,
-    layers: Vec<Layer<B>>,
+    layers: Vec<Layer>,
     norm: Vec<f32>,
     parts: bool, // whether only latents see
     way: Way,
-    buffers: Buffers<B>,
+    buffers: Buffers,
 }
 
 /// The frame under way.
@@ -143,18 +143,18 @@ struct Way {
     latents: Vec<f32>, // (latents, text)
 }
 
-struct Buffers<B: EncoderOps> {
-    patches: B::Buffer,  // (at once, hidden)
-    inner: B::Buffer,    // (at once, inner)
-    given: B::Buffer,    // (at once, text)
-    seen: B::Buffer,     // (at once, text)
-    made: B::Buffer,     // (at once, qkv)
-    qkv: B::Buffer,      // (patches + latents, qkv)
-    attended: B::Buffer, // (rows that see, heads * head_dim)
-    found: B::Buffer,    // (latents, heads * head_dim)
-    latents: B::Buffer,  // (latents, text)
-    between: B::Buffer,  // (latents, 4 * text)
-    more: B::Buffer,     // (latents, text)
+struct Buffers {
+    patches: ops::Buffer,  // (at once, hidden)
+    inner: ops::Buffer,    // (at once, inner)
+    given: ops::Buffer,    // (at once, text)
+    seen: ops::Buffer,     // (at once, text)
+    made: ops::Buffer,     // (at once, qkv)
+    qkv: ops::Buffer,      // (patches + latents, qkv)
+    attended: ops::Buffer, // (rows that see, heads * head_dim)
+    found: ops::Buffer,    // (latents, heads * head_dim)
+    latents: ops::Buffer,  // (latents, text)
+    between: ops::Buffer,  // (latents, 4 * text)
+    more: ops::Buffer,     // (latents, text)
 }
 
 /// Rows and columns of the buffers, in their order.
@@ -195,8 +195,8 @@ pub(super) fn width(spec: &TowerSpec, own: &PerceiverSpec) -> usize {
 }
 
 /// Bytes of the buffers, and of what waits on the host.
-pub(super) fn buffer_bytes<B: EncoderOps>(
-    backend: &B,
+pub(super) fn buffer_bytes(
+    backend: &AnyBackend,
     spec: &TowerSpec,
     own: &PerceiverSpec,
     patches: usize,
@@ -206,7 +206,7 @@ pub(super) fn buffer_bytes<B: EncoderOps>(
     buffers.sum::<usize>() + (patches + own.latents) * spec.text_hidden * size_of::<f32>()
 }
 
-fn pack<B: EncoderOps>(backend: &B, tensors: &[Tensor]) -> Result<B::Matrix, LoadError> {
+fn pack(backend: &AnyBackend, tensors: &[Tensor]) -> Result<ops::Matrix, LoadError> {
     if let Some(tensor) = tensors.iter().find(|tensor| !backend.supports(tensor.dtype)) {
         let (tensor, dtype, device) = (tensor.name.clone(), tensor.dtype, backend.device());
         return Err(KernelError::UnsupportedType { tensor, dtype, device }.into());
@@ -222,16 +222,16 @@ fn pack<B: EncoderOps>(backend: &B, tensors: &[Tensor]) -> Result<B::Matrix, Loa
     Ok(packed)
 }
 
-impl<B: EncoderOps> Perceiver<B> {
+impl Perceiver {
     /// Reads all weights, and makes the buffers for so many patches.
     pub(super) fn load(
-        backend: &B,
+        backend: &AnyBackend,
         files: &PerceiverFiles,
         spec: &TowerSpec,
         own: &PerceiverSpec,
         patches: usize,
     ) -> Result<Self, LoadError> {
-        let layer = |files: &LayerFiles| -> Result<Layer<B>, LoadError> {
+        let layer = |files: &LayerFiles| -> Result<Layer, LoadError> {
             let [context, latents, mlp] = &files.norms;
             Ok(Layer {
                 norms: [context.to_f32()?, latents.to_f32()?, mlp.to_f32()?],
@@ -273,7 +273,11 @@ impl<B: EncoderOps> Perceiver<B> {
     }
 
     /// The rows of a frame, `(latents, text hidden)`, of its patches behind the layers, `(patches, hidden)`.
-    pub(super) fn rows(&mut self, backend: &mut B, patches: &[f32]) -> Result<Vec<f32>, KernelError> {
+    pub(super) fn rows(
+        &mut self,
+        backend: &mut AnyBackend,
+        patches: &[f32],
+    ) -> Result<Vec<f32>, KernelError> {
         self.begin();
         for some in patches.chunks(ROWS_AT_ONCE * self.hidden) {
             self.project(backend, some)?;
@@ -304,7 +308,7 @@ impl<B: EncoderOps> Perceiver<B> {
     }
 
     /// Makes patches, [`ROWS_AT_ONCE`] at most, as wide as the text's rows.
-    pub(super) fn project(&mut self, backend: &mut B, some: &[f32]) -> Result<(), KernelError> {
+    pub(super) fn project(&mut self, backend: &mut AnyBackend, some: &[f32]) -> Result<(), KernelError> {
         let Buffers { patches, inner, given, .. } = &mut self.buffers;
         let (gate_up, down, activation) = (&self.gate_up, &self.down, self.spec.inner_activation);
         let batch = batch_of(&[some.len() / self.hidden]);
@@ -319,7 +323,7 @@ impl<B: EncoderOps> Perceiver<B> {
     /// Queries, keys and values of some rows that are seen in a layer, [`ROWS_AT_ONCE`] at most.
     pub(super) fn make_rows(
         &mut self,
-        backend: &mut B,
+        backend: &mut AnyBackend,
         layer: usize,
         rows: Range<usize>,
     ) -> Result<(), KernelError> {
@@ -343,7 +347,7 @@ impl<B: EncoderOps> Perceiver<B> {
     }
 
     /// Has latents see all rows of a layer, which are made, and go on behind that.
-    pub(super) fn see(&mut self, backend: &mut B, layer: usize) -> Result<(), KernelError> {
+    pub(super) fn see(&mut self, backend: &mut AnyBackend, layer: usize) -> Result<(), KernelError> {
         let (text, latent_count, all) = (self.text, self.spec.latents, self.seen_rows());
         let (count, few) = (all - latent_count, batch_of(&[latent_count]));
         let Layer { norms: [_, _, of_mlp], out, gate_up, down, .. } = &self.layers[layer];
@@ -406,12 +410,12 @@ impl<B: EncoderOps> Perceiver<B> {
 }
 
 /// What ops make of rows, read back: as many, of so many columns.
-fn of_few<B: EncoderOps>(
-    backend: &mut B,
+fn of_few(
+    backend: &mut AnyBackend,
     batch: &Batch,
-    (x, rows): (&mut B::Buffer, &[f32]),
-    (out, cols): (&mut B::Buffer, usize),
-    ops: impl FnOnce(&mut B, &B::Buffer, &mut B::Buffer),
+    (x, rows): (&mut ops::Buffer, &[f32]),
+    (out, cols): (&mut ops::Buffer, usize),
+    ops: impl FnOnce(&mut AnyBackend, &ops::Buffer, &mut ops::Buffer),
 ) -> Result<Vec<f32>, KernelError> {
     backend.begin(batch)?;
     let written = backend.write_rows(x, 0, rows);

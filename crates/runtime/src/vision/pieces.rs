@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, QUERIES_PART, RowOp, RowSource,
-    SelfAttentionParams, SequenceSpan,
+    AnyBackend, Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, PositionBias, QUERIES_PART,
+    RowOp, RowSource, SelfAttentionParams, SequenceSpan, ops,
 };
 
 use super::cuts::{Left, ROWS_UNIT, RowCost, columns_of, groups_of, heads_of, of_matrix, rows_for};
@@ -28,11 +28,11 @@ pub(super) const PIECE_ROWS: usize = if cfg!(test) { QUERIES_PART } else { 20 * 
 const REST: f64 = 16.0;
 
 /// What of all of a frame is kept between its pieces.
-pub(super) struct Pieces<B: EncoderOps> {
+pub(super) struct Pieces {
     /// Heads that see together, and what of a sequence they read, (rows, their queries, keys and values) for each such group.
     group: HeadShape,
-    made: Vec<B::Buffer>,
-    seen: B::Buffer,    // (rows of a piece, the heads' elements): what they give
+    made: Vec<ops::Buffer>,
+    seen: ops::Buffer,  // (rows of a piece, the heads' elements): what they give
     attended: Vec<f32>, // (rows of a block, all heads' elements)
     sums: Vec<f32>,     // (rows, hidden): what layers add to
     given: Vec<f32>,    // (rows, hidden): what the last layer gives, where that is normed
@@ -75,14 +75,14 @@ struct Block {
 type Advanced = Result<(Option<At>, Products), KernelError>;
 
 /// Whether a tower's frames go in pieces: what makes a vector of them, or joins layers in its own way, does not.
-pub(super) fn cuts<B: EncoderOps>(backend: &B, spec: &TowerSpec) -> bool {
+pub(super) fn cuts(backend: &AnyBackend, spec: &TowerSpec) -> bool {
     let whole = spec.mosaic.is_some() || spec.pooled.is_some();
     let plain = |layer: &crate::spec::LayerSpec| layer.order == NormOrder::Pre;
     backend.attends_in_parts() && !whole && spec.layers.layers.iter().all(plain)
 }
 
 /// Bytes that are kept between pieces of frames of so many rows.
-pub(super) fn kept_bytes<B: EncoderOps>(backend: &B, spec: &TowerSpec, rows: usize) -> usize {
+pub(super) fn kept_bytes(backend: &AnyBackend, spec: &TowerSpec, rows: usize) -> usize {
     let (all, piece) = (heads_of(spec), rows.min(PIECE_ROWS));
     let (group, groups) = groups_of(all);
     let host = (rows * 2 * spec.layers.hidden + piece * all.q_width()) * size_of::<f32>();
@@ -108,11 +108,11 @@ fn rows_of(span: &SequenceSpan) -> Range<usize> {
     span.row_first as usize..(span.row_first + span.rows) as usize
 }
 
-fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<'a, V> {
+fn params<'a, V>(heads: HeadShape, scale: f32) -> SelfAttentionParams<&'a V, &'a [u32]> {
     SelfAttentionParams { heads, scale, reach: None, padding: 0, bias: PositionBias::None }
 }
 
-fn params_of<'a, B: EncoderOps>(attention: &Attention<'_, B>) -> SelfAttentionParams<'a, B::Vector> {
+fn params_of<'a>(attention: &Attention<'_>) -> SelfAttentionParams<&'a ops::Vector, &'a [u32]> {
     params(attention.shape, attention.spec.scale)
 }
 
@@ -138,12 +138,12 @@ impl At {
     }
 }
 
-impl<B: EncoderOps> Pieces<B> {
+impl Pieces {
     /// For frames of so many rows.
     ///
     /// # Errors
     /// The backend's, where it cannot give the memory.
-    pub(super) fn new(backend: &B, spec: &TowerSpec, rows: usize) -> Result<Pieces<B>, KernelError> {
+    pub(super) fn new(backend: &AnyBackend, spec: &TowerSpec, rows: usize) -> Result<Pieces, KernelError> {
         let (group, groups) = groups_of(heads_of(spec));
         let buffer = |rows, cols| backend.buffer(BufferRole::Operand, rows, cols);
         Ok(Pieces {
@@ -171,8 +171,8 @@ impl<B: EncoderOps> Pieces<B> {
     }
 }
 
-impl<B: EncoderOps> Tower<B> {
-    fn pieces(&mut self) -> &mut Pieces<B> {
+impl Tower {
+    fn pieces(&mut self) -> &mut Pieces {
         self.pieces.as_mut().expect("a tower that was made for pieces has what is kept between them")
     }
 
@@ -251,7 +251,7 @@ impl<B: EncoderOps> Tower<B> {
         }
     }
 
-    fn perceiver(&self) -> &Perceiver<B> {
+    fn perceiver(&self) -> &Perceiver {
         self.perceiver.as_ref().expect("a frame is only there where a tower has one")
     }
 

@@ -23,7 +23,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use hanzo_engine_kernels::DType;
-    use hanzo_engine_kernels::cpu::{CpuBackend, Tier};
+    use hanzo_engine_kernels::cpu::Tier;
     use hanzo_engine_media::Look;
 
     use super::*;
@@ -72,9 +72,8 @@ mod tests {
     #[test]
     fn what_sees_is_quantised_to_eight_bits_and_sees_the_same() {
         let plain = open(None, Vec::new()).unwrap();
-        let bytes = |opened: &Opened| {
-            Tower::<CpuBackend>::memory(&cpu(Tier::detect().unwrap()), tower(opened), 512).weights_bytes
-        };
+        let bytes =
+            |opened: &Opened| Tower::memory(&cpu(Tier::detect().unwrap()), tower(opened), 512).weights_bytes;
         let (stored, seen) = (types(&plain), rows(&plain));
         let range = seen.iter().fold(0.0_f32, |most, row| most.max(row.abs()));
         for isq in ["8", "4", "Q4_0", "AFQ4"] {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
-use hanzo_engine_kernels::{EncoderOps, KvType};
+use hanzo_engine_kernels::{AnyBackend, KvType};
 use hanzo_engine_media::{Look, Picture};
 use serde_json::Value;
 
@@ -156,11 +156,11 @@ fn job(id: u64, text: &TextModel, talk: &Talk) -> Job {
     job
 }
 
-pub(super) fn cpu(tier: Tier) -> CpuBackend {
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+pub(super) fn cpu(tier: Tier) -> AnyBackend {
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
-fn engine(model: &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine<CpuBackend> {
+fn engine(model: &(Opened, Arc<TextModel>), step_tokens_max: usize) -> Engine {
     engine_of(model, step_tokens_max, 96, Tier::detect().unwrap())
 }
 
@@ -169,7 +169,7 @@ fn engine_of(
     step_tokens_max: usize,
     kv_blocks: usize,
     tier: Tier,
-) -> Engine<CpuBackend> {
+) -> Engine {
     let backend = cpu(tier);
     let embedder = Arc::new(opened.embedder(&text.tokenizer, 512).unwrap());
     let decoder = Decoder::load(&backend, opened.decoder().unwrap(), &mut |_| ()).unwrap();
@@ -202,7 +202,7 @@ struct Drawn {
 }
 
 /// Runs everything, and gives what each job has drawn.
-fn finish(engine: &mut Engine<CpuBackend>) -> BTreeMap<JobId, Drawn> {
+fn finish(engine: &mut Engine) -> BTreeMap<JobId, Drawn> {
     let mut events = Vec::new();
     while engine.has_work() {
         engine.step(&mut events).unwrap();
@@ -262,12 +262,7 @@ fn seen(span: &MediaSpan) -> impl Iterator<Item = usize> {
     (0..span.tokens).filter(|token| !span.is_token(span.first + token))
 }
 
-pub(super) fn rows_of<B: EncoderOps>(
-    backend: B,
-    opened: &Opened,
-    spans: &[MediaSpan],
-    piece: Piece,
-) -> Vec<f32> {
+pub(super) fn rows_of(backend: AnyBackend, opened: &Opened, spans: &[MediaSpan], piece: Piece) -> Vec<f32> {
     let mut tower = Tower::load(backend, files(opened), 512).unwrap();
     let mut all = Vec::new();
     for span in spans {
@@ -297,7 +292,7 @@ fn rows_are_the_librarys_on_every_backend() {
                 assert!(differs <= ROWS_TOLERANCE * range, "{case} {index} {what}: {differs} of {range}");
             };
             if index == 0 {
-                check("reference", &rows_of(ReferenceBackend::new(), &opened, &spans, ALL));
+                check("reference", &rows_of(AnyBackend::new(ReferenceBackend::new()), &opened, &spans, ALL));
             }
             for tier in Tier::available() {
                 let rows = rows_of(cpu(tier), &opened, &spans, ALL);

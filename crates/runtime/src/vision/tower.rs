@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Activation, Batch, BufferRole, EncoderOps, HeadShape, KernelError, LayerNormParams, MatrixShape,
-    MatrixSource, PositionBias, RowOp, SelfAttentionParams, StepLimits,
+    Activation, AnyBackend, Backend, Batch, BufferRole, EncoderOps, HeadShape, KernelError, LayerNormParams,
+    MatrixShape, MatrixSource, PositionBias, RowOp, SelfAttentionParams, StepLimits, ops,
 };
 
 use super::files::JoinerFiles;
@@ -27,45 +27,45 @@ use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
 
 /// A tower's weights on a backend of its own, and what it takes to run them.
-pub struct Tower<B: EncoderOps> {
-    pub(super) backend: B,
-    pub(super) network: Network<B>,
+pub struct Tower {
+    pub(super) backend: AnyBackend,
+    pub(super) network: Network,
     pub(super) spec: TowerSpec,
     pub(super) scale: [[f32; 256]; COLORS],
-    pub(super) patch: B::Matrix,                // (hidden, patch_width)
-    pub(super) patch_bias: Option<B::Vector>,   // (hidden)
+    pub(super) patch: ops::Matrix,              // (hidden, patch_width)
+    pub(super) patch_bias: Option<ops::Vector>, // (hidden)
     learned: Vec<f32>,                          // (side * side, hidden), or none
     given_norm: Vec<f32>,                       // (hidden), or none
     line_end: Vec<f32>,                         // (text_hidden), or none
-    pub(super) joiner: Option<Joiner<B>>,       // where it makes rows of squares
-    pub(super) perceiver: Option<Perceiver<B>>, // where that makes them
+    pub(super) joiner: Option<Joiner>,          // where it makes rows of squares
+    pub(super) perceiver: Option<Perceiver>,    // where that makes them
     pooled: Option<Pooled>,                     // where it makes a vector
     pub(super) mosaic: Option<Mosaic>,          // where it makes rows of tiles
-    deep: Vec<Joiner<B>>,
-    pub(super) buffers: Buffers<B>,
+    deep: Vec<Joiner>,
+    pub(super) buffers: Buffers,
     kept_bytes: usize,
     pub(super) way: Way,
     pub(super) mosaic_way: MosaicWay,
-    pub(super) pieces: Option<Pieces<B>>, // where frames go by rows and not by layers
+    pub(super) pieces: Option<Pieces>, // where frames go by rows and not by layers
 }
 
 /// What makes rows of squares of patches.
-pub(super) struct Joiner<B: EncoderOps> {
-    norm: Option<[B::Vector; 2]>,               // (square)
-    merge: Option<B::Matrix>,                   // (hidden, square)
-    up: Option<(B::Matrix, Option<B::Vector>)>, // (inner, square or hidden), (inner)
-    pub(super) down: B::Matrix,                 // (text_hidden, inner or square)
-    pub(super) down_bias: Option<B::Vector>,    // (text_hidden)
+pub(super) struct Joiner {
+    norm: Option<[ops::Vector; 2]>,                 // (square)
+    merge: Option<ops::Matrix>,                     // (hidden, square)
+    up: Option<(ops::Matrix, Option<ops::Vector>)>, // (inner, square or hidden), (inner)
+    pub(super) down: ops::Matrix,                   // (text_hidden, inner or square)
+    pub(super) down_bias: Option<ops::Vector>,      // (text_hidden)
 }
 
 /// For the largest frame.
-pub(super) struct Buffers<B: EncoderOps> {
-    pub(super) pixels: B::Buffer,  // (patches, patch_width)
-    pub(super) squares: B::Buffer, // (rows, square)
-    normed: Option<B::Buffer>,     // (rows, square)
-    merged: Option<B::Buffer>,     // (rows, hidden)
-    inner: Option<B::Buffer>,      // (rows, inner)
-    pub(super) given: B::Buffer,   // (rows, text_hidden)
+pub(super) struct Buffers {
+    pub(super) pixels: ops::Buffer,  // (patches, patch_width)
+    pub(super) squares: ops::Buffer, // (rows, square)
+    normed: Option<ops::Buffer>,     // (rows, square)
+    merged: Option<ops::Buffer>,     // (rows, hidden)
+    inner: Option<ops::Buffer>,      // (rows, inner)
+    pub(super) given: ops::Buffer,   // (rows, text_hidden)
 }
 
 /// The frame under way.
@@ -127,7 +127,7 @@ pub(crate) fn shape_of(tensor: &Tensor) -> MatrixShape {
     MatrixShape { dtype: tensor.dtype, rows: tensor.shape[0], cols: tensor.shape[1] }
 }
 
-pub(crate) fn pack<B: EncoderOps>(backend: &B, tensor: &Tensor) -> Result<B::Matrix, LoadError> {
+pub(crate) fn pack(backend: &AnyBackend, tensor: &Tensor) -> Result<ops::Matrix, LoadError> {
     let (name, shape) = (&tensor.name, shape_of(tensor));
     if !backend.supports(tensor.dtype) {
         let (tensor, dtype, device) = (name.clone(), shape.dtype, backend.device());
@@ -138,8 +138,8 @@ pub(crate) fn pack<B: EncoderOps>(backend: &B, tensor: &Tensor) -> Result<B::Mat
     Ok(packed)
 }
 
-impl<B: EncoderOps> Joiner<B> {
-    fn load(backend: &B, files: &JoinerFiles) -> Result<Self, LoadError> {
+impl Joiner {
+    fn load(backend: &AnyBackend, files: &JoinerFiles) -> Result<Self, LoadError> {
         let vector = |tensor: &Tensor| Ok::<_, LoadError>(backend.vector(&tensor.to_f32()?)?);
         Ok(Joiner {
             norm: match &files.norm {
@@ -159,9 +159,9 @@ impl<B: EncoderOps> Joiner<B> {
     }
 }
 
-impl<B: EncoderOps> Tower<B> {
+impl Tower {
     /// What [`Tower::load`] takes.
-    pub fn memory(backend: &B, files: &TowerFiles, context_tokens_max: usize) -> EngineMemory {
+    pub fn memory(backend: &AnyBackend, files: &TowerFiles, context_tokens_max: usize) -> EngineMemory {
         let spec = &files.spec;
         let patches = spec.patches_within(context_tokens_max);
         let plan =
@@ -204,7 +204,11 @@ impl<B: EncoderOps> Tower<B> {
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
-    pub fn load(mut backend: B, files: &TowerFiles, context_tokens_max: usize) -> Result<Self, LoadError> {
+    pub fn load(
+        mut backend: AnyBackend,
+        files: &TowerFiles,
+        context_tokens_max: usize,
+    ) -> Result<Self, LoadError> {
         let spec = files.spec.clone();
         let patches = spec.patches_within(context_tokens_max);
         let (rows, cuts) = (rows_behind(&spec, patches), pieces::cuts(&backend, &spec));
@@ -452,7 +456,7 @@ pub(super) fn norm_all(rows: &mut [f32], factors: &[f32], eps: f32) {
     }
 }
 
-impl<B: EncoderOps> Towers for Tower<B> {
+impl Towers for Tower {
     fn spent(&self) -> Option<Products> {
         self.pieces.as_ref().map(Pieces::spent)
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use hanzo_engine_kernels::{EncoderOps, KernelError};
+use hanzo_engine_kernels::{AnyBackend, KernelError};
 use serde::{Deserialize, Serialize};
 
 use super::files::WhisperFiles;
@@ -54,8 +54,8 @@ struct Waiting {
 }
 
 /// One Whisper model on one device.
-pub struct WhisperEngine<B: EncoderOps> {
-    model: Whisper<B>,
+pub struct WhisperEngine {
+    model: Whisper,
     vocabulary: std::sync::Arc<Vocabulary>,
     bank: MelBank,
     heads: Vec<(usize, usize)>,
@@ -68,10 +68,10 @@ pub struct WhisperEngine<B: EncoderOps> {
     steps: u64,
 }
 
-impl<B: EncoderOps> WhisperEngine<B> {
+impl WhisperEngine {
     /// What [`WhisperEngine::new`] takes.
     pub fn memory(
-        backend: &B,
+        backend: &AnyBackend,
         files: &WhisperFiles,
         weight_type: WeightType,
         config: &WhisperConfig,
@@ -91,7 +91,7 @@ impl<B: EncoderOps> WhisperEngine<B> {
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
     pub fn load(
-        backend: B,
+        backend: AnyBackend,
         files: &WhisperFiles,
         vocabulary: std::sync::Arc<Vocabulary>,
         (weight_type, config): (WeightType, WhisperConfig),

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use hanzo_engine_kernels::{
-    Activation, EncoderOps, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds, RowOp, RowSource,
-    SelfAttentionParams,
+    Activation, AnyBackend, Backend, EncoderOps, KernelError, PositionBias, QUERIES_PART, QkvParams, RowIds,
+    RowOp, RowSource, SelfAttentionParams,
 };
 
 use super::network::{Followed, Linear, Whisper, layer_norm, mlp_of, unfold};
@@ -20,7 +20,7 @@ const ATTENTION_COST: usize = 2;
 const MILLION: f64 = 1e6;
 
 /// Rows that a step over a window has at most.
-pub(super) fn rows_at_once<B: EncoderOps>(backend: &B, spec: &WhisperSpec) -> usize {
+pub(super) fn rows_at_once(backend: &AnyBackend, spec: &WhisperSpec) -> usize {
     if backend.attends_in_parts() { spec.rows.min(PIECE_ROWS) } else { spec.rows }
 }
 
@@ -50,7 +50,7 @@ enum At {
     Memory(usize),
 }
 
-impl<B: EncoderOps> Whisper<B> {
+impl Whisper {
     /// Begins with a window: frames as [`super::mel::normalize`] leaves them, `(frames, mels)`, into a slot. The keys of `heads`
     /// (layer and head), which words are found by, are kept. One that was under way is forgotten.
     pub(crate) fn hear(&mut self, slot: usize, frames: Vec<f32>, heads: &[(usize, usize)]) {

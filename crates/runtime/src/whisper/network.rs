@@ -4,8 +4,9 @@
 //! Absent: which tokens, who asks, what comes of logits.
 
 use hanzo_engine_kernels::{
-    Activation, AttentionParams, BLOCK_TOKENS, Batch, BufferRole, EncoderOps, HeadShape, KernelError,
-    KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits,
+    Activation, AnyBackend, AttentionParams, BLOCK_TOKENS, Backend, Batch, BufferRole, HeadShape,
+    KernelError, KvLayout, KvSpec, LayerNormParams, LogitsHead, QkvParams, RowIds, RowSource, StepLimits,
+    ops,
 };
 
 use super::files::WhisperFiles;
@@ -38,64 +39,64 @@ pub(crate) struct Followed {
     pub(crate) keys: Vec<f32>,
 }
 
-pub(super) struct Norm<B: EncoderOps> {
-    pub(super) weight: B::Vector,
-    pub(super) bias: B::Vector,
+pub(super) struct Norm {
+    pub(super) weight: ops::Vector,
+    pub(super) bias: ops::Vector,
 }
 
-pub(super) struct Linear<B: EncoderOps> {
-    pub(super) weight: B::Matrix,
-    pub(super) bias: B::Vector,
+pub(super) struct Linear {
+    pub(super) weight: ops::Matrix,
+    pub(super) bias: ops::Vector,
 }
 
-pub(super) struct Layer<B: EncoderOps> {
-    pub(super) norm: Norm<B>,
-    pub(super) qkv: Linear<B>,
-    pub(super) out: Linear<B>,
-    pub(super) cross: Option<Cross<B>>, // of the decoder
-    pub(super) last_norm: Norm<B>,
-    pub(super) up: Linear<B>,
-    pub(super) down: Linear<B>,
+pub(super) struct Layer {
+    pub(super) norm: Norm,
+    pub(super) qkv: Linear,
+    pub(super) out: Linear,
+    pub(super) cross: Option<Cross>, // of the decoder
+    pub(super) last_norm: Norm,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
 }
 
-pub(super) struct Cross<B: EncoderOps> {
-    pub(super) norm: Norm<B>,
-    pub(super) query: Linear<B>,
-    pub(super) memory: Linear<B>, // keys, then values
-    pub(super) out: Linear<B>,
+pub(super) struct Cross {
+    pub(super) norm: Norm,
+    pub(super) query: Linear,
+    pub(super) memory: Linear, // keys, then values
+    pub(super) out: Linear,
 }
 
 /// The model on a backend.
-pub(crate) struct Whisper<B: EncoderOps> {
-    pub(super) backend: B,
+pub(crate) struct Whisper {
+    pub(super) backend: AnyBackend,
     pub(crate) spec: WhisperSpec,
     pub(super) windows: usize,
-    pub(super) first: Linear<B>,   // (hidden, 3 * mels)
-    pub(super) second: Linear<B>,  // (hidden, 3 * hidden)
-    pub(super) moments: B::Matrix, // (rows, hidden)
-    pub(super) encoder: Vec<Layer<B>>,
-    pub(super) encoder_norm: Norm<B>,
-    embedding: B::Matrix,        // (vocab, hidden)
-    own_head: Option<B::Matrix>, // (vocab, hidden); None: the head is the embedding
-    positions: B::Matrix,        // (tokens, hidden)
-    pub(super) decoder: Vec<Layer<B>>,
-    decoder_norm: Norm<B>,
-    pub(super) memories: B::Kv,
-    cache: B::Kv,
+    pub(super) first: Linear,        // (hidden, 3 * mels)
+    pub(super) second: Linear,       // (hidden, 3 * hidden)
+    pub(super) moments: ops::Matrix, // (rows, hidden)
+    pub(super) encoder: Vec<Layer>,
+    pub(super) encoder_norm: Norm,
+    embedding: ops::Matrix,        // (vocab, hidden)
+    own_head: Option<ops::Matrix>, // (vocab, hidden); None: the head is the embedding
+    positions: ops::Matrix,        // (tokens, hidden)
+    pub(super) decoder: Vec<Layer>,
+    decoder_norm: Norm,
+    pub(super) memories: ops::Kv,
+    cache: ops::Kv,
     // Of a step: of an encoder's piece, and some of the decoder's.
-    pub(super) narrow: B::Buffer,   // (rows, 3 * mels)
-    pub(super) wide: B::Buffer,     // (rows, 3 * hidden)
-    pub(super) pair: B::Buffer,     // (rows, 2 * hidden)
-    pub(super) branch: B::Buffer,   // (rows, hidden)
-    pub(super) residual: B::Buffer, // (rows, hidden)
-    pub(super) normed: B::Buffer,   // (rows, hidden)
-    pub(super) inner: B::Buffer,    // (rows, ffn)
+    pub(super) narrow: ops::Buffer,   // (rows, 3 * mels)
+    pub(super) wide: ops::Buffer,     // (rows, 3 * hidden)
+    pub(super) pair: ops::Buffer,     // (rows, 2 * hidden)
+    pub(super) branch: ops::Buffer,   // (rows, hidden)
+    pub(super) residual: ops::Buffer, // (rows, hidden)
+    pub(super) normed: ops::Buffer,   // (rows, hidden)
+    pub(super) inner: ops::Buffer,    // (rows, ffn)
     // Of the window at hand, from piece to piece.
-    pub(super) kept: B::Buffer, // (rows of a window, 3 * hidden)
+    pub(super) kept: ops::Buffer, // (rows of a window, 3 * hidden)
     // Of the decoder.
-    written_residual: B::Buffer, // (rows written, hidden)
-    written: B::Buffer,          // (rows written, hidden)
-    written_inner: B::Buffer,    // (rows written, ffn)
+    written_residual: ops::Buffer, // (rows written, hidden)
+    written: ops::Buffer,          // (rows written, hidden)
+    written_inner: ops::Buffer,    // (rows written, ffn)
     pub(super) batch: Batch,
     pub(super) under_way: Option<Listening>,
     #[cfg(test)]
@@ -103,7 +104,7 @@ pub(crate) struct Whisper<B: EncoderOps> {
 }
 
 /// The largest step.
-fn limits<B: EncoderOps>(backend: &B, spec: &WhisperSpec, windows: usize) -> StepLimits {
+fn limits(backend: &AnyBackend, spec: &WhisperSpec, windows: usize) -> StepLimits {
     spec.step_limits(rows_at_once(backend, spec), windows)
 }
 
@@ -133,10 +134,10 @@ fn cache(spec: &WhisperSpec, slots: usize, tokens: usize) -> KvSpec {
     KvSpec { layers, blocks: slots * tokens.div_ceil(BLOCK_TOKENS), ..KvSpec::default() }
 }
 
-impl<B: EncoderOps> Whisper<B> {
+impl Whisper {
     /// What [`Whisper::load`] takes for so many windows at once.
     pub(crate) fn memory(
-        backend: &B,
+        backend: &AnyBackend,
         files: &WhisperFiles,
         weight_type: WeightType,
         windows: usize,
@@ -177,7 +178,7 @@ impl<B: EncoderOps> Whisper<B> {
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
     pub(crate) fn load(
-        mut backend: B,
+        mut backend: AnyBackend,
         files: &WhisperFiles,
         weight_type: WeightType,
         windows: usize,
@@ -197,7 +198,7 @@ impl<B: EncoderOps> Whisper<B> {
                 progress(done / total);
             },
         };
-        let side = |loader: &mut Loader<'_, B>, side: &str, stack: Stack| {
+        let side = |loader: &mut Loader<'_>, side: &str, stack: Stack| {
             (0..stack.layers).map(|layer| loader.layer(side, layer)).collect::<Result<Vec<_>, _>>()
         };
         let first = loader.linear(&["encoder.conv1".to_owned()])?;
@@ -354,41 +355,46 @@ pub(crate) fn unfold(x: &[f32], cols: usize, first: isize, out: &mut [f32]) {
 }
 
 /// Of what attention has given in `normed` to what the next layer reads, there too.
-fn mlp<B: EncoderOps>(
-    backend: &mut B,
-    layer: &Layer<B>,
-    next: &Norm<B>,
-    (residual, normed, branch, inner): (&mut B::Buffer, &mut B::Buffer, &mut B::Buffer, &mut B::Buffer),
+fn mlp(
+    backend: &mut AnyBackend,
+    layer: &Layer,
+    next: &Norm,
+    (residual, normed, branch, inner): (
+        &mut ops::Buffer,
+        &mut ops::Buffer,
+        &mut ops::Buffer,
+        &mut ops::Buffer,
+    ),
 ) {
     mlp_of(backend, layer, (residual, normed, branch, inner));
     add_layer_norm(backend, next, residual, branch, normed);
 }
 
 /// Adds what attention has given in `normed`, and leaves in `branch` what the MLP makes of that.
-pub(super) fn mlp_of<B: EncoderOps>(
-    backend: &mut B,
-    layer: &Layer<B>,
-    (residual, normed, branch, inner): (&mut B::Buffer, &B::Buffer, &mut B::Buffer, &mut B::Buffer),
+pub(super) fn mlp_of(
+    backend: &mut AnyBackend,
+    layer: &Layer,
+    (residual, normed, branch, inner): (&mut ops::Buffer, &ops::Buffer, &mut ops::Buffer, &mut ops::Buffer),
 ) {
     add_layer_norm(backend, &layer.last_norm, residual, normed, branch);
     backend.matmul_activated(&layer.up.weight, Some(&layer.up.bias), Activation::GeluErf, branch, inner);
     backend.matmul(&layer.down.weight, Some(&layer.down.bias), inner, branch);
 }
 
-fn params<B: EncoderOps>(norm: &Norm<B>) -> LayerNormParams<'_, B::Vector> {
+fn params(norm: &Norm) -> LayerNormParams<&ops::Vector> {
     LayerNormParams { weight: &norm.weight, bias: Some(&norm.bias), eps: EPS }
 }
 
-pub(super) fn layer_norm<B: EncoderOps>(backend: &mut B, norm: &Norm<B>, x: &B::Buffer, out: &mut B::Buffer) {
+pub(super) fn layer_norm(backend: &mut AnyBackend, norm: &Norm, x: &ops::Buffer, out: &mut ops::Buffer) {
     backend.layer_norm(x, &params(norm), out);
 }
 
-fn add_layer_norm<B: EncoderOps>(
-    backend: &mut B,
-    norm: &Norm<B>,
-    residual: &mut B::Buffer,
-    x: &B::Buffer,
-    out: &mut B::Buffer,
+fn add_layer_norm(
+    backend: &mut AnyBackend,
+    norm: &Norm,
+    residual: &mut ops::Buffer,
+    x: &ops::Buffer,
+    out: &mut ops::Buffer,
 ) {
     backend.add_layer_norm(residual, x, &params(norm), out);
 }

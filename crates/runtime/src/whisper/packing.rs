@@ -1,6 +1,6 @@
 //! Which matrices and vectors a Whisper model has, in which types they are packed, and from tensors to them.
 
-use hanzo_engine_kernels::{DType, EncoderOps, KernelError, MatrixShape, MatrixSource};
+use hanzo_engine_kernels::{AnyBackend, Backend, DType, KernelError, MatrixShape, MatrixSource, ops};
 
 use super::files::WhisperFiles;
 use super::network::{Cross, Layer, Linear, Norm};
@@ -96,15 +96,15 @@ pub(super) fn shapes_of(
 }
 
 /// From tensors to weights on a backend.
-pub(super) struct Loader<'a, B: EncoderOps> {
-    pub(super) backend: &'a B,
+pub(super) struct Loader<'a> {
+    pub(super) backend: &'a AnyBackend,
     pub(super) files: &'a WhisperFiles,
     pub(super) weight_type: WeightType,
     pub(super) packed: &'a mut dyn FnMut(),
 }
 
-impl<B: EncoderOps> Loader<'_, B> {
-    pub(super) fn layer(&mut self, side: &str, index: usize) -> Result<Layer<B>, LoadError> {
+impl Loader<'_> {
+    pub(super) fn layer(&mut self, side: &str, index: usize) -> Result<Layer, LoadError> {
         let of = |part: &str| format!("{side}.layers.{index}.{part}");
         let mut matrices = layer_matrices(side, index).into_iter();
         let mut next = || self.linear(&matrices.next().expect("a layer has these matrices"));
@@ -121,7 +121,7 @@ impl<B: EncoderOps> Loader<'_, B> {
         Ok(Layer { norm, qkv, out, cross, last_norm, up, down })
     }
 
-    fn pack(&mut self, parts: &[String], multiplied: bool) -> Result<B::Matrix, LoadError> {
+    fn pack(&mut self, parts: &[String], multiplied: bool) -> Result<ops::Matrix, LoadError> {
         let shapes = shapes_of(self.files, parts, multiplied, self.weight_type);
         let tensors: Vec<&Tensor> =
             parts.iter().map(|part| self.files.tensor(&format!("{part}.weight"))).collect();
@@ -152,17 +152,17 @@ impl<B: EncoderOps> Loader<'_, B> {
         Ok(packed)
     }
 
-    pub(super) fn table(&mut self, name: &str) -> Result<B::Matrix, LoadError> {
+    pub(super) fn table(&mut self, name: &str) -> Result<ops::Matrix, LoadError> {
         self.pack(&[name.to_owned()], false)
     }
 
     /// The head, where it is not the embedding.
-    pub(super) fn own_head(&mut self) -> Result<Option<B::Matrix>, LoadError> {
+    pub(super) fn own_head(&mut self) -> Result<Option<ops::Matrix>, LoadError> {
         let has_one = self.files.spec.own_head;
         has_one.then(|| self.pack(&[HEAD.to_owned()], true)).transpose()
     }
 
-    pub(super) fn linear(&mut self, parts: &[String]) -> Result<Linear<B>, LoadError> {
+    pub(super) fn linear(&mut self, parts: &[String]) -> Result<Linear, LoadError> {
         let mut bias = Vec::new();
         for part in parts {
             bias.extend(self.files.tensor(&format!("{part}.bias")).to_f32()?);
@@ -170,8 +170,8 @@ impl<B: EncoderOps> Loader<'_, B> {
         Ok(Linear { weight: self.pack(parts, true)?, bias: self.backend.vector(&bias)? })
     }
 
-    pub(super) fn norm(&mut self, name: &str) -> Result<Norm<B>, LoadError> {
-        let vector = |part: &str| -> Result<B::Vector, LoadError> {
+    pub(super) fn norm(&mut self, name: &str) -> Result<Norm, LoadError> {
+        let vector = |part: &str| -> Result<ops::Vector, LoadError> {
             Ok(self.backend.vector(&self.files.tensor(&format!("{name}.{part}")).to_f32()?)?)
         };
         Ok(Norm { weight: vector("weight")?, bias: vector("bias")? })

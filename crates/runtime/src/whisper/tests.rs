@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hanzo_engine_kernels::EncoderOps;
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::cpu::{CpuBackend, ThreadPool, Tier};
 use hanzo_engine_kernels::reference::ReferenceBackend;
 use serde_json::Value;
@@ -57,8 +57,8 @@ fn vocabulary(files: &WhisperFiles) -> Arc<Vocabulary> {
     Arc::new(Vocabulary::new(files, tokenizer).unwrap())
 }
 
-fn cpu(tier: Tier) -> CpuBackend {
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+fn cpu(tier: Tier) -> AnyBackend {
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 /// What the library computed.
@@ -122,7 +122,7 @@ fn frames_are_the_extractors() {
 }
 
 /// Rows and logits, and the tokens that are drawn under the rules, of which a model's own settings are a part.
-fn check<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) {
+fn check(backend: AnyBackend, opened: &Opened, case: &str, what: &str) {
     let (mut model, golden) = check_numbers(backend, opened, case, what);
     let (vocabulary, prompt) = (vocabulary(files(opened)), 3);
     let (mut logits, mut drawn) = (Vec::new(), golden.ruled[..prompt].to_vec());
@@ -138,7 +138,7 @@ fn check<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) {
 }
 
 /// Rows and logits.
-fn check_numbers<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &str) -> (Whisper<B>, Golden) {
+fn check_numbers(backend: AnyBackend, opened: &Opened, case: &str, what: &str) -> (Whisper, Golden) {
     let golden = golden(case);
     let files = files(opened);
     let spec = files.spec.clone();
@@ -177,7 +177,7 @@ fn check_numbers<B: EncoderOps>(backend: B, opened: &Opened, case: &str, what: &
 fn rows_logits_and_tokens_are_the_librarys() {
     for case in CASES {
         let opened = open(case);
-        check(ReferenceBackend::new(), &opened, case, "reference");
+        check(AnyBackend::new(ReferenceBackend::new()), &opened, case, "reference");
         for tier in Tier::available() {
             check(cpu(tier), &opened, case, &format!("{tier:?}"));
         }
@@ -186,7 +186,7 @@ fn rows_logits_and_tokens_are_the_librarys() {
 
 /// An engine, and what it says of sounds.
 struct Rig {
-    engine: WhisperEngine<CpuBackend>,
+    engine: WhisperEngine,
     vocabulary: Arc<Vocabulary>,
 }
 

@@ -253,7 +253,7 @@ impl Backend for Faulty {
         self.norm_rows(x, weight, eps, out);
     }
 
-    fn row_op(&mut self, op: &RowOp<'_, ReferenceBuffer, Vec<f32>>, out: &mut ReferenceBuffer) {
+    fn row_op(&mut self, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: &mut ReferenceBuffer) {
         self.change_rows(op, out);
     }
 
@@ -309,7 +309,7 @@ impl Backend for Faulty {
     fn layer_norm(
         &mut self,
         x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         let x = self.rows_of(x, params.weight.len());
@@ -321,7 +321,7 @@ impl Backend for Faulty {
         &mut self,
         residual: &mut ReferenceBuffer,
         x: &ReferenceBuffer,
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         let sum = self.summed(residual, x, params.weight.len());
@@ -336,7 +336,7 @@ impl Backend for Faulty {
         &mut self,
         x: &mut ReferenceBuffer,
         columns: (usize, usize),
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
     ) {
         let rows = self.columns_normed(x, columns, params);
         self.store(x, rows);
@@ -345,7 +345,7 @@ impl Backend for Faulty {
     fn rope_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
-        params: &QkvParams<'_, Vec<f32>>,
+        params: &QkvParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
@@ -355,7 +355,7 @@ impl Backend for Faulty {
     fn attention(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &AttentionParams<'_, Vec<f32>>,
+        params: &AttentionParams<&Vec<f32>>,
         kv: &ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
@@ -367,7 +367,7 @@ impl Backend for Faulty {
     fn convolve(
         &mut self,
         x: &mut ReferenceBuffer,
-        params: &ConvolutionParams<'_, Vec<f32>>,
+        params: &ConvolutionParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {
@@ -377,7 +377,7 @@ impl Backend for Faulty {
     fn recur(
         &mut self,
         x: &ReferenceBuffer,
-        params: &RecurrenceParams<'_, Vec<f32>>,
+        params: &RecurrenceParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,
@@ -388,7 +388,7 @@ impl Backend for Faulty {
     fn gate_output(
         &mut self,
         gate: &ReferenceBuffer,
-        params: &OutputGateParams<'_, Vec<f32>>,
+        params: &OutputGateParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         self.gated_output(gate, params, out);
@@ -456,7 +456,7 @@ impl Backend for Faulty {
         &mut self,
         latent: &mut ReferenceBuffer,
         queries: &mut ReferenceBuffer,
-        params: &LatentParams<'_, Vec<f32>>,
+        params: &LatentParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {

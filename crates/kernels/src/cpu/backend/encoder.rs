@@ -9,8 +9,8 @@ use crate::cpu::self_attention::{self, Bias, SelfAttentionJob};
 use crate::cpu::unfold;
 use crate::{EncoderOps, LayerNormParams, QkvParams, SelfAttentionParams};
 
-impl<'a> From<&LayerNormParams<'a, CpuVector>> for LayerNorm<'a> {
-    fn from(params: &LayerNormParams<'a, CpuVector>) -> LayerNorm<'a> {
+impl<'a> From<&LayerNormParams<&'a CpuVector>> for LayerNorm<'a> {
+    fn from(params: &LayerNormParams<&'a CpuVector>) -> LayerNorm<'a> {
         let bias = params.bias.map(|bias| &bias.values[..]);
         LayerNorm { weight: &params.weight.values, bias, eps: params.eps }
     }
@@ -25,7 +25,7 @@ impl EncoderOps for CpuBackend {
         unfold::unfold(step.turn, step.batch, &x.data, cols, window, &mut out.data);
     }
 
-    fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<'_, CpuVector>) {
+    fn rope(&mut self, qkv: &mut CpuBuffer, params: &QkvParams<&CpuVector>) {
         let step = self.step();
         qkv.check(step.batch.rows(), params.shape.qkv_width(), "qkv");
         let tables = &mut step.scratch.rope;
@@ -35,7 +35,7 @@ impl EncoderOps for CpuBackend {
     fn self_attention(
         &mut self,
         qkv: &CpuBuffer,
-        params: &SelfAttentionParams<'_, CpuVector>,
+        params: &SelfAttentionParams<&CpuVector, &[u32]>,
         out: &mut CpuBuffer,
     ) {
         let step = self.step();
@@ -62,7 +62,7 @@ impl EncoderOps for CpuBackend {
         &mut self,
         qkv: &CpuBuffer,
         (rows, queries): (Range<usize>, Range<usize>),
-        params: &SelfAttentionParams<'_, CpuVector>,
+        params: &SelfAttentionParams<&CpuVector, &[u32]>,
         out: &mut CpuBuffer,
     ) {
         let step = self.step();
@@ -77,7 +77,7 @@ impl EncoderOps for CpuBackend {
 }
 
 /// The settings as the kernels have them.
-fn job_of<'a>(params: &SelfAttentionParams<'a, CpuVector>) -> SelfAttentionJob<'a> {
+fn job_of<'a>(params: &SelfAttentionParams<&'a CpuVector, &'a [u32]>) -> SelfAttentionJob<'a> {
     SelfAttentionJob {
         shape: params.heads,
         scale: params.scale,

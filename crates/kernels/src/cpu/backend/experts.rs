@@ -6,7 +6,7 @@ use crate::cpu::lanes::{Kernel, Lanes, dispatch};
 use crate::cpu::math;
 use crate::cpu::matmul::{get, put};
 use crate::cpu::moe::{self, MoeBiases, MoeJob};
-use crate::{MoeParams, MoeWeights};
+use crate::{MoeOperands, MoeParams, MoeWeights};
 
 const LANES: usize = 16;
 
@@ -19,7 +19,7 @@ impl Step<'_> {
         x: &CpuBuffer,
         (hidden, out): (&mut CpuBuffer, &mut CpuBuffer),
     ) {
-        let &MoeWeights { router, experts, .. } = weights;
+        let &MoeOperands { router, experts, .. } = weights;
         let (rows, cols) = (self.batch.rows(), router.cols());
         let (count, used, limits) = (router.rows(), params.experts_used, self.scratch.limits);
         params.check(count);

@@ -32,7 +32,7 @@ impl Step<'_> {
     pub(super) fn latent_to_cache(
         &mut self,
         (latent, queries): (&mut CpuBuffer, &mut CpuBuffer),
-        params: &LatentParams<'_, CpuVector>,
+        params: &LatentParams<&CpuVector>,
         kv: LayerKv<&mut [u8]>,
     ) {
         let (rows, shape) = (self.batch.rows(), params.shape);

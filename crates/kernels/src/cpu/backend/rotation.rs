@@ -6,7 +6,7 @@ use crate::cpu::rope::{self, QkvJob, Rotation};
 use crate::{HeadShape, QkvParams, Rope};
 
 impl CpuVector {
-    pub(super) fn rotation<'a>(rope: &Rope<'a, CpuVector>) -> Rotation<'a> {
+    pub(super) fn rotation<'a>(rope: &Rope<&'a CpuVector>) -> Rotation<'a> {
         let Rope { kind, inv_freq, magnitude, axes, long } = *rope;
         let (first, second) = inv_freq.values.split_at(rope.pairs(inv_freq.values.len()));
         let long = long.map(|magnitude| (second, magnitude));
@@ -15,7 +15,7 @@ impl CpuVector {
 }
 
 /// What is done to queries and keys, with the vectors' numbers in place of the vectors.
-pub(super) fn qkv_job<'a>(params: &'a QkvParams<'_, CpuVector>) -> QkvJob<'a> {
+pub(super) fn qkv_job<'a>(params: &'a QkvParams<&CpuVector>) -> QkvJob<'a> {
     QkvJob {
         shape: params.shape,
         q_norm: params.q_norm.map(|norm| &norm.values[..]),
@@ -33,7 +33,7 @@ impl Step<'_> {
     pub(super) fn rope_to_cache(
         &mut self,
         qkv: &mut CpuBuffer,
-        params: &QkvParams<'_, CpuVector>,
+        params: &QkvParams<&CpuVector>,
         kv: &mut CpuKv,
         layer: usize,
     ) {

@@ -71,7 +71,7 @@ impl Step<'_> {
     }
 
     /// The contract's `row_op`.
-    pub(super) fn row_op(&mut self, op: &RowOp<'_, CpuBuffer, CpuVector>, out: &mut CpuBuffer) {
+    pub(super) fn row_op(&mut self, op: &RowOp<&CpuBuffer, &CpuVector>, out: &mut CpuBuffer) {
         let (rows, cols) = (self.batch.rows(), out.cols);
         out.check(rows, cols, "out");
         let read = |x: &CpuBuffer, first: usize| {
@@ -111,7 +111,7 @@ impl Step<'_> {
 }
 
 /// One row.
-fn change(op: &RowOp<'_, CpuBuffer, CpuVector>, row: usize, out: &mut [f32]) {
+fn change(op: &RowOp<&CpuBuffer, &CpuVector>, row: usize, out: &mut [f32]) {
     fn of(x: &CpuBuffer, row: usize) -> &[f32] {
         &x.data[row * x.cols..][..x.cols]
     }

@@ -9,7 +9,7 @@ impl Step<'_> {
     pub(super) fn convolve(
         &mut self,
         x: &mut CpuBuffer,
-        params: &ConvolutionParams<'_, CpuVector>,
+        params: &ConvolutionParams<&CpuVector>,
         layer: LayerStates<'_>,
     ) {
         let (shape, cols) = (&params.shape, x.cols);
@@ -27,7 +27,7 @@ impl Step<'_> {
     pub(super) fn recur(
         &mut self,
         x: &CpuBuffer,
-        params: &RecurrenceParams<'_, CpuVector>,
+        params: &RecurrenceParams<&CpuVector>,
         layer: LayerStates<'_>,
         out: &mut CpuBuffer,
     ) {
@@ -51,7 +51,7 @@ impl Step<'_> {
     pub(super) fn gate_output(
         &mut self,
         gate: &CpuBuffer,
-        params: &OutputGateParams<'_, CpuVector>,
+        params: &OutputGateParams<&CpuVector>,
         out: &mut CpuBuffer,
     ) {
         let (rows, cols) = (self.batch.rows(), out.cols);

@@ -32,7 +32,7 @@ impl<'a> Bias<'a> {
     /// # Panics
     /// If a table has not the shape that the heads ask for.
     pub(in crate::cpu) fn new<V>(
-        bias: &PositionBias<'a, V>,
+        bias: &PositionBias<&'a V, &'a [u32]>,
         shape: HeadShape,
         values: impl Fn(&'a V) -> &'a [f32],
     ) -> Bias<'a> {

@@ -99,7 +99,8 @@ fn adapters_and_the_model_in_one_batch_compute_what_each_does_alone() {
 fn what_adapters_take_is_counted() {
     let [files, _] = models("qwen3");
     let adapter = adapter("qwen3-all", false, &files);
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
+    let backend =
+        AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap()));
     let (bytes, buffers) = Decoder::adapter_bytes(&backend, &files.spec, &adapter, 32);
     // All of its widths fill vectors, so that nothing is added to what it has.
     assert_eq!(bytes, adapter.size_bytes);

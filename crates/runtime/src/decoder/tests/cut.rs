@@ -1,6 +1,6 @@
 //! Decoders that devices share: wherever they are cut they compute the bits of one device, and each takes what is planned of it.
 
-use hanzo_engine_kernels::{Chain, Cut, chain::Placed};
+use hanzo_engine_kernels::{AnyBackend, Cut, Pipeline, ops};
 
 use super::*;
 
@@ -20,9 +20,9 @@ pub(super) const SHARED: &[&str] = &[
     "states/nemotron-h",
 ];
 
-pub(super) fn cpu() -> CpuBackend {
+pub(super) fn cpu() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(1)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), tier))
 }
 
 #[test]
@@ -38,7 +38,8 @@ fn a_network_computes_the_same_wherever_it_is_cut() {
         // In two at each of them, and in as many as there can be.
         for cuts in cuts.iter().map(|&cut| vec![cut]).chain([cuts.clone()]) {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
-            let mut runner = Runner::new(Chain::new(devices, cuts.clone()), &files);
+            let pipeline = AnyBackend::of_executor(Pipeline::new(devices, cuts.clone()));
+            let mut runner = Runner::new(pipeline, &files);
             assert!(bits(runner.prefill(&text)) == expected, "{case}, cut at {cuts:?}");
             let tokens = runner.greedy(&golden.prompt, 7, golden.greedy.len().min(8), |_, _| false);
             assert_eq!(tokens, golden.greedy[..tokens.len()], "{case}, cut at {cuts:?}");
@@ -59,10 +60,12 @@ fn rows_cross_where_layers_change_hands() {
         let layers = files.spec.layers.len();
         for (layers, crossed) in [0, 1, layers].into_iter().zip(crossed) {
             let cut = files.spec.cut(layers).unwrap();
-            let mut runner = Runner::new(Chain::new(vec![cpu(), cpu()], vec![cut]), &files);
+            let pipeline = Pipeline::new(vec![cpu(), cpu()], vec![cut]);
+            let mut runner = Runner::new(AnyBackend::of_executor(pipeline), &files);
             for step in 1..=2 {
                 runner.prefill(&[1, 2, 3]);
-                assert_eq!(runner.backend.passes(), step * crossed, "{case}, {cut:?}");
+                let pipeline = runner.backend.executor_ref::<Pipeline>().expect("a pipeline");
+                assert_eq!(pipeline.passes(), step * crossed, "{case}, {cut:?}");
             }
             assert_eq!(cut.inputs, inputs, "{case}");
         }
@@ -70,8 +73,8 @@ fn rows_cross_where_layers_change_hands() {
 }
 
 /// Numbers of what is on each of three devices.
-fn numbers<T>(of: &Placed<T>, count: impl Fn(&T) -> usize) -> [usize; 3] {
-    let counts: Vec<usize> = of.held().map(|own| own.map_or(0, &count)).collect();
+fn numbers(parts: Vec<Option<usize>>) -> [usize; 3] {
+    let counts: Vec<usize> = parts.into_iter().map(Option::unwrap_or_default).collect();
     counts.try_into().expect("three devices")
 }
 
@@ -84,18 +87,27 @@ fn what_each_device_takes_is_planned_to_the_byte() {
         let cuts = (0..=files.spec.layers.len()).filter_map(|layers| files.spec.cut(layers).ok());
         let cuts: Vec<Cut> = cuts.collect();
         for cuts in cuts.iter().zip(cuts.iter().skip(1).chain(cuts.last())).map(|(&a, &b)| vec![a, b]) {
-            let devices = || (0..3).map(|_| ReferenceBackend::new()).collect();
-            let make = || Chain::new(devices(), cuts.clone());
-            let network = Decoder::load(&make(), &files, &mut |_| ()).unwrap().network;
+            let devices = || (0..3).map(|_| AnyBackend::new(ReferenceBackend::new())).collect();
+            let make = || Pipeline::new(devices(), cuts.clone());
+            let backend = AnyBackend::of_executor(make());
+            let pipeline = backend.executor_ref::<Pipeline>().expect("a pipeline");
+            let network = Decoder::load(&backend, &files, &mut |_| ()).unwrap().network;
             let (vectors, norms) = network.vectors_and_norms();
             let biases = norms.iter().filter_map(|norm| norm.bias.as_ref());
             let vectors = vectors.into_iter().chain(norms.iter().map(|norm| &norm.weight)).chain(biases);
-            let vectors = vectors.map(|vector| numbers(vector, Vec::len));
-            let matrices = network.matrices();
-            let matrices = matrices.iter().map(|of| numbers(of, |matrix| matrix.rows() * matrix.cols()));
+            let length = |device: &AnyBackend, own: &ops::Vector| {
+                device.read_vector::<ReferenceBackend, _>(own, Vec::len).expect("a reference's")
+            };
+            let vectors = vectors.map(|vector| numbers(pipeline.read_vector(vector, length)));
+            let elements = |device: &AnyBackend, own: &ops::Matrix| {
+                let elements = device.read_matrix::<ReferenceBackend, _>(own, |of| of.rows() * of.cols());
+                elements.expect("a reference's")
+            };
+            let matrices = network.matrices().into_iter();
+            let matrices = matrices.map(|matrix| numbers(pipeline.read_matrix(matrix, elements)));
             let held = vectors.chain(matrices).fold([0; 3], |a, b| [0, 1, 2].map(|at| a[at] + b[at]));
             let planned = |backend| Decoder::plan(&backend, &files).weights_bytes;
-            let planned = [0, 1, 2].map(|device| planned(make().counting(device)));
+            let planned = [0, 1, 2].map(|device| planned(AnyBackend::of_executor(make().counting(device))));
             assert_eq!(planned, held.map(|numbers| 4 * numbers as u64), "{case}, cut at {cuts:?}");
         }
     }

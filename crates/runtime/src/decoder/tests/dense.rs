@@ -74,9 +74,9 @@ fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
     })
 }
 
-fn fastest() -> CpuBackend {
+fn fastest() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 #[test]

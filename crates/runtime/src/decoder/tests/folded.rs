@@ -212,8 +212,8 @@ fn every_projection_of_every_family_takes_adapters_as_peft_makes_them() {
         }
         let text = Golden::read(&folder).text();
         let folded = ModelFiles::open(published.folded(&taken).path()).unwrap();
-        let expected = Runner::new(ReferenceBackend::new(), &folded).prefill(&text);
-        let plain = Runner::new(ReferenceBackend::new(), &files).prefill(&text);
+        let expected = Runner::new(AnyBackend::new(ReferenceBackend::new()), &folded).prefill(&text);
+        let plain = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&text);
         let allowed = TOLERANCE * range(&expected);
         if largest_difference(&plain, &expected) < 20.0 * allowed {
             failed.push(format!("{label}: the adapter changes nothing"));
@@ -235,10 +235,11 @@ fn every_projection_of_every_family_takes_adapters_as_peft_makes_them() {
                 }
             };
             let work = [Work { tokens: &text, rows: text.len(), blocks: &scattered(0) }];
-            let mut on_reference = Runner::new(ReferenceBackend::new(), &files);
+            let mut on_reference = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files);
             on_reference.decoder.adapt(&mut on_reference.backend, 3, &adapter).unwrap();
             let tier = Tier::available().last().unwrap();
-            let mut on_cpu = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+            let mut on_cpu =
+                Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
             on_cpu.decoder.adapt(&mut on_cpu.backend, 3, &adapter).unwrap();
             let reference = largest_difference(&on_reference.adapted_step(&work, &[Some(3)]), &expected);
             let cpu = largest_difference(&on_cpu.adapted_step(&work, &[Some(3)]), &expected);

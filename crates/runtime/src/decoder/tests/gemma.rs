@@ -37,7 +37,7 @@ fn without_what_is_gemmas_own_its_numbers_are_others() {
         let golden = Golden::read(&data("dense").join(case));
         let mut files = ModelFiles::open(&data("dense").join(case)).unwrap();
         change(&mut files.spec);
-        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text());
+        let found = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&golden.text());
         let off = largest_difference(&found, &golden.logits) / range(&golden.logits);
         assert!(off > 5.0 * TOLERANCE, "{case} without that {what}: {off}");
     }
@@ -50,7 +50,8 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
         // Given rows are the embedding of the token whose row padding reads, so that all is as if they were that token.
         let text = [7, 0, 0, 31, 90];
         let tier = Tier::available().last().expect("the portable tier always is");
-        let new = || Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+        let new =
+            || Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
         let expected = new().prefill(&text);
         let embedding = as_f32(files.tensors.get(Part::TokenEmbedding.weight())).unwrap();
         let row: Vec<f32> =
@@ -82,12 +83,14 @@ fn rows_that_are_no_tokens_read_what_padding_does() {
 fn what_gemmas_take_is_planned_to_the_byte() {
     for case in ["gemma3n", "gemma4", "gemma4-e"] {
         let files = ModelFiles::open(&data("dense").join(case)).unwrap();
-        let backend = ReferenceBackend::new();
+        let backend = AnyBackend::new(ReferenceBackend::new());
         let network = Decoder::load(&backend, &files, &mut |_| ()).unwrap().network;
-        let matrices = network.matrices().iter().map(|matrix| matrix.rows() * matrix.cols()).sum::<usize>();
+        let matrix = |of| backend.read_matrix::<ReferenceBackend, _>(of, |of| of.rows() * of.cols()).unwrap();
+        let matrices = network.matrices().into_iter().map(matrix).sum::<usize>();
         let (vectors, norms) = network.vectors_and_norms();
         let vectors = vectors.iter().copied().chain(norms.iter().map(|norm| &norm.weight));
-        let numbers = matrices + vectors.map(Vec::len).sum::<usize>();
+        let vector = |of| backend.read_vector::<ReferenceBackend, _>(of, Vec::len).unwrap();
+        let numbers = matrices + vectors.map(vector).sum::<usize>();
         let planned = Decoder::plan(&backend, &files).weights_bytes;
         assert_eq!(planned, 4 * numbers as u64, "{case}: four bytes of each number");
     }

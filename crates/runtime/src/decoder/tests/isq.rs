@@ -5,6 +5,7 @@ use crate::gguf::{Planned, Value, Writer};
 use crate::network::{Isq, IsqRule};
 use crate::opened::{Network, Opened};
 use crate::overrides::Overrides;
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::quant;
 
 fn open(path: &Path, isq: &str) -> (ModelFiles, Option<String>) {
@@ -31,9 +32,9 @@ fn stored(path: &Path, dtype: impl Fn(&str, DType) -> DType) -> ModelFiles {
     files
 }
 
-fn cpu(files: &ModelFiles) -> Runner<CpuBackend> {
+fn cpu(files: &ModelFiles) -> Runner {
     let tier = Tier::available().last().unwrap();
-    Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), files)
+    Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), files)
 }
 
 /// The same bits, tokens and memory.
@@ -41,17 +42,16 @@ fn check_same(quantised: &ModelFiles, stored: &ModelFiles, what: &str) {
     let tokens: Vec<u32> = (3..20).collect();
     let (mut one, mut other) = (cpu(quantised), cpu(stored));
     assert_eq!(one.prefill(&tokens), other.prefill(&tokens), "{what}");
-    let greedy = |runner: &mut Runner<CpuBackend>| runner.greedy(&tokens, 7, 4, |_, _| false);
+    let greedy = |runner: &mut Runner| runner.greedy(&tokens, 7, 4, |_, _| false);
     assert_eq!(greedy(&mut one), greedy(&mut other), "{what}");
-    let plan = |files| Decoder::<CpuBackend>::plan(&one.backend, files).weights_bytes;
+    let plan = |files| Decoder::plan(&one.backend, files).weights_bytes;
     assert_eq!(plan(quantised), plan(stored), "{what}: the plan knows what it will take");
 }
 
 #[test]
 fn quantised_as_it_loads_is_the_model_stored_so() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
-    let full =
-        Decoder::<CpuBackend>::plan(&cpu(&open(&path, "").0).backend, &open(&path, "").0).weights_bytes;
+    let full = Decoder::plan(&cpu(&open(&path, "").0).backend, &open(&path, "").0).weights_bytes;
     for (name, matrices, embedding) in [
         ("Q2_K", DType::Q2_K, DType::Q6_K),
         ("q3k", DType::Q3_K, DType::Q6_K),
@@ -66,7 +66,7 @@ fn quantised_as_it_loads_is_the_model_stored_so() {
         assert!(summary.unwrap().contains(matrices.label()), "{name}");
         let twin = stored(&path, |name, _| if name == "token_embd.weight" { embedding } else { matrices });
         check_same(&files, &twin, name);
-        let plan = Decoder::<CpuBackend>::plan(&cpu(&files).backend, &files).weights_bytes;
+        let plan = Decoder::plan(&cpu(&files).backend, &files).weights_bytes;
         assert!(plan < full, "{name}: {plan} of {full}");
     }
     // By bits, what is quantised stays; and nothing becomes larger.
@@ -87,7 +87,7 @@ fn hqq_takes_what_affine_codes_take_and_misses_less() {
     assert_eq!(files.info.quantization, "HQQ4 (of Q8_0)");
     let summary = summary.unwrap();
     assert!(summary.contains(" HQQ4") && summary.contains("1 HQQ6"), "{summary}");
-    let plan = |files: &ModelFiles| Decoder::<CpuBackend>::plan(&cpu(files).backend, files).weights_bytes;
+    let plan = |files: &ModelFiles| Decoder::plan(&cpu(files).backend, files).weights_bytes;
     assert_eq!(plan(&files), plan(&plain));
     let missed = |files: &ModelFiles| -> f32 {
         logits(files).iter().zip(&exact).map(|(one, other)| (one - other).powi(2)).sum()
@@ -200,7 +200,10 @@ fn numbers_that_no_type_has_are_an_error() {
     bytes[width - 1] = 0x7f;
     bytes[width - 2] = 0xff;
     tensor.bytes = bytes.into();
-    let error = Decoder::load(&ReferenceBackend::new(), &files, &mut |_| ()).err().unwrap().to_string();
+    let error = Decoder::load(&AnyBackend::new(ReferenceBackend::new()), &files, &mut |_| ())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("q_proj") && error.contains("not finite"), "{error}");
 }
 

@@ -50,7 +50,7 @@ fn texts_of_either_length_compute_what_the_library_does() {
         let folder = data("longrope").join(case);
         let (files, golden) = (ModelFiles::open(&folder).unwrap(), Lengths::read(&folder));
         assert_eq!(files.spec.long_after(), long.then_some(16), "{case}");
-        let mut reference = Runner::new(ReferenceBackend::new(), &files);
+        let mut reference = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files);
         let mut cpu = Runner::new(cpu(), &files);
         for (length, (text, logits)) in [("short", &golden.short), ("long", &golden.long)] {
             near(&format!("{case}, {length}"), &reference.prefill(text), logits, ROUNDED);
@@ -86,13 +86,14 @@ fn files_of_either_format_have_both_tables() {
     assert_eq!(own.spec.long_after(), Some(16));
     assert_eq!(own.spec.ropes[0].tables(), gguf.spec.ropes[0].tables());
     let text = &Golden::read(&folder).text()[..12];
-    let logits = [&own, &gguf].map(|files| Runner::new(ReferenceBackend::new(), files).prefill(text));
+    let logits =
+        [&own, &gguf].map(|files| Runner::new(AnyBackend::new(ReferenceBackend::new()), files).prefill(text));
     near("phi3-long as GGUF, short", &logits[1], &logits[0], TOLERANCE);
     let converted = crate::convert::gguf_of(&data("longrope").join("llama")).unwrap();
     assert_eq!(crate::spec::from_gguf(&converted).unwrap().long_after(), Some(16));
 }
 
-fn cpu() -> CpuBackend {
+fn cpu() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }

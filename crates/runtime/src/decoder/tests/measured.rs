@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::sync::Mutex;
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 
 use super::*;
@@ -26,9 +27,9 @@ struct Row {
     bytes: Option<f32>, // of a cache of Q8_0, where heads are whole groups of it
 }
 
-fn fastest() -> CpuBackend {
+fn fastest() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 /// Checks the models of one kind, folders of it and whether there is a GGUF file in them. Tokens are compared as far as two are not as
@@ -67,7 +68,8 @@ fn measure(golden: &Golden, path: &Path) -> Result<(f32, usize), String> {
     let range = range(&golden.logits);
     let allowed = TOLERANCE * range;
     let off = |logits: &[f32]| largest_difference(logits, &golden.logits);
-    let on_reference = off(&Runner::new(ReferenceBackend::new(), &files).prefill(&golden.text()));
+    let on_reference =
+        off(&Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&golden.text()));
     let mut runner = Runner::new(fastest(), &files);
     let on_cpu = off(&runner.prefill(&golden.text()));
     println!(

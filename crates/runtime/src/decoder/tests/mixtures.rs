@@ -1,6 +1,7 @@
 //! Mixtures of experts and latent attention against the transformers library (tests/data/mixtures/make_mixtures.py says
 //! how its numbers were made).
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::KvType;
 
 use super::*;
@@ -48,9 +49,9 @@ fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
     })
 }
 
-fn fastest() -> CpuBackend {
+fn fastest() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 #[test]

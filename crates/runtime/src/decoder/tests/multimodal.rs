@@ -78,8 +78,9 @@ fn experts_whose_inputs_are_outermost_are_the_same_model() {
         .map(|(name, dtype, (shape, data))| (name, TensorView::new(*dtype, shape.clone(), data).unwrap()));
     safetensors::serialize_to_file(views, None, &directory.path().join("model.safetensors")).unwrap();
     let text = Golden::read(&from).text();
-    let logits =
-        |path: &Path| Runner::new(ReferenceBackend::new(), &ModelFiles::open(path).unwrap()).prefill(&text);
+    let logits = |path: &Path| {
+        Runner::new(AnyBackend::new(ReferenceBackend::new()), &ModelFiles::open(path).unwrap()).prefill(&text)
+    };
     assert!(logits(directory.path()) == logits(&from));
 }
 

@@ -1,16 +1,22 @@
 //! Decoders whose layers several devices compute together: as many as there are, they compute the bits of one.
 
-use hanzo_engine_kernels::Sharded;
+use hanzo_engine_kernels::{AnyBackend, TensorParallel};
 
 use super::cut::{SHARED, cpu};
 use super::*;
 
-fn ranks(files: &ModelFiles, count: usize) -> Sharded<CpuBackend> {
-    Sharded::new((0..count).map(|_| cpu()).collect(), files.spec.undivided_caches().unwrap())
+fn ranks(files: &ModelFiles, count: usize) -> TensorParallel<CpuBackend> {
+    let rank = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::available().last().unwrap());
+    TensorParallel::new((0..count).map(rank).collect(), files.spec.undivided_caches().unwrap())
+}
+
+/// Buffers whose parts were brought together.
+fn gathers(backend: &AnyBackend) -> u64 {
+    backend.executor_ref::<TensorParallel<CpuBackend>>().expect("ranks").gathers()
 }
 
 /// Logits of a text in one step, in chunks, and of tokens of it beside chunks of another, bit by bit.
-fn told<B: Backend>(backend: B, files: &ModelFiles, text: &[u32]) -> (Vec<u32>, B) {
+fn told(backend: AnyBackend, files: &ModelFiles, text: &[u32]) -> (Vec<u32>, AnyBackend) {
     let mut runner = Runner::new(backend, files);
     let mut logits = runner.prefill(text);
     let other: Vec<u32> = text.iter().rev().copied().collect();
@@ -35,9 +41,9 @@ fn a_network_computes_the_same_on_any_number_of_ranks() {
         let text = golden.text();
         let (expected, _) = told(cpu(), &files, &text);
         for count in 2..=4 {
-            let (found, ranks) = told(ranks(&files, count), &files, &text);
+            let (found, ranks) = told(AnyBackend::of_executor(ranks(&files, count)), &files, &text);
             assert!(found == expected, "{case}, {count} ranks");
-            assert!(count > 2 || ranks.gathers() > 0, "{case}: nothing is divided by two");
+            assert!(count > 2 || gathers(&ranks) > 0, "{case}: nothing is divided by two");
         }
     }
 }
@@ -47,9 +53,9 @@ fn a_network_computes_the_same_on_any_number_of_ranks() {
 fn ranks_hold_parts_of_what_one_device_does() {
     for case in ["tiny/qwen3", "tiny/llama-linear", "dense/gemma3"] {
         let files = ModelFiles::open(&data(case)).unwrap();
-        let planned = |backend: &Sharded<CpuBackend>| Decoder::plan(backend, &files).weights_bytes;
+        let planned = |ranks| Decoder::plan(&AnyBackend::of_executor(ranks), &files).weights_bytes;
         let (one, two) =
-            (planned(&ranks(&files, 1)), [0, 1].map(|rank| planned(&ranks(&files, 2).counting(rank))));
+            (planned(ranks(&files, 1)), [0, 1].map(|rank| planned(ranks(&files, 2).counting(rank))));
         assert!(two[1] < one * 6 / 10, "{case}: {two:?} of {one} bytes");
         assert!(two[0] >= two[1] && two[0] < one, "{case}: {two:?} of {one} bytes, the head among them");
     }
@@ -58,10 +64,10 @@ fn ranks_hold_parts_of_what_one_device_does() {
 #[test]
 fn rows_are_gathered_where_they_are_read_as_a_whole() {
     let files = ModelFiles::open(&data("tiny/qwen3")).unwrap();
-    let mut runner = Runner::new(ranks(&files, 2), &files);
+    let mut runner = Runner::new(AnyBackend::of_executor(ranks(&files, 2)), &files);
     for step in 1..=2 {
         runner.prefill(&[1, 2, 3]);
         // What attention gives, its output, what is between an MLP's products, and what it gives.
-        assert_eq!(runner.backend.gathers(), step * 4 * files.spec.layers.len() as u64);
+        assert_eq!(gathers(&runner.backend), step * 4 * files.spec.layers.len() as u64);
     }
 }

@@ -1,6 +1,6 @@
 //! Layers that keep a state against the transformers library (tests/data/states/make_states.py says how its numbers were made).
 
-use hanzo_engine_kernels::{KvLayout, KvType};
+use hanzo_engine_kernels::{AnyBackend, KvLayout, KvType};
 
 use super::*;
 
@@ -37,9 +37,9 @@ fn files() -> impl Iterator<Item = (&'static str, PathBuf)> {
     STATES.iter().flat_map(paths)
 }
 
-fn fastest() -> CpuBackend {
+fn fastest() -> AnyBackend {
     let tier = Tier::available().last().expect("the portable tier always is");
-    CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier))
 }
 
 #[test]
@@ -107,8 +107,7 @@ fn the_plan_of_states_is_what_loading_takes() {
     let backend = fastest();
     let plan = Decoder::plan(&backend, &files);
     let decoder = Decoder::load(&backend, &files, &mut |_| ()).unwrap();
-    let matrices = decoder.network.matrices().into_iter().map(|matrix| matrix.bytes());
-    let matrices: usize = matrices.chain(decoder.network.experts().map(|experts| experts.bytes())).sum();
+    let matrices = packed_bytes(&backend, &decoder.network);
     let (hidden, head) = (32, 16);
     let of_layers = 4 * (2 * hidden + hidden) + 2 * head + 3 * (128 * 4 + 4 + 4 + 16);
     let vectors = of_layers + hidden + decoder.spec().ropes[0].dim / 2;

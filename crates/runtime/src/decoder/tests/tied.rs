@@ -37,7 +37,7 @@ const OWN: &[&str] = &[
 fn check(case: &str, copy: &Path) {
     let golden = Golden::read(&data(case));
     let files = ModelFiles::open(copy).unwrap_or_else(|error| panic!("{case}: {error}"));
-    let mut runner = Runner::new(ReferenceBackend::new(), &files);
+    let mut runner = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files);
     let found = largest_difference(&runner.prefill(&golden.text()), &golden.logits);
     let allowed = TOLERANCE * range(&golden.logits);
     assert!(found <= allowed, "{case}: logits differ by {found}, allowed are {allowed}");
@@ -112,14 +112,14 @@ fn quantised_checkpoints_keep_the_rule() {
         let alone = quantised(&folder, false);
         let files = ModelFiles::open(alone.path()).unwrap_or_else(|error| panic!("{case}: {error}"));
         assert!(files.spec.head.tied(), "{case}");
-        let found = Runner::new(ReferenceBackend::new(), &files).prefill(&tokens);
+        let found = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&tokens);
         let off = largest_difference(&found, &logits);
         assert!(off <= 4e-3 * range(&logits), "{case}: logits differ by {off}");
         // Each logit is that of the token before.
         let both = quantised(&folder, true);
         let files = ModelFiles::open(both.path()).unwrap_or_else(|error| panic!("{case}: {error}"));
         assert!(!files.spec.head.tied(), "{case}");
-        let mut turned = Runner::new(ReferenceBackend::new(), &files).prefill(&tokens);
+        let mut turned = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files).prefill(&tokens);
         turned.chunks_exact_mut(files.spec.vocab).for_each(|row| row.rotate_left(1));
         let off = largest_difference(&turned, &logits);
         assert!(off <= 4e-3 * range(&logits), "{case}: logits of a turned head differ by {off}");

@@ -1,7 +1,7 @@
 //! Golden checkpoints in other clothes: as GGUF files, and with heads that have no golden numbers of their own.
 
 use half::f16;
-use hanzo_engine_kernels::{DType, quant};
+use hanzo_engine_kernels::{AnyBackend, DType, quant};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
@@ -185,7 +185,8 @@ fn gguf_files_hold_the_same_models() {
         }
         let files = as_gguf(case, architecture, DType::Q8_0);
         let tier = Tier::available().last().unwrap();
-        let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+        let mut runner =
+            Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
         for text in &texts {
             let cosine = cosine(&runner.hidden(&[text])[0], &text.expected);
             println!("{case} as GGUF in Q8_0: cosine {cosine}");
@@ -202,7 +203,8 @@ fn gguf_files_hold_the_same_experts() {
     let biases = biases.filter(|(weight, _)| matches!(weight.part, Part::Layer(_, LayerPart::Experts)));
     assert_eq!(biases.map(|(_, bias)| bias.bytes = vec![0; bias.bytes.len()].into()).count(), 2);
     let texts = golden("nomic-bert-moe", "hidden", "last_hidden_state");
-    let backend = || CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::available().last().unwrap());
+    let backend =
+        || AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), Tier::available().last().unwrap()));
     let mut twin = Runner::new(backend(), &twin);
     for dtype in [DType::F32, DType::F16, DType::Q8_0] {
         let files = as_gguf("nomic-bert-moe", "nomic-bert-moe", dtype);
@@ -348,7 +350,7 @@ fn masked_language_models_of_every_family_find_their_heads() {
         }
         let files = with_head(case, class, &tensors).unwrap_or_else(|error| panic!("{case}: {error}"));
         assert_eq!(files.head, Some(Head::MaskedLm), "{case}");
-        let mut runner = Runner::new(ReferenceBackend::new(), &files);
+        let mut runner = Runner::new(AnyBackend::new(ReferenceBackend::new()), &files);
         let texts = golden(case, "hidden", "last_hidden_state");
         runner.hidden(&[&texts[0]]);
         let mut batch = batch_of(&[&texts[0]]);

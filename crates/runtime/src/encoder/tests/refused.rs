@@ -1,5 +1,6 @@
 //! Settings, tensors and files that make no encoder, each named.
 
+use hanzo_engine_kernels::AnyBackend;
 use hanzo_engine_kernels::DType;
 use safetensors::tensor::TensorView;
 use serde_json::{Map, json};
@@ -301,7 +302,8 @@ fn a_type_without_kernels_is_refused_before_anything_is_packed() {
     let weight = Part::Layer(0, LayerPart::Query).weight();
     files.tensors.all_mut().find(|(name, _)| **name == weight).unwrap().1.dtype = DType::I32;
     let mut progress = |_| panic!("nothing is packed");
-    let error = Encoder::load(&ReferenceBackend::new(), &files, WeightType::Q8_0, &mut progress);
+    let error =
+        Encoder::load(&AnyBackend::new(ReferenceBackend::new()), &files, WeightType::Q8_0, &mut progress);
     let error = error.err().unwrap().to_string();
     assert!(error.contains("tensor blk.0.attn_q.weight: element type I32 cannot be computed"), "{error}");
 }

@@ -5,10 +5,10 @@ use crate::adapter::{Adapter, AdapterBase, LoadedAdapter};
 use crate::decoder::tests::data;
 
 /// An engine of a tiny model, and two of its adapters.
-fn tiny() -> (Engine<CpuBackend>, [Adapter; 2]) {
+fn tiny() -> (Engine, [Adapter; 2]) {
     let opened = Opened::open(&data("tiny/qwen3")).unwrap();
     let files = opened.decoder().unwrap();
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+    let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let text = Arc::new(opened.text_model().unwrap());
     let embedder = Arc::new(opened.embedder(&text.tokenizer, 128).unwrap());
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
@@ -37,7 +37,7 @@ fn no_prompt_is_shared_between_adapters() {
     let (mut engine, adapters) = tiny();
     let first = engine.load_adapter(&adapters[0], Box::new(())).unwrap();
     let mut id = 0;
-    let mut ask = |engine: &mut Engine<CpuBackend>, adapter: Option<&Arc<LoadedAdapter>>| {
+    let mut ask = |engine: &mut Engine, adapter: Option<&Arc<LoadedAdapter>>| {
         id += 1;
         tokens_of(engine, &with(id, adapter))
     };

@@ -59,7 +59,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn jobs(engine: &Engine<CpuBackend>) -> Vec<Job> {
+fn jobs(engine: &Engine) -> Vec<Job> {
     let words = engine.text().vocabulary().unwrap();
     let prompt = engine.text().tokenizer.encode("Tell me about a fox. ", false).unwrap();
     (0..)
@@ -80,7 +80,7 @@ fn jobs(engine: &Engine<CpuBackend>) -> Vec<Job> {
 }
 
 /// The text of each job's answer, and why it ended.
-fn answers(engine: &mut Engine<CpuBackend>, jobs: &[Job]) -> BTreeMap<u64, (String, FinishReason)> {
+fn answers(engine: &mut Engine, jobs: &[Job]) -> BTreeMap<u64, (String, FinishReason)> {
     let (mut events, mut texts, mut answers) = (Vec::new(), BTreeMap::<u64, String>::new(), BTreeMap::new());
     jobs.iter().for_each(|job| engine.submit(job));
     while !engine.is_idle() {

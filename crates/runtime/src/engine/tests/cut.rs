@@ -1,16 +1,16 @@
 //! The engine on devices that share its model, by layers or each of them: the tokens and events of one device, with batches that come and go, prefixes
 //! that are found, and sequences that are put back.
 
-use hanzo_engine_kernels::{Chain, Sharded};
+use hanzo_engine_kernels::{AnyBackend, Pipeline, TensorParallel};
 
 use super::*;
 
-fn cpu() -> CpuBackend {
-    CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
+fn cpu() -> AnyBackend {
+    AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()))
 }
 
 /// What comes of jobs that enter while others run, and how often one was put back and a prefix found.
-fn told<B: Backend>(backend: B, config: EngineConfig) -> (Vec<Event>, u64, u64) {
+fn told(backend: AnyBackend, config: EngineConfig) -> (Vec<Event>, u64, u64) {
     let opened = opened();
     let text = Arc::new(opened.text_model().unwrap());
     let embedder = Arc::new(opened.embedder(&text.tokenizer, config.context_tokens_max).unwrap());
@@ -46,12 +46,14 @@ fn a_model_that_is_shared_says_the_same() {
         let cut = |layers| spec.cut(layers).unwrap();
         for cuts in (0..=spec.layers.len()).map(|layers| vec![cut(layers)]).chain([vec![cut(1), cut(4)]]) {
             let devices = (0..=cuts.len()).map(|_| cpu()).collect();
-            let found = told(Chain::new(devices, cuts.clone()), config);
+            let pipeline = Pipeline::new(devices, cuts.clone());
+            let found = told(AnyBackend::of_executor(pipeline), config);
             assert!(found == expected, "{kv_type}, cut at {cuts:?}");
         }
         for count in 2..=4 {
-            let ranks = Sharded::new((0..count).map(|_| cpu()).collect(), spec.undivided_caches().unwrap());
-            assert!(told(ranks, config) == expected, "{kv_type}, {count} ranks");
+            let rank = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+            let ranks = TensorParallel::new((0..count).map(rank).collect(), spec.undivided_caches().unwrap());
+            assert!(told(AnyBackend::of_executor(ranks), config) == expected, "{kv_type}, {count} ranks");
         }
     }
 }

@@ -8,8 +8,8 @@ use crate::{
 };
 
 /// An engine of a model, for which another drafts.
-fn engine_with(target: &Opened, draft: &Opened, config: EngineConfig, ahead: bool) -> Engine<CpuBackend> {
-    let backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+fn engine_with(target: &Opened, draft: &Opened, config: EngineConfig, ahead: bool) -> Engine {
+    let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let files = draft.decoder().unwrap();
     let decoder = Decoder::load(&backend, files, &mut |_| ()).unwrap();
     let model =

@@ -5,7 +5,8 @@ use std::{
     sync::Mutex,
 };
 
-use hanzo_engine_kernels::Chain;
+use hanzo_engine_kernels::AnyBackend;
+use hanzo_engine_kernels::Pipeline;
 
 use super::*;
 use crate::kv::{BlockHash, BlockName, BlockStore, KeptBlock};
@@ -69,7 +70,7 @@ thread_local! {
     static BLOCK: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) -> Engine<CpuBackend> {
+fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) -> Engine {
     let mut engine = engine_of(opened, config, ahead);
     BLOCK.set(engine.block_form().unwrap().0);
     engine.keep_blocks(Box::new(shelf.clone()));
@@ -77,13 +78,13 @@ fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) ->
 }
 
 /// What one completion says, and how much of its prompt was found.
-fn said<B: Backend>(engine: &mut Engine<B>, job: &Job) -> (Vec<u32>, u32) {
+fn said(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32) {
     let (tokens, cached, _) = computed(engine, job);
     (tokens, cached)
 }
 
 /// The same, and how much of the prompt was computed.
-fn computed<B: Backend>(engine: &mut Engine<B>, job: &Job) -> (Vec<u32>, u32, usize) {
+fn computed(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32, usize) {
     engine.submit(job);
     let (mut events, mut prefilled) = (Vec::new(), 0);
     for _ in 0..1000 {
@@ -194,11 +195,12 @@ fn devices_that_share_a_model_keep_their_blocks_too() {
     let prompt: Vec<u32> = (0..150).map(|i| 300 + i * 7 % 2000).collect();
     let shelf = Shelf::new(3, None);
     let shared = |layers: [usize; 2]| {
-        let device = || CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+        let device =
+            || AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
         let cuts = layers.map(|layers| spec.cut(layers).unwrap()).to_vec();
-        let backend = Chain::new((0..3).map(|_| device()).collect(), cuts);
+        let backend = Pipeline::new((0..3).map(|_| device()).collect(), cuts);
         let config = EngineConfig { kv_type: KvType::Q8_0, kv_blocks: 96, ..config() };
-        let mut engine = engine_on(backend, opened(), config);
+        let mut engine = engine_on(AnyBackend::of_executor(backend), opened(), config);
         let (bytes, form) = engine.block_form().unwrap();
         BLOCK.set(bytes);
         engine.keep_blocks(Box::new(shelf.clone()));

@@ -6,7 +6,7 @@ use super::*;
 /// An engine that has heard that a row which decodes takes a second, however many there are ([`engine_of`]), and the rows of prompts
 /// in the next step, where another sequence decodes.
 struct Paced {
-    engine: Engine<CpuBackend>,
+    engine: Engine,
     events: Vec<Event>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hanzo_engine_kernels::{
-    Batch, RowSource, SequenceSpan, StepLimits,
+    AnyBackend, Batch, RowSource, SequenceSpan, StepLimits,
     cpu::{CpuBackend, ThreadPool, Tier},
 };
 
@@ -14,7 +14,7 @@ use super::*;
 fn a_prompt_is_scored_as_its_logits_say() {
     let prompt: Vec<u32> = (0..100).map(|i| 300 + i * 37 % 3000).collect();
     let rows = prompt.len();
-    let mut backend = CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
+    let mut backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()));
     let mut decoder = Decoder::load(&backend, opened().decoder().unwrap(), &mut |_| ()).unwrap();
     let limits = StepLimits { logit_rows: rows, ..decoder.spec().step_limits(rows, 1, rows) };
     decoder.prepare(&mut backend, &limits).unwrap();

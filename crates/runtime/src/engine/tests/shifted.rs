@@ -5,7 +5,7 @@ use super::*;
 use crate::ContextShift;
 
 /// What one completion says when nobody else is there.
-fn said_after(engine: &mut Engine<CpuBackend>, job: &Job) -> (Vec<u32>, Usage) {
+fn said_after(engine: &mut Engine, job: &Job) -> (Vec<u32>, Usage) {
     engine.submit(job);
     let (mut events, mut said, mut used) = (Vec::new(), Vec::new(), Usage::default());
     while !engine.is_idle() {

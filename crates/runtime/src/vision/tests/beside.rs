@@ -12,7 +12,7 @@ fn slow() -> impl Fn() -> u64 {
 
 /// Steps until so many frames are seen, of which one with a piece seems to take a second and what it takes without.
 fn steps_to_see(
-    engine: &mut Engine<CpuBackend>,
+    engine: &mut Engine,
     frames: u64,
     clock: &impl Fn() -> u64,
     events: &mut Vec<Event>,

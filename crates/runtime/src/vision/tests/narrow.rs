@@ -17,7 +17,7 @@ fn narrow_pictures_are_the_librarys_rows_and_get_answers() {
         let (_, spans) = prompt(&model.1, &talk);
         let sight = model.1.sight.as_ref().unwrap();
         assert!(spans.iter().all(|span| sight.fits(span)), "{name}: {spans:?}");
-        let rows = rows_of(ReferenceBackend::new(), &model.0, &spans, ALL);
+        let rows = rows_of(AnyBackend::new(ReferenceBackend::new()), &model.0, &spans, ALL);
         assert_eq!(rows.len(), known.len(), "{name}");
         let range = known.iter().fold(0.0f32, |a, &b| a.max(b.abs()));
         let differs = rows.iter().zip(&known).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

@@ -48,7 +48,7 @@ fn a_head_that_is_stored_alone_or_twice_is_the_embedding() {
         let directory = with(names, 0, Some(true));
         let opened = opened(&directory);
         assert!(!files(&opened).spec.own_head, "{names:?}");
-        check_numbers(ReferenceBackend::new(), &opened, "small", "one matrix");
+        check_numbers(AnyBackend::new(ReferenceBackend::new()), &opened, "small", "one matrix");
     }
 }
 
@@ -60,8 +60,14 @@ fn a_head_of_other_numbers_is_used() {
         let (files, golden) = (files(&opened), golden("small"));
         let spec = files.spec.clone();
         assert!(spec.own_head, "{tied:?}");
-        let mut model =
-            Whisper::load(ReferenceBackend::new(), files, WeightType::Stored, 2, &mut |_| ()).unwrap();
+        let mut model = Whisper::load(
+            AnyBackend::new(ReferenceBackend::new()),
+            files,
+            WeightType::Stored,
+            2,
+            &mut |_| (),
+        )
+        .unwrap();
         model.hear(1, window(&spec, &sound(golden.samples)), &[]);
         while model.listen(1).unwrap().is_none() {}
         let mut logits = Vec::new();

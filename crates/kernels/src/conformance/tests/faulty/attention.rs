@@ -11,7 +11,7 @@ impl Faulty {
     pub(super) fn attend(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &AttentionParams<'_, Vec<f32>>,
+        params: &AttentionParams<&Vec<f32>>,
         kv: &ReferenceKv,
         layer: usize,
         out: &mut ReferenceBuffer,

@@ -14,7 +14,7 @@ use crate::{
 
 impl Faulty {
     /// `layer_norm` of rows of `x`.
-    pub(super) fn layer_normed(&self, x: &[f32], params: &LayerNormParams<'_, Vec<f32>>) -> Vec<f32> {
+    pub(super) fn layer_normed(&self, x: &[f32], params: &LayerNormParams<&Vec<f32>>) -> Vec<f32> {
         let cols = params.weight.len();
         let ones = vec![1.0; cols];
         let weight = if self.fault == Fault::NormWeightIgnored { &ones } else { params.weight };
@@ -61,7 +61,7 @@ impl Faulty {
         &self,
         x: &ReferenceBuffer,
         (first, width): (usize, usize),
-        params: &LayerNormParams<'_, Vec<f32>>,
+        params: &LayerNormParams<&Vec<f32>>,
     ) -> Vec<f32> {
         let (cols, count) = (x.cols(), params.weight.len());
         let first = if self.fault == Fault::ColumnsFromFirst { 0 } else { first };
@@ -146,7 +146,7 @@ impl Faulty {
     }
 
     /// `rope`.
-    pub(super) fn turned(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+    pub(super) fn turned(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
         let heads = params.shape;
         let Some(rope) = &params.rope else { panic!("every check of `rope` turns") };
         let mut changed = Rope { ..*rope };
@@ -213,7 +213,7 @@ impl Faulty {
     pub(super) fn attend_within(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         let HeadShape { heads, kv_heads, head_dim } = params.heads;
@@ -338,7 +338,7 @@ impl Faulty {
     fn attend_causally(
         &mut self,
         rows: &[f32],
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         let (width, q_width) = (params.heads.qkv_width(), params.heads.q_width());
@@ -367,14 +367,14 @@ impl EncoderOps for Faulty {
         self.store(out, rows);
     }
 
-    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<'_, Vec<f32>>) {
+    fn rope(&mut self, qkv: &mut ReferenceBuffer, params: &QkvParams<&Vec<f32>>) {
         self.turned(qkv, params);
     }
 
     fn self_attention(
         &mut self,
         qkv: &ReferenceBuffer,
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         self.attend_within(qkv, params, out);
@@ -388,7 +388,7 @@ impl EncoderOps for Faulty {
         &mut self,
         qkv: &ReferenceBuffer,
         (rows, queries): (Range<usize>, Range<usize>),
-        params: &SelfAttentionParams<'_, Vec<f32>>,
+        params: &SelfAttentionParams<&Vec<f32>, &[u32]>,
         out: &mut ReferenceBuffer,
     ) {
         let rows = match self.fault {
@@ -403,7 +403,7 @@ impl EncoderOps for Faulty {
 }
 
 /// The same bias.
-fn same<'a>(bias: &PositionBias<'a, Vec<f32>>) -> PositionBias<'a, Vec<f32>> {
+fn same<'a>(bias: &PositionBias<&'a Vec<f32>, &'a [u32]>) -> PositionBias<&'a Vec<f32>, &'a [u32]> {
     match *bias {
         PositionBias::None => PositionBias::None,
         PositionBias::Alibi { slopes } => PositionBias::Alibi { slopes },

@@ -23,7 +23,7 @@ impl Faulty {
         &mut self,
         latent: &mut ReferenceBuffer,
         queries: &mut ReferenceBuffer,
-        params: &LatentParams<'_, Vec<f32>>,
+        params: &LatentParams<&Vec<f32>>,
         (kv, layer): (&mut ReferenceKv, usize),
     ) {
         let before = self.rows_of(queries, queries.cols());

@@ -44,11 +44,7 @@ impl Faulty {
     }
 
     /// `row_op`.
-    pub(super) fn change_rows(
-        &mut self,
-        op: &RowOp<'_, ReferenceBuffer, Vec<f32>>,
-        out: &mut ReferenceBuffer,
-    ) {
+    pub(super) fn change_rows(&mut self, op: &RowOp<&ReferenceBuffer, &Vec<f32>>, out: &mut ReferenceBuffer) {
         match (self.fault, op) {
             (Fault::RowsNotScaled, RowOp::Scale(_)) => self.inner.row_op(&RowOp::Scale(1.0), out),
             (Fault::MultipliedFromFirst, RowOp::Multiply { by, .. }) => {

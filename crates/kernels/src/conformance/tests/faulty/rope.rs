@@ -9,7 +9,7 @@ impl Faulty {
     pub(super) fn turn_to_cache(
         &mut self,
         qkv: &mut ReferenceBuffer,
-        params: &QkvParams<'_, Vec<f32>>,
+        params: &QkvParams<&Vec<f32>>,
         kv: &mut ReferenceKv,
         layer: usize,
     ) {

@@ -20,7 +20,7 @@ impl Faulty {
     pub(super) fn convolved(
         &mut self,
         x: &mut ReferenceBuffer,
-        params: &ConvolutionParams<'_, Vec<f32>>,
+        params: &ConvolutionParams<&Vec<f32>>,
         (kv, layer): (&mut ReferenceKv, usize),
     ) {
         let mut weight = params.weight.clone();
@@ -43,7 +43,7 @@ impl Faulty {
     pub(super) fn recurred(
         &mut self,
         x: &ReferenceBuffer,
-        params: &RecurrenceParams<'_, Vec<f32>>,
+        params: &RecurrenceParams<&Vec<f32>>,
         (kv, layer): (&mut ReferenceKv, usize),
         out: &mut ReferenceBuffer,
     ) {
@@ -76,7 +76,7 @@ impl Faulty {
     pub(super) fn gated_output(
         &mut self,
         gate: &ReferenceBuffer,
-        params: &OutputGateParams<'_, Vec<f32>>,
+        params: &OutputGateParams<&Vec<f32>>,
         out: &mut ReferenceBuffer,
     ) {
         let kind = match (self.fault, params.kind) {

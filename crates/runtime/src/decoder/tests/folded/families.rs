@@ -51,7 +51,8 @@ fn every_family_computes_what_peft_does() {
                 }
             };
             let tier = Tier::available().last().unwrap();
-            let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+            let mut runner =
+                Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
             runner.decoder.adapt(&mut runner.backend, 3, &adapter).unwrap();
             let work = [Work { tokens: &text, rows: text.len(), blocks: &scattered(0) }];
             let logits = runner.adapted_step(&work, &[Some(3)]);

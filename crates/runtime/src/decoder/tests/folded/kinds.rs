@@ -1,7 +1,7 @@
 //! Adapters of every kind beside PEFT, on every family: magnitudes, biases, embeddings, heads, and weights in place of the model's.
 //! tests/data/make_adapted_kinds.py says how its log probabilities were made.
 
-use hanzo_engine_kernels::Sharded;
+use hanzo_engine_kernels::{AnyBackend, TensorParallel};
 use serde_json::Value;
 
 use super::families::last_log_probabilities;
@@ -191,7 +191,8 @@ fn every_kind_of_adapter_of_every_family_computes_what_peft_does() {
                 }
             };
             let tier = Tier::available().last().unwrap();
-            let mut runner = Runner::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier), &files);
+            let mut runner =
+                Runner::new(AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier)), &files);
             let alone = runner.prefill(&text);
             runner.decoder.adapt(&mut runner.backend, 3, &adapter).unwrap();
             let work = [Work { tokens: &text, rows: text.len(), blocks: &scattered(0) }];
@@ -215,7 +216,7 @@ fn every_kind_of_adapter_of_every_family_computes_what_peft_does() {
 }
 
 /// Sequences of these adapters and of none in one step, and each alone: the bits are the same.
-fn check_company<B: Backend>(mut runner: Runner<B>, adapters: &[Adapter], text: &[u32], label: &str) {
+fn check_company(mut runner: Runner, adapters: &[Adapter], text: &[u32], label: &str) {
     let work = |blocks| Work { tokens: text, rows: text.len(), blocks };
     let own = scattered(0);
     for (slot, adapter) in (0..).zip(adapters) {
@@ -253,13 +254,19 @@ fn kinds_of_adapters_beside_each_other_compute_what_each_does_alone() {
             changed.adapter(&published, &files).unwrap_or_else(|error| panic!("{label}: {error}"))
         });
         let text = &Golden::read(&folder).text()[..9];
-        check_company(Runner::new(ReferenceBackend::new(), &files), &adapters, text, "the reference");
+        check_company(
+            Runner::new(AnyBackend::new(ReferenceBackend::new()), &files),
+            &adapters,
+            text,
+            "the reference",
+        );
         for tier in Tier::available() {
-            let backend = CpuBackend::new(Arc::new(ThreadPool::new(2)), tier);
+            let backend = AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(2)), tier));
             check_company(Runner::new(backend, &files), &adapters, text, &format!("{case} on {tier:?}"));
         }
         let ranks = (0..2).map(|_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::Portable)).collect();
-        let ranks = Sharded::new(ranks, files.spec.undivided_caches().unwrap());
+        let ranks = TensorParallel::new(ranks, files.spec.undivided_caches().unwrap());
+        let ranks = AnyBackend::of_executor(ranks);
         check_company(Runner::new(ranks, &files), &adapters, text, &format!("{case} on two ranks"));
     }
 }

@@ -5,31 +5,31 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
-use crate::{DType, Either, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MatrixShape, conformance};
+use crate::{Backend, DType, KvGroups, KvLayout, KvPlace, KvSpec, KvType, MatrixShape, conformance};
 
 /// Of one turn of a pool another would wait for the end, so each has a pool of its own.
 fn cpu() -> CpuBackend {
     CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap())
 }
 
-fn chain(cuts: &[Cut]) -> Chain<CpuBackend> {
-    Chain::new((0..=cuts.len()).map(|_| cpu()).collect(), cuts.to_vec())
+fn pipeline(cuts: &[Cut]) -> Pipeline {
+    Pipeline::new((0..=cuts.len()).map(|_| AnyBackend::new(cpu())).collect(), cuts.to_vec())
 }
 
 fn cut(layers: usize) -> Cut {
     Cut { layers, caches: layers, inputs: false }
 }
 
-/// What each op reads was written by another device, of another kind. Each counts what it has: all of a cache is on one.
+/// What each op reads was written by another device. Each counts what it has: all of a cache is on one.
 #[test]
 fn rows_are_where_they_are_read() {
     let restless = |cuts: &[Cut], counted| {
-        let kinds = || [Either::One(cpu()), Either::Other(cpu())].into_iter();
-        let devices = || (0..=cuts.len()).map(|at| kinds().nth(at % 2).expect("two")).collect();
+        let devices = || (0..=cuts.len()).map(|_| AnyBackend::new(cpu())).collect();
         conformance::briefly(|| {
-            conformance::check_decoder_ops(&|| Chain {
-                restless: Some(Cell::new(0)),
-                ..Chain::new(devices(), cuts.to_vec()).counting(counted)
+            conformance::check_decoder_ops(&|| {
+                let restless = Some(Cell::new(0));
+                let pipeline = Pipeline::new(devices(), cuts.to_vec()).counting(counted);
+                AnyBackend::of_executor(Pipeline { restless, ..pipeline })
             });
         });
     };
@@ -43,7 +43,8 @@ fn each_device_counts_its_own() {
     let shape = [MatrixShape { rows: 64, cols: 64, dtype: DType::F32 }];
     let layers = vec![KvLayout::Heads { kv_heads: 1, head_dim: 32, window: None }; 5];
     let kv = KvSpec { layers, blocks: 4, kv_type: KvType::F16, ..KvSpec::default() };
-    let counts = |of: &Chain<CpuBackend>| {
+    let counts = |of: Pipeline| {
+        let of = AnyBackend::of_executor(of);
         let in_stage = |stage| {
             of.enter(stage);
             of.matrix_bytes(&shape)
@@ -51,10 +52,10 @@ fn each_device_counts_its_own() {
         let stages = [Stage::Inputs, Stage::Layer(1), Stage::Layer(2), Stage::Head, Stage::Everywhere];
         (stages.map(in_stage), of.kv_bytes(&kv))
     };
-    let own = |cuts: &[Cut], device| counts(&chain(cuts).counting(device));
+    let own = |cuts: &[Cut], device| counts(pipeline(cuts).counting(device));
     let two = [cut(2)];
-    let (one, layer) = (counts(&chain(&two)).0[0], counts(&chain(&two)).1 / 5);
-    assert_eq!(counts(&chain(&two)), ([one, one, one, one, 2 * one], 5 * layer));
+    let (one, layer) = (counts(pipeline(&two)).0[0], counts(pipeline(&two)).1 / 5);
+    assert_eq!(counts(pipeline(&two)), ([one, one, one, one, 2 * one], 5 * layer));
     assert_eq!(own(&two, 0), ([0, one, 0, 0, one], 2 * layer));
     assert_eq!(own(&two, 1), ([one, 0, one, one, one], 3 * layer));
     // Layers 0 and 1, none, layer 2, and the others.
@@ -73,11 +74,11 @@ fn each_device_has_the_layers_that_it_should() {
     let shape = [MatrixShape { rows: 64, cols: 64, dtype: DType::F32 }];
     // Layer 0, layers 1 and 2, and the others.
     let has = |device: usize| {
-        let chain = chain(&[cut(1), cut(3)]).counting(device);
+        let pipeline = AnyBackend::of_executor(pipeline(&[cut(1), cut(3)]).counting(device));
         let stages = [Stage::Inputs, Stage::Head].into_iter().chain((0..5).map(Stage::Layer));
         let has = stages.map(|stage| {
-            chain.enter(stage);
-            chain.matrix_bytes(&shape) > 0
+            pipeline.enter(stage);
+            pipeline.matrix_bytes(&shape) > 0
         });
         has.collect::<Vec<_>>()
     };
@@ -96,8 +97,8 @@ fn a_part_of_the_layers_takes_few_planes() {
     };
     let layers = [None, Some(64), None, Some(64), None].map(heads).to_vec();
     let spec = KvSpec { layers, groups, blocks: 4, ..KvSpec::default() };
-    let of = placed::kv_of(&spec, 2..5).unwrap();
+    let of = kv_of(&spec, 2..5).unwrap();
     assert_eq!(of.groups.places, [place(0, 0), place(1, 0), place(0, 1)]);
     assert_eq!((of.groups.windows.len(), of.planes().len(), of.blocks), (2, 2, 4));
-    assert_eq!(placed::kv_of(&spec, 5..5), None);
+    assert_eq!(kv_of(&spec, 5..5), None);
 }

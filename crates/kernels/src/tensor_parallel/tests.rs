@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::cpu::{CpuBackend, ThreadPool, Tier};
-use crate::{Backend, DType, KvType, MatrixShape, conformance};
+use crate::ops::{Allocation, AnyBackend, Executor};
+use crate::{DType, KvType, MatrixShape, conformance};
 
 /// Of one turn of a pool another would wait for the end, so each has a pool of its own.
-fn ranks(count: usize) -> Sharded<CpuBackend> {
+fn ranks(count: usize) -> TensorParallel<CpuBackend> {
     let cpu = |_| CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap());
-    Sharded::new((0..count).map(cpu).collect(), Vec::new())
+    TensorParallel::new((0..count).map(cpu).collect(), Vec::new())
 }
 
 /// As one device, but for sizes, which are each rank's own: what ops need as a whole is there beside what they can divide.
@@ -20,10 +21,11 @@ fn ranks_conform() {
             $(conformance::$check($make);)*
         };
     }
-    let four = || Sharded { keeps_both: true, ..ranks(4) };
-    let make = || Sharded { keeps_both: true, ..ranks(2) };
+    let both = |count| TensorParallel { keeps_both: true, ..ranks(count) };
+    let four = || AnyBackend::of_executor(both(4));
+    let make = || AnyBackend::of_executor(both(2));
     // Norms of all heads as one are of caches that no rank has a part of.
-    let undivided = || Sharded { whole: (0..64).collect(), ..make() };
+    let undivided = || AnyBackend::of_executor(TensorParallel { whole: (0..64).collect(), ..both(2) });
     conformance::briefly(|| {
         conformance::check_decoder(&four);
         conformance::check_rope_to_cache(&undivided);
@@ -47,7 +49,9 @@ fn ranks_conform() {
 #[should_panic(expected = "decoder")]
 fn parts_in_a_wrong_order_are_found_out() {
     conformance::briefly(|| {
-        conformance::check_decoder(&|| Sharded { keeps_both: true, astray: true, ..ranks(2) });
+        conformance::check_decoder(&|| {
+            AnyBackend::of_executor(TensorParallel { keeps_both: true, astray: true, ..ranks(2) })
+        });
     });
 }
 
@@ -68,11 +72,12 @@ fn each_rank_counts_its_own() {
     let layers = [4, 3].map(|kv_heads| KvLayout::Heads { kv_heads, head_dim: 32, window: None });
     let kv = KvSpec { layers: layers.to_vec(), blocks: 4, kv_type: KvType::F16, ..KvSpec::default() };
     let one = ranks(1);
-    let bytes = |of: &Sharded<CpuBackend>, stage, rows| {
+    let bytes = |of: &TensorParallel<CpuBackend>, stage, rows| {
         of.enter(stage);
-        of.matrix_bytes(&shape(rows))
+        of.bytes(&Allocation::Matrix(&shape(rows)))
     };
-    let kv_of = |layer: usize| one.kv_bytes(&KvSpec { layers: vec![layers[layer]], ..kv.clone() });
+    let kv_bytes = |of: &TensorParallel<CpuBackend>, kv: &KvSpec| of.bytes(&Allocation::Kv(kv));
+    let kv_of = |layer: usize| kv_bytes(&one, &KvSpec { layers: vec![layers[layer]], ..kv.clone() });
     for rank in 0..2 {
         let two = ranks(2).counting(rank);
         assert_eq!(bytes(&two, Stage::Layer(3), 64), bytes(&one, Stage::Layer(3), 32));
@@ -83,8 +88,8 @@ fn each_rank_counts_its_own() {
             assert_eq!(bytes(&two, stage, 64), alone);
         }
         // Four heads are divided, three are not.
-        assert_eq!(two.kv_bytes(&kv), kv_of(0) / 2 + kv_of(1));
-        let whole = Sharded { whole: vec![0], ..two };
-        assert_eq!(whole.kv_bytes(&kv), kv_of(0) + kv_of(1));
+        assert_eq!(kv_bytes(&two, &kv), kv_of(0) / 2 + kv_of(1));
+        let whole = TensorParallel { whole: vec![0], ..two };
+        assert_eq!(kv_bytes(&whole, &kv), kv_of(0) + kv_of(1));
     }
 }
