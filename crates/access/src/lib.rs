@@ -43,6 +43,6 @@ pub use rate::Level;
 pub use refusal::{Refusal, TokensFault};
 pub use reservation::{Need, Reservation};
 pub use secret::Secret;
-pub use spend::{Forwarded, ForwardedNeed, MeteredEvents, Spend};
+pub use spend::{ForwardReservation, ForwardedNeed, MeteredEvents, Spend};
 pub use tls::{ClientTls, ServerTls, TlsError, TlsSettings};
 pub use transcript::TranscriptSpend;

@@ -245,7 +245,7 @@ impl ForwardedNeed {
 
 /// The tokens of a forwarded request.
 #[derive(Debug)]
-pub struct Forwarded {
+pub struct ForwardReservation {
     /// What is reserved of its key.
     pub reservation: Reservation,
     /// The tokens that each answer is to be bound to, where the request states none and the key has a limit.
@@ -257,7 +257,7 @@ impl Pass {
     ///
     /// # Errors
     /// As [`Pass::reserve`].
-    pub fn reserve_forwarded(&self, need: &ForwardedNeed) -> Result<Forwarded, Refusal> {
+    pub fn reserve_forwarded(&self, need: &ForwardedNeed) -> Result<ForwardReservation, Refusal> {
         let (prompt, answers) = (need.prompt(), need.answers);
         let bound = match need.stated {
             None if answers > 0 => self.open_answer(prompt, answers, 0),
@@ -265,7 +265,7 @@ impl Pass {
         };
         let of_each = u64::from(need.stated.or(bound).unwrap_or_default());
         let reservation = self.reserve(Need { prompt, completion: of_each * u64::from(answers) })?;
-        Ok(Forwarded { reservation, bound })
+        Ok(ForwardReservation { reservation, bound })
     }
 }
 

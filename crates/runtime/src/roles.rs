@@ -10,9 +10,10 @@ use crate::{
     chat::{Chat, Message},
     error::RequestError,
     limits::PARTS_SEARCHED_BYTES_MAX,
-    past_calls,
-    template::{ChatTemplate, Rendered},
-    turns::{join, told},
+    template::{
+        ChatTemplate, Rendered, past_calls,
+        turns::{join, told},
+    },
 };
 
 /// What a template's source speaks of.

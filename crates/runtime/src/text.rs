@@ -18,10 +18,9 @@ use crate::{
     infill::Infill,
     load::{GenerationDefaults, ModelFiles, ModelInfo, TextFiles},
     roles::{KnownRoles, asks, lacks_a_part, with_spelled_arguments},
-    template::{ChatTemplate, Content, Rendered},
+    template::{ChatTemplate, Content, Rendered, turns},
     thinking::ThinkingSwitches,
     tokenizer::Tokenizer,
-    turns,
     vision::{PICTURE, Sight},
 };
 use ends::{boundary_tokens, end_tokens, reasoning_ends, stops};

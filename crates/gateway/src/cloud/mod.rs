@@ -17,7 +17,7 @@ use axum::{
     response::Response,
 };
 use estimate::{Answers, BOUNDS, Bound};
-use hanzo_engine_access::{Forwarded, Secret};
+use hanzo_engine_access::{ForwardReservation, Secret};
 use prometheus::IntCounterVec;
 use reqwest::{Client, Url};
 use serde_json::Value;
@@ -174,7 +174,7 @@ impl Cloud {
         let answers = Answers::of(sending.route);
         let need = estimate::need(&body, answers);
         let reserved = asker.pass.reserve_forwarded(&need);
-        let Forwarded { reservation, bound } = reserved.map_err(|refusal| app.refuse(&refusal))?;
+        let ForwardReservation { reservation, bound } = reserved.map_err(|refusal| app.refuse(&refusal))?;
         let bytes = renamed(&body, &sending.model.there, answers.bound_to(bound));
         drop(body);
         let until = Until::of(app);

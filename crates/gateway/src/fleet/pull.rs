@@ -21,7 +21,7 @@ use super::{
 type Step = Result<PullProgress, Status>;
 
 /// Pulls of several daemons.
-struct Pulling {
+struct PullStreams {
     /// Steps of each, by its place in `far`.
     steps: SelectAll<BoxStream<'static, (usize, Step)>>,
     far: Vec<Option<PullProgress>>, // None: that daemon is gone
@@ -54,7 +54,7 @@ impl Fleet {
         }
         self.look_again();
         let far = vec![Some(PullProgress::default()); streams.len()];
-        let pulling = Pulling { steps: stream::select_all(streams), far };
+        let pulling = PullStreams { steps: stream::select_all(streams), far };
         Ok(stream::unfold(Some(pulling), |pulling| async move {
             let mut pulling = pulling?;
             match pulling.next().await? {
@@ -65,7 +65,7 @@ impl Fleet {
     }
 }
 
-impl Pulling {
+impl PullStreams {
     /// How far all are together, at the next step of any.
     async fn next(&mut self) -> Option<Step> {
         let (at, step) = self.steps.next().await?;

@@ -422,6 +422,66 @@ impl Widen<'_> {
 /// A buffer's numbers and columns.
 pub(super) type Rows<'a> = (&'a mut [f32], usize);
 
+/// Largest sizes of what the adapters of some tiles have.
+#[derive(Default)]
+struct TileExtent {
+    ranks: usize,
+    panels: usize,
+    inner: usize,
+    changes: usize,
+}
+
+impl TileExtent {
+    /// Takes in a tile, and asserts that the buffers hold its rows. A buffer is its length and its columns.
+    fn include(
+        &mut self,
+        tile: &Tile,
+        delta: &CpuLowRank,
+        (x, cols): (usize, usize),
+        (low, low_stride): (usize, usize),
+        (out, out_stride): (usize, usize),
+    ) {
+        assert!(delta.parts.is_empty() || delta.cols == cols, "an adapter of other inputs");
+        assert!(!delta.reads_inputs() || cols == out_stride, "changes of inputs that are no outputs");
+        assert!(delta.ranks <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.ranks);
+        assert!(delta.outputs_end() <= out_stride, "an adapter of more outputs than the matrix has");
+        let end = |rows: &[u32]| rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
+        let (rows_end, outs_end) = (end(&tile.rows), end(&tile.outs));
+        assert!(x >= rows_end * cols && low >= rows_end * low_stride, "rows in the buffers");
+        assert!(out >= outs_end * out_stride, "rows in the buffers");
+        self.ranks = self.ranks.max(delta.ranks);
+        self.panels = self.panels.max(delta.panels);
+        self.changes = self.changes.max(delta.changes.len());
+        self.inner = self.inner.max(delta.parts.iter().map(|part| part.inner).max().unwrap_or(0));
+    }
+}
+
+/// Makes the changes of outputs number by number.
+fn change_rows<'a>(
+    tier: Tier,
+    turn: &mut Turn,
+    tiles: &[Tile],
+    of: &(dyn Fn(&Tile) -> Option<&'a CpuLowRank> + Sync),
+    (x, cols): (&[f32], usize),
+    (out, out_stride): (&Shared<f32>, usize),
+) {
+    turn.run(tiles.len(), (1 << 12) / out_stride.max(1) + 1, &|_, range| {
+        for tile in &tiles[range] {
+            for change in of(tile).map_or(&[][..], |delta| &delta.changes) {
+                for (&row, &at) in tile.rows.iter().zip(&tile.outs).take(tile.count) {
+                    // SAFETY: the caller has asserted that buffers hold the tiles' rows; a row is of one tile, which is in one
+                    // range of one thread; the backend has checked its tier.
+                    unsafe {
+                        let x = x.as_ptr().add(row as usize * cols);
+                        let out = out.get().add(at as usize * out_stride);
+                        dispatch(tier, ChangedRow { change, x, out });
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// Changes outputs, then `out[r] += scale · B · (A · x[r])`, for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows
 /// of the tiles.
 pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
@@ -435,38 +495,17 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
 ) {
     let (low, low_stride) = low.unwrap_or_default();
     let of = |tile: &Tile| deltas.get(tile.adapter as usize)?.as_ref().map(Borrow::borrow);
-    let (mut ranks, mut panels, mut inner, mut changes) = (0, 0, 0, 0);
+    let mut extent = TileExtent::default();
     for tile in tiles {
-        let Some(delta) = of(tile) else { continue };
-        assert!(delta.parts.is_empty() || delta.cols == cols, "an adapter of other inputs");
-        assert!(!delta.reads_inputs() || cols == out_stride, "changes of inputs that are no outputs");
-        assert!(delta.ranks <= low_stride, "scratch of {low_stride} columns for a rank of {}", delta.ranks);
-        assert!(delta.outputs_end() <= out_stride, "an adapter of more outputs than the matrix has");
-        let end = |rows: &[u32]| rows[..tile.count].iter().max().map_or(0, |&row| row as usize + 1);
-        let (rows_end, outs_end) = (end(&tile.rows), end(&tile.outs));
-        assert!(x.len() >= rows_end * cols && low.len() >= rows_end * low_stride, "rows in the buffers");
-        assert!(out.len() >= outs_end * out_stride, "rows in the buffers");
-        (ranks, panels, changes) =
-            (ranks.max(delta.ranks), panels.max(delta.panels), changes.max(delta.changes.len()));
-        inner = inner.max(delta.parts.iter().map(|part| part.inner).max().unwrap_or(0));
+        if let Some(delta) = of(tile) {
+            let (x, low, out) = ((x.len(), cols), (low.len(), low_stride), (out.len(), out_stride));
+            extent.include(tile, delta, x, low, out);
+        }
     }
+    let TileExtent { ranks, panels, inner, changes } = extent;
     let (low, out) = (Shared::new(low), Shared::new(out));
     if changes > 0 {
-        turn.run(tiles.len(), (1 << 12) / out_stride.max(1) + 1, &|_, range| {
-            for tile in &tiles[range] {
-                for change in of(tile).map_or(&[][..], |delta| &delta.changes) {
-                    for (&row, &at) in tile.rows.iter().zip(&tile.outs).take(tile.count) {
-                        // SAFETY: the asserts above; a row is of one tile, which is in one range of one thread; the backend
-                        // has checked its tier.
-                        unsafe {
-                            let x = x.as_ptr().add(row as usize * cols);
-                            let out = out.get().add(at as usize * out_stride);
-                            dispatch(tier, ChangedRow { change, x, out });
-                        }
-                    }
-                }
-            }
-        });
+        change_rows(tier, turn, tiles, &of, (x, cols), (&out, out_stride));
     }
     if ranks > 0 {
         let blocks = ranks.div_ceil(RANKS_A_TIME);

@@ -126,6 +126,34 @@ fn without(file: &str, what: &str, tensor: &Tensor) -> LoadError {
 }
 
 impl DeltaMaker<'_> {
+    /// What each output of a matrix gets besides its product: the adapter's bias in place of the model's own, and that of B.
+    fn addends(
+        &self,
+        weight: Weight,
+        found: &FileDelta,
+        (factors, scale): (&[f32], f32),
+        (bias, b_bias): (Option<&[f32]>, Option<&[f32]>),
+    ) -> Result<Vec<f32>, LoadError> {
+        let own = Weight { bias: true, ..weight };
+        let own = match self.shapes.contains_key(&own) {
+            true => Some(self.base.numbers(own)?),
+            false => None,
+        };
+        if let (Some(tensor), None) = (&found.bias, &own) {
+            return Err(refused(tensor, "this matrix of the model has no bias"));
+        }
+        // The head's own is added to logits behind everything else, and that of steps where they are taken.
+        let is_behind = matches!(weight.part, Part::Head | Part::Layer(_, LayerPart::StateStep));
+        let number = |of: Option<&[f32]>, row: usize| of.map_or(0.0, |of| of[row]);
+        let addend = |row: usize| {
+            let own = number(own.as_deref(), row);
+            let last = bias.map_or(own, |bias| bias[row]);
+            let before = if is_behind { own } else { factors[row] * own };
+            last - before + scale * number(b_bias, row)
+        };
+        Ok((0..factors.len()).map(addend).collect())
+    }
+
     /// What is done to a matrix; `scale` is the factor on its pair, if it has one.
     pub(super) fn matrix(
         &self,
@@ -182,24 +210,7 @@ impl DeltaMaker<'_> {
             return Ok(delta);
         }
         let factors = factors.unwrap_or_else(|| vec![1.0; outputs]);
-        let own = Weight { bias: true, ..weight };
-        let own = match self.shapes.contains_key(&own) {
-            true => Some(self.base.numbers(own)?),
-            false => None,
-        };
-        if let (Some(tensor), None) = (&found.bias, &own) {
-            return Err(refused(tensor, "this matrix of the model has no bias"));
-        }
-        // The head's own is added to logits behind everything else, and that of steps where they are taken.
-        let is_behind = matches!(weight.part, Part::Head | Part::Layer(_, LayerPart::StateStep));
-        let number = |of: &Option<Vec<f32>>, row: usize| of.as_ref().map_or(0.0, |of| of[row]);
-        let addend = |row: usize| {
-            let own = number(&own, row);
-            let last = bias.as_ref().map_or(own, |bias| bias[row]);
-            let before = if is_behind { own } else { factors[row] * own };
-            last - before + scale * number(&b_bias, row)
-        };
-        let addends = (0..outputs).map(addend).collect();
+        let addends = self.addends(weight, found, (&factors, scale), (bias.as_deref(), b_bias.as_deref()))?;
         delta.change = Some(OutputFactors { factors, addends });
         Ok(delta)
     }

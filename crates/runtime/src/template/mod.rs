@@ -26,12 +26,14 @@ mod meter;
 mod methods;
 mod operators;
 mod parser;
+pub(crate) mod past_calls;
 mod print;
 mod run;
 mod sequences;
 mod strings;
 mod text;
 mod tree;
+pub(crate) mod turns;
 mod value;
 
 #[cfg(test)]

@@ -211,11 +211,9 @@ impl Whisper {
         let decoder = side(&mut loader, "decoder", spec.decoder)?;
         let (encoder_norm, decoder_norm) =
             (loader.norm("encoder.layer_norm")?, loader.norm("decoder.layer_norm")?);
-        let mut buffers = buffer_shapes(&spec, limits.rows, windows)
-            .into_iter()
-            .map(|(role, rows, cols)| backend.buffer(role, rows, cols))
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter();
+        let shapes = buffer_shapes(&spec, limits.rows, windows).into_iter();
+        let buffers = shapes.map(|(role, rows, cols)| backend.buffer(role, rows, cols));
+        let mut buffers = buffers.collect::<Result<Vec<_>, _>>()?.into_iter();
         let mut next = || buffers.next().expect("as many as there are widths");
         Ok(Whisper {
             memories: backend.kv(&cache(&spec, windows, spec.rows))?,
