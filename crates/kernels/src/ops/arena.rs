@@ -21,10 +21,17 @@ use crate::{
 struct EncoderTable<B: Backend> {
     unfold: fn(&mut B, &B::Buffer, usize, &mut B::Buffer),
     rope: fn(&mut B, &mut B::Buffer, &QkvParams<&B::Vector>),
-    self_attention: fn(&mut B, &B::Buffer, &SelfAttentionParams<&B::Vector, &[u32]>, &mut B::Buffer),
+    self_attention: WholeAttention<B>,
     attends_in_parts: fn(&B) -> bool,
     attend_part: PartAttention<B>,
 }
+
+type WholeAttention<B> = fn(
+    &mut B,
+    &<B as Backend>::Buffer,
+    &SelfAttentionParams<&<B as Backend>::Vector, &[u32]>,
+    &mut <B as Backend>::Buffer,
+);
 
 type PartAttention<B> = fn(
     &mut B,

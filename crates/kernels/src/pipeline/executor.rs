@@ -38,7 +38,7 @@ impl Pipeline {
         let low_ranks = self.low_ranks.lock();
         let own = |delta: &Option<LowRankId>| delta.map(|delta| part(low_ranks.get(delta), last).id());
         let adapted = head.adapted.as_ref().map(|(deltas, low)| {
-            let low = self.buffers.lock().get_mut(*low).to_write(last);
+            let low = self.buffers.lock().get_mut(*low).claim(last);
             (deltas.iter().map(own).collect(), low)
         });
         Ok((HeadOperands { matrix, adapted }, x))

@@ -34,7 +34,7 @@ impl PipelineBuffer {
     }
 
     /// A device's, for an op that writes it anew.
-    pub(super) fn to_write(&mut self, device: usize) -> BufferId {
+    pub(super) fn claim(&mut self, device: usize) -> BufferId {
         self.on = 1 << device;
         self.at(device)
     }

@@ -449,7 +449,7 @@ fn digest_of(adapter: &Adapter) -> [u8; 32] {
     }
     for tensor in adapter.tensors() {
         sha.update(format!("{:?} {:?};", tensor.dtype, tensor.shape));
-        sha.update(&tensor.bytes.read());
+        sha.update(tensor.bytes.read());
     }
     sha.finalize().into()
 }

@@ -17,6 +17,7 @@ use crate::spec::{LayerPart, MlpSpec, Part, TransformerSpec, Weight};
 use crate::tensor::Tensor;
 
 /// What adapters add to the matrices of a layer, each a list by the adapter's slot.
+#[derive(Default)]
 pub(crate) struct Deltas {
     pub(super) qkv: Vec<Option<ops::LowRank>>, // or to latents, or to what a state takes up
     pub(super) gate: Vec<Option<ops::LowRank>>, // to the gate of attention's output
@@ -39,12 +40,6 @@ pub(crate) struct AdaptedEmbedding {
     rows: ops::Buffer,  // (rows, columns of the table)
     deltas: Vec<Option<ops::LowRank>>, // by slot: its own alone
     replaces: bool,
-}
-
-impl Default for Deltas {
-    fn default() -> Self {
-        Self { qkv: Vec::new(), gate: Vec::new(), output: Vec::new(), up: Vec::new(), down: Vec::new() }
-    }
 }
 
 impl Deltas {

@@ -111,7 +111,7 @@ impl Words {
             out.extend(tokens.iter().map(|token| token.id));
             return Ok(());
         }
-        let mut parts = vec![0..word.len()];
+        let mut parts: Vec<_> = std::iter::once(0..word.len()).collect();
         while let Some(part) = parts.pop() {
             let text = &word[part.clone()];
             let cut = unigram.cut(text, interrupted)?;

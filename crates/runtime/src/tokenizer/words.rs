@@ -291,7 +291,7 @@ impl Words {
     /// one is taken apart.
     fn plain_tokens(&self, word: &str, table: &TokenTable) -> Result<Vec<Token>> {
         let mut tokens = Vec::new();
-        let mut parts = vec![0..word.len()];
+        let mut parts: Vec<_> = std::iter::once(0..word.len()).collect();
         while let Some(part) = parts.pop() {
             let text = &word[part.clone()];
             let made = self.tokenizer.get_model().tokenize(text)?;

@@ -183,7 +183,7 @@ fn without_year(context: &Context<'_>, found: &Captures<'_>) -> Option<String> {
     let is_week =
         context.words[0] == "of" && ["week", "night", "morning", "weekend"].contains(&context.words[1]);
     let is_weekday = |day: &&str| context.words[0].len() > 2 && day.starts_with(context.words[0]);
-    let is_week = is_week || WEEKDAYS.iter().any(|day| is_weekday(&day));
+    let is_week = is_week || WEEKDAYS.iter().any(is_weekday);
     let is_dated =
         is_week || context.follows(&["on", "until", "since", "till", "due", "before", "dated", "starting"]);
     let (first, second) = (parsed(found, 1)?, parsed(found, 2)?);
