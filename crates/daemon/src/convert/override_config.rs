@@ -18,7 +18,7 @@ pub struct OverrideConfig {
     pub chat_template: Option<PathBuf>,
     /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
     pub tokenizer: Option<PathBuf>,
-    /// What sees for a GGUF file's model: a projector's file (mmproj), or `none`; one beside the model that fits it is found.
+    /// What sees for a GGUF file's model: a projector's file (mmproj), or `none`; the one in the model's file, or one beside it that fits, is found.
     pub mmproj: Option<PathBuf>,
     /// Settings, each as `KEY=TYPE:VALUE` with `int`, `float`, `bool` or `str`.
     pub override_kv: Vec<String>,

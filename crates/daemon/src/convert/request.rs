@@ -319,11 +319,8 @@ pub(super) fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, E
         return Err(Error::field("chat.messages", "must have at least one"));
     }
     if wire.messages.len() > CHAT_MESSAGES_MAX {
-        let count = wire.messages.len();
-        return Err(Error::field(
-            "chat.messages",
-            format!("must have at most {CHAT_MESSAGES_MAX}, not {count}"),
-        ));
+        let reason = format!("must have at most {CHAT_MESSAGES_MAX}, not {}", wire.messages.len());
+        return Err(Error::field("chat.messages", reason));
     }
     if wire.tools_json.len() > CHAT_TOOLS_MAX {
         let count = wire.tools_json.len();

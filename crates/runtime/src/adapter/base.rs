@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::ops::Range;
 
 use hanzo_engine_kernels::quant;
 
@@ -122,33 +121,18 @@ pub(super) fn rows_of(matrix: &Tensor, mut take: impl FnMut(usize, &mut [f32])) 
     Ok(())
 }
 
-/// Calls `take` with each row of a matrix, some side by side, and gives what it makes of them in their order.
-pub(super) fn each_row<T: Send>(
+/// Calls `take` with each row of a matrix, and gives what it makes of them in their order.
+pub(super) fn each_row<T>(
     matrix: &Tensor,
-    take: impl Fn(usize, &mut [f32]) -> T + Sync,
+    mut take: impl FnMut(usize, &mut [f32]) -> T,
 ) -> Result<Vec<T>, LoadError> {
-    const THREADS_MAX: usize = 8;
-    const NUMBERS_A_THREAD: usize = 1 << 18;
     let rows = RowsAsFloats::of(matrix)?;
-    let of_range = |range: Range<usize>| -> Vec<T> {
-        let mut numbers = vec![0.0; rows.cols];
-        let of_row = |row: usize| {
-            rows.read(row, &mut numbers);
-            take(row, &mut numbers)
-        };
-        range.map(of_row).collect()
+    let mut numbers = vec![0.0; rows.cols];
+    let of_row = |row: usize| {
+        rows.read(row, &mut numbers);
+        take(row, &mut numbers)
     };
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (rows.rows * rows.cols / NUMBERS_A_THREAD).clamp(1, processors.min(THREADS_MAX));
-    let each = rows.rows.div_ceil(threads).max(1);
-    let made = std::thread::scope(|scope| {
-        let ranges = (0..rows.rows).step_by(each).map(|first| first..(first + each).min(rows.rows));
-        let running: Vec<_> = ranges.map(|range| scope.spawn(|| of_range(range))).collect();
-        running.into_iter().map(|thread| thread.join()).collect::<Result<Vec<_>, _>>()
-    });
+    let made = (0..rows.rows).map(of_row).collect();
     matrix.bytes.release();
-    match made {
-        Ok(parts) => Ok(parts.into_iter().flatten().collect()),
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
+    Ok(made)
 }
