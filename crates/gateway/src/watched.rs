@@ -1,6 +1,8 @@
 //! The span of a request over HTTP: begun with its headers, told of with its last byte. What the engine does for it are spans
 //! of the engine's own, in the same trace.
 
+use std::time::Instant;
+
 use axum::http::{HeaderMap, Method};
 use hanzo_engine_telemetry::{KeyValue, Span, TraceContext, Traces};
 
@@ -26,7 +28,7 @@ impl Watched {
         let came = TraceContext::of(headers);
         let span = match operation {
             true => None,
-            false => traces.arrival(format!("{method} {route}"), came.as_ref()),
+            false => traces.arrival(format!("{method} {route}"), Instant::now(), came.as_ref()),
         };
         let trace = span.as_ref().map(Span::context).or(came);
         if let Some(mut span) = span {

@@ -69,11 +69,17 @@ impl Traces {
         Ok(Traces(Some(Maker { provider, tracer })))
     }
 
-    /// A request that has arrived just now, as part of the trace it came with, or of one of its own. Nothing where no traces are
-    /// made.
-    pub fn arrival(&self, name: impl Into<Cow<'static, str>>, parent: Option<&TraceContext>) -> Option<Span> {
+    /// Span of a request that arrived at `arrived`, as part of the trace it came with, or of one of its own. None where no traces
+    /// are made.
+    pub fn arrival(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        arrived: Instant,
+        parent: Option<&TraceContext>,
+    ) -> Option<Span> {
         let maker = self.0.as_ref()?;
-        let (arrived, arrived_at) = (Instant::now(), SystemTime::now());
+        let now = SystemTime::now();
+        let arrived_at = now.checked_sub(arrived.elapsed()).unwrap_or(now);
         let parent = parent
             .map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent.remote()));
         let builder = maker.tracer.span_builder(name).with_kind(SpanKind::Server).with_start_time(arrived_at);

@@ -109,7 +109,7 @@ impl RequestLog {
         metadata: &MetadataMap,
     ) -> RequestLog {
         let came = TraceContext::of(metadata.as_ref());
-        let span = core.traces.arrival(call.operation(), came.as_ref());
+        let span = core.traces.arrival(call.operation(), arrived, came.as_ref());
         RequestLog {
             call,
             metrics: core.models.metrics.clone(),
