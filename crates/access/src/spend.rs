@@ -246,7 +246,7 @@ impl ForwardedNeed {
 /// The tokens of a forwarded request.
 #[derive(Debug)]
 pub struct ForwardReservation {
-    /// What is reserved of its key.
+    /// Reservation of its key's tokens.
     pub reservation: Reservation,
     /// The tokens that each answer is to be bound to, where the request states none and the key has a limit.
     pub bound: Option<u32>,

@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Where no value satisfies two of its alternatives, exactly one is as good as any.
+    /// Exactly one alternative is as good as any, where no value satisfies two of them.
     fn one_of_as_any_of(
         &self,
         fields: &mut Map<String, Value>,

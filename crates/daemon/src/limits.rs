@@ -43,7 +43,7 @@ pub(crate) const STEP_TOKENS_LIMIT: usize = 65_536;
 /// Prompts of one model rendered and tokenized at the same time, of which a client has all but one at most; more wait,
 /// holding a place in its queue.
 pub(crate) const PROMPT_BUILDS_MAX: usize = 4;
-/// Those of them that are large, of which a client has all but one at most.
+/// Turns for large ones; a client has all but one of them at most.
 pub(crate) const PROMPT_BUILDS_LARGE_MAX: usize = 2;
 const _: () = assert!(0 < PROMPT_BUILDS_LARGE_MAX && PROMPT_BUILDS_LARGE_MAX < PROMPT_BUILDS_MAX);
 /// Bytes of text from which on a prompt counts as large, as those with pictures or sounds do: while it is built, its messages, its

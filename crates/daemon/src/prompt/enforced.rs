@@ -7,20 +7,20 @@ use hanzo_engine_runtime::{CallReading, RequestError, TextModel, Tool, ToolForma
 use super::{ToolChoice, ToolUse};
 use crate::error::Error;
 
-/// What a chat's tools make of its answer.
+/// Constraint that a chat's tools put on its answer.
 pub(super) struct Enforced {
     /// How calls are told from the answer, if there may be any.
     pub(super) calls: Option<CallReading>,
-    /// What the answer satisfies.
+    /// Constraint that the answer satisfies.
     pub(super) spec: Option<Spec>,
     /// Without that, the request cannot be done.
     pub(super) must: bool,
 }
 
-/// What becomes of tools, and of a constraint that is asked for beside them.
+/// Use of tools, and of a constraint that is asked for beside them.
 ///
 /// # Errors
-/// Where a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
+/// An error of the field where a choice or a schema cannot be enforced; [`RequestError::Interrupted`].
 pub(super) fn enforced(
     used: ToolUse,
     text: &TextModel,
@@ -65,7 +65,7 @@ pub(super) fn enforced(
 /// A document that is asked for of a model whose answers are messages in channels: the last of them is it.
 ///
 /// # Errors
-/// Where its schema cannot be enforced; [`RequestError::Interrupted`].
+/// An error of the field where its schema cannot be enforced; [`RequestError::Interrupted`].
 pub(super) fn within_channels(
     asked: Option<Spec>,
     text: &TextModel,
@@ -86,7 +86,7 @@ pub(super) fn within_channels(
     Ok(Some(Spec::Schemas(grammar)))
 }
 
-/// That a field cannot be enforced. Work that was given up says so as if the field were wrong.
+/// Error of a field that cannot be enforced. Work that was given up says so as if the field were wrong.
 fn refused(field: &str, reason: String, interrupted: &dyn Fn() -> bool) -> Error {
     match interrupted() {
         true => RequestError::Interrupted.into(),

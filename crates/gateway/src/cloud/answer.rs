@@ -67,7 +67,7 @@ impl Usage {
     }
 }
 
-/// Who is charged for an answer, and where it is told. Dropping it while the answer is awaited charges the prompt: the other server
+/// Key that is charged for an answer, and the place that hears of it. Dropping it while the answer is awaited charges the prompt: the other server
 /// has read it.
 #[derive(Debug)]
 pub(crate) struct Payer {
@@ -84,7 +84,7 @@ impl Payer {
         Payer { pass, record, reservation: None, prompt: 0, owes_prompt: false }
     }
 
-    /// Of tokens that are reserved.
+    /// Reservation of tokens.
     pub(super) fn reserved(asker: &Asker, reservation: Reservation) -> Payer {
         let mut payer = Payer::new(asker.pass.clone(), asker.record.clone());
         payer.reservation = Some(reservation);
