@@ -1,4 +1,4 @@
-//! The keys of a process, and what becomes of what a request presents.
+//! Set of keys that a process accepts, and the check of the keys that a request presents.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -20,29 +20,30 @@ use crate::{
     secret::Secret,
 };
 
-/// What logs call the key that was set, which has no name.
+/// Name in logs for the key of the settings, which has no record.
 const SET_KEY: &str = "api_key";
 
-/// Time for which the keys of a file stay valid after it became unreadable. An editor that writes a file in place takes less.
+/// Time for which a file's keys stay valid after it became unreadable. An editor that writes in place takes
+/// less.
 pub const KEYS_GRACE: Duration = Duration::from_secs(5);
 
-/// Why the file of keys cannot be used now.
+/// Fault that keeps the key file from being used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeysFault {
-    /// The file, and what is wrong with it.
+    /// Path of the file and the fault.
     pub reason: String,
-    /// Since when.
+    /// Time at which the fault was first seen.
     pub since: Instant,
-    /// Its keys are refused.
+    /// True when [`KEYS_GRACE`] has passed: the file's keys are refused.
     pub closed: bool,
 }
 
-/// Where a process has its keys from; nothing: no key is wanted.
+/// Sources of a process's keys. Without any, requests need no key.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// One key that may do everything.
+    /// Single key with all permissions.
     pub api_key: Option<Secret>,
-    /// A file of keys, each with what it may do.
+    /// Key file; each key has its own permissions and limits.
     pub api_keys_file: Option<PathBuf>,
 }
 
@@ -57,32 +58,32 @@ impl Settings {
     }
 }
 
-/// Keys that cannot be used.
+/// Error of a key source.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Those of the file.
+    /// Error of the key file.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// The keys of a process.
+/// Accepted keys of a process.
 #[derive(Debug)]
 pub struct Access {
     settings: RwLock<Settings>,
     holders: RwLock<Arc<[Arc<Holder>]>>,
     guesses: Guesses,
-    seen: Mutex<Option<Seen>>,       // the file, as it was read first
-    fault: Mutex<Option<KeysFault>>, // of the file now
+    seen: Mutex<Option<Seen>>,       // state of the file at its first reading
+    fault: Mutex<Option<KeysFault>>, // current fault of the file
 }
 
-/// The keys that a request came with: as OpenAI's clients send them, and as Anthropic's do.
+/// Keys that a request presents: a bearer token, as OpenAI's clients send, and `x-api-key`, as Anthropic's do.
 #[derive(Clone, Default)]
 pub struct Presented<'a>([Option<&'a str>; 2]);
 
 impl<'a> Presented<'a> {
-    /// Those of an HTTP request, or of a call of gRPC.
+    /// Reads the keys from the headers of an HTTP request or a gRPC call.
     pub fn of(headers: &'a HeaderMap) -> Presented<'a> {
-        // What is no text is no key.
+        // A value that is not ASCII text becomes `?`, which matches no key.
         let text = |name| headers.get(name).map(|value: &http::HeaderValue| value.to_str().unwrap_or("?"));
         let bearer = text(header::AUTHORIZATION).and_then(|value| {
             let (scheme, key) = value.split_once(' ')?;
@@ -97,7 +98,7 @@ impl Access {
     /// Reads the keys.
     ///
     /// # Errors
-    /// Where the file cannot be read, or says what it may not.
+    /// The file cannot be read or is invalid.
     pub fn open(settings: Settings) -> Result<Access, AccessError> {
         let access = Access {
             settings: RwLock::new(settings),
@@ -111,11 +112,11 @@ impl Access {
         Ok(access)
     }
 
-    /// Takes other settings, and reads the file again at once. To be called in an asynchronous runtime, after
+    /// Replaces the settings and reads the key file at once. Must run in an async runtime, after
     /// [`Access::follow`].
     ///
     /// # Errors
-    /// Where the file cannot be read, or says what it may not: all stays what it was.
+    /// The file cannot be read or is invalid. The old settings stay in force.
     pub fn set(self: &Arc<Self>, settings: Settings) -> Result<(), AccessError> {
         let seen = Seen::of(&settings.files());
         let old = std::mem::replace(&mut *self.write(), settings);
@@ -123,7 +124,7 @@ impl Access {
             *self.write() = old;
             return Err(error);
         }
-        // A file that there was is followed, whatever its path.
+        // If there was a key file before, the running watcher also follows the new path.
         if old.api_keys_file.is_none() {
             follow(self, seen);
         }
@@ -138,7 +139,7 @@ impl Access {
         self.settings.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where no key is wanted.
+    /// Accepts every request without a key.
     pub fn open_to_all() -> Access {
         Access {
             settings: RwLock::default(),
@@ -154,7 +155,7 @@ impl Access {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).wants_keys()
     }
 
-    /// What a request that presents that may do.
+    /// Checks the presented keys of a request from address `from`.
     ///
     /// # Errors
     /// [`Refusal::Missing`], [`Refusal::Wrong`], [`Refusal::Guessing`] or [`Refusal::KeysUnreadable`].
@@ -169,7 +170,7 @@ impl Access {
         }
         let holders = Arc::clone(&self.holders.read().unwrap_or_else(PoisonError::into_inner));
         let mut found = None;
-        // To the end, wherever it is found.
+        // The search never stops early, so its time does not reveal the match.
         for holder in holders.iter() {
             for digest in &digests {
                 if holder.digest.is(digest) {
@@ -177,7 +178,7 @@ impl Access {
                 }
             }
         }
-        // Whoever comes by no address is one client.
+        // Clients without an address share one count of wrong keys.
         let (from, now) = (from.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), Instant::now());
         let closed = self.keys_fault().is_some_and(|fault| fault.closed);
         match (found, self.guesses.blocked(from, now)) {
@@ -186,20 +187,20 @@ impl Access {
             (_, Some(retry_after)) => Err(Refusal::Guessing { retry_after }),
             (_, None) => {
                 self.guesses.wrong(from, now);
-                // It may be a key of the file, which nobody can say now.
+                // While the file is unreadable, the key may be one of the file's.
                 Err(if closed { Refusal::KeysUnreadable } else { Refusal::Wrong })
             }
         }
     }
 
-    /// Why the file of keys cannot be used, if it cannot.
+    /// Current fault of the key file, if any.
     pub fn keys_fault(&self) -> Option<KeysFault> {
         let fault = locked(&self.fault).clone();
         fault.map(|fault| KeysFault { closed: fault.since.elapsed() >= KEYS_GRACE, ..fault })
     }
 
-    /// Reads the file again. Where it cannot be read, or is wrong, its keys stay what they were for [`KEYS_GRACE`] and are refused
-    /// from then on, until it can be read.
+    /// Reads the file again. If it is unreadable or invalid, its keys stay valid for [`KEYS_GRACE`]. After that
+    /// they are refused until the file can be read.
     pub fn reload(&self) {
         match self.read() {
             Ok(Some(keys)) => tracing::info!(keys, "the keys were read again"),
@@ -207,7 +208,7 @@ impl Access {
             Err(error) => {
                 let reason = error.to_string();
                 let mut fault = locked(&self.fault);
-                // It is tried again every second: the log has one line for each reason.
+                // The file is tried every second: each reason is logged once.
                 if fault.as_ref().is_none_or(|fault| fault.reason != reason) {
                     let grace_s = KEYS_GRACE.as_secs();
                     tracing::error!(
@@ -221,7 +222,7 @@ impl Access {
         }
     }
 
-    /// The number of keys of the file, where there is one.
+    /// Reads all keys. Returns the number of keys in the file, if there is a file.
     fn read(&self) -> Result<Option<usize>, AccessError> {
         let mut holders = Vec::new();
         let old = Arc::clone(&self.holders.read().unwrap_or_else(PoisonError::into_inner));
@@ -256,7 +257,7 @@ impl Access {
         Ok(count)
     }
 
-    /// Follows the file until nobody has these keys any more. To be called in an asynchronous runtime; once is enough.
+    /// Watches the file for as long as `self` is in use. Must run in an async runtime, and be called once.
     pub fn follow(self: &Arc<Self>) {
         if let Some(seen) = locked(&self.seen).take() {
             follow(self, seen);

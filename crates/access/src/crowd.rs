@@ -1,6 +1,5 @@
-//! What becomes of a port that is nearly full: the connections that have done nothing for longest make way, one for each that
-//! comes. So a newcomer waits for nobody's time to be over, however many hold a place and say nothing, and where nobody
-//! wants their places they may stay.
+//! Eviction of idle connections when a port is nearly full. The longest idle connections are closed for new
+//! ones, so a newcomer need not wait for their timeouts. While there is room, idle connections may stay.
 
 use std::{
     collections::BTreeMap,
@@ -15,16 +14,17 @@ use tokio::{
 
 use crate::rate::locked;
 
-/// Below this part of a port's places, others make way for each connection that comes, so that the next finds one that is free.
+/// Share of a port's places. While fewer are free, each new connection evicts idle ones, so that the next finds
+/// a free place.
 const RESERVE_SHARE: usize = 16;
-/// How many for each, so that a burst's places are found again.
+/// Idle connections to evict for each new one, so that the reserve recovers after a burst.
 const ASKED_AT_ONCE: usize = 2;
-/// What a connection has in any case to say what it wants.
+/// Minimum idle time before a connection may be evicted: a new client needs it to send its first bytes.
 const GRACE: Duration = Duration::from_millis(200);
-/// After which another is asked for its place, where one that was asked has not left.
+/// Time until another connection is asked, if one that was asked has not left.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// A port's places, and who does nothing with one. Cloning it is cheap.
+/// Places of a port and its idle connections. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Crowd(Arc<State>);
 
@@ -47,7 +47,7 @@ struct Idler {
     asked: Arc<Notify>,
 }
 
-/// A connection that does nothing, until this is dropped.
+/// Marks a connection as idle until dropped.
 #[derive(Debug)]
 pub struct Idle {
     crowd: Crowd,
@@ -56,7 +56,7 @@ pub struct Idle {
 }
 
 impl Crowd {
-    /// Of a port with so many places.
+    /// Creates the places of a port.
     pub(crate) fn new(places: usize) -> Crowd {
         Crowd(Arc::new(State {
             places: Arc::new(Semaphore::new(places)),
@@ -65,7 +65,7 @@ impl Crowd {
         }))
     }
 
-    /// A place, when there is one: whoever does nothing makes way.
+    /// Waits for a free place. Asks idle connections to leave while few places are free.
     pub(crate) async fn place(&self) -> OwnedSemaphorePermit {
         loop {
             if self.0.places.available_permits() <= self.0.reserve {
@@ -77,13 +77,14 @@ impl Crowd {
                     Ok(place) => return place,
                     Err(_) => std::future::pending().await, // it is never closed
                 },
-                // Some leave later than they were asked, or have something to do after all, or had only just come.
+                // A connection may leave late, become active again, or have been idle for less than the grace
+                // period.
                 () = sleep(ASK_AGAIN) => {}
             }
         }
     }
 
-    /// Asks so many of those that have done nothing for longest for their places.
+    /// Asks up to `count` of the longest idle connections to leave.
     fn ask(&self, count: usize) {
         let now = Instant::now();
         let mut idlers = locked(&self.0.idlers);
@@ -97,7 +98,7 @@ impl Crowd {
         }
     }
 
-    /// To be held by a connection that does nothing from now on.
+    /// Marks a connection as idle from now on, until the result is dropped.
     pub(crate) fn idle(&self) -> Idle {
         let asked = Arc::new(Notify::new());
         let mut idlers = locked(&self.0.idlers);
@@ -108,7 +109,7 @@ impl Crowd {
         Idle { crowd: self.clone(), number, asked }
     }
 
-    /// Resolves when who has not begun by then is to leave: after that time, or when another wants its place.
+    /// Resolves when a connection that has sent nothing must leave: after `time`, or when its place is needed.
     pub(crate) async fn within(self, time: Duration) {
         let idle = self.idle();
         tokio::select! {
@@ -117,7 +118,7 @@ impl Crowd {
         }
     }
 
-    /// Places that are free.
+    /// Number of free places.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
         self.0.places.available_permits()
@@ -125,7 +126,7 @@ impl Crowd {
 }
 
 impl Idle {
-    /// Resolves, once, when another wants its place.
+    /// Resolves once, when the place is needed.
     pub async fn makes_way(&self) {
         self.asked.notified().await;
     }
@@ -157,12 +158,12 @@ mod tests {
             held.push((crowd.place().await, crowd.idle()));
         }
         advance(GRACE).await;
-        // While there is room nobody is asked.
+        // While there is room, no connection is asked to leave.
         held.push((crowd.place().await, crowd.idle()));
         for (_, idle) in &held {
             assert!(!asked(idle).await);
         }
-        // Then the oldest are, and what has been used since is not.
+        // Then the longest idle are asked, and a connection that was used since is not.
         held[0].1 = crowd.idle();
         let _last = crowd.place().await;
         for (i, (_, idle)) in held.iter().enumerate() {
@@ -174,7 +175,7 @@ mod tests {
     async fn a_full_port_waits_for_one_that_leaves_and_asks_the_next_where_it_stays() {
         let crowd = Crowd::new(2);
         let (works, silent) = ((crowd.place().await, crowd.idle()), (crowd.place().await, crowd.idle()));
-        // The one that was asked first stays; nobody is asked before its time.
+        // The first one that was asked stays; no other is asked within its grace period.
         let leaving = tokio::spawn(async move {
             silent.1.makes_way().await;
             drop(silent);
@@ -182,7 +183,7 @@ mod tests {
         assert!(timeout(GRACE / 2, crowd.place()).await.is_err());
         assert!(!leaving.is_finished());
         assert!(timeout(GRACE, crowd.place()).await.is_ok());
-        // Where all do something there is no place.
+        // If all connections are active, no place becomes free.
         let _held = crowd.place().await;
         drop(works.1);
         assert!(timeout(GRACE * 9, crowd.place()).await.is_err());

@@ -1,4 +1,4 @@
-//! The way to a daemon from another program: an endpoint of gRPC, in the clear or by TLS, and the key in each call.
+//! Client side of gRPC connections to a daemon: a channel in plaintext or over TLS, and the key in each call.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -20,8 +20,8 @@ use crate::{
 
 const PORT: u16 = 443;
 
-/// A lazily opened channel to an endpoint. At `https://` each connection is made as the files say then; they must be
-/// readable now.
+/// Creates a channel that connects lazily. For `https://` each new connection reads the TLS files again; they
+/// must be readable now.
 ///
 /// # Errors
 /// [`TlsError`], with the file.
@@ -32,8 +32,9 @@ pub fn lazy_channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Channel, Tls
     }
 }
 
-/// As [`lazy_channel`], at that address whatever the endpoint's name stands for; a certificate is of the name. An
-/// endpoint without TLS has its address in its URI.
+/// Like [`lazy_channel`], but connects to address `at` instead of resolving the endpoint's name. A certificate
+/// is checked against the name. `at` applies to TLS alone: without it, the endpoint's URI must hold the
+/// address.
 ///
 /// # Errors
 /// [`TlsError`], with the file.
@@ -44,10 +45,10 @@ pub fn lazy_channel_at(endpoint: &Endpoint, tls: &ClientTls, at: SocketAddr) -> 
     }
 }
 
-/// As [`lazy_channel`], opened.
+/// Like [`lazy_channel`], but connects at once.
 ///
 /// # Errors
-/// What is wrong with the files, or the connection's own error.
+/// Fault of the TLS files, or the error of the connection.
 pub async fn channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Result<Channel, Error>, TlsError> {
     match endpoint.uri().scheme_str() {
         Some("https") => Ok(endpoint.connect_with_connector(connector(tls, None)?).await),
@@ -55,11 +56,11 @@ pub async fn channel(endpoint: &Endpoint, tls: &ClientTls) -> Result<Result<Chan
     }
 }
 
-/// Puts the key into a call.
+/// Interceptor that adds the key to each call as a bearer token.
 pub fn with_key(
     key: Option<&Secret>,
 ) -> impl Fn(Request<Body>) -> Request<Body> + Clone + Send + Sync + use<> {
-    // A key has visible characters alone.
+    // A key consists of visible ASCII characters, so it fits a header.
     let bearer = key.and_then(|key| HeaderValue::try_from(format!("Bearer {}", key.text())).ok());
     let bearer = bearer.map(|mut bearer| {
         bearer.set_sensitive(true);
@@ -73,16 +74,17 @@ pub fn with_key(
     }
 }
 
-/// Advice for a gRPC call that met another kind of server, from the transport's error. None: the error says enough.
+/// Advice for a gRPC call that reached another kind of server, from the text of the transport error. None: the
+/// error explains itself.
 pub fn mistaken_server(error: &str) -> Option<&'static str> {
     const HTTP: &str = "an HTTP server answers there, and no gRPC; the daemon's gRPC has a port of its own (36901, unless \
                         server.grpc_port or --grpc-port says otherwise)";
     const PLAIN: &str = "the server there speaks no TLS; write http:// in place of https://";
     const WORDS: [(&str, &str); 5] = [
-        // The first byte of a body of JSON or HTML where a message of gRPC has its flags.
+        // The first byte of a JSON or HTML body, where a gRPC message has its compression flag.
         ("invalid compression flag", HTTP),
         ("grpc-status header missing", HTTP),
-        // HTTP/1 in answer to the preface of HTTP/2.
+        // HTTP/1 response to the HTTP/2 preface.
         ("http2 error", HTTP),
         ("invalid HTTP version", HTTP),
         ("InvalidContentType", PLAIN),

@@ -1,5 +1,5 @@
-//! The file of keys: JSON that `hanzo-engine keys` writes, with the digest of each key and what it may do. It is read
-//! again by whoever serves when it changes, and replaced as a whole, so that nobody reads half of it.
+//! Key file: JSON that `hanzo-engine keys` writes, with each key's digest, permissions and limits. Servers read
+//! it again when it changes. It is replaced atomically, so a reader never sees half of it.
 
 use std::{
     collections::HashSet,
@@ -12,85 +12,86 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::{Key, KeyDigest};
 
-/// Of the file.
+/// Maximum size of the file.
 const BYTES_MAX: u64 = 8 << 20;
-/// Each key that comes is compared with all of them.
+/// Maximum number of keys. Each presented key is compared with all of them.
 const KEYS_MAX: usize = 4096;
 const NAME_CHARS_MAX: usize = 64;
 const PATTERNS_MAX: usize = 256;
 const PATTERN_BYTES_MAX: usize = 512;
 
-/// A key, as the file has it.
+/// Record of a key in the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// Whose it is; unique in a file. It is what logs say instead of the key.
+    /// Unique name of the key. Logs show it instead of the key.
     pub name: String,
     /// SHA-256 of the key, in hexadecimal digits.
     pub sha256: String,
-    /// When it was made, in seconds since 1970; 0: unknown.
+    /// Creation time in seconds since 1970; 0: unknown.
     #[serde(default)]
     pub created_unix_s: u64,
-    /// It may also load, unload, pull and remove.
+    /// Permission to load, unload, pull and remove models.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub admin: bool,
-    /// Models it may use, by patterns such as `zen-*`; none: all.
+    /// Patterns of the models that the key may use, such as `zen-*`; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// Requests in a minute; none: no limit.
+    /// Maximum requests a minute; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
-    /// Tokens in a minute, of prompts and answers; none: no limit.
+    /// Maximum tokens a minute, of prompts and answers together; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_minute: Option<u32>,
-    /// Requests that run at once; none: no limit.
+    /// Maximum requests that run at once; none: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    /// Priority of its requests, which they may lower and not raise (a lower number runs earlier); none: as they ask.
+    /// Priority of the key's requests; a lower number runs earlier. A request may ask for a later priority
+    /// only. None: the request's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
 }
 
-/// The keys of a file.
+/// Contents of a key file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeysFile {
-    /// In the order in which they were made.
+    /// Keys in the order of their creation.
     pub keys: Vec<Record>,
 }
 
-/// A file of keys that cannot be used.
+/// Error of a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("file of keys {}: {source}; `hanzo-engine keys create` makes one", path.display())]
     Io {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What it says is not what it may say.
+    /// The content is invalid.
     #[error("file of keys {}: {reason}", path.display())]
     Content {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// Fault and its place.
         reason: String,
     },
-    /// There is a key of that name already.
+    /// A key of that name exists already.
     #[error("a key named {0:?} is there already: revoke it first, or choose another name")]
     Exists(String),
-    /// There is no key of that name.
+    /// No key has that name.
     #[error("there is no key named {0:?}; `hanzo-engine keys list` shows those there are")]
     Unknown(String),
-    /// The system gives no random bytes.
+    /// The operating system gives no random bytes.
     #[error("the system gives no random bytes to make a key of: {0}")]
     Random(getrandom::Error),
 }
 
 impl KeysFile {
-    /// Reads a file.
+    /// Reads a key file.
     ///
     /// # Errors
     /// [`FileError`], with the place.
@@ -107,7 +108,7 @@ impl KeysFile {
             return Err(wrong(format!("is over {BYTES_MAX} bytes long")));
         }
         let keys: KeysFile = serde_json::from_str(&text).map_err(|error| {
-            // Not the parser's words, which may repeat what stands there.
+            // The parser's message may repeat the file's content, so it is not used.
             let what = match error.classify() {
                 serde_json::error::Category::Data => {
                     "has a field that is unknown, missing or of another type"
@@ -138,11 +139,11 @@ impl KeysFile {
         Ok(())
     }
 
-    /// Makes a key as `record` says (its `sha256` and date are filled in) and adds it to the file, which is made where
-    /// there is none. The key is shown here and nowhere again.
+    /// Creates a key from `record` and adds it to the file, which is created if missing. `sha256` and the date
+    /// are filled in. The key is returned here and stored nowhere.
     ///
     /// # Errors
-    /// [`FileError`]; the file is as it was.
+    /// [`FileError`]; the file stays as it was.
     pub fn create(path: &Path, record: Record) -> Result<Key, FileError> {
         let key = Key::random().map_err(FileError::Random)?;
         let digest = KeyDigest::of(key.text()).map(|digest| digest.hex()).unwrap_or_default();
@@ -156,10 +157,10 @@ impl KeysFile {
         Ok(key)
     }
 
-    /// Takes the key of that name out of the file.
+    /// Removes the key of that name from the file.
     ///
     /// # Errors
-    /// [`FileError`]; the file is as it was.
+    /// [`FileError`]; the file stays as it was.
     pub fn revoke(path: &Path, name: &str) -> Result<Record, FileError> {
         let mut revoked = None;
         KeysFile::change(path, false, |file| {
@@ -170,14 +171,14 @@ impl KeysFile {
         revoked.ok_or_else(|| FileError::Unknown(name.to_owned()))
     }
 
-    /// Of several that change it at once, one after the other does.
+    /// Changes the file under a lock, so that concurrent changes happen one after another.
     fn change(
         path: &Path,
         may_be_new: bool,
         change: impl FnOnce(&mut KeysFile) -> Result<(), FileError>,
     ) -> Result<(), FileError> {
         let failed = |source| FileError::Io { path: path.to_owned(), source };
-        // What a link leads to is replaced, not the link.
+        // The target of a symbolic link is replaced, not the link.
         let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut lock_name = path.file_name().unwrap_or_default().to_owned();
@@ -199,13 +200,13 @@ impl KeysFile {
         }
         let mut text = serde_json::to_string_pretty(&file).map_err(|error| failed(error.into()))?;
         text.push('\n');
-        // Servers that could read the old file can read the new one.
+        // The new file keeps its owner and permissions, so servers can still read it.
         hanzo_engine_files::replace(path, text.as_bytes()).map_err(failed)
     }
 }
 
 impl Record {
-    /// Whether each value is one that can be honoured.
+    /// Checks each value of the record.
     ///
     /// # Errors
     /// The field, and what is wrong with it.

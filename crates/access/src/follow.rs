@@ -1,4 +1,4 @@
-//! Files that are read again when they change: keys and certificates.
+//! Watcher that reloads key files and certificates when they change.
 
 use std::{
     fs,
@@ -7,24 +7,24 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How often it is looked whether a file has changed.
+/// Interval between checks for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What is made of files, and can be made again.
+/// Value that is built from files and can be rebuilt.
 pub trait Follow: Send + Sync + 'static {
-    /// The files.
+    /// Watched files.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// They are other files than before. What cannot be used leaves everything as it was, and the log says so.
+    /// Called after the files changed. Unusable files leave the value as it was and are logged.
     fn changed(&self);
 
-    /// Whether the files are to be read again though they look as they did: the last try failed, and permissions may have changed.
+    /// Whether to reload unchanged files because the last try failed; permissions may have changed.
     fn try_again(&self) -> bool {
         false
     }
 }
 
-/// What tells that a file is another one.
+/// Metadata that identifies a version of a file.
 #[derive(Debug, Clone, PartialEq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -45,18 +45,19 @@ impl Stamp {
     }
 }
 
-/// What the files looked like when they were last read.
+/// Metadata of the files at their last reading.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Seen(Vec<Option<Stamp>>);
 
 impl Seen {
-    /// To be taken before they are read: what changes meanwhile is read again.
+    /// Reads the metadata. Call it before the files are read, so that a change in between causes another
+    /// reading.
     pub(crate) fn of(files: &[PathBuf]) -> Seen {
         Seen(files.iter().map(|path| Stamp::of(path)).collect())
     }
 }
 
-/// Follows the files, as they were `seen`, until nobody has what is made of them any more. To be called in an asynchronous
+/// Watches the files, starting from the state `seen`, until `made` is dropped everywhere. Must run in an async
 /// runtime.
 pub(crate) fn follow<T: Follow>(made: &Arc<T>, mut seen: Seen) {
     if made.files().is_empty() {

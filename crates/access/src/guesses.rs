@@ -1,5 +1,6 @@
-//! Wrong keys, by the address that they came from. Whoever sends many may send no more for a while. Keys that were made
-//! here cannot be guessed and are let in all the same: clients behind one address do not shut each other out.
+//! Rate limit of wrong keys for each client address. After too many, the address may try no more for a while.
+//! Generated keys cannot be guessed and are accepted even then, so clients behind one address do not shut each
+//! other out.
 
 use std::{
     collections::HashMap,
@@ -10,28 +11,28 @@ use std::{
 
 use crate::rate::{Bucket, locked};
 
-/// Wrong keys of one address in a minute.
+/// Wrong keys that one address may send in a minute.
 const GUESSES_PER_MINUTE: u32 = 20;
-/// Addresses that are remembered.
+/// Maximum number of remembered addresses.
 const ADDRESSES_MAX: usize = 4096;
 
-/// Who has sent wrong keys of late.
+/// Recent wrong keys by address.
 #[derive(Debug, Default)]
 pub(crate) struct Guesses(Mutex<HashMap<IpAddr, Bucket>>);
 
 impl Guesses {
-    /// How long `from` may send no key that can be guessed.
+    /// Time for which `from` may send no guessable key, if it is blocked.
     pub(crate) fn blocked(&self, from: IpAddr, now: Instant) -> Option<Duration> {
         locked(&self.0).get_mut(&client_of(from))?.wait(1, GUESSES_PER_MINUTE, now).err()
     }
 
-    /// A wrong key came.
+    /// Counts a wrong key from `from`.
     pub(crate) fn wrong(&self, from: IpAddr, now: Instant) {
         let mut seen = locked(&self.0);
         let from = client_of(from);
         if seen.len() >= ADDRESSES_MAX && !seen.contains_key(&from) {
             seen.retain(|_, bucket| bucket.level(GUESSES_PER_MINUTE, now).remaining < GUESSES_PER_MINUTE);
-            // Of those that are left, the one that has the most guesses left loses least.
+            // If none can be forgotten, the address with the most guesses left is: it loses least.
             if seen.len() >= ADDRESSES_MAX {
                 let level = |bucket: &mut Bucket| bucket.level(GUESSES_PER_MINUTE, now).remaining;
                 let most = seen.iter_mut().map(|(address, bucket)| (level(bucket), *address)).max();
@@ -44,7 +45,8 @@ impl Guesses {
     }
 }
 
-/// An address of IPv4; of IPv6 the network, in which one client has all the addresses it wants.
+/// Address that identifies a client: an IPv4 address, or the /64 network of an IPv6 address, because one client
+/// owns all of it.
 pub fn client_of(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(ip) => {
@@ -72,7 +74,7 @@ mod tests {
             assert_eq!(guesses.blocked(from, now), None);
             guesses.wrong(from, now);
         }
-        // Another address of the same network is the same client.
+        // Another address of the same network counts as the same client.
         let beside: IpAddr = "2001:db8::ffff:1".parse().unwrap();
         assert_eq!(guesses.blocked(beside, now), Some(Duration::from_secs(3)));
         assert_eq!(guesses.blocked("2001:db9::1".parse().unwrap(), now), None);

@@ -1,5 +1,5 @@
-//! A key and its digest. What is kept of a key is its SHA-256: those made here have 256 bits that nobody chose, which
-//! a digest hides as well as a slow hash would.
+//! API key and its digest. Only the SHA-256 of a key is stored. Generated keys have 256 random bits, so a fast
+//! digest protects them as well as a slow hash would.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
@@ -7,24 +7,24 @@ use subtle::ConstantTimeEq as _;
 
 const PREFIX: &str = "sk-hanzo-";
 const RANDOM_BYTES: usize = 32;
-/// Of any key: no header is longer.
+/// Maximum length of any key, so that it fits a header.
 const BYTES_MAX: usize = 512;
 
-/// A new key, in words that fit a header. It is shown once.
+/// New key, in characters that fit a header. It is shown once.
 pub struct Key(String);
 
 impl Key {
-    /// One that nobody has.
+    /// Generates a random key.
     ///
     /// # Errors
-    /// Where the system gives no random bytes.
+    /// The operating system gives no random bytes.
     pub fn random() -> Result<Key, getrandom::Error> {
         let mut bytes = [0; RANDOM_BYTES];
         getrandom::fill(&mut bytes)?;
         Ok(Key(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))))
     }
 
-    /// The key itself.
+    /// Text of the key.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -35,12 +35,12 @@ impl Key {
 pub(crate) struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
-    /// Of a key's text; None of what no key is as long as.
+    /// Digest of a key's text. None: the text is empty or longer than any key.
     pub(crate) fn of(text: &str) -> Option<KeyDigest> {
         (!text.is_empty() && text.len() <= BYTES_MAX).then(|| KeyDigest(Sha256::digest(text).into()))
     }
 
-    /// From 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     pub(crate) fn from_hex(text: &str) -> Option<KeyDigest> {
         if text.len() != 64 || !text.is_ascii() {
             return None;
@@ -53,12 +53,12 @@ impl KeyDigest {
         Some(KeyDigest(bytes))
     }
 
-    /// 64 hexadecimal digits.
+    /// Formats the digest as 64 hexadecimal digits.
     pub(crate) fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Whether both are of one key. It takes as long where they differ early as where they do late.
+    /// Compares two digests in constant time.
     pub(crate) fn is(&self, other: &KeyDigest) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(digest.hex(), hex);
         assert!(KeyDigest::from_hex(hex).unwrap().is(&digest));
         assert!(!KeyDigest::of("abd").unwrap().is(&digest));
-        // All of it is compared: one that differs in one digit, wherever, is another's.
+        // All digits are compared: a digest that differs in any one of them does not match.
         for at in 0..hex.len() {
             let mut other = hex.to_owned();
             other.replace_range(at..=at, if &hex[at..=at] == "0" { "1" } else { "0" });

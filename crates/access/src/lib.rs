@@ -1,10 +1,11 @@
-//! Who may ask an engine, over HTTP and gRPC alike: connections and TLS, keys and what each may use, how often, and how
-//! wrong ones are met. The words of HTTP are the gateway's, those of the contract the daemon's; statuses of gRPC, which both
-//! speak, are made here.
+//! Access control over HTTP and gRPC: connections, TLS, API keys with their permissions and limits, and defence
+//! against guessed keys. The gateway words refusals for HTTP and the daemon for its contract; gRPC statuses,
+//! which both use, are made here.
 //!
-//! [`Access`] holds the keys of a process: one that was set ([`Secret`]), and those of a file ([`KeysFile`]) that is read
-//! again when it changes. [`connections`] accepts on a port, with [`ServerTls`] where it is spoken. [`Access::admit`] makes a [`Pass`] of what a request presents, or a [`Refusal`].
-//! [`check_origin`] refuses the requests of foreign web pages.
+//! [`Access`] holds the accepted keys: one of the settings ([`Secret`]), and those of a file ([`KeysFile`])
+//! that is reloaded when it changes. [`connections`] accepts connections on a port, with [`ServerTls`] if TLS
+//! is on. [`Access::admit`] turns the keys of a request into a [`Pass`], or a [`Refusal`]. [`check_origin`]
+//! refuses requests of foreign web pages.
 
 mod access;
 mod crowd;

@@ -1,4 +1,4 @@
-//! A port's connections: so many at once, TLS where it is spoken, and none that takes a place without saying anything.
+//! Connections of a port: bounded in number, with TLS if it is on, and closed if the client stays silent.
 
 use std::{
     collections::HashMap,
@@ -27,21 +27,23 @@ use crate::{
     tls::ServerTls,
 };
 
-/// Pause after the listener failed to accept, which means that file descriptors ran out.
+/// Pause after a failed accept, which means that the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a port bears.
+/// Bounds of a port.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. Where it is nearly full those that do nothing make way; more wait in the listener's backlog.
+    /// Maximum connections at once. When the port is nearly full, idle ones are evicted; further ones wait in
+    /// the listener's backlog.
     pub connections_max: usize,
-    /// Of one address at once; more are closed. The loopback's, behind which a proxy may stand, have no limit of their own.
+    /// Maximum connections of one address; more are closed. Loopback addresses have no such limit, because a
+    /// proxy may connect from there.
     pub of_address_max: usize,
-    /// In which a handshake must be done, and after it the first bytes must have come.
+    /// Time for the TLS handshake, and again for the first bytes after it.
     pub first: Duration,
 }
 
-/// A connection that was accepted. It counts until it is dropped.
+/// Accepted connection. Counts against the limits until dropped.
 #[derive(Debug)]
 pub struct Connection {
     stream: Opening<Stream>,
@@ -49,29 +51,29 @@ pub struct Connection {
     permit: Permit,
 }
 
-/// What a connection's bytes go through.
+/// Transport of a connection.
 #[derive(Debug)]
 pub enum Stream {
-    /// Nothing.
+    /// Plain TCP.
     Plain(TcpStream),
     /// TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A place among a port's connections, and among those of its address; it is free again when this is dropped.
+/// Place among the connections of a port and of its address. Dropping it frees both.
 #[derive(Debug)]
 pub struct Permit {
     _place: OwnedSemaphorePermit,
-    address: Option<IpAddr>, // None: it has no limit
+    address: Option<IpAddr>, // None: the address has no limit
     addresses: Addresses,
     crowd: Crowd,
 }
 
-/// How many connections there are of each address.
+/// Number of connections of each address.
 type Addresses = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
 impl Permit {
-    /// None where the address has as many as it may.
+    /// Takes a place of the address. None: the address has reached its limit.
     fn of(
         place: OwnedSemaphorePermit,
         from: IpAddr,
@@ -91,7 +93,8 @@ impl Permit {
         Some(Permit { _place: place, address, addresses: Arc::clone(addresses), crowd })
     }
 
-    /// To be held while nothing is done with the connection: where the port is nearly full it may be asked to make way.
+    /// Marks the connection as idle until the result is dropped. While the port is nearly full, it may be asked
+    /// to leave.
     pub fn idle(&self) -> Idle {
         self.crowd.idle()
     }
@@ -112,18 +115,18 @@ impl Drop for Permit {
 }
 
 impl Connection {
-    /// Where it comes from.
+    /// Address of the client.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// Its parts, for who looks after the socket itself.
+    /// Splits the connection, for callers that manage the socket themselves.
     pub fn into_parts(self) -> (Stream, Permit) {
         (self.stream.into_inner(), self.permit)
     }
 }
 
-/// Accepts on `listener` until the receiver is dropped. To be called in an asynchronous runtime.
+/// Accepts connections on `listener` until the receiver is dropped. Must run in an async runtime.
 pub fn connections(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
@@ -132,7 +135,8 @@ pub fn connections(
     connections_until(listener, tls, limits, std::future::pending())
 }
 
-/// As [`connections`]; after `stop` nothing more is accepted, and the receiver ends when it has had all that was.
+/// Like [`connections`], but accepts nothing after `stop` resolves. The receiver ends after the connections
+/// accepted before.
 pub fn connections_until(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
@@ -141,7 +145,7 @@ pub fn connections_until(
 ) -> mpsc::Receiver<Connection> {
     let (accepted, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        // Beside the sender that is given away, which is the last to go.
+        // A second sender, to notice that the receiver is dropped while `accept` owns the first.
         let closed = accepted.clone();
         tokio::select! {
             () = closed.closed() => {}
@@ -173,7 +177,7 @@ async fn accept(
         let (stream, from) = match connected {
             Ok(connected) => connected,
             Err(error) => {
-                // To try again at once would only burn a core.
+                // Trying again at once would busy-loop.
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -198,13 +202,13 @@ async fn accept(
             }
             continue;
         };
-        // Beside the others: a client may take its time over a handshake.
+        // In a task, because a client may take long for its handshake.
         let shaking = TlsAcceptor::from(tls.config()).accept(stream);
         tokio::spawn(async move {
             tokio::select! {
                 shaken = shaking => match shaken {
                     Ok(stream) => {
-                        // Whoever served them is gone.
+                        // An error means that the receiver is gone.
                         let _ = accepted.send(connection(Stream::Tls(Box::new(stream)))).await;
                     }
                     Err(error) => tracing::debug!(%from, %error, "a TLS handshake failed"),
@@ -332,7 +336,7 @@ mod tests {
         };
         let held = [take("192.0.2.1").await, take("192.0.2.1").await];
         assert!(held.iter().all(Option::is_some) && take("192.0.2.1").await.is_none());
-        // Of IPv6 a network has as many as an address.
+        // An IPv6 network has the limit of one address.
         let network = [take("2001:db8::1").await, take("2001:db8::2").await];
         assert!(network.iter().all(Option::is_some) && take("2001:db8::3").await.is_none());
         let near = [take("127.0.0.1").await, take("127.0.0.1").await, take("::1").await];

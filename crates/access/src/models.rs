@@ -1,14 +1,14 @@
-//! Names of models that a key may use: patterns in which `*` stands for anything. Case does not matter, and an owner may be
-//! left out, as wherever models are named.
+//! Match of model names against the patterns of a key, in which `*` stands for any text. Case is ignored, and
+//! the owner may be left out, as everywhere else.
 
-/// Whether a pattern has that name.
+/// Whether the pattern matches the name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     let bare = name.rsplit_once('/').map_or(name.as_str(), |(_, bare)| bare);
     glob(&pattern, &name) || (!pattern.contains('/') && glob(&pattern, bare))
 }
 
-/// Each piece between two stars is looked for from where the one before it ended.
+/// Matches each piece between two stars after the end of the previous piece.
 fn glob(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(first) else { return false };

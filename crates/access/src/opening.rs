@@ -1,5 +1,6 @@
-//! The beginning of a connection: it must be known in time what is spoken. A server of HTTP waits for that without a limit of
-//! its own, and a client that sends nothing, or a part of HTTP/2's first words, would keep its place for ever.
+//! Deadline for the first bytes of a connection. The HTTP server waits without limit for the bytes that tell
+//! HTTP/1 from HTTP/2. So a client that sends nothing, or part of the HTTP/2 preface, would keep its place for
+//! ever.
 
 use std::{
     fmt, io,
@@ -15,19 +16,19 @@ use tokio::{
 
 use crate::crowd::Crowd;
 
-/// What a client of HTTP/2 begins with; one of HTTP/1 differs from it within its first line.
+/// HTTP/2 client preface. An HTTP/1 request differs from it within its first line.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection whose first words are waited for until a deadline.
+/// Connection that must send its first bytes before a deadline.
 #[derive(Debug)]
 pub struct Opening<S> {
     stream: S,
-    awaited: Option<Awaited>, // None: it is known what is spoken
+    awaited: Option<Awaited>, // None: the protocol is known
 }
 
 struct Awaited {
     deadline: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
-    came: usize, // bytes of the preface
+    came: usize, // bytes of the preface so far
 }
 
 impl fmt::Debug for Awaited {
@@ -37,24 +38,24 @@ impl fmt::Debug for Awaited {
 }
 
 impl<S> Opening<S> {
-    /// A connection that begins now.
+    /// Starts the deadline now.
     pub fn new(stream: S, within: Duration) -> Opening<S> {
         Opening { stream, awaited: Some(Awaited { deadline: Box::pin(sleep(within)), came: 0 }) }
     }
 
-    /// The same; where its port is nearly full it makes way for others.
+    /// Like [`Opening::new`], but the connection may also be evicted when its port is nearly full.
     pub(crate) fn before(stream: S, within: Duration, crowd: Crowd) -> Opening<S> {
         Opening { stream, awaited: Some(Awaited { deadline: Box::pin(crowd.within(within)), came: 0 }) }
     }
 
-    /// What it is over; its first words are waited for no more.
+    /// Underlying stream, without the deadline.
     pub(crate) fn into_inner(self) -> S {
         self.stream
     }
 }
 
 impl Awaited {
-    /// Whether it is known after these bytes.
+    /// Whether the protocol is known after these bytes.
     fn is_known(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.came..];
         let same = bytes.iter().zip(rest).take_while(|(byte, expected)| byte == expected).count();
@@ -120,7 +121,7 @@ mod tests {
 
     use super::{Opening, PREFACE};
 
-    /// Whether a connection is still read after its client has sent that and nothing else for an hour.
+    /// Whether a connection is still read after its client has sent `words` and nothing else for an hour.
     async fn lives(words: &[u8]) -> bool {
         let (mut client, server) = duplex(1024);
         let mut server = Opening::new(server, Duration::from_secs(60));

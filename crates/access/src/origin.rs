@@ -1,21 +1,22 @@
-//! The rule for requests that web pages send. A page of any site can make a browser send a simple POST to a server on
-//! this machine: no preflight is asked for, so CORS alone does not stop it. A browser names the page in `Origin` and
-//! its relation to the server in `Sec-Fetch-Site`. The gateway and the daemon's admin port read both here, before a body.
+//! Check of requests that web pages send. A page of any site can make a browser send a simple POST to a local
+//! server. No preflight is sent, so CORS alone does not stop it. A browser names the page in `Origin` and its
+//! relation to the server in `Sec-Fetch-Site`. The gateway and the daemon's admin port check both here, before
+//! they read a body.
 
 use http::{HeaderMap, HeaderValue, Uri, header, uri::Authority};
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 const ANY: &str = "*";
 
-/// A web page that may not send requests to this server.
+/// Web page that may not send requests to this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignPage {
-    /// The page's origin, as the browser wrote it; None: the browser named no origin.
+    /// Origin of the page as the browser sent it; None: the browser named none.
     pub origin: Option<String>,
 }
 
-/// Refuses the request of a page of another origin. Pages of the server's own origin may send requests, and pages of the
-/// `allowed` origins (`*`: every page). A client that sends neither header is no browser.
+/// Refuses requests of pages of a foreign origin. Pages of the server's own origin and of the `allowed` origins
+/// (`*`: all) may send requests. A client that sends neither header is no browser and passes.
 ///
 /// # Errors
 /// The page that may not.
@@ -42,16 +43,16 @@ pub fn check_origin(allowed: &[String], uri: &Uri, headers: &HeaderMap) -> Resul
     Ok(())
 }
 
-/// Relation of a page to the server, as its browser knows it.
+/// Relation of a page to the server, as the browser states it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Site {
-    /// The client is no browser, or an old one.
+    /// No header: the client is no browser, or an old one.
     Unsaid,
     /// No page: the user typed the address.
     Typed,
-    /// The page is the server's own.
+    /// Page of this server.
     Own,
-    /// The page is another site's, or of another port or scheme of this site.
+    /// Page of another site, or of another port or scheme of this site.
     Foreign,
 }
 
@@ -72,7 +73,7 @@ fn may_send(origin: &HeaderValue, host: Option<&str>, site: Site, allowed: &[Str
     }
     let Some(page) = Address::of_origin(origin) else { return false };
     match site {
-        // A proxy may pass another `Host` on than the page's own: the browser knows which it asked.
+        // A proxy may pass on another `Host` than the page's; the browser knows which one it asked.
         Site::Own => true,
         Site::Foreign => false,
         Site::Unsaid | Site::Typed => {
@@ -81,17 +82,17 @@ fn may_send(origin: &HeaderValue, host: Option<&str>, site: Site, allowed: &[Str
     }
 }
 
-/// Host and port that a page comes from, or that a server is asked as.
+/// Host and port of a page's origin, or of the server as the client named it.
 #[derive(Debug, PartialEq)]
 struct Address {
     host: String,
     port: u16,
-    /// Port that the page's scheme implies.
+    /// Default port of the page's scheme.
     default_port: u16,
 }
 
 impl Address {
-    /// The address in an origin of HTTP; None: `null`, another scheme, or no origin.
+    /// Parses an HTTP origin. None: `null`, another scheme, or no origin.
     fn of_origin(origin: &str) -> Option<Address> {
         let (scheme, authority) = origin.split_once("://")?;
         let default_port = match scheme.to_ascii_lowercase().as_str() {
@@ -122,7 +123,7 @@ mod tests {
 
     use super::check_origin;
 
-    /// Whether a request passes that has these headers, names separated from values by a space.
+    /// Whether a request with these headers passes; a space separates names from values.
     fn passes(allowed: &[&str], uri: &str, headers: &[(&'static str, &str)]) -> bool {
         let allowed: Vec<String> = allowed.iter().map(|&origin| origin.to_owned()).collect();
         let mut map = HeaderMap::new();

@@ -1,5 +1,5 @@
-//! What a request that was let in may do: which models it may use, what it may ask of the operator, and what its key has
-//! left of its limits.
+//! Permissions of an accepted request: the models that it may use, whether it may administer, and the rest of
+//! its key's limits.
 
 use std::{
     sync::{Arc, Mutex},
@@ -14,22 +14,22 @@ use crate::{
     refusal::Refusal,
 };
 
-/// A key and who has it.
+/// Key with its owner's record and usage.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub(crate) digest: KeyDigest,
     pub(crate) record: Record,
-    /// Nobody chose it, so nobody guesses it.
+    /// Generated at random, so it cannot be guessed.
     pub(crate) random: bool,
-    /// The same for as long as there is a key of that name.
+    /// Shared with earlier readings of the file for as long as it has a key of that name.
     pub(crate) usage: Arc<Usage>,
 }
 
-/// What a request may do. Cloning it is cheap.
+/// Permissions of a request. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub struct Pass(Option<Arc<Holder>>);
 
-/// A request of a key that counts as running until this is dropped.
+/// Running request of a key. Counts against the key's concurrency until dropped.
 #[derive(Debug, Default)]
 pub struct Running(Option<Arc<Usage>>);
 
@@ -42,17 +42,17 @@ impl Drop for Running {
     }
 }
 
-/// What a key has left in this minute; None: there is no limit.
+/// Rest of a key's limits for this minute; None: no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// Of its requests.
+    /// Requests left.
     pub requests: Option<Level>,
-    /// Of its tokens.
+    /// Tokens left.
     pub tokens: Option<Level>,
 }
 
 impl Pass {
-    /// Of anyone, where no key is wanted: everything is allowed.
+    /// Grants everything, for servers without keys.
     pub fn anyone() -> Pass {
         Pass(None)
     }
@@ -65,15 +65,15 @@ impl Pass {
         self.0.as_ref().map(|holder| &holder.record)
     }
 
-    /// The name of the key; None where no key is wanted.
+    /// Name of the key; None: the server wants no key.
     pub fn name(&self) -> Option<&str> {
         self.record().map(|record| record.name.as_str())
     }
 
-    /// Takes a request of the minute and a place among those that run.
+    /// Takes one of the key's requests a minute and one of its concurrent requests.
     ///
     /// # Errors
-    /// The limit that has been reached. Nothing is taken then.
+    /// The limit that has been reached. Then nothing is taken.
     pub fn enter(&self) -> Result<Running, Refusal> {
         let Some(holder) = &self.0 else { return Ok(Running(None)) };
         let (record, usage, now) = (&holder.record, &holder.usage, Instant::now());
@@ -93,10 +93,11 @@ impl Pass {
         Ok(Running(Some(Arc::clone(usage))))
     }
 
-    /// Whether it may use the model of that name; empty: the only one, which a key with a list has to name.
+    /// Checks that the key may use the model of that name. An empty name means the only model; a key with a
+    /// list must name it.
     ///
     /// # Errors
-    /// [`Refusal::Model`], with what it may use.
+    /// [`Refusal::Model`] or [`Refusal::NoModel`], with the models that it may use.
     pub fn use_model(&self, name: &str) -> Result<(), Refusal> {
         let Some(record) = self.record().filter(|record| !record.models.is_empty()) else { return Ok(()) };
         let allowed = || record.models.clone();
@@ -107,18 +108,18 @@ impl Pass {
         }
     }
 
-    /// Whether a model of that name is one of those it may use.
+    /// Whether the key may use a model of that name.
     pub fn sees_model(&self, name: &str) -> bool {
         let patterns = self.record().map_or(&[][..], |record| &record.models);
         patterns.is_empty() || patterns.iter().any(|pattern| models::matches(pattern, name))
     }
 
-    /// Whether it may do what the operator does.
+    /// Whether the key has the admin scope.
     pub fn is_admin(&self) -> bool {
         self.record().is_none_or(|record| record.admin)
     }
 
-    /// Refuses what is the operator's to ask.
+    /// Refuses administrative requests of keys without the admin scope; `what` names the request.
     ///
     /// # Errors
     /// [`Refusal::Admin`].
@@ -126,8 +127,8 @@ impl Pass {
         if self.is_admin() { Ok(()) } else { Err(Refusal::Admin { what: what.to_owned() }) }
     }
 
-    /// The priority of a request that asks for that one (lower runs earlier; 0 where it asks for none): its key's own,
-    /// or later.
+    /// Priority of a request that asks for `asked` (lower runs earlier; 0: none asked): the key's own, or a
+    /// later one.
     pub fn priority(&self, asked: i32) -> i32 {
         match (self.record().and_then(|record| record.priority), asked) {
             (None, asked) => asked,
@@ -136,25 +137,25 @@ impl Pass {
         }
     }
 
-    /// The key's tokens per minute and what was used of them; None: there is no limit.
+    /// Key's tokens a minute and their usage; None: no limit.
     pub(crate) fn tokens(&self) -> Option<(u32, &Mutex<Bucket>)> {
         let holder = self.0.as_ref()?;
         Some((holder.record.tokens_per_minute?, &holder.usage.tokens))
     }
 
-    /// Whether its tokens are limited.
+    /// Whether the key's tokens are limited.
     pub fn limits_tokens(&self) -> bool {
         self.tokens().is_some()
     }
 
-    /// Charges so many tokens.
+    /// Charges tokens to the key.
     pub fn spend(&self, tokens: u32) {
         if let Some((limit, bucket)) = self.tokens() {
             locked(bucket).spend(tokens, limit, Instant::now());
         }
     }
 
-    /// What is left of its limits.
+    /// Rest of the key's limits.
     pub fn standing(&self) -> Standing {
         let Some(holder) = &self.0 else { return Standing::default() };
         let (record, usage, now) = (&holder.record, &holder.usage, Instant::now());

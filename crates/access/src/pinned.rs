@@ -1,5 +1,6 @@
-//! A server that is known by the very certificate that it shows, whatever names are in it: what stands beside the server, and has its
-//! certificate of the same place, asks it by an address that no authority has signed.
+//! TLS client that accepts exactly one server certificate, whatever names it has. Used by a program on the
+//! server's own machine, which has the certificate file and connects to an address that the certificate may not
+//! name.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +13,7 @@ use rustls::{
 
 use crate::tls::{TlsError, certificates, provider};
 
-/// What connections are made with to the server whose certificate is the first of a PEM file.
+/// Client configuration that accepts only the first certificate of a PEM file.
 ///
 /// # Errors
 /// [`TlsError`], with the file.
@@ -50,7 +51,7 @@ impl ServerCertVerifier for Pinned {
         }
     }
 
-    // That it has the certificate's key is what the handshake's signature says.
+    // The handshake's signature proves that the server holds the certificate's key.
     fn verify_tls12_signature(
         &self,
         message: &[u8],

@@ -1,4 +1,4 @@
-//! What a key has used of its limits: buckets that fill up evenly within a minute, and requests that run.
+//! Usage of a key's limits: token buckets that refill evenly within a minute, and running requests.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -7,22 +7,22 @@ use std::{
 
 const MINUTE_S: f64 = 60.0;
 
-/// Up to a minute's worth, which comes back evenly. Tokens that nobody could foresee are charged too, so there may be less than
-/// nothing in it.
+/// Token bucket of one minute's limit, refilled evenly. Usage that was not foreseen is charged too, so the
+/// level may fall below zero.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     used: f64,
-    at: Option<Instant>, // when that was
+    at: Option<Instant>, // time of `used`
 }
 
-/// How full a bucket is.
+/// Level of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level {
-    /// What a minute has.
+    /// Limit a minute.
     pub limit: u32,
-    /// What is left.
+    /// Rest of the limit.
     pub remaining: u32,
-    /// Until it is full again.
+    /// Time until the bucket is full.
     pub reset: Duration,
 }
 
@@ -35,19 +35,19 @@ impl Bucket {
         self.at = Some(now);
     }
 
-    /// Takes one, or says how long until there is one.
+    /// Takes one unit, or returns the time until one is available.
     pub(crate) fn take(&mut self, per_minute: u32, now: Instant) -> Result<(), Duration> {
         self.reserve(1, per_minute, now)
     }
 
-    /// Takes `count`, or says how long until so many are there.
+    /// Takes `count` units, or returns the time until they are available.
     pub(crate) fn reserve(&mut self, count: u32, per_minute: u32, now: Instant) -> Result<(), Duration> {
         self.wait(count, per_minute, now)?;
         self.used += f64::from(count);
         Ok(())
     }
 
-    /// How long until `count` are there, where there are fewer.
+    /// Checks that `count` units are available. The error is the time until they are.
     pub(crate) fn wait(&mut self, count: u32, per_minute: u32, now: Instant) -> Result<(), Duration> {
         self.refill(per_minute, now);
         let missing = self.used + f64::from(count) - f64::from(per_minute);
@@ -57,13 +57,13 @@ impl Bucket {
         }
     }
 
-    /// Gives back `count` that were reserved and are not needed.
+    /// Gives back `count` units that were reserved and not used.
     pub(crate) fn give_back(&mut self, count: u32, per_minute: u32, now: Instant) {
         self.refill(per_minute, now);
         self.used = (self.used - f64::from(count)).max(0.0);
     }
 
-    /// Takes so many, there or not.
+    /// Takes `count` units even if fewer are left.
     pub(crate) fn spend(&mut self, count: u32, per_minute: u32, now: Instant) {
         self.refill(per_minute, now);
         self.used += f64::from(count);
@@ -74,19 +74,19 @@ impl Bucket {
         let left = (f64::from(per_minute) - self.used).max(0.0);
         Level {
             limit: per_minute,
-            // A float becomes the nearest integer below, and none below zero.
+            // The cast rounds down, and a negative level cannot occur.
             remaining: (left + 1e-9) as u32,
             reset: seconds(self.used * MINUTE_S / f64::from(per_minute.max(1))),
         }
     }
 }
 
-/// What a clock can add.
+/// Duration of `seconds`, clamped to a day.
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
 }
 
-/// What the holder of a key has used.
+/// Usage of a key's limits.
 #[derive(Debug)]
 pub(crate) struct Usage {
     pub(crate) requests: Mutex<Bucket>,
@@ -125,7 +125,7 @@ mod tests {
         let later = start + Duration::from_secs(10);
         bucket.take(6, later).unwrap();
         assert!(bucket.take(6, later).is_err());
-        // No more than a minute's worth is ever there.
+        // A bucket never holds more than a minute's limit.
         let much_later = start + Duration::from_secs(3600);
         assert_eq!(bucket.level(6, much_later).remaining, 6);
     }
@@ -138,7 +138,7 @@ mod tests {
         let wait = bucket.wait(1, 100, start).unwrap_err();
         assert_eq!(wait.as_secs_f64().round(), 31.0, "{wait:?}");
         assert!(bucket.wait(1, 100, start + wait + Duration::from_millis(1)).is_ok());
-        // Tokens that were reserved come back, and never more than a minute's.
+        // Reserved tokens come back, up to the limit.
         let mut bucket = Bucket::FULL;
         bucket.reserve(80, 100, start).unwrap();
         assert_eq!(bucket.reserve(30, 100, start).unwrap_err().as_secs_f64().round(), 6.0);
@@ -146,7 +146,7 @@ mod tests {
         bucket.reserve(100, 100, start).unwrap();
         bucket.give_back(100, 100, start + Duration::from_secs(60));
         assert_eq!(bucket.level(100, start + Duration::from_secs(60)).remaining, 100);
-        // A clock that stands still, or a limit of nothing, is no fault.
+        // A clock that stands still or a limit of zero does no harm.
         let mut none = Bucket::FULL;
         assert!(none.take(0, start).is_err());
     }

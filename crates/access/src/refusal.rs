@@ -1,95 +1,95 @@
-//! Why a request is refused, in words that fit every protocol, and as a status of gRPC.
+//! Reasons to refuse a request, as text for every protocol and as a gRPC status.
 
 use std::time::Duration;
 
 use tonic::{Code, Status, metadata::MetadataMap};
 
-/// Why. No refusal repeats a key.
+/// Reason to refuse a request. No message repeats a key.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// No key was sent.
+    /// The request has no key.
     #[error(
         "this server wants a key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`; `hanzo-engine keys create` makes one"
     )]
     Missing,
-    /// A key that is none, or two different ones.
+    /// No accepted key matches.
     #[error("the key that was sent is not one of this server's; it may have been revoked")]
     Wrong,
-    /// Too many wrong keys came from that address.
+    /// The address has sent too many wrong keys.
     #[error("too many wrong keys came from this address; try again in {} s", secs(retry_after))]
     Guessing {
-        /// When the next may be tried.
+        /// Time until the next try.
         retry_after: Duration,
     },
-    /// The key's requests of a minute are used up.
+    /// The key's requests of this minute are used up.
     #[error("rate limit: this key has {limit} requests per minute; try again in {} s", secs(retry_after))]
     Requests {
-        /// Per minute.
+        /// Limit a minute.
         limit: u32,
-        /// When there is one again.
+        /// Time until the next request.
         retry_after: Duration,
     },
-    /// The key's tokens of a minute are used up.
+    /// The key's tokens of this minute are used up.
     #[error("rate limit: this key has {limit} tokens per minute; try again in {} s", secs(retry_after))]
     Tokens {
-        /// Per minute.
+        /// Limit a minute.
         limit: u32,
-        /// When there are some again.
+        /// Time until there are enough tokens.
         retry_after: Duration,
     },
     /// The request may take more tokens than the key has in a minute.
     #[error("{}: {}", fault.field(), fault.advice(*limit, *prompt, *completion))]
     TooManyTokens {
-        /// Per minute.
+        /// Limit a minute.
         limit: u32,
         /// Tokens of the prompt, as far as they are known.
         prompt: u64,
-        /// Tokens that all answers together may have.
+        /// Maximum tokens of all answers together.
         completion: u64,
-        /// The part of the request that is too large.
+        /// Part of the request that is too large.
         fault: TokensFault,
     },
-    /// The file of keys cannot be read, so its keys are refused.
+    /// The key file cannot be read, so its keys are refused.
     #[error(
         "this server's file of keys cannot be read, so its keys are refused until it can; the server's log and /ready say why"
     )]
     KeysUnreadable,
-    /// As many requests of the key run as may.
+    /// The key has reached its limit of running requests.
     #[error("rate limit: {limit} requests of this key may run at once, and do; try again when one has ended")]
     Running {
-        /// At once.
+        /// Maximum requests at once.
         limit: u32,
     },
-    /// It is the operator's to ask.
+    /// The request needs the admin scope.
     #[error(
         "this key may not do that: {what} needs one with the admin scope (`hanzo-engine keys create --admin`)"
     )]
     Admin {
-        /// What was asked.
+        /// Name of the request.
         what: String,
     },
-    /// A model that is not on the key's list.
+    /// The key may not use the model.
     #[error("model: this key may not use {name:?}; it may use {}", allowed.join(", "))]
     Model {
-        /// As it was asked for.
+        /// Name of the model in the request.
         name: String,
-        /// What it may use.
+        /// Patterns of the models that the key may use.
         allowed: Vec<String>,
     },
-    /// No model was named, and the key has a list.
+    /// The request names no model, and the key is limited to certain models.
     #[error("model: this key may use {}: name one of them", allowed.join(", "))]
     NoModel {
-        /// What it may use.
+        /// Patterns of the models that the key may use.
         allowed: Vec<String>,
     },
 }
 
-/// The part of a request that takes more tokens than its key has in a minute.
+/// Part of a request that takes more tokens than its key has in a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokensFault {
-    /// The prompt alone.
+    /// Prompt alone.
     Prompt,
-    /// The prompt and the tokens that were asked for.
+    /// Prompt and the requested tokens.
     Completion,
 }
 
@@ -124,7 +124,7 @@ fn secs(time: &Duration) -> u64 {
 }
 
 impl Refusal {
-    /// A word for machines; also what a metric counts it under.
+    /// Machine-readable code of the refusal; also its label in metrics.
     pub fn code(&self) -> &'static str {
         match self {
             Refusal::Missing => "missing_api_key",
@@ -154,7 +154,7 @@ impl Refusal {
         "model_not_allowed",
     ];
 
-    /// When to try again, where that helps.
+    /// Time after which the client should try again, where that helps.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Refusal::Guessing { retry_after }

@@ -1,5 +1,5 @@
-//! Tokens of a key that a request may take. They are reserved before it runs, charged as they come, and what is left of them is given
-//! back at its end.
+//! Reservation of a key's tokens for a request. Tokens are reserved before it runs and charged as they are
+//! produced. The rest is given back at its end.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::{
     refusal::{Refusal, TokensFault},
 };
 
-/// Tokens that each answer may have at least where the request states no `max_tokens`.
+/// Minimum tokens of each answer if the request states no `max_tokens`.
 const OPEN_ANSWER_TOKENS: u32 = 1024;
-/// Part of a minute's tokens that an answer may have where the request states no `max_tokens`.
+/// Divisor of a minute's tokens: share of an answer if the request states no `max_tokens`.
 const OPEN_ANSWER_SHARE: u32 = 4;
 
-/// Tokens that are reserved; dropping it gives back those that were not charged.
+/// Reserved tokens. Dropping it gives back those that were not charged.
 #[derive(Debug)]
 pub struct Reservation {
     pass: Pass,
@@ -24,14 +24,14 @@ pub struct Reservation {
 /// Tokens that a request may take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: u64,
-    /// Tokens of all its answers together.
+    /// Tokens of all answers together.
     pub completion: u64,
 }
 
 impl Need {
-    /// The tokens, where a minute of the key has so many.
+    /// Total tokens, if a minute of the key has that many.
     fn within(self, limit: u32) -> Result<u32, Refusal> {
         let Need { prompt, completion } = self;
         let total = prompt.saturating_add(completion);
@@ -51,15 +51,15 @@ impl Pass {
     /// Reserves the tokens that a request may take.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] where they are not there yet, [`Refusal::TooManyTokens`] where no minute has so many.
+    /// [`Refusal::Tokens`] if they are not available yet, [`Refusal::TooManyTokens`] if the limit is lower.
     pub fn reserve(&self, need: Need) -> Result<Reservation, Refusal> {
         let mut reservation = Reservation::none(self.clone());
         reservation.renew(need)?;
         Ok(reservation)
     }
 
-    /// The tokens that each of `answers` may have where the request states no bound, but at least `least`: those that are left of the
-    /// minute, within a share of it. None: the key has no limit.
+    /// Bound of the tokens of each of `answers` if the request states none: a share of the tokens left in this
+    /// minute, and at least `least`. None: the key has no limit.
     pub(crate) fn open_answer(&self, prompt: u64, answers: u32, least: u32) -> Option<u32> {
         let (limit, bucket) = self.tokens()?;
         let of_each = |tokens: u64| u32::try_from(tokens / u64::from(answers.max(1))).unwrap_or(u32::MAX);
@@ -67,21 +67,21 @@ impl Pass {
         let most = of_each(u64::from(limit).saturating_sub(prompt)).min(usual);
         let remaining = locked(bucket).level(limit, Instant::now()).remaining;
         let there = of_each(u64::from(remaining).saturating_sub(prompt));
-        // An answer of a few tokens helps nobody: a request waits for a share of what it may have.
+        // An answer of a few tokens is useless: the request rather waits for a share of its maximum.
         Some(there.clamp(most.div_ceil(OPEN_ANSWER_SHARE), most.max(1)).max(least).max(1))
     }
 }
 
 impl Reservation {
-    /// No tokens, which are charged as they come.
+    /// Reserves nothing: tokens are charged as they are produced.
     pub(crate) fn none(pass: Pass) -> Reservation {
         Reservation { pass, left: 0 }
     }
 
-    /// Reserves the tokens of `need` in place of those that are left.
+    /// Replaces the reservation by one for `need`.
     ///
     /// # Errors
-    /// As [`Pass::reserve`]. Nothing is reserved then.
+    /// As [`Pass::reserve`]. Then nothing is reserved.
     pub fn renew(&mut self, need: Need) -> Result<(), Refusal> {
         self.release();
         let Some((limit, bucket)) = self.pass.tokens() else { return Ok(()) };
@@ -92,17 +92,17 @@ impl Reservation {
         Ok(())
     }
 
-    /// Charges tokens: first those that are reserved, then others.
+    /// Charges tokens, reserved ones first.
     pub fn charge(&mut self, tokens: u32) {
         let reserved = tokens.min(self.left);
         self.left -= reserved;
         self.pass.spend(tokens - reserved);
     }
 
-    /// Charges tokens that nobody could foresee.
+    /// Charges tokens that could not be foreseen.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] where they are neither reserved nor there. The reserved ones are charged.
+    /// [`Refusal::Tokens`] if they are neither reserved nor available. The reserved ones are charged even then.
     pub fn charge_more(&mut self, tokens: u32) -> Result<(), Refusal> {
         let reserved = tokens.min(self.left);
         self.left -= reserved;

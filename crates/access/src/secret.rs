@@ -1,22 +1,22 @@
-//! A key in a configuration: it can be compared and used, and never shows itself in logs and errors.
+//! API key of the settings. It can be compared and used, but never appears in logs or errors.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Shorter ones are guessed.
+/// Minimum length; shorter keys can be guessed.
 const BYTES_MIN: usize = 8;
 const BYTES_MAX: usize = 512;
 
-/// A key that an operator has set.
+/// API key that the operator has set.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A key of 8 to 512 visible ASCII characters, which every header carries.
+    /// Checks a key: 8 to 512 visible ASCII characters, which fit any header.
     ///
     /// # Errors
-    /// What is wrong with it; never the text itself.
+    /// The fault, never the text itself.
     pub fn new(text: &str) -> Result<Secret, String> {
         match text.len() {
             BYTES_MIN..=BYTES_MAX if text.bytes().all(|byte| byte.is_ascii_graphic()) => {
@@ -31,7 +31,7 @@ impl Secret {
         }
     }
 
-    /// What the environment variable of that name says; None where it is not set, or set to nothing.
+    /// Reads a key from an environment variable. None: the variable is unset or empty.
     ///
     /// # Errors
     /// As [`Secret::new`], with the variable's name.
@@ -46,7 +46,7 @@ impl Secret {
         }
     }
 
-    /// The first of these variables that is set.
+    /// Reads the key from the first of these variables that is set.
     ///
     /// # Errors
     /// As [`Secret::of_env`].
@@ -59,7 +59,7 @@ impl Secret {
         Ok(None)
     }
 
-    /// The key.
+    /// Text of the key.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -71,14 +71,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Not the key: what is serialised may be shown.
+/// Writes `***`, because serialised settings may be shown.
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str("***")
     }
 }
 
-/// Text alone, and no error repeats what was there instead.
+/// Accepts text only; no error repeats the value.
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Text;

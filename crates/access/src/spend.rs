@@ -1,5 +1,5 @@
-//! The tokens of one generation. They are reserved before it begins and charged to its key as they come, so that a client that leaves
-//! has paid for what it got.
+//! Tokens of one generation. They are reserved before it begins and charged to its key as they are produced, so
+//! a client that disconnects has paid for what it received.
 
 use std::{
     collections::BTreeMap,
@@ -19,15 +19,16 @@ use crate::{
     reservation::{Need, Reservation},
 };
 
-/// Bytes of a text for each of its tokens, as a guess that is mostly too low. The engine says how many there are.
+/// Estimated bytes of text a token. The resulting token count is mostly too low; the engine reports the true
+/// one.
 const BYTES_PER_TOKEN: u64 = 5;
 
-/// Tokens that were reserved and charged so far.
+/// Reserved and charged tokens of a generation.
 #[derive(Debug)]
 pub struct Spend {
     reservation: Reservation,
-    need: Option<Need>, // as it was reserved; None: it was not
-    open: bool,         // the request states no bound of its answers
+    need: Option<Need>, // the request states no `max_tokens`
+    open: bool,         // the prompt was charged
     prompt: bool,       // its tokens were charged
     choices: u32,
     unfinished: u32,
@@ -35,7 +36,7 @@ pub struct Spend {
 }
 
 impl Spend {
-    /// Tracks a generation of so many choices, without a reservation.
+    /// Tracks a generation of `choices` choices without a reservation.
     pub fn new(pass: Pass, choices: u32) -> Spend {
         Spend {
             reservation: Reservation::none(pass),
@@ -48,7 +49,7 @@ impl Spend {
         }
     }
 
-    /// Reserves the tokens of a generation. One that states no `max_tokens` is bound to what the key has.
+    /// Reserves the tokens of a generation. A request without `max_tokens` gets one that the key allows.
     ///
     /// # Errors
     /// [`Refusal::Tokens`] and [`Refusal::TooManyTokens`].
@@ -79,8 +80,8 @@ impl Spend {
     /// Charges the tokens of an event.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] and [`Refusal::TooManyTokens`] where the prompt turns out to be longer than was reserved for, and the key
-    /// has no more: the generation is to be ended, and nothing was charged.
+    /// [`Refusal::Tokens`] and [`Refusal::TooManyTokens`] if the prompt is longer than was reserved and the key
+    /// has no more tokens. The caller must end the generation; nothing was charged.
     pub fn see(&mut self, event: &InferEvent) -> Result<(), Refusal> {
         match &event.event {
             Some(Event::Started(started)) => self.started(started.prompt_tokens)?,
@@ -93,7 +94,7 @@ impl Spend {
         Ok(())
     }
 
-    /// A choice has started; the choices share their prompt.
+    /// Charges the prompt when the first choice starts; the choices share it.
     pub(crate) fn started(&mut self, prompt_tokens: u32) -> Result<(), Refusal> {
         if self.prompt {
             return Ok(());
@@ -107,17 +108,17 @@ impl Spend {
         Ok(())
     }
 
-    /// Reserves the tokens of a prompt that is longer than it seemed.
+    /// Renews the reservation for a prompt that is longer than estimated.
     fn longer_prompt(&mut self, need: Need) -> Result<(), Refusal> {
         let renewed = self.reservation.renew(need);
-        // Its answers are bound to more than is left now, by no more than the prompt was underestimated.
+        // The bound of the answers may now exceed what is left, by no more than the error of the estimate.
         match renewed {
             Err(_) if self.open => self.reservation.renew(Need { completion: 1, ..need }),
             renewed => renewed,
         }
     }
 
-    /// So many tokens of a choice came.
+    /// Charges new tokens of a choice.
     pub(crate) fn came(&mut self, choice: u32, tokens: usize) {
         if choice < self.choices {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -127,7 +128,7 @@ impl Spend {
         }
     }
 
-    /// A choice has finished, with so many tokens in all.
+    /// Charges the rest of a finished choice, whose total is `tokens`.
     pub(crate) fn finished(&mut self, choice: u32, tokens: u32) {
         if choice < self.choices {
             let charged = self.charged.entry(choice).or_default();
@@ -140,16 +141,16 @@ impl Spend {
         }
     }
 
-    /// The events of the generation, each charged as it passes.
+    /// Wraps the events of the generation and charges each as it passes.
     pub fn over<S>(self, events: S) -> MeteredEvents<S> {
         MeteredEvents { events: Some(events), spend: self }
     }
 }
 
-/// The events of a generation, whose tokens are charged.
+/// Event stream of a generation that charges its tokens.
 #[derive(Debug)]
 pub struct MeteredEvents<S> {
-    events: Option<S>, // None: it has ended
+    events: Option<S>, // None: the stream has ended
     spend: Spend,
 }
 
@@ -179,7 +180,7 @@ impl<S: Stream<Item = Result<InferEvent, Status>> + Unpin> Stream for MeteredEve
 }
 
 impl Need {
-    /// Need of a call for vectors.
+    /// Need of an embedding request.
     pub fn embed(request: &EmbedRequest) -> Need {
         let tokens = request.inputs.iter().map(|input| match &input.input {
             Some(Input::Text(text)) => of_bytes(text.len()),
@@ -190,14 +191,14 @@ impl Need {
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Need of a call for scores of documents, each of which is read with the query.
+    /// Need of a reranking request. Each document is read together with the query.
     pub fn rerank(request: &RerankRequest) -> Need {
         let query = request.query.len();
         let tokens = request.documents.iter().map(|text| of_bytes(query.saturating_add(text.len())));
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Need of a call for labels.
+    /// Need of a classification request.
     pub fn classify(request: &ClassifyRequest) -> Need {
         let tokens = request.inputs.iter().map(|input| {
             of_bytes(input.text.len().saturating_add(input.pair.as_ref().map_or(0, String::len)))
@@ -205,7 +206,7 @@ impl Need {
         Need::of_inputs(tokens, request.truncate)
     }
 
-    /// Need of a text that is to be spoken.
+    /// Need of a text for speech synthesis: one token a character.
     pub fn speak(request: &SpeakRequest) -> Need {
         let characters = match &request.input {
             Some(speak_request::Input::Text(text) | speak_request::Input::Phonemes(text)) => {
@@ -216,19 +217,19 @@ impl Need {
         Need { prompt: characters as u64, completion: 0 }
     }
 
-    /// Need of inputs that may be cut to what fits. Their tokens are not known yet.
+    /// Need of inputs. Those that may be truncated count as one token, because their length is not known yet.
     fn of_inputs(tokens: impl Iterator<Item = u64>, cut: bool) -> Need {
         let prompt = tokens.map(|tokens| if cut { tokens.min(1) } else { tokens });
         Need { prompt: prompt.fold(0, u64::saturating_add), completion: 0 }
     }
 }
 
-/// A request whose body goes to another server as it is.
+/// Request whose body is forwarded to another server unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForwardedNeed {
-    /// Bytes of the texts of its prompt.
+    /// Bytes of the prompt's texts.
     pub prompt_bytes: u64,
-    /// Tokens that its prompt has instead of text.
+    /// Tokens of the prompt's parts that are given as token ids.
     pub prompt_tokens: u64,
     /// Tokens that each answer may have, where the request says so.
     pub stated: Option<u32>,
@@ -237,23 +238,23 @@ pub struct ForwardedNeed {
 }
 
 impl ForwardedNeed {
-    /// Tokens of its prompt, as a guess.
+    /// Estimated tokens of the prompt.
     pub fn prompt(&self) -> u64 {
         self.prompt_tokens.saturating_add(self.prompt_bytes / BYTES_PER_TOKEN).max(1)
     }
 }
 
-/// The tokens of a forwarded request.
+/// Reserved tokens of a forwarded request.
 #[derive(Debug)]
 pub struct ForwardReservation {
-    /// Reservation of its key's tokens.
+    /// Reservation of the key's tokens.
     pub reservation: Reservation,
-    /// The tokens that each answer is to be bound to, where the request states none and the key has a limit.
+    /// Maximum tokens to set for each answer, if the request states none and the key has a limit.
     pub bound: Option<u32>,
 }
 
 impl Pass {
-    /// Reserves the tokens of a request that goes to another server.
+    /// Reserves the tokens of a request that is forwarded to another server.
     ///
     /// # Errors
     /// As [`Pass::reserve`].
@@ -269,12 +270,12 @@ impl Pass {
     }
 }
 
-/// Tokens of a text of so many bytes, about.
+/// Estimated tokens of a text of that many bytes.
 fn of_bytes(bytes: usize) -> u64 {
     (bytes as u64 / BYTES_PER_TOKEN).max(1)
 }
 
-/// Tokens of a request's prompt: exact where it has tokens, else a guess by its bytes.
+/// Tokens of a request's prompt: exact for token ids, else estimated from its bytes.
 fn prompt_tokens(request: &InferRequest) -> u64 {
     let tokens = match &request.prompt {
         Some(Prompt::Tokens(tokens)) => tokens.ids.len() as u64,
@@ -282,7 +283,7 @@ fn prompt_tokens(request: &InferRequest) -> u64 {
         Some(Prompt::Chat(chat)) => of_bytes(chat_bytes(chat)),
         None => 0,
     };
-    // A prompt that may be cut has no more than that, or nobody knows yet.
+    // A prompt that may be truncated counts up to its bound, or as one token while the bound is unknown.
     match request.truncate_prompt_tokens.map(u64::try_from) {
         Some(Ok(most)) => tokens.min(most),
         Some(Err(_)) => tokens.min(1),

@@ -1,5 +1,5 @@
-//! TLS by rustls: what a port shows and asks of its clients, read again when the files change; and what a client of ours trusts
-//! and shows.
+//! TLS by rustls. Servers reload their certificates when the files change. Clients trust an authority and may
+//! show a certificate.
 
 use std::{
     io,
@@ -16,59 +16,59 @@ use rustls::{
 
 use crate::follow::{Follow, Seen, follow};
 
-/// Of a file of certificates, or of a key.
+/// Maximum size of a certificate or key file.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Files of a port's TLS; nothing: it speaks in the clear.
+/// TLS files of a port. Without them it speaks plaintext.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TlsSettings {
-    /// Its certificate and those between it and the authority, PEM.
+    /// Server certificate and intermediate certificates, PEM.
     pub cert: Option<PathBuf>,
-    /// The certificate's private key, PEM.
+    /// Private key of the certificate, PEM.
     pub key: Option<PathBuf>,
-    /// Authorities, PEM: a client must show a certificate of one of them.
+    /// Authorities of client certificates, PEM. If set, clients must show a certificate of one of them.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Files of a client's TLS.
+/// TLS files of a client.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClientTls {
-    /// Authorities that are trusted, PEM; unset: those of the system.
+    /// Trusted authorities, PEM; unset: those of the system.
     pub ca: Option<PathBuf>,
-    /// What is shown to servers that ask, PEM.
+    /// Client certificate, PEM, for servers that ask for one.
     pub cert: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// Private key of the certificate, PEM.
     pub key: Option<PathBuf>,
 }
 
-/// TLS that cannot be set up.
+/// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// Of two files that need each other one is given.
+    /// Two settings need each other, and only one is given.
     #[error("{0}")]
     Settings(&'static str),
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file has not what it should have. What it has instead is not told: it may be a key.
+    /// A file lacks the expected content. Its actual content is not shown, because it may be a key.
     #[error("{}: {reason}", path.display())]
     Content {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What is missing.
+        /// Missing content.
         reason: String,
     },
-    /// Certificate and key, each read, do not go together.
+    /// Certificate and key are readable but do not match.
     #[error("{} with its key: {reason}", path.display())]
     Pair {
-        /// The certificate's path.
+        /// Path of the certificate.
         path: PathBuf,
-        /// The library's reason.
+        /// Error of rustls.
         reason: String,
     },
 }
@@ -84,7 +84,7 @@ impl TlsSettings {
         self.client_ca.is_some()
     }
 
-    /// Whether the files that need each other are all named.
+    /// Checks that files that need each other are all named.
     ///
     /// # Errors
     /// [`TlsError::Settings`].
@@ -99,7 +99,7 @@ impl TlsSettings {
         }
     }
 
-    /// Whether the files are there and go together.
+    /// Checks that the files exist and match.
     ///
     /// # Errors
     /// [`TlsError`], with the file.
@@ -111,7 +111,7 @@ impl TlsSettings {
         [&self.cert, &self.key, &self.client_ca].into_iter().flatten().cloned().collect()
     }
 
-    /// What the files say; `protocols` is what is spoken inside, best first.
+    /// Builds the server configuration from the files. `protocols` lists the ALPN protocols, best first.
     fn read(&self, protocols: &[&[u8]]) -> Result<Option<ServerConfig>, TlsError> {
         self.check()?;
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
@@ -136,7 +136,7 @@ impl TlsSettings {
     }
 }
 
-/// A port's TLS, as its files say it now.
+/// TLS of a port, as its files are now.
 #[derive(Debug)]
 pub struct ServerTls {
     settings: TlsSettings,
@@ -145,8 +145,8 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Reads the files, now and whenever they change; None where there are none. To be called in an asynchronous runtime.
-    /// `protocols` is what is spoken inside, best first.
+    /// Reads the files now and again whenever they change. `protocols` lists the ALPN protocols, best first.
+    /// None: TLS is off. Must run in an async runtime.
     ///
     /// # Errors
     /// [`TlsError`], with the file.
@@ -161,12 +161,12 @@ impl ServerTls {
         Ok(Some(tls))
     }
 
-    /// Reads the files again; the log says what came of it.
+    /// Reads the files again and logs the result.
     pub fn reload(&self) {
         self.changed();
     }
 
-    /// What the next connection is met with.
+    /// Configuration for the next connection.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -192,7 +192,7 @@ impl Follow for ServerTls {
 }
 
 impl ClientTls {
-    /// What connections are made with; the files are read again for each.
+    /// Builds the client configuration. The files are read again at each call.
     ///
     /// # Errors
     /// [`TlsError`], with the file.

@@ -1,5 +1,5 @@
-//! The tokens of a transcription. Nobody knows them before the sound has been heard, so a window's are reserved, and others are charged
-//! as segments come.
+//! Tokens of a transcription. They are unknown before the audio is processed, so those of one window are
+//! reserved, and more are charged as segments arrive.
 
 use hanzo_engine_proto::v1::{TranscribeEvent, transcribe_event::Event};
 
@@ -9,12 +9,12 @@ use crate::{
     reservation::{Need, Reservation},
 };
 
-/// Tokens of a window of sound, at most, in the models that there are.
+/// Maximum tokens of one audio window, in all supported models.
 const WINDOW_TOKENS: u32 = 448;
-/// Bytes of text for each token where an engine tells no tokens.
+/// Bytes of text a token, for engines that report no tokens.
 const BYTES_PER_TOKEN: usize = 5;
 
-/// Tokens of one transcription that were charged so far.
+/// Charged tokens of one transcription.
 #[derive(Debug)]
 pub struct TranscriptSpend {
     reservation: Reservation,
@@ -22,10 +22,10 @@ pub struct TranscriptSpend {
 }
 
 impl TranscriptSpend {
-    /// Reserves the tokens of a window, or of a whole minute where that has fewer.
+    /// Reserves the tokens of a window, or of a whole minute if that has fewer.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] where they are not there.
+    /// [`Refusal::Tokens`] if they are not available.
     pub fn reserve(pass: &Pass) -> Result<TranscriptSpend, Refusal> {
         let tokens = pass.tokens().map_or(0, |(limit, _)| limit.min(WINDOW_TOKENS));
         let reservation = pass.reserve(Need { prompt: 0, completion: u64::from(tokens) })?;
@@ -35,7 +35,7 @@ impl TranscriptSpend {
     /// Charges the tokens of an event.
     ///
     /// # Errors
-    /// [`Refusal::Tokens`] where the key has no more: the transcription is to be ended.
+    /// [`Refusal::Tokens`] if the key has no more. The caller must end the transcription.
     pub fn see(&mut self, event: &TranscribeEvent) -> Result<(), Refusal> {
         match &event.event {
             Some(Event::Segment(segment)) => {
@@ -52,7 +52,7 @@ impl TranscriptSpend {
         Ok(())
     }
 
-    /// Charges the rest of all tokens, and gives back those that are left.
+    /// Charges the rest of the total `tokens`, and gives back the rest of the reservation.
     pub fn finish(&mut self, tokens: u32) {
         self.reservation.charge(tokens.saturating_sub(self.charged));
         self.charged = self.charged.max(tokens);

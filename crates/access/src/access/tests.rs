@@ -1,4 +1,4 @@
-//! Keys as requests present them, their limits, and the file as it changes.
+//! Tests of presented keys, their limits, and changes of the key file.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -70,7 +70,7 @@ fn a_key_is_taken_as_either_kind_of_client_sends_it() {
         assert_eq!(admit(&access, "authorization", missing).unwrap_err(), Refusal::Missing, "{missing}");
     }
     assert_eq!(access.admit(&Presented::default(), FROM).unwrap_err(), Refusal::Missing);
-    // A client that sends both sends what it has.
+    // A client may send both headers; one valid key is enough.
     let mut headers = HeaderMap::new();
     headers.insert("authorization", "Bearer of-another-server".parse().unwrap());
     headers.insert("x-api-key", key.parse().unwrap());
@@ -104,7 +104,7 @@ fn guessing_is_slowed_and_made_keys_pass_beside_it() {
     let wrong = (0..100).map(|i| bearer(&access, &format!("guess-{i}")).unwrap_err());
     let guesses = wrong.take_while(|refusal| *refusal == Refusal::Wrong).count();
     assert!((20..=25).contains(&guesses), "{guesses}");
-    // Were it let in now, it could be guessed.
+    // An accepted key would end the block, so it could be guessed.
     assert!(matches!(bearer(&access, "set-by-hand"), Err(Refusal::Guessing { .. })));
     assert_eq!(bearer(&access, &made).unwrap().name(), Some("alice"));
     let elsewhere = Some(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
@@ -126,7 +126,7 @@ fn limits_are_those_of_the_key() {
     assert_eq!(bearer(&access, &few).unwrap().enter().unwrap_err(), Refusal::Running { limit: 1 });
     drop(running);
     drop(pass.enter().unwrap());
-    // The refused one has taken none.
+    // The refused request has used none of the key's requests.
     let Err(Refusal::Requests { limit: 2, retry_after }) = pass.enter() else { panic!("a third request") };
     assert!((29..=30).contains(&retry_after.as_secs()), "{retry_after:?}");
     assert_eq!(pass.standing().requests.map(|level| (level.limit, level.remaining)), Some((2, 0)));
@@ -210,7 +210,7 @@ fn keys_are_made_and_revoked_one_by_one() {
     create(&path, named("a"));
     assert!(matches!(KeysFile::create(&path, named("a")), Err(FileError::Exists(_))));
     assert!(KeysFile::create(&path, named("not a name")).is_err());
-    // Eight at once, of which none is lost.
+    // Eight writers at once; no key is lost.
     std::thread::scope(|scope| {
         for i in 0..8 {
             let path = &path;
@@ -241,9 +241,9 @@ async fn the_file_is_followed() {
         tokio::time::timeout(Duration::from_secs(20), waited).await.expect("the file is not followed");
     };
     until(&|| bearer(&access, &bob).is_ok()).await;
-    // What was used before stays used.
+    // Usage survives a reload.
     assert!(matches!(bearer(&access, &alice).unwrap().enter(), Err(Refusal::Requests { .. })));
-    // What is wrong changes nothing for a moment, in which an editor may still write.
+    // An invalid file changes nothing for a grace period, because an editor may still be writing.
     std::fs::write(&path, "{").unwrap();
     access.reload();
     assert!(bearer(&access, &bob).is_ok());
@@ -272,12 +272,12 @@ async fn keys_of_a_file_that_became_unreadable_end_until_it_can_be_read() {
         tokio::time::timeout(Duration::from_secs(20), waited).await.expect("the file is not followed");
     };
     until(&|| matches!(bearer(&access, &alice), Err(Refusal::KeysUnreadable))).await;
-    // A key that nobody can know now is not called wrong, and the one that was set goes on.
+    // A key that cannot be checked now is not called wrong. The key of the settings stays valid.
     assert_eq!(bearer(&access, "sk-hanzo-another").unwrap_err(), Refusal::KeysUnreadable);
     assert!(bearer(&access, "set-by-hand").is_ok());
     let fault = access.keys_fault().unwrap();
     assert!(fault.closed && fault.reason.contains("keys.json"), "{fault:?}");
-    // A rename keeps the file's times: it is tried again all the same.
+    // A rename keeps the file's times; the file is read again all the same.
     std::fs::rename(&aside, &path).unwrap();
     until(&|| bearer(&access, &alice).is_ok()).await;
     assert_eq!(access.keys_fault(), None);
@@ -290,7 +290,7 @@ fn a_changed_file_keeps_owner_group_and_permissions() {
     let (_dir, path) = file();
     create(&path, named("alice"));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-    // Only root may give files away.
+    // Only root may change a file's owner.
     let _ = chown(&path, Some(12_345), Some(23_456));
     let access = || {
         let metadata = std::fs::metadata(&path).unwrap();

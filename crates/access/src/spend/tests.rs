@@ -1,4 +1,4 @@
-//! Reservations of generations: what is refused, what is reserved, and what comes back.
+//! Tests of token reservations: refused, reserved and given back tokens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -76,7 +76,7 @@ fn tokens_are_reserved_before_and_settled_after() {
     let pass = pass(Some(100));
     let mut spend = Spend::reserve(pass.clone(), &mut request(10, Some(20), 2)).unwrap();
     assert_eq!(left(&pass), 50);
-    // A second one waits for as long as it must, if nothing comes back before.
+    // A second request is told how long to wait if nothing is given back before.
     let Err(Refusal::Tokens { retry_after, .. }) =
         Spend::reserve(pass.clone(), &mut request(10, Some(80), 1))
     else {
@@ -91,7 +91,7 @@ fn tokens_are_reserved_before_and_settled_after() {
     assert_eq!(left(&pass), 100 - 10 - 5 - 2, "the last has finished");
     drop(spend);
     assert_eq!(left(&pass), 83);
-    // A client that leaves has paid for what it got.
+    // A client that disconnects has paid for what it received.
     let mut spend = Spend::reserve(pass.clone(), &mut request(3, Some(50), 1)).unwrap();
     spend.see(&started(3)).unwrap();
     spend.see(&delta(0, 4)).unwrap();
@@ -114,14 +114,14 @@ fn an_answer_without_a_bound_gets_what_the_key_has() {
     let (most, spend) = bound(&pass, 10).unwrap();
     assert_eq!(most, 40);
     drop(spend);
-    // It waits for a quarter of what it could have at least.
+    // It waits at least for a quarter of its maximum.
     let _more = pass.reserve(Need { prompt: 0, completion: 30 }).unwrap();
     assert!(matches!(bound(&pass, 10), Err(Refusal::Tokens { .. })));
-    // A key of many tokens has several such requests at once.
+    // A key with many tokens can run several such requests at once.
     let pass = self::pass(Some(100_000));
     let _running: Vec<_> = (0..3).map(|_| bound(&pass, 10).unwrap()).collect();
     assert!(bound(&pass, 10).is_ok());
-    // Without a limit nothing changes.
+    // Without a limit, nothing changes.
     let mut free = request(10, None, 1);
     Spend::reserve(self::pass(None), &mut free).unwrap();
     assert_eq!(free, request(10, None, 1));
@@ -140,7 +140,7 @@ async fn a_prompt_that_is_longer_than_it_seemed_ends_the_generation_or_is_paid_f
         let metered: MeteredEvents<_> = spend.over(iter(events.map(Ok)));
         metered.collect::<Vec<_>>()
     };
-    // Of 300 bytes some 60 tokens are expected, and 300 come.
+    // 300 bytes are estimated as 60 tokens; the engine counts 300.
     let events = over(Spend::reserve(pass.clone(), &mut text(300)).unwrap(), 300).await;
     assert_eq!(events.len(), 1);
     let status = events[0].as_ref().unwrap_err();

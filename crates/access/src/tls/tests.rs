@@ -1,4 +1,4 @@
-//! TLS on a port: certificates that are renewed, clients that must show one, and those that stay silent.
+//! Tests of TLS on a port: renewed certificates, client certificates, and silent clients.
 
 use std::{
     fs,
@@ -32,7 +32,7 @@ fn trusting() -> ClientTls {
     ClientTls { ca: Some(data("authority.pem")), ..ClientTls::default() }
 }
 
-/// A port that answers each connection with what it is sent.
+/// Starts an echo server with these settings.
 async fn echo(settings: TlsSettings, first: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,11 +57,11 @@ async fn connect(address: SocketAddr, tls: &ClientTls) -> std::io::Result<TlsStr
     timeout(PATIENCE, TlsConnector::from(config).connect(name, stream)).await.expect("a handshake")
 }
 
-/// Whether what is said comes back.
+/// Whether the server echoes what the client sends.
 async fn answers(address: SocketAddr, tls: &ClientTls) -> bool {
     let Ok(mut stream) = connect(address, tls).await else { return false };
     let mut back = [0; 5];
-    // A server that wants another certificate says so when it has seen this one.
+    // In TLS 1.3 a server rejects the client's certificate only after the handshake.
     let exchange = async {
         stream.write_all(b"hello").await?;
         stream.read_exact(&mut back).await
@@ -86,7 +86,7 @@ async fn a_renewed_certificate_is_taken_while_it_is_served() {
     let of = |name: &str| CertificateDer::from_pem_file(data(name)).unwrap();
     let mut old = connect(address, &trusting()).await.unwrap();
     assert_eq!(shown().await, of("server.pem"));
-    // What is wrong changes nothing: the key of one with the certificate of the other.
+    // A certificate and a key that do not match change nothing.
     fs::copy(data("renewed.pem"), &cert).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(shown().await, of("server.pem"));
@@ -97,7 +97,7 @@ async fn a_renewed_certificate_is_taken_while_it_is_served() {
         }
     };
     timeout(PATIENCE, renewed).await.expect("the certificate is not followed");
-    // Connections that were there go on.
+    // Open connections stay usable.
     old.write_all(b"hello").await.unwrap();
     let mut back = [0; 5];
     timeout(PATIENCE, old.read_exact(&mut back)).await.unwrap().unwrap();
@@ -115,7 +115,7 @@ async fn clients_show_a_certificate_of_the_authority() {
     assert!(answers(address, &showing("client")).await);
     assert!(!answers(address, &trusting()).await, "one without a certificate");
     assert!(!answers(address, &showing("stranger")).await, "one of another authority");
-    // A server's certificate is no client's.
+    // A server certificate does not count as a client's.
     assert!(!answers(address, &showing("server")).await, "one for another use");
 }
 
@@ -137,17 +137,17 @@ async fn whoever_shakes_no_hands_goes_and_keeps_nobody_out() {
     let mut silent = Vec::new();
     for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02", &[0xff; 4096]] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // It may be closed already.
+        // The connection may be closed already.
         let _ = stream.write_all(bytes).await;
         silent.push(stream);
     }
     assert!(answers(address, &trusting()).await);
     for mut stream in silent {
         let mut rest = Vec::new();
-        // With an alert, a reset or nothing: but closed.
+        // It may end with an alert, a reset or nothing, but it is closed.
         let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays");
     }
-    // After the handshake something must be said too.
+    // After the handshake, too, the client must send something.
     let mut stream = connect(address, &trusting()).await.unwrap();
     let mut rest = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it stays");
@@ -199,7 +199,7 @@ async fn a_pinned_certificate_is_the_one_that_is_shown() {
     stream.write_all(b"hello").await.unwrap();
     let mut back = [0; 5];
     timeout(PATIENCE, stream.read_exact(&mut back)).await.unwrap().unwrap();
-    // Of the same authority, for the same name.
+    // Another certificate of the same authority, for the same name.
     let other = connect("renewed.pem", "localhost").await.unwrap_err().to_string();
     assert!(other.contains("it shows another certificate"), "{other}");
     let none = crate::pinned(&data("server.key.pem")).unwrap_err().to_string();
