@@ -4,7 +4,7 @@
 #   deploy/build.sh                       to target/release, or CARGO_TARGET_DIR
 #   deploy/package.sh target/release dist
 #
-# With HANZO_ENGINE_CUBINS=all they have kernels for cards as machine code too (docs/cuda.md), which the same ptxas makes the same; without it they
+# With HANZO_ENGINE_CUBINS=all they have kernels for cards as machine code too (docs/guides/gpus.md), which the same ptxas makes the same; without it they
 # have none, whatever this machine has.
 #
 # Paths of this machine are in no program: those of the sources, of what was fetched, and of what was generated have names of their own.

@@ -351,9 +351,9 @@ ELSEWHERE = {
 
 
 def keys_of_programs():
-    """{section: its keys}, as docs/configuration.md has them, which is written from the programs' types."""
+    """{section: its keys}, as docs/reference/configuration.md has them, which is written from the programs' types."""
     found, section, program = {}, None, None
-    for line in (ROOT / "docs/configuration.md").read_text().splitlines():
+    for line in (ROOT / "docs/reference/configuration.md").read_text().splitlines():
         if line.startswith("## "):
             program = line[3:]
             section = "gateway" if program == "engine-gateway" else None

@@ -14,7 +14,7 @@ SAID = re.compile(r'\b(counter|seconds|gauge|float|single|histogram|opts)\(\s*"(
 
 
 def metrics():
-    """docs/metrics.md, from the source of what exports them."""
+    """docs/reference/metrics.md, from the source of what exports them."""
     kinds = monitoring.exported()
     rows = {}
     for source in monitoring.SOURCES:
@@ -29,7 +29,7 @@ def metrics():
 engined has them at `/metrics` of port 36902, the gateway at `/metrics` of its own port, in Prometheus' text format. Those that are of a model
 have the label `model`; they are there while the model is loaded, or a request of it runs, and how long requests waited for loads (`model_load_wait_seconds`) is kept of the last
 128 models. A histogram's series end in `_bucket`, `_sum` and `_count`. `deploy/grafana/dashboards` shows them, and
-[operations](operations.md) says what the alerts on them mean.
+[alerts](../operate/alerts.md) says what the alerts on them mean.
 
 Who asks for OpenMetrics' text, as Prometheus does, gets that. There buckets of `request_duration_seconds`, `time_to_first_token_seconds` and
 `http_request_duration_seconds` name the last request that was traced, as exemplars with its `trace_id` (Prometheus keeps them with
@@ -88,7 +88,7 @@ def values():
     head = """# hanzo-engine
 
 The Hanzo Engine on Kubernetes 1.30 and later: `engined` as a StatefulSet, `engine-gateway` as a Deployment in front of it.
-[docs/kubernetes.md](../../docs/kubernetes.md) says how it is used, `ci/` has sets of values to begin with. values.schema.json refuses what is unknown
+[docs/guides/kubernetes.md](../../docs/guides/kubernetes.md) says how it is used, `ci/` has sets of values to begin with. values.schema.json refuses what is unknown
 or out of range.
 
 ```sh
@@ -103,7 +103,7 @@ helm install engine helm/hanzo-engine --namespace inference --create-namespace
     return head + table + "\n"
 
 
-WRITTEN = {"docs/metrics.md": metrics, "helm/hanzo-engine/README.md": values}
+WRITTEN = {"docs/reference/metrics.md": metrics, "helm/hanzo-engine/README.md": values}
 
 
 def write():
@@ -123,18 +123,18 @@ def tables_are_of_what_they_say():
 
 @check
 def every_alert_has_its_part_of_the_runbook():
-    parts = set(re.findall(r"^### (\w+)$", (ROOT / "docs/operations.md").read_text(), re.M))
+    parts = set(re.findall(r"^### (\w+)$", (ROOT / "docs/operate/alerts.md").read_text(), re.M))
     names = {rule["alert"] for rule in monitoring.alerts()}
-    expect(parts == names, f"docs/operations.md and the alerts: {sorted(parts ^ names)}")
+    expect(parts == names, f"docs/operate/alerts.md and the alerts: {sorted(parts ^ names)}")
     for rule in monitoring.alerts():
         page, _, part = rule["annotations"]["runbook_url"].partition("#")
-        expect(page.endswith("/docs/operations.md") and part == rule["alert"].lower(), f"{rule['alert']} leads to {page}#{part}")
+        expect(page.endswith("/docs/operate/alerts.md") and part == rule["alert"].lower(), f"{rule['alert']} leads to {page}#{part}")
 
 
 @check
 def guides_lead_where_something_is():
     count = 0
-    for path in [*(ROOT / "docs").glob("*.md"), chart.CHART / "README.md", ROOT / "README.md"]:
+    for path in [*(ROOT / "docs").rglob("*.md"), chart.CHART / "README.md", ROOT / "README.md"]:
         text = path.read_text()
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)?(?:#[\w-]*)?\)", text):
             expect(not target or (path.parent / target).exists(), f"{path.name}: no {target}")
@@ -147,12 +147,12 @@ def guides_lead_where_something_is():
 
 
 def example(language):
-    """The one block of code of docs/hanzo-node.md in a language."""
-    [code] = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/hanzo-node.md").read_text(), re.S)
+    """The one block of code of docs/guides/hanzo-node.md in a language."""
+    [code] = re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/guides/hanzo-node.md").read_text(), re.S)
     return code
 
 
 @check
 def node_example_is_the_one_that_compiles():
     there = (ROOT / "crates/proto/examples/infer.rs").read_text()
-    expect(there.partition("\n\n")[2] == example("rust"), "docs/hanzo-node.md and crates/proto/examples/infer.rs differ")
+    expect(there.partition("\n\n")[2] == example("rust"), "docs/guides/hanzo-node.md and crates/proto/examples/infer.rs differ")

@@ -130,8 +130,8 @@ def as_debian_has_it(package, folder):
     version, architecture, maintainer = (must("dpkg-deb", "--field", package, field).strip() for field in ("Version", "Architecture", "Maintainer"))
     release = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     expect(version == release.replace("-", "~") + "-1", f"{release} has the version {version}")
-    expect(package.name == f"hanzo-engine_{version}_{architecture}.deb" and f"./dist/{package.name}" in (ROOT / "docs/install.md").read_text()
-           or architecture != "amd64", f"docs/install.md does not install {package.name}")
+    expect(package.name == f"hanzo-engine_{version}_{architecture}.deb" and f"./dist/{package.name}" in (ROOT / "docs/start/install.md").read_text()
+           or architecture != "amd64", f"docs/start/install.md does not install {package.name}")
     packed = (doc / "changelog.Debian.gz").read_bytes()
     expect(packed[4:8] == bytes(4) and not packed[3] & 8, "the changelog has a time or a name in its head")
     changelog = gzip.decompress(packed).decode()

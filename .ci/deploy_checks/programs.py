@@ -349,7 +349,7 @@ def load(pair, seconds):
 
 @check
 def node_examples_print_what_is_inferred():
-    """docs/hanzo-node.md in both languages, as it stands there but for the port, prints a text and what it took."""
+    """docs/guides/hanzo-node.md in both languages, as it stands there but for the port, prints a text and what it took."""
     with scratch() as folder:
         [grpc, admin] = free_ports(2)
         environment = {"HANZO_ENGINE_SERVER_GRPC_PORT": str(grpc), "HANZO_ENGINE_SERVER_ADMIN_PORT": str(admin),
@@ -366,7 +366,7 @@ def node_examples_print_what_is_inferred():
                 rust = must(FOLDER / "examples/infer", f"http://127.0.0.1:{grpc}")
                 expect("completion_tokens: 32" in rust and len(rust.split("\n")[0]) > 20, rust)
             else:
-                not_run("the example in Rust of docs/hanzo-node.md", "it is made with the tests: cargo test -p hanzo-engine-proto")
+                not_run("the example in Rust of docs/guides/hanzo-node.md", "it is made with the tests: cargo test -p hanzo-engine-proto")
             daemon.end()
 
 

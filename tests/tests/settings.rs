@@ -1,5 +1,5 @@
 //! The settings that are shipped, `systemd/engine.toml` and `systemd/gateway.toml`, and their tables in
-//! `docs/configuration.md`: written from the types' own documentation and defaults, and read again with the types. With
+//! `docs/reference/configuration.md`: written from the types' own documentation and defaults, and read again with the types. With
 //! `HANZO_ENGINE_WRITE_SETTINGS=1` this test writes them.
 
 #![recursion_limit = "256"]
@@ -282,7 +282,7 @@ fn table(sections: &[Section]) -> String {
 
 const HEAD: &str = "A key that is not known is an error at the start, as is a value out of its range. What stands here are the \
                     defaults; what is commented out has none, and shows an example. Settings that the program reads again at \
-                    SIGHUP are named in docs/configuration.md.";
+                    SIGHUP are named in docs/reference/configuration.md.";
 
 fn shipped() -> [(&'static str, String); 2] {
     let head = |what: &str| format!("Settings of {what} {HEAD}");
@@ -313,7 +313,7 @@ fn between(document: &str, mark: &str, text: &str) -> String {
 #[test]
 fn what_is_shipped_is_what_the_types_say() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
-    let document = "docs/configuration.md";
+    let document = "docs/reference/configuration.md";
     let tables = between(&read(document), "engined", &table(&daemon()));
     let tables = between(&tables, "engine-gateway", &table(&gateway()));
     let mut wanted = shipped().to_vec();

@@ -228,8 +228,11 @@ fn a_closed_pipe_is_quiet() {
 
 #[test]
 fn the_example_configuration_of_the_docs_is_valid() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md"))
-        .expect("the page about configuration");
+    let page = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/reference/configuration.md"
+    ))
+    .expect("the page about configuration");
     let example = page.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("engine.toml");

@@ -20,7 +20,9 @@ pub(super) fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
         true => String::new(),
         false => format!("; the nearest are {}", names.join(", ")),
     };
-    format!("it is none of the {count} types that this build runs{nearest}; docs/models.md lists all")
+    format!(
+        "it is none of the {count} types that this build runs{nearest}; docs/reference/models.md lists all"
+    )
 }
 
 #[cfg(test)]
@@ -38,7 +40,7 @@ mod tests {
         );
         assert_eq!(
             unknown("dbrx", known()),
-            "it is none of the 7 types that this build runs; docs/models.md lists all"
+            "it is none of the 7 types that this build runs; docs/reference/models.md lists all"
         );
         let many: Vec<String> = (0..1000).map(|n| format!("model{n}")).collect();
         assert!(unknown("model", many.iter().map(String::as_str)).len() < 200);

@@ -104,11 +104,11 @@ fn dense_families_have_the_same_bits_however_a_batch_is_made() {
     }
 }
 
-/// docs/models.md lists what is compared, and nothing else.
+/// docs/reference/models.md lists what is compared, and nothing else.
 #[test]
 fn the_list_of_models_is_what_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let text = fs::read_to_string(root.join("docs/models.md")).unwrap();
+    let text = fs::read_to_string(root.join("docs/reference/models.md")).unwrap();
     let folders = ["dense/", "mixtures/", "multimodal/", "states/", "tiny/"];
     let is_case = |word: &&str| folders.iter().any(|folder| word.starts_with(folder));
     let listed: Vec<&str> = text.split('`').filter(is_case).collect();
@@ -130,12 +130,12 @@ fn the_list_of_models_is_what_is_tested() {
     let of_dense: Vec<String> = DENSE.iter().map(|(case, _)| format!("dense/{case}")).collect();
     assert!(tested.iter().all(|name| !name.starts_with("dense/") || of_dense.contains(name)), "{tested:?}");
     for name in &tested {
-        assert!(listed.contains(&name.as_str()), "docs/models.md does not list {name}");
+        assert!(listed.contains(&name.as_str()), "docs/reference/models.md does not list {name}");
     }
     for name in listed {
         assert!(
             tested.iter().any(|tested| tested == name),
-            "docs/models.md lists {name}, which is not tested"
+            "docs/reference/models.md lists {name}, which is not tested"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! How far tiny models of every family are from the numbers of the transformers library: within a bound, and as docs/models.md says.
+//! How far tiny models of every family are from the numbers of the transformers library: within a bound, and as docs/reference/models.md says.
 //! `HANZO_ENGINE_MODELS_TABLE=write cargo test -p hanzo-engine-runtime --lib compute_what_the_library_does` writes its table.
 
 use std::fmt::Write;
@@ -122,9 +122,10 @@ fn rounded_up(off: f32) -> f32 {
 fn check_table(rows: &[Row]) {
     let _one_at_a_time = TABLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let path = root.join("docs/models.md");
+    let path = root.join("docs/reference/models.md");
     let text = fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("docs/models.md says where its table begins");
+    let (before, rest) =
+        text.split_once(BEGIN).expect("docs/reference/models.md says where its table begins");
     let (table, after) = rest.split_once("\n\n").expect("a paragraph behind the table");
     let mut written: Vec<Row> = table.lines().skip(2).map(Row::parse).collect();
     if std::env::var("HANZO_ENGINE_MODELS_TABLE").is_ok_and(|value| value == "write") {
@@ -143,7 +144,7 @@ fn check_table(rows: &[Row]) {
     let wrong: Vec<String> = rows.iter().filter(told).map(|row| row.rounded().line()).collect();
     assert!(
         wrong.is_empty(),
-        "docs/models.md does not say what is measured (this file says how to write it):\n{}",
+        "docs/reference/models.md does not say what is measured (this file says how to write it):\n{}",
         wrong.join("\n")
     );
 }

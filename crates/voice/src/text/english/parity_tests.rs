@@ -12,7 +12,7 @@ use super::*;
 use crate::text::normalize;
 
 /// Prose with everything that machines are written about in: figures, signs, names, capitals, code.
-const PROSE: [&str; 2] = ["README.md", "docs/hanzo-node.md"];
+const PROSE: [&str; 2] = ["README.md", "docs/guides/hanzo-node.md"];
 /// What figures, money, signs and capitals come in.
 const ODD: &str = "The FBI has 1,234 G2P models; 3.50 of them cost $9, £0.50 or €1,250.75.
 Call 555-0199 or (020) 7946 0018 x4, since 1905, 2000, 2005, 500 and 0045.
