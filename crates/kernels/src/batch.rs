@@ -1,5 +1,5 @@
-//! What one step runs on: ragged sequences packed row after row, with no padding, and where each finds its
-//! keys and values in the paged cache. Plain data: a GPU backend uploads it as it is.
+//! Input of one step: ragged sequences packed row after row, without padding, and the places of their keys and values
+//! in the paged KV cache. Plain data that a GPU backend uploads as it is.
 
 use std::ops::Range;
 
@@ -17,82 +17,85 @@ pub struct SequenceSpan {
     pub rows: u32,
     /// Keys the last row may look at: everything cached before plus this step's rows.
     pub context: u32,
-    /// Where the sequence's block ids start in [`Batch::block_tables`]. Without a cache it says nothing.
+    /// Index of the sequence's first block id in [`Batch::block_tables`]. Meaningless without a cache.
     pub table_first: u32,
 }
 
-/// What some rows of a sequence attend to besides it: keys and values that lie in a cache of their own.
+/// Cross-attention span: rows of a sequence and the keys and values they attend to in a separate cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySpan {
     /// First of the rows in the batch.
     pub row_first: u32,
-    /// How many they are; at least 1.
+    /// Number of rows; at least 1.
     pub rows: u32,
-    /// The first key that they see,
+    /// First key that they see.
     pub first: u32,
-    /// and the end of those; beyond it.
+    /// End of the keys that they see; greater than `first`.
     pub context: u32,
-    /// Where the block ids of the memory, from its first on, start in [`Batch::memory_tables`].
+    /// Index in [`Batch::memory_tables`] of the block ids of the whole cross-attention cache, from its first block
+    /// on.
     pub table_first: u32,
 }
 
-/// Where the embedding of a row comes from.
+/// Source of a row's embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSource {
     /// A token: its row of the embedding table.
     Token(u32),
-    /// What the last step drew for its logit row of this index, or token 0 where that gave none: the host need not know it
-    /// yet.
+    /// The token that the last step drew for its logit row of this index, or token 0 if it drew none. The host need
+    /// not know it yet.
     Sampled(u32),
-    /// No token: the host has written the row where [`Backend::embed`](crate::Backend::embed) puts those of tokens, after
-    /// `begin`. Images and sound come in so.
+    /// No token: the host has written the row where [`Backend::embed`](crate::Backend::embed) would write, after
+    /// `begin`. Used for images and sound.
     Embedding,
 }
 
 /// One step's work. A row is one token; row `r` of sequence `s` is at position `s.context - s.rows + r`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Where each row comes from.
+    /// Source of each row.
     pub sources: Vec<RowSource>, // (rows)
-    /// Position of each row in its sequence, from 0: what rotary embedding turns by.
+    /// Position of each row in its sequence, from 0, for rotary embedding.
     pub positions: Vec<u32>, // (rows)
-    /// Positions of each row in time, height and width, which [`crate::RopeAxes`] turns by; empty where all three are the row's
-    /// position, as of text.
+    /// Positions of each row in time, height and width, for [`crate::RopeAxes`]. Empty if all three equal the row's
+    /// position, as in text.
     pub axes: Vec<[u32; 3]>, // (rows), or none
-    /// Token type of each row (which of two texts it is of), or which table of a [`crate::Rope`] with two turns it; empty where all
-    /// are 0.
+    /// Token type of each row (the first or second text of a pair), or the index of its table in a [`crate::Rope`]
+    /// with two tables. Empty if all are 0.
     pub types: Vec<u32>, // (rows), or none
-    /// Keys of its sequence up to which each row sees in attention over the cache: those up to its own at least, and where it is
-    /// one of a picture's whose rows see each other, up to the picture's last; empty where each sees up to its own. Ascending
-    /// within a sequence, whose context they do not exceed. Where a window begins is the row's own position's. Not every
-    /// device that runs decoders and encoders knows it.
+    /// Number of keys of its sequence that each row sees in attention over the cache. At least the keys up to its
+    /// own; a row of an image whose rows see each other sees up to the image's last. Empty if each row sees up to its
+    /// own. Ascending within a sequence and at most its context. A window still begins relative to the row's own
+    /// position. Not every device supports this.
     pub sees: Vec<u32>, // (rows), or none
-    /// Cache slots each row's keys and values are written to, one for each layer group: `block_id * 16 + offset`. None, and
-    /// no block tables, where a step has no cache: an encoder's, every sequence of which is whole.
+    /// Cache slots that each row's keys and values are written to, one for each layer group: `block_id * 16 +
+    /// offset`. Empty, as are the block tables, in a step without a cache: an encoder's, where every sequence is
+    /// whole.
     pub slots: Vec<u32>, // (rows, groups)
     /// The sequences, in row order; together they cover every row.
     pub sequences: Vec<SequenceSpan>,
-    /// Which of the adapters in [`Backend::add_low_rank`](crate::Backend::add_low_rank)'s list each sequence is computed
-    /// with; empty where none has one.
+    /// Index of each sequence's adapter in the list given to [`Backend::add_low_rank`](crate::Backend::add_low_rank).
+    /// Empty if no sequence has one.
     pub adapters: Vec<Option<u32>>, // (sequences), or none
-    /// Which state each sequence has in the layers that keep one, no two the same; empty where no layer does. What is in a
-    /// state before a sequence's first token, a row at position 0, does not count.
+    /// Index of each sequence's state in the layers with recurrent states, all different. Empty if no layer has
+    /// states. The old content of a state is ignored at a sequence's first token, a row at position 0.
     pub states: Vec<u32>, // (sequences), or none
-    /// Block ids of all sequences, one run each: for each layer group the blocks up to the context's end, without those
-    /// before all that the sequence's first row sees through the group's window.
+    /// Block ids of all sequences, one run each. A run has, for each layer group, the blocks up to the context's end,
+    /// without the blocks before the window of the sequence's first row.
     pub block_tables: Vec<u32>,
-    /// What rows see of memories, in the rows' order, none twice; empty where no layer reads one. A row that sees none is given zeros.
+    /// Cross-attention spans in the order of rows, each row in at most one. Empty if no layer has cross-attention. A
+    /// row in no span gets zeros.
     pub memories: Vec<MemorySpan>,
-    /// Block ids of all memories, one run each, which several of them may have in common.
+    /// Block ids of all cross-attention caches, one run each. Spans may share a run.
     pub memory_tables: Vec<u32>,
-    /// The window of each layer group of the cache ([`crate::KvGroups::windows`]); empty for one group that has none.
+    /// Window of each layer group of the cache ([`crate::KvGroups::windows`]). Empty for one group without a window.
     pub windows: Vec<Option<u32>>, // (groups), or none
     /// Rows whose logits are wanted, ascending.
     pub logit_rows: Vec<u32>,
 }
 
 impl Batch {
-    /// Makes room for batches within the limits.
+    /// Reserves memory for batches within the limits.
     pub(crate) fn reserve(&mut self, limits: &StepLimits) {
         let blocks = limits.context.div_ceil(BLOCK_TOKENS).saturating_mul(limits.kv_groups);
         self.sources.reserve(limits.rows);
@@ -111,7 +114,7 @@ impl Batch {
         self.logit_rows.reserve(limits.logit_rows);
     }
 
-    /// Becomes another, in the memory it has.
+    /// Copies another batch into the memory that this one already has.
     pub(crate) fn copy_of(&mut self, other: &Batch) {
         let Batch {
             sources,
@@ -145,10 +148,9 @@ impl Batch {
         self.logit_rows.clone_from(logit_rows);
     }
 
-    /// The state of each sequence, and whether it begins here.
+    /// The state index of each sequence, and whether the sequence begins in this step.
     ///
-    /// # Panics
-    /// Where sequences have none, or it is not below `states`: whoever made the batch is wrong.
+    /// # Panics If sequences have no states, or an index is not below `states`: the caller built a wrong batch.
     pub(crate) fn states(&self, states: usize) -> impl Iterator<Item = (&SequenceSpan, usize, bool)> {
         assert_eq!(self.states.len(), self.sequences.len(), "a layer that keeps states, and a batch without");
         self.sequences.iter().zip(&self.states).map(move |(span, &state)| {
@@ -162,10 +164,9 @@ impl Batch {
         self.sources.len()
     }
 
-    /// The token of each row; none where the host has written it. `last` is what the last step drew.
+    /// Token of each row; `None` where the host has written the embedding. `last` holds the draws of the last step.
     ///
-    /// # Panics
-    /// Where a row comes from a draw that the last step did not make: whoever made the batch is wrong.
+    /// # Panics If a row refers to a draw that the last step did not make: the caller built a wrong batch.
     pub fn tokens<'a>(&'a self, last: &'a Draws) -> impl Iterator<Item = Option<u32>> + 'a {
         self.sources.iter().map(|source| match *source {
             RowSource::Token(token) => Some(token),
@@ -179,10 +180,9 @@ impl Batch {
         self.windows.len().max(1)
     }
 
-    /// Adds a sequence that has `context` tokens, the last `rows` of which are rows of this step: its span, and their
-    /// positions, slots and block tables. Where they come from is the caller's to add. `block` says which block a layer
-    /// group (the first number) has of a sequence's 16 tokens (the second), and is asked for no other than those that
-    /// count.
+    /// Adds a sequence that has `context` tokens, the last `rows` of which are rows of this step: its span,
+    /// positions, slots and block tables. The caller adds the sources. `block(group, index)` returns the block id of
+    /// the sequence's `index`-th 16 tokens in a layer group; it is called only for blocks that are needed.
     pub fn push_sequence(&mut self, rows: usize, context: usize, block: impl Fn(usize, usize) -> u32) {
         let span = SequenceSpan {
             row_first: self.positions.len() as u32,
@@ -203,13 +203,13 @@ impl Batch {
         self.sequences.push(span);
     }
 
-    /// Keys that a row of a sequence sees up to.
+    /// Number of keys that a row of a sequence sees.
     pub fn seen_by(&self, span: &SequenceSpan, row: u32) -> u32 {
         let own = span.context - span.rows + row + 1;
         self.sees.get((span.row_first + row) as usize).map_or(own, |&seen| seen.max(own))
     }
 
-    /// Forgets the work and keeps the memory; layer groups stay what they are.
+    /// Clears the rows and sequences but keeps the memory and the layer groups.
     pub fn clear(&mut self) {
         self.sources.clear();
         self.positions.clear();
@@ -226,7 +226,8 @@ impl Batch {
         self.logit_rows.clear();
     }
 
-    /// Adds the memory of the sequence that was added last: so many keys, in these blocks, all of which each of its rows sees.
+    /// Adds a cross-attention span for the sequence added last: so many keys, in these blocks, all visible to each of
+    /// its rows.
     pub fn push_memory(&mut self, context: usize, blocks: impl Iterator<Item = u32>) {
         let span = self.sequences.last().copied().expect("a memory is a sequence's");
         let table_first = self.memory_tables.len() as u32;
@@ -235,24 +236,23 @@ impl Batch {
         self.memories.push(MemorySpan { row_first, rows, first: 0, context: context as u32, table_first });
     }
 
-    /// Block ids of a memory.
+    /// Block ids of a cross-attention span.
     pub fn memory_blocks(&self, memory: &MemorySpan) -> &[u32] {
         let blocks = (memory.context as usize).div_ceil(BLOCK_TOKENS);
         &self.memory_tables[memory.table_first as usize..][..blocks]
     }
 
-    /// The cache slot of one key of a memory.
+    /// The cache slot of one key of a cross-attention span.
     pub fn memory_slot(&self, memory: &MemorySpan, key: u32) -> usize {
         let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
         self.memory_blocks(memory)[block] as usize * BLOCK_TOKENS + offset
     }
 
-    /// Asserts that a batch is within the limits and is what the fields above promise, so that a backend may write
-    /// each row's slots and outputs from a thread of its own. `written` is scratch; nothing is allocated where it
-    /// has room for the rows.
+    /// Asserts that a batch is within the limits and keeps the promises of its fields, so that a backend may write
+    /// each row's slots and outputs from a separate thread. `written` is scratch; nothing is allocated if it has room
+    /// for the rows.
     ///
-    /// # Panics
-    /// Where it is not: whoever made the batch is wrong.
+    /// # Panics If not: the caller built a wrong batch.
     pub fn check(&self, limits: &StepLimits, written: &mut Vec<u32>) {
         let rows = self.rows();
         assert!(rows > 0, "an empty batch");
@@ -327,7 +327,7 @@ impl Batch {
         assert!(written.is_sorted_by(|a, b| a < b), "two rows write one slot");
     }
 
-    /// The rows that have an adapter, and it.
+    /// Rows with an adapter, and the adapter.
     pub fn adapted_rows(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let adapted = self.sequences.iter().zip(&self.adapters);
         adapted.flat_map(|(span, adapter)| {
@@ -336,7 +336,7 @@ impl Batch {
         })
     }
 
-    /// The logit rows that have an adapter: which of [`Batch::logit_rows`], the row, and the adapter.
+    /// Logit rows with an adapter: the index in [`Batch::logit_rows`], the row, and the adapter.
     pub fn adapted_logit_rows(&self) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
         let logit_rows = if self.adapters.is_empty() { &[] } else { &self.logit_rows[..] };
         logit_rows.iter().zip(0..).filter_map(|(&row, index)| {
@@ -345,7 +345,7 @@ impl Batch {
         })
     }
 
-    /// The position that turns a pair of a row.
+    /// Position by which rotary embedding turns a pair of a row.
     pub fn turn_position(&self, row: usize, axes: Option<RopeAxes>, pair: usize) -> u32 {
         match (axes, self.axes.get(row)) {
             (Some(axes), Some(positions)) => positions[axes.of_pair(pair)],
@@ -353,12 +353,12 @@ impl Batch {
         }
     }
 
-    /// Type of a row; 0 where rows have none.
+    /// Token type of a row; 0 if rows have none.
     pub fn type_of(&self, row: usize) -> u32 {
         self.types.get(row).copied().unwrap_or(0)
     }
 
-    /// Which row of an embedding table a row of the batch is given.
+    /// Index of the embedding table's row for a row of the batch.
     pub fn table_row(&self, ids: RowIds, row: usize) -> usize {
         match ids {
             RowIds::Positions { offset } => self.positions[row] as usize + offset as usize,
@@ -366,15 +366,14 @@ impl Batch {
         }
     }
 
-    /// The cache slot that a row's keys and values are written to, in the layers of a group.
+    /// Cache slot that a row's keys and values are written to, in the layers of a group.
     pub fn row_slot(&self, row: usize, group: usize) -> usize {
         self.slots[row * self.groups() + group] as usize
     }
 
-    /// The cache slot of one key of a sequence in the layers of a group.
+    /// Cache slot of one key of a sequence in the layers of a group.
     ///
-    /// # Panics
-    /// Where the group has no block for it: no row of this step sees it.
+    /// # Panics If the group has no block for it, because no row of this step sees the key.
     pub fn slot(&self, span: &SequenceSpan, group: usize, key: u32) -> usize {
         let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
         let (first, blocks) = self.blocks(span, group);
@@ -382,14 +381,14 @@ impl Batch {
         blocks[block - first] as usize * BLOCK_TOKENS + offset
     }
 
-    /// Block ids of one sequence in a layer group, and which of the sequence's the first of them is.
+    /// Block ids of one sequence in a layer group, and the index of the first of them in the sequence.
     pub fn blocks(&self, span: &SequenceSpan, group: usize) -> (usize, &[u32]) {
         let before: usize = (0..group).map(|before| self.block_range(span, before).len()).sum();
         let counts = self.block_range(span, group);
         (counts.start, &self.block_tables[span.table_first as usize + before..][..counts.len()])
     }
 
-    /// Which of a sequence's blocks a layer group has: those that its rows see something of.
+    /// Range of a sequence's blocks that a layer group holds: the blocks that its rows see any key of.
     fn block_range(&self, span: &SequenceSpan, group: usize) -> Range<usize> {
         let unseen = |window: u32| (span.context - span.rows + 1).saturating_sub(window) as usize;
         let window = self.windows.get(group).copied().flatten();

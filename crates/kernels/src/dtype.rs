@@ -1,19 +1,19 @@
-//! Element types of tensors in model files: plain floats and GGML's quantised blocks, with their numbers in
-//! the GGUF format (github.com/ggml-org/ggml/blob/master/docs/gguf.md); and blocks of our own, into which the formats of
-//! safetensors checkpoints are brought as they are read, with numbers that no GGUF file has.
+//! Element types of tensors in model files. Plain floats and GGML's quantised blocks have their numbers in the GGUF
+//! format (github.com/ggml-org/ggml/blob/master/docs/gguf.md). Additional blocks, into which the formats of
+//! safetensors checkpoints are converted at load time, have numbers that no GGUF file uses.
 
 use std::fmt;
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $label:literal, $weights:literal, $bytes:literal;)*) => {
-        /// How the numbers of a tensor are stored.
+        /// Storage format of a tensor's numbers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(non_camel_case_types)]
         pub enum DType {
             $($(#[$doc])* $name = $id,)*
         }
         impl DType {
-            /// Every type, in the order of numbers: GGUF's, then our own.
+            /// Every type, in the order of numbers: GGUF's, then the additional ones.
             pub const ALL: &[DType] = &[$(DType::$name,)*];
 
             /// The type with this number in a GGUF file.
@@ -165,7 +165,7 @@ dtypes! {
     FP8_G32 = 1107, "FP8_G32", 32, 36;
 }
 
-/// The first number that no GGUF file has.
+/// First number that GGUF does not use.
 const OWN_IDS: u32 = 1000;
 
 /// The affine types by bits, with groups of 32, 64 and 128.
@@ -179,12 +179,13 @@ const AFFINE: [(u32, [DType; 3]); 6] = [
 ];
 
 impl DType {
-    /// Bits of a code and weights of a group, of the affine types (AFQ): `w = scale * q + bias`, q from 0 to 2^bits - 1.
+    /// Bits of a code and weights of a group, for the affine types (AFQ): `w = scale * q + bias`, q from 0 to 2^bits
+    /// - 1.
     ///
-    /// A block is a group: `scale f32, bias f32`, then the codes as one string of bits, the lowest first, the first code
-    /// in the lowest bits of the first byte; this is the order of MLX's packed words, so a group's codes are the bytes
-    /// that MLX stores for it. Scales and biases are f32 because that holds what every format of the kind has without loss:
-    /// halves and bfloat16 of MLX, and the products of a half and a zero point of GPTQ and AWQ.
+    /// A block is a group: `scale f32, bias f32`, then the codes as one string of bits, lowest first, with the first
+    /// code in the lowest bits of the first byte. This is the order of MLX's packed words, so a group's codes are the
+    /// bytes that MLX stores. Scales and biases are f32 because that holds every format of the kind without loss: f16
+    /// and bfloat16 of MLX, and the products of an f16 scale and a zero point of GPTQ and AWQ.
     pub const fn affine(self) -> Option<(u32, usize)> {
         let id = self as u32;
         if id < OWN_IDS || id > DType::AFQ8_G128 as u32 {
@@ -199,16 +200,17 @@ impl DType {
         of_groups.iter().copied().find(|dtype| dtype.block_weights() == group)
     }
 
-    /// Whether it is one of blocks of 8-bit floats: `w = scale * float`.
+    /// Whether this is a type of 8-bit float blocks: `w = scale * float`.
     ///
-    /// A block is `scale f32`, then a byte a weight, floats with 4 bits of exponent and 3 of mantissa (E4M3, no infinities). What
-    /// checkpoints have with a scale for a matrix, a row or a block of 128 by 128 is the same numbers in such blocks, because
-    /// each byte and each scale stays.
+    /// A block is `scale f32`, then one byte for each weight: a float with 4 bits of exponent and 3 of mantissa
+    /// (E4M3, no infinities). Checkpoints with one scale for each matrix, row or block of 128 by 128 convert to such
+    /// blocks without loss, because each byte and each scale stays as it is.
     pub const fn is_fp8(self) -> bool {
         matches!(self, DType::FP8 | DType::FP8_G32)
     }
 
-    /// The one of 8-bit floats whose blocks are whole both in rows of so many weights and in what shares a scale in them.
+    /// The 8-bit float type whose block size divides both the row length `cols` and the number of weights in a row
+    /// that share a scale.
     pub fn of_fp8(cols: usize, shared: usize) -> Option<DType> {
         let whole = |dtype: &DType| {
             cols.is_multiple_of(dtype.block_weights()) && shared.is_multiple_of(dtype.block_weights())
@@ -216,7 +218,7 @@ impl DType {
         [DType::FP8, DType::FP8_G32].into_iter().find(whole)
     }
 
-    /// Bytes of `weights` numbers, or `None` where they are not whole blocks or the size overflows.
+    /// Bytes of `weights` numbers, or `None` if they are not whole blocks or the size overflows.
     pub fn bytes_of(self, weights: usize) -> Option<usize> {
         if !weights.is_multiple_of(self.block_weights()) {
             return None;

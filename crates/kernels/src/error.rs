@@ -2,7 +2,7 @@
 
 use crate::{DType, KvLayout, KvType};
 
-/// What can go wrong between a model file and a running step.
+/// Error of loading a model onto a backend or of running a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// The backend has no kernel for this element type.
@@ -15,7 +15,7 @@ pub enum KernelError {
         /// The backend.
         device: String,
     },
-    /// The bytes given do not make up the shape given.
+    /// The data do not have the size that the shape needs.
     #[error("tensor {tensor}: [{rows}, {cols}] of {dtype} takes {expected} bytes, the file has {found}")]
     WrongSize {
         /// Name of the tensor.
@@ -31,52 +31,52 @@ pub enum KernelError {
         /// Bytes given.
         found: usize,
     },
-    /// A shape the kernels cannot run, such as a row that is not whole blocks.
+    /// A shape that the kernels cannot run, such as a row that is not whole blocks.
     #[error("tensor {tensor}: {reason}")]
     BadShape {
         /// Name of the tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// Reason in words.
         reason: String,
     },
-    /// Heads, or latents, that cannot be stored in a KV cache of this type.
+    /// Heads or latents that cannot be stored in a KV cache of this type.
     #[error(
         "a KV cache of type {kv_type} holds whole groups of {} elements, and what the model keeps of a token's head, or its \
          latent, has {head_dim}; choose type f16",
         kv_type.group()
     )]
     BadKvType {
-        /// The type asked for.
+        /// The requested type.
         kv_type: KvType,
         /// Elements of a head or a latent.
         head_dim: usize,
     },
-    /// What a layer keeps of a token is nothing the backend's cache can hold.
+    /// A layer's cache layout that the backend does not support.
     #[error("layer {layer} keeps {layout} of each token, which the KV cache of {device} cannot hold")]
     UnsupportedKvLayout {
         /// The layer, from 0.
         layer: usize,
-        /// What it keeps.
+        /// Its layout.
         layout: KvLayout,
         /// The backend.
         device: String,
     },
-    /// The device could not give the memory.
+    /// The device ran out of memory.
     #[error("{device} could not allocate {bytes} bytes for {what}")]
     OutOfMemory {
         /// The backend.
         device: String,
-        /// Size asked for.
+        /// Requested size in bytes.
         bytes: usize,
-        /// What it was for.
+        /// Purpose of the allocation.
         what: &'static str,
     },
-    /// The device failed; the worker that owns it cannot go on.
+    /// The device failed; the worker that owns it cannot continue.
     #[error("{device} failed: {reason}")]
     Device {
         /// The backend.
         device: String,
-        /// The driver's words.
+        /// The driver's message.
         reason: String,
     },
 }

@@ -1,20 +1,20 @@
-//! The heap of a program that serves. The C library gives each of many threads a heap of its own and keeps what is freed
-//! in it, so that after a wave of large requests a process holds many times what any of them took.
+//! Heap settings for server programs. The C library gives each of many threads its own heap and keeps freed memory in
+//! it. After a wave of large requests, a process would hold many times what any of them needed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes from which on an allocation has pages of its own, which go back to the system when it is freed and which grow without a
-/// copy. Texts of megabytes would leave holes of their sizes in the heaps otherwise.
+/// Allocations of at least this many bytes get their own pages, which return to the system when freed and grow
+/// without a copy. Texts of megabytes would otherwise leave holes in the heaps.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_PAGES_BYTES: i32 = 1 << 20;
-/// Bytes that may be free at the end of each heap before they go back. The C library would come to keep 64 MiB, in each.
+/// Bytes that may stay free at the end of each heap before they are returned. The C library's own limit would grow to
+/// 64 MiB for each heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const KEPT_BYTES: i32 = 4 << 20;
 
-/// Has all threads of the process share `arenas` heaps, which give back what a wave of large requests leaves free at their end.
-/// For a program to say before it starts threads; elsewhere than under glibc, where heaps are not per thread in this way,
-/// nothing is done.
+/// Makes all threads of the process share `arenas` heaps, which return memory at their end after a wave of large
+/// requests. Call it before starting threads. Does nothing without glibc, where heaps are not per thread in this way.
 pub fn share(arenas: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -25,8 +25,8 @@ pub fn share(arenas: usize) {
             (libc::M_TRIM_THRESHOLD, KEPT_BYTES),
         ];
         for (name, value) in settings {
-            // SAFETY: mallopt takes two integers and locks what it changes; it may be called at any time. A value that it
-            // does not take changes nothing.
+            // SAFETY: mallopt takes two integers and locks what it changes; it may be called at any time. A value that
+            // it does not take changes nothing.
             unsafe { libc::mallopt(name, value) };
         }
     }
@@ -34,8 +34,8 @@ pub fn share(arenas: usize) {
     let _ = arenas;
 }
 
-/// Gives back whole pages that are free between what is in use: [`share`] has heaps give back only what is free at their end. Takes
-/// milliseconds, in which threads that allocate may wait. Elsewhere than under glibc nothing is done.
+/// Returns whole free pages in the middle of heaps to the system; [`share`] makes heaps return only their free end.
+/// Takes milliseconds, during which threads that allocate may wait. Does nothing without glibc.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim takes a number and locks each heap that it looks at; it may be called at any time.
@@ -44,20 +44,20 @@ pub fn give_back() {
     }
 }
 
-/// The system's allocator, with a count of the bytes it has given out: for a program that must show what it holds, as its
-/// `#[global_allocator]`.
+/// System allocator that counts the bytes it has handed out: a `#[global_allocator]` for programs that report their
+/// memory use.
 #[derive(Debug, Default)]
 pub struct Counted {
     bytes: AtomicUsize,
 }
 
 impl Counted {
-    /// Nothing is given out.
+    /// An allocator with nothing handed out.
     pub const fn new() -> Counted {
         Counted { bytes: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are given out and not given back.
+    /// Bytes currently allocated.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -1,10 +1,10 @@
 //! The numerical contract of the engine and its CPU implementation.
 //!
-//! Start with [`backend`]: the ops a step is made of, on packed rows with no padding. [`mod@reference`]
-//! is the naive, obviously right version of each; [`conformance`] compares any backend with it, and a backend
-//! is right if and only if it passes. [`cpu`] is the fast one for x86-64 and aarch64.
+//! Start with [`backend`]: the ops that a step consists of, on packed rows without padding. [`mod@reference`] is the
+//! naive version of each op, written to be obviously right. [`conformance`] compares any backend with it: a backend
+//! is right if and only if it passes. [`cpu`] is the fast backend for x86-64 and aarch64.
 //!
-//! Absent on purpose: models, tokens' meaning, what was said before and randomness, async, files.
+//! This crate holds no models, no text, no history of sequences, no random numbers, no async code and no files.
 
 pub mod backend;
 pub mod batch;
