@@ -1,7 +1,7 @@
-//! GBNF, llama.cpp's notation for grammars, put into Lark. Rules that do not lead back to themselves become terminals, so that they
-//! are matched as expressions are, without a choice made too early; those that do stay rules. Between rules a terminal takes as
-//! much of a text as it can, so it is one only where no text is lost by that (`lexemes`). One pass over the source, and errors with
-//! line and column.
+//! Translation of GBNF, llama.cpp's grammar notation, into Lark. Rules that are not recursive become terminals:
+//! they are matched like regular expressions, without committing to an alternative too early. Recursive rules
+//! stay rules. Between rules a terminal matches greedily, so a part becomes one only if that loses no text
+//! (`lexemes`). The source is read in one pass; errors carry line and column.
 
 mod lexemes;
 mod parser;
@@ -11,33 +11,33 @@ use std::fmt::Write as _;
 use self::lexemes::Lexemes;
 use crate::grammar::CompileError;
 
-/// What a rule says.
+/// Body of a rule.
 #[derive(Debug)]
 enum Expr {
     Literal(String),
-    /// Ranges of characters, both ends included.
+    /// Character ranges, both ends included.
     Class {
         negated: bool,
         ranges: Vec<(char, char)>,
     },
-    /// A rule, by number.
+    /// Reference to a rule by its number.
     Rule(usize),
-    /// A control token, as Lark spells it.
+    /// Control token, as Lark spells it.
     Control(String),
     Sequence(Vec<Expr>),
     Alternatives(Vec<Expr>),
-    /// So many times, without an end where there is no most.
+    /// Repetition with minimum and maximum count; None: unbounded.
     Repeat(Box<Expr>, u32, Option<u32>),
 }
 
-/// Rules by number, of which the first that is named `root` is where answers begin.
+/// Rules by number. Answers begin with rule `root`, the first one of that name.
 #[derive(Debug)]
 struct Rules {
     rules: Vec<Expr>,
     root: usize,
 }
 
-/// The same grammar in Lark.
+/// Translates GBNF into Lark.
 pub(crate) fn to_lark(source: &str) -> Result<String, CompileError> {
     let rules = parser::parse(source)?;
     let terminal = terminals(&rules.rules);
@@ -63,7 +63,7 @@ pub(crate) fn to_lark(source: &str) -> Result<String, CompileError> {
     Ok(lark)
 }
 
-/// Rules that lead to no rule which leads back to itself, and to no control token.
+/// Marks the rules from which neither recursion nor a control token can be reached.
 fn terminals(rules: &[Expr]) -> Vec<bool> {
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); rules.len()];
     let mut waits: Vec<usize> = Vec::with_capacity(rules.len());
@@ -74,7 +74,7 @@ fn terminals(rules: &[Expr]) -> Vec<bool> {
                 users[*used].push(index);
                 count += 1;
             }
-            Expr::Control(_) => count += 1, // for ever
+            Expr::Control(_) => count += 1, // never becomes zero
             _ => {}
         });
         waits.push(count);
@@ -102,9 +102,9 @@ fn visit(expr: &Expr, see: &mut impl FnMut(&Expr)) {
     }
 }
 
-/// Where an expression is written.
+/// Context in which an expression is written.
 struct Place<'a> {
-    /// In a rule: what of it are lexemes.
+    /// Within a rule: parts of the grammar that are lexemes.
     lexemes: Option<&'a Lexemes<'a>>,
     terminal: &'a [bool],
 }
@@ -160,7 +160,7 @@ impl Place<'_> {
     }
 }
 
-/// A text as Lark's strings are written: JSON's, without characters of control.
+/// Writes a Lark string literal: a JSON string with control characters escaped.
 pub(crate) fn push_literal(text: &str, lark: &mut String) {
     lark.push('"');
     for c in text.chars() {
@@ -175,7 +175,7 @@ pub(crate) fn push_literal(text: &str, lark: &mut String) {
 }
 
 fn push_class(negated: bool, ranges: &[(char, char)], lark: &mut String) {
-    // `(?s)` has no say within brackets: a class that leaves out nothing is any character, a new line too.
+    // `(?s)` has no effect within brackets. An empty negated class is any character, a newline too.
     if ranges.is_empty() {
         lark.push_str(if negated { "/(?s:.)/" } else { "/[^\\x{0}-\\x{10FFFF}]/" });
         return;

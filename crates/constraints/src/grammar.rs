@@ -1,4 +1,4 @@
-//! What a request asks for, and what is compiled of it.
+//! Constraints as a request states them, and their compiled form.
 
 use std::{
     fmt, mem,
@@ -20,29 +20,30 @@ use crate::{
     vocabulary::Vocabulary,
 };
 
-/// What an answer must be.
+/// Constraint on an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Spec {
-    /// A JSON object, whatever is in it.
+    /// Any JSON object.
     JsonObject,
-    /// A JSON value that a schema allows (draft 2020-12, and what it has of the drafts before). Keywords that cannot be
-    /// enforced are refused. Properties come in the schema's order, those that it does not name after them; between
-    /// them there is at most one space.
+    /// JSON value that is valid under a schema (draft 2020-12, and keywords of earlier drafts that it shares).
+    /// Keywords that cannot be enforced are refused. Properties come in the schema's order, followed by those
+    /// that it does not name. At most one space follows a comma or colon.
     JsonSchema(String),
-    /// A text that an expression matches from beginning to end, in the syntax of Rust's `regex`, without assertions besides
-    /// anchors at both ends.
+    /// Text that a regular expression matches completely. The syntax is that of Rust's `regex`; the only
+    /// assertions are anchors at both ends.
     Regex(String),
-    /// One of these texts.
+    /// Any of these texts.
     Choices(Vec<String>),
-    /// A grammar in llguidance's dialect of Lark, from its rule `start` on.
+    /// Grammar in llguidance's dialect of Lark; its start rule is `start`.
     Lark(String),
-    /// A grammar in that dialect which was made of schemas, such as those of tools: as long as schemas may be.
+    /// Grammar in that dialect, generated from schemas such as those of tools. Its size bound is that of
+    /// schemas.
     Schemas(String),
-    /// A grammar in GBNF, the notation of llama.cpp, from its rule `root` on.
+    /// Grammar in GBNF, the notation of llama.cpp; its start rule is `root`.
     Gbnf(String),
 }
 
-/// Why a constraint cannot be compiled. The text says what is wrong and where.
+/// Reason why a constraint cannot be compiled. The text names the fault and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CompileError {
@@ -55,20 +56,22 @@ impl CompileError {
     }
 }
 
-/// A compiled constraint, which many completions share.
+/// Compiled constraint. Many completions can share it.
 pub struct Grammar {
-    start: Mutex<llguidance::Matcher>, // where every answer begins; only ever copied
+    start: Mutex<llguidance::Matcher>, // initial state of every answer; only ever copied
     vocabulary: Arc<Vocabulary>,
     source: Spec,
     bytes: u64,
 }
 
 impl Grammar {
-    /// Compiles. Bounded in time and memory by the sizes of its source and by what llguidance may spend: tens of milliseconds for
-    /// what is written by people, seconds for what is meant to be slow. Runs on a thread of its own, whose stack is large.
+    /// Compiles a constraint. Time and memory are bounded by the size limits of the source and by llguidance's
+    /// limits. Usual sources take tens of milliseconds, adversarial ones seconds. Runs on its own thread, which
+    /// has a large stack.
     ///
     /// # Errors
-    /// [`CompileError`] where it is malformed, cannot be enforced, can never be satisfied, or is too complex.
+    /// [`CompileError`] if the source is malformed, cannot be enforced, can never be satisfied, or is too
+    /// complex.
     pub fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, CompileError> {
         let compile = || compile(spec, vocabulary);
         thread::scope(|scope| {
@@ -80,24 +83,24 @@ impl Grammar {
         })
     }
 
-    /// The beginning of an answer.
+    /// Creates a matcher at the beginning of an answer.
     pub fn matcher(&self) -> Matcher {
-        // A panic while copying leaves what is copied as it was.
+        // A panic while copying leaves the original intact.
         let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         Matcher { parser: start.deep_clone(), vocabulary: self.vocabulary.clone(), complete: false }
     }
 
-    /// What it was compiled of.
+    /// Source of the grammar.
     pub fn source(&self) -> &Spec {
         &self.source
     }
 
-    /// Memory it takes, in bytes, by estimate.
+    /// Estimated memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The tokens it was compiled over.
+    /// Vocabulary for which it was compiled.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
@@ -114,7 +117,8 @@ fn compile(spec: &Spec, vocabulary: &Arc<Vocabulary>) -> Result<Arc<Grammar>, Co
     let parser = vocabulary.factory.create_parser(grammar).map_err(|error| refused(&error))?;
     let lexer_bytes = parser.parser.lexer_stats().num_bytes;
     let mut matcher = llguidance::Matcher::new(Ok(parser));
-    // A grammar that allows no answer at all must not wait for the first token to say so; and what the first mask takes is kept.
+    // A grammar that allows no answer must fail here, not at the first token. The state that the first mask
+    // computes is kept.
     let accepts = matcher.is_accepting().unwrap_or(false);
     if let Err(error) = matcher.deep_clone().compute_mask()
         && !accepts
@@ -178,7 +182,7 @@ fn bounded(source: &str, bytes_max: usize) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// An expression without the anchors around it, which say nothing where all of a text must match.
+/// Removes the anchors around an expression. They have no effect, because the whole text must match.
 fn unanchored(source: &str) -> &str {
     let source = source.strip_prefix('^').unwrap_or(source);
     let Some(inner) = source.strip_suffix('$') else { return source };
@@ -186,7 +190,7 @@ fn unanchored(source: &str) -> &str {
     if escapes % 2 == 0 { inner } else { source }
 }
 
-/// One terminal, so that a choice that begins another is no trap.
+/// Writes all choices as one terminal, so that a choice which is a prefix of another works.
 fn lark_of_choices(choices: &[String], bytes: usize) -> Result<String, CompileError> {
     if choices.is_empty() || choices.len() > CHOICES_MAX {
         let count = choices.len();
@@ -209,13 +213,14 @@ fn lark_of_choices(choices: &[String], bytes: usize) -> Result<String, CompileEr
     Ok(lark)
 }
 
-/// Brackets within brackets, outside of texts and expressions, as far as a parser by recursion can follow.
+/// Checks that brackets, outside of literals and expressions, nest no deeper than a recursive parser can
+/// follow.
 fn check_nesting(source: &str) -> Result<(), CompileError> {
     let (mut depth, mut deepest) = (0usize, 0usize);
     let mut chars = source.chars();
     while let Some(c) = chars.next() {
         match c {
-            // Texts end with their lines; expressions do too, in what anyone writes.
+            // Literals end with their line. So do expressions, in all realistic sources.
             '"' | '/' => loop {
                 match chars.next() {
                     None | Some('\n') => break,
@@ -242,7 +247,7 @@ fn refused(error: &impl fmt::Display) -> CompileError {
     CompileError::new(first_line(&error.to_string()))
 }
 
-/// An error's text without the state it was in, on one line, and not longer than a message should be.
+/// Shortens an error text: without llguidance's state, on one line, at most [`ERROR_BYTES_MAX`] bytes.
 pub(crate) fn first_line(error: &str) -> String {
     let error = error.split("\n<").next().unwrap_or_default();
     let mut line: String = error.split_whitespace().collect::<Vec<_>>().join(" ");

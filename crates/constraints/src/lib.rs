@@ -1,8 +1,8 @@
-//! What an answer must satisfy: JSON schemas, regular expressions, choices and grammars, compiled over a model's vocabulary, and
-//! which of its tokens may come next. A [`Spec`] is what a request says, a [`Vocabulary`] the tokens of a model; both make a
-//! [`Grammar`], which many completions share, and each of them follows it with a [`Matcher`] of its own, so that what one may
-//! say, and whether its grammar becomes too complex, depends on nothing but its own tokens. llguidance does the parsing.
-//! Absent on purpose: logits, sampling, models, clocks.
+//! Constrained decoding: JSON schemas, regular expressions, choices and grammars, compiled for a model's
+//! vocabulary into masks of allowed next tokens. A [`Spec`] is a request's constraint, a [`Vocabulary`] holds
+//! the tokens of a model. Both make a [`Grammar`], which many completions share. Each completion has its own
+//! [`Matcher`], so its masks and its complexity depend on its own tokens alone. llguidance does the parsing.
+//! Logits, sampling, models and clocks are out of scope.
 
 mod gbnf;
 mod grammar;

@@ -1,50 +1,53 @@
-//! Every bound of constraints, in one place.
+//! Bounds of constraints.
 
 use llguidance::api::ParserLimits;
 
-/// Bytes of a JSON schema. Those of large public interfaces have some 200 KB.
+/// Maximum bytes of a JSON schema. Schemas of large public interfaces have some 200 KB.
 pub const SCHEMA_BYTES_MAX: usize = 512 << 10;
-/// Bytes of a grammar, Lark or GBNF.
+/// Maximum bytes of a Lark or GBNF grammar.
 pub const GRAMMAR_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a regular expression, and of all those of one schema: the time to compile one grows with the square of it.
+/// Maximum bytes of a regular expression, and of all patterns of a schema together. Compile time grows with the
+/// square of the size.
 pub const REGEX_BYTES_MAX: usize = 16 << 10;
-/// Choices an answer is one of.
+/// Maximum number of choices.
 pub const CHOICES_MAX: usize = 16_384;
-/// Bytes of all of them.
+/// Maximum bytes of all choices together.
 pub const CHOICES_BYTES_MAX: usize = 256 << 10;
-/// Rules of a GBNF grammar.
+/// Maximum rules of a GBNF grammar.
 pub(crate) const GBNF_RULES_MAX: usize = 4096;
-/// Groups within groups, in grammars of either language.
+/// Maximum nesting depth of groups, in Lark and GBNF.
 pub(crate) const NESTING_MAX: usize = 200;
-/// Repetitions that a grammar may count (`{m,n}`): each is a copy of what is repeated.
+/// Maximum count in a repetition (`{m,n}`): each is a copy of the repeated part.
 pub(crate) const REPEAT_MAX: u32 = 4096;
-/// How often what may begin and follow the parts of a GBNF grammar is looked at again before it is taken to be unknown.
+/// Maximum passes of the fixpoint over what parts of a GBNF grammar may begin with and be followed by. After
+/// them all lexemes are split.
 pub(crate) const LEXEME_PASSES_MAX: usize = 16;
-/// How often lexemes of it are taken apart before all are.
+/// Maximum rounds of splitting lexemes. After them all are split.
 pub(crate) const LEXEME_ROUNDS_MAX: usize = 8;
-/// Steps from character to character of one lexeme that is compared with others.
+/// Maximum edges of the automaton of one lexeme.
 pub(crate) const LEXEME_EDGES_MAX: usize = 16_384;
-/// Groups and rules within each other in one.
+/// Maximum nesting of groups and rules in one lexeme.
 pub(crate) const LEXEME_NESTING_MAX: usize = 400;
-/// Pairs of places in lexemes that are compared: some 10 ms.
+/// Maximum pairs of lexeme positions that are compared: some 10 ms.
 pub(crate) const LEXEME_PAIRS_MAX: usize = 1_000_000;
-/// Properties of one object: each that may be left out is something else that may come next.
+/// Maximum properties of an object: each optional one is another possible continuation.
 pub(crate) const PROPERTIES_MAX: usize = 2000;
-/// Alternatives of one `oneOf` that are compared with each other.
+/// Maximum alternatives of a `oneOf`, which are compared pairwise.
 pub(crate) const ONE_OF_MAX: usize = 256;
-/// Bytes of one token: a deeper tree of tokens cannot be walked. GLM-4 has a token of 1,024 spaces.
+/// Maximum bytes of a token: a deeper token tree cannot be walked. GLM-4 has a token of 1,024 spaces.
 pub(crate) const TOKEN_BYTES_MAX: usize = 1000;
-/// Bytes of all tokens: nodes of their tree have 22 bits for the size of what is below.
+/// Maximum bytes of all tokens: tree nodes store the size of their subtree in 22 bits.
 pub(crate) const VOCABULARY_BYTES_MAX: usize = (4 << 20) - 1;
-/// Tokens: nodes have 24 bits for one, and one value says none.
+/// Maximum number of tokens: tree nodes store a token in 24 bits, and one value means none.
 pub(crate) const VOCABULARY_MAX: usize = (1 << 24) - 1;
-/// Stack that compiling takes at most: llguidance follows references, and the properties of an object, by recursion, and a
-/// schema of [`SCHEMA_BYTES_MAX`] has up to some twenty thousand of them. What is not used costs no memory.
+/// Stack size of the compiling thread. llguidance recurses over references and over the properties of an
+/// object; a schema of [`SCHEMA_BYTES_MAX`] can have some twenty thousand of them. Unused stack costs no
+/// memory.
 pub(crate) const COMPILE_STACK_BYTES: usize = 512 << 20;
-/// Bytes of an error's text.
+/// Maximum bytes of an error text.
 pub(crate) const ERROR_BYTES_MAX: usize = 1000;
 
-/// What llguidance may spend. A unit of fuel is some 20 to 70 ns.
+/// Limits of llguidance. A unit of fuel takes some 20 to 70 ns.
 pub(crate) fn parser() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 10_000,

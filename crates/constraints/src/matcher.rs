@@ -1,31 +1,33 @@
-//! Where one answer stands in its grammar.
+//! Position of an answer in its grammar.
 
 use std::{fmt, sync::Arc};
 
 use crate::vocabulary::Vocabulary;
 
-/// One answer's way through its grammar. Cheap to ask whether it may end, some 50 µs for which token may come next.
+/// State of one answer in its grammar. Asking whether it may end is cheap; computing the next mask takes some
+/// 50 µs.
 pub struct Matcher {
     pub(crate) parser: llguidance::Matcher,
     pub(crate) vocabulary: Arc<Vocabulary>,
-    pub(crate) complete: bool, // it may end, and no token of this vocabulary would continue it
+    pub(crate) complete: bool, // it may end, and no token of this vocabulary can continue it
 }
 
-/// What llguidance says where no token may come next.
+/// Error of llguidance if no token may come next.
 pub(crate) const NO_TOKEN: &str = "NoExtensionBias";
 
-/// The grammar can say no more of this answer: it became too complex on the way, or a token was not allowed. Nothing else can be
-/// asked of its matcher.
+/// Failure of a matcher: its grammar became too complex, or a token was not allowed. The matcher cannot be used
+/// any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the constraint cannot be followed any further: {0}")]
 pub struct Stuck(String);
 
 impl Matcher {
-    /// Writes which tokens may come next, one bit each, bit `t % 32` of word `t / 32`; none where nothing may. Whether the answer
-    /// may end instead is [`Matcher::is_accepting`]'s to say. `mask` may be longer than the vocabulary.
+    /// Writes a mask of the allowed next tokens: bit `t % 32` of word `t / 32`. The mask is empty if no token
+    /// may follow. Whether the answer may end is told by [`Matcher::is_accepting`]. `mask` may be longer than
+    /// the vocabulary.
     ///
     /// # Errors
-    /// [`Stuck`] where finding out takes more than it may, or where the answer is not done and no token continues it.
+    /// [`Stuck`] if a limit is reached, or if the answer is incomplete and no token continues it.
     pub fn allowed(&mut self, mask: &mut [u32]) -> Result<(), Stuck> {
         mask.fill(0);
         if self.is_stopped() {
@@ -47,28 +49,29 @@ impl Matcher {
         }
     }
 
-    /// The answer goes on with a token.
+    /// Advances by a token.
     ///
     /// # Errors
-    /// [`Stuck`] where that was not allowed.
+    /// [`Stuck`] if the token is not allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), Stuck> {
         self.parser.consume_token(token).map_err(|error| stuck(&error.to_string()))
     }
 
-    /// Tokens that say a text, such as the rest of a token that ended a reasoning section: not always those that the model would.
+    /// Tokens that spell a text, such as the rest of a token that ended a reasoning section. The model's own
+    /// tokenizer may choose others.
     pub fn spell(&self, text: &str) -> Vec<u32> {
         self.vocabulary.spell(text.as_bytes())
     }
 
-    /// How many of `tokens` may come next, one after the other.
+    /// Number of leading tokens of `tokens` that may come next in turn.
     pub fn valid(&mut self, tokens: &[u32]) -> usize {
         self.parser.validate_tokens(tokens).unwrap_or(0)
     }
 
-    /// Takes the last `tokens` back, also of an answer that was complete with them.
+    /// Removes the last `tokens`, also from an answer that they completed.
     ///
     /// # Errors
-    /// [`Stuck`] where there are not as many, or where nothing can be asked of it any more: then it is what it was.
+    /// [`Stuck`] if there are fewer tokens, or if the matcher has failed. Then nothing changes.
     pub fn rollback(&mut self, tokens: usize) -> Result<(), Stuck> {
         self.parser.rollback(tokens).map_err(|error| stuck(&error.to_string()))?;
         self.complete = false;
@@ -85,7 +88,7 @@ impl Matcher {
         self.complete || self.parser.is_stopped() && !self.parser.is_error()
     }
 
-    /// The bytes of a token, as the grammar sees it; control tokens have none.
+    /// Bytes of a token as the grammar sees it; empty for control tokens.
     pub fn token_bytes(&self, token: u32) -> &[u8] {
         let bytes = self.vocabulary.token_bytes(token);
         if bytes.first() == Some(&0xFF) { &[] } else { bytes }

@@ -1,5 +1,6 @@
-//! JSON schemas, as llguidance can enforce them: what it would pass over, or hold to less than a validator does, is refused by
-//! name, put in words that it does enforce, or tightened, so that no answer breaks its schema. What only describes stays.
+//! Preparation of JSON schemas for llguidance. Constraints that llguidance would ignore or enforce loosely are
+//! refused by name, rewritten into enforceable ones, or tightened, so that every answer is valid under its
+//! schema. Annotations stay.
 
 mod disjoint;
 mod formats;
@@ -13,7 +14,7 @@ use crate::{
     limits::{ONE_OF_MAX, PROPERTIES_MAX, REGEX_BYTES_MAX, SCHEMA_BYTES_MAX},
 };
 
-/// Keywords that constrain and that no grammar is made of.
+/// Constraining keywords that cannot be enforced.
 const REFUSED: &[&str] = &[
     "$dynamicRef",
     "$recursiveRef",
@@ -34,11 +35,11 @@ const REFUSED: &[&str] = &[
 const ONE: &[&str] = &["items", "additionalItems", "additionalProperties"];
 /// Keywords whose value is a list of schemas.
 const LISTS: &[&str] = &["allOf", "anyOf", "oneOf", "items", "prefixItems"];
-/// Keywords whose value has schemas by name.
+/// Keywords whose value maps names to schemas.
 const MAPS: &[&str] = &["properties", "patternProperties", "$defs", "definitions"];
 
-/// How an answer's JSON is written: at most a space after each comma and colon, so that no model rambles in white space; and one
-/// spelling for each character of a string, so that a property's name cannot come a second time in escapes.
+/// Options of the JSON's layout. At most one space follows a comma or colon, so a model cannot ramble in white
+/// space. Each character of a string has one spelling, so an escaped property name cannot repeat another.
 fn layout() -> Value {
     json!({
         "item_separator": ", ?",
@@ -48,10 +49,11 @@ fn layout() -> Value {
     })
 }
 
-/// A schema for `%json` in a Lark grammar. `interrupted` is asked at every schema within it whether to give up.
+/// Prepares a schema for `%json` in a Lark grammar. `interrupted` is asked at every subschema whether to give
+/// up.
 ///
 /// # Errors
-/// [`CompileError`] naming what is malformed or cannot be enforced, and where; and where the work was given up.
+/// [`CompileError`] with the malformed or unenforceable part and its place, or if the work was given up.
 pub fn in_lark(source: &str, interrupted: &dyn Fn() -> bool) -> Result<String, CompileError> {
     if source.len() > SCHEMA_BYTES_MAX {
         let bytes = source.len();
@@ -60,7 +62,7 @@ pub fn in_lark(source: &str, interrupted: &dyn Fn() -> bool) -> Result<String, C
     Ok(compiled(source, interrupted)?.to_string())
 }
 
-/// A schema as llguidance is to have it.
+/// Prepares a schema for llguidance.
 pub(crate) fn compiled(source: &str, interrupted: &dyn Fn() -> bool) -> Result<Value, CompileError> {
     let mut schema: Value = serde_json::from_str(source)
         .map_err(|error| CompileError::new(first_line(&format!("it is not JSON: {error}"))))?;
@@ -80,13 +82,13 @@ pub(crate) fn compiled(source: &str, interrupted: &dyn Fn() -> bool) -> Result<V
     Ok(schema)
 }
 
-/// A walk through all places where schemas stand.
+/// Walk over all subschemas.
 struct Walk<'a> {
     interrupted: &'a dyn Fn() -> bool,
     pattern_bytes: usize,
     places: HashSet<String>,
     anchors: HashSet<String>,
-    references: Vec<(String, String)>, // what is referred to, and where
+    references: Vec<(String, String)>, // targets of references, and their places
 }
 
 impl<'a> Walk<'a> {
@@ -95,8 +97,10 @@ impl<'a> Walk<'a> {
         Self { interrupted, pattern_bytes: 0, places, anchors, references }
     }
 
+    /// Checks whether to give up.
+    ///
     /// # Errors
-    /// [`CompileError`] where the work is to be given up.
+    /// [`CompileError`] if the work is to be given up.
     fn go_on(&self) -> Result<(), CompileError> {
         match (self.interrupted)() {
             true => Err(CompileError::new("it was not read to its end: its request has ended")),
@@ -147,7 +151,7 @@ impl<'a> Walk<'a> {
         self.one_of_as_any_of(fields, whole, place)
     }
 
-    /// Expressions are the expensive part of a schema.
+    /// Limits the bytes of patterns, which are the expensive part of a schema.
     fn count_patterns(&mut self, fields: &Map<String, Value>, place: &str) -> Result<(), CompileError> {
         let of_names = fields.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
         let pattern = fields.get("pattern").and_then(Value::as_str);
@@ -160,7 +164,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What the schema refers to, and how it may be referred to.
+    /// Collects anchors and references, and refuses unsupported names.
     fn names(&mut self, fields: &Map<String, Value>, place: &str) -> Result<(), CompileError> {
         if let Some(Value::String(anchor)) = fields.get("$anchor") {
             self.anchors.insert(anchor.clone());
@@ -186,7 +190,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Exactly one alternative is as good as any, where no value satisfies two of them.
+    /// Replaces `oneOf` by `anyOf`, which is equivalent if no value satisfies two alternatives.
     fn one_of_as_any_of(
         &self,
         fields: &mut Map<String, Value>,
@@ -215,7 +219,7 @@ impl<'a> Walk<'a> {
         put_as_any_of(fields, alternatives, place)
     }
 
-    /// Every reference leads to a schema that was looked at.
+    /// Checks that every reference leads to a schema that was visited.
     fn check_references(&self) -> Result<(), CompileError> {
         for (target, place) in &self.references {
             let pointer = percent_decoded(target);
@@ -232,7 +236,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Keywords of the refused ones that ask for nothing.
+/// Removes refused keywords whose value constrains nothing.
 fn strip_what_says_nothing(fields: &mut Map<String, Value>) {
     let few = fields.get("maxItems").and_then(Value::as_u64).is_some_and(|count| count <= 1);
     if fields.get("uniqueItems") == Some(&Value::Bool(false)) || few {
@@ -245,7 +249,7 @@ fn strip_what_says_nothing(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Numbers go through doubles on their way into a grammar.
+/// Checks that numbers are exact as doubles, which grammars use.
 fn check_numbers_of(fields: &Map<String, Value>, place: &str) -> Result<(), CompileError> {
     const COMPARED: &[&str] =
         &["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
@@ -270,7 +274,8 @@ fn check_numbers(value: &Value, place: &str) -> Result<(), CompileError> {
     }
 }
 
-/// A name may come twice among those that the schema does not list, and counts once.
+/// Checks the counts of properties. Unlisted names may repeat and then count once, so larger minimums are
+/// refused.
 fn check_counts(fields: &Map<String, Value>, place: &str) -> Result<(), CompileError> {
     let properties = fields.get("properties").and_then(Value::as_object).map_or(0, Map::len);
     if properties > PROPERTIES_MAX {
@@ -287,7 +292,7 @@ fn check_counts(fields: &Map<String, Value>, place: &str) -> Result<(), CompileE
     }
 }
 
-/// Alternatives of which no value satisfies two, under the keyword for any of them.
+/// Puts mutually exclusive alternatives under `anyOf`.
 fn put_as_any_of(
     fields: &mut Map<String, Value>,
     alternatives: Value,
@@ -309,12 +314,12 @@ fn wrong(place: &str, reason: &str) -> CompileError {
     CompileError::new(first_line(&format!("at {place}: {reason}")))
 }
 
-/// A JSON pointer one step further.
+/// Appends a step to a JSON pointer.
 fn join(place: &str, step: &str) -> String {
     format!("{place}/{}", step.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A reference's text without percent signs' escapes; what is not UTF-8 then is left as it came.
+/// Decodes percent escapes in a reference. If the result is not UTF-8, the reference stays as it was.
 fn percent_decoded(reference: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(reference.len()), reference.as_bytes());
     while let [first, tail @ ..] = rest {

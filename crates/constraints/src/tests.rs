@@ -1,4 +1,4 @@
-//! Specs, vocabularies and matchers, on a vocabulary of bytes and words.
+//! Tests of specs, vocabularies and matchers, on a vocabulary of bytes and words.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ mod bounds;
 mod gbnf;
 mod schemas;
 
-/// Every byte, some longer tokens, and control tokens at the end.
+/// Vocabulary of every byte, some longer tokens, and control tokens at the end.
 fn vocabulary() -> Arc<Vocabulary> {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let longer = ["{\"", "\":", "true", "null", " \"", "ab", "abc", "10", "é", "}}", "\n\n"];
@@ -26,12 +26,12 @@ fn refusal(spec: Spec) -> String {
     Grammar::compile(&spec, &vocabulary()).expect_err("it is refused").to_string()
 }
 
-/// Goes on with a text, in tokens that say it.
+/// Advances by tokens that spell a text.
 fn say(matcher: &mut Matcher, text: &str) -> Result<(), Stuck> {
     matcher.spell(text).into_iter().try_for_each(|token| matcher.accept(token))
 }
 
-/// Whether a text satisfies a grammar, asked byte by byte, by mask.
+/// Whether a text satisfies a grammar, checked by mask, byte by byte.
 fn accepts(grammar: &Grammar, text: &str) -> bool {
     let mut matcher = grammar.matcher();
     let mut mask = vec![0; grammar.vocabulary().mask_words()];
@@ -84,7 +84,7 @@ fn gbnf_means_what_llama_cpp_means_by_it() {
         ws    ::= [ \t\n]*
     "#;
     check(Spec::Gbnf(arithmetic.into()), &["a+(b*2)=7;", "x = 1;\ny=2;"], &["a+=7;", "a=7", "(a=7;"]);
-    // Taken apart into tokens as soon as possible, "end" could only be read as letters.
+    // If the parts were split into tokens as early as possible, "end" could only be read as letters.
     check(Spec::Gbnf("root ::= [a-z]* \"end\"".into()), &["end", "enend", "xend"], &["en", "xen"]);
     check(
         Spec::Gbnf("root ::= \"a\"{2,3}\n  | . \"\\x42\" | [^\\]a-z-]{1,}".into()),
@@ -96,7 +96,7 @@ fn gbnf_means_what_llama_cpp_means_by_it() {
 
 #[test]
 fn gbnf_loses_no_text_between_rules() {
-    // What follows a name could be more of it, and a text another's beginning.
+    // A name could be continued by what follows it, and one literal is the prefix of another.
     let names = "root ::= name root \"end\" | \"\"\nname ::= [a-z]+";
     check(Spec::Gbnf(names.into()), &["", "aend", "xyendend", "endend"], &["end", "a", "aen"]);
     let signs = "root ::= sum\nsum ::= num (\"+\" sum | \"+=\" sum)? | \"(\" sum \")\"\nnum ::= \"=\"? [0-9]+ sign?\nsign ::= \"+\"";

@@ -1,4 +1,4 @@
-//! The tokens of a model as a tree of their bytes, made once for each model.
+//! Token tree of a model, built once for each model.
 
 use std::{fmt, sync::Arc};
 
@@ -7,33 +7,33 @@ use toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokEnv, T
 
 use crate::limits::{self, TOKEN_BYTES_MAX, VOCABULARY_BYTES_MAX, VOCABULARY_MAX};
 
-/// A token, as a grammar sees it.
+/// Token as a grammar sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word<'a> {
-    /// A part of the text. Without bytes it has no place in any.
+    /// Part of the text. An empty one is never allowed.
     Text(&'a [u8]),
-    /// A control token, by its spelling: no text is made of it, and a grammar has it only by name (`<|name|>` in Lark).
+    /// Control token, by its spelling. No text spells it; a grammar refers to it by name (`<|name|>` in Lark).
     Control(&'a [u8]),
 }
 
-/// The tokens of a model.
+/// Tokens of a model.
 pub struct Vocabulary {
     pub(crate) factory: ParserFactory,
     tokens: usize,
     bytes: u64,
 }
 
-/// Why there can be no vocabulary.
+/// Reason why a vocabulary cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this model's vocabulary cannot be constrained: {0}")]
 pub struct VocabularyError(String);
 
 impl Vocabulary {
-    /// Makes the tree: some 100 ms for 150,000 tokens. Tokens of more than 1,000 bytes, and those with bytes that no text has
-    /// (0xFF), are never allowed.
+    /// Builds the tree: some 100 ms for 150,000 tokens. Tokens that are longer than 1,000 bytes or contain
+    /// 0xFF, which no UTF-8 text has, are never allowed.
     ///
     /// # Errors
-    /// Where there is no token, or more of them, or of their bytes, than a tree can hold.
+    /// There is no token, or there are more tokens or bytes than a tree can hold.
     pub fn new<'a>(words: impl Iterator<Item = Word<'a>>) -> Result<Vocabulary, VocabularyError> {
         let spelled = |word: Word<'_>| match word {
             Word::Text(bytes) if bytes.len() > TOKEN_BYTES_MAX || bytes.contains(&0xFF) => Vec::new(),
@@ -51,42 +51,42 @@ impl Vocabulary {
                 "its tokens have {text_bytes} bytes, and there is room for {VOCABULARY_BYTES_MAX}"
             )));
         }
-        // What ends an answer is the completion's own business, so the tree knows no such token.
+        // The completion decides what ends an answer, so the tree has no end-of-sequence token.
         let info = TokRxInfo::new(words.len() as u32, INVALID_TOKEN);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
-        // Parts of a JSON string are the bulk of what is ever asked for: their tokens are found as sets.
+        // Most grammars are JSON, so the tokens within JSON strings are precomputed as sets.
         let slices = SlicedBiasComputer::json_slices();
         let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
             .map_err(|error| VocabularyError(error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits::parser();
-        // Each slice has a tree of its own: at most a node of 8 bytes for every byte, and where each token lies.
+        // Each slice has its own tree: at most one node of 8 bytes for every byte, and each token's offset.
         let trees = slices.len() as u64 + 2;
         let bytes = trees * (9 * text_bytes as u64 + 12 * words.len() as u64);
         Ok(Vocabulary { factory, tokens: words.len(), bytes })
     }
 
-    /// How many tokens there are.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Words of a mask, 32 tokens each.
+    /// Number of mask words, 32 tokens each.
     pub fn mask_words(&self) -> usize {
         self.tokens.div_ceil(32)
     }
 
-    /// Memory it takes at most, in bytes.
+    /// Upper bound of its memory in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The control token that is spelled so.
+    /// Control token of that spelling.
     pub fn control(&self, spelling: &str) -> Option<u32> {
         self.factory.tok_env().tok_trie().get_special_token(spelling)
     }
 
-    /// Tokens whose bytes are `bytes`, the longest first.
+    /// Tokens that spell `bytes`, the longest first.
     pub(crate) fn spell(&self, bytes: &[u8]) -> Vec<u32> {
         self.factory.tok_env().tok_trie().greedy_tokenize(bytes)
     }

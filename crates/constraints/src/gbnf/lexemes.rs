@@ -1,7 +1,7 @@
-//! Which parts of a grammar may be lexemes. A lexeme takes as much of a text as it can: where one could end earlier, and what may
-//! follow it there goes on as a lexeme does, texts would be lost. A lexeme that takes too much is taken apart, down to characters,
-//! of which none can. What is compared are characters of ASCII, and all others as one; repetitions are taken to have no end: so
-//! some lexemes are taken apart that need not be, and none is kept that must not.
+//! Choice of the grammar parts that may be lexemes. A lexeme matches greedily. If it could end earlier, and
+//! what may follow it there also continues the lexeme, valid texts would be lost. Such a lexeme is split, down
+//! to single characters, which are always safe. The comparison treats all non-ASCII characters as one and takes
+//! repetitions as unbounded. So it may split a lexeme without need, but never keeps an unsafe one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,14 +10,14 @@ use crate::limits::{
     LEXEME_EDGES_MAX, LEXEME_NESTING_MAX, LEXEME_PAIRS_MAX, LEXEME_PASSES_MAX, LEXEME_ROUNDS_MAX,
 };
 
-/// What of a grammar are lexemes.
+/// Choice of a grammar's lexemes.
 #[derive(Debug)]
 pub(super) struct Lexemes<'a> {
-    /// By rule: it can be one, as it leads to no rule that leads back to itself, and to no control token.
+    /// By rule: it may be a lexeme, because no recursion and no control token can be reached from it.
     terminal: &'a [bool],
-    /// By rule: it is none, although it can be.
+    /// By rule: it is split although it may be a lexeme.
     apart: Vec<bool>,
-    /// Texts that are taken for their characters.
+    /// Literals that are split into characters.
     literals: HashSet<&'a str>,
     all_literals: bool,
 }
@@ -26,7 +26,7 @@ impl<'a> Lexemes<'a> {
     pub(super) fn of(rules: &'a [Expr], terminal: &'a [bool], root: usize) -> Lexemes<'a> {
         let apart = vec![false; rules.len()];
         let mut lexemes = Lexemes { terminal, apart, literals: HashSet::new(), all_literals: false };
-        // An expression is matched as a whole.
+        // A terminal root is matched as a whole.
         if terminal[root] {
             return lexemes;
         }
@@ -42,7 +42,7 @@ impl<'a> Lexemes<'a> {
         lexemes
     }
 
-    /// Whether rules have it as a lexeme.
+    /// Whether rules use this rule as a lexeme.
     pub(super) fn is_rule(&self, rule: usize) -> bool {
         self.terminal[rule] && !self.apart[rule]
     }
@@ -60,7 +60,7 @@ impl<'a> Lexemes<'a> {
     }
 }
 
-/// A set of characters.
+/// Set of characters; all non-ASCII ones count as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Chars {
     ascii: u128,
@@ -101,15 +101,15 @@ enum Key<'a> {
     Class(bool, &'a [(char, char)]),
 }
 
-/// How an expression begins.
+/// First characters of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Begin {
     chars: Chars,
-    /// It may be empty.
+    /// The expression may match the empty text.
     nullable: bool,
 }
 
-/// A lexeme's characters by position, and which may come after which.
+/// Position automaton of a lexeme: its characters by position, and the positions that may follow each.
 #[derive(Debug, Default)]
 struct Automaton {
     chars: Vec<Chars>,
@@ -120,7 +120,7 @@ struct Automaton {
     nullable: bool,
 }
 
-/// Positions that a part begins and ends with.
+/// First and last positions of a subexpression.
 #[derive(Clone, Default)]
 struct Part {
     first: Vec<usize>,
@@ -129,7 +129,7 @@ struct Part {
 }
 
 impl Automaton {
-    /// None where it is too large.
+    /// Builds the automaton. None: it is too large.
     fn new(rules: &[Expr], key: Key<'_>) -> Option<Automaton> {
         let mut automaton = Automaton::default();
         let part = match key {
@@ -226,7 +226,7 @@ impl Automaton {
         positions.iter().fold(Chars::default(), |all, &at| all.or(self.chars[at]))
     }
 
-    /// Whether `other` may go on, with a character of `follow`, where this one may end.
+    /// Whether `other` can continue, with a character of `follow`, where this lexeme may end.
     fn ends_within(&self, follow: Chars, other: &Automaton, pairs: &mut usize) -> bool {
         let mut seen = HashSet::new();
         let mut open: Vec<(usize, usize)> = Vec::new();
@@ -269,7 +269,7 @@ struct Round<'a, 'b> {
 }
 
 impl<'a, 'b> Round<'a, 'b> {
-    /// The lexemes that take too much; None where that was not found out in time.
+    /// Finds the lexemes that match too much. None: a bound was reached first.
     fn run(rules: &'a [Expr], lexemes: &'b Lexemes<'a>) -> Option<Vec<Key<'a>>> {
         let nothing = Begin { chars: Chars::default(), nullable: false };
         let mut round = Round {
@@ -283,7 +283,7 @@ impl<'a, 'b> Round<'a, 'b> {
         let parts: Vec<usize> = (0..rules.len()).filter(|&rule| !lexemes.is_rule(rule)).collect();
         round.settle(|round| {
             let mut changed = false;
-            // What is used tends to come after who uses it.
+            // A used rule tends to come after its users, so the reverse order converges faster.
             for &rule in parts.iter().rev() {
                 let begin = round.begin(&rules[rule]);
                 changed |= std::mem::replace(&mut round.begins[rule], begin) != begin;
@@ -321,7 +321,7 @@ impl<'a, 'b> Round<'a, 'b> {
         (0..LEXEME_PASSES_MAX).any(|_| !pass(self)).then_some(())
     }
 
-    /// The lexeme that an expression is, if it is one.
+    /// Lexeme that the expression is, if any.
     fn key(&self, expr: &'a Expr) -> Option<Key<'a>> {
         match expr {
             Expr::Literal(text) if self.lexemes.is_literal(text) => Some(Key::Literal(text)),
@@ -370,7 +370,8 @@ impl<'a, 'b> Round<'a, 'b> {
         }
     }
 
-    /// Notes what may follow the lexemes and rules of an expression, after which `after` comes; how it begins.
+    /// Records what may follow the lexemes and rules of an expression that is followed by `after`. Returns how
+    /// it begins.
     fn walk(&mut self, expr: &'a Expr, after: Chars) -> Begin {
         if let Some(key) = self.key(expr) {
             let follow = self.lexeme_follows.entry(key).or_default();

@@ -1,4 +1,5 @@
-//! Reads GBNF: rules `name ::= …` of texts, classes of characters, groups, alternatives and repetitions. Comments begin with #.
+//! Parser of GBNF: rules `name ::= …` of literals, character classes, groups, alternatives and repetitions.
+//! Comments begin with #.
 
 use std::collections::HashMap;
 
@@ -31,15 +32,15 @@ pub(super) fn parse(source: &str) -> Result<Rules, CompileError> {
 
 struct Parser<'a> {
     source: &'a str,
-    at: usize, // of the next byte
+    at: usize, // offset of the next byte
     names: HashMap<&'a str, usize>,
     rules: Vec<(&'a str, Known)>,
 }
 
-/// What is known of a rule.
+/// State of a rule during parsing.
 enum Known {
     Said(Expr),
-    /// Nothing yet, but that it was used there.
+    /// Used at that offset, not yet defined.
     Used(usize),
 }
 
@@ -78,14 +79,14 @@ impl<'a> Parser<'a> {
         Ok(self.rules.len() - 1)
     }
 
-    /// Up to what closes the group, or the end of the rule.
+    /// Parses alternatives up to the end of the group or rule.
     fn alternatives(&mut self, depth: usize) -> Result<Expr, CompileError> {
         if depth > NESTING_MAX {
             return Err(self.wrong(&format!("groups are nested more than {NESTING_MAX} deep")));
         }
         let mut alternatives = vec![self.sequence(depth)?];
         loop {
-            // An alternative may begin on a line of its own.
+            // An alternative may begin on a new line.
             let before = self.at;
             self.skip(true);
             if self.peek() != Some('|') {
@@ -188,7 +189,7 @@ impl<'a> Parser<'a> {
         Ok(Expr::Class { negated, ranges })
     }
 
-    /// A control token, by its text or number.
+    /// Parses a control token, given by its text or number.
     fn control(&mut self) -> Result<Expr, CompileError> {
         let rest = &self.source[self.at..];
         let end = rest.find(|c: char| c == '>' || c.is_whitespace());
@@ -246,7 +247,7 @@ impl<'a> Parser<'a> {
         Ok(Some(number))
     }
 
-    /// A character of a text or class.
+    /// Parses a character of a literal or class.
     fn character(&mut self) -> Result<char, CompileError> {
         let Some(c) = self.peek() else { return Err(self.wrong("the grammar ends within a text or class")) };
         if c != '\\' {
@@ -290,7 +291,7 @@ impl<'a> Parser<'a> {
         self.source[self.at..].chars().next()
     }
 
-    /// Past spaces and comments, and past ends of lines where they say nothing.
+    /// Skips spaces and comments; also line ends if `lines` is set.
     fn skip(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {

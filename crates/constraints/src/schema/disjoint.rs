@@ -1,9 +1,9 @@
-//! Whether alternatives exclude each other. Only what must hold of every value of a schema is looked at, a few keywords of it, so
-//! the answer yes is always true, and no means that it was not seen.
+//! Check whether alternatives exclude each other. It considers only a few keywords, which hold for every value
+//! of a schema. So a yes is always right, and a no means that no exclusion was found.
 
 use serde_json::{Map, Value};
 
-/// Properties within properties, and references to references, that are looked at.
+/// Maximum depth of nested properties and of chained references that are considered.
 const DEPTH_MAX: usize = 4;
 
 const NULL: u8 = 1;
@@ -13,7 +13,7 @@ const STRING: u8 = 8;
 const ARRAY: u8 = 16;
 const OBJECT: u8 = 32;
 
-/// The first of some alternatives that a value may satisfy beside one more, as far as can be seen.
+/// Index of the first alternative that may share a value with `more`, as far as can be seen.
 pub(super) fn overlap(alternatives: &[Value], more: &Value, whole: &Value) -> Option<usize> {
     alternatives.iter().position(|alternative| !disjoint(alternative, more, whole, DEPTH_MAX))
 }
@@ -29,7 +29,7 @@ fn disjoint(a: &Value, b: &Value, whole: &Value, depth: usize) -> bool {
     if let (Some(a), Some(b)) = (constants(a), constants(b)) {
         return !a.iter().any(|a| b.iter().any(|b| may_equal(a, b)));
     }
-    // Objects that must have a property which cannot be what both say of it.
+    // Objects exclude each other if a required property cannot satisfy both schemas.
     let only_objects = (types(a) & types(b)) == OBJECT;
     only_objects
         && required(a).chain(required(b)).any(|name| match (property(a, name), property(b, name)) {
@@ -38,7 +38,8 @@ fn disjoint(a: &Value, b: &Value, whole: &Value, depth: usize) -> bool {
         })
 }
 
-/// What a schema refers to, where it is nothing but that.
+/// Fields of a schema after its references are followed. None: it is no object, a reference leads nowhere, or
+/// the chain is too long.
 fn resolved<'a>(schema: &'a Value, whole: &'a Value) -> Option<&'a Map<String, Value>> {
     let mut schema = schema.as_object()?;
     for _ in 0..DEPTH_MAX {
@@ -87,7 +88,7 @@ fn constants(schema: &Map<String, Value>) -> Option<Vec<&Value>> {
     }
 }
 
-/// 1 and 1.0 are one number, so what holds numbers is not told apart by how it is written.
+/// Whether two values may be equal. Numbers compare by value (1 equals 1.0), so arrays and objects always may.
 fn may_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

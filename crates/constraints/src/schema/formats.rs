@@ -1,5 +1,5 @@
-//! Formats of strings, as expressions that allow nothing a validator would not: days that are in the calendar, seconds that are on
-//! every clock, names short enough.
+//! String formats as regular expressions. They allow nothing that a validator would refuse: only days of the
+//! calendar, seconds that every clock has, and names that are short enough.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use crate::grammar::CompileError;
 const DATE: &str = concat!(
     r"(?:(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-    // 29 February: years that four divides and a hundred does not, or that four hundred divides.
+    // 29 February: years divisible by 4 and not by 100, or divisible by 400.
     r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29)",
 );
 const TIME: &str =
@@ -24,7 +24,7 @@ const DURATION: &str = concat!(
     r"|T(?:[0-9]{1,9}H(?:[0-9]{1,9}M(?:[0-9]{1,9}S)?)?|[0-9]{1,9}M(?:[0-9]{1,9}S)?|[0-9]{1,9}S))",
 );
 
-/// The expression of a format that is enforced.
+/// Regular expression of a format, if it can be enforced.
 fn expression(format: &str) -> Option<String> {
     let letters = r"[a-zA-Z](?:[a-zA-Z0-9-]{0,30}[a-zA-Z0-9])?";
     Some(match format {
@@ -66,14 +66,14 @@ fn expression(format: &str) -> Option<String> {
     })
 }
 
-/// Puts a format's expression in its place.
+/// Replaces a format by its pattern.
 pub(super) fn tighten(fields: &mut Map<String, Value>, place: &str) -> Result<(), CompileError> {
     let format = match fields.get("format") {
         None => return Ok(()),
         Some(Value::String(format)) => format.clone(),
         Some(_) => return Err(wrong(&join(place, "format"), "it must be a string")),
     };
-    // A format says something of strings alone: `int64` of a number is a remark.
+    // A format constrains strings only: on a number, `int64` is an annotation.
     let may_be_string = match fields.get("type") {
         None => true,
         Some(Value::Array(types)) => types.iter().any(|name| name == "string"),

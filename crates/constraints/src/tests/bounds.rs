@@ -1,10 +1,10 @@
-//! Sources that are made to be slow, deep or large end soon, and cost no more than they may.
+//! Tests that slow, deep or large sources end soon and stay within their limits.
 
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Compiles, and says twenty tokens of what there is.
+/// Compiles a spec and generates up to twenty tokens.
 fn run(spec: Spec) {
     let name = format!("{spec:?}").chars().take(60).collect::<String>();
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! GBNF beside what it says: the texts of random grammars, by enumeration.
+//! GBNF against an enumeration of the texts of random grammars.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// The texts it can be, where rules can be those of `rules`.
+    /// Texts that match, if the texts of rules are `rules`.
     fn texts(&self, rules: &[BTreeSet<String>]) -> BTreeSet<String> {
         match self {
             Node::Text(text) => [text.replace("\\n", "\n")].into(),
@@ -122,7 +122,7 @@ fn random_grammars_allow_the_texts_that_they_say() {
             }
             texts = more;
         }
-        // A rule that never ends has no text, and what leads to it gets stuck.
+        // A rule that never ends matches no text, and a grammar that reaches it fails.
         let ends = texts.iter().all(|texts| !texts.is_empty());
         let Ok(grammar) = Grammar::compile(&Spec::Gbnf(source.clone()), &vocabulary) else {
             assert!(!ends, "{source}");

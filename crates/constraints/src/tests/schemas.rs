@@ -1,4 +1,4 @@
-//! What schemas allow, and which of them are refused.
+//! Tests of allowed answers and refused schemas.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn objects_have_their_properties_and_little_white_space() {
 
 #[test]
 fn a_name_has_one_spelling() {
-    // Else "\u0061" would be another property than "a", and the same one to whoever reads it.
+    // Otherwise "\u0061" would be another property than "a" in the grammar, and the same one for a JSON parser.
     check(
         schema(
             r#"{"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":{"type":"string"}}"#,
@@ -135,7 +135,7 @@ fn what_cannot_be_enforced_is_refused_by_name() {
     ] {
         assert_eq!(refusal(schema(source)), error, "{source}");
     }
-    // Said by llguidance.
+    // Errors of llguidance.
     for source in [
         r#"{"type":"text"}"#,
         r#"{"type":"string","pattern":"(?=a)"}"#,
