@@ -1,6 +1,6 @@
-//! A server that is a process: started in a group of its own, spoken to over pipes, its stderr in the log, and ended with whatever
-//! it has started when this is dropped, so that none outlives the gateway. One that outlives a killed gateway finds its input at
-//! its end, which is how the protocol tells it to go.
+//! MCP server that runs as a child process. It has its own process group and talks over pipes; its stderr is
+//! logged. Dropping it ends the whole group, so that no process outlives the gateway. If the gateway is killed,
+//! the server sees the end of its input, which tells it to exit by the protocol.
 
 use std::{
     io::{self, Read},
@@ -18,7 +18,7 @@ use crate::{
     limits::{END_TIMEOUT, STDERR_LINE_BYTES_MAX, STDERR_LINES_PER_S},
 };
 
-/// Variables that a server gets of this process's environment. The others may have secrets in them.
+/// Environment variables that a server inherits. The others may hold secrets.
 const INHERITED: [&str; 12] = [
     "PATH",
     "HOME",
@@ -34,12 +34,12 @@ const INHERITED: [&str; 12] = [
     "SSL_CERT_DIR",
 ];
 
-/// A process that runs until this is dropped.
+/// Child process that is ended on drop.
 pub(crate) struct Process {
     child: Option<Child>,
 }
 
-/// Starts a server; what it says and what it is told.
+/// Starts a server. Returns the process, its stdout and its stdin.
 pub(crate) fn start(
     name: &str,
     command: &str,
@@ -65,14 +65,14 @@ pub(crate) fn start(
 }
 
 impl Process {
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 }
 
 impl Process {
-    /// Ends it, after its input has ended, and waits until it is gone.
+    /// Ends the process, whose input must have ended, and waits until it is gone.
     pub(crate) async fn end(mut self) {
         if let Some(child) = self.child.take() {
             let _ = tokio::task::spawn_blocking(move || end(child)).await;
@@ -83,7 +83,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            // Whoever drops this does not wait.
+            // The dropping thread does not wait.
             let _ = thread::Builder::new().name("mcp-end".to_owned()).spawn(move || end(child));
         }
     }
@@ -95,12 +95,12 @@ fn end(mut child: Child) {
         let _ = kill_process_group(group, Signal::TERM);
         ends(&mut child);
     }
-    // Also what it has left behind.
+    // Also ends processes that the server left behind.
     let _ = kill_process_group(group, Signal::KILL);
     let _ = child.wait();
 }
 
-/// Whether it ends in time.
+/// Whether the process ends within [`END_TIMEOUT`].
 fn ends(child: &mut Child) -> bool {
     let deadline = Instant::now() + END_TIMEOUT;
     while Instant::now() < deadline {
@@ -112,7 +112,7 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// Logs lines as they come, so many in a second and each so long.
+/// Logs stderr line by line, with bounds on lines a second and on line length.
 fn log(name: &str, mut errors: impl Read) {
     let (mut line, mut buffer) = (Vec::new(), [0; 4096]);
     let (mut second, mut lines, mut left_out) = (Instant::now(), 0, 0_u64);

@@ -1,4 +1,4 @@
-//! Which servers there are: the file that Claude Desktop and others have, `{"mcpServers": {NAME: …}}`.
+//! Configuration of MCP servers, in the format of Claude Desktop and others: `{"mcpServers": {NAME: …}}`.
 
 use std::{
     collections::BTreeMap,
@@ -12,31 +12,31 @@ use serde::Deserialize;
 
 use crate::limits::{CALL_TIMEOUT, CONFIG_BYTES_MAX, SERVERS_MAX, START_TIMEOUT, TIMEOUT_S_MAX};
 
-/// Why a file of servers cannot be used.
+/// Error of a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It says what is no server.
+    /// The content is invalid.
     #[error("{}: {reason}", path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong, without values: they may be secrets.
+        /// Fault, without values: they may be secrets.
         reason: String,
     },
 }
 
-/// All servers, by their names.
+/// Configured servers by name.
 #[derive(Debug, Clone, Default)]
 pub struct ServersConfig {
-    /// Those that are not disabled.
+    /// Servers that are not disabled.
     pub servers: BTreeMap<String, ServerConfig>,
 }
 
@@ -46,49 +46,49 @@ struct Written {
     mcp_servers: BTreeMap<String, ServerConfig>,
 }
 
-/// One server, as the file has it. What other programs write into such files besides is refused by name, so that nothing is
-/// thought to hold that does not.
+/// Configuration of one server. Unknown fields, which other programs write into such files, are refused by
+/// name, so that no setting is silently ignored.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// The program to start, which is spoken to over its stdin and stdout.
+    /// Program to start. It talks over stdin and stdout.
     #[serde(default)]
     pub command: Option<String>,
-    /// Its arguments.
+    /// Arguments of the program.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Variables of its environment besides this process's `PATH`, `HOME` and the like.
+    /// Environment variables in addition to `PATH`, `HOME` and the like of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The directory it starts in.
+    /// Working directory of the program.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
-    /// Where it is asked over streamable HTTP.
+    /// URL of a server that talks streamable HTTP.
     #[serde(default)]
     pub url: Option<String>,
-    /// Headers that it is sent, such as authorization.
+    /// Request headers, such as authorization.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// `stdio`, or `http` (`streamable-http`, `streamableHttp`); else as `command` and `url` say.
+    /// Transport: `stdio`, or `http` (`streamable-http`, `streamableHttp`). Default: by `command` or `url`.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,
-    /// Leave it out.
+    /// Ignore this server.
     #[serde(default)]
     pub disabled: bool,
-    /// The only tools that are offered, by their own names.
+    /// Names of the only tools to offer, as the server names them.
     #[serde(default, alias = "allowedTools")]
     pub allowed_tools: Option<Vec<String>>,
-    /// Seconds in which a call must be answered.
+    /// Timeout of a call in seconds.
     #[serde(default)]
     pub timeout: Option<u64>,
-    /// Seconds in which it must have started.
+    /// Timeout of the start in seconds.
     #[serde(default, alias = "startTimeout")]
     pub start_timeout: Option<u64>,
 }
 
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Arguments, variables, headers and addresses may have secrets in them.
+        // Arguments, variables, headers and URLs may contain secrets.
         f.debug_struct("ServerConfig").field("command", &self.command).finish_non_exhaustive()
     }
 }
@@ -148,10 +148,10 @@ impl ServerConfig {
 }
 
 impl ServersConfig {
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
-    /// [`ConfigError`], which names the server and the field.
+    /// [`ConfigError`], with the server and the field.
     pub fn read(path: &Path) -> Result<ServersConfig, ConfigError> {
         let failed = |source| ConfigError::Read { path: path.to_owned(), source };
         let mut text = String::new();
@@ -167,7 +167,8 @@ impl ServersConfig {
         if text.len() as u64 > CONFIG_BYTES_MAX {
             return Err(format!("it is over {CONFIG_BYTES_MAX} bytes long"));
         }
-        // The library's own words may repeat a value, which may be a secret: of them only the place is said.
+        // The message of serde_json may repeat a value, which may be a secret: only a field name and the place
+        // are reported.
         let Written { mut mcp_servers } = serde_json::from_str::<Written>(text).map_err(|error| {
             let said = error.to_string();
             let field = said.starts_with("unknown field") || said.starts_with("missing field");
@@ -190,7 +191,7 @@ impl ServersConfig {
 
 #[cfg(test)]
 mod tests {
-    // A test that cannot go on has failed.
+    // In tests, an unwrap that panics is a failure.
     #![allow(clippy::unwrap_used)]
 
     use super::ServersConfig;

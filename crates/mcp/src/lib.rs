@@ -1,6 +1,6 @@
-//! Servers of the Model Context Protocol, whose tools are offered to models: which there are (`config`), a server that is a process of
-//! its own (`child`), the life of one (`server`), and all of them with the names that models call their tools by (`servers`). What a
-//! model is told of them and when it calls is the gateway's.
+//! Client of Model Context Protocol servers, whose tools are offered to models: configuration (`config`), child
+//! processes (`child`), the life of one server (`server`), and all servers with unique tool names for models
+//! (`servers`). The gateway decides what a model is told of the tools and when it may call them.
 
 mod child;
 mod config;

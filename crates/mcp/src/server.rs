@@ -1,4 +1,4 @@
-//! The life of one server: started, asked for its tools, asked to call them, and started again where it ends.
+//! Life cycle of one MCP server: it is started, asked for its tools, called, and restarted when it ends.
 
 use std::{
     collections::HashMap,
@@ -27,24 +27,24 @@ use crate::{
     limits::{BACKOFF, HEALTHY, LOOK, MESSAGE_BYTES_MAX, TOOL_BYTES_MAX, TOOLS_OF_SERVER_MAX},
 };
 
-/// A server, whatever state it is in.
+/// MCP server in any state.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
     config: ServerConfig,
     state: Mutex<State>,
-    /// Cancelled when the first start has come to something.
+    /// Cancelled when the first start has succeeded or failed.
     tried: CancellationToken,
 }
 
-/// What can be asked of it.
+/// Connection and tools of a server.
 #[derive(Debug, Default)]
 struct State {
-    peer: Option<Peer<RoleClient>>,     // None: it is not there
-    tools: Arc<Vec<rmcp::model::Tool>>, // the last it had: a model that has seen them is told that they fail
+    peer: Option<Peer<RoleClient>>,     // None: not connected
+    tools: Arc<Vec<rmcp::model::Tool>>, // last known; a call fails while the server is down
 }
 
-/// A connection that lasts until this is dropped.
+/// Open connection, closed on drop.
 struct Connected {
     service: RunningService<RoleClient, ClientConfig>,
     process: Option<Process>,
@@ -56,24 +56,24 @@ impl Server {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        // Whole whatever panicked beside it.
+        // The state is consistent even if a thread panicked while holding the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tools that it last had.
+    /// Last known tools.
     pub(crate) fn tools(&self) -> Arc<Vec<rmcp::model::Tool>> {
         Arc::clone(&self.state().tools)
     }
 
-    /// Waits until its first start has come to something, within its time: its tools are known, or that it is down.
+    /// Waits until the first start has succeeded or failed, within its timeout.
     pub(crate) async fn tried(&self) {
         self.tried.cancelled().await;
     }
 
-    /// Keeps it connected until `ended`.
+    /// Keeps the server connected until `ended`.
     pub(crate) async fn live(self: Arc<Self>, ended: CancellationToken) {
         let mut pause = BACKOFF[0];
-        // However this ends: who waits for it waits no longer.
+        // Releases the waiters of `tried` however this ends.
         let mut first = Some(self.tried.clone().drop_guard());
         loop {
             let begun = Instant::now();
@@ -109,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Connects and asks for tools. The reason of a failure has no address and no header in it.
+    /// Connects and lists the tools. An error contains no URL and no header.
     async fn connect(&self) -> Result<Connected, String> {
         let name = Implementation::new("hanzo-engine", env!("CARGO_PKG_VERSION"));
         let client = ClientConfig::new(ClientCapabilities::default(), name);
@@ -124,7 +124,7 @@ impl Server {
             }
             (None, Some(url)) => {
                 let service = rmcp::serve_client(client, self.http(url)?).await;
-                // It says the address, which may have a key in it.
+                // The error contains the URL, which may contain a key.
                 (service.map_err(|error| error.to_string().replace(url.as_str(), "URL"))?, None)
             }
             (None, None) => return Err("it has neither a command nor a url".to_owned()),
@@ -161,9 +161,9 @@ impl Server {
     }
 
     fn http(&self, url: &str) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
-        // Whoever was first has chosen it.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        // A redirect would take the headers elsewhere.
+        // A redirect would send the headers to another server.
         let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build();
         let client = client.map_err(|error| error.without_url().to_string())?;
         let mut config = StreamableHttpClientTransportConfig::with_uri(url);
@@ -178,7 +178,7 @@ impl Server {
         Ok(StreamableHttpClientTransport::with_client(client, config))
     }
 
-    /// Calls a tool, by the name that it has there.
+    /// Calls a tool by the server's own name for it.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -189,7 +189,7 @@ impl Server {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let limit = self.config.call_timeout();
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        // A server that is too slow is told to stop.
+        // After the timeout the server is told to cancel.
         let asked = peer.send_cancellable_request(request, PeerRequestOptions::with_timeout(limit)).await;
         let answer = match asked {
             Ok(handle) => handle.await_response().await,
@@ -210,7 +210,7 @@ impl Server {
 }
 
 impl Connected {
-    /// Takes leave, and waits until its process is gone.
+    /// Closes the connection, and waits until the process is gone.
     async fn end(self) {
         let _ = self.service.cancel().await;
         if let Some(process) = self.process {
@@ -218,7 +218,7 @@ impl Connected {
         }
     }
 
-    /// Resolves when it is no longer there.
+    /// Resolves when the server is gone.
     async fn gone(&mut self) {
         loop {
             let ended = self.process.as_mut().is_some_and(|process| !process.runs());

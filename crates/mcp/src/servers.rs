@@ -1,4 +1,4 @@
-//! All servers, and the names by which models call their tools: `SERVER__TOOL`, of letters, digits, `_` and `-`.
+//! All MCP servers, and the tool names for models: `SERVER__TOOL`, of letters, digits, `_` and `-`.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     server::Server,
 };
 
-/// The servers, which are ended when this is dropped.
+/// MCP servers, which are ended on drop.
 #[derive(Debug)]
 pub struct Servers {
     servers: Vec<Arc<Server>>,
@@ -23,32 +23,32 @@ pub struct Servers {
     _dropped: DropGuard,
 }
 
-/// A tool as a model is told of it.
+/// Tool as a model sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// What the model calls.
+    /// Name for the model.
     pub name: String,
-    /// What it is for.
+    /// Description for the model.
     pub description: String,
-    /// The JSON schema of its arguments.
+    /// JSON schema of the arguments.
     pub parameters: JsonObject,
-    /// The server that has it, and the tool's name there.
+    /// Name of the server that has the tool.
     pub server: String,
-    /// See `server`.
+    /// Name of the tool on that server.
     pub tool: String,
 }
 
-/// What came of a call.
+/// Result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// For the model, at most [`CALL_RESULT_BYTES_MAX`] bytes.
+    /// Text for the model, at most [`CALL_RESULT_BYTES_MAX`] bytes.
     pub text: String,
-    /// The tool could not do it, or could not be asked.
+    /// The tool failed or could not be called.
     pub is_error: bool,
 }
 
 impl Servers {
-    /// Starts them, and waits for none.
+    /// Starts the servers without waiting for them.
     pub fn start(config: ServersConfig) -> Servers {
         let (ended, lives) = (CancellationToken::new(), TaskTracker::new());
         let server = |(name, config)| {
@@ -62,21 +62,21 @@ impl Servers {
         Servers { servers, lives, ended, _dropped: dropped }
     }
 
-    /// Ends them, and waits until their processes are gone.
+    /// Ends the servers, and waits until their processes are gone.
     pub async fn close(&self) {
         self.ended.cancel();
         self.lives.wait().await;
     }
 
-    /// Waits for those that start for the first time, each within its `start_timeout`. One that has come to something, or is known as
-    /// down, is not waited for: what it had is offered meanwhile.
+    /// Waits for first starts, each within its `start_timeout`. Servers that were up or down before are not
+    /// waited for; their last known tools are offered meanwhile.
     pub async fn started(&self) {
         for server in &self.servers {
             server.tried().await;
         }
     }
 
-    /// At most `max` of the tools that the servers have, or last had; of a name that two have, the first.
+    /// Up to `max` of the servers' last known tools. If two have the same name, the first is used.
     pub fn tools(&self, max: usize) -> Vec<Tool> {
         let (mut tools, mut names) = (Vec::new(), HashSet::new());
         for server in &self.servers {
@@ -96,7 +96,7 @@ impl Servers {
         tools
     }
 
-    /// Calls one. Whatever goes wrong is told as an outcome. Dropping the future does not wait for the server.
+    /// Calls a tool. Every failure is reported as an outcome. Dropping the future does not wait for the server.
     pub async fn call(&self, tool: &Tool, arguments_json: &str) -> Outcome {
         let failed =
             |problem: String| Outcome { text: cut(format!("{}: {problem}", tool.tool)), is_error: true };
@@ -121,7 +121,7 @@ impl Servers {
     }
 }
 
-/// What a model can read of a piece of a result.
+/// Text of a part of a result, for a model.
 fn text(content: &ContentBlock) -> String {
     match content {
         ContentBlock::Text(text) => text.text.clone(),
