@@ -231,9 +231,9 @@ pub struct ForwardedNeed {
     pub prompt_bytes: u64,
     /// Tokens of the prompt's parts that are given as token ids.
     pub prompt_tokens: u64,
-    /// Tokens that each answer may have, where the request says so.
+    /// Maximum tokens of each answer, if stated.
     pub stated: Option<u32>,
-    /// Answers; 0 where it asks for none, such as one for vectors.
+    /// Number of answers; 0 for requests without generation, such as embeddings.
     pub answers: u32,
 }
 
