@@ -16,14 +16,14 @@ pub struct Chat {
     pub add_generation_prompt: bool,
     /// Leave the last message open for the model to go on with.
     pub continue_final_message: bool,
-    /// Pictures in its messages, each a [`crate::vision::PICTURE`] in their contents. Where there are none, that is a letter
-    /// like any other.
+    /// Number of pictures in the messages; each is a [`crate::vision::PICTURE`] in their contents. If 0, that
+    /// letter is ordinary text.
     pub pictures: usize,
-    /// Sounds in its messages, each a [`crate::audio::SOUND`] in their contents, as pictures are.
+    /// Number of sounds in the messages; each is a [`crate::audio::SOUND`] in their contents, as for pictures.
     pub sounds: usize,
 }
 
-/// What a model's makers put before every conversation.
+/// Default opening of the model's makers, put before every conversation.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
     /// A system prompt, for conversations that begin without one.
@@ -61,7 +61,7 @@ impl Message {
 }
 
 impl Opening {
-    /// The conversation with what comes before it; none where nothing does.
+    /// The conversation with this opening in front, or `None` if the opening adds nothing.
     pub fn before(&self, chat: &Chat) -> Option<Chat> {
         let own = chat.messages.iter().take_while(|message| message.is_system()).count();
         let system = self.system.as_ref().filter(|_| own == 0);
@@ -78,8 +78,9 @@ impl Opening {
         Some(Chat { messages, ..chat.clone() })
     }
 
-    /// The same for a template that knows no system prompts: ours begins the user's first message, as templates
-    /// that make do without write it. None where it is not ours that the conversation begins with.
+    /// Variant for templates that do not know system prompts: this system prompt is prepended to the user's first
+    /// message, as templates without system prompts do. Returns `None` if the conversation has its own system
+    /// prompt.
     pub fn within(&self, chat: &Chat) -> Option<Chat> {
         let system = self.system.as_ref()?;
         let mut chat =

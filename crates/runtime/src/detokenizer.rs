@@ -1,19 +1,19 @@
-//! Tokens to text as they come: whole characters only. Tokens are pieces of bytes, and a character may span
-//! several of them; what is unfinished waits for the next token.
+//! Incremental detokenisation in whole characters. Tokens are byte pieces, and a character may span several of
+//! them; an unfinished character waits for the next token.
 
 use crate::tokenizer::Tokenizer;
 
-/// Turns a stream of tokens into text. A token costs time in proportion to its own bytes.
+/// Turns a stream of tokens into text. The cost of a token is proportional to its bytes.
 #[derive(Debug)]
 pub struct Detokenizer {
     skip_special: bool,
-    /// The beginning of a character whose rest is still to come: at most 3 bytes.
+    /// Start of an unfinished character: at most 3 bytes.
     unfinished: [u8; 4],
     unfinished_len: usize,
 }
 
 impl Detokenizer {
-    /// An empty one; `skip_special` leaves control tokens out of the text.
+    /// Creates an empty detokenizer; `skip_special` leaves control tokens out of the text.
     pub fn new(skip_special: bool) -> Self {
         Detokenizer { skip_special, unfinished: [0; 4], unfinished_len: 0 }
     }
@@ -26,12 +26,12 @@ impl Detokenizer {
         }
     }
 
-    /// Bytes of a character whose rest is still to come.
+    /// Bytes of the unfinished character.
     pub(crate) fn unfinished_bytes(&self) -> usize {
         self.unfinished_len
     }
 
-    /// Appends U+FFFD to `out` if a character was left unfinished, and begins anew.
+    /// Appends U+FFFD to `out` if a character is unfinished, and resets.
     pub fn finish(&mut self, out: &mut String) {
         if self.unfinished_len > 0 {
             out.push(char::REPLACEMENT_CHARACTER);
@@ -40,7 +40,7 @@ impl Detokenizer {
     }
 
     fn push_bytes(&mut self, mut bytes: &[u8], out: &mut String) {
-        // Byte by byte until the character is whole, or cannot be.
+        // Byte by byte until the character is whole, or turns out invalid.
         while self.unfinished_len > 0 {
             let Some((&byte, rest)) = bytes.split_first() else { return };
             self.unfinished[self.unfinished_len] = byte;
@@ -56,7 +56,7 @@ impl Detokenizer {
                     bytes = rest;
                 }
                 Err(_) => {
-                    // The byte begins something else.
+                    // The byte starts a new character.
                     out.push(char::REPLACEMENT_CHARACTER);
                     self.unfinished_len = 0;
                 }
@@ -87,7 +87,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// However the bytes are cut, valid or not, the text is that of the whole, and nothing whole waits.
+        /// However the bytes are cut, valid or not: the text equals that of the whole, and no whole character
+        /// waits.
         #[test]
         fn any_cut_gives_the_text_of_the_whole(
             pieces in prop::collection::vec(prop_oneof![

@@ -6,9 +6,8 @@ use hanzo_engine_kernels::KernelError;
 
 use crate::limits::ERROR_PART_CHARS_MAX;
 
-/// A text that came with a model or a request, as it may be shown on a terminal or in a log: what would move the cursor,
-/// change colours, begin a line or turn the direction of writing is written out, and what is over `chars_max` characters
-/// is left out.
+/// Makes a text from a model or a request safe for a terminal or a log. Escapes characters that move the cursor,
+/// change colours, start a line or change the writing direction. Cuts it after `chars_max` characters.
 pub fn printable(text: &str, chars_max: usize) -> String {
     let is_plain = |c: char| {
         !c.is_control()
@@ -28,7 +27,7 @@ pub fn printable(text: &str, chars_max: usize) -> String {
     shown
 }
 
-/// Errors show the first characters of a long value.
+/// Shortens a long value for an error.
 pub(crate) fn shorten(text: String) -> String {
     const SHOWN: usize = 120; // characters
     match text.char_indices().nth(SHOWN) {
@@ -37,12 +36,12 @@ pub(crate) fn shorten(text: String) -> String {
     }
 }
 
-/// Part of an error.
+/// Part of an error, made printable.
 fn part(text: &str) -> String {
     printable(text, ERROR_PART_CHARS_MAX)
 }
 
-/// A model file that cannot be used. Nothing was kept.
+/// Error while loading a model. Nothing is kept in memory.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file could not be read.
@@ -54,7 +53,7 @@ pub enum LoadError {
         #[source]
         source: std::io::Error,
     },
-    /// A file is not what its format says: truncated, corrupt, or of a version not known.
+    /// A file does not follow its format: truncated, corrupt, or of an unknown version.
     #[error("{}: {}: {}", part(file), part(what), part(reason))]
     Corrupt {
         /// The file.
@@ -64,7 +63,7 @@ pub enum LoadError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A needed key, tensor or file is not there.
+    /// A required key, tensor or file is missing.
     #[error("{}: {} is missing{}", part(file), part(what), part(hint))]
     Missing {
         /// The file or directory.
@@ -74,7 +73,7 @@ pub enum LoadError {
         /// What to do, with a leading separator, or nothing.
         hint: String,
     },
-    /// The file is sound, but says something this build cannot run.
+    /// The file is valid, but needs something that this build does not support.
     #[error("{}: {} = {} is not supported: {}", part(file), part(key), part(value), part(reason))]
     Unsupported {
         /// The file.
@@ -83,7 +82,7 @@ pub enum LoadError {
         key: String,
         /// Its value.
         value: String,
-        /// What is.
+        /// Supported alternatives.
         reason: String,
     },
     /// The model does not fit the memory it may have.
@@ -95,28 +94,28 @@ pub enum LoadError {
     DoesNotFit {
         /// The model.
         model: String,
-        /// All it needs.
+        /// Bytes needed in all.
         needed_bytes: u64,
-        /// For weights.
+        /// Bytes for weights.
         weights_bytes: u64,
-        /// For the smallest useful KV cache.
+        /// Bytes for the smallest useful KV cache.
         kv_bytes: u64,
-        /// For scratch.
+        /// Bytes for scratch.
         scratch_bytes: u64,
-        /// What the budget has left.
+        /// Bytes left in the budget.
         free_bytes: u64,
-        /// What would fit, with a leading separator, or nothing.
+        /// A hint at settings that would fit, with a leading separator, or empty.
         hint: String,
     },
     /// The device refused.
     #[error("{}", part(&.0.to_string()))]
     Kernel(#[from] KernelError),
-    /// The process that was to run the model could not: it did not start, refused, or ended.
+    /// The model's worker process did not start, refused the model, or ended.
     #[error("{}", part(.0))]
     Worker(String),
 }
 
-/// A request that cannot be run as it is. `field` is the name in the protocol.
+/// Invalid request. `field` is the name in the protocol.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RequestError {
     /// A value is out of its range.
@@ -124,7 +123,7 @@ pub enum RequestError {
     Invalid {
         /// The field.
         field: &'static str,
-        /// What it must be and what it was.
+        /// Allowed values, and the value given.
         reason: String,
     },
     /// Prompt and completion do not fit the context.
@@ -132,22 +131,22 @@ pub enum RequestError {
     ContextLength {
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// Tokens asked for; 0 where the prompt alone is too long.
+        /// Tokens requested; 0 if the prompt alone is too long.
         completion_tokens: usize,
-        /// Tokens there are.
+        /// Tokens of the context.
         context_tokens_max: usize,
     },
-    /// A text that is far too long to be counted to its end.
+    /// A text is too long to be counted to its end.
     #[error(
         "{field}: This model's maximum context length is {tokens_max} tokens. However, your {field} resulted in at least \
          {tokens_least} tokens. Please reduce its length."
     )]
     TooLong {
-        /// What is too long.
+        /// Name of the field.
         field: &'static str,
-        /// Tokens it has at least.
+        /// Minimum number of its tokens.
         tokens_least: usize,
-        /// Tokens there may be.
+        /// Maximum number of tokens.
         tokens_max: usize,
     },
     /// An input is longer than the model takes.
@@ -158,13 +157,13 @@ pub enum RequestError {
     InputLength {
         /// Tokens of the input.
         tokens: usize,
-        /// Tokens there may be.
+        /// Maximum number of tokens.
         tokens_max: usize,
     },
-    /// Who asked no longer waits, or its time was over.
+    /// The client disconnected, or the deadline passed.
     #[error("messages: stopped before the prompt was made")]
     Interrupted,
-    /// What is put around an input leaves nothing of a context this short.
+    /// The tokens around an input leave no room for it in so short a context.
     #[error(
         "inputs: this model takes {tokens_max} tokens as it is loaded, and {around} stand around what is sent: no room \
          is left for it; load the model with a larger context_tokens_max, or send a shorter instruction or query"
@@ -172,7 +171,7 @@ pub enum RequestError {
     NoRoom {
         /// Tokens around it.
         around: usize,
-        /// Tokens there may be.
+        /// Maximum number of tokens.
         tokens_max: usize,
     },
     /// The model has no chat template.
@@ -190,7 +189,7 @@ impl RequestError {
     }
 }
 
-/// OpenAI's words: clients look for them, and shorten the conversation where they find them.
+/// Error text in OpenAI's words: clients look for it, and then shorten the conversation.
 fn over_length(prompt: usize, completion: usize, context: usize) -> String {
     let limit = format!("This model's maximum context length is {context} tokens. However, ");
     if completion == 0 {
@@ -205,16 +204,16 @@ fn over_length(prompt: usize, completion: usize, context: usize) -> String {
     )
 }
 
-/// A step that failed. The engine is of no further use: its worker reports the model as failed.
+/// A failed step. The engine cannot be used any longer: its worker reports the model as failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The device failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The engine is in another process, and that process is lost.
+    /// The engine's worker process is lost.
     #[error("{reason}")]
     Lost {
-        /// How it ended, or what it said last.
+        /// How the process ended, or its last message.
         reason: String,
     },
 }

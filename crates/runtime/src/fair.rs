@@ -1,14 +1,16 @@
-//! Who is next when several wait: fair queueing by virtual time (start-time fair queueing, doi.org/10.1109/90.649569).
+//! Order of waiting jobs: fair queueing by virtual time (start-time fair queueing, doi.org/10.1109/90.649569).
 //!
-//! A job's sequences are put one after the other on a line of tokens, from where the line is when the job arrives; the
-//! line moves on by what is computed, shared among the jobs that wait. So a job of thousands of inputs stands in line
-//! as if its inputs came one by one, and a small one that arrives later waits for a few of them, not for all.
+//! The virtual time counts tokens. A job's sequences get consecutive start times, from the current time when the
+//! job arrives. The time advances by the tokens that are computed, divided by the number of waiting jobs. So a job
+//! of thousands of inputs waits as if its inputs came one by one. A small job that arrives later waits for a few of
+//! them, not for all.
 //!
-//! Above the jobs stand their clients, where it is known who asks: a client's next job stands behind its last, by what that
-//! takes, wherever the line is. So who asks for a hundred at once stands in line as if asking for one after the other, and
-//! who asks for one waits for a few of them. What a client has taken back counts as the last of it at most.
+//! If clients are known, fairness also holds between them. A client's next job starts after its last one in virtual
+//! time, whatever the current time is. So a client that sends a hundred jobs at once waits as if it sent one after
+//! the other, and a client with one job waits for a few of them. Cancelled jobs count as much as the client's last
+//! job at most.
 //!
-//! What runs is counted too: who holds many slots gives one to who holds fewer (see `scheduler/turns.rs`).
+//! Running sequences count too: a job with many slots gives one to a job with fewer (see `scheduler/turns.rs`).
 
 use std::{collections::HashMap, hash::Hash};
 
@@ -17,7 +19,7 @@ use crate::{
     limits::{CLIENTS_FORGOTTEN_FROM, FAIR_ANSWER_TOKENS_MAX},
 };
 
-/// Where a sequence stands in line. Smaller runs earlier: priority, then its place on the line, then arrival.
+/// Position of a sequence in the queue. The smaller runs earlier: priority, then virtual start time, then arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Order {
     priority: i32,
@@ -26,65 +28,65 @@ pub struct Order {
     choice: u32,
 }
 
-/// The line.
+/// Fair queue.
 #[derive(Debug, Default)]
 pub struct FairLine {
     now: u64, // tokens
     arrivals: u64,
-    waiting: HashMap<JobId, u32>, // sequences of each job that waits
-    running: HashMap<JobId, u32>, // and of each that runs
+    waiting: HashMap<JobId, u32>, // waiting sequences of each job
+    running: HashMap<JobId, u32>, // running sequences of each job
     clients: HashMap<ClientId, Client>,
-    clients_waiting: HashMap<ClientId, u32>, // jobs of each that wait
+    clients_waiting: HashMap<ClientId, u32>, // waiting jobs of each client
     of_jobs: HashMap<JobId, ClientId>,
 }
 
-/// Where a client's next job stands, at the earliest.
+/// Earliest virtual start time of a client's next job.
 #[derive(Debug, Default)]
 struct Client {
     next: u64,               // tokens
     last: u64,               // tokens of its last job
-    jobs: Vec<(JobId, u64)>, // and of those that wait or run
+    jobs: Vec<(JobId, u64)>, // jobs that wait or run, with their tokens
 }
 
-/// A job that arrives.
+/// Job that arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Arriving {
-    /// Its name.
+    /// ID of the job.
     pub job: JobId,
-    /// Lower runs earlier.
+    /// Priority; lower runs earlier.
     pub priority: i32,
-    /// Who asks, if that is known.
+    /// Client that sent the job, if known.
     pub client: Option<ClientId>,
-    /// What it takes until others may come between its sequences.
+    /// Tokens that the job computes before another sequence may run between its own.
     pub tokens: u64,
 }
 
 impl EmbedJob {
-    /// As it comes to a line.
+    /// The job's entry for the queue.
     pub fn arriving(&self) -> Arriving {
         let tokens = self.inputs.first().map_or(0, |input| input.tokens.len() as u64);
         Arriving { job: self.id, priority: self.priority, client: self.client, tokens }
     }
 }
 
-/// What a job takes that generates: its prompt and what it may answer, as far as that is told from others, for each
-/// completion.
+/// Cost of a generating job in tokens: prompt and maximum answer for each completion. Only the first
+/// [`FAIR_ANSWER_TOKENS_MAX`] tokens of an answer count.
 pub fn tokens_of(prompt_tokens: usize, max_tokens: u32, choices: u32) -> u64 {
     (prompt_tokens as u64 + u64::from(max_tokens.min(FAIR_ANSWER_TOKENS_MAX))) * u64::from(choices.max(1))
 }
 
-/// One job's way to its places.
+/// Hands out the queue positions of one job's sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     priority: i32,
     start: u64,
     arrival: u64,
     choice: u32,
-    stretch: u64, // jobs that share the client's part of the line
+    stretch: u64, // number of the client's jobs, which share its share of the virtual time
 }
 
 impl FairLine {
-    /// A job arrives.
+    /// Adds a job that arrives.
     pub fn arrive(&mut self, arriving: Arriving) -> Arrival {
         let Arriving { job, priority, client, tokens } = arriving;
         self.arrivals += 1;
@@ -92,7 +94,7 @@ impl FairLine {
         Arrival { priority, start, arrival: self.arrivals, choice: 0, stretch }
     }
 
-    /// Where a client's next job stands, and how many of its jobs are there.
+    /// Virtual start time of a client's next job, and the number of its jobs that wait or run.
     fn place(&mut self, client: ClientId, job: JobId, tokens: u64) -> (u64, u64) {
         let Self { now, waiting, running, clients, of_jobs, .. } = self;
         let is_here = |job: &JobId| waiting.contains_key(job) || running.contains_key(job);
@@ -110,7 +112,7 @@ impl FairLine {
         (start, of.jobs.len() as u64)
     }
 
-    /// A sequence of the job waits.
+    /// Counts a sequence of the job as waiting.
     pub fn wait(&mut self, job: JobId) {
         let count = self.waiting.entry(job).or_default();
         *count += 1;
@@ -121,7 +123,7 @@ impl FairLine {
         }
     }
 
-    /// A sequence of the job no longer waits.
+    /// Counts a sequence of the job as no longer waiting.
     pub fn leave(&mut self, job: JobId) {
         if count_down(&mut self.waiting, job)
             && let Some(&client) = self.of_jobs.get(&job)
@@ -130,53 +132,54 @@ impl FairLine {
         }
     }
 
-    /// Who shares the line: clients that wait, and jobs of which it is not known whose they are.
+    /// Number of parties that share the virtual time: waiting clients, and waiting jobs without a known client.
     fn sharers(&self) -> u64 {
         let of_clients: u32 = self.clients_waiting.values().sum();
         (self.waiting.len() as u64).saturating_sub(u64::from(of_clients)) + self.clients_waiting.len() as u64
     }
 
-    /// A sequence of the job runs.
+    /// Counts a sequence of the job as running.
     pub fn run(&mut self, job: JobId) {
         *self.running.entry(job).or_default() += 1;
     }
 
-    /// A sequence of the job no longer runs.
+    /// Counts a sequence of the job as no longer running.
     pub fn stop(&mut self, job: JobId) {
         count_down(&mut self.running, job);
     }
 
-    /// Sequences of the job that run.
+    /// Number of the job's running sequences.
     pub fn running(&self, job: JobId) -> u32 {
         self.running.get(&job).copied().unwrap_or_default()
     }
 
-    /// The most sequences of one job that run.
+    /// Largest number of running sequences of one job.
     pub fn running_most(&self) -> u32 {
         self.running.values().copied().max().unwrap_or_default()
     }
 
-    /// A sequence of so many tokens begins. Called while it still counts as waiting.
+    /// Advances the virtual time for a sequence of `tokens` tokens that starts. Call it while the sequence still
+    /// counts as waiting.
     pub fn begin(&mut self, order: Order, tokens: usize) {
         let sharers = self.sharers().max(1);
-        // Never behind what runs, or those that arrive next would overtake it for ever.
+        // Never behind what runs, or new arrivals would overtake it for ever.
         self.now = self.now.max(order.start) + (tokens as u64).div_ceil(sharers);
     }
 }
 
 impl Order {
-    /// A place after those of the job's other completions, which stand together.
+    /// Position right after the job's other completions, which stay together.
     pub fn after_its_choices(self) -> Order {
         Order { choice: u32::MAX, ..self }
     }
 
-    /// Whether its priority is before the other's, whoever came first.
+    /// Whether its priority goes before the other's, regardless of arrival.
     pub fn is_more_urgent_than(&self, other: &Order) -> bool {
         self.priority < other.priority
     }
 }
 
-/// Whether that was the last.
+/// Counts one down. Returns whether it was the last.
 fn count_down<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) -> bool {
     let Some(count) = counts.get_mut(&key) else { return false };
     *count -= 1;
@@ -188,7 +191,7 @@ fn count_down<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) -> bool {
 }
 
 impl Arrival {
-    /// The place of the job's next sequence, of so many tokens; `apart` of them lie between it and the one after.
+    /// Position of the job's next sequence. Its first `apart` tokens separate it from the one after.
     pub fn next(&mut self, apart: usize) -> Order {
         let Arrival { priority, start, arrival, choice, stretch } = *self;
         self.start += apart as u64 * stretch;
@@ -205,7 +208,7 @@ mod tests {
         Arriving { job: JobId(job), priority: 0, client: client.map(ClientId), tokens }
     }
 
-    /// The jobs in the order in which they begin, each of one sequence of so many tokens, one after the other.
+    /// Jobs in the order in which they start, each a single sequence of the given number of tokens.
     fn begun(line: &mut FairLine, mut jobs: Vec<(Order, u64, usize)>, count: usize) -> Vec<u64> {
         jobs.sort();
         let first: Vec<_> = jobs.into_iter().take(count).collect();
@@ -231,7 +234,7 @@ mod tests {
         all.push(enter(&mut line, 500, Some(2)));
         all.push(enter(&mut line, 501, Some(2)));
         assert_eq!(begun(&mut line, all, 4), [500, 10, 501, 11]);
-        // Without names each job stands for itself, as it came.
+        // Without known clients each job counts for itself, as it came.
         let mut line = FairLine::default();
         let mut all: Vec<_> = (0..100).map(|job| enter(&mut line, job, None)).collect();
         all.push(enter(&mut line, 500, None));
@@ -250,7 +253,7 @@ mod tests {
         let mut served = [0, 0];
         for job in 100..140 {
             waiting.push(enter(&mut line, job, 2));
-            // One slot: until the second client's has begun.
+            // One slot, until the second client's job has started.
             while waiting.iter().any(|&(_, waits, _)| waits == job) {
                 let next = begun(&mut line, waiting.clone(), 1)[0];
                 waiting.retain(|&(_, waits, _)| waits != next);
@@ -315,7 +318,7 @@ mod tests {
         (0..100).for_each(|_| line.wait(JobId(1)));
         let mut served = 0;
         for id in 2..1_000 {
-            // A job always waits, and yet the large one advances.
+            // A small job always waits, and yet the large one advances.
             let small = line.arrive(of(9, None, 0)).next(100);
             line.wait(JobId(id));
             while bulk.last().is_some_and(|&order| order < small) {

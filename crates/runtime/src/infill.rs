@@ -1,5 +1,5 @@
-//! Fill in the middle (arxiv.org/abs/2207.14255): the text before a gap and the text after it as one prompt, by the control tokens
-//! and in the order that the model's family was trained with. What a request says is text, and spells none of these tokens.
+//! Fill in the middle (arxiv.org/abs/2207.14255). The text before a gap and the text after it become one prompt,
+//! with the control tokens and the order of the model's family. Text of a request never becomes a control token.
 
 use std::collections::HashSet;
 
@@ -9,21 +9,21 @@ use crate::{
     tokenizer::Tokenizer,
 };
 
-/// The control tokens of a family, as vocabularies spell them.
+/// Control tokens of a family, as vocabularies spell them.
 struct Family {
     prefix: &'static str,
     suffix: &'static str,
-    /// Empty: the middle begins where the prompt ends.
+    /// Empty if the middle starts where the prompt ends.
     middle: &'static str,
     order: Order,
 }
 
-/// What stands first.
+/// Order of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// prefix, suffix, middle: PSM.
+    /// PSM: prefix, suffix, middle.
     PrefixFirst,
-    /// suffix, prefix, middle: SPM.
+    /// SPM: suffix, prefix, middle.
     SuffixFirst,
 }
 
@@ -35,7 +35,7 @@ const fn spm(prefix: &'static str, suffix: &'static str, middle: &'static str) -
     Family { prefix, suffix, middle, order: Order::SuffixFirst }
 }
 
-/// The first whose tokens a vocabulary has is the model's.
+/// Families in order of preference: a model belongs to the first whose tokens its vocabulary has.
 const FAMILIES: [Family; 10] = [
     psm("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), // Qwen-Coder, CodeGemma, Granite 3
     psm("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),       // StarCoder, StableCode, Granite Code
@@ -49,7 +49,7 @@ const FAMILIES: [Family; 10] = [
     psm("<|fim▁begin|>", "<|fim▁hole|>", "<|fim▁end|>"),
 ];
 
-/// Tokens that end a middle: padding, another file or repository, Code Llama's end.
+/// Tokens that end a middle: padding, the start of another file or repository, Code Llama's end.
 const ENDS: [&str; 13] = [
     "<|fim_pad|>",
     "<|fim_prefix|>",
@@ -66,40 +66,41 @@ const ENDS: [&str; 13] = [
     "▁<EOT>",
 ];
 
-/// Tokens before the name of a repository and of a file.
+/// Tokens before the name of a repository and before the name of a file.
 const REPOSITORIES: [(&str, &str); 2] = [("<|repo_name|>", "<|file_sep|>"), ("<repo_name>", "<file_sep>")];
 
-/// What separates files where the model has no tokens for that.
+/// Separator of files for models without tokens for it.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
-/// How a model is asked for a middle.
+/// Prompt format of a model for filling in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Infill {
     prefix: u32,
     suffix: u32,
     middle: Option<u32>,
     order: Order,
-    /// Before the name of a repository and of a file.
+    /// Tokens before the name of a repository and before the name of a file.
     repository: Option<(u32, u32)>,
-    /// Tokens that end the middle beside those that end every text.
+    /// Tokens that end the middle, besides those that end every text.
     pub ends: Vec<u32>,
 }
 
-/// What is asked to be filled in.
+/// Gap to fill in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     /// The text before it.
     pub prefix: String,
     /// The text after it.
     pub suffix: String,
-    /// How it begins.
+    /// Start of the middle, which the model continues.
     pub middle: String,
-    /// Other files, each a name and its text.
+    /// Other files: name and text of each.
     pub files: Vec<(String, String)>,
 }
 
 impl Infill {
-    /// That of a model; none where its vocabulary lacks the tokens. A GGUF file's keys go before the tokens' spelling.
+    /// Format of a model, or `None` if its vocabulary lacks the tokens. Keys of a GGUF file take precedence over
+    /// spelled tokens.
     pub fn of(files: &TextFiles, tokenizer: &Tokenizer) -> Option<Infill> {
         let id = |text: &str| tokenizer.token_id(text);
         let spelled = || {
@@ -119,7 +120,7 @@ impl Infill {
         Some(Infill { prefix, suffix, middle, order, repository, ends })
     }
 
-    /// Whether a model that is not loaded will have it, as far as its files spell the tokens.
+    /// Whether an unloaded model supports it, as far as its files spell the tokens.
     pub fn is_in(files: &TextFiles) -> bool {
         let spells = |has: &dyn Fn(&str) -> bool| {
             let parts = |family: &Family| [family.prefix, family.suffix, family.middle];
@@ -140,10 +141,10 @@ impl Infill {
         }
     }
 
-    /// The prompt's tokens.
+    /// Tokens of the prompt.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::encode_plain`].
+    /// See [`Tokenizer::encode_plain`].
     pub fn prompt(&self, gap: &Gap, tokenizer: &Tokenizer) -> Result<Vec<u32>, RequestError> {
         let text = |text: &str| tokenizer.encode_plain(text, false);
         let mut tokens = tokenizer.encode("", true)?;
@@ -185,7 +186,7 @@ impl Infill {
     }
 }
 
-/// The tokens that a GGUF file names, in the order of the family that spells them so.
+/// Tokens that a GGUF file names, in the order of the family that spells them the same way.
 fn named(files: &TextFiles, tokenizer: &Tokenizer) -> Option<(u32, u32, Option<u32>, Order)> {
     let TokenizerSource::Gguf(metadata) = &files.tokenizer else { return None };
     let id = |names: [&str; 2]| {
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::{chat::Opening, load::GenerationDefaults};
 
-    /// A tokenizer of bytes with control tokens, and a beginning of sequence.
+    /// Text files with a byte tokenizer, the control tokens, and a beginning-of-sequence token.
     fn files(control: &[&str]) -> TextFiles {
         let bytes = ('!'..='~').chain('¡'..='¬').chain('®'..='ÿ').chain('Ā'..='Ń');
         let vocab: serde_json::Map<String, Value> =
@@ -247,7 +248,7 @@ mod tests {
         let files = files(control);
         let tokenizer = Tokenizer::load(&files).expect("a tokenizer");
         let tokens = Infill::of(&files, &tokenizer)?.prompt(gap, &tokenizer).expect("a prompt");
-        // What is said stays text: each control token is one that the family puts there.
+        // Request text stays text: each control token in the prompt was put there by the family's format.
         let said = [&gap.prefix, &gap.suffix, &gap.middle].map(String::as_str).concat();
         let special = tokens.iter().filter(|&&token| tokenizer.is_special(token)).count();
         assert!(!said.contains('<') || special <= control.len() + 1 + gap.files.len(), "{tokens:?}");
@@ -286,7 +287,7 @@ mod tests {
             (["[PREFIX]", "[SUFFIX]", "[MIDDLE]"], "<s>[SUFFIX]):\n[PREFIX]def f("),
         ] {
             assert_eq!(asked(&control, &gap).as_deref(), Some(prompt));
-            // A request spells none of them.
+            // Control tokens spelled in a request stay text.
             let forged =
                 Gap { prefix: format!("{}x", control[1]), suffix: control[0].into(), ..Gap::default() };
             let found = asked(&control, &forged).expect("a prompt");

@@ -1,5 +1,5 @@
-//! What a model's files say of it, also where it cannot be run: then as much as can be read, and what cannot, and why. Headers
-//! and text files are read, no weights.
+//! Inspection of a model's files, even if the model cannot be run. Reports everything readable, and the problems
+//! with their reasons. Reads headers and text files, no weights.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::text::TextModel;
 use crate::tokenizer::Tokenizer;
 use crate::whisper::WhisperSpec;
 
-/// A tensor as its file has it.
+/// Tensor as stored in its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) dtype: String,
@@ -28,159 +28,159 @@ pub(crate) struct Stored {
     pub(crate) bytes: u64,
 }
 
-/// A model, as far as it could be read.
+/// Result of an inspection, as far as the model could be read.
 #[derive(Debug)]
 pub struct Inspection {
-    /// For people and programs.
+    /// Facts for people and programs.
     pub facts: Facts,
-    /// The model, where it can be opened.
+    /// The model, if it can be opened.
     pub opened: Option<Opened>,
-    /// Its text side, where that can be made.
+    /// The model's text side, if it can be loaded.
     pub text: Option<TextModel>,
 }
 
-/// What the files say.
+/// Facts from the files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Facts {
-    /// `gguf`, `safetensors` or `pytorch`; empty where it is none.
+    /// `gguf`, `safetensors`, `pytorch`, `ggml` or `ctranslate2`; empty if the format is unknown.
     pub format: &'static str,
-    /// What its files call it.
+    /// Name of the model in its files.
     pub name: Option<String>,
-    /// The family.
+    /// Model family.
     pub architecture: Option<String>,
     /// Files with weights.
     pub files: Vec<PathBuf>,
-    /// Of those.
+    /// Total size of those files.
     pub size_bytes: u64,
-    /// Numbers in all tensors.
+    /// Number of parameters in all tensors.
     pub parameters: u64,
-    /// Its shape.
+    /// Shape of the network.
     pub network: Option<Shape>,
-    /// Its tensors by type, those that take most first.
+    /// Tensors by type, the type with the most bytes first.
     pub tensors: Vec<OfType>,
-    /// Its tokenizer.
+    /// Tokenizer.
     pub tokenizer: Option<TokenizerFacts>,
-    /// Its chat template.
+    /// Chat template.
     pub template: Option<TemplateFacts>,
-    /// Settings of its `generation_config.json` that requests have no default for: they are not followed.
+    /// Settings of `generation_config.json` that this build ignores, because requests have no such default.
     pub generation_not_read: Vec<String>,
-    /// What it was made to read besides text and this build does not: `images`, `audio`.
+    /// Inputs besides text that the model was made for and this build does not support: `images`, `audio`.
     pub inputs_not_read: &'static [&'static str],
-    /// What cannot be read or run, and why.
+    /// Parts that cannot be read or run, and why.
     pub problems: Vec<String>,
 }
 
-/// All tensors of one type.
+/// Tensors of one type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OfType {
-    /// `Q4_K`, `BF16`.
+    /// Type, such as `Q4_K` or `BF16`.
     pub dtype: String,
-    /// How many.
+    /// Number of tensors.
     pub tensors: u64,
-    /// Numbers in them.
+    /// Number of parameters in them.
     pub parameters: u64,
-    /// Bytes of them in the files.
+    /// Bytes in the files.
     pub bytes: u64,
 }
 
-/// A network in short. What the files do not say, or this build does not know to ask for, is none.
+/// Summary of a network. Fields are `None` if the files do not state them, or this build does not know their key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Shape {
-    /// `decoder`, `encoder` or `transcriber`; none where it cannot be run.
+    /// `decoder`, `encoder` or `transcriber`; `None` if this build cannot run it.
     pub kind: Option<&'static str>,
-    /// Layers.
+    /// Number of layers.
     pub layers: Option<u64>,
     /// Elements of a hidden state.
     pub hidden: Option<u64>,
-    /// Query heads of a layer.
+    /// Query heads per layer.
     pub heads: Option<u64>,
-    /// Key and value heads of a layer.
+    /// Key and value heads per layer.
     pub kv_heads: Option<u64>,
     /// Elements of a head.
     pub head_dim: Option<u64>,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub vocab: Option<u64>,
-    /// Tokens of the longest context or input.
+    /// Maximum tokens of a context or input.
     pub context_tokens_max: Option<u64>,
-    /// Windows, and how many layers have each; layers that see everything are not listed.
+    /// Attention windows, and the number of layers with each. Layers with full attention are not listed.
     pub windows: Vec<Window>,
-    /// Its experts.
+    /// Experts.
     pub experts: Option<Experts>,
-    /// Its rotary embeddings.
+    /// Rotary embeddings.
     pub ropes: Vec<Rope>,
 }
 
-/// Layers that see so many tokens.
+/// Layers with the same sliding window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Window {
-    /// Tokens.
+    /// Size of the window in tokens.
     pub tokens: u64,
-    /// How many layers, where that is known.
+    /// Number of layers, if known.
     pub layers: Option<u64>,
 }
 
-/// A mixture of experts.
+/// Mixture of experts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Experts {
-    /// In a layer.
+    /// Experts per layer.
     pub count: u64,
-    /// That a token goes to.
+    /// Experts used for each token.
     pub used: Option<u64>,
-    /// How many layers have them, where that is known.
+    /// Number of layers with experts, if known.
     pub layers: Option<u64>,
 }
 
-/// A rotary embedding.
+/// Rotary embedding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rope {
     /// The base of its frequencies.
     pub base: f32,
-    /// Elements of a head that it turns, where that is known.
+    /// Rotated elements of a head, if known.
     pub dim: Option<u64>,
-    /// How it was stretched over a longer context: `none`, `yarn (factor 4.0, …)`.
+    /// Scaling to a longer context: `none`, `yarn (factor 4.0, …)`.
     pub scaling: String,
 }
 
-/// A tokenizer in short.
+/// Summary of a tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TokenizerFacts {
-    /// `gpt2`, `llama`, `BPE`.
+    /// Kind, such as `gpt2`, `llama` or `BPE`.
     pub model: Option<String>,
-    /// What splits texts into words, by its name in GGUF files.
+    /// Pre-tokenizer, by its name in GGUF files.
     pub pre: Option<String>,
-    /// Tokens; none where it cannot be used.
+    /// Number of tokens; `None` if the tokenizer cannot be used.
     pub tokens: Option<u64>,
-    /// Tokens that are no part of a text.
+    /// Number of control tokens.
     pub control_tokens: Option<u64>,
-    /// The token that begins a text.
+    /// Token that starts a text.
     pub bos: Option<Token>,
     /// Tokens that end a text or a turn.
     pub eos: Vec<Token>,
 }
 
-/// A token.
+/// Token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Token {
-    /// Its number.
+    /// ID.
     pub id: u32,
-    /// Its text.
+    /// Text.
     pub text: String,
 }
 
-/// A chat template in short.
+/// Summary of a chat template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TemplateFacts {
-    /// Its length.
+    /// Length of its source.
     pub bytes: u64,
-    /// How the model writes tool calls.
+    /// Format of the model's tool calls.
     pub tool_format: Option<&'static str>,
-    /// It offers tools itself.
+    /// The template itself lists the tools.
     pub offers_tools: bool,
-    /// What begins and ends a reasoning section.
+    /// Marks at the start and end of a reasoning section.
     pub reasoning: Option<[String; 2]>,
 }
 
-/// Looks at a GGUF file, all parts of a split one, or a directory.
+/// Inspects a GGUF file, all parts of a split one, or a directory.
 pub fn inspect(path: &Path) -> Inspection {
     let mut facts = Facts::default();
     let opened = Opened::open(path);
@@ -196,7 +196,7 @@ pub fn inspect(path: &Path) -> Inspection {
     finish(facts, opened, text_files)
 }
 
-/// Looks at a GGUF file built into the program.
+/// Inspects a GGUF file built into the program.
 pub fn inspect_static(name: &str, gguf: &'static [u8]) -> Inspection {
     let mut facts = Facts { format: "gguf", size_bytes: gguf.len() as u64, ..Facts::default() };
     match gguf::census(name, gguf) {
@@ -224,13 +224,13 @@ fn finish(
                 Network::Decoder(files) => Some(shape("decoder", &files.spec)),
                 Network::Encoder(files) => Some(shape("encoder", &files.spec)),
                 Network::Whisper(files) => Some(whisper_shape(&files.spec)),
-                // A transformer is the least of it.
+                // A transformer is the smallest part of a voice.
                 Network::Voice(_) => None,
             };
             Some(opened)
         }
         Err(error) => {
-            // What is wrong with the model comes before what else was found on the way.
+            // The reason why the model cannot be opened comes before other problems.
             facts.problems.insert(0, error.to_string());
             None
         }
@@ -261,7 +261,7 @@ fn finish(
     Inspection { facts, opened, text }
 }
 
-/// The shape of what writes down speech: its decoder's, whose tokens a text has.
+/// Shape of a Whisper model: of its decoder, whose context counts tokens of text.
 fn whisper_shape(spec: &WhisperSpec) -> Shape {
     let heads = spec.decoder.heads as u64;
     Shape {
@@ -277,7 +277,7 @@ fn whisper_shape(spec: &WhisperSpec) -> Shape {
     }
 }
 
-/// What is known of a model that cannot be opened.
+/// Summary of a model that cannot be opened.
 fn info_of(facts: &Facts) -> ModelInfo {
     ModelInfo {
         name: facts.name.clone().unwrap_or_default(),
@@ -293,7 +293,7 @@ fn info_of(facts: &Facts) -> ModelInfo {
     }
 }
 
-/// A file of whisper.cpp, whose tensors are read as it is opened.
+/// Inspects a whisper.cpp file. Its tensors are read while it is opened.
 fn look_at_ggml(path: &Path, facts: &mut Facts) {
     facts.format = "ggml";
     facts.files = vec![path.to_owned()];
@@ -310,7 +310,7 @@ fn look_at_gguf(path: &Path, facts: &mut Facts) -> Option<Result<TextFiles, Load
     };
     let (mut metadata, mut stored) = match read(path) {
         Ok(read) => read,
-        // The model could not be opened either, and said why.
+        // Opening the model failed for the same reason, which is already reported.
         Err(_) => return None,
     };
     facts.format = "gguf";
@@ -319,7 +319,7 @@ fn look_at_gguf(path: &Path, facts: &mut Facts) -> Option<Result<TextFiles, Load
         match read(file) {
             Ok((other, more)) => {
                 stored.extend(more);
-                // The first part says what the model is.
+                // The first part holds the model's keys.
                 if index == 0 {
                     metadata = other;
                 }
@@ -369,7 +369,7 @@ fn look_at_directory(directory: &Path, facts: &mut Facts) -> Option<Result<TextF
     Some(huggingface::text_files(directory, &config, generation.as_ref(), &Overrides::default()))
 }
 
-/// Files of a directory in order of name, so many at most.
+/// Files of a directory in order of name; at most `files_max`.
 fn listed_of(directory: &Path, files_max: usize) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.take(files_max).map(|entry| entry.path()).collect();
@@ -395,7 +395,7 @@ fn count(stored: &[Stored], facts: &mut Facts) {
     facts.parameters = facts.tensors.iter().fold(0, |all, of_type| all.saturating_add(of_type.parameters));
 }
 
-/// What GGUF keys say, whatever the family is.
+/// Facts from GGUF keys that are common to all families.
 fn of_metadata(metadata: &Metadata, facts: &mut Facts) {
     let text = |key: &str| metadata.string(key).ok().flatten().map(str::to_owned);
     facts.name = text("general.name");
@@ -432,10 +432,10 @@ fn of_metadata(metadata: &Metadata, facts: &mut Facts) {
     });
 }
 
-/// What a `config.json` says, whatever the family is.
+/// Facts from `config.json` keys that are common to all families.
 fn of_config(config: &Config, facts: &mut Facts) {
     facts.architecture = config.string("model_type").ok().flatten().map(str::to_owned);
-    // Models that see and hear keep the text's part apart.
+    // Multimodal models keep the text model's settings apart.
     let text = config.object("text_config").ok().flatten();
     let number = |keys: &[&str]| {
         let found = |key: &&str| {
@@ -475,7 +475,7 @@ fn of_config(config: &Config, facts: &mut Facts) {
     });
 }
 
-/// The network as it is run.
+/// Shape of a network that this build runs.
 fn shape(kind: &'static str, spec: &TransformerSpec) -> Shape {
     let heads = spec.heads();
     let mut windows: BTreeMap<u64, u64> = BTreeMap::new();
@@ -516,10 +516,10 @@ fn shape(kind: &'static str, spec: &TransformerSpec) -> Shape {
     }
 }
 
-/// `Yarn { factor: 4.0 }` as people write it: `yarn (factor 4.0)`.
+/// Rewrites debug output such as `Yarn { factor: 4.0 }` for people: `yarn (factor 4.0)`.
 fn words(debug: &str) -> String {
     let words = debug.to_lowercase().replace(" { ", " (").replace(" }", ")").replace(": ", " ");
-    // What files say that state a factor and no stretch.
+    // A linear factor of 1 means no scaling.
     if words == "linear (factor 1.0)" { "none".into() } else { words }
 }
 

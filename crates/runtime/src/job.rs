@@ -1,5 +1,4 @@
-//! What goes into the engine and what comes out: plain data, so that a worker can be a thread now and a
-//! process later.
+//! Input and output of the engine: plain data, so that a worker can be a thread or a process.
 
 use std::sync::Arc;
 
@@ -21,63 +20,63 @@ use crate::{
     whisper::Transcript,
 };
 
-/// Names a job within one engine; chosen by the caller, never reused.
+/// ID of a job within one engine; chosen by the caller, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
-/// Who asks for a job; those of one client share its place among others'.
+/// ID of a client; jobs of one client share a place in the fair queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u64);
 
-/// One request: a prompt and how to continue it, `choices` times.
+/// Request: a prompt and how to continue it, `choices` times.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Its name.
+    /// ID of the job.
     pub id: JobId,
     /// The prompt; not empty.
     pub prompt: Arc<[u32]>,
-    /// Those of its tokens whose embeddings are given, in order.
+    /// Spans of prompt tokens whose embeddings are given, in order.
     pub media: Arc<[MediaSpan]>,
-    /// The adapter it is computed with, if any: of the engine that it goes to.
+    /// Adapter to compute with, if any; loaded on the job's engine.
     pub adapter: Option<Arc<LoadedAdapter>>,
-    /// Independent completions, at least 1; choice i draws with seed + i.
+    /// Number of independent completions, at least 1; choice i samples with seed + i.
     pub choices: u32,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// When to stop.
+    /// Stop conditions.
     pub stop: StopConditions,
-    /// What the answer must satisfy, compiled over the model's own vocabulary ([`TextModel::vocabulary`]). It ends only where it
-    /// does, unless a stop string, `max_tokens` or the end of the context cuts it.
+    /// Grammar that the answer must match, compiled for the model's vocabulary ([`TextModel::vocabulary`]). The
+    /// answer ends where the grammar ends, unless a stop string, `max_tokens` or the end of the context cuts it.
     pub constraint: Option<Arc<Grammar>>,
-    /// Lower runs earlier.
+    /// Priority; lower runs earlier.
     pub priority: i32,
-    /// Who asks; `None`: nobody else asks for it.
+    /// Client that sent the job. `None`: the job counts as its own client.
     pub client: Option<ClientId>,
-    /// The prompt ends inside the model's reasoning section (the template opened it).
+    /// The prompt ends inside the reasoning section, which the template opened.
     pub starts_in_reasoning: bool,
-    /// The prompt ends behind the reasoning section: a constrained answer has no other.
+    /// The prompt ends after the reasoning section, so a constrained answer has no other.
     pub reasoning_is_over: bool,
-    /// Split the reasoning section from the answer.
+    /// Separate the reasoning section from the answer.
     pub split_reasoning: bool,
-    /// `Some(k)`: report the log probability of each token of the prompt after the first, and the k most likely ones in its
-    /// place, 0 to 20. The whole prompt is computed then, whatever of it is in the cache.
+    /// `Some(k)`: report the log probability of each prompt token after the first, and the k most likely tokens in
+    /// its place, 0 to 20. The whole prompt is then computed, even if it is cached.
     pub prompt_logprobs: Option<u8>,
-    /// What the completion is likely to be, such as a file that it is to change; it changes nothing but how fast it comes.
+    /// Predicted completion, such as a file to be changed. It only affects speed, never the tokens.
     pub prediction: Arc<[u32]>,
-    /// The reasoning section is closed when it has so many tokens; `None`: when the model closes it. Where the section is
-    /// split.
+    /// Maximum length of the reasoning section, which is then closed; `None`: the model closes it. Only used if the
+    /// section is split.
     pub reasoning_tokens_max: Option<u32>,
-    /// Tell tool calls from the answer.
+    /// Separate tool calls from the answer.
     pub calls: Option<CallReading>,
-    /// Go on where the context is full, instead of ending there.
+    /// Continue when the context is full, instead of ending.
     pub context_shift: Option<ContextShift>,
-    /// What is cached of it is found by jobs of the same salt alone; empty: by all that have none.
+    /// Only jobs with the same salt share cached blocks; empty: shared by all jobs without one.
     pub cache_salt: Arc<[u8]>,
-    /// Compute the whole prompt, whatever of it is cached.
+    /// Compute the whole prompt, even if it is cached.
     pub skip_cache: bool,
 }
 
-/// One greedy completion of a prompt that is still empty.
+/// One greedy completion of an empty prompt.
 impl Default for Job {
     fn default() -> Job {
         Job {
@@ -106,7 +105,7 @@ impl Default for Job {
 }
 
 impl Job {
-    /// Whether a model with this vocabulary and context can run it; the error names the field that is wrong.
+    /// Checks that a model with this vocabulary and context can run the job. The error names the wrong field.
     pub fn validate(&self, text: &TextModel, context_tokens_max: usize) -> Result<(), RequestError> {
         let vocab = text.vocab;
         if self.prompt.is_empty() {
@@ -147,7 +146,8 @@ impl Job {
             let reason = format!("token {token} is not below the vocabulary's {vocab}");
             return Err(RequestError::invalid("prediction", reason));
         }
-        // The last token drawn is never computed, so it needs no room; but a context is what users count in.
+        // The last sampled token is never computed, so it needs no cache. It counts all the same: users count whole
+        // contexts.
         let (prompt_tokens, completion_tokens) = (self.prompt.len(), self.stop.max_tokens as usize);
         if let Some(shift) = self.context_shift {
             shift.check(context_tokens_max)?;
@@ -156,7 +156,7 @@ impl Job {
                 return Err(RequestError::invalid("context_shift", reason));
             }
         }
-        // One that is shifted must begin within its context.
+        // With a context shift, the completion only has to start within the context.
         let completion_tokens =
             if self.context_shift.is_some() { completion_tokens.min(1) } else { completion_tokens };
         if prompt_tokens.saturating_add(completion_tokens) > context_tokens_max {
@@ -166,36 +166,36 @@ impl Job {
     }
 }
 
-/// How calls are told from an answer.
+/// How tool calls are recognised in an answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallReading {
-    /// How they are written.
+    /// Format of the calls.
     pub format: ToolFormat,
-    /// The tools that may be called.
+    /// Tools that may be called.
     pub tools: Arc<[Tool]>,
     /// The answer must be a call.
     pub required: bool,
-    /// More than one call; otherwise the first ends the completion.
+    /// Allow more than one call; otherwise the first ends the completion.
     pub parallel: bool,
 }
 
-/// A part of a tool call.
+/// Part of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallDelta {
-    /// Of the call in its completion, from 0.
+    /// Index of the call in its completion, from 0.
     pub index: u32,
-    /// The tool: in the first part.
+    /// Name of the tool; only in the first part.
     pub name: Option<String>,
-    /// The model's own id of the call, where its format has one: in the first part.
+    /// The model's own ID of the call, if its format has one; only in the first part.
     pub id: Option<String>,
-    /// More of the arguments' JSON text.
+    /// Next part of the arguments' JSON text.
     pub arguments: String,
-    /// It turned out to be no call; all that was written of it is text.
+    /// The text was no call after all. Everything written of it is ordinary text.
     pub broken: bool,
 }
 
 impl CallDelta {
-    /// Adds parts of calls behind those that are there; parts of one call are joined.
+    /// Appends parts of calls to `calls`. Parts of the same call are joined.
     pub fn append(calls: &mut Vec<CallDelta>, more: Vec<CallDelta>) {
         for call in more {
             match calls.last_mut() {
@@ -209,50 +209,50 @@ impl CallDelta {
     }
 }
 
-/// Inputs to be read by the network once: vectors or scores of each.
+/// Inputs that the network reads once, to compute vectors or scores.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EmbedJob {
-    /// Its name.
+    /// ID of the job.
     pub id: JobId,
-    /// At least one.
+    /// Inputs; at least one.
     pub inputs: Vec<EmbedInput>,
-    /// What is computed of each.
+    /// Output to compute for each input.
     pub output: Output,
-    /// Lower runs earlier.
+    /// Priority; lower runs earlier.
     pub priority: i32,
-    /// Who asks; `None`: nobody else asks for it.
+    /// Client that sent the job. `None`: the job counts as its own client.
     pub client: Option<ClientId>,
 }
 
-/// One text, pair of texts or conversation, as tokens; or a picture.
+/// Input of an embedding job: tokens of a text, a pair of texts or a conversation, or a picture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbedInput {
-    /// Special tokens included; not empty.
+    /// Tokens, special ones included; not empty.
     pub tokens: Arc<[u32]>,
-    /// The type of each token; empty: all 0.
+    /// Type ID of each token; empty: all 0.
     pub types: Vec<u32>,
-    /// Tokens at the beginning that are left out of pooling.
+    /// Number of tokens at the start that pooling leaves out.
     pub prompt_tokens: usize,
-    /// Of a decoder those of its tokens whose embeddings are given, in order. Of an encoder with texts and pictures in one space the
-    /// picture that it is instead: then its tokens say only how much it is.
+    /// For a decoder: spans of tokens whose embeddings are given, in order. For an encoder with one space for texts
+    /// and pictures: the picture to embed instead of the tokens, which then only state the cost.
     pub media: Arc<[MediaSpan]>,
 }
 
-/// When a completion ends, besides the end of the context.
+/// Stop conditions of a completion, besides the end of the context.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopConditions {
-    /// Tokens to generate at most; at least 1, or 0 where only a prompt's log probabilities are wanted.
+    /// Maximum number of generated tokens; at least 1, or 0 if only the prompt's log probabilities are wanted.
     pub max_tokens: u32,
-    /// End-of-sequence is not sampled before this many tokens.
+    /// Minimum number of generated tokens before end-of-sequence may be sampled.
     pub min_tokens: u32,
-    /// Text that ends the completion where it first appears.
+    /// Strings that end the completion at their first occurrence.
     pub strings: Vec<String>,
-    /// Tokens that end the completion besides the model's own.
+    /// Tokens that end the completion, besides the model's own.
     pub token_ids: Vec<u32>,
-    /// Leave the stop string in the text.
+    /// Keep the stop string in the text.
     pub include_stop_string: bool,
-    /// The model's own end-of-sequence tokens are never drawn, so that it goes on; where a constraint says which tokens may come, they
-    /// are ordinary ones.
+    /// Never sample the model's own end-of-sequence tokens, so that it continues. Under a constraint they count as
+    /// ordinary tokens.
     pub ignore_eos: bool,
 }
 
@@ -286,56 +286,57 @@ impl StopConditions {
     }
 }
 
-/// Why a completion ended.
+/// Reason why a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
     /// End of sequence, a stop token or a stop string.
     Stop,
     /// `max_tokens` or the end of the context.
     Length,
-    /// End of sequence or a stop token, behind whole tool calls.
+    /// End of sequence or a stop token, after complete tool calls.
     ToolCalls,
 }
 
-/// Tokens a completion used.
+/// Token counts of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Of the prompt, found in the prefix cache.
+    /// Tokens of the prompt found in the prefix cache.
     pub cached_tokens: u32,
-    /// Generated, the end token included.
+    /// Generated tokens, the end token included.
     pub completion_tokens: u32,
-    /// Of the completion, inside the reasoning section.
+    /// Generated tokens inside the reasoning section.
     pub reasoning_tokens: u32,
-    /// Drafted and computed, in the hope that they would be drawn.
+    /// Draft tokens that were computed.
     pub draft_tokens: u32,
-    /// Of them, those that were.
+    /// Draft tokens that were accepted.
     pub accepted_draft_tokens: u32,
 }
 
 /// Log probability of a token of the answer's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TextLogprob {
-    /// The token's.
+    /// Log probability of the token.
     #[serde(with = "crate::wire::logprob")]
     pub logprob: TokenLogprob,
-    /// The bytes of the text that come from it, where they are not all of its own: a stop string, or a mark, may take a part.
+    /// Bytes of the text that come from this token, if they are not all its bytes: a stop string or a mark may take
+    /// some.
     pub part: Option<Vec<u8>>,
 }
 
-/// Something that happened to a job in a step.
+/// Event of a job in a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The job.
     pub job: JobId,
-    /// Which of its completions, or inputs.
+    /// Index of the completion or input.
     pub choice: u32,
-    /// What happened.
+    /// Kind of event.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kind of event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum EventKind {
     /// The completion was scheduled for the first time.
@@ -343,56 +344,56 @@ pub enum EventKind {
         /// Tokens of the prompt found in the prefix cache.
         cached_tokens: u32,
     },
-    /// Tokens of the prompt were scored: those after the ones that were before, from the second on, each with its log
-    /// probability and the most likely tokens in its place. Of a job's first completion alone.
+    /// Tokens of the prompt were scored. Continues from the last event, from the prompt's second token on: the log
+    /// probability of each token and the most likely ones in its place. Only for a job's first completion.
     Scored(#[serde(with = "crate::wire::logprobs")] Vec<TokenLogprob>),
     /// Text, reasoning or calls were added; each may be empty. Tokens whose text is held back (an unfinished
     /// character, a possible stop string) come with a later delta.
     Delta {
-        /// Text of the answer.
+        /// Added text of the answer.
         text: String,
-        /// Text of the reasoning section.
+        /// Added text of the reasoning section.
         reasoning: String,
         /// Parts of tool calls.
         calls: Vec<CallDelta>,
         /// Tokens since the last delta.
         tokens: Vec<u32>,
-        /// When asked for, one for each token with a part in the answer's text, each once all of its part is certain: their parts, joined
-        /// over all deltas, are the text.
+        /// If requested, one entry for each token with a part in the answer's text, sent once its whole part is
+        /// certain. All parts joined are the text.
         logprobs: Vec<TextLogprob>,
     },
     /// The completion ended.
     Finished {
-        /// Why.
+        /// Reason.
         reason: FinishReason,
         /// The stop string that matched.
         stop_string: Option<String>,
-        /// What it used.
+        /// Token counts.
         usage: Usage,
     },
     /// An input of an [`EmbedJob`] is done; `choice` is its index.
     Computed(Computed),
-    /// A part of a transcription.
+    /// Part of a transcription.
     Heard(Box<Transcript>),
-    /// Samples of a text that is said, those of its next piece.
+    /// Audio samples of the next piece of a text to speak.
     Said(Vec<f32>),
-    /// Its next piece cannot be said. No further event names it.
+    /// The next piece of the text cannot be spoken. It is the last event of the completion.
     Unsayable {
-        /// Why, and what to do.
+        /// Reason and remedy.
         reason: String,
     },
-    /// The model computed something that is not a number for this completion: its prompt, or its weights, are out
-    /// of the range the model can run. No further event names it; other completions are not concerned.
+    /// The model's output for this completion was not a number: its prompt or its weights exceed the range that the
+    /// model can compute. It is the last event of the completion; other completions go on.
     Failed,
-    /// The completion's constraint became too complex to follow. No further event names it.
+    /// The completion's constraint became too complex to follow. It is the last event of the completion.
     ConstraintFailed {
-        /// What went wrong.
+        /// Reason.
         reason: String,
     },
 }
 
 impl EventKind {
-    /// Puts a delta that follows this one behind it.
+    /// Appends the delta that follows this one.
     pub fn append(&mut self, next: EventKind) {
         let (
             EventKind::Delta { text, reasoning, calls, tokens, logprobs },

@@ -1,6 +1,6 @@
-//! JSON of a model's files, within a bound on its values. A value in memory takes many times its bytes in a file (`[]`
-//! takes 2 bytes there), so that a bound on the file alone would be none on memory. What is not asked for is skipped
-//! and takes none. Nesting of what is kept is bounded by the parser: 128 levels.
+//! JSON of a model's files, with a bound on the number of values. A value in memory takes many times its bytes in a
+//! file (`[]` takes 2 bytes there), so a bound on file size alone does not bound memory. Unrequested keys are
+//! skipped and take no memory. The parser bounds the nesting of kept values to 128 levels.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use serde::de::{
 };
 use serde_json::{Map, Number, Value};
 
-/// Parses an object of at most `values_max` values, names included. With `keys`, only those at its outermost level are
-/// kept, and only they count.
+/// Parses an object of at most `values_max` values, names included. With `keys`, only those keys of the outermost
+/// level are kept and counted.
 ///
 /// # Errors
 /// The parser's, and one that names the bound.
@@ -100,7 +100,8 @@ where
     deserializer.deserialize_map(Entries::<K, V, MAX>(PhantomData))
 }
 
-/// Whether the value that JSON text begins with holds at most `values_max` values, names included. Nothing is kept.
+/// Whether the JSON value at the start of the text holds at most `values_max` values, names included. Keeps
+/// nothing.
 ///
 /// # Errors
 /// The parser's, and one that names the bound.
@@ -124,7 +125,7 @@ fn spend<E: Error>(left: &Cell<usize>, values_max: usize) -> Result<(), E> {
     }
 }
 
-/// An object whose outermost entries are chosen.
+/// Object of which only the chosen outermost keys are kept.
 struct Object<'a> {
     left: &'a Cell<usize>,
     values_max: usize,
@@ -161,7 +162,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// Any value, as long as there are some left.
+/// Any value, within the number of values left.
 #[derive(Clone, Copy)]
 struct Tree<'a> {
     left: &'a Cell<usize>,
@@ -226,7 +227,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// Any value, counted and forgotten.
+/// Any value, counted and discarded.
 #[derive(Clone, Copy)]
 struct Counted<'a> {
     left: &'a Cell<usize>,
@@ -297,7 +298,7 @@ mod tests {
     fn values_are_counted_before_they_are_made() {
         let text = br#"{"a": [1, -2, 0.5, "x", null, true], "b": {"c": {}}}"#;
         let whole: Map<String, Value> = serde_json::from_slice(text).unwrap();
-        // Three names, three containers and six others.
+        // Three names, three containers and six other values.
         assert_eq!(object(text, 12, None).unwrap(), whole);
         let error = object(text, 11, None).unwrap_err().to_string();
         assert!(error.contains("more than 11 values"), "{error}");
@@ -318,7 +319,7 @@ mod tests {
         }
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(object(deep.as_bytes(), 1 << 20, None).unwrap_err().to_string().contains("recursion"));
-        // What is skipped is not gone into.
+        // Skipped values are not parsed recursively.
         assert!(object(deep.as_bytes(), 1 << 20, Some(&[])).unwrap().is_empty());
     }
 }

@@ -1,9 +1,10 @@
-//! Tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. A model file becomes a
-//! [`spec::TransformerSpec`] and packed weights ([`load`]); one network runs every family, as a [`decoder`] or an
-//! [`encoder`]; [`scheduler`] and [`kv`] decide what runs and where its keys and values live; [`sampler`] says how tokens are
-//! drawn, [`output`] makes text of them, and [`embedding`] vectors and scores of hidden states.
+//! Language model runtime: tokens in, tokens out. Start with [`engine`]: its `step` is the whole system. [`load`]
+//! turns a model file into a [`spec::TransformerSpec`] and packed weights. A single network runs every family, as a
+//! [`decoder`] or an [`encoder`]. [`scheduler`] and [`kv`] decide what runs and where its keys and values are
+//! stored. [`sampler`] prepares how tokens are drawn. [`output`] turns tokens into text, and [`embedding`] turns
+//! hidden states into vectors and scores.
 //!
-//! Absent on purpose: async, network, wall clock, device names, threads. The same jobs give the same tokens.
+//! Deliberately absent: async, network, wall clock, device names, threads. The same jobs give the same tokens.
 
 pub mod adapter;
 pub mod audio;

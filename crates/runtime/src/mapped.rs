@@ -1,5 +1,5 @@
-//! The bytes of model files, wherever they are: mapped from disk, built into the program, or in memory. The
-//! only module of this crate with `unsafe`; nothing else in it knows that files can be mapped.
+//! Bytes of model files: mapped from disk, built into the program, or in memory. This is the only module of the
+//! crate with `unsafe`; no other module knows that files can be mapped.
 
 use std::borrow::Cow;
 use std::io;
@@ -11,7 +11,7 @@ use memmap2::{Mmap, MmapMut};
 
 use crate::regular;
 
-/// A cheaply cloned view of some bytes, which live as long as any view of them.
+/// Cheaply cloned view of bytes. The bytes live as long as any view of them.
 #[derive(Clone)]
 pub struct ModelBytes {
     storage: Storage,
@@ -21,28 +21,28 @@ pub struct ModelBytes {
 #[derive(Clone)]
 enum Storage {
     Mapped(Arc<Mmap>),
-    /// Memory of the system's own, so that it is the system's again once nobody has a view of it.
+    /// Anonymous map, so that its memory returns to the system when the last view is dropped.
     Anonymous(Arc<Mmap>),
     Static(&'static [u8]),
     Owned(Arc<[u8]>),
     Rows(Arc<Rows>),
 }
 
-/// Makes rows into bytes of whole rows.
+/// Produces the bytes of whole rows.
 type MakeRows = dyn Fn(Range<usize>, &mut [u8]) + Send + Sync;
 
-/// Rows of equal length that are made of other bytes when they are read.
+/// Rows of equal length that are computed from other bytes when they are read.
 struct Rows {
     length: usize,
     row_bytes: usize,
     make: Box<MakeRows>,
     sources: Vec<ModelBytes>,
-    /// All of them, once somebody has wanted to keep a view.
+    /// All rows, kept once a caller has asked for a permanent view.
     kept: OnceLock<Box<[u8]>>,
 }
 
 impl Rows {
-    /// The bytes of a range, made anew.
+    /// The bytes of a range, computed anew.
     fn made(&self, range: Range<usize>) -> Vec<u8> {
         let rows = range.start / self.row_bytes..range.end.div_ceil(self.row_bytes);
         let first = range.start - rows.start * self.row_bytes;
@@ -55,8 +55,9 @@ impl Rows {
 }
 
 impl ModelBytes {
-    /// Maps a whole regular file read-only; an empty one gives empty bytes. Whoever cuts a mapped file short ends the
-    /// process at the next read past its new end: model files are replaced by renaming, never rewritten in place.
+    /// Maps a whole regular file read-only; an empty file gives empty bytes. Truncating a mapped file ends the
+    /// process at the next read past its new end. So model files must be replaced by renaming, never rewritten in
+    /// place.
     ///
     /// # Errors
     /// The system's, when the file cannot be opened or mapped; one that names what is there where it is no regular
@@ -75,7 +76,7 @@ impl ModelBytes {
         Ok(Self { storage: Storage::Mapped(Arc::new(map)), range })
     }
 
-    /// Bytes that `fill` makes, of zeros.
+    /// Creates zeroed bytes and lets `fill` write them.
     ///
     /// # Errors
     /// The system's, when it has no memory for them.
@@ -88,8 +89,8 @@ impl ModelBytes {
         Ok(Self { storage: Storage::Anonymous(Arc::new(map.make_read_only()?)), range: 0..length })
     }
 
-    /// Bytes of `rows` rows that `make` makes of `sources` whenever they are read ([`ModelBytes::read`]); it gets a range of
-    /// them and zeros to fill.
+    /// Creates bytes of `rows` rows that `make` computes from `sources` whenever they are read
+    /// ([`ModelBytes::read`]). `make` gets a range of rows and zeroed bytes to fill.
     pub(crate) fn of_rows(
         rows: usize,
         row_bytes: usize,
@@ -101,13 +102,13 @@ impl ModelBytes {
         Self { storage: Storage::Rows(Arc::new(rows)), range: 0..length }
     }
 
-    /// How many there are; makes none.
+    /// Number of bytes; computes no rows.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// The bytes, for one use: those that are made when they are read are not kept, as they would be by a view of them.
+    /// The bytes, for a single use. Rows that are computed when read are not kept, unlike with a view of them.
     pub fn read(&self) -> Cow<'_, [u8]> {
         match &self.storage {
             Storage::Rows(rows) if rows.kept.get().is_none() => Cow::Owned(rows.made(self.range.clone())),
@@ -132,7 +133,7 @@ impl ModelBytes {
         Self { storage: Storage::Static(bytes), range: 0..bytes.len() }
     }
 
-    /// Part of these bytes, sharing them; `None` where `range` is not inside.
+    /// Part of these bytes, sharing them; `None` if `range` is out of bounds.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len() {
             return None;
@@ -141,8 +142,8 @@ impl ModelBytes {
         Some(Self { storage: self.storage.clone(), range: start..start + range.len() })
     }
 
-    /// Says that these bytes will not be read again soon: the pages of a mapped file leave this process's
-    /// memory. A later read fetches them from the file.
+    /// Tells the system that these bytes will not be read again soon: the pages of a mapped file leave this
+    /// process's memory. A later read fetches them from the file.
     pub fn release(&self) {
         if let Storage::Rows(rows) = &self.storage {
             rows.sources.iter().for_each(ModelBytes::release);
@@ -159,7 +160,7 @@ impl ModelBytes {
                     self.range.len(),
                 )
             };
-            // Advice that is not taken costs memory, not correctness.
+            // If the advice is not taken, that costs memory only.
             drop(advised);
         }
     }

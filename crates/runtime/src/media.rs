@@ -1,5 +1,6 @@
-//! Images and sound in a prompt: rows that take the place of tokens' embeddings. What makes the rows stands before the
-//! engine; here is where they stand in the prompt, and by what name prompts share their blocks.
+//! Images and sound in a prompt: rows that replace the embeddings of some tokens. Towers outside the engine make
+//! the rows. This module holds their place in the prompt, and the names under which prompts share their cached
+//! blocks.
 
 use std::{ops::Range, sync::Arc};
 
@@ -8,52 +9,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
 
-/// Tokens of a prompt whose embeddings are given. The tokens themselves are placeholders: a template's, for instance.
+/// Span of prompt tokens whose embeddings are given. The tokens themselves are placeholders, for instance from a
+/// template.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MediaSpan {
-    /// First of the tokens.
+    /// First token of the span.
     pub first: usize,
-    /// How many they are; at least 1.
+    /// Number of tokens; at least 1.
     pub tokens: usize,
-    /// Names what the rows were made of, and how: a cryptographic digest, because equal names share blocks of the cache.
+    /// Digest of the media and of how its rows were made. It must be cryptographic, because equal digests share
+    /// cached blocks.
     pub digest: [u8; 32],
-    /// `(tokens, hidden)`, as the network's first layer takes them, or with what further layers add behind each; empty where
-    /// they are still to be made of `pixels`.
+    /// `(tokens, hidden)`, the input of the network's first layer; `width` may be larger if later layers add rows
+    /// too. Empty if the rows have yet to be made from `pixels`.
     pub rows: Arc<[f32]>,
-    /// What the model's tower makes the rows of: a frame's pixels, or the numbers of a window of sound. Empty where they are there.
+    /// Input of the model's tower: the pixels of a frame, or the numbers of a window of sound. Empty if `rows` are
+    /// given.
     pub pixels: Arc<[u8]>,
-    /// Tokens above each other and beside each other, where they stand in a picture; those at the ends of lines are not among them.
+    /// Rows and columns of tokens in a picture, without those at line ends.
     pub grid: [u32; 2],
-    /// The same of its frame, of whose middle it is: as many or more.
+    /// Rows and columns of the whole frame, of which `grid` is the middle: as many or more.
     pub whole: [u32; 2],
-    /// What stands at the ends of its lines.
+    /// Extra tokens at the ends of the picture's lines.
     pub ends: LineEnds,
-    /// Its rows see each other, those behind them too, and so are computed in one step.
+    /// The span's rows attend to each other in both directions, so they are computed in one step.
     pub mutual: bool,
-    /// Their positions go by the picture's rows and columns, and what follows them stands behind its longer side (M-RoPE), rather
-    /// than behind as many tokens as there are.
+    /// Positions follow the picture's rows and columns (M-RoPE). The next token's position comes after the longer
+    /// side, rather than after the number of tokens.
     pub in_plane: bool,
-    /// Of what is remembered of it, and stands in `rows` behind the row of its one token: rows that tokens behind it see, which are the
-    /// first, and all. Nothing of most models' pictures.
+    /// Rows for the cross-attention cache, which follow the token's own row in `rows`: first the number that later
+    /// tokens attend to, which come first, then the number of all. Zero for most models.
     pub remembered: [u32; 2],
 }
 
-/// What a picture's lines end with besides the rows of its frame.
+/// Extra tokens at the ends of a picture's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LineEnds {
     /// Nothing.
     #[default]
     None,
-    /// A row of the tower's, the last line alone.
+    /// A row from the tower at the end of the last line.
     Last,
-    /// Such a row each.
+    /// A row from the tower at the end of each line.
     Each,
-    /// A token of the vocabulary each, whose row is its own.
+    /// A vocabulary token with its own embedding at the end of each line.
     Tokens,
 }
 
 impl LineEnds {
-    /// Tokens of lines of so many rows each.
+    /// Number of tokens of lines with so many rows each, ends included.
     pub fn tokens(self, [lines, rows]: [usize; 2]) -> usize {
         let ends = match self {
             LineEnds::None => 0,
@@ -64,9 +68,9 @@ impl LineEnds {
     }
 }
 
-/// Positions in time, height and width of a prompt's token, and of those that follow the prompt.
+/// M-RoPE position (time, height, width) of a token of the prompt or after it.
 pub fn position(spans: &[MediaSpan], token: usize) -> [u32; 3] {
-    let mut saved = 0; // places that spans before do not take
+    let mut saved = 0; // positions that earlier spans save
     for span in spans.iter().filter(|span| span.in_plane).take_while(|span| span.first <= token) {
         let [rows, cols] = span.grid.map(|side| side as usize);
         if token < span.first + span.tokens {
@@ -79,12 +83,12 @@ pub fn position(spans: &[MediaSpan], token: usize) -> [u32; 3] {
 }
 
 impl MediaSpan {
-    /// Elements of a row.
+    /// Elements of a row, cross-attention rows included.
     pub fn width(&self) -> usize {
         self.rows.len() / self.tokens
     }
 
-    /// Its rows are still to be made.
+    /// Whether the tower has yet to make its rows.
     pub fn is_to_be_seen(&self) -> bool {
         !self.pixels.is_empty()
     }
@@ -93,38 +97,39 @@ impl MediaSpan {
         self.first..self.first + self.tokens
     }
 
-    /// Elements of the row of its token, where more of it is remembered.
+    /// Elements of the token's own row, without the cross-attention rows behind it.
     pub fn own_width(&self) -> usize {
         self.width() / (1 + self.remembered[1] as usize)
     }
 
-    /// Whether something of it is remembered.
+    /// Whether it has rows in the cross-attention cache.
     pub fn is_remembered(&self) -> bool {
         self.remembered[1] > 0
     }
 
-    /// Those of the span's tokens that lie in a range of the prompt's.
+    /// Tokens of the span within a range of the prompt's tokens.
     pub fn within(&self, tokens: &Range<usize>) -> Range<usize> {
         let own = self.range();
         let start = own.start.max(tokens.start);
         start..own.end.min(tokens.end).max(start)
     }
 
-    /// Whether a token of the span is one of the vocabulary.
+    /// Whether a token of the span is an ordinary vocabulary token.
     pub fn is_token(&self, token: usize) -> bool {
         let line = self.grid[1] as usize + 1;
         self.ends == LineEnds::Tokens && (token + 1 - self.first).is_multiple_of(line)
     }
 
-    /// Rows of the span, for a range of the prompt's tokens within it.
+    /// Range of `rows` for a range of the prompt's tokens within the span.
     pub fn elements(&self, tokens: &Range<usize>) -> Range<usize> {
         let width = self.width();
         (tokens.start - self.first) * width..(tokens.end - self.first) * width
     }
 }
 
-/// Says where a sequence's rows stand, which begin with the batch's `first` and are of such tokens, if pictures before some of them
-/// take fewer places than they have tokens. Rows of others, that are in the batch before, stand where they are counted.
+/// Sets the M-RoPE positions of a sequence's rows, which start at the batch's row `first` and hold the given
+/// tokens. Does nothing if no sequence needs them. Rows earlier in the batch, of other sequences, get their
+/// ordinary positions.
 pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
     let Batch { axes, positions, .. } = batch;
     if axes.is_empty() && !spans.iter().any(|span| span.in_plane) {
@@ -134,8 +139,8 @@ pub fn place(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch
     axes.extend(tokens.clone().map(|token| position(spans, token)));
 }
 
-/// Says what a sequence's rows see, which begin with the batch's `first` and are of such tokens, if some see what is behind them. Rows
-/// of others, that are in the batch before, see what is before them.
+/// Sets how far a sequence's rows attend, if some attend to later tokens. The rows start at the batch's row `first`
+/// and hold the given tokens. Rows earlier in the batch, of other sequences, attend causally.
 pub fn see(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: &mut Batch) {
     let Batch { sees, positions, .. } = batch;
     let within = |span: &&MediaSpan| span.mutual && !span.within(tokens).is_empty();
@@ -151,7 +156,8 @@ pub fn see(spans: &[MediaSpan], (first, tokens): (usize, &Range<usize>), batch: 
     }
 }
 
-/// Of so many tokens from `computed` on, those that are computed in one step: no part of what must be computed together.
+/// Number of the `rows` tokens from `computed` on that one step computes, so that it splits no span with mutual
+/// attention.
 pub fn whole_rows(spans: &[MediaSpan], computed: usize, rows: usize) -> usize {
     let cut = |span: &&MediaSpan| {
         let end = computed + rows;
@@ -163,8 +169,8 @@ pub fn whole_rows(spans: &[MediaSpan], computed: usize, rows: usize) -> usize {
     }
 }
 
-/// Whether spans fit a prompt of so many tokens, on a model with rows of so many numbers, or of those where pictures are seen;
-/// `is_frame` says whether one that is still to be seen is a frame of its tower.
+/// Checks that the spans fit a prompt, a model with rows of `hidden` elements (`seen` for pictures), and its tower:
+/// `is_frame` tells whether a span that has yet to be seen is a valid input of the tower.
 ///
 /// # Errors
 /// [`RequestError::Invalid`] that says which does not, and why.
@@ -210,16 +216,16 @@ pub fn check(
     Ok(())
 }
 
-/// Rows that are remembered of all pictures of a prompt.
+/// Number of rows that all pictures of a prompt have in the cross-attention cache.
 pub fn remembered(spans: &[MediaSpan]) -> usize {
     spans.iter().map(|span| span.remembered[1] as usize).sum()
 }
 
-/// What is remembered of them, in the order in which tokens see it: of each picture what those behind it see, and then what is seen by
-/// those alone that stand before all pictures.
+/// Rows for the cross-attention cache, in the order in which tokens attend to them. First come, picture by picture,
+/// the rows that later tokens attend to. Then come the rows that only tokens before all pictures attend to.
 pub fn memory_of(spans: &[MediaSpan], hidden: usize) -> Vec<f32> {
     let part = |span: &MediaSpan, first: u32, end: u32| {
-        // The token's own row is the first.
+        // The first row is the token's own.
         let place = |row: u32| (1 + row as usize) * hidden;
         span.rows[place(first)..place(end)].to_vec()
     };
@@ -228,9 +234,10 @@ pub fn memory_of(spans: &[MediaSpan], hidden: usize) -> Vec<f32> {
     seen.chain(spans().flat_map(|span| part(span, span.remembered[0], span.remembered[1]))).collect()
 }
 
-/// Which of it a token sees: of the last picture before it, or its own, and of those that stand right before that; as the reference has
-/// it (`processing_mllama.py`). A token before all pictures sees all of it, but is not let through the MLPs of layers that read
-/// it (`full_text_row_masked_out_mask` of `modeling_mllama.py`); then the second is false.
+/// Rows of the cross-attention cache that a token attends to: those of the last picture up to it, and of pictures
+/// directly before that one, as in the reference (`processing_mllama.py`). A token before all pictures attends to
+/// all rows, but skips the MLPs of cross-attention layers (`full_text_row_masked_out_mask` of
+/// `modeling_mllama.py`); then the second value is false.
 pub fn seen_of_memory(spans: &[MediaSpan], token: usize) -> (Range<u32>, bool) {
     let (mut seen, mut sees, mut before) = (0..0, false, None);
     for span in spans.iter().filter(|span| span.is_remembered()).take_while(|span| span.first <= token) {
@@ -241,8 +248,9 @@ pub fn seen_of_memory(spans: &[MediaSpan], token: usize) -> (Range<u32>, bool) {
     if sees { (seen, true) } else { (0..remembered(spans) as u32, false) }
 }
 
-/// Says what a sequence's rows see of what is remembered, which begin with the batch's `first` and are of such tokens, where that lies in
-/// these blocks; and which of them see something. Rows of others, that are in the batch before, see nothing.
+/// Sets the rows of the cross-attention cache, stored in `blocks`, that a sequence's rows attend to, and marks the
+/// rows that attend to any. The rows start at the batch's row `first` and hold the given tokens. Rows earlier in
+/// the batch, of other sequences, attend to none.
 pub fn remember(
     spans: &[MediaSpan],
     (first, tokens): (usize, &Range<usize>),
@@ -274,7 +282,7 @@ pub fn remember(
     }
 }
 
-/// What a block's name depends on besides its tokens: the media in it, and which part of them.
+/// Part of a block's cache key besides its tokens: the media in it, and which part of them.
 pub fn salt_of_block(spans: &[MediaSpan], block: usize) -> Vec<u8> {
     let tokens = block * BLOCK_TOKENS..(block + 1) * BLOCK_TOKENS;
     let mut salt = Vec::new();
@@ -376,7 +384,7 @@ mod tests {
 
     #[test]
     fn tokens_see_the_pictures_right_before_them() {
-        // Pictures of 3 and 2 tiles' rows of 4, then one of 1.
+        // Pictures with 3 and 2 tiles of 4 rows, then one with 1 tile.
         let of = |first, seen| MediaSpan { remembered: [seen, 4], ..span(first, 1, 1) };
         let spans = [of(2, 3), of(3, 2), of(7, 1)];
         let seen = |token| seen_of_memory(&spans, token);

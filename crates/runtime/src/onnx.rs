@@ -1,6 +1,6 @@
-//! ONNX files (onnx.ai, `onnx.proto`) read as data: the tensors that a graph begins with, by name. Nothing of a graph is run.
-//! Exporters lose the names of weights that they compute before they write them; where the bias beside it kept its own, a weight
-//! is named after that. Tensors are views of the file's bytes.
+//! ONNX files (onnx.ai, `onnx.proto`) read as data: a graph's initial tensors, by name. No graph is run. Exporters
+//! lose the names of weights that they transform before writing. Such a weight is named after the bias of the same
+//! node, if that kept its name. Tensors are views of the file's bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::limits::{GGUF_NAME_BYTES_MAX, ONNX_NODES_MAX, TENSORS_MAX};
 use crate::mapped::ModelBytes;
 use crate::tensor::Tensor;
 
-/// Dimensions of a tensor at most.
+/// Maximum number of dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 8;
-/// `TensorProto.DataType`s that weights are of.
+/// Supported `TensorProto.DataType`s.
 const TYPES: [(u64, DType); 3] = [(1, DType::F32), (10, DType::F16), (16, DType::BF16)];
 
 /// Maps and parses a file.
@@ -28,10 +28,10 @@ pub fn open(path: &Path) -> Result<Vec<Tensor>, LoadError> {
     parse(&path.display().to_string(), &bytes)
 }
 
-/// Parses one file's bytes. `file` is its name, for errors. Tensors of other types than floats are left out.
+/// Parses a file's bytes. `file` is its name, for errors. Leaves out tensors of other types than floats.
 ///
 /// # Errors
-/// `Corrupt` naming the tensor or the part of the file; `Unsupported` where numbers are in other files.
+/// `Corrupt` naming the tensor or the part of the file; `Unsupported` if tensor data is in other files.
 pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     let blame = Blame { file };
     let whole = bytes.read();
@@ -79,18 +79,19 @@ pub fn parse(file: &str, bytes: &ModelBytes) -> Result<Vec<Tensor>, LoadError> {
     Ok(tensors)
 }
 
-/// Errors about a file.
+/// Makes errors about a file.
 struct Blame<'a> {
     file: &'a str,
 }
 
-/// A field's value; bytes by their place in the file.
+/// Value of a field; bytes are given as their range in the file.
 enum Value {
     Number(u64),
     Bytes(Range<usize>),
 }
 
-/// The name that a node's second input has by its third: `a.weight` by `a.bias`, where the second says nothing itself.
+/// Name for a node's second input, derived from its third: `a.weight` from `a.bias`. `None` if the second has a
+/// meaningful name.
 fn name_by_bias(all: &[u8], node: Range<usize>) -> Result<Option<(String, String)>, &'static str> {
     let mut inputs = Vec::new();
     for field in fields(all, node) {
@@ -116,7 +117,7 @@ impl Blame<'_> {
         LoadError::Corrupt { file: self.file.to_owned(), what: what.into(), reason: reason.into() }
     }
 
-    /// A tensor, if it is one of floats.
+    /// Reads a tensor; `None` if it is not one of floats.
     fn tensor(
         &self,
         all: &[u8],
@@ -176,7 +177,7 @@ impl Blame<'_> {
     }
 }
 
-/// A number of protobuf's variable length, off the front of `rest`.
+/// Takes a protobuf varint off the front of `rest`.
 fn varint(all: &[u8], rest: &mut Range<usize>) -> Result<u64, &'static str> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {

@@ -1,4 +1,4 @@
-//! A model of either kind, opened: a decoder or an encoder, and what its files say of embedding.
+//! An opened model of any kind, and the settings of its files for embedding.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,30 +23,30 @@ use crate::vision::{Sight, TowerFiles};
 use crate::voice::VoiceFiles;
 use crate::whisper::WhisperFiles;
 
-/// An opened model.
+/// Opened model.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its network.
+    /// Network.
     pub network: Network,
-    /// What lies around it when it embeds.
+    /// Settings for embedding.
     pub embedding: EmbeddingSpec,
-    /// Tokens of the context it is to be loaded with unless somebody says otherwise; none: all it was made for.
+    /// Default context length in tokens; `None`: all that the model was made for.
     pub context_tokens_default: Option<u32>,
-    /// Which settings were put over the files'.
+    /// Records which overridden settings were read.
     watched: Watched,
 }
 
-/// A network's files.
+/// Files of a network.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // There is one for each load.
+#[allow(clippy::large_enum_variant)] // there is one for each load
 pub enum Network {
-    /// Generates, and embeds.
+    /// Decoder: generates, and embeds.
     Decoder(ModelFiles),
-    /// Embeds, reranks, classifies.
+    /// Encoder: embeds, reranks, classifies.
     Encoder(EncoderFiles),
-    /// Writes down speech.
+    /// Transcribes speech.
     Whisper(WhisperFiles),
-    /// Speaks.
+    /// Speaks text.
     Voice(VoiceFiles),
 }
 
@@ -60,10 +60,10 @@ impl Opened {
         Self::open_with(path, &Overrides::default())
     }
 
-    /// Opens a model as [`Opened::open`] does, with what is said in place of its files.
+    /// Opens a model as [`Opened::open`] does, with overrides for settings of its files.
     ///
     /// # Errors
-    /// As [`Opened::open`].
+    /// As for [`Opened::open`].
     pub fn open_with(path: &Path, overrides: &Overrides) -> Result<Opened, LoadError> {
         let mut opened = Self::open_stored(path, overrides)?;
         if let Mmproj::File(tower) = &overrides.mmproj
@@ -142,10 +142,10 @@ impl Opened {
         Self::from_static_with(name, gguf, &Overrides::default())
     }
 
-    /// Opens a GGUF file built into the program, with what is said in place of it.
+    /// Opens a GGUF file built into the program, with overrides for its settings.
     ///
     /// # Errors
-    /// As [`Opened::open`].
+    /// As for [`Opened::open`].
     pub fn from_static_with(
         name: &str,
         gguf: &'static [u8],
@@ -190,7 +190,7 @@ impl Opened {
         Ok(opened)
     }
 
-    /// Has the matrices packed in fewer bits than they are stored in.
+    /// Marks the matrices to be packed with fewer bits than stored.
     fn quantise(&mut self, overrides: &Overrides) -> Result<(), LoadError> {
         let name = match (overrides.isq, overrides.topology.is_empty()) {
             (None, true) => return Ok(()),
@@ -245,7 +245,7 @@ impl Opened {
         importance.map_or(Ok(()), |importance| tensors.weigh(Arc::new(importance), spec))
     }
 
-    /// Which types the matrices are quantised to as they are packed, and how many of them; `None` where none is.
+    /// Summary of the types that matrices are quantised to at packing, with counts; `None` if none is quantised.
     pub fn quantised(&self) -> Option<String> {
         let (own, tower, ear) = match &self.network {
             Network::Decoder(files) => (files.tensors.packed_summary(), &files.tower, &files.ear),
@@ -261,15 +261,15 @@ impl Opened {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// That every setting that was put over the files' was read; known once the text side is made.
+    /// Checks that every overridden setting was read. This is known once the text side is loaded.
     ///
     /// # Errors
-    /// [`LoadError::Unsupported`] naming the first that was not.
+    /// [`LoadError::Unsupported`] naming the first unread setting.
     pub fn check_overrides(&self) -> Result<(), LoadError> {
         self.watched.check()
     }
 
-    /// The network, where it is a decoder.
+    /// The decoder's files, if it is a decoder.
     pub fn decoder(&self) -> Option<&ModelFiles> {
         match &self.network {
             Network::Decoder(files) => Some(files),
@@ -277,7 +277,7 @@ impl Opened {
         }
     }
 
-    /// The files, where it writes down speech.
+    /// The files, if the model transcribes speech.
     pub fn whisper(&self) -> Option<&WhisperFiles> {
         match &self.network {
             Network::Whisper(files) => Some(files),
@@ -294,7 +294,7 @@ impl Opened {
         }
     }
 
-    /// What it is.
+    /// General information about the model.
     pub fn info(&self) -> &ModelInfo {
         match &self.network {
             Network::Decoder(files) => &files.info,
@@ -304,7 +304,7 @@ impl Opened {
         }
     }
 
-    /// Its text files.
+    /// Text files of the model.
     pub fn text_files(&self) -> &TextFiles {
         match &self.network {
             Network::Decoder(files) => &files.text,
@@ -314,7 +314,7 @@ impl Opened {
         }
     }
 
-    /// Its text files, to be filled by what came with them.
+    /// Text files of the model, to be completed by the caller.
     pub fn text_files_mut(&mut self) -> &mut TextFiles {
         match &mut self.network {
             Network::Decoder(files) => &mut files.text,
@@ -324,17 +324,17 @@ impl Opened {
         }
     }
 
-    /// Whether it generates: a decoder that was not made into an embedder or a reranker.
+    /// Whether it generates text: a decoder that was not trained as an embedder or a reranker.
     pub fn generates(&self) -> bool {
         matches!(&self.network, Network::Decoder(files) if !self.embedding.stated && !is_reranker(files))
     }
 
-    /// Whether it says texts.
+    /// Whether it speaks text.
     pub fn speaks(&self) -> bool {
         matches!(self.network, Network::Voice(_))
     }
 
-    /// What it can be asked besides generating.
+    /// Tasks besides generating.
     pub fn tasks(&self) -> Vec<Task> {
         match &self.network {
             Network::Decoder(files) if is_reranker(files) => vec![Task::Rerank],
@@ -353,7 +353,7 @@ impl Opened {
         }
     }
 
-    /// Tokens of one input or context, as far as the files say.
+    /// Maximum tokens of an input or context, as far as the files say.
     pub fn tokens_max(&self) -> usize {
         match &self.network {
             Network::Decoder(files) => {
@@ -369,7 +369,7 @@ impl Opened {
         }
     }
 
-    /// Its text side.
+    /// Loads the text side.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key.
@@ -393,7 +393,7 @@ impl Opened {
         if let Network::Decoder(ModelFiles { ear: Some(ear), .. }) = &self.network {
             text.hearing = Some(Hearing::new(ear, &text.tokenizer, &self.text_files().file)?);
         }
-        // Qwen3's embedders end every input with the end of text, and their older GGUF files do not say so.
+        // Qwen3's embedders end every input with the end-of-text token; their older GGUF files do not say so.
         if let Network::Decoder(files) = &self.network
             && self.embedding.stated
             && files.spec.architecture == "qwen3"
@@ -406,10 +406,10 @@ impl Opened {
         Ok(text)
     }
 
-    /// The side of it that embeds, reranks or classifies, for inputs of at most `tokens_max` tokens.
+    /// Creates the embedding, reranking and classifying side, for inputs of at most `tokens_max` tokens.
     ///
     /// # Errors
-    /// [`LoadError`] naming the file and the key; `Unsupported` where so few tokens leave no room for any text.
+    /// [`LoadError`] naming the file and the key; `Unsupported` if so few tokens leave no room for any text.
     pub fn embedder(&self, tokenizer: &Tokenizer, tokens_max: usize) -> Result<Embedder, LoadError> {
         let embedder = self.embedder_of(tokenizer, tokens_max.min(self.tokens_max()))?;
         let (prefix, suffix) = tokenizer.special_around();
@@ -421,7 +421,7 @@ impl Opened {
                     reason: error.to_string(),
                 })?
             }
-            // It may be asked for texts alone, which need nothing around them; or it is asked for nothing of the kind.
+            // It may be used for texts alone, without special tokens around them, or not for embedding at all.
             _ if self.generates() || self.speaks() => 1,
             _ => prefix + suffix + 1,
         };
@@ -473,7 +473,7 @@ impl Opened {
                 },
                 pair: joined(tokenizer, files.spec.type_vocab),
             }),
-            // It embeds nothing.
+            // Whisper embeds nothing.
             Network::Whisper(files) => Ok(Embedder {
                 tasks,
                 spec,
@@ -487,14 +487,14 @@ impl Opened {
     }
 }
 
-/// How a tokenizer joins pairs for a network that knows so many token types; one that knows none is told none.
+/// Pair format of a tokenizer, for a network with `types` token types. A network without token types ignores them.
 fn joined(tokenizer: &Tokenizer, types: usize) -> Option<PairPrompt> {
     let most = tokenizer.pair_type_max()?;
     let fits = types == 0 || (most as usize) < types;
     Some(if fits { PairPrompt::Joined } else { PairPrompt::Unfit { of_type: most, types } })
 }
 
-/// Tells the layer of token weights which tokens have none.
+/// Tells the layer of lexical token weights which tokens have no weight.
 fn with_special(mut spec: EmbeddingSpec, tokenizer: &Tokenizer, vocab: usize) -> EmbeddingSpec {
     if let Some(lexical) = &mut spec.lexical {
         let mask = tokenizer.token_id("<mask>");
@@ -504,7 +504,7 @@ fn with_special(mut spec: EmbeddingSpec, tokenizer: &Tokenizer, vocab: usize) ->
     spec
 }
 
-/// Asks the tokenizer which token stands behind texts that are shorter than the network's.
+/// Looks up the padding token for texts shorter than the network's input.
 fn with_padding(
     mut spec: EmbeddingSpec,
     tokenizer: &Tokenizer,
@@ -520,7 +520,7 @@ fn with_padding(
     Ok(spec)
 }
 
-/// `model_max_length` of `tokenizer_config.json`; enormous numbers stand for none.
+/// `model_max_length` of `tokenizer_config.json`; enormous values stand for no limit.
 fn tokenizer_length(text: &TextFiles) -> Option<usize> {
     let TokenizerSource::HuggingFace { tokenizer_config: Some(config), .. } = &text.tokenizer else {
         return None;
@@ -529,7 +529,7 @@ fn tokenizer_length(text: &TextFiles) -> Option<usize> {
     usize::try_from(length).ok().filter(|&length| length > 0 && length < 1 << 24)
 }
 
-/// Whether a decoder was made to answer yes or no: it has rows for the two, or it says so.
+/// Whether a decoder is a yes-or-no reranker: it has rows for the two answers, or its name or template says so.
 fn is_reranker(files: &ModelFiles) -> bool {
     let says = || {
         files.info.name.to_lowercase().contains("rerank")
@@ -542,7 +542,7 @@ fn is_reranker(files: &ModelFiles) -> bool {
     files.score.is_some() || files.spec.architecture == "qwen3" && says()
 }
 
-/// The score of a yes over a no: one row, that of yes less that of no.
+/// Classifier for the score of yes over no: a single row, that of yes minus that of no.
 fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classifier, LoadError> {
     let hidden = files.spec.hidden;
     let (yes, no) = match &files.score {
@@ -580,14 +580,14 @@ fn yes_no_classifier(files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Classi
     })
 }
 
-/// Whether a GGUF file names the rows of its classifier the other way round.
+/// Whether a GGUF file's classifier has the row of no first.
 fn is_no_first(files: &ModelFiles) -> Result<bool, LoadError> {
     let TokenizerSource::Gguf(metadata) = &files.text.tokenizer else { return Ok(false) };
     let labels = metadata.strings(&format!("{}.classifier.output_labels", files.spec.architecture))?;
     Ok(labels.and_then(<[String]>::first).is_some_and(|first| first.eq_ignore_ascii_case("no")))
 }
 
-/// One row of a matrix as numbers.
+/// One row of a matrix as floats.
 fn row(tensor: &Tensor, index: usize) -> Vec<f32> {
     let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
     let bytes = tensor.bytes.len() / rows;

@@ -1,7 +1,7 @@
-//! What becomes of a sequence that fills its context and is to go on: its first tokens are kept, and of the rest the older
-//! half is dropped. What is left is a sequence like any other, computed as such: its positions are its own, and nothing
-//! of what was dropped is in its keys and values. So this is exact, for every kind of attention and position, and costs
-//! half a context of prompt for each half of one that is generated.
+//! Context shift: how a sequence goes on when it fills its context. The first tokens are kept, and the older half
+//! of the rest is dropped. The remaining tokens are computed again as an ordinary sequence, with new positions. Its
+//! keys and values contain nothing of the dropped tokens. So the result is exact for every kind of attention and
+//! position embedding. The cost is a prefill of half a context for each half context generated.
 
 use std::ops::Range;
 
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::RequestError;
 
-/// A completion goes on beyond its context.
+/// Setting that lets a completion continue beyond its context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextShift {
-    /// Tokens at the beginning that are never dropped.
+    /// Tokens at the start that are never dropped.
     pub keep_tokens: usize,
 }
 
 impl ContextShift {
-    /// Tokens that may be kept at the beginning for ever: of three quarters of a context the rest is at least what it takes
-    /// to make it worth while to compute them again.
+    /// Maximum tokens to keep at the start: three quarters of the context. The rest must be large enough to be
+    /// worth computing again.
     pub fn keep_tokens_most(context_tokens_max: usize) -> usize {
         context_tokens_max / 4 * 3
     }
 
-    /// Whether so many may be kept in such a context.
+    /// Checks the setting against a context length.
     ///
     /// # Errors
-    /// Where too little would be left that can be dropped.
+    /// If too little would be left to drop.
     pub fn check(self, context_tokens_max: usize) -> Result<(), RequestError> {
         let most = Self::keep_tokens_most(context_tokens_max);
         if self.keep_tokens > most {
@@ -44,8 +44,8 @@ impl ContextShift {
         Ok(())
     }
 
-    /// The tokens to drop of so many, so that there is room for one more at least; none where there is already. A text that
-    /// grows loses the same ones, whether it grows token by token or comes whole.
+    /// Tokens to drop from a text of `tokens` tokens so that at least one more fits; empty if there is room
+    /// already. The result does not depend on whether the text grew token by token or came whole.
     pub fn dropped(self, tokens: usize, context_tokens_max: usize) -> Range<usize> {
         let keep = self.keep_tokens.min(context_tokens_max.saturating_sub(1));
         let half = ((context_tokens_max - keep) / 2).max(1);

@@ -1,33 +1,34 @@
-//! How many rows of prompts go beside sequences that decode. Each row of a prompt keeps the next token of all of them waiting, so
-//! steps that do both take about twice what they would without the prompts, and more only where more sequences wait for their first
-//! token than for their next; learned from how long steps took ([`Engine::took`](crate::engine::Engine::took)). No token depends on
-//! it, only when it comes.
+//! Limits the prompt rows in steps that also decode. Each prompt row delays the next token of all decoding
+//! sequences. So mixed steps may take about twice as long as without prompt rows, and longer only if more sequences
+//! wait for their first token than for their next. The pace learns from step times
+//! ([`Engine::took`](crate::engine::Engine::took)). It never changes tokens, only when they come.
 
-/// The most that rows of prompts may take of a step, over what it takes without them, however many wait.
+/// Maximum time that prompt rows may take, as a multiple of the step's time without them, however many sequences
+/// wait.
 const SHARE_MAX: f64 = 6.0;
-/// Rows of prompts that a step has room for in any case: they share with the decoding ones what each step costs.
+/// Minimum prompt rows of a mixed step: they share its fixed cost with the decoding rows.
 const ROWS_MIN: usize = 8;
-/// The weight of a new step beside those before it: where its rows, or a picture's piece, take longer than before that is soon
-/// believed, since those who wait for a token bear it.
+/// Weight of a new measurement against the mean. Slowdowns of a step's rows, or of a picture's piece, are believed
+/// quickly, because waiting clients feel them.
 pub(crate) const NEWEST_SLOWER: f64 = 0.5;
 pub(crate) const NEWEST_FASTER: f64 = 0.1;
-/// What took so many times what it should was disturbed, and counts as what took just that.
+/// Measurements that differ from the mean by more than this factor count as disturbed, and are clamped.
 pub(crate) const DISTURBED: f64 = 3.0;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
-    row_s: Option<f64>, // a row of a prompt, beside others or not
+    row_s: Option<f64>, // time of one prompt row, alone or in a mixed step
 }
 
 impl Pace {
-    /// A step took so long that had so many rows of prompts, and would have taken `others_s` without them.
+    /// Records the time of a step with `rows` prompt rows, which would have taken `others_s` without them.
     pub(crate) fn took(&mut self, rows: usize, others_s: f64, seconds: f32) {
         let seconds = f64::from(seconds);
         if !(seconds > 0.0 && seconds.is_finite()) {
             return;
         }
-        // What the others take is known about, and a part of what they share is the prompt's.
+        // The others' time is known roughly, and a part of the shared cost belongs to the prompt.
         let row_s = (seconds - others_s).max(seconds / 4.0) / rows as f64;
         self.row_s = Some(match self.row_s {
             Some(mean) => {
@@ -38,8 +39,8 @@ impl Pace {
         });
     }
 
-    /// Rows of prompts that a step may have, at most `most`, in which so many sequences decode while so many others wait for their
-    /// first token, and which takes `others_s` without them, where that is known.
+    /// Maximum prompt rows of a step, at most `most`. `decode` sequences decode in it, and `wait` sequences wait
+    /// for their first token. `others_s` is the step's time without prompt rows, if known.
     pub(crate) fn rows(&self, others_s: Option<f64>, decode: usize, wait: usize, most: usize) -> usize {
         match (others_s, self.row_s) {
             (Some(others_s), Some(row_s)) => {
@@ -56,8 +57,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Steps of a device on which decoding takes so long, and each row of a prompt: first of prompts alone, then of both; how long
-    /// the last of these took over one that decodes, four sequences, while others wait.
+    /// Runs steps of a device with the given times for decoding and for each prompt row: first prompts alone, then
+    /// mixed steps with four decoding sequences. Returns the last step's time relative to a step that only decodes.
     fn stretch(decode_s: f64, row_s: f64, wait: usize) -> f64 {
         let mut pace = Pace::default();
         pace.took(256, 0.0, (row_s * 256.0) as f32);
@@ -97,7 +98,7 @@ mod tests {
         assert!((stretch(1.0, 1.0, 1) - 9.0).abs() < 0.1);
         // Prompts cost next to nothing.
         assert!(stretch(1.0, 1e-6, 1) < 1.1);
-        // Nothing is known, or times that are none: as many as may be.
+        // Nothing is known, or the times are invalid: as many as allowed.
         let mut pace = Pace::default();
         [0.0, -1.0, f32::NAN, f32::INFINITY].into_iter().for_each(|seconds| pace.took(10, 0.0, seconds));
         assert_eq!(pace.rows(Some(1.0), 1, 1, 256), 256);

@@ -1,20 +1,20 @@
-//! Opening a model's files: regular files alone, without waiting. A pipe, a socket or a device where a file is expected
-//! would keep its reader for ever, or never end.
+//! Opens a model's files without waiting: regular files only. A pipe, a socket or a device in place of a file could
+//! block its reader for ever, or never end.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Opens a regular file, which a symbolic link may lead to, and gives its length in bytes.
+/// Opens a regular file, also through a symbolic link, and returns its length in bytes.
 ///
 /// # Errors
-/// The system's, and one that names what is there where it is no regular file.
+/// The system's error, or an error that names the kind of file if it is not regular.
 pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
-    // Before it is opened too: some devices do something when they are.
+    // Check before opening too: opening some devices has effects.
     check(&std::fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     options.read(true);
-    // Another file may have come in its place since: to open a pipe would wait for its writer.
+    // The file may have been replaced since: opening a pipe would wait for its writer.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(path)?;
@@ -23,16 +23,16 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, found.len()))
 }
 
-/// Reads a whole regular file of at most `bytes_max` bytes; none: it is longer.
+/// Reads a whole regular file of at most `bytes_max` bytes; `None` if it is longer.
 ///
 /// # Errors
-/// As [`open`].
+/// As for [`open`].
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let (file, length) = open(path)?;
     if length > bytes_max {
         return Ok(None);
     }
-    // What it says it has may not be what it has: files of `/proc` say 0.
+    // The stated length may be wrong: files of `/proc` state 0.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(1));
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= bytes_max))
@@ -109,7 +109,7 @@ mod tests {
         symlink(&blob, &link).unwrap();
         assert_eq!(read(&link, 5).unwrap().as_deref(), Some(&b"12345"[..]));
         assert_eq!(read(&link, 4).unwrap(), None);
-        // Its length is said to be 0.
+        // Its stated length is 0.
         if Path::new("/proc/self/status").exists() {
             assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap(), None);
         }

@@ -1,5 +1,5 @@
-//! Conversations in the words that a chat template knows. Templates are older than some roles: one that has never
-//! heard of `developer` or of tools would leave such a message out of the prompt without a word.
+//! Rewrites conversations for chat templates that lack some roles. Templates are older than some roles. A template
+//! that does not know `developer` or tools would silently leave such a message out of the prompt.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -16,42 +16,43 @@ use crate::{
     },
 };
 
-/// What a template's source speaks of.
+/// Roles and variables that a template's source mentions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownRoles {
     developer: bool,
     tools: bool,
     tool_calls: bool,
-    offers: bool,        // it has a word for what may be called
-    parts: bool,         // it looks at the types of what a message is made of
-    xml_tools: bool,     // what may be called is a variable of its own
-    message_tools: bool, // what may be called is a field of the system's message
-    one_call: bool,      // it writes the first call of a message alone
-    /// What a call answered has the role `observation`.
+    offers: bool,        // reads the list of tools
+    parts: bool,         // checks the types of a message's content parts
+    xml_tools: bool,     // reads the tools from the variable `xml_tools`
+    message_tools: bool, // reads the tools from a field of the system message
+    one_call: bool,      // writes only the first call of a message
+    /// The role of tool results is `observation`.
     pub(crate) observes: bool,
-    lost_calls: [bool; 2], // it leaves out calls beside no text, and beside some
+    lost_calls: [bool; 2], // drops calls of messages without text, and with text
 }
 
-/// Letters that stand for a format's marks in a conversation until its template has written it: none is a character.
+/// Letters that stand for a tool format's marks in a conversation until the template has written it. They are
+/// noncharacters.
 const MARK_LETTERS: std::ops::RangeInclusive<char> = '\u{fde0}'..='\u{fdef}';
 
-/// A conversation in the words that a template knows.
+/// Conversation rewritten for a template.
 pub(crate) struct Spoken<'a> {
     pub(crate) chat: Cow<'a, Chat>,
-    /// Letters of its texts, and the marks that they stand for.
+    /// Letters in its texts, and the marks that they stand for.
     marks: Vec<(char, &'static str)>,
-    /// Its system prompt offers the tools.
+    /// Whether its system prompt lists the tools.
     offers: bool,
 }
 
 impl Spoken<'_> {
-    /// Puts marks where their letters stand, as if the template had written them.
+    /// Replaces the letters by their marks, as if the template had written them.
     pub(crate) fn place_marks(&self, rendered: &mut Rendered) {
         self.marks.iter().for_each(|(letter, mark)| rendered.place_each(*letter, mark));
     }
 
-    /// The same conversation with the system prompt that offers its tools in the user's first message, for a template that refuses
-    /// or forgets it.
+    /// Variant with the tool list in the user's first message instead of the system prompt, for a template that
+    /// refuses or drops system prompts.
     pub(crate) fn within_user(&self) -> Option<Chat> {
         let system = self.chat.messages.first().filter(|first| self.offers && first.role == "system")?;
         let mut chat = self.chat.clone().into_owned();
@@ -61,7 +62,7 @@ impl Spoken<'_> {
         Some(chat)
     }
 
-    /// Whether a prompt lacks the system prompt that offers the tools.
+    /// Whether the prompt lacks the system prompt that lists the tools.
     pub(crate) fn lacks_offer(&self, rendered: &Rendered) -> bool {
         let offer = self.chat.messages.first().filter(|_| self.offers);
         offer.is_some_and(|offer| !rendered.text.contains(offer.content.trim()))
@@ -69,7 +70,7 @@ impl Spoken<'_> {
 }
 
 impl KnownRoles {
-    /// Of a template's source.
+    /// Detects the roles in a template's source.
     pub(crate) fn of(source: &str) -> KnownRoles {
         KnownRoles {
             developer: source.contains("developer"),
@@ -85,7 +86,7 @@ impl KnownRoles {
         }
     }
 
-    /// The same with what only a trial of the template tells.
+    /// Adds facts that only a trial run of the template shows.
     pub(crate) fn tried(mut self, template: &ChatTemplate) -> KnownRoles {
         if self.tool_calls {
             self.lost_calls = past_calls::are_lost(template, self.offers);
@@ -93,23 +94,23 @@ impl KnownRoles {
         self
     }
 
-    /// Whether the template reads what may be called from the system's message.
+    /// Whether the template reads the tools from the system message.
     pub(crate) fn has_message_tools(&self) -> bool {
         self.message_tools
     }
 
-    /// Whether the template offers tools.
+    /// Whether the template lists tools itself.
     pub(crate) fn offers_tools(&self) -> bool {
         self.offers
     }
 
-    /// Whether it may go through the parts of a message, and find none in one that is a text.
+    /// Whether it may iterate over the parts of a message, and find none in a plain text.
     pub(crate) fn reads_parts(&self) -> bool {
         self.parts
     }
 
-    /// The conversation with what the template cannot know said otherwise: a developer is the system, and the calls
-    /// an assistant made stand in its text, as a model of the format writes them where tools are offered.
+    /// Rewrites the parts of a conversation that the template cannot express. A developer becomes the system. An
+    /// assistant's calls become text in the model's own format, if tools are offered.
     pub(crate) fn spoken<'a>(&self, chat: &'a Chat, format: Option<ToolFormat>) -> Spoken<'a> {
         let is_unknown =
             |message: &Message| !self.developer && message.role == "developer" || self.hides_calls(message);
@@ -143,7 +144,7 @@ impl KnownRoles {
         let mut letters = MARK_LETTERS.filter(|letter| !has_letter(chat, *letter));
         for message in &mut spoken.messages {
             if self.hides_calls(message) {
-                // A template without tools has a vocabulary without marks.
+                // A model whose template has no tools has no tokens for the marks.
                 let mut place = |mark: &'static str| match marks.iter().find(|(_, known)| *known == mark) {
                     Some((letter, _)) => String::from(*letter),
                     None => match letters.next().filter(|_| !hides_tools) {
@@ -175,9 +176,9 @@ impl KnownRoles {
             || chat.messages.iter().any(|message| message.role == "tool" || !message.tool_calls.is_empty())
     }
 
-    /// The same conversation for a template that refuses it, or leaves a part out: system messages in a row are one,
-    /// to a template that knows no tools the user says what they answered, and to others each answer has the name of what was
-    /// called, and the ids of calls are nine letters and digits: some refuse others.
+    /// Rewrites a conversation that a template refuses or drops parts of. Consecutive system messages become one.
+    /// If the template knows no tools, their results become user messages; otherwise each result gets the name of
+    /// its tool. IDs of calls become nine letters and digits, because some templates refuse others.
     ///
     /// # Errors
     /// [`RequestError::Interrupted`].
@@ -208,24 +209,24 @@ impl KnownRoles {
     }
 }
 
-/// Whether a template's source reads what may be called from a message.
+/// Whether a template's source reads the tools from a message.
 fn has_message_tools(source: &str) -> bool {
     source.contains("['tools']") || source.contains("[\"tools\"]")
 }
 
-/// Whether a template speaks of the calls of a message, and not only of a tag of that name.
+/// Whether a template reads the field `tool_calls`, instead of only writing a tag of that name.
 fn names_calls(source: &str) -> bool {
     source.match_indices("tool_calls").any(|(at, _)| !source[..at].ends_with(['<', '/']))
 }
 
-/// Whether a letter stands in any text of a conversation's messages.
+/// Whether a letter occurs in any message of a conversation.
 fn has_letter(chat: &Chat, letter: char) -> bool {
     let calls = |message: &Message| message.tool_calls.iter().any(|call| call.to_string().contains(letter));
     chat.messages.iter().any(|message| message.content.contains(letter) || calls(message))
 }
 
-/// Puts the calls of a message into its text, as a model of the format writes them, with marks as `place` has them; as JSON where
-/// there is no format.
+/// Moves the calls of a message into its text in the model's format, with marks as returned by `place`; as JSON
+/// without a format.
 fn write_calls(
     message: &mut Message,
     format: Option<ToolFormat>,
@@ -263,8 +264,8 @@ fn write_calls(
     };
 }
 
-/// The same conversation with the arguments of calls as JSON text, for a template that joins them to texts; none where nothing was
-/// called.
+/// Variant with the arguments of calls as JSON text, for a template that concatenates them with strings; `None` if
+/// there are no calls.
 pub(crate) fn with_spelled_arguments(chat: &Chat) -> Option<Chat> {
     if chat.messages.iter().all(|message| message.tool_calls.is_empty()) {
         return None;
@@ -280,7 +281,7 @@ pub(crate) fn with_spelled_arguments(chat: &Chat) -> Option<Chat> {
     Some(spelled)
 }
 
-/// The calls of a conversation, by their ids: what each called, and its id for templates that take nine letters and digits.
+/// Calls of a conversation by ID: the name of the tool, and an ID of nine letters and digits.
 #[derive(Default)]
 struct Calls(HashMap<String, (String, String)>);
 
@@ -304,7 +305,7 @@ impl Calls {
     }
 }
 
-/// Says in the system prompt what tools there are and how to call them, for a template that speaks of none.
+/// Adds the list of tools, and how to call them, to the system prompt, for a template without tools.
 fn offer(chat: &mut Chat) {
     let mut offered =
         String::from("You may call functions to help with the user's request. They are, as JSON:\n<tools>\n");
@@ -325,16 +326,16 @@ fn offer(chat: &mut Chat) {
     }
 }
 
-/// Whether there is a prompt, with what the user said last.
+/// Whether rendering succeeded and the prompt holds the user's last message.
 pub(crate) fn asks(rendered: &Result<Rendered, RequestError>, chat: &Chat) -> bool {
     let last = chat.messages.iter().rfind(|message| message.role == "user");
     let said = last.map_or("", |message| message.content.trim());
     rendered.as_ref().is_ok_and(|rendered| rendered.text.contains(said))
 }
 
-/// Whether the prompt of a conversation lacks what its system, or a tool, says. Templates write messages in their order,
-/// so each is looked for from where the one before was found; with one that does not, what is left after
-/// [`PARTS_SEARCHED_BYTES_MAX`] bytes is taken to be there.
+/// Whether the prompt lacks a message of the system or a tool. Templates write messages in order, so each search
+/// starts where the last one ended. If they are out of order, whatever is unchecked after
+/// [`PARTS_SEARCHED_BYTES_MAX`] bytes counts as present.
 ///
 /// # Errors
 /// [`RequestError::Interrupted`].
@@ -351,7 +352,7 @@ pub(crate) fn lacks_a_part(
             return Err(RequestError::Interrupted);
         }
         let content = message.content.trim();
-        // Equal ones may stand for each other.
+        // Equal messages may count as one.
         let found = match text[at..].find(content) {
             Some(after) => {
                 searched += after + content.len();
@@ -379,7 +380,7 @@ mod tests {
     use super::*;
     use crate::{load::ModelFiles, text::TextModel};
 
-    /// The prompt that a template makes of a conversation.
+    /// Prompt that a template makes from a conversation.
     fn prompt(template: &str, messages: &[Message]) -> Result<String, String> {
         let demo = "../../models/hanzo-demo/hanzo-demo-Q8_0.gguf";
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(demo);
@@ -394,14 +395,14 @@ mod tests {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    /// Knows three roles and is silent on others.
+    /// Knows three roles and drops the others.
     const SILENT: &str = "{% for m in messages %}{% if m.role == 'system' %}S:{{ m.content }};\
                           {% elif m.role == 'user' %}U:{{ m.content }};{% elif m.role == 'assistant' %}A:{{ m.content }};\
                           {% endif %}{% endfor %}";
-    /// Takes one system message, the first.
+    /// Takes a single system message, the first.
     const STRICT: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
                           {{ raise_exception('system comes first') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}";
-    /// Looks at the first message alone.
+    /// Only looks at the first message for a system prompt.
     const FIRST: &str = "{% if messages[0].role == 'system' %}S:{{ messages[0].content }};{% endif %}\
                          {% for m in messages if m.role == 'user' %}U:{{ m.content }};{% endfor %}";
     const OPENAI: &str = "{% for m in messages %}{% if m.role in ['system', 'developer'] %}{{ m.role }}!{{ m.content }};\
@@ -409,7 +410,7 @@ mod tests {
 
     #[test]
     fn templates_that_go_through_parts_find_a_text() {
-        // As those of LLaVA, Idefics 3 and SmolVLM do.
+        // As the templates of LLaVA, Idefics 3 and SmolVLM do.
         let llava = "{% for m in messages %}{{ m['role'] | upper }}:{% for part in m['content'] | \
                      selectattr('type', 'equalto', 'text') %} {{ part['text'] }}{% endfor %};{% endfor %}";
         let smol = "{% for m in messages %}{{ m.role }}:{% for line in m['content'] %}{% if line['type'] == 'text' %}\
@@ -441,7 +442,7 @@ mod tests {
                       ({{ m.tool_call_id }}={{ m.name }}:{{ m.content }}){% else %}{{ m.content }}{% endif %}{% endfor %}";
         let said = prompt(strict, &messages).expect("renders");
         assert_eq!(said, "a[c00000001][abcDEF123](abcDEF123=look:two)(c00000001=look:one)");
-        // Where the template takes them, they are the client's.
+        // If the template accepts them, the client's IDs stay.
         let said = prompt(&strict.replace("{{ raise_exception('ids have nine') }}", ""), &messages)
             .expect("renders");
         assert!(said.contains("[call_Xyz0123456789]") && !said.contains("look"), "{said}");
@@ -474,12 +475,12 @@ mod tests {
         assert_eq!(prompt(SILENT, &one).as_deref(), Ok("S:Obey.;U:hi;"));
         assert_eq!(prompt(STRICT, &one).as_deref(), Ok("system:Obey.;user:hi;"));
         assert_eq!(prompt(OPENAI, &one).as_deref(), Ok("developer!Obey.;user:hi;"));
-        // As it is where the template takes it, together where it refuses or forgets one.
+        // Unchanged if the template accepts it, joined if it refuses or drops one.
         assert_eq!(prompt(SILENT, &both).as_deref(), Ok("S:Be kind.;S:Obey.;U:hi;"));
         assert_eq!(prompt(STRICT, &both).as_deref(), Ok("system:Be kind.\n\nObey.;user:hi;"));
         assert_eq!(prompt(FIRST, &both).as_deref(), Ok("S:Be kind.\n\nObey.;U:hi;"));
         assert_eq!(prompt(OPENAI, &both).as_deref(), Ok("system!Be kind.;developer!Obey.;user:hi;"));
-        // What it refuses for another reason is refused in its own words.
+        // Refusals for another reason keep the template's own words.
         let late = [message("user", "hi"), message("developer", "Obey.")];
         assert!(prompt(STRICT, &late).expect_err("refused").contains("system comes first"));
     }
@@ -496,7 +497,7 @@ mod tests {
         let said = prompt(SILENT, &messages).expect("renders");
         assert!(said.contains(r#"A:{"tool_calls":[{"#) && said.contains(r#""city":"Rome""#), "{said}");
         assert!(said.contains(r#"U:{"tool_response":{"content":"sunny","tool_call_id":"1"}};"#), "{said}");
-        // One that writes any role has lost nothing.
+        // A template that writes any role has dropped nothing.
         let any = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
         assert!(prompt(any, &messages).expect("renders").ends_with("tool:sunny;"));
         let knows = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}\
@@ -526,7 +527,8 @@ mod tests {
 
     #[test]
     fn many_messages_are_joined_and_looked_for_in_one_pass() {
-        // In a pass for each message, 16 MiB of text are copied, and searched, 8 GiB a thousand messages.
+        // A pass for each message would copy and search 16 MiB of text each time: 8 GiB for every thousand
+        // messages.
         let roles = KnownRoles::of("");
         let contents: Vec<String> =
             (0..16_384).map(|number| format!("{number:08} {}", "x".repeat(1015))).collect();
@@ -540,7 +542,7 @@ mod tests {
         let mut rendered = Rendered { text: said, from_request: Vec::new() };
         assert_eq!(lacks_a_part(&rendered, &chat, &|| false), Ok(false));
         assert_eq!(lacks_a_part(&rendered, &reworded, &|| false), Ok(false));
-        // Backwards, the search gives up.
+        // Out of order, the search gives up.
         let mut backwards = chat.clone();
         backwards.messages.reverse();
         assert_eq!(lacks_a_part(&rendered, &backwards, &|| false), Ok(false));
@@ -562,7 +564,7 @@ mod tests {
         assert_eq!(lacks_a_part(&rendered, &chat, &interrupted), Err(RequestError::Interrupted));
         assert_eq!(roles.reworded(&chat, &interrupted).err(), Some(RequestError::Interrupted));
         assert_eq!(asked.get(), 20);
-        // In any order, and equal ones once.
+        // In any order, and equal messages once.
         let chat = Chat {
             messages: vec![message("system", "a"), message("tool", "b"), message("system", "a")],
             ..chat

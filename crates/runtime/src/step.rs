@@ -1,4 +1,4 @@
-//! What one step computes: plain data, from the scheduler to the decoder and the device, and back to the scheduler.
+//! Work of a step: plain data from the scheduler to the decoder and the device, and back to the scheduler.
 
 use std::{ops::Range, sync::Arc};
 
@@ -6,74 +6,75 @@ use hanzo_engine_kernels::{Backend, Batch, SampleSpecs};
 
 use crate::{fair::Order, output::MaskWork};
 
-/// One step's work.
+/// Work of one step.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Its rows.
+    /// Rows of the step.
     pub batch: Batch,
-    /// How a token is drawn of each of the batch's logit rows.
+    /// Sampling of a token from each of the batch's logit rows.
     pub draws: SampleSpecs,
-    /// Masks of [`Step::draws`] that are not found yet, in their order.
+    /// Masks of [`Step::draws`] that are not computed yet, in their order.
     pub masks: Vec<MaskWork>,
-    /// Which rows see something of what their sequences remember; empty where none remembers anything.
+    /// Which rows attend to the cross-attention cache; empty if none does.
     pub seeing: Vec<bool>, // (rows), or none
-    /// Rows that are not those of tokens.
+    /// Rows with given embeddings.
     pub given: Vec<GivenRows>,
-    /// Whose rows they are, in their order.
+    /// Sequences of the rows, in order.
     pub parts: Vec<Part>,
 }
 
-/// Embeddings that are given.
+/// Rows with given embeddings instead of a token's.
 #[derive(Clone, Debug)]
 pub struct GivenRows {
-    /// First of their rows in the batch.
+    /// First row in the batch.
     pub row: usize,
-    /// Where they lie.
+    /// Storage of the embeddings.
     pub values: Arc<[f32]>,
-    /// Which of those they are, `(n, width)`.
+    /// Range of these rows in `values`, `(n, width)`.
     pub elements: Range<usize>,
-    /// Numbers of a row: of a hidden state, or of what layers add to it behind that too.
+    /// Elements of a row: a hidden state, perhaps followed by what later layers add to it.
     pub width: usize,
 }
 
-/// The rows of one sequence.
+/// Rows of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The sequence.
+    /// Position of the sequence in the queue.
     pub order: Order,
-    /// First of its rows in the batch.
+    /// First row in the batch.
     pub first: usize,
-    /// How many they are.
+    /// Number of rows.
     pub rows: usize,
-    /// What comes of them.
+    /// Output of the rows.
     pub yields: Yields,
 }
 
-/// What comes of a sequence's rows in a step.
+/// Output of a sequence's rows in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Yields {
-    /// Keys and values in the cache.
+    /// Only keys and values in the cache.
     Nothing,
-    /// What is made of logits, one token a row.
+    /// Tokens or log probabilities from logits, one for each row.
     Tokens {
-        /// Rows of the prompt whose next token is known and scored; they come before those that are drawn of.
+        /// Prompt rows whose next token is known and scored. They come before the rows to sample from.
         scores: usize,
-        /// Rows that a token is drawn of: the first for certain, the others where what was drafted is what is drawn.
+        /// Rows to sample a token from: the first always counts; each further one counts only if the draft token
+        /// before it was accepted.
         draws: usize,
-        /// Whether they are the last of the sequence's.
+        /// Whether the sequence has no rows after these.
         ends: bool,
     },
     /// Hidden states, which are read before the next step.
     Hidden {
-        /// Tokens of the sequence before them.
+        /// Tokens of the sequence before these rows.
         before: usize,
-        /// Whether they are its last.
+        /// Whether the sequence has no rows after these.
         ends: bool,
     },
 }
 
 impl Yields {
-    /// Its rows that have logits.
+    /// Number of rows with logits.
     pub fn logits(self) -> usize {
         match self {
             Yields::Tokens { scores, draws, .. } => scores + draws,
@@ -83,12 +84,12 @@ impl Yields {
 }
 
 impl Step {
-    /// An empty one, for a cache whose layer groups have these windows.
+    /// Creates an empty step, for a KV cache whose layer groups have these windows.
     pub fn of_windows(windows: Vec<Option<u32>>) -> Step {
         Step { batch: Batch { windows, ..Batch::default() }, ..Step::default() }
     }
 
-    /// Finds the masks, side by side, while the device computes what it was given.
+    /// Computes the masks in parallel on the host while the device computes.
     pub fn find_masks(&mut self, backend: &mut impl Backend) {
         let masks = &self.masks;
         if masks.is_empty() {
@@ -98,7 +99,7 @@ impl Step {
         masks.iter().for_each(|work| work.put(&mut self.draws.masks));
     }
 
-    /// Forgets the work and keeps the memory.
+    /// Clears the work and keeps the memory.
     pub fn clear(&mut self) {
         self.batch.clear();
         self.draws.clear();

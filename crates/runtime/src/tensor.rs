@@ -1,4 +1,4 @@
-//! One tensor of a model file, as stored: its name there, type, shape and bytes.
+//! Tensor of a model file, as stored: name, type, shape and bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use hanzo_engine_kernels::{DType, quant};
 use crate::error::LoadError;
 use crate::mapped::ModelBytes;
 
-/// A tensor, row-major: the last dimension is contiguous.
+/// Tensor in row-major order: the last dimension is contiguous.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// The file, for errors.
+    /// Name of the file, for errors.
     pub file: Arc<str>,
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// How its numbers are stored.
+    /// Element type.
     pub dtype: DType,
-    /// Outermost dimension first; the last is whole blocks.
+    /// Dimensions, the outermost first; the last consists of whole quantisation blocks.
     pub shape: Vec<usize>,
-    /// Exactly the bytes that shape and type take.
+    /// Exactly the bytes for its shape and type.
     pub bytes: ModelBytes,
 }
 
 impl Tensor {
-    /// Numbers in it.
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it has this shape.
+    /// Checks the shape.
     ///
     /// # Errors
-    /// `Corrupt` with both shapes where it has another.
+    /// `Corrupt` with both shapes if it differs.
     pub(crate) fn check_shape(&self, expected: &[usize]) -> Result<(), LoadError> {
         if self.shape == expected {
             return Ok(());
@@ -45,10 +45,11 @@ impl Tensor {
         })
     }
 
-    /// Whether it has this shape, or takes it: of a matrix whose codes lie in groups some formats do not say how long rows are.
+    /// Checks the shape, or sets it: for a matrix whose codes lie in groups, some formats do not state the length
+    /// of its rows.
     ///
     /// # Errors
-    /// As [`Tensor::check_shape`].
+    /// As for [`Tensor::check_shape`].
     pub(crate) fn take_shape(&mut self, expected: &[usize]) -> Result<(), LoadError> {
         let block = self.dtype.block_weights();
         if let (&[all], &[rows, cols]) = (self.shape.as_slice(), expected)
@@ -61,7 +62,7 @@ impl Tensor {
         self.check_shape(expected)
     }
 
-    /// That its type is none that can be used so.
+    /// Error for a type that cannot be used here.
     pub(crate) fn unsupported_type(&self, reason: &str) -> LoadError {
         LoadError::Unsupported {
             file: self.file.to_string(),
@@ -71,10 +72,10 @@ impl Tensor {
         }
     }
 
-    /// The tensors that this one holds along its outermost dimension, sharing its bytes.
+    /// The tensors along the outermost dimension, sharing its bytes.
     pub fn parts(&self) -> impl Iterator<Item = Tensor> {
         let (count, shape) = (self.shape[0], &self.shape[1..]);
-        // Whole, because a part is whole rows, and those are whole blocks.
+        // A part is whole rows, and a row is whole blocks, so nothing is left over.
         let part_bytes = self.bytes.len() / count;
         (0..count).map(move |index| Tensor {
             file: self.file.clone(),
@@ -88,13 +89,13 @@ impl Tensor {
         })
     }
 
-    /// Rows along its outermost dimension, sharing its bytes.
+    /// Rows along the outermost dimension, sharing its bytes.
     ///
     /// # Panics
-    /// Outside of its rows.
+    /// If `rows` is out of bounds.
     pub fn rows(&self, rows: Range<usize>) -> Tensor {
         assert!(rows.start <= rows.end && rows.end <= self.shape[0], "rows inside the tensor");
-        // A row of a vector is one number, and of a matrix whole blocks.
+        // A row of a vector is one number; a row of a matrix is whole blocks.
         let row_bytes = self.bytes.len() / self.shape[0];
         let mut shape = self.shape.clone();
         shape[0] = rows.len();
@@ -110,7 +111,8 @@ impl Tensor {
         }
     }
 
-    /// Itself, or where it is of 8-bit floats, which are quantised for all who change numbers, the same in BF16.
+    /// Converts 8-bit floats to BF16 when read. Other types stay as they are. Code that changes weights expects
+    /// 8-bit floats to be dequantised.
     pub(crate) fn widened(self) -> Tensor {
         let (from, cols) = (self.dtype, self.shape.last().copied().unwrap_or_default());
         let Some(stored_bytes) = from.bytes_of(cols).filter(|&bytes| from.is_fp8() && bytes > 0) else {
@@ -132,7 +134,7 @@ impl Tensor {
         Tensor { dtype: DType::BF16, bytes, ..self }
     }
 
-    /// Its numbers. For norm weights, biases and the like, which files keep unquantised.
+    /// Elements as floats. For norm weights, biases and the like, which files keep unquantised.
     ///
     /// # Errors
     /// `Unsupported` for any type but F32, F16, BF16 and 8-bit floats.

@@ -1,12 +1,11 @@
-//! How a conversation says whether a model reasons, and how long: the variables that templates have for it, and bounds in
-//! tokens where they have none. That a bound is kept is [`crate::output`]'s part.
+//! Translation of a request's reasoning settings: into the template's variables where it has them, and into a token
+//! bound where it has none. [`crate::output`] enforces the bound.
 
 use serde_json::Value;
 
 use crate::chat::Chat;
 
-/// The efforts that requests name, and the tokens that they stand for where the template has no such variable; none: as many
-/// as the model takes.
+/// Effort names and the token bounds they stand for if the template has no such variable; `None`: unbounded.
 pub const EFFORTS: [(&str, Option<u32>); 7] = [
     ("none", Some(0)),
     ("minimal", Some(512)),
@@ -17,16 +16,16 @@ pub const EFFORTS: [(&str, Option<u32>); 7] = [
     ("max", None),
 ];
 
-/// Which variables a chat template reads.
+/// Reasoning variables that a chat template reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThinkingSwitches {
     enable_thinking: bool,
-    thinking: bool, // DeepSeek's, Granite's and Kimi's word for it
+    thinking: bool, // name used by DeepSeek, Granite and Kimi
     reasoning_effort: bool,
 }
 
 impl ThinkingSwitches {
-    /// Those that a template's source names.
+    /// Detects the variables in a template's source.
     pub fn of(source: &str) -> ThinkingSwitches {
         let code = code(source);
         ThinkingSwitches {
@@ -36,8 +35,8 @@ impl ThinkingSwitches {
         }
     }
 
-    /// What a conversation says by `enable_thinking` and `reasoning_effort`, in the words that the template has. Gives the bound
-    /// in tokens that stands for what it has no word for.
+    /// Translates `enable_thinking` and `reasoning_effort` into the template's own variables. Returns a token bound
+    /// in place of what the template has no variable for.
     pub fn apply(self, chat: &mut Chat) -> Option<u32> {
         let wanted = chat.kwargs.get("enable_thinking").and_then(Value::as_bool);
         if let Some(wanted) = wanted
@@ -55,7 +54,7 @@ impl ThinkingSwitches {
     }
 }
 
-/// What stands in a template's tags, without strings. Read once, however many there are.
+/// Code in a template's tags, without strings; reads the source once.
 fn code(source: &str) -> String {
     let (mut code, mut inside, mut quote, mut last) = (String::new(), false, None, ' ');
     for c in source.chars() {
@@ -74,7 +73,7 @@ fn code(source: &str) -> String {
     code
 }
 
-/// Whether code has a variable of that name.
+/// Whether the code reads a variable of that name.
 fn reads(code: &str, name: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(name).any(|(at, _)| {
@@ -98,15 +97,15 @@ mod tests {
     fn what_the_template_knows_is_the_templates_and_the_rest_is_a_bound() {
         let none = json!({"enable_thinking": false});
         let low = json!({"enable_thinking": true, "reasoning_effort": "low"});
-        // Qwen3's.
+        // Qwen3
         let source = "{% if enable_thinking is defined %}";
         assert_eq!(applied(source, none.clone()), (none.clone(), None));
         assert_eq!(applied(source, low.clone()), (low.clone(), Some(2048)));
-        // gpt-oss's.
+        // gpt-oss
         let source = "{{ reasoning_effort }}{% if 'thinking' in message %}{{ message.thinking }} thinking";
         assert_eq!(applied(source, low.clone()), (low.clone(), None));
         assert_eq!(applied(source, none.clone()), (none.clone(), Some(0)));
-        // DeepSeek V3.1's.
+        // DeepSeek V3.1
         let source = "{% if not thinking is defined %}";
         assert_eq!(
             applied(source, none.clone()),
@@ -114,7 +113,7 @@ mod tests {
         );
         let (kwargs, _) = applied(source, json!({"enable_thinking": true, "thinking": false}));
         assert_eq!(kwargs["thinking"], false, "who says it in the template's word has said it");
-        // One that always reasons.
+        // a model that always reasons
         let source = "<think> {# thinking #}{{ rethinking }}{{ \"enable_thinking\" }}{%";
         assert_eq!(applied(source, none.clone()), (none, Some(0)));
         assert_eq!(applied(source, json!({"reasoning_effort": "xhigh"})).1, None);

@@ -1,6 +1,6 @@
-//! Models that speak, opened: which network a folder holds, its settings, its tensors, its voices. What they compute is
-//! `crates/voice`'s. Three forms are known: Kokoro's folder as its makers publish it (`config.json`, one `.pth`, `voices/`),
-//! a VITS of transformers (`config.json`, `vocab.json`, safetensors; MMS-TTS), and Piper's pair of `NAME.onnx` and
+//! Files of text-to-speech models: network kind, settings, tensors and voices. `crates/voice` computes with them.
+//! Three forms are known: Kokoro's folder as its makers publish it (`config.json`, one `.pth`, `voices/`), a VITS
+//! of transformers (`config.json`, `vocab.json`, safetensors; MMS-TTS), and Piper's pair of `NAME.onnx` and
 //! `NAME.onnx.json`.
 
 use std::fs;
@@ -16,43 +16,43 @@ use crate::load::{ModelInfo, TextFile, TextFiles, TokenizerSource, huggingface, 
 use crate::tensor::Tensor;
 use crate::{onnx, pytorch, regular};
 
-/// Phonemes or letters of one piece for a VITS, which itself has no limit.
+/// Maximum phonemes or letters of a piece for a VITS, which has no limit itself.
 const LETTERS_MAX: usize = 512;
 
-/// Which network.
+/// Kind of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoiceKind {
     /// github.com/hexgrad/kokoro.
     Kokoro,
     /// transformers' `VitsModel`.
     Vits,
-    /// github.com/OHF-Voice/piper1-gpl: a VITS by its first makers' names.
+    /// github.com/OHF-Voice/piper1-gpl: a VITS with the tensor names of its original code.
     Piper,
 }
 
-/// A model that speaks, opened.
+/// Text-to-speech model, opened.
 #[derive(Debug)]
 pub struct VoiceFiles {
-    /// What it is.
+    /// General information about the model.
     pub info: ModelInfo,
-    /// Its phonemes or letters as a tokenizer.
+    /// Phonemes or letters as a tokenizer.
     pub text: TextFiles,
-    /// Which network.
+    /// Kind of network.
     pub kind: VoiceKind,
-    /// Its settings, as the file has them.
+    /// Settings, as stored in the file.
     pub config: Value,
-    /// The file with the settings, for errors.
+    /// Name of the settings file, for errors.
     pub config_file: String,
-    /// Its weights, under the file's names.
+    /// Weights, under the file's names.
     pub tensors: Vec<Tensor>,
-    /// Vectors of its voices, by name, in order; none where the network has its own.
+    /// Vectors of its voices, ordered by name; empty if the network holds its own.
     pub voices: Vec<(String, Tensor)>,
-    /// Numbers of phonemes or letters.
+    /// Symbols (phonemes or letters) and their numbers.
     pub vocab: Vec<(String, u32)>,
 }
 
 impl VoiceFiles {
-    /// Opens a folder, or Piper's file; `None` where it is no model that speaks.
+    /// Opens a folder, or Piper's file; `None` if it is no text-to-speech model.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key, tensor or file in it.
@@ -80,7 +80,7 @@ impl VoiceFiles {
     }
 }
 
-/// The settings of Piper's file.
+/// Path of the settings file of Piper's model.
 fn settings_of(model: &Path) -> PathBuf {
     let mut name = model.as_os_str().to_owned();
     name.push(".json");
@@ -110,12 +110,12 @@ fn missing(file: &Path, what: &str, hint: &str) -> LoadError {
     LoadError::Missing { file: file.display().to_string(), what: what.to_owned(), hint: hint.to_owned() }
 }
 
-/// Symbols and their numbers.
+/// Reads symbols and their numbers.
 fn vocabulary(file: &Path, what: &str, found: Option<&Value>) -> Result<Vec<(String, u32)>, LoadError> {
     let entries = found.and_then(Value::as_object).filter(|entries| !entries.is_empty());
     let wrong = || corrupt(file, what, "expected symbols and their numbers, below 65536");
     let entry = |(symbol, id): (&String, &Value)| {
-        // Piper has a list of one number for each.
+        // Piper has a list with a single number for each symbol.
         let id = id.as_array().filter(|ids| ids.len() == 1).map_or(id, |ids| &ids[0]);
         let id = id.as_u64().filter(|&id| id < 1 << 16).ok_or_else(wrong)?;
         Ok((symbol.clone(), id as u32))
@@ -123,7 +123,7 @@ fn vocabulary(file: &Path, what: &str, found: Option<&Value>) -> Result<Vec<(Str
     entries.ok_or_else(wrong)?.iter().map(entry).collect()
 }
 
-/// The symbols as a tokenizer of single characters.
+/// Text files with a tokenizer of single characters.
 fn text_files(file: &Path, vocab: &[(String, u32)]) -> TextFiles {
     const UNKNOWN: &str = "<unk>";
     let mut symbols: Map<String, Value> =
@@ -185,7 +185,7 @@ fn kokoro(folder: &Path, config_file: &Path, config: Value) -> Result<VoiceFiles
     };
     let mut tensors = pytorch::open(weights)?;
     for tensor in &mut tensors {
-        // What was trained on several devices says so in each name.
+        // Weights trained on several devices have `module` in each name.
         if let Some((module, rest)) = tensor.name.split_once(".module.") {
             tensor.name = format!("{module}.{rest}");
         }
@@ -227,7 +227,7 @@ fn kokoro(folder: &Path, config_file: &Path, config: Value) -> Result<VoiceFiles
     })
 }
 
-/// A voice: `(lengths, 2 * style)`.
+/// Reads a voice: `(lengths, 2 * style)`.
 fn voice(path: &Path, width: usize) -> Result<Tensor, LoadError> {
     let wrong = |reason: String| corrupt(path, "voice", reason);
     let mut tensor = if path.extension().is_some_and(|extension| extension == "bin") {

@@ -1,4 +1,5 @@
-//! How what the kernels own is written where jobs and events go to another process: they know no serde.
+//! Serialisation of kernel types for jobs and events that go to a worker process. The kernels crate does not know
+//! serde.
 
 /// Log probabilities of tokens, field by field.
 pub(crate) mod logprobs {

@@ -1,5 +1,5 @@
-//! A tower for sound on disk, opened: settings, tensors and the feature extractor's settings beside a text model's. Opening
-//! checks every shape.
+//! Files of an opened audio tower: settings, tensors and the feature extractor's settings, stored beside a text
+//! model. Opening them checks every shape.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::spec::{Config, Names, TransformerSpec};
 use crate::tensor::Tensor;
 use crate::vision::{f32s, no_tokens};
 
-/// An opened tower.
+/// Audio tower, opened.
 #[derive(Debug)]
 pub struct AudioFiles {
-    /// What it is.
+    /// Settings of the tower and its projector.
     pub spec: AudioSpec,
     pub(super) tensors: Tensors,
     pub(super) stem: StemFiles,
@@ -24,7 +24,7 @@ pub struct AudioFiles {
     pub(super) down_bias: Option<Tensor>, // (text hidden)
 }
 
-/// What stands before the layers.
+/// Weights of the convolutions in front of the layers.
 #[derive(Debug)]
 pub(super) enum StemFiles {
     /// Two convolutions over frames.
@@ -32,7 +32,7 @@ pub(super) enum StemFiles {
         first: Affine,  // (hidden, 3 * mels)
         second: Affine, // (hidden, 3 * hidden)
     },
-    /// Three over bands and frames.
+    /// Three convolutions over bands and frames.
     Planes {
         convolutions: [Affine; 3], // (channels, 9), (channels, 9 * channels) twice
         out: Tensor,               // (hidden, channels * bands)
@@ -56,14 +56,14 @@ impl StemFiles {
     }
 }
 
-/// A matrix and what is added to its products.
+/// Weight matrix with its bias.
 #[derive(Debug)]
 pub(super) struct Affine {
     pub(super) weight: Tensor,
     pub(super) bias: Tensor,
 }
 
-/// What the towers call their tensors: as Whisper's encoder does.
+/// Tensor names of the towers. They follow Whisper's encoder.
 const NAMES: Names = Names {
     prefix: "audio_tower.",
     token_embedding: "no_tokens",
@@ -80,12 +80,12 @@ const NAMES: Names = Names {
     mlp_norm: "final_layer_norm",
     ..Names::NONE
 };
-/// Qwen3-ASR's, whose places are no tensor.
+/// Tensor names of Qwen3-ASR, whose position embeddings are computed instead of stored.
 const QWEN3_ASR: Names = Names { final_norm: "ln_post", ..NAMES };
 const JOINER: &str = "multi_modal_projector";
 
-/// The settings of a directory's feature extractor, where there are some: in a file of their own, or in what newer libraries save
-/// for all inputs together.
+/// Settings of a directory's feature extractor, or `None` if it has none. They stand in their own file, or in the
+/// file in which newer libraries save the settings of all inputs.
 fn extractor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
     if let Some(config) = read_config(directory, "preprocessor_config.json")? {
         return Ok(Some(config));
@@ -97,18 +97,18 @@ fn extractor_config(directory: &Path) -> Result<Option<Config>, LoadError> {
 }
 
 impl AudioFiles {
-    /// Its layers, and what they are made of: what a load quantises, as of a tower that sees.
+    /// The tower's layers and their tensors, for quantisation at load time (as for a vision tower).
     pub(crate) fn layers_mut(&mut self) -> (&TransformerSpec, &mut Tensors) {
         (&self.spec.layers, &mut self.tensors)
     }
 
-    /// As the network's, of its layers.
+    /// Summary of the types that the layers' matrices are quantised to, as for the text network.
     pub(crate) fn packed_summary(&self) -> Option<String> {
         self.tensors.packed_summary()
     }
 
-    /// Opens the tower of a model whose `config.json` and tensors beside the text's these are. None where the directory says
-    /// nothing of how sound is prepared: the model is one of text then.
+    /// Opens the audio tower of a model from its `config.json` and the tensors left beside the text model's.
+    /// Returns `None` if the directory does not say how sound is prepared: the model then takes text only.
     ///
     /// # Errors
     /// [`LoadError`] naming the file and the key or tensor in it.
@@ -138,7 +138,7 @@ impl AudioFiles {
             let places = f32s(name, format!("{}{}.weight", names.prefix, names.position_embedding), places);
             found.put_back(Tensor { shape: vec![spec.rows, hidden], ..places });
         }
-        // Keys are made without one.
+        // Key projections have no bias: the network gets zeros.
         for layer in 0..spec.layers.layers.len() {
             let bias = format!("{}{}{layer}.{}.bias", NAMES.prefix, NAMES.layer, NAMES.key);
             if found.get(&bias).is_none() {
@@ -172,7 +172,8 @@ impl AudioFiles {
         let norm = match spec.means() {
             false => None,
             true => {
-                // Rows are normed when they were joined, and not before.
+                // Rows are normalised after joining. The network's own final norm is not read: it gets placeholder
+                // weights.
                 let mut own = |part: String, instead: f32| -> Result<Tensor, LoadError> {
                     let own = found.take(&part, &[hidden])?;
                     found.put_back(f32s(name, part, vec![instead; hidden]));
@@ -207,27 +208,27 @@ impl AudioFiles {
         Ok(AudioFiles { spec, tensors, stem, norm, up, down, down_bias })
     }
 
-    /// Matrices beside those of the layers.
+    /// Matrices outside the layers.
     pub(super) fn matrices(&self) -> impl Iterator<Item = &Tensor> {
         let stem = self.stem.affine().map(|affine| &affine.weight).chain(self.stem.out());
         stem.chain([&self.down]).chain(self.up.iter().map(|(up, _)| up))
     }
 
-    /// Vectors beside those of the layers.
+    /// Vectors outside the layers.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &Tensor> {
         let stem = self.stem.affine().map(|affine| &affine.bias);
         let up = self.up.iter().filter_map(|(_, bias)| bias.as_ref());
         stem.chain(self.norm.iter().flatten()).chain(up).chain(&self.down_bias)
     }
 
-    /// Numbers in all its weights.
+    /// Number of parameters of the tower.
     pub(crate) fn parameters(&self) -> u64 {
         let beside = self.matrices().chain(self.vectors());
         self.tensors.parameters() + beside.map(|tensor| tensor.elements() as u64).sum::<u64>()
     }
 }
 
-/// Where rows stand, as waves of ever longer periods: those of a chunk again and again.
+/// Sinusoidal position embeddings, `(rows, hidden)`. Positions start again with each chunk of `rows_of_chunk` rows.
 fn waves(rows_of_chunk: usize, rows: usize, hidden: usize) -> Vec<f32> {
     const PERIOD_MAX: f64 = 10_000.0;
     let half = hidden / 2;

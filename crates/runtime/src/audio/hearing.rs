@@ -1,5 +1,5 @@
-//! What a prompt says of sounds: samples become Whisper's frames as they come, and the placeholder that a chat template writes
-//! becomes as many as the tower makes rows of them.
+//! Sounds in prompts. Samples become Whisper's frames as they arrive. The placeholder that a chat template writes
+//! is repeated once for each row that the tower makes.
 
 use std::sync::Arc;
 
@@ -14,24 +14,25 @@ use crate::tokenizer::Tokenizer;
 use crate::whisper::SAMPLE_RATE;
 use crate::whisper::mel::{FRAME, HOP, MelBank, MelFrames, SILENCE, normalize};
 
-/// Stands for a sound in the content of a message. It is no character (Unicode 16.0, 23.7), so no text has it.
+/// Placeholder for a sound in the content of a message. It is a noncharacter (Unicode 16.0, 23.7), so no text
+/// contains it.
 pub const SOUND: char = '\u{fdd1}';
 
-/// What encoders add to the end of a sound at most, in seconds.
+/// Longest padding, in seconds, that an encoder adds to the end of a sound.
 const PADDING_S: f64 = 0.1;
-/// Samples that a sound is mirrored by at its windows' end.
+/// Number of samples that are mirrored at the end of a sound's windows.
 const MIRRORED: usize = FRAME / 2;
 
-/// How sounds come into the prompts of a model.
+/// Prepares the sounds in a model's prompts.
 #[derive(Debug)]
 pub struct Hearing {
     spec: AudioSpec,
     bank: MelBank,
-    /// Names what windows' rows depend on besides their frames.
+    /// Digest of the settings on which a window's rows depend besides its frames.
     settings: [u8; 32],
 }
 
-/// A sound that is being heard: 16 kHz, one channel, as its samples come.
+/// Sound in preparation: 16 kHz, one channel. Samples are added as they arrive.
 #[derive(Debug)]
 pub struct Listening<'a> {
     hearing: &'a Hearing,
@@ -41,7 +42,7 @@ pub struct Listening<'a> {
     samples: usize,
 }
 
-/// A sound as the tower hears it.
+/// Prepared sound: the frames of its windows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heard {
     windows: Vec<Window>,
@@ -49,13 +50,13 @@ pub struct Heard {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Window {
-    /// (frames, mels), f32 in little endian.
+    /// Mel frames, `(frames, mels)`, f32 in little endian.
     frames: Vec<u8>,
-    /// Rows of the text model.
+    /// Rows that the text model gets for the window.
     tokens: usize,
 }
 
-/// A sound of which no row is made.
+/// Error: the sound is too short to make a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("is of {samples} samples at 16 kHz, of which this model hears nothing; send {least} or more")]
 pub struct TooShort {
@@ -64,10 +65,10 @@ pub struct TooShort {
 }
 
 impl Hearing {
-    /// Of a tower beside a text model with this tokenizer.
+    /// Builds the preparation for a tower beside a text model with this tokenizer.
     ///
     /// # Errors
-    /// [`LoadError::Unsupported`] where the tokenizer does not know what stands for a sound.
+    /// [`LoadError::Unsupported`] if the tokenizer does not know the sound's placeholder as a control token.
     pub(crate) fn new(files: &AudioFiles, tokenizer: &Tokenizer, file: &str) -> Result<Hearing, LoadError> {
         let spec = files.spec.clone();
         if !tokenizer.is_special(spec.audio_token) {
@@ -82,7 +83,7 @@ impl Hearing {
         Ok(Hearing { bank: MelBank::new(spec.mels), spec, settings })
     }
 
-    /// Seconds of a sound at most, where a prompt has no more than so many tokens.
+    /// Longest sound, in seconds, whose rows fit a prompt of at most `tokens_max` tokens.
     pub fn seconds_max(&self, tokens_max: usize) -> f64 {
         let window = self.spec.samples() as f64 / SAMPLE_RATE as f64;
         if self.spec.windows_max == 1 {
@@ -95,17 +96,17 @@ impl Hearing {
         windows.min(self.spec.windows_max) as f64 * window
     }
 
-    /// Rows of the text model of a whole window.
+    /// Rows that the text model gets for a whole window.
     fn rows_of_window(&self) -> usize {
         self.spec.rows / self.spec.joined
     }
 
-    /// Begins with a sound.
+    /// Starts a sound.
     pub fn listen(&self) -> Listening<'_> {
         Listening { hearing: self, frames: MelFrames::new(), out: Vec::new(), last: Vec::new(), samples: 0 }
     }
 
-    /// Whether a span is a window of the model's tower.
+    /// Whether a span is a window of this tower.
     pub(crate) fn fits(&self, span: &MediaSpan) -> bool {
         let bytes_of_frame = self.spec.mels * size_of::<f32>();
         let frames = span.pixels.len() / bytes_of_frame;
@@ -116,10 +117,11 @@ impl Hearing {
             && !span.mutual
     }
 
-    /// A prompt's tokens with sounds in the places that the template has given them, in order.
+    /// Expands each placeholder that the template wrote into the rows of one sound, in order. Returns the tokens
+    /// and the sounds' spans.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] where the template has written another number of places.
+    /// [`RequestError::Invalid`] if the number of placeholders and sounds differ.
     pub fn place(
         &self,
         tokens: &[u32],
@@ -163,7 +165,8 @@ impl Hearing {
 }
 
 impl Listening<'_> {
-    /// Adds samples. Where a sound is one window, those behind it are not heard: what an encoder has added at its end.
+    /// Adds samples. If a sound is a single window, samples after the window are ignored: they are padding that an
+    /// encoder added at the end.
     pub fn push(&mut self, samples: &[f32]) {
         let spec = &self.hearing.spec;
         let room = if spec.windows_max > 1 { samples.len() } else { spec.samples() - self.samples };
@@ -174,7 +177,7 @@ impl Listening<'_> {
         self.last.drain(..self.last.len().saturating_sub(MIRRORED + 1));
     }
 
-    /// Rows of the text model that what has come so far has at least.
+    /// Minimum number of rows of the text model for the samples so far.
     pub fn rows(&self) -> usize {
         let hearing = self.hearing;
         match hearing.spec.family {
@@ -184,7 +187,8 @@ impl Listening<'_> {
         }
     }
 
-    /// Ends the sound: all its windows, as transformers' `WhisperFeatureExtractor` makes them of a sound with silence behind it.
+    /// Ends the sound and returns all its windows, as transformers' `WhisperFeatureExtractor` makes them from a
+    /// sound padded with silence.
     ///
     /// # Errors
     /// [`TooShort`].
@@ -200,7 +204,7 @@ impl Listening<'_> {
         }
         let windows = samples.div_ceil(spec.samples());
         let end = windows * spec.samples();
-        // Frames behind these samples hear silence alone.
+        // Frames that lie past these samples contain only silence.
         let silence = (end - samples).min(FRAME);
         self.push(&vec![0.0; silence]);
         if samples + silence == end {
@@ -211,7 +215,7 @@ impl Listening<'_> {
         normalize(&mut frames);
         let kept = match spec.whole_windows() {
             true => spec.frames(),
-            // The last row sees one frame more than it has.
+            // The last row's convolution reads one frame more than the row's own.
             false => (FRAMES_OF_ROW * own_rows + 1).min(spec.frames()),
         };
         let window = |frames: &[f32]| Window {
@@ -223,13 +227,13 @@ impl Listening<'_> {
 }
 
 impl Listening<'_> {
-    /// The last frames see the sound mirrored at its end.
+    /// Mirrors the sound at its end, for the last frames.
     fn mirror(&mut self) {
         let mirrored: Vec<f32> = self.last.iter().rev().skip(1).copied().collect();
         self.frames.push(&self.hearing.bank, &mirrored, &mut self.out);
     }
 
-    /// All windows of a sound whose frames end with it, as `Qwen3ASRFeatureExtractor` makes them.
+    /// Returns all windows of a sound whose frames end with it, as `Qwen3ASRFeatureExtractor` makes them.
     fn finish_with_sound(mut self) -> Heard {
         let spec = &self.hearing.spec;
         self.push(&vec![0.0; SAMPLES_MIN.saturating_sub(self.samples)]);

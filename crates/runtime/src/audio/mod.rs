@@ -1,8 +1,9 @@
-//! Models that hear in a chat: Qwen2-Audio (arxiv.org/abs/2407.10759), Voxtral (arxiv.org/abs/2507.13264) and Qwen3-ASR. A tower
-//! is Whisper's encoder, or much like it: the one network over a window of sound (`tower`), behind convolutions (`stem`), and what
-//! joins some of its rows to one of the text model's. A family is data (`spec`); `files` finds its tensors. What a prompt says of a
-//! sound, and how many rows it has there, is `hearing`, which needs no device. Files of sound are `hanzo-engine-sound`'s, and what
-//! Whisper itself does of its encoder's rows is `whisper`.
+//! Models that take sound in a chat: Qwen2-Audio (arxiv.org/abs/2407.10759), Voxtral (arxiv.org/abs/2507.13264) and
+//! Qwen3-ASR. A tower is Whisper's encoder or a close relative: convolutions (`stem`), the one network over a
+//! window of sound (`tower`), and a projector that joins several rows to one of the text model's. A family is data
+//! (`spec`); `files` finds its tensors. `hearing` needs no device: it prepares the sounds of a prompt and counts
+//! their rows. The crate `hanzo-engine-sound` decodes sound files. Whisper itself, which transcribes, is in
+//! `whisper`.
 
 mod files;
 mod hearing;

@@ -1,5 +1,5 @@
-//! What a tower for sound is, as data: Whisper's encoder, how its rows become those of a text model, and what of a sound it
-//! hears at once.
+//! Description of an audio tower: Whisper's encoder, the projector to the text model's rows, and the windows that a
+//! sound is cut into.
 
 use hanzo_engine_kernels::{Activation, HeadShape};
 
@@ -11,70 +11,71 @@ use crate::spec::{
 };
 use crate::whisper::SAMPLE_RATE;
 
-/// Bands of a frame at most.
+/// Maximum number of bands of a frame.
 const MELS_MAX: usize = 512;
-/// Rows of a window at most.
+/// Maximum number of rows of a window.
 const ROWS_MAX: usize = 4_096;
-/// Seconds of a sound that is heard in several windows.
+/// Maximum length, in seconds, of a sound that is cut into several windows.
 const SECONDS_MAX: usize = 1800;
-/// Frames of a row, by the second convolution's stride.
+/// Frames for each row: the stride of the second convolution.
 pub(super) const FRAMES_OF_ROW: usize = 2;
-/// Samples of a sound at least where its frames end with it: a shorter one has silence behind it.
+/// Minimum number of samples for towers whose frames end with the sound. A shorter sound is padded with silence.
 pub(super) const SAMPLES_MIN: usize = 8_000;
-/// Frames of a second.
+/// Frames for each second of sound.
 const FRAMES_OF_SECOND: usize = 100;
 const EPS: f32 = 1e-5;
 
-/// How a sound's tensors are called, and its rows are made.
+/// Model family. It decides tensor names and how rows are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// Qwen2-Audio: one window, of which what lies behind the sound is not heard; the mean of two rows is normed, and one matrix
-    /// makes a row of it.
+    /// Qwen2-Audio: one window; padding after the sound is masked. The mean of two rows is normalised, and one
+    /// matrix projects it.
     Qwen2Audio,
-    /// Voxtral: as many windows as a sound needs, the last with the silence behind it; an MLP makes a row of some that were normed.
+    /// Voxtral: as many windows as the sound needs; the last one includes its padding of silence. An MLP projects
+    /// several normalised rows to one.
     Voxtral,
-    /// Qwen3-ASR: as many windows of eight seconds as a sound has, of which what lies behind it is not heard; three convolutions over
-    /// bands and frames of each second, and an MLP behind each row.
+    /// Qwen3-ASR: as many windows of eight seconds as the sound needs, without padding. Three convolutions run over
+    /// the bands and frames of each second, and an MLP projects each row.
     Qwen3Asr,
 }
 
-/// Convolutions over the bands and frames of a chunk, each of which halves both.
+/// Convolutions over the bands and frames of a chunk. Each halves both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planes {
     /// Frames of a chunk.
     pub(crate) frames: usize,
-    /// What each gives at a place.
+    /// Output channels of each convolution.
     pub(crate) channels: usize,
 }
 
-/// How many they are.
+/// Number of convolutions.
 pub(super) const HALVINGS: usize = 3;
 
-/// A tower and what joins it to a text model.
+/// Audio tower and its projector to a text model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AudioSpec {
     pub(crate) family: Family,
-    /// Its layers, over the rows of one window.
+    /// Layers, which run over the rows of one window.
     pub(crate) layers: TransformerSpec,
     /// Bands of a frame.
     pub(crate) mels: usize,
-    /// Rows of a whole window, of two frames each.
+    /// Rows of a whole window.
     pub(crate) rows: usize,
-    /// Rows that become one of the text model's.
+    /// Rows that are joined to one row of the text model.
     pub(crate) joined: usize,
-    /// Convolutions over bands and frames, rather than over frames alone.
+    /// Convolutions over bands and frames; `None`: over frames only.
     pub(crate) planes: Option<Planes>,
-    /// Windows of a sound at most.
+    /// Maximum number of windows of a sound.
     pub(crate) windows_max: usize,
-    /// Elements between the two matrices of the MLP that makes rows; 0 where one does.
+    /// Width of the projector's MLP; 0 if a single matrix projects.
     pub(crate) inner: usize,
-    /// Elements of a row that the text model reads.
+    /// Elements of a row of the text model.
     pub(crate) text_hidden: usize,
-    /// What a prompt has in a sound's place.
+    /// Token that stands for a sound in the prompt.
     pub(crate) audio_token: u32,
 }
 
-/// Whether a model is of a family whose sounds are read.
+/// Whether the model type belongs to a supported family.
 pub(crate) fn knows(model_type: &str) -> bool {
     family(model_type).is_some()
 }
@@ -88,7 +89,7 @@ fn family(model_type: &str) -> Option<Family> {
     }
 }
 
-/// What a class takes for granted where `audio_config` does not say it.
+/// Defaults of a model class for settings that `audio_config` leaves out.
 struct Usual {
     hidden: usize,
     ffn: usize,
@@ -96,15 +97,15 @@ struct Usual {
     heads: usize,
 }
 
-/// Qwen2-Audio's and Voxtral's.
+/// Defaults of Qwen2-Audio and Voxtral.
 const WHISPER: Usual = Usual { hidden: 1280, ffn: 5120, layers: 32, heads: 20 };
 const QWEN3_ASR: Usual = Usual { hidden: 1024, ffn: 4096, layers: 24, heads: 16 };
 const MELS: usize = 128;
 const ROWS: usize = 1500;
 
 impl AudioSpec {
-    /// As the whole model's `config.json` and its feature extractor's settings say it, for a text model with rows of so many
-    /// elements.
+    /// Reads the whole model's `config.json` and the settings of its feature extractor, for a text model with rows
+    /// of `text_hidden` elements.
     pub(super) fn from_config(
         config: &Config,
         extractor: &Config,
@@ -120,7 +121,7 @@ impl AudioSpec {
         };
         let audio = config.object("audio_config")?;
         let audio = audio.unwrap_or_else(|| Config::new(config.file.clone(), serde_json::Map::new()));
-        // The classes call the same by two names.
+        // The model classes name the same setting in two ways.
         let whole = |keys: [&str; 2], max, usual| -> Result<usize, LoadError> {
             for key in keys {
                 if let Some(number) = audio.count(key, max)? {
@@ -157,7 +158,7 @@ impl AudioSpec {
         check_extractor(extractor, mels, (rows, planes))?;
         let joined = match family {
             Family::Qwen2Audio => 2,
-            // Rows lie beside each other in as many elements as the layers' MLPs have.
+            // The joined rows are concatenated to the width of the layers' MLPs.
             Family::Voxtral => ffn / hidden,
             Family::Qwen3Asr => 1,
         };
@@ -219,17 +220,18 @@ impl AudioSpec {
         self.frames() * SAMPLE_RATE / FRAMES_OF_SECOND
     }
 
-    /// Whether rows become one by their mean, which is normed then; else they lie beside each other and were.
+    /// Whether joined rows are averaged, and normalised afterwards. Otherwise normalised rows are concatenated.
     pub(super) fn means(&self) -> bool {
         self.family == Family::Qwen2Audio
     }
 
-    /// Whether the silence behind a sound is heard to its window's end.
+    /// Whether the tower also attends to the silence between the sound and the end of its window.
     pub(super) fn whole_windows(&self) -> bool {
         self.family == Family::Voxtral
     }
 
-    /// Rows of so many frames of a window: all of them, or of a sound's beginning one more than its rows have.
+    /// Rows that the given number of frames of a window becomes. The beginning of a sound has one frame more than
+    /// its rows need.
     pub(super) fn rows_of(&self, frames: usize) -> usize {
         match self.planes {
             None => frames / FRAMES_OF_ROW,
@@ -240,7 +242,7 @@ impl AudioSpec {
         }
     }
 
-    /// Whether a window may have so many frames.
+    /// Whether a window may have the given number of frames.
     pub(super) fn fits(&self, frames: usize) -> bool {
         let part = match self.family {
             Family::Qwen2Audio => frames % FRAMES_OF_ROW == 1,
@@ -250,22 +252,22 @@ impl AudioSpec {
         (part && frames < self.frames() || frames == self.frames()) && self.rows_of(frames) >= self.joined
     }
 
-    /// Numbers of what is joined.
+    /// Elements of a joined row.
     pub(super) fn joined_width(&self) -> usize {
         if self.means() { self.layers.hidden } else { self.joined * self.layers.hidden }
     }
 
-    /// Whether a sound's frames end where it does, mirrored there, rather than in the silence behind it.
+    /// Whether a sound's frames end with the sound, mirrored there, instead of running on into padding.
     pub(super) fn ends_with_sound(&self) -> bool {
         self.family == Family::Qwen3Asr
     }
 
-    /// Bands behind all convolutions over them.
+    /// Bands left after all convolutions.
     pub(super) fn bands_left(&self) -> usize {
         halved(self.mels)
     }
 
-    /// The conversation's form that its makers' library writes, where their files have no template.
+    /// Chat template of the maker's library, for models whose files have none.
     pub(crate) fn template(&self) -> Option<&'static str> {
         match self.family {
             Family::Qwen2Audio | Family::Qwen3Asr => None,
@@ -274,13 +276,13 @@ impl AudioSpec {
     }
 }
 
-/// Half as many, rounded up, as often as planes are halved.
+/// Halves the number, rounded up, once for each convolution.
 fn halved(number: usize) -> usize {
     (0..HALVINGS).fold(number, |number, _| number.div_ceil(2))
 }
 
 impl Planes {
-    /// As `audio_config` says it, and how many chunks attend to each other.
+    /// Reads `audio_config`. Returns the convolutions and the number of chunks that attend to each other.
     fn from_config(audio: &Config) -> Result<(Planes, usize), LoadError> {
         let half = audio.count("n_window", ROWS_MAX)?.unwrap_or(50);
         let all = audio.count("n_window_infer", ROWS_MAX)?.unwrap_or(800);
@@ -295,13 +297,13 @@ impl Planes {
         Ok((planes, all / planes.frames))
     }
 
-    /// Rows of a chunk with so many frames.
+    /// Rows of a chunk with the given number of frames.
     pub(super) fn rows_of_chunk(&self, frames: usize) -> usize {
         halved(frames)
     }
 }
 
-/// As mistral-common writes messages for Voxtral (its seventh version of them), without tools.
+/// Chat template that writes messages as mistral-common does for Voxtral (tokenizer version 7), without tools.
 const VOXTRAL_TEMPLATE: &str = "\
 {{ bos_token }}\
 {% for message in messages %}\
@@ -317,7 +319,7 @@ const VOXTRAL_TEMPLATE: &str = "\
 {% else %}{{ eos_token }}{% endif %}\
 {% endfor %}";
 
-/// Whisper's layers.
+/// Layers of Whisper's encoder.
 fn layers([hidden, heads, ffn, count]: [usize; 4], rows: usize) -> TransformerSpec {
     let attention = AttentionSpec {
         mask: Mask::Whole { reach: None },
@@ -330,14 +332,14 @@ fn layers([hidden, heads, ffn, count]: [usize; 4], rows: usize) -> TransformerSp
         DenseSpec { ffn, activation: Activation::GeluErf, gated: false, up_bias: true, down_bias: true };
     let layer = LayerSpec { order: NormOrder::Pre, attention, mlp: MlpSpec::Dense(mlp), residual_scale: 1.0 };
     let norm = NormSpec { kind: NormKind::Layer { bias: true }, eps: EPS };
-    // A tower has no tokens: its vocabulary is one that no row is of.
+    // A tower has no tokens: no row uses its vocabulary.
     TransformerSpec {
         positions: Some(PositionTable { rows, offset: 0 }),
         ..TransformerSpec::bare("whisper", [1, hidden], vec![layer; count], norm, rows)
     }
 }
 
-/// Whether features are made as they are here: Whisper's, of such bands and windows.
+/// Checks that the feature extractor works as this code does: Whisper's features, with these bands and windows.
 fn check_extractor(
     extractor: &Config,
     mels: usize,
@@ -363,7 +365,7 @@ fn check_extractor(
             None => ("chunk_length", seconds, 30),
             Some(planes) => ("n_window", planes.frames / 2, 50),
         },
-        // Of Qwen3-ASR, which hears no shorter sounds.
+        // For Qwen3-ASR, which pads shorter sounds.
         ("min_length", SAMPLES_MIN, SAMPLES_MIN),
     ];
     for (key, needed, usual) in needed {

@@ -1,5 +1,5 @@
-//! What stands before a tower's layers, as products of what each output sees: Whisper's two convolutions over the frames of a
-//! window, or Qwen3-ASR's three over the bands and frames of each second.
+//! Convolutions in front of a tower's layers, computed as matrix products of unfolded inputs: Whisper's two
+//! convolutions over the frames of a window, or Qwen3-ASR's three over the bands and frames of each second.
 
 use hanzo_engine_kernels::{Activation, AnyBackend, Backend, BufferRole, KernelError, ops};
 
@@ -11,30 +11,31 @@ use crate::vision::{batch_of, pack};
 use crate::whisper::unfold;
 
 const GELU: Activation = Activation::GeluErf;
-/// Products of a step over the places of a chunk at most.
+/// Maximum number of output positions that one step computes for a chunk.
 pub(super) const PLACES_MAX: usize = 416;
 
-/// The convolutions on a backend.
+/// Convolutions on a backend.
 pub(super) enum Stem {
-    /// Over frames.
+    /// Two convolutions over frames.
     Frames {
         first: Linear,  // (hidden, 3 * mels)
         second: Linear, // (hidden, 3 * hidden)
     },
-    /// Over bands and frames.
+    /// Three convolutions over bands and frames.
     Planes {
         convolutions: [Linear; 3], // (channels, 9), (channels, 9 * channels) twice
         out: ops::Matrix,          // (hidden, channels * bands)
     },
 }
 
-/// A matrix and what is added to its products.
+/// Weight matrix with its bias.
 pub(super) struct Linear {
     weight: ops::Matrix,
     bias: ops::Vector,
 }
 
-/// Its buffers: what the first convolution sees, what others see, what one gives, and what becomes a row.
+/// Buffers: the unfolded input of the first convolution, the unfolded input of the others, a convolution's output,
+/// and the input of the projection to rows.
 pub(super) struct StemBuffers {
     narrow: ops::Buffer,       // (places, 3 * mels or 9)
     wide: ops::Buffer,         // (places or rows, 3 * hidden or 9 * channels)
@@ -56,7 +57,7 @@ pub(super) fn buffer_shapes(spec: &AudioSpec) -> [Option<(usize, usize)>; 4] {
     }
 }
 
-/// Numbers that are held beside them, on the way.
+/// Numbers held in host memory while the convolutions run.
 pub(super) fn host_numbers(spec: &AudioSpec) -> usize {
     let hidden = spec.layers.hidden;
     match spec.planes {
@@ -98,8 +99,8 @@ impl Stem {
         })
     }
 
-    /// Writes what the layers read of a window's frames, `(frames, mels)`, but for where each row stands: so many rows. The step that
-    /// ends with it is left open.
+    /// Computes the layers' input from a window's frames, `(frames, mels)`, before position embeddings are added,
+    /// for the given number of rows. Leaves the last step open, so the caller ends it.
     ///
     /// # Errors
     /// The device's.
@@ -139,7 +140,7 @@ fn over_frames(
     let (mels, hidden, batch) = (spec.mels, spec.layers.hidden, batch_of(&[rows]));
     let mut heard = vec![0.0; 2 * rows * hidden];
     let mut seen = vec![0.0; rows * 3 * mels.max(hidden)];
-    // The first convolution has twice as many rows as a step: two steps.
+    // The first convolution has twice as many rows as a step: it takes two steps.
     for (half, heard) in heard.chunks_exact_mut(rows * hidden).enumerate() {
         let seen = &mut seen[..rows * 3 * mels];
         for (row, seen) in seen.chunks_exact_mut(3 * mels).enumerate() {
@@ -153,7 +154,7 @@ fn over_frames(
     }
     let seen = &mut seen[..rows * 3 * hidden];
     for (row, seen) in seen.chunks_exact_mut(3 * hidden).enumerate() {
-        // What would come behind a sound's last row is not seen by it.
+        // Positions after the sound's last row do not take part.
         unfold(&heard, hidden, 2 * row as isize - 1, seen);
     }
     backend.begin(&batch)?;
@@ -162,7 +163,7 @@ fn over_frames(
     Ok(())
 }
 
-/// What becomes rows, `(rows, channels * bands)`. Frames that a chunk lacks are zeros.
+/// Input of the projection to rows, `(rows, channels * bands)`. Frames missing from the last chunk are zeros.
 fn over_planes(
     backend: &mut AnyBackend,
     convolutions: &[Linear; 3],
@@ -192,7 +193,7 @@ fn over_planes(
     Ok(rows)
 }
 
-/// Numbers of bands and frames, `(bands, frames, channels)`.
+/// Activations over bands and frames, `(bands, frames, channels)`.
 struct Plane {
     bands: usize,
     frames: usize,
@@ -201,7 +202,7 @@ struct Plane {
 }
 
 impl Plane {
-    /// What a convolution of three by three at every second place gives; outside are zeros.
+    /// Output of a 3×3 convolution with stride 2. Positions outside are zeros.
     fn convolve(
         &self,
         backend: &mut AnyBackend,
@@ -228,7 +229,7 @@ impl Plane {
         Ok(Plane { bands, frames, channels, numbers })
     }
 
-    /// What an output sees: of each channel three bands, of each three frames.
+    /// Unfolded input of one output position: for each channel three frames of each of three bands.
     fn around(&self, band: usize, frame: usize, out: &mut [f32]) {
         for tap in 0..9 {
             let band = (2 * band + tap / 3).checked_sub(1).filter(|&band| band < self.bands);

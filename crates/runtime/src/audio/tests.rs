@@ -1,5 +1,5 @@
-//! Models that hear against the transformers library's own classes (make_audio.py in tests/data/audio says how its numbers were
-//! made): frames, prompts, rows, log probabilities and tokens, in any company.
+//! Audio models against the transformers library's own classes (make_audio.py in tests/data/audio makes the golden
+//! numbers): frames, prompts, rows, log probabilities and tokens, in every kind of batch.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,9 +21,9 @@ use crate::{Engine, EngineConfig, MediaSpan, Opened, SamplingParams, Speculation
 const CASES: &[&str] = &["qwen2_audio", "voxtral", "qwen3_asr"];
 /// The largest allowed difference of a frame's number, of which those of a sound have a range of 2.
 const FRAMES_TOLERANCE: f32 = 2e-5;
-/// Of a row's number, as a share of the range of the golden ones.
+/// Tolerance of a row's numbers, as a share of the golden numbers' range.
 const ROWS_TOLERANCE: f32 = 2e-5;
-/// Of a log probability, as a share of the range of the golden logits. The cache is of half precision.
+/// Tolerance of a log probability, as a share of the golden logits' range. The KV cache has half precision.
 const LOGPROBS_TOLERANCE: f64 = 1e-3;
 
 fn folder(case: &str) -> PathBuf {
@@ -159,7 +159,7 @@ fn engine((opened, text): &(Opened, Arc<TextModel>), step_tokens_max: usize, kv_
     Engine::new(backend, decoder, text.clone(), embedder, config).unwrap().with_tower(Box::new(tower))
 }
 
-/// What a job has drawn: tokens, and the log probabilities of those that are text.
+/// Output of a job: its tokens, and the log probabilities of those with text.
 type Drawn = (Vec<u32>, Vec<(u32, f32)>);
 
 /// Runs everything, and gives what each job has drawn.

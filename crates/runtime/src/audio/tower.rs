@@ -1,5 +1,6 @@
-//! One window's way through a tower for sound: frames, convolutions, layers, rows of the text model. It is cut into pieces,
-//! so that others' steps go on between them. Of a sound that is shorter than a window only what is heard of it is computed.
+//! Runs one window of sound through a tower: frames, convolutions, layers, rows of the text model. The work is cut
+//! into pieces so that other sequences' steps run in between. For a sound shorter than a window, only its own rows
+//! are computed.
 
 use hanzo_engine_kernels::{
     Activation, AnyBackend, Backend, Batch, BufferRole, EncoderOps, KernelError, LayerNormParams,
@@ -17,7 +18,7 @@ use crate::network::{self, Loader, Network};
 use crate::tensor::Tensor;
 use crate::vision::{Piece, Towers, batch_of, means, pack, shape_of};
 
-/// A tower's weights on a backend of its own, and what it takes to run them.
+/// Audio tower: weights on its own backend, and the buffers to run them.
 pub struct AudioTower {
     backend: AnyBackend,
     network: Network,
@@ -31,7 +32,7 @@ pub struct AudioTower {
     way: Way,
 }
 
-/// For a whole window.
+/// Buffers for a whole window.
 struct Buffers {
     stem: StemBuffers,
     joined: ops::Buffer,         // (rows of the text model, joined)
@@ -40,15 +41,15 @@ struct Buffers {
     given: ops::Buffer,          // (rows of the text model, text_hidden)
 }
 
-/// The window under way.
+/// Progress of the current window.
 #[derive(Default)]
 struct Way {
-    rows: Batch,   // that see all others
-    joined: Batch, // those that they become
+    rows: Batch,   // attend to all others
+    joined: Batch, // the joined rows
     done: usize,   // layers
 }
 
-/// Rows and columns of the buffers, in their order.
+/// Rows and columns of the buffers, in the order of their fields.
 fn buffer_shapes(spec: &AudioSpec) -> [Option<(usize, usize)>; 4] {
     let given = spec.rows / spec.joined;
     [
@@ -67,14 +68,14 @@ fn limits(spec: &AudioSpec) -> StepLimits {
     StepLimits { width: widths.fold(limits.width, usize::max), ..limits }
 }
 
-/// Bytes of rows that are kept.
+/// Bytes of finished rows that are kept for reuse.
 fn kept_bytes(spec: &AudioSpec) -> usize {
     let window = spec.rows / spec.joined * spec.text_hidden * size_of::<f32>();
     PICTURE_ROWS_BYTES.max(2 * window)
 }
 
 impl AudioTower {
-    /// What [`AudioTower::load`] takes.
+    /// Memory that [`AudioTower::load`] takes.
     pub fn memory(backend: &AnyBackend, files: &AudioFiles) -> EngineMemory {
         let spec = &files.spec;
         let plan = network::plan(backend, &spec.layers, &files.tensors, WeightType::Stored, spec.text_hidden);
@@ -94,7 +95,7 @@ impl AudioTower {
         }
     }
 
-    /// Reads and packs all weights, and makes all buffers.
+    /// Reads and packs all weights, and allocates all buffers.
     ///
     /// # Errors
     /// `Kernel` where the backend cannot pack a type or give the memory.
@@ -134,7 +135,7 @@ impl AudioTower {
         Ok(AudioTower { backend, network, spec, stem, norm, up, down, down_bias, buffers, way })
     }
 
-    /// Frames, as rows that the layers read.
+    /// Computes the layers' input from the frames.
     fn convolve(&mut self, frames: &[f32]) -> Result<(), KernelError> {
         let (backend, rows) = (&mut self.backend, self.way.rows.rows());
         let (buffers, out) = (&mut self.buffers.stem, self.network.residual());
@@ -144,7 +145,7 @@ impl AudioTower {
         backend.end()
     }
 
-    /// Rows made of what the layers have given.
+    /// Rows of the text model, computed from the layers' output.
     fn join(&mut self) -> Result<Vec<f32>, KernelError> {
         let (hidden, joined) = (self.spec.layers.hidden, self.spec.joined);
         let mut heard = vec![0.0; self.way.rows.rows() * hidden];
