@@ -62,7 +62,7 @@ pub struct MatrixShape {
     pub dtype: DType,
 }
 
-/// One tensor of a model file, row-major, as stored.
+/// Tensor of a model file, row-major, as stored.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixSource<'a> {
     /// Name for errors.
@@ -164,7 +164,7 @@ pub trait Backend: Send + 'static {
     type Experts: Send + Sync + 'static;
     /// Matrices of single heads, for [`Backend::heads_matmul`].
     type Heads: Send + Sync + 'static;
-    /// One adapter's change to one packed matrix, in the layout that the device's kernels read.
+    /// Change by an adapter to one packed matrix, in the layout that the device's kernels read.
     type LowRank: Send + Sync + 'static;
     /// Activations: `(rows, cols)`, on the device; f32 to the host.
     type Buffer: Send + 'static;
@@ -207,7 +207,8 @@ pub trait Backend: Send + 'static {
     /// Allocates room for experts of these shapes, which may differ only in their types.
     fn experts(&self, shapes: &[ExpertParts<MatrixShape>]) -> Result<Self::Experts, KernelError>;
 
-    /// Packs the next expert, so that a loader need not hold all of them as stored. Refuses what [`Backend::pack`] does.
+    /// Packs the next expert, so that a loader need not hold all of them as stored. Refuses the types
+    /// [`Backend::pack`] does.
     fn pack_expert(
         &self,
         experts: &mut Self::Experts,

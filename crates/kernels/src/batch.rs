@@ -50,7 +50,7 @@ pub enum RowSource {
     Embedding,
 }
 
-/// One step's work. A row is one token; row `r` of sequence `s` is at position `s.context - s.rows + r`.
+/// Work of one step. A row is one token; row `r` of sequence `s` is at position `s.context - s.rows + r`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Source of each row.
@@ -150,7 +150,8 @@ impl Batch {
 
     /// The state index of each sequence, and whether the sequence begins in this step.
     ///
-    /// # Panics If sequences have no states, or an index is not below `states`: the caller built a wrong batch.
+    /// # Panics
+    /// If sequences have no states, or an index is not below `states`: the caller built a wrong batch.
     pub(crate) fn states(&self, states: usize) -> impl Iterator<Item = (&SequenceSpan, usize, bool)> {
         assert_eq!(self.states.len(), self.sequences.len(), "a layer that keeps states, and a batch without");
         self.sequences.iter().zip(&self.states).map(move |(span, &state)| {
@@ -166,7 +167,8 @@ impl Batch {
 
     /// Token of each row; `None` where the host has written the embedding. `last` holds the draws of the last step.
     ///
-    /// # Panics If a row refers to a draw that the last step did not make: the caller built a wrong batch.
+    /// # Panics
+    /// If a row refers to a draw that the last step did not make: the caller built a wrong batch.
     pub fn tokens<'a>(&'a self, last: &'a Draws) -> impl Iterator<Item = Option<u32>> + 'a {
         self.sources.iter().map(|source| match *source {
             RowSource::Token(token) => Some(token),
@@ -252,7 +254,8 @@ impl Batch {
     /// each row's slots and outputs from a separate thread. `written` is scratch; nothing is allocated if it has room
     /// for the rows.
     ///
-    /// # Panics If not: the caller built a wrong batch.
+    /// # Panics
+    /// If not: the caller built a wrong batch.
     pub fn check(&self, limits: &StepLimits, written: &mut Vec<u32>) {
         let rows = self.rows();
         assert!(rows > 0, "an empty batch");
@@ -373,7 +376,8 @@ impl Batch {
 
     /// Cache slot of one key of a sequence in the layers of a group.
     ///
-    /// # Panics If the group has no block for it, because no row of this step sees the key.
+    /// # Panics
+    /// If the group has no block for it, because no row of this step sees the key.
     pub fn slot(&self, span: &SequenceSpan, group: usize, key: u32) -> usize {
         let (block, offset) = (key as usize / BLOCK_TOKENS, key as usize % BLOCK_TOKENS);
         let (first, blocks) = self.blocks(span, group);

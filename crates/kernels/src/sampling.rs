@@ -1,28 +1,33 @@
-//! From a row of logits to a token. Random numbers, and what was said before, are the caller's: a [`SampleSpec`] is plain
-//! data of one row. The formula, which [`reference`](crate::reference) computes as it is written here:
+//! Sampling: from a row of logits to a token. The caller supplies random numbers and the history of tokens; a
+//! [`SampleSpec`] is plain data for one row. [`reference`](crate::reference) computes this formula literally:
 //!
-//! 0. the bias of the model's head, its soft cap, to all logits ([`soft_cap`]), and the row's mask: the logits of tokens that are not in it become
-//!    -inf;
-//! 1. the repetition penalty, to the logit of each token that was seen, and then adjustments, in their order, each to one
+//! 0. the bias of the model's head and its soft cap, on all logits ([`soft_cap`]); then the row's mask: logits of
+//!    tokens outside it become -inf;
+//! 1. the repetition penalty, on the logit of each token that was seen; then adjustments, in their order, each on one
 //!    token's logit;
-//! 2. at temperature 0, the largest logit, of equals the lowest id: done;
-//! 3. the `top_k` largest, of equals the lower ids first, and of them those that `top_n_sigma` leaves ([`sigma_floor`]);
-//! 4. the temperature that their entropy gives, within `temperature_range` ([`dynamic_temperature`]);
-//! 5. weights `e^x`, `x = (logit - largest) / temperature`, of those, 0 of all others, by [`exp_nonpositive`];
+//! 2. at temperature 0: the largest logit, with ties broken by the lowest id, and nothing after this;
+//! 3. the `top_k` largest, with ties broken by lower ids, and of them those that `top_n_sigma` keeps
+//!    ([`sigma_floor`]);
+//! 4. the temperature by their entropy, within `temperature_range` ([`dynamic_temperature`]);
+//! 5. weights `e^x`, `x = (logit - largest) / temperature`, of those tokens, and 0 of all others, by
+//!    [`exp_nonpositive`];
 //! 6. masses: weights as integers ([`mass`]), so that their sums do not depend on an order;
-//! 7. the smallest set of tokens whose `-x` is nearest to its mean ([`Moments::mean`]), of equals the lower ids first, whose
-//!    mass is at least `typical_p` of all: a token's `-ln p` is as far from the entropy as its `-x` from the mean;
-//! 8. of those, the smallest set of heaviest weights, of equals the lower ids first, whose mass is at least `top_p` of theirs,
-//!    and of them those of at least `min_p` of the heaviest;
-//! 9. where two or more have `xtc_threshold` of the mass that is left, none of these but the lightest, of equals the highest id;
-//! 10. of those, all with at least `probability_min` of the mass that is left, and the heaviest, of equals the lowest id;
-//! 11. the first token, in order of id, at which the running sum of masses passes `uniform` of their sum.
+//! 7. typical sampling: the smallest set of tokens whose `-x` is nearest to its mean ([`Moments::mean`]), with ties
+//!    broken by lower ids, whose mass is at least `typical_p` of all. A token's `-ln p` is as far from the entropy as
+//!    its `-x` is from the mean;
+//! 8. of those, the smallest set of heaviest weights, with ties broken by lower ids, whose mass is at least `top_p` of
+//!    theirs; and of them those of at least `min_p` of the heaviest;
+//! 9. XTC: if two or more tokens have at least `xtc_threshold` of the remaining mass, all of these except the lightest
+//!    are removed; of equals the highest id stays;
+//! 10. of those, all with at least `probability_min` of the remaining mass, and the heaviest, of equals the lowest id;
+//! 11. the first token, in order of id, at which the running sum of masses exceeds `uniform` times their sum.
 //!
-//! All of it is sums of integers and plain IEEE operations in a fixed order: every device draws the same token from the same
-//! logits. A row whose logits hold NaN or +inf, or which are all ruled out, gives no token. Log probabilities are of the
-//! distribution that the mask leaves, which is what the model was asked to choose from, before temperature and adjustments.
+//! All of it is sums of integers and plain IEEE operations in a fixed order, so every device draws the same token from
+//! the same logits. A row gives no token if its logits hold NaN or +inf, or if all tokens are ruled out. Log
+//! probabilities are of the distribution after the mask, which the model was asked to choose from, and before
+//! temperature and adjustments.
 //!
-//! A row whose token is given draws nothing: it gives that token, for its log probability among all.
+//! A row whose token is given draws nothing. It returns that token, to report its log probability among all tokens.
 
 mod draw;
 mod numbers;
@@ -39,13 +44,13 @@ pub(crate) use draw::DrawScratch;
 pub use draw::{Draws, Ticket};
 pub use numbers::{Moments, Spread, deviation, dynamic_temperature, exp, ln, sigma_floor};
 
-/// Largest vocabulary: the sum of its masses fits an integer.
+/// Largest vocabulary whose sum of masses fits an integer.
 pub const SAMPLED_VOCAB_MAX: usize = (1 << (63 - MASS_ONE_LOG2)) - 1;
 
-/// How the token of one row is drawn.
+/// Sampling settings of one row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleSpec {
-    /// 0: the most likely token.
+    /// Temperature; 0: the most likely token.
     pub temperature: f32,
     /// Only the k most likely tokens; 0: all.
     pub top_k: u32,
@@ -53,25 +58,25 @@ pub struct SampleSpec {
     pub top_p: f32,
     /// Only tokens at least this fraction as likely as the most likely one, in [0, 1].
     pub min_p: f32,
-    /// The random number to draw with, in [0, 1); at temperature 0 it says nothing.
+    /// Random number to draw with, in [0, 1); unused at temperature 0.
     pub uniform: f64,
-    /// What else tells the tokens to draw from.
+    /// Further settings that shape the distribution.
     pub shape: Shape,
-    /// `Some(k)`: the log probabilities of the token and the k most likely ones are wanted.
+    /// `Some(k)`: report the log probabilities of the token and of the k most likely tokens.
     pub logprobs: Option<u32>,
-    /// The token is known, below the vocabulary; nothing is drawn and nothing adjusted.
+    /// Token that is already known, below the vocabulary; nothing is drawn or adjusted.
     pub given: Option<u32>,
-    /// What [`Change::Penalize`] does with the logits of tokens that were seen; 1: nothing.
+    /// Repetition penalty on tokens that were seen, applied as [`Change::Penalize`]; 1: none.
     pub repetition: f32,
-    /// Its part of [`SampleSpecs::seen`].
+    /// The row's part of [`SampleSpecs::seen`].
     pub seen: Range<u32>,
-    /// Its part of [`SampleSpecs::adjustments`].
+    /// The row's part of [`SampleSpecs::adjustments`].
     pub adjustments: Range<u32>,
-    /// Which of [`SampleSpecs::masks`] says what it may be; none: anything.
+    /// Index in [`SampleSpecs::masks`] of the mask of allowed tokens; none: all tokens.
     pub mask: Option<u32>,
 }
 
-/// Greedy, nothing adjusted, nothing reported.
+/// Greedy sampling without adjustments or reports.
 impl Default for SampleSpec {
     fn default() -> SampleSpec {
         SampleSpec {
@@ -91,21 +96,25 @@ impl Default for SampleSpec {
     }
 }
 
-/// Which tokens are drawn from, beyond temperature, top-k, top-p and min-p. The default changes nothing.
+/// Sampling settings beyond temperature, top-k, top-p and min-p. The default changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Only logits at most so many standard deviations of all below the largest; 0: all (arxiv.org/abs/2411.07641).
+    /// Top-nσ: keeps logits at most so many standard deviations of all logits below the largest; 0: all
+    /// (arxiv.org/abs/2411.07641).
     pub top_n_sigma: f32,
-    /// The temperature is this much lower where there is one token, and this much higher where all are alike; 0: as it is.
+    /// Dynamic temperature: the temperature is lowered by this if one token has all probability, and raised by this if
+    /// all are equal; 0: fixed temperature.
     pub temperature_range: f32,
-    /// What the normalized entropy is raised to, to say where in that range.
+    /// Exponent on the normalised entropy that places the temperature in that range.
     pub temperature_exponent: f32,
-    /// Only the tokens whose surprise is nearest to the entropy and whose probabilities reach this sum, in (0, 1]; 1: all
-    /// (arxiv.org/abs/2202.00666).
+    /// Typical sampling: keeps the tokens whose surprise is nearest to the entropy and whose probabilities reach this
+    /// sum, in (0, 1]; 1: all (arxiv.org/abs/2202.00666).
     pub typical_p: f32,
-    /// Leaves out every token with this probability, in [0, 1], but the least likely of them; above 0.5: none.
+    /// XTC: removes every token with this probability, in [0, 1], except the least likely of them; above 0.5: removes
+    /// none.
     pub xtc_threshold: f32,
-    /// Only tokens of this probability, in [0, 1], and the most likely one; 0: all. Above 0 the token's own is told.
+    /// Keeps only tokens of at least this probability, in [0, 1], and the most likely one; 0: all. Above 0, the drawn
+    /// token's probability is reported.
     pub probability_min: f32,
 }
 
@@ -123,7 +132,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Whether it changes nothing.
+    /// Whether these settings change nothing.
     pub fn is_neutral(&self) -> bool {
         self.top_n_sigma == 0.0
             && self.temperature_range == 0.0
@@ -133,12 +142,12 @@ impl Shape {
     }
 }
 
-/// What is done to the logit of one token before anything else.
+/// Change of the logit of one token, made before everything else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjustment {
-    /// The token; one outside of the vocabulary has no logit.
+    /// Token; outside the vocabulary it has no effect.
     pub token: u32,
-    /// What is done.
+    /// Change of its logit.
     pub change: Change,
 }
 
@@ -147,32 +156,32 @@ pub struct Adjustment {
 pub enum Change {
     /// Adds; -inf rules the token out.
     Add(f32),
-    /// Divides a positive and multiplies any other logit, by a finite number above 0: a repetition penalty
+    /// Repetition penalty: divides a positive logit and multiplies any other, by a finite number above 0
     /// (arxiv.org/abs/1909.05858).
     Penalize(f32),
 }
 
-/// How the tokens of a step are drawn. Plain data: a GPU backend uploads it as it is.
+/// Sampling settings of all rows of a step. Plain data that a GPU backend uploads as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleSpecs {
-    /// One for each of the batch's logit rows, in their order.
+    /// Settings of each of the batch's logit rows, in their order.
     pub rows: Vec<SampleSpec>,
-    /// Those of all rows, one run each.
+    /// Adjustments of all rows, one run each.
     pub adjustments: Vec<Adjustment>,
-    /// Which tokens were seen, of all rows, one run each: bit `t % 32` of word `t / 32` of a run is set where token t was. They
-    /// are many, and the same from step to step but for one.
+    /// Tokens seen by all rows, one run each: bit `t % 32` of word `t / 32` of a run is set if token t was seen. A
+    /// bitmap, because there are many, and a step adds only one.
     pub seen: Vec<u32>,
-    /// Masks, one after the other: bit `t % 32` of word `t / 32` is set where token t may be drawn.
+    /// Masks, one after the other: bit `t % 32` of word `t / 32` is set if token t is allowed.
     pub masks: Vec<u32>,
-    /// Words of one mask; tokens beyond them may not be drawn.
+    /// Words of one mask; tokens beyond them are not allowed.
     pub mask_words: usize,
-    /// What the model does to logits, before anything else: a part of it, the same in each step.
+    /// Soft cap on logits, applied before everything but the bias; part of the model, the same in each step.
     pub softcap: Option<f32>,
-    /// What it adds to them before that, `(vocab)`.
+    /// Bias added to the logits first of all, `(vocab)`.
     pub bias: Option<Arc<[f32]>>,
 }
 
-/// What a row of [`SampleSpecs`] does to logits before anything is drawn.
+/// Changes that a row of [`SampleSpecs`] makes to logits before anything is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Edits<'a> {
     pub(crate) softcap: Option<f32>,
@@ -182,31 +191,31 @@ pub(crate) struct Edits<'a> {
     pub(crate) adjustments: &'a [Adjustment],
 }
 
-/// A token that was drawn.
+/// A drawn token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampled {
     /// The token.
     pub token: u32,
-    /// Its log probability, where it was asked for.
+    /// Log probability of the token, if requested.
     pub logprob: Option<TokenLogprob>,
-    /// Its probability among the tokens that it was drawn from, where [`Shape::probability_min`] is above 0; at temperature 0
-    /// none.
+    /// Probability of the token among those that it was drawn from, if [`Shape::probability_min`] is above 0; none at
+    /// temperature 0.
     pub probability: Option<f64>,
 }
 
-/// Log probability of a token, of the distribution that the row's mask leaves, before temperature and adjustments.
+/// Log probability of a token, in the distribution after the row's mask and before temperature and adjustments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
     pub token: u32,
     /// Natural logarithm.
     pub logprob: f32,
-    /// The most likely tokens, best first, of equals the lower id; none that is ruled out.
+    /// Most likely tokens, best first, with ties broken by the lower id; none that is ruled out.
     pub top: Vec<(u32, f32)>,
 }
 
 impl SampleSpecs {
-    /// Forgets the rows and keeps the memory.
+    /// Clears the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.adjustments.clear();
@@ -214,7 +223,7 @@ impl SampleSpecs {
         self.masks.clear();
     }
 
-    /// The mask of a row, where it has one.
+    /// Mask of a row, if it has one.
     pub fn mask_of(&self, row: usize) -> Option<&[u32]> {
         let index = self.rows[row].mask? as usize;
         Some(&self.masks[index * self.mask_words..][..self.mask_words])
@@ -226,13 +235,13 @@ impl SampleSpecs {
         &self.adjustments[start as usize..end as usize]
     }
 
-    /// The tokens that a row has seen, as bits.
+    /// Tokens that a row has seen, as bits.
     pub fn seen_of(&self, row: usize) -> &[u32] {
         let Range { start, end } = self.rows[row].seen;
         &self.seen[start as usize..end as usize]
     }
 
-    /// All that a row does to logits.
+    /// Changes that a row makes to logits.
     pub(crate) fn edits_of(&self, row: usize) -> Edits<'_> {
         Edits {
             softcap: self.softcap,
@@ -245,7 +254,7 @@ impl SampleSpecs {
 }
 
 impl Change {
-    /// What becomes of a logit.
+    /// The changed logit.
     pub fn apply(self, logit: f32) -> f32 {
         if logit == f32::NEG_INFINITY {
             return logit;
@@ -261,7 +270,7 @@ impl Change {
     }
 }
 
-/// `cap * tanh(logit / cap)` (Gemma 2); what is no number stays so.
+/// Soft cap: `cap * tanh(logit / cap)` (Gemma 2). NaN and infinities stay as they are.
 #[inline(always)]
 pub fn soft_cap(cap: f32, logit: f32) -> f32 {
     if !logit.is_finite() {

@@ -1,6 +1,6 @@
-//! What attention is, in the contract: heads, rotary embedding, and what is done with queries, keys and latents.
+//! Attention in the contract: heads, rotary embedding, and the treatment of queries, keys and latents.
 
-/// Which pairs of a head rotary embedding turns.
+/// Pairing of a head's elements for rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeKind {
     /// Element i with element i + rotary_dim / 2 (GPT-NeoX, most Hugging Face models).
@@ -9,13 +9,14 @@ pub enum RopeKind {
     Interleaved,
 }
 
-/// Which of a row's three positions ([`Batch::axes`]) turns a pair: M-RoPE (arxiv.org/abs/2409.12191).
+/// Assignment of a row's three positions ([`Batch::axes`](crate::Batch::axes)) to the pairs that they rotate: M-RoPE
+/// (arxiv.org/abs/2409.12191).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeAxes {
-    /// Pairs of time, height and width.
+    /// Number of pairs for time, height and width.
     pub sections: [u32; 3],
-    /// Pair i is of axis `i % 3` as long as that has pairs, and of time after (Qwen3-VL), rather than one section after the
-    /// other (Qwen2-VL).
+    /// Whether axes alternate: pair i belongs to axis `i % 3` as long as that axis has pairs left, and to time after
+    /// that (Qwen3-VL). Otherwise one section follows the other (Qwen2-VL).
     pub interleaved: bool,
 }
 
@@ -37,27 +38,28 @@ impl RopeAxes {
 pub struct Rope<V> {
     /// How elements pair up.
     pub kind: RopeKind,
-    /// Radians per position of each pair, frequency scaling applied; `rotary_dim / 2` of them. Elements past
-    /// `rotary_dim` pass unturned.
+    /// Radians per position of each pair, with frequency scaling applied; `rotary_dim / 2` of them. Elements past
+    /// `rotary_dim` are not rotated.
     pub inv_freq: V,
     /// Factor on cosine and sine (YaRN's attention factor); 1 for plain rope.
     pub magnitude: f32,
-    /// Which position turns which pair, where rows have three; none: the row's own.
+    /// Assignment of positions to pairs, if rows have three positions. None: the row's position.
     pub axes: Option<RopeAxes>,
-    /// Magnitude of a second table of frequencies (LongRoPE's for long texts). The table follows the first in `inv_freq` and has
-    /// as many pairs; it turns the rows whose [`Batch::types`](crate::Batch::types) is not 0. None: there is one table.
+    /// Magnitude of a second table of frequencies (LongRoPE's for long texts). The table follows the first in
+    /// `inv_freq` and has as many pairs. It applies to rows whose [`Batch::types`](crate::Batch::types) is not 0.
+    /// None: there is one table.
     pub long: Option<f32>,
 }
 
 impl<V> Rope<V> {
-    /// Pairs of a head that are turned, where `inv_freq` holds so many frequencies.
+    /// Rotated pairs of a head, if `inv_freq` holds so many frequencies.
     pub fn pairs(&self, frequencies: usize) -> usize {
         frequencies / (1 + usize::from(self.long.is_some()))
     }
 }
 
 impl<'a> Rope<&'a Vec<f32>> {
-    /// Frequencies and magnitude that turn a row of this type.
+    /// Frequencies and magnitude for a row of this type.
     pub fn of_type(&self, row_type: u32) -> (&'a [f32], f32) {
         let (first, second) = self.inv_freq.split_at(self.pairs(self.inv_freq.len()));
         match self.long.filter(|_| row_type != 0) {
@@ -67,8 +69,8 @@ impl<'a> Rope<&'a Vec<f32>> {
     }
 }
 
-/// Heads of one attention layer. A row of queries is `(heads, head_dim)`, of keys and values
-/// `(kv_heads, head_dim)`; head h reads key-value head `h * kv_heads / heads`.
+/// Heads of one attention layer. A row of queries is `(heads, head_dim)`; a row of keys or values is `(kv_heads,
+/// head_dim)`. Head h reads key-value head `h * kv_heads / heads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadShape {
     /// Query heads.
@@ -91,32 +93,33 @@ impl HeadShape {
     }
 }
 
-/// What happens to queries and keys between projection and cache.
+/// Processing of queries and keys between projection and cache.
 #[derive(Clone, Copy, Debug)]
 pub struct QkvParams<V> {
     /// The heads.
     pub shape: HeadShape,
-    /// RMS norm of queries: of each head, where there are `head_dim` weights (Qwen3), or of all of them as one, where there are
-    /// `heads * head_dim` (OLMo 2).
+    /// RMS norm of queries: of each head with `head_dim` weights (Qwen3), or of all heads as one with `heads *
+    /// head_dim` weights (OLMo 2).
     pub q_norm: Option<V>,
     /// RMS norm of keys, likewise.
     pub k_norm: Option<V>,
     /// Epsilon of both norms.
     pub norm_eps: f32,
-    /// The norms, of each head then, are of what the rotation gives rather than of what it reads (Hunyuan).
+    /// Whether the norms, of each head, come after the rotation rather than before it (Hunyuan).
     pub norm_after_rope: bool,
     /// Rotary embedding, or none.
     pub rope: Option<Rope<V>>,
-    /// Factor on queries, after everything else, or none.
+    /// Factor on queries, applied last, or none.
     pub query_scale: Option<QueryScale>,
-    /// Values are normed as keys are, each head by itself and without weights (Gemma 4).
+    /// Whether values are normed like keys, each head by itself and without weights (Gemma 4).
     pub values_normed: bool,
-    /// Rows are of queries alone, `(heads, head_dim)`: another layer's keys and values are attended to (Gemma 3n).
+    /// Whether rows hold queries alone, `(heads, head_dim)`, because they attend to another layer's keys and values
+    /// (Gemma 3n).
     pub queries_alone: bool,
 }
 
 impl<V> QkvParams<V> {
-    /// Heads with nothing done to them.
+    /// Heads without norms, rotation or scale.
     pub fn plain(shape: HeadShape) -> Self {
         Self {
             shape,
@@ -137,20 +140,20 @@ impl<V> QkvParams<V> {
     }
 }
 
-/// A factor on queries that grows with their position, so that attention over long contexts stays as sharp:
-/// `1 + factor * ln(1 + floor((position + offset) / every))` (Llama 4).
+/// Factor on queries that grows with their position and keeps attention over long contexts sharp: `1 + factor * ln(1 +
+/// floor((position + offset) / every))` (Llama 4).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryScale {
-    /// How much it grows.
+    /// Growth of the factor.
     pub factor: f32,
-    /// Tokens from step to step; not 0.
+    /// Tokens between two steps of the factor; not 0.
     pub every: u32,
-    /// Tokens that count before the first: 1 where steps count tokens rather than positions.
+    /// Tokens counted before the first: 1 if steps count tokens rather than positions.
     pub offset: u32,
 }
 
 impl QueryScale {
-    /// The factor at a position.
+    /// Factor at a position.
     pub fn at(&self, position: u32) -> f32 {
         let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.every);
         (1.0 + f64::from(self.factor) * (steps as f64).ln_1p()) as f32
@@ -164,27 +167,30 @@ pub struct AttentionParams<V> {
     pub shape: HeadShape,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// `cap * tanh(score / cap)` (Gemma 2).
+    /// Soft cap: `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// A row sees only the last `window` keys, itself included.
+    /// Sliding window: a row sees only the last `window` keys, itself included.
     pub window: Option<u32>,
-    /// Of the window a row sees only its own chunk: keys from the last position on that is a multiple of `window` (Llama 4).
+    /// Whether a row sees only its own chunk of the window: keys from the last position that is a multiple of `window`
+    /// (Llama 4).
     pub chunked: bool,
-    /// One logit a head that takes part in the softmax and has no value (GPT-OSS); `heads` of them.
-    pub sinks: Option<V>,
-    /// What a head's scores lose with each token between a key and the row (ALiBi, arxiv.org/abs/2108.12409); `heads` of
+    /// Attention sinks: one logit for each head that takes part in the softmax and has no value (GPT-OSS); `heads` of
     /// them.
+    pub sinks: Option<V>,
+    /// ALiBi slopes: the amount that a head's scores lose with each token between a key and the row
+    /// (arxiv.org/abs/2108.12409); `heads` of them.
     pub slopes: Option<V>,
-    /// Rows are of queries alone, as in [`QkvParams::queries_alone`]; the layer is the one whose keys and values they see.
+    /// Whether rows hold queries alone, as in [`QkvParams::queries_alone`]. The layer is then the one whose keys and
+    /// values they see.
     pub queries_alone: bool,
-    /// Keys and values are those of a memory, of which rows see what [`Batch::memories`](crate::Batch::memories) says, and are given
-    /// zeros where that is nothing: cross-attention (Whisper, Llama 3.2 Vision). Without a window or slopes. Not every device
-    /// that runs decoders and encoders knows it.
+    /// Cross-attention (Whisper, Llama 3.2 Vision): keys and values are those of a separate cache. Rows see the spans
+    /// in [`Batch::memories`](crate::Batch::memories), and a row without a span gets zeros. Excludes windows and
+    /// slopes. Not every device supports it.
     pub memory: bool,
 }
 
 impl<V> AttentionParams<V> {
-    /// Of rows that see all before them, and no more to it.
+    /// Plain causal attention of these heads.
     pub fn of(shape: HeadShape, scale: f32) -> Self {
         Self {
             shape,
@@ -199,32 +205,32 @@ impl<V> AttentionParams<V> {
         }
     }
 
-    /// Columns of a row of what is read.
+    /// Columns of a row of the input.
     pub fn width(&self) -> usize {
         if self.queries_alone { self.shape.q_width() } else { self.shape.qkv_width() }
     }
 }
 
-/// Heads of multi-head latent attention as they meet the cache: a query is `rank + rope_dim` numbers, and so is what all
-/// heads read of a token.
+/// Heads of multi-head latent attention in cache form: a query has `rank + rope_dim` elements, and so has the cached
+/// vector of a token that all heads share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentHeads {
     /// Query heads.
     pub heads: usize,
-    /// Elements of the vector that keys and values are made of.
+    /// Elements of the latent vector that keys and values are computed from.
     pub rank: usize,
-    /// Elements that positions turn.
+    /// Elements that are rotated by position.
     pub rope_dim: usize,
 }
 
 impl LatentHeads {
-    /// Elements of a query, and of what the cache keeps of a token.
+    /// Elements of a query, and of a token in the cache.
     pub fn width(&self) -> usize {
         self.rank + self.rope_dim
     }
 }
 
-/// What happens to latents and queries between projection and cache.
+/// Processing of latents and queries between projection and cache.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentParams<V> {
     /// The heads.
@@ -233,6 +239,6 @@ pub struct LatentParams<V> {
     pub norm: V,
     /// Epsilon of the norm.
     pub norm_eps: f32,
-    /// Rotary embedding of `rope_dim` numbers.
+    /// Rotary embedding of the `rope_dim` elements.
     pub rope: Rope<V>,
 }

@@ -1,28 +1,28 @@
-//! The ops that encoders are made of besides a decoder's: rows of whole sequences, no cache. A trait of its own, so that a
-//! device may begin with decoders.
+//! Ops that encoders need beyond a decoder's: rows of whole sequences, without a cache. They are a separate trait, so
+//! that a device may support decoders first.
 
 use std::ops::Range;
 
 use super::{Backend, HeadShape, QkvParams};
 
-/// Queries that the parts of [`EncoderOps::attend_part`] begin at multiples of.
+/// Granularity of [`EncoderOps::attend_part`]: each part begins at a multiple of so many queries.
 pub const QUERIES_PART: usize = 48;
 
 /// Scale and shift of a layer norm (arxiv.org/abs/1607.06450).
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormParams<V> {
-    /// One factor a column.
+    /// Factor of each column.
     pub weight: V,
-    /// One addend a column.
+    /// Addend of each column.
     pub bias: Option<V>,
-    /// What is added to the variance.
+    /// Number added to the variance.
     pub eps: f32,
 }
 
-/// What picks a row of an embedding table for each row of the batch.
+/// Choice of an embedding table's row for each row of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowIds {
-    /// The row's position in its sequence plus `offset`.
+    /// The row's position in its sequence, plus `offset`.
     Positions {
         /// Table row of position 0.
         offset: u32,
@@ -31,69 +31,70 @@ pub enum RowIds {
     Types,
 }
 
-/// What is added to a score, by where the query (row i of its sequence) and the key (row j) stand.
+/// Addend to attention scores that depends on the positions of the query (row i of its sequence) and the key (row j).
 #[derive(Clone, Copy, Debug)]
 pub enum PositionBias<V, T> {
     /// Nothing.
     None,
-    /// `-slope[head] * |i - j|` (arxiv.org/abs/2108.12409, seen from both sides).
+    /// Symmetric ALiBi: `-slope[head] * |i - j|` (arxiv.org/abs/2108.12409).
     Alibi {
         /// (heads)
         slopes: V,
     },
-    /// `table[head][clamp(j - i, -reach, reach) + reach]`: T5's and MPNet's learned bias, its buckets spread out.
+    /// Learned bias of T5 and MPNet, with its buckets expanded: `table[head][clamp(j - i, -reach, reach) + reach]`.
     ByDistance {
         /// (heads, 2 * reach + 1)
         table: V,
-        /// The distance from which on all are alike.
+        /// Distance from which on all biases are equal.
         reach: u32,
     },
-    /// DeBERTa's content to position and position to content (arxiv.org/abs/2006.03654):
-    /// `(q_i · keys[b] + k_j · queries[b]) * scale`, `b = bucket_of[clamp(i - j, -reach, reach) + reach]`, with the
-    /// parts of `keys[b]` and `queries[b]` that are the query's head's and the key's row of the head it reads.
+    /// DeBERTa's content-to-position and position-to-content terms (arxiv.org/abs/2006.03654): `(q_i · keys[b] + k_j ·
+    /// queries[b]) * scale`, `b = bucket_of[clamp(i - j, -reach, reach) + reach]`. Of `keys[b]` the part of the
+    /// query's head is used, and of `queries[b]` likewise, with the key-value head that the query's head reads.
     Disentangled {
-        /// (buckets, heads * head_dim); or none, and that term is 0.
+        /// (buckets, heads * head_dim); without it, that term is 0.
         keys: Option<V>,
-        /// (buckets, heads * head_dim); likewise.
+        /// (buckets, heads * head_dim); without it, that term is 0.
         queries: Option<V>,
         /// Rows of `keys` and `queries`.
         buckets: u32,
         /// (2 * reach + 1), each below `buckets`.
         bucket_of: T,
-        /// The distance from which on all are alike.
+        /// Distance from which on all buckets are equal.
         reach: u32,
     },
 }
 
-/// `softmax(scale * q·k + bias) · v` over the keys of the row's own sequence that it may see.
+/// `softmax(scale * q·k + bias) · v` over the keys of the row's sequence that it may see.
 #[derive(Clone, Copy, Debug)]
 pub struct SelfAttentionParams<V, T> {
     /// The heads.
     pub heads: HeadShape,
     /// Factor on the dot products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Keys a query sees on each side of itself: `|i - j| <= reach`. None: the whole sequence.
+    /// Keys that a query sees on each side of itself: `|i - j| <= reach`. None: the whole sequence.
     pub reach: Option<u32>,
-    /// The last rows of each sequence that do not see each other, themselves included, but all before them, which see them too:
-    /// what fills a picture's tiles up (Llama 3.2 Vision). Fewer than the sequence has; 0 where there is a reach or a bias, or the
-    /// device knows no memories.
+    /// Padding rows at the end of each sequence, which fill up an image's tiles (Llama 3.2 Vision). They do not see
+    /// each other or themselves, but they see all rows before them and are seen by those. Fewer than the sequence's
+    /// rows. 0 with a reach or a bias, or if the device does not support cross-attention.
     pub padding: u32,
-    /// What is added to the scores.
+    /// Addend to the scores.
     pub bias: PositionBias<V, T>,
 }
 
-/// A device that an encoder's steps run on.
+/// A device that runs an encoder's steps.
 pub trait EncoderOps: Backend {
-    /// What a convolution along the tokens multiplies: `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where
-    /// that is not a row of r's own sequence. `window` is odd; `out` is `(rows, cols * window)`.
+    /// Input columns of a convolution along the tokens (im2col): `out[r][c * window + t] = x[r + t - window / 2][c]`,
+    /// or 0 outside r's sequence. `window` is odd; `out` is `(rows, cols * window)`.
     fn unfold(&mut self, x: &Self::Buffer, window: usize, out: &mut Self::Buffer);
 
-    /// On rows of `[q | k | v]`, in place: norms queries and keys and turns them by each row's position. Values stay, and
-    /// no cache is written.
+    /// Works in place on rows of `[q | k | v]`: norms queries and keys and rotates them by each row's position. Values
+    /// stay as they are, and no cache is written.
     fn rope(&mut self, qkv: &mut Self::Buffer, params: &QkvParams<&Self::Vector>);
 
-    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`): queries, keys and
-    /// values are its rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no cache.
+    /// Attention inside each sequence of the batch, all of which must be whole (`context == rows`). Queries, keys and
+    /// values are the sequence's rows of `[q | k | v]`, in f32; `out` is `(rows, heads * head_dim)`. There is no
+    /// cache.
     fn self_attention(
         &mut self,
         qkv: &Self::Buffer,
@@ -101,17 +102,19 @@ pub trait EncoderOps: Backend {
         out: &mut Self::Buffer,
     );
 
-    /// Whether [`EncoderOps::attend_part`] is there, for who has other work that is not to wait for a whole sequence.
+    /// Whether [`EncoderOps::attend_part`] is supported, for callers that must interleave other work with a long
+    /// sequence.
     fn attends_in_parts(&self) -> bool {
         false
     }
 
-    /// Attention of some queries of one sequence to all of it, without reach, padding or bias: `rows` of `qkv` are the sequence's
-    /// `[q | k | v]`, of whatever step; `queries` are counted from its first row, begin at a multiple of [`QUERIES_PART`], and are as many as
-    /// the batch has rows. `out` is `(queries, heads * head_dim)`, with the bits that [`EncoderOps::self_attention`] of the whole gives them.
+    /// Attention of some queries of one sequence to all of it, without reach, padding or bias. `rows` of `qkv` are the
+    /// sequence's `[q | k | v]`, from any step. `queries` count from its first row, begin at a multiple of
+    /// [`QUERIES_PART`], and are as many as the batch has rows. `out` is `(queries, heads * head_dim)`, bit for bit
+    /// equal to [`EncoderOps::self_attention`] of the whole sequence.
     ///
     /// # Panics
-    /// Where [`EncoderOps::attends_in_parts`] says no.
+    /// If [`EncoderOps::attends_in_parts`] is false.
     fn attend_part(
         &mut self,
         qkv: &Self::Buffer,

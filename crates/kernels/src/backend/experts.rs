@@ -1,85 +1,86 @@
-//! What a mixture of experts is, in the contract.
+//! Mixture of experts in the contract.
 
 use super::{Activation, Backend};
 
-/// In place of an expert: of a row with a score that is no number.
+/// Placeholder for an expert, for rows with a score that is NaN.
 pub const NO_EXPERT: u32 = u32::MAX;
 
-/// How a router's scores become weights, in f32.
+/// Conversion of a router's scores into weights, in f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertScoring {
     /// `exp(score) / Σ exp(scores)` over all experts (Mixtral, Qwen3-MoE).
     Softmax,
-    /// `1 / (1 + exp(-score))`, each expert for itself (DeepSeek-V3).
+    /// `1 / (1 + exp(-score))`, each expert by itself (DeepSeek-V3).
     Sigmoid,
-    /// Experts are chosen one after the other, and each counts for its part of the softmax over those not chosen before it that
-    /// are near: no further below it than `reach` times the larger of its score and the magnitude of theirs (Phi-3.5-MoE,
-    /// SparseMixer, arxiv.org/abs/2310.00811). Weights are not normalized, and groups are not known.
+    /// SparseMixer (Phi-3.5-MoE, arxiv.org/abs/2310.00811). Experts are chosen one after the other. The weight of each
+    /// is its part of a softmax over the experts that were not chosen before it and are near: no further below its
+    /// score than `reach` times the larger of its score and the magnitude of theirs. Weights are not normalised, and
+    /// groups are not supported.
     Near {
-        /// Part of a score; above 0.
+        /// Fraction of a score; above 0.
         reach: f32,
     },
 }
 
-/// A mixture of experts: which of them a row goes to, and what each counts for (arxiv.org/abs/2101.03961).
+/// Mixture of experts: which experts a row is routed to, and the weight of each (arxiv.org/abs/2101.03961).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoeParams {
-    /// Experts each row goes to; 1 to as many as there are.
+    /// Experts that each row is routed to; from 1 to all.
     pub experts_used: usize,
-    /// How scores become weights.
+    /// Conversion of scores into weights.
     pub scoring: ExpertScoring,
-    /// Whether the weights of the chosen are divided by their sum (`norm_topk_prob`). Where all of them are zero they
+    /// Whether the weights of the chosen experts are divided by their sum (`norm_topk_prob`). If all are zero they
     /// stay zero.
     pub normalized: bool,
     /// Factor on the weights afterwards (`routed_scaling_factor`), usually 1.
     pub scale: f32,
-    /// The non-linearity of every expert.
+    /// Non-linearity of every expert.
     pub activation: Activation,
-    /// Whether an expert multiplies what it activates with a second product (SwiGLU and its like), rather than
-    /// activates its only one (Nomic).
+    /// Whether an expert multiplies its activated product with a second one (SwiGLU and similar), rather than having
+    /// only one (Nomic).
     pub gated: bool,
-    /// Experts are chosen from the best groups of them alone.
+    /// Group-limited routing, if experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// What an expert counts for is multiplied with what it reads rather than with what it gives (Llama 4). Rows go to
-    /// one expert then.
+    /// Whether an expert's weight multiplies its input rather than its output (Llama 4). Each row is then routed to
+    /// one expert.
     pub scales_input: bool,
 }
 
-/// Group-limited routing (DeepSeek): groups are neighbours, all of one size. A group is worth the sum of its `best` largest
-/// experts, as they stand for the choice.
+/// Group-limited routing (DeepSeek). Groups are neighbouring experts, all groups of one size. A group's score is the
+/// sum of its `best` largest experts' scores, as used for the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
-    /// Groups; divides the experts.
+    /// Number of groups; divides the number of experts.
     pub count: usize,
-    /// Groups that a row's experts may be in; they hold at least as many experts as a row goes to.
+    /// Groups that a row's experts may come from. They hold at least as many experts as a row is routed to.
     pub used: usize,
-    /// Experts that make a group's worth: 1 (DeepSeek-V2) or 2 (DeepSeek-V3).
+    /// Experts that count towards a group's score: 1 (DeepSeek-V2) or 2 (DeepSeek-V3).
     pub best: usize,
 }
 
-/// The weights of a mixture of experts.
+/// Weights of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct MoeOperands<M, V, E, B> {
     /// `(experts, cols)`.
     pub router: M,
     /// Added to the router's scores, `(experts)` (GPT-OSS).
     pub router_bias: Option<V>,
-    /// Added to what the scoring makes of scores, for the choice alone, `(experts)` (DeepSeek-V3).
+    /// Added to the weights that the scoring computes, for the choice alone, `(experts)` (DeepSeek-V3).
     pub correction: Option<V>,
-    /// An expert for each of the router's rows.
+    /// Experts, one for each row of the router.
     pub experts: E,
-    /// Biases of the experts' first products, `(experts, 2 * ffn)`, gate's first, or `(experts, ffn)` where they are not
-    /// gated.
+    /// Biases of the experts' first products, `(experts, 2 * ffn)` with gate's first, or `(experts, ffn)` if they are
+    /// not gated.
     pub up_bias: Option<V>,
-    /// Biases of their second products, `(experts, cols)`.
+    /// Biases of the experts' second products, `(experts, cols)`.
     pub down_bias: Option<V>,
-    /// Factor on what each expert counts for, after everything else, `(experts)` (Gemma 4).
+    /// Factor on each expert's weight, applied last, `(experts)` (Gemma 4).
     pub expert_scale: Option<V>,
-    /// What the router reads, `(rows, cols)`, where that is not what experts do (Gemma 4).
+    /// Input of the router, `(rows, cols)`, if it differs from the experts' input (Gemma 4).
     pub routed: Option<B>,
 }
 
-/// The weights of a mixture as a backend has them.
+/// Weights of a mixture in a backend's types.
 pub type MoeWeights<'a, B> = MoeOperands<
     &'a <B as Backend>::Matrix,
     &'a <B as Backend>::Vector,
@@ -88,7 +89,7 @@ pub type MoeWeights<'a, B> = MoeOperands<
 >;
 
 impl<M, V, E, B> MoeOperands<M, V, E, B> {
-    /// Matrices, with nothing added anywhere.
+    /// Matrices without biases, corrections or scales.
     pub fn plain(router: M, experts: E) -> Self {
         Self {
             router,
@@ -104,16 +105,16 @@ impl<M, V, E, B> MoeOperands<M, V, E, B> {
 }
 
 impl MoeParams {
-    /// Whether experts are chosen by what the scoring makes of their scores rather than by the scores, which have the same
-    /// order but for rounding.
+    /// Whether experts are chosen by weight, after scoring, rather than by score. Both have the same order except for
+    /// rounding.
     pub fn chooses_by_weight(&self, corrected: bool) -> bool {
         corrected || self.groups.is_some_and(|groups| groups.best > 1)
     }
 
-    /// Asserts that a row can go to so many of them.
+    /// Asserts that a row can be routed with these parameters among so many experts.
     ///
     /// # Panics
-    /// Where it cannot.
+    /// If it cannot.
     pub fn check(&self, experts: usize) {
         let used = self.experts_used;
         assert!(used > 0 && used <= experts, "{used} of {experts} experts");
@@ -132,11 +133,11 @@ impl MoeParams {
     }
 }
 
-/// The matrices of one expert of a mixture, by shape or as stored. Each is stacked by rows of its parts.
+/// Matrices of one expert, as shapes or as stored. Each is a list of parts that are stacked by rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpertParts<P> {
-    /// Gate's rows, then up's, or up's alone where experts are not gated.
+    /// Gate's rows, then up's; up's alone if experts are not gated.
     pub gate_up: Vec<P>,
-    /// Down's rows.
+    /// Rows of down.
     pub down: Vec<P>,
 }

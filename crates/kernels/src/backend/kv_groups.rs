@@ -1,57 +1,58 @@
-//! Which layers of a paged cache have block tables in common, and which lie in the same memory: numbers alone. Absent: who
-//! decides it, and how many blocks a sequence holds.
+//! Layer groups of a paged KV cache: which layers share block tables, and which share memory. Numbers alone; the
+//! choice of groups and the number of a sequence's blocks are decided elsewhere.
 
 use std::collections::BTreeMap;
 
 use super::{KvLayout, KvSpec};
 
-/// Layers of a cache in groups, each of which has block tables of its own and so may let go of what has left its window.
+/// Layer groups of a cache. Each group has separate block tables, so that it can free blocks that have left its
+/// window.
 ///
-/// A block is 16 tokens of *one* group's layers. Layers that stand at the same place of different groups share a *plane* of
-/// memory, so that any block serves any group, and what one group does not need another has. The default is one group
-/// that keeps everything, each layer in a plane of its own.
+/// A block is 16 tokens of *one* group's layers. Layers at the same place of different groups share a *plane* of
+/// memory, so that any block can serve any group, and memory that one group does not need is free for the others. The
+/// default is one group without a window, with each layer in a separate plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvGroups {
-    /// Keys that the rows of each group's layers see at most, themselves included; none: all.
+    /// Keys that the rows of each group's layers see at most, themselves included. None: all.
     pub windows: Vec<Option<u32>>, // (groups), or empty
-    /// Where each layer is.
+    /// Group and plane of each layer.
     pub places: Vec<KvPlace>, // (layers), or empty
 }
 
-/// Where a layer's keys and values are.
+/// Location of a layer's keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvPlace {
-    /// Its group.
+    /// Layer group.
     pub group: usize,
-    /// Its plane: the layers of one group are in planes of their own.
+    /// Plane of memory. The layers of one group are in different planes.
     pub plane: usize,
 }
 
 impl KvGroups {
-    /// How many there are.
+    /// Number of groups.
     pub fn count(&self) -> usize {
         self.windows.len().max(1)
     }
 
-    /// The window of a group.
+    /// Window of a group.
     pub fn window(&self, group: usize) -> Option<u32> {
         self.windows.get(group).copied().flatten()
     }
 
-    /// Where a layer is.
+    /// Location of a layer.
     ///
     /// # Panics
-    /// If there are groups, and the layer is in none.
+    /// If there are groups and the layer is in none.
     pub fn place(&self, layer: usize) -> KvPlace {
         if self.places.is_empty() { KvPlace { group: 0, plane: layer } } else { self.places[layer] }
     }
 }
 
 impl KvSpec {
-    /// The layouts that each plane of memory must have room for, plane by plane. Layers that keep a state are in none.
+    /// Layouts that each plane of memory must have room for, plane by plane. Layers with recurrent states are in none.
     ///
     /// # Panics
-    /// If a layer is in no group, or two layers of a group are in one plane: whoever made the groups is wrong.
+    /// If a layer is in no group, or two layers of a group are in one plane: the groups were built wrong.
     pub fn planes(&self) -> Vec<Vec<KvLayout>> {
         let mut planes = BTreeMap::<usize, BTreeMap<usize, KvLayout>>::new();
         for (layer, &layout) in self.layers.iter().enumerate() {

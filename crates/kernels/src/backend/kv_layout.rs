@@ -1,11 +1,12 @@
-//! What a layer's cache keeps of each token, and of how many tokens: numbers alone. Absent: where a device puts them.
+//! Cache layout of each layer: the data kept for each token, and for how many tokens. Numbers alone; the placement in
+//! memory is the device's.
 
 use std::fmt;
 
 use super::{KvGroups, KvType, StateShape};
 use crate::KernelError;
 
-/// What a layer's cache keeps of a token.
+/// Data that a layer's cache keeps for each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvLayout {
     /// A key and a value for each key-value head.
@@ -17,39 +18,39 @@ pub enum KvLayout {
         /// Tokens that a token sees at most, itself included; older ones need not be kept. None: all.
         window: Option<u32>,
     },
-    /// One vector that the keys and values of all heads are made of, and the part of the keys that positions turn, which
-    /// the heads share (multi-head latent attention, arxiv.org/abs/2405.04434).
+    /// Multi-head latent attention (arxiv.org/abs/2405.04434): one vector that the keys and values of all heads are
+    /// computed from, and the part of the keys that is rotated by position, which all heads share.
     Latent {
         /// Elements of the vector.
         rank: usize,
-        /// Elements of the part that positions turn.
+        /// Elements of the part that is rotated by position.
         rope_dim: usize,
     },
-    /// Nothing of a token, but a state of each sequence.
+    /// No data per token, but a recurrent state per sequence.
     State(StateShape),
 }
 
-/// The paged cache of all layers.
+/// Specification of the paged KV cache of all layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSpec {
-    /// What each layer keeps of a token; layers may differ.
+    /// Layout of each layer; layers may differ.
     pub layers: Vec<KvLayout>,
-    /// Which layers have block tables in common, and which share memory.
+    /// Layers that share block tables, and layers that share memory.
     pub groups: KvGroups,
-    /// Blocks of 16 tokens, shared by all sequences and layer groups; a block id stands for the same tokens in every layer
-    /// of one group.
+    /// Blocks of 16 tokens, shared by all sequences and layer groups. A block id stands for the same tokens in every
+    /// layer of one group.
     pub blocks: usize,
-    /// How keys and values are stored.
+    /// Element type of keys and values.
     pub kv_type: KvType,
-    /// All of its memory is in place when it is made, rather than as blocks are first written: so that it cannot be missing
-    /// later.
+    /// Whether all memory is committed when the cache is made, rather than as blocks are first written, so that it
+    /// cannot run out later.
     pub resident: bool,
-    /// Sequences whose states there is room for, in the layers that keep one.
+    /// Sequences with room for their states, in the layers with recurrent states.
     pub states: usize,
 }
 
 impl KvSpec {
-    /// Whether what the layers keep can be stored so.
+    /// Checks that the element type can store every layer's data.
     ///
     /// # Errors
     /// [`KernelError::BadKvType`] if a head or a latent is not whole groups of the type.
@@ -66,10 +67,11 @@ impl KvSpec {
         }
     }
 
-    /// As [`KvSpec::check`], for devices that hold heads alone: key-value heads and elements of a head of each layer.
+    /// Same as [`KvSpec::check`], for devices that hold heads alone. Returns each layer's key-value heads and elements
+    /// of a head.
     ///
     /// # Errors
-    /// Besides, [`KernelError::UnsupportedKvLayout`] for a layer that keeps something else.
+    /// Additionally [`KernelError::UnsupportedKvLayout`] for a layer with another layout.
     pub fn heads(&self, device: &str) -> Result<Vec<(usize, usize)>, KernelError> {
         self.check()?;
         let heads = |(layer, layout): (usize, &KvLayout)| match *layout {
@@ -81,7 +83,7 @@ impl KvSpec {
 }
 
 impl KvLayout {
-    /// Elements kept of a token.
+    /// Elements kept for each token.
     pub fn elements_per_token(&self) -> usize {
         match *self {
             KvLayout::Heads { kv_heads, head_dim, .. } => 2 * kv_heads * head_dim,
@@ -90,12 +92,12 @@ impl KvLayout {
         }
     }
 
-    /// Bytes kept of a token: those of its elements, without what a device aligns them by.
+    /// Bytes kept for each token, without a device's padding.
     pub fn bytes_per_token(&self, kv_type: KvType) -> usize {
         kv_type.bytes_of(self.elements_per_token())
     }
 
-    /// Tokens that must be kept of a sequence of so many.
+    /// Tokens that must be kept of a sequence of this length.
     pub fn tokens_kept(&self, tokens: usize) -> usize {
         match self {
             KvLayout::Heads { window: Some(window), .. } => tokens.min(*window as usize),
@@ -122,7 +124,7 @@ impl KvType {
         match self {
             KvType::F16 => 2 * elements,
             KvType::Fp8 => elements,
-            // A byte each, and a half for each group.
+            // One byte for each element, and an f16 scale for each group.
             KvType::Q8_0 => elements.div_ceil(self.group()) * (self.group() + 2),
         }
     }

@@ -1,4 +1,4 @@
-//! What a KV cache keeps its numbers as.
+//! Element types of a KV cache.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ pub enum KvType {
     /// IEEE half.
     #[default]
     F16,
-    /// GGML's Q8_0: each 32 elements of a head are bytes with one IEEE half as their scale. Heads are whole groups
-    /// of 32.
+    /// GGML's Q8_0: each 32 elements of a head are bytes that share one IEEE half as their scale. Heads must be whole
+    /// groups of 32.
     Q8_0,
-    /// 8-bit floats (E4M3, as `float8_e4m3fn`) as they are, without a scale: numbers beyond 448 are 448.
+    /// 8-bit floats (E4M3, as `float8_e4m3fn`) without a scale: numbers beyond 448 become 448.
     Fp8,
 }
 
@@ -29,7 +29,7 @@ impl KvType {
         }
     }
 
-    /// Elements of a head that are stored together: a head must be whole groups of them.
+    /// Elements of a head that are stored together; a head must be whole groups of them.
     pub const fn group(self) -> usize {
         match self {
             KvType::F16 | KvType::Fp8 => 1,
@@ -47,7 +47,7 @@ impl fmt::Display for KvType {
 impl FromStr for KvType {
     type Err = String;
 
-    /// By [`KvType::name`]; the error lists the names there are.
+    /// Parses a [`KvType::name`]; the error lists the valid names.
     fn from_str(name: &str) -> Result<KvType, String> {
         KvType::ALL.iter().copied().find(|kv_type| kv_type.name() == name).ok_or_else(|| {
             let names: Vec<&str> = KvType::ALL.iter().map(|kv_type| kv_type.name()).collect();

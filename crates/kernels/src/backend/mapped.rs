@@ -1,4 +1,4 @@
-//! The parameters of ops with what they name on another device: for backends that hand ops on.
+//! Parameters of ops with their operands replaced by those of another device, for backends that pass ops on.
 
 use crate::{
     AttentionParams, ConvolutionParams, LatentParams, LayerNormParams, MoeOperands, OutputGateParams,
@@ -118,7 +118,7 @@ impl<T: Copy, V: Copy> RowOp<T, V> {
     }
 }
 
-/// The buffers that an op on rows reads.
+/// Buffers that an op on rows reads.
 pub(crate) fn read_by<T: Copy, V: Copy>(op: &RowOp<T, V>) -> [Option<T>; 3] {
     match *op {
         RowOp::Multiply { by, .. } => [Some(by), None, None],
@@ -136,7 +136,7 @@ pub(crate) fn read_by<T: Copy, V: Copy>(op: &RowOp<T, V>) -> [Option<T>; 3] {
     }
 }
 
-/// An op on rows that reads these instead, in the order of [`read_by`].
+/// An op on rows that reads these buffers instead, in the order of [`read_by`].
 pub(crate) fn reading<T: Copy, V: Copy, U: Copy, W>(
     op: &RowOp<T, V>,
     read: [Option<U>; 3],

@@ -1,31 +1,26 @@
-//! What devices need that compute each layer together, besides [`Backend`]: to copy each other's rows. A trait of its own, so that
-//! a device may begin with working alone.
+//! Inter-device communication for tensor parallelism. It is a separate trait, so that a device may first support
+//! working alone.
 
 use std::ops::Range;
 
 use super::Backend;
 use crate::KernelError;
 
-/// A device that copies rows of others of its kind. The host has them wait for each other by marks; or they are [acquainted](Peers::acquaint),
-/// and [meet](Peers::meet) by themselves.
+/// Device that copies rows from other devices of its kind. Devices wait for each other either by marks (events) that
+/// the host passes on, or by [barriers](Peers::meet) on the device after [`Peers::acquaint`].
 pub trait Peers: Backend + Sized {
-    /// A place in the order of what one device was asked for.
+    /// Event in a device's queue: a position in the order of the work given to it.
     type Mark: Send;
 
-    /// A mark behind all that was asked for until now, which begins to be computed.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Records an event after all work given to the device so far, and starts that work.
     fn mark(&mut self) -> Result<Self::Mark, KernelError>;
 
-    /// Has what is asked for from here on wait for a mark of another device. The host does not wait.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Makes all later work of this device wait for another device's event. The host does not wait.
     fn follow(&mut self, mark: &Self::Mark) -> Result<(), KernelError>;
 
-    /// Has devices find ways to each other's memory, in the order of these, once they have [reserved](Backend::reserve) what steps need:
-    /// whether they have all found them. What they are asked for from then on waits for no mark.
+    /// Enables peer access between the devices, in the order of these ranks, after they have
+    /// [reserved](Backend::reserve) their scratch memory. Returns whether every device can access the memory of every
+    /// other. If so, later work needs no marks.
     ///
     /// # Errors
     /// A device's.
@@ -33,24 +28,23 @@ pub trait Peers: Backend + Sized {
         Ok(false)
     }
 
-    /// An op of devices that are acquainted, which each of them is asked for as often: what all of them were asked for before is done before
-    /// what any is asked for behind it. It waits for others on the device, so all must be [begun](Peers::start) before the host waits for one.
+    /// Device-side barrier between devices with peer access. All ranks must enqueue it the same number of times: work
+    /// before it is done on all of them before work after it begins on any. The barrier waits on the device, so all
+    /// ranks must be [started](Peers::start) before the host waits for one.
     ///
     /// # Panics
-    /// Where they are not.
+    /// If [`Peers::acquaint`] did not succeed.
     fn meet(&mut self) {
         unreachable!("devices that are not acquainted do not meet");
     }
 
-    /// Begins what was asked for.
-    ///
-    /// # Errors
-    /// The device's.
+    /// Starts the work given to the device so far.
     fn start(&self) -> Result<(), KernelError>;
 
-    /// `out[r][first..] = x[r][columns]` of the open batch's rows. `x` is a buffer of this device, or of another that has the same
-    /// batch: then this one [follows](Peers::follow) a mark behind what wrote it, or has [met](Peers::meet) its device since; and it is not
-    /// written anew before its own device follows one behind this, or meets this one again.
+    /// `out[r][first..] = x[r][columns]` for the open batch's rows. `x` is a buffer of this device, or of another
+    /// device with the same batch. In the latter case this device must have [followed](Peers::follow) a mark after the
+    /// op that wrote it, or have [met](Peers::meet) its device since. The other device must not overwrite it before
+    /// following a mark after this op, or meeting this device again.
     ///
     /// # Errors
     /// The device's.

@@ -1,85 +1,85 @@
-//! What is done to rows number by number, in the contract: what families have beside attention, MLPs and norms.
+//! Element-wise ops on rows in the contract, for model families that have more than attention, MLPs and norms.
 
-/// An op on the batch's rows of a buffer `out`, each by itself. `B` is another buffer, of which the columns from `first` on are
-/// read, and `V` a vector. Several rows of a width may stand beside each other in one buffer; they are called streams.
+/// An element-wise op on the batch's rows of a buffer `out`. `B` is another buffer, whose columns from `first` on are
+/// read, and `V` a vector. A row may hold several streams: vectors of one width, side by side.
 #[derive(Clone, Copy, Debug)]
 pub enum RowOp<B, V> {
     /// `out[r] *= factor`.
     Scale(f32),
     /// `out[r] *= by[r][first..]`.
     Multiply {
-        /// As many columns as `out` from `first` on.
+        /// At least as many columns as `out`, counted from `first`.
         by: B,
-        /// Where they begin.
+        /// First column that is read.
         first: usize,
     },
-    /// `out[r] *= weights`, of a number a column.
+    /// `out[r] *= weights`, one weight for each column.
     Weigh(V),
     /// `out[r] = tanh(out[r])`.
     Tanh,
     /// `out[r] = x[r][first..]`.
     Take {
-        /// As many columns as `out` from `first` on.
+        /// At least as many columns as `out`, counted from `first`.
         x: B,
-        /// Where they begin.
+        /// First column that is read.
         first: usize,
     },
-    /// `out[r][first..] = x[r]`; what `out` has besides stays.
+    /// `out[r][first..] = x[r]`; the other columns of `out` stay as they are.
     Put {
-        /// Any columns.
+        /// Any number of columns.
         x: B,
-        /// Where they go.
+        /// First column that is written.
         first: usize,
     },
     /// `out[r] += factor * x[r][first..]`.
     Add {
-        /// As many columns as `out` from `first` on.
+        /// At least as many columns as `out`, counted from `first`.
         x: B,
-        /// Where they begin.
+        /// First column that is read.
         first: usize,
         /// The factor.
         factor: f32,
     },
-    /// `out[r][s] += x[r]` for each stream s of `out` from `first` on, which are as wide as `x`.
+    /// `out[r][s] += x[r]` for each stream s of `out` from stream `first` on; streams are as wide as `x`.
     Spread {
-        /// One stream.
+        /// A single stream.
         x: B,
-        /// The first stream that is changed.
+        /// First stream that is changed.
         first: usize,
     },
-    /// `out[r][s] = base[r][s] + Σ_t (plus + weights[r][s * n + t]) * x[r][t]` for each stream s of `out`, over the n streams t of
-    /// `x` (AltUp, arxiv.org/abs/2301.13310).
+    /// Mix of streams (AltUp, arxiv.org/abs/2301.13310). For each stream s of `out`, over the n streams t of `x`:
+    /// `out[r][s] = base[r][s] + Σ_t (plus + weights[r][s * n + t]) * x[r][t]`.
     Mix {
         /// As many streams as `out`.
         base: B,
         /// The streams that are mixed.
         x: B,
-        /// A weight for each of one and each of the other; its columns tell how many there are.
+        /// Weight for each pair of streams of `out` and `x`; the number of its columns gives the number of streams.
         weights: B,
         /// Added to every weight.
         plus: f32,
     },
-    /// `out[r] *= rms(x[r]) / max(rms(out[r]), least)`, `rms` being the root of the mean of the squares.
+    /// `out[r] *= rms(x[r]) / max(rms(out[r]), least)`, where `rms` is the root mean square.
     MatchSize {
-        /// Rows of the size that is wanted, as wide as `out`.
+        /// Rows with the wanted magnitude, as wide as `out`.
         x: B,
-        /// No row is taken for smaller.
+        /// Lower bound of the magnitude that is divided by.
         least: f32,
     },
-    /// `out[r] = xielu(out[r])` (arxiv.org/abs/2411.13010, Apertus): of a number v above 0 `positive * v² + linear * v`, of another
-    /// `negative * (exp(min(v, -1e-6)) - 1 - v) + linear * v`.
+    /// `out[r] = xielu(out[r])` (arxiv.org/abs/2411.13010, Apertus): `positive * v² + linear * v` for v above 0,
+    /// otherwise `negative * (exp(min(v, -1e-6)) - 1 - v) + linear * v`.
     Xielu {
-        /// What squares count for.
+        /// Factor on the square.
         positive: f32,
-        /// What the exponential counts for.
+        /// Factor on the exponential.
         negative: f32,
-        /// What the number itself does.
+        /// Factor on the linear term.
         linear: f32,
     },
-    /// In the first half of the columns of `out[r]`, `max(v - mean - deviations * deviation, 0)` for each number v, of that half's
-    /// mean and standard deviation (Gemma 3n's sparse activations).
+    /// In the first half of the columns of `out[r]`, `max(v - mean - deviations * deviation, 0)` for each element v,
+    /// with that half's mean and standard deviation (Gemma 3n's sparse activations).
     KeepOutliers {
-        /// How many.
+        /// Number of standard deviations.
         deviations: f32,
     },
 }

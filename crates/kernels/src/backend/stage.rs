@@ -1,17 +1,18 @@
-//! The parts of a network that devices may share it by, in the contract. Absent: which device has which.
+//! Parts of a network that may be on different devices, in the contract. The assignment of parts to devices is decided
+//! elsewhere.
 
 /// A part of a network, in the order of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// From tokens to what the first layer reads.
+    /// Input of the first layer: embeddings.
     Inputs,
-    /// A layer, with the norm of what it leaves.
+    /// A layer, including the norm of its output.
     Layer(usize),
-    /// What a layer has that is of use as a whole alone, such as a router, which decides by all of its rows: to devices that share a
-    /// network by layers it is of that layer.
+    /// Parts of a layer that must not be split, such as a router, which decides by all of its rows. A pipeline treats
+    /// them like the layer itself.
     Undivided(usize),
-    /// From hidden states to logits.
+    /// Final norm and output head: from hidden states to logits.
     Head,
-    /// What several layers read, such as frequencies: wherever they are.
+    /// Data that several layers read, such as rotary frequencies: on every device.
     Everywhere,
 }

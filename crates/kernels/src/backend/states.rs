@@ -1,43 +1,45 @@
-//! Layers that keep a state of each sequence instead of keys and values: gated delta nets (arxiv.org/abs/2412.06464),
+//! Layers with a recurrent state per sequence instead of keys and values: gated delta nets (arxiv.org/abs/2412.06464),
 //! Mamba 2 (arxiv.org/abs/2405.21060) and short convolutions (LFM2). Shapes and settings alone.
 
-/// How a state takes up a token.
+/// Rule by which a token updates a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateRule {
-    /// The gated delta rule: keys and queries have length 1, and what the state says of a key already is taken from its value.
+    /// Gated delta rule: keys and queries are normalised to length 1, and the state's current value for a key is
+    /// subtracted from the new value.
     Delta,
-    /// A selective state space (Mamba 2).
+    /// Selective state space (Mamba 2).
     Ssd,
-    /// Nothing recurs: the convolution is all, without a non-linearity, and the state what it sees (LFM2).
+    /// No recurrence: only the convolution, without a non-linearity, whose inputs are the state (LFM2).
     Convolution,
 }
 
-/// Sizes of a layer that keeps a state.
+/// Sizes of a layer with a recurrent state.
 ///
-/// A row of what such a layer projects is `[channels | gate | beta | step]`: channels go through the convolution, gate
-/// is as wide as all values, step has a number for each value head, and so has beta under [`StateRule::Delta`]; under
-/// `Ssd` there is none. Channels are `[queries | keys | values]` under `Delta`, `[values | keys | queries]` under `Ssd`.
-/// Under `Convolution` channels are values alone, keys have no elements, and a row is `[factors before | factors behind | channels]`.
+/// A row of such a layer's projection is `[channels | gate | beta | step]`. Channels go through the convolution, the
+/// gate is as wide as all values, and step has one number for each value head. So has beta under [`StateRule::Delta`];
+/// under `Ssd` there is no beta. Channels are `[queries | keys | values]` under `Delta` and `[values | keys |
+/// queries]` under `Ssd`. Under `Convolution` channels are values alone, keys have no elements, and a row is `[factors
+/// before | factors behind | channels]`: factors on the input and on the output of the convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateShape {
-    /// How a state takes up a token.
+    /// Rule by which a token updates the state.
     pub rule: StateRule,
     /// Heads of queries and keys.
     pub key_heads: usize,
-    /// Heads of values, a multiple of `key_heads`, each with a state of its own.
+    /// Heads of values, a multiple of `key_heads`, each with a separate state.
     pub value_heads: usize,
     /// Elements of a query and of a key.
     pub key_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// Tokens that the convolution sees, from 2 to [`StateShape::TAPS_MAX`].
+    /// Tokens that the convolution covers, from 2 to [`StateShape::TAPS_MAX`].
     pub taps: usize,
-    /// Value head `h` reads key head `h % key_heads`, rather than neighbours the same.
+    /// Whether value head `h` reads key head `h % key_heads`, rather than `h / (value_heads / key_heads)`.
     pub tiled: bool,
 }
 
 impl StateShape {
-    /// Tokens of the longest convolution.
+    /// Largest number of a convolution's taps.
     pub const TAPS_MAX: usize = 8;
 
     /// Elements of all keys.
@@ -55,7 +57,7 @@ impl StateShape {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Columns of queries, keys and values begin at these.
+    /// First columns of queries, keys and values.
     pub const fn columns(&self) -> [usize; 3] {
         let (key, value) = (self.key_width(), self.value_width());
         match self.rule {
@@ -64,12 +66,12 @@ impl StateShape {
         }
     }
 
-    /// The column of the first beta, or of the first step where there is none.
+    /// First column of beta, or of the steps if there is no beta.
     pub const fn beta_column(&self) -> usize {
         self.channels() + self.value_width()
     }
 
-    /// The column of the first step.
+    /// First column of the steps.
     pub const fn step_column(&self) -> usize {
         match self.rule {
             StateRule::Delta => self.beta_column() + self.value_heads,
@@ -77,7 +79,7 @@ impl StateShape {
         }
     }
 
-    /// Columns of a row that a layer projects.
+    /// Columns of a row of the layer's projection.
     pub const fn width(&self) -> usize {
         match self.rule {
             StateRule::Delta | StateRule::Ssd => self.step_column() + self.value_heads,
@@ -94,39 +96,39 @@ impl StateShape {
         }
     }
 
-    /// Numbers that a sequence's state has: the inputs of the convolution and the heads' states.
+    /// Elements of a sequence's state: the inputs of the convolution and the states of the heads.
     pub const fn elements(&self) -> usize {
         (self.taps - 1) * self.channels() + self.value_width() * self.key_dim
     }
 }
 
-/// The convolution before a recurrence.
+/// Parameters of the convolution before a recurrence.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionParams<V> {
     /// The layer's sizes.
     pub shape: StateShape,
-    /// Of each token that it sees, the oldest first, a factor for each channel: `(taps, channels)`.
+    /// Factor for each token of the convolution, oldest first, and each channel: `(taps, channels)`.
     pub weight: V,
-    /// An addend for each channel.
+    /// Addend for each channel.
     pub bias: Option<V>,
 }
 
-/// What a recurrence is computed with.
+/// Parameters of a recurrence.
 #[derive(Clone, Copy, Debug)]
 pub struct RecurrenceParams<V> {
     /// The layer's sizes.
     pub shape: StateShape,
-    /// How fast each head forgets, `(value_heads)`: a step keeps `exp(decay * step)` of the state. Not above 0.
+    /// Decay rate of each head, `(value_heads)`, not above 0: a step keeps `exp(decay * step)` of the state.
     pub decay: V,
     /// Added to each head's step before its softplus, `(value_heads)`.
     pub step_bias: V,
     /// Bounds of a step.
     pub step_limits: [f32; 2],
-    /// How much of its value each head gives besides, `(value_heads)`.
+    /// Factor with which each head adds its value to the output, `(value_heads)`.
     pub skip: Option<V>,
 }
 
-/// What multiplies a half's output.
+/// Function of the gate that multiplies a sublayer's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateKind {
     /// `x * sigmoid(x)` of the gate.
@@ -135,26 +137,26 @@ pub enum GateKind {
     Sigmoid,
 }
 
-/// A gate on what attention or a recurrence gives, and the norm beside it.
+/// Gate on the output of attention or of a recurrence, and the norm around it.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputGateParams<V> {
-    /// The column of its buffer that the gate begins at.
+    /// First column of the gate in its buffer.
     pub column: usize,
-    /// What of it multiplies.
+    /// Function of the gate.
     pub kind: GateKind,
-    /// The norm, where there is one.
+    /// Norm, if there is one.
     pub norm: Option<OutputNorm<V>>,
 }
 
-/// A root mean square norm of parts of a row.
+/// RMS norm of parts of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputNorm<V> {
-    /// A factor for each element of a row, or for each of a part.
+    /// Factor for each element of a row, or for each element of a part.
     pub weight: V,
-    /// Added to the mean of the squares.
+    /// Number added to the mean of the squares.
     pub eps: f32,
     /// Elements of a part.
     pub part: usize,
-    /// It norms what is not gated yet.
+    /// Whether the norm comes before the gate.
     pub before_gate: bool,
 }

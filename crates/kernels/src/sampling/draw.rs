@@ -1,4 +1,4 @@
-//! Drawing on the host: no sort, a few passes over the logits. Rows know nothing of each other, so any thread may draw any.
+//! Sampling on the host: no sort, a few passes over the logits. Rows are independent, so any thread may draw any row.
 
 use std::collections::VecDeque;
 
@@ -10,43 +10,43 @@ use super::{
 };
 use crate::KernelError;
 
-/// A step that was submitted, to be waited for once.
+/// Ticket of a submitted step, to be waited for once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a step that is not waited for holds its results"]
 pub struct Ticket(u64);
 
 impl Ticket {
-    /// The ticket of a device that holds what it draws itself: `step` is its own number of the step.
+    /// The ticket of a device that holds its draws itself; `step` is the device's number of the step.
     pub fn new(step: u64) -> Ticket {
         Ticket(step)
     }
 
-    /// The number it was made with.
+    /// The number given to [`Ticket::new`].
     pub fn step(&self) -> u64 {
         self.0
     }
 }
 
-/// What a backend keeps of the tokens it has drawn: those of the last step, for rows of the next
-/// ([`RowSource::Sampled`](crate::RowSource::Sampled)), and until somebody waits for the step, for the host.
+/// Tokens that a backend has drawn. The last step's are kept for rows of the next
+/// ([`RowSource::Sampled`](crate::RowSource::Sampled)), and each step's until the host waits for it.
 #[derive(Debug, Default)]
 pub struct Draws {
-    rows: Vec<Draw>, // as many as a step has had at most
-    count: usize,    // of them, those of the last step
+    rows: Vec<Draw>, // room for the largest step so far
+    count: usize,    // draws of the last step
     steps: u64,
-    submitted: VecDeque<(u64, Vec<Option<Sampled>>)>, // steps that nobody has waited for
+    submitted: VecDeque<(u64, Vec<Option<Sampled>>)>, // steps not waited for yet
     spare: Vec<Vec<Option<Sampled>>>,
-    scratch: DrawScratch, // of `draw`, which makes one row after the other
+    scratch: DrawScratch, // of `draw`, which handles one row after the other
 }
 
-/// One row's draw.
+/// Draw of one row.
 #[derive(Debug, Default)]
 pub(crate) struct Draw {
     pub(crate) sampled: Option<Sampled>,
     pub(crate) token: u32,
 }
 
-/// What drawing from one row takes. Whoever draws many rows side by side has one for each thread.
+/// Scratch memory for drawing from one row. Callers that draw rows in parallel have one for each thread.
 #[derive(Debug, Default)]
 pub(crate) struct DrawScratch {
     pub(super) keys: Vec<u64>,      // at most (vocab)
@@ -55,29 +55,29 @@ pub(crate) struct DrawScratch {
 }
 
 impl Draws {
-    /// The token that draw `index` of the last step gave; 0 where it gave none.
+    /// Token of draw `index` of the last step; 0 if it gave none.
     ///
     /// # Panics
-    /// Where the last step had no such draw: whoever made the batch is wrong.
+    /// If the last step had no such draw: the caller built a wrong batch.
     pub fn token(&self, index: u32) -> u32 {
         assert!((index as usize) < self.count, "draw {index} of a step with {}", self.count);
         self.rows[index as usize].token
     }
 
-    /// Makes room for steps of so many draws, of which two may wait to be waited for.
+    /// Reserves memory for steps of so many draws, two of which may be waited for later.
     pub(crate) fn reserve(&mut self, rows: usize) {
         self.rows.resize_with(rows, Draw::default);
         self.submitted.reserve(2);
-        self.spare.reserve(3); // whoever waits gives one more
+        self.spare.reserve(3); // each wait returns one more
         self.spare.resize_with(2, || Vec::with_capacity(rows));
     }
 
-    /// A step begins; its rows have been given the tokens of the last.
+    /// Begins a step, whose rows have already taken the tokens of the last.
     pub fn begin(&mut self) {
         self.count = 0;
     }
 
-    /// Room for a step's draws.
+    /// Memory for a step's draws.
     pub(crate) fn rows(&mut self, count: usize) -> &mut [Draw] {
         if self.rows.len() < count {
             self.rows.resize_with(count, Draw::default);
@@ -91,7 +91,8 @@ impl Draws {
         self.draw_others(specs, logits, |_| None);
     }
 
-    /// As [`Draws::draw`], of the rows for which `drawn` has nothing: it says what a device has drawn for the others, if anything.
+    /// Same as [`Draws::draw`], for the rows for which `drawn` returns `None`. For other rows it returns the token
+    /// that a device has drawn, if any.
     pub fn draw_others(
         &mut self,
         specs: &SampleSpecs,
@@ -109,7 +110,7 @@ impl Draws {
         self.scratch = scratch;
     }
 
-    /// Has the tokens of the last step that others have drawn, for rows of the next.
+    /// Takes over the tokens of the last step that another has drawn, for rows of the next.
     pub(crate) fn know(&mut self, others: &Draws) {
         let others = &others.rows[..others.count];
         for (draw, other) in self.rows(others.len()).iter_mut().zip(others) {
@@ -117,14 +118,14 @@ impl Draws {
         }
     }
 
-    /// Takes what was drawn elsewhere.
+    /// Stores draws made elsewhere.
     pub fn put(&mut self, drawn: impl ExactSizeIterator<Item = Option<Sampled>>) {
         for (draw, sampled) in self.rows(drawn.len()).iter_mut().zip(drawn) {
             draw.put(sampled);
         }
     }
 
-    /// The step has been computed: its ticket.
+    /// Ends the step after its computation and returns its ticket.
     pub fn submit(&mut self) -> Ticket {
         self.steps += 1;
         let mut drawn = self.spare.pop().unwrap_or_default();
@@ -133,10 +134,10 @@ impl Draws {
         Ticket(self.steps)
     }
 
-    /// Gives the draws of a step, `None` where the logits were not numbers.
+    /// Returns the draws of a step, `None` where the logits were not numbers.
     ///
     /// # Panics
-    /// Where it is not the first that nobody has waited for.
+    /// If it is not the oldest step not waited for.
     pub fn wait(&mut self, ticket: Ticket, drawn: &mut Vec<Option<Sampled>>) {
         let next = self.submitted.pop_front();
         let Some((_, next)) = next.filter(|&(step, _)| step == ticket.0) else {
@@ -166,12 +167,12 @@ impl Draw {
     }
 }
 
-/// Rules out what is not in a mask.
+/// Rules out tokens outside a mask.
 fn keep_masked(logits: &mut [f32], mask: &[u32]) {
     let (within, beyond) = logits.split_at_mut(logits.len().min(32 * mask.len()));
     beyond.fill(f32::NEG_INFINITY);
     for (logits, &word) in within.chunks_mut(32).zip(mask) {
-        // Most words of a mask are all or nothing.
+        // Most words of a mask are all ones or all zeros.
         match word {
             u32::MAX => {}
             0 => logits.fill(f32::NEG_INFINITY),
@@ -184,7 +185,7 @@ fn keep_masked(logits: &mut [f32], mask: &[u32]) {
     }
 }
 
-/// Penalizes the tokens that were seen.
+/// Penalises the tokens that were seen.
 fn penalize(logits: &mut [f32], seen: &[u32], penalty: f32) {
     for (logits, &word) in logits.chunks_mut(32).zip(seen) {
         let mut left = word;
@@ -197,7 +198,7 @@ fn penalize(logits: &mut [f32], seen: &[u32], penalty: f32) {
     }
 }
 
-/// Draws from `(vocab)` logits, which are overwritten. `None` where they are not numbers, or all are ruled out.
+/// Draws from `(vocab)` logits, which are overwritten. `None` if they are not numbers or all are ruled out.
 pub(crate) fn draw_row(
     logits: &mut [f32],
     spec: &SampleSpec,
@@ -263,12 +264,12 @@ fn draw_token(logits: &mut [f32], maximum: f32, spec: &SampleSpec, keys: &mut Ve
 }
 
 impl DrawScratch {
-    /// Bytes of [`DrawScratch::new`].
+    /// Size in bytes of [`DrawScratch::new`].
     pub(crate) fn bytes(vocab: usize) -> usize {
         vocab.saturating_mul(size_of::<u64>() + 2 * size_of::<f32>())
     }
 
-    /// All that a row of so many logits can take, whatever is asked of it.
+    /// Scratch memory for rows of so many logits, sufficient for any settings.
     pub(crate) fn new(device: &str, vocab: usize) -> Result<DrawScratch, KernelError> {
         let mut scratch = DrawScratch::default();
         let made = scratch.keys.try_reserve_exact(vocab);

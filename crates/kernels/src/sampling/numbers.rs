@@ -1,16 +1,16 @@
-//! The arithmetic of a draw beyond sums of masses: entropy, spread, and the elementary functions of a few numbers a row. Plain
-//! IEEE operations in a fixed order, because the functions of a platform's library differ in their last bits.
+//! Arithmetic of sampling beyond sums of masses: entropy, standard deviation, and elementary functions of a few
+//! numbers for each row. Plain IEEE operations in a fixed order, because platform libraries differ in the last bits.
 
 use std::f64::consts::{LN_2, SQRT_2};
 
 use super::{SampleSpec, mass, mass_to_weight};
 
-/// Furthest below the largest that a logit counts as being, in [`deviation`].
+/// Upper bound of [`deviation`]: logits further below the largest count as being this far.
 const DEVIATION_MAX: f32 = 4096.0;
-/// Units of a deviation in 1.
+/// Units of a deviation per 1.
 const DEVIATION_ONE: f32 = 65_536.0;
 
-/// Masses of weights `e^x`, and of `-x` by weight.
+/// Sums over tokens of the masses of weights `e^x`, and of `-x` times weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moments {
     /// Tokens that are not ruled out.
@@ -22,27 +22,27 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Adds a token of that weight, above 0 where `x` is above -87.
+    /// Adds a token with this weight, which is above 0 if `x` is above -87.
     #[inline(always)]
     pub fn add(&mut self, x: f32, weight: f32) {
         self.count += u64::from(x > f32::NEG_INFINITY);
         self.total += mass(weight);
-        // At most 1/e. What is too light to have a mass has no part in it.
+        // At most 1/e. Tokens too light to have a mass count for nothing.
         self.surprise += if weight > 0.0 { mass(weight * -x) } else { 0 };
     }
 
-    /// The mean of `-x`, natural units.
+    /// Mean of `-x` in nats.
     pub fn mean(&self) -> f64 {
         self.surprise as f64 / self.total as f64
     }
 
-    /// The entropy of the tokens, natural units.
+    /// Entropy of the tokens in nats.
     pub fn entropy(&self) -> f64 {
         ln(mass_to_weight(self.total)) + self.mean()
     }
 }
 
-/// How far the logits of a row are below the largest, in sums.
+/// Sums over a row of the distances of its logits below the largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// Tokens that are not ruled out.
@@ -54,7 +54,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Adds a logit of a row with that largest one.
+    /// Adds a logit of a row with this largest logit.
     #[inline(always)]
     pub fn add(&mut self, maximum: f32, logit: f32) {
         if logit > f32::NEG_INFINITY {
@@ -73,21 +73,21 @@ impl Spread {
     }
 }
 
-/// How far a logit that is not ruled out is below the largest, in units of 2^-16, rounded down; at most 4096.
+/// Distance of a logit that is not ruled out below the largest, in units of 2^-16, rounded down; at most 4096.
 #[inline(always)]
 pub fn deviation(maximum: f32, logit: f32) -> u32 {
     ((maximum - logit).min(DEVIATION_MAX) * DEVIATION_ONE) as u32
 }
 
-/// The lowest logit that is at most `sigmas` standard deviations below the largest.
+/// Lowest logit that is at most `sigmas` standard deviations below the largest.
 pub fn sigma_floor(maximum: f32, sigmas: f32, spread: &Spread) -> f32 {
     let floor = f64::from(maximum) - f64::from(sigmas) * spread.standard_deviation();
-    // Rounded up it could be above the largest itself.
+    // Rounding up could exceed the largest itself.
     (floor as f32).min(maximum)
 }
 
-/// The temperature by the entropy of the tokens at temperature 1: in the range's lower end where one has all probability, in
-/// its upper end where all are alike.
+/// Temperature by the entropy of the tokens at temperature 1: the range's lower end if one token has all probability,
+/// its upper end if all are equal.
 pub fn dynamic_temperature(spec: &SampleSpec, moments: &Moments) -> f32 {
     let (temperature, range) = (f64::from(spec.temperature), f64::from(spec.shape.temperature_range));
     if moments.count < 2 {
@@ -101,7 +101,7 @@ pub fn dynamic_temperature(spec: &SampleSpec, moments: &Moments) -> f32 {
         0.0 => 0.0,
         normalized => exp(exponent * ln(normalized)),
     };
-    // At 0 weights are those of the largest logit alone, as they are at the smallest number.
+    // At temperature 0 only the largest logit has weight, as it does at the smallest positive number.
     ((low + (high - low) * place) as f32).max(f32::MIN_POSITIVE)
 }
 
@@ -130,7 +130,7 @@ pub fn exp(x: f64) -> f64 {
     }
     let x = x.min(709.0);
     let n = (x / LN_2).round();
-    // ln 2 in two parts, the first with few bits, so that the remainder is exact.
+    // ln 2 in two parts. The first has few bits, so that the remainder is exact.
     let r = x - n * 0.693_147_180_369_123_8 - n * 1.908_214_929_270_587_7e-10;
     let mut series = 1.0;
     for term in (1..15).rev() {

@@ -1,12 +1,12 @@
-//! The selections of sampling: where top-k, top-p and min-p cut, and which token a draw falls on. Everything here is sums of
-//! integers and plain IEEE operations in a fixed order, so the same logits give the same cut and the same draw on every
-//! platform. No full sort is made: a cut is a threshold found by partial selection.
+//! Selections of sampling: the cuts of top-k, top-p and min-p, and the token that a draw falls on. Everything is sums
+//! of integers and plain IEEE operations in a fixed order, so the same logits give the same cut and the same draw on
+//! every platform. There is no full sort: a cut is a threshold found by partial selection.
 
 use super::{exp_nonpositive, mass};
 
-/// Elements per block of a walk over all weights.
+/// Elements per block in a pass over all weights.
 const BLOCK: usize = 1024;
-/// Elements computed side by side.
+/// Elements computed in parallel.
 const LANES: usize = 16;
 
 /// The largest logit. `None` if one is NaN or +inf, or none is finite.
@@ -29,7 +29,7 @@ pub(super) fn maximum(logits: &[f32]) -> Option<f32> {
     (sound == [true; LANES] && highest > f32::NEG_INFINITY).then_some(highest)
 }
 
-/// Orders by value, then by lower id, as one integer: larger keys come first. Unique per id.
+/// Sort key as one integer: orders by value, then by lower id, with larger keys first. Unique for each id.
 #[inline(always)]
 pub(super) fn key(value: f32, id: usize) -> u64 {
     let bits = (value + 0.0).to_bits(); // -0 becomes +0: they tie
@@ -37,12 +37,12 @@ pub(super) fn key(value: f32, id: usize) -> u64 {
     u64::from(ordered) << 32 | u64::from(!(id as u32))
 }
 
-/// The id in a key.
+/// Id in a key.
 pub(super) fn key_id(key: u64) -> u32 {
     !(key as u32)
 }
 
-/// The `k` largest keys of `values`, unordered, in `keys`; all of them where there are no more than `k`.
+/// Stores the `k` largest keys of `values` in `keys`, unordered; all keys if there are at most `k`.
 pub(super) fn largest(values: &[f32], k: usize, keys: &mut Vec<u64>) {
     keys.clear();
     if k == 0 {
@@ -50,7 +50,7 @@ pub(super) fn largest(values: &[f32], k: usize, keys: &mut Vec<u64>) {
     }
     let room = 2 * k + 1024;
     let mut threshold = 0;
-    let mut floor = f32::NEG_INFINITY; // the threshold's value: a cheap first test
+    let mut floor = f32::NEG_INFINITY; // the threshold's value, as a cheap first test
     for (id, &value) in values.iter().enumerate() {
         if value < floor {
             continue;
@@ -68,7 +68,7 @@ pub(super) fn largest(values: &[f32], k: usize, keys: &mut Vec<u64>) {
     keep_largest(keys, k);
 }
 
-/// Keeps the `k` largest keys, the smallest of them last.
+/// Keeps the `k` largest keys, with the smallest of them last.
 fn keep_largest(keys: &mut Vec<u64>, k: usize) {
     if keys.len() > k {
         keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
@@ -76,13 +76,13 @@ fn keep_largest(keys: &mut Vec<u64>, k: usize) {
     }
 }
 
-/// Whether a value is at or above a cut, as a comparison of keys would say, without branches.
+/// Whether a value is at or above a cut, with the result of comparing keys but without branches.
 #[inline(always)]
 pub(super) fn at_or_above(value: f32, id: u32, cut: Cut) -> bool {
     (value > cut.value) | ((value == cut.value) & (id <= cut.id))
 }
 
-/// The last value and id that a selection keeps.
+/// Last value and id that a selection keeps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cut {
     value: f32,
@@ -93,26 +93,26 @@ impl Cut {
     /// Keeps everything.
     pub(super) const NONE: Cut = Cut { value: f32::NEG_INFINITY, id: u32::MAX };
 
-    /// Keeps, of what it keeps, values of at least `floor`.
+    /// Additionally drops values below `floor`.
     pub(super) fn or_above(self, floor: f32) -> Cut {
         if floor > self.value { Cut { value: floor, id: u32::MAX } } else { self }
     }
 
-    /// Keeps what orders at or before `key`, a key of one of `values`.
+    /// Keeps `key`, a key of one of `values`, and everything ordered before it.
     fn at(key: u64, values: &[f32]) -> Cut {
         let id = key_id(key);
         Cut { value: values[id as usize], id }
     }
 }
 
-/// The cut after the `k` largest logits. `keys` is scratch.
+/// Cut after the `k` largest logits. `keys` is scratch.
 pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) -> Cut {
     largest(logits, k, keys);
     keys.iter().min().map_or(Cut::NONE, |&key| Cut::at(key, logits))
 }
 
-/// Replaces logits by weights e^((logit - maximum) / temperature), 0 for those beyond the cut, and returns the
-/// sum of their masses.
+/// Replaces logits by weights e^((logit - maximum) / temperature), or 0 beyond the cut. Returns the sum of their
+/// masses.
 pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: Cut) -> u64 {
     let mut total = 0;
     for (chunk, logits) in logits.chunks_mut(LANES).enumerate() {
@@ -126,9 +126,9 @@ pub(super) fn weigh(logits: &mut [f32], maximum: f32, temperature: f32, cut: Cut
     total
 }
 
-/// The cut after the smallest set of heaviest weights whose mass reaches `target`, at most the mass of all, and
-/// after the last weight of at least `weight_min`, whichever comes first. A histogram over the leading bits of
-/// the weights finds the bucket that the set ends in; only that bucket is searched. `keys` is scratch.
+/// Cut after the smallest set of heaviest weights whose mass reaches `target`, at most the mass of all, and after the
+/// last weight of at least `weight_min`, whichever comes first. A histogram over the leading bits of the weights finds
+/// the bucket that the set ends in, and only that bucket is searched. `keys` is scratch.
 pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut Vec<u64>) -> Cut {
     let mut histogram = [0u64; BUCKETS];
     for &weight in weights {
@@ -153,14 +153,14 @@ pub(super) fn nucleus(weights: &[f32], target: u64, weight_min: f32, keys: &mut 
 /// Buckets of the histogram: 32 for each power of two down to 2^-41, which has no mass.
 const BUCKETS: usize = 41 * 32 + 1;
 
-/// The bucket of a weight, 0 to 1; heavier weights never have a lower one.
+/// Bucket of a weight from 0 to 1; heavier weights never have a lower one.
 #[inline(always)]
 fn bucket(weight: f32) -> usize {
     const LOWEST: usize = (127 - 41) * 32;
     ((weight.to_bits() >> 18) as usize).saturating_sub(LOWEST).min(BUCKETS - 1)
 }
 
-/// Weights become 0 but those that `keeps` says of their ids and values. Gives the sum of the masses that are left.
+/// Sets weights to 0 unless `keeps` accepts their id and value. Returns the sum of the remaining masses.
 pub(super) fn leave(weights: &mut [f32], keeps: impl Fn(u32, f32) -> bool) -> u64 {
     let mut total = 0;
     for (id, weight) in weights.iter_mut().enumerate() {
@@ -172,8 +172,8 @@ pub(super) fn leave(weights: &mut [f32], keeps: impl Fn(u32, f32) -> bool) -> u6
     total
 }
 
-/// The key at which the sum of masses, from the largest key down, reaches `wanted`; the smallest key if it never
-/// does, `None` if there are no keys. Halves what is left by selection, so the whole is linear.
+/// Key at which the sum of masses, from the largest key down, reaches `wanted`. The smallest key if it never does;
+/// `None` without keys. Halves the remaining range by selection, so the whole takes linear time.
 pub(super) fn reaching(keys: &mut [u64], mut wanted: u64, mass_of: impl Fn(u64) -> u64) -> Option<u64> {
     let key_mass = |&key: &u64| mass_of(key);
     let mut last = None;
@@ -196,8 +196,8 @@ pub(super) fn reaching(keys: &mut [u64], mut wanted: u64, mass_of: impl Fn(u64) 
     last
 }
 
-/// Draws an id in proportion to mass, among those up to the cut: the first, in order of id, at which the running
-/// sum passes `uniform` (0 to 1) of the whole. `None` if nothing has mass.
+/// Draws an id in proportion to mass among those up to the cut: the first, in order of id, at which the running sum
+/// exceeds `uniform` (0 to 1) of the whole. `None` if nothing has mass.
 pub(super) fn draw(weights: &[f32], cut: Cut, uniform: f64) -> Option<u32> {
     let kept = |id: usize, weight: f32| if at_or_above(weight, id as u32, cut) { mass(weight) } else { 0 };
     let sum = |start: usize| -> u64 {

@@ -1,12 +1,12 @@
-//! Drawing where a [`Shape`](super::Shape) says which tokens to draw from: one pass over the weights after the other, each of
-//! which leaves 0 where it leaves a token out. No full sort is made.
+//! Sampling with a [`Shape`](super::Shape): one pass over the weights after the other, each of which sets the weights
+//! of removed tokens to 0. There is no full sort.
 
 use super::draw::DrawScratch;
 use super::numbers::{Moments, Spread, dynamic_temperature, sigma_floor};
 use super::selection::{self, Cut, key, key_id};
 use super::{SampleSpec, exp_nonpositive, mass};
 
-/// Draws from logits, which are overwritten, and gives the token's probability among those it was drawn from.
+/// Draws from logits, which are overwritten. Returns the token and its probability among those that it was drawn from.
 pub(super) fn draw(
     logits: &mut [f32],
     maximum: f32,
@@ -56,12 +56,12 @@ pub(super) fn draw(
     Some((token, (shape.probability_min > 0.0).then_some(probability)))
 }
 
-/// So much of the mass of all, at least 1.
+/// Fraction `part` of the total mass, at least 1.
 fn share(part: f32, total: u64) -> u64 {
     ((f64::from(part) * total as f64).ceil() as u64).clamp(1, total)
 }
 
-/// Of the tokens up to the cut, at temperature 1.
+/// Moments of the tokens up to the cut, at temperature 1.
 fn moments_at_one(logits: &[f32], maximum: f32, cut: Cut) -> Moments {
     let mut moments = Moments::default();
     for (id, &logit) in logits.iter().enumerate() {
@@ -73,7 +73,8 @@ fn moments_at_one(logits: &[f32], maximum: f32, cut: Cut) -> Moments {
     moments
 }
 
-/// Leaves the tokens whose exponents are nearest to their mean and reach the mass `target`. Gives the mass that is left.
+/// Keeps the tokens whose exponents are nearest to their mean and together reach the mass `target`. Returns the
+/// remaining mass.
 fn typical(weights: &mut [f32], exponents: &[f32], target: u64, keys: &mut Vec<u64>) -> u64 {
     let mut moments = Moments::default();
     for (&weight, &x) in weights.iter().zip(exponents) {
@@ -87,8 +88,8 @@ fn typical(weights: &mut [f32], exponents: &[f32], target: u64, keys: &mut Vec<u
     selection::leave(weights, |id, _| key_of(id as usize) >= last)
 }
 
-/// Leaves out all tokens with at least the mass `least` but the lightest, where there are two or more. Gives the mass that is
-/// left.
+/// Removes all tokens with at least the mass `least` except the lightest, if there are two or more. Returns the
+/// remaining mass.
 fn without_top_choices(weights: &mut [f32], least: f64, total: u64) -> u64 {
     let is_top = |weight: f32| mass(weight) > 0 && mass(weight) as f64 >= least;
     let tops = weights.iter().enumerate().filter(|&(_, &weight)| is_top(weight));

@@ -1,4 +1,4 @@
-//! The fast draw against the formula, and the arithmetic they share.
+//! Tests of the fast draw against the formula, and of the arithmetic they share.
 
 use proptest::prelude::*;
 
@@ -62,7 +62,7 @@ fn a_step_is_waited_for_once() {
     draws.wait(Ticket::new(1), &mut Vec::new());
 }
 
-/// Settings, each neutral half of the time.
+/// Settings; each is neutral half of the time.
 fn shapes() -> impl Strategy<Value = Shape> {
     let or = |neutral: f32, values: std::ops::Range<f32>| prop_oneof![Just(neutral), values];
     let temperature = (or(0.0, 0.01..2.0), or(1.0, 0.0..4.0));
@@ -108,7 +108,7 @@ fn a_spread_is_the_standard_deviation_of_what_is_not_ruled_out() {
     let exact = (finite.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 5.0).sqrt();
     assert!((spread.standard_deviation() - exact).abs() < 1e-4, "{} {exact}", spread.standard_deviation());
     assert!((f64::from(sigma_floor(3.0, 1.5, &spread)) - (3.0 - 1.5 * exact)).abs() < 1e-4);
-    // As many as there may be, as far apart as they may be: the sums fit.
+    // The largest count at the largest distances: the sums fit.
     let most = SAMPLED_VOCAB_MAX as u64;
     let furthest = u64::from(deviation(f32::MAX, f32::MIN));
     assert!(most.checked_mul((furthest * furthest) >> 16).is_some());
@@ -118,7 +118,7 @@ fn a_spread_is_the_standard_deviation_of_what_is_not_ruled_out() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Cut and drawn without a sort, by blocks and buckets: the token is the one that full sorts give.
+    /// Draws without a sort, by blocks and buckets, give the token of full sorts.
     #[test]
     fn the_fast_draw_is_the_formula(
         n in 1usize..3000, seed in any::<u64>(), spread in 0.1f32..6.0, ties in any::<bool>(),
