@@ -13,9 +13,15 @@ pub trait Peers: Backend + Sized {
     type Mark: Send;
 
     /// Records an event after all work given to the device so far, and starts that work.
+    ///
+    /// # Errors
+    /// The device's.
     fn mark(&mut self) -> Result<Self::Mark, KernelError>;
 
     /// Makes all later work of this device wait for another device's event. The host does not wait.
+    ///
+    /// # Errors
+    /// The device's.
     fn follow(&mut self, mark: &Self::Mark) -> Result<(), KernelError>;
 
     /// Enables peer access between the devices, in the order of these ranks, after they have
@@ -39,6 +45,9 @@ pub trait Peers: Backend + Sized {
     }
 
     /// Starts the work given to the device so far.
+    ///
+    /// # Errors
+    /// The device's.
     fn start(&self) -> Result<(), KernelError>;
 
     /// `out[r][first..] = x[r][columns]` for the open batch's rows. `x` is a buffer of this device, or of another
