@@ -1,5 +1,5 @@
-//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`, as vLLM has them. A path names files on the engine's
-//! machine, so both are refused unless the operator allows them.
+//! vLLM's routes `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`. A path names files on the
+//! engine's machine, so both are refused unless the operator allows them.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) async fn load(
     Ok(format!("Success: LoRA adapter '{name}' added successfully."))
 }
 
-/// Takes an adapter from a model.
+/// Unloads an adapter of a model.
 pub(crate) async fn unload(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -54,7 +54,8 @@ fn allowed(app: &App, asker: &Asker) -> Result<(), ApiError> {
     asker.pass.admin("to load and unload adapters").map_err(|refusal| app.refuse(&refusal))
 }
 
-/// `lora_name`, `lora_path`, and the model where several are loaded. `load_inplace` would take another adapter's place.
+/// Reads `lora_name`, `lora_path`, and the model, required if several are loaded. `load_inplace`, which would
+/// replace an adapter, is refused.
 fn load_request(mut fields: Fields) -> Result<v1::LoadAdapterRequest, ApiError> {
     let name = fields.require("lora_name")?.string()?;
     let path = fields.require("lora_path")?.string()?;
@@ -66,7 +67,8 @@ fn load_request(mut fields: Fields) -> Result<v1::LoadAdapterRequest, ApiError> 
     Ok(v1::LoadAdapterRequest { model, adapter: Some(v1::AdapterSource { name, path }) })
 }
 
-/// `lora_name`, and the model where several are loaded. An adapter's number is vLLM's own.
+/// Reads `lora_name`, and the model, required if several are loaded. The adapter's number, used by vLLM only,
+/// is ignored.
 fn unload_request(mut fields: Fields) -> Result<v1::UnloadAdapterRequest, ApiError> {
     let name = fields.require("lora_name")?.string()?;
     let model = base_model(&mut fields)?;
@@ -75,7 +77,7 @@ fn unload_request(mut fields: Fields) -> Result<v1::UnloadAdapterRequest, ApiErr
     Ok(v1::UnloadAdapterRequest { model, name })
 }
 
-/// The model that an adapter is of; empty: the only one.
+/// Base model of the adapter; empty: the only one.
 fn base_model(fields: &mut Fields) -> Result<String, ApiError> {
     match fields.take("base_model_name") {
         Some(field) => Ok(field.string()?),

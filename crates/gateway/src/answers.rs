@@ -1,5 +1,5 @@
-//! Memory for answers that are collected before they are sent, and how they are written: one choice after the other, so
-//! that no more than one is there twice.
+//! Memory limit for answers that are collected before they are sent. Choices are serialised one after another,
+//! so that at most one exists both as a value and as text.
 
 use std::{convert::Infallible, sync::Arc, vec};
 
@@ -18,23 +18,23 @@ use crate::{
     limits::{ANSWER_BYTES_MAX, ANSWER_STEP_BYTES, JSON_FRAME_BYTES},
 };
 
-/// The room of all answers.
+/// Memory for all collected answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Answers {
     steps: Arc<Semaphore>, // permits
     one_bytes_max: usize,
 }
 
-/// What one answer takes up, until this is dropped.
+/// Memory held for one answer, until dropped.
 #[derive(Debug)]
 pub(crate) struct AnswerRoom {
     shared: Answers,
     bytes: usize,
-    held: Vec<OwnedSemaphorePermit>, // each a step
+    held: Vec<OwnedSemaphorePermit>, // one step each
 }
 
 impl Answers {
-    /// Nothing is held, and never more than so many bytes beyond the first step of each.
+    /// Creates the budget: at most `bytes_max` bytes, in addition to the first step of each answer.
     pub(crate) fn new(bytes_max: usize) -> Answers {
         let steps = bytes_max / ANSWER_STEP_BYTES;
         Answers {
@@ -43,17 +43,17 @@ impl Answers {
         }
     }
 
-    /// For an answer that has not begun.
+    /// Budget of an answer that has not begun.
     pub(crate) fn room(&self) -> AnswerRoom {
         AnswerRoom { shared: self.clone(), bytes: 0, held: Vec::new() }
     }
 }
 
 impl AnswerRoom {
-    /// Takes room for so many bytes more. The first step of each answer is free: small ones are never refused.
+    /// Reserves `bytes` more. The first step of each answer is free, so that small answers are never refused.
     ///
     /// # Errors
-    /// 400 where the answer is over its limit, 503 where others hold what there is.
+    /// 400 if the answer exceeds its limit, 503 if other answers hold all the memory.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.bytes += bytes;
         if self.bytes > self.shared.one_bytes_max {
@@ -71,7 +71,7 @@ impl AnswerRoom {
     }
 }
 
-/// Bytes on their way to the client, which take up the room of their answer until they are sent.
+/// Bytes on their way to the client. They keep their answer's memory reserved until they are sent.
 struct SentBytes {
     bytes: Vec<u8>,
     _room: Arc<AnswerRoom>,
@@ -83,7 +83,8 @@ impl AsRef<[u8]> for SentBytes {
     }
 }
 
-/// An answer as JSON: the text of `envelope`, whose empty list `name` is filled in with what `choice` makes of each of `choices`.
+/// Writes an answer as JSON: the text of `envelope`, whose empty list `name` is filled with `choice` of each of
+/// `choices`.
 pub(crate) fn respond<T, C>(
     name: &str,
     envelope: &str,
@@ -95,7 +96,7 @@ where
     T: Send + 'static,
     C: Serialize,
 {
-    // Inside of a string its quotes would be escaped.
+    // Within a JSON string the quotes would be escaped, so only the list itself matches.
     let hole = format!("\"{name}\":[");
     let at = envelope.find(&hole).map_or(envelope.len(), |at| at + hole.len());
     let (begin, end) = envelope.split_at(at);
@@ -137,7 +138,7 @@ where
     (content_type, Body::from_stream(first.chain(frames))).into_response()
 }
 
-/// An answer that is written already.
+/// Response of JSON that is already written.
 pub(crate) fn whole(json: String, room: AnswerRoom) -> Response {
     let bytes = Bytes::from_owner(SentBytes { bytes: json.into_bytes(), _room: Arc::new(room) });
     ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
@@ -195,7 +196,7 @@ mod tests {
                 frames.push(frame.unwrap().into_data().unwrap());
             }
             drop(body);
-            // What has been handed on may wait for a client that reads slowly.
+            // The frame handed on last may still wait for a slow client.
             let last = frames.pop();
             drop(frames);
             assert_eq!(answers.steps.available_permits(), free - 1, "{count}");

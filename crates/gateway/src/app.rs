@@ -1,4 +1,4 @@
-//! What every handler shares: the gateway's state.
+//! Shared state of all handlers.
 
 use std::sync::Arc;
 
@@ -24,41 +24,41 @@ use crate::{
     responses::store::Responses,
 };
 
-/// The gateway's state. Nothing in it belongs to one request, and nothing but responses on disk outlives the process.
+/// State of the gateway. It holds nothing of a single request. Only responses on disk outlive the process.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) config: Settings,
     engine: Engine,
-    /// Who may ask.
+    /// Accepted API keys.
     pub(crate) access: Arc<Access>,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
-    /// Room for request bodies: `Config::bodies_bytes_max` in all.
+    /// Memory for request bodies: `Config::bodies_bytes_max` in total.
     pub(crate) bodies: Bodies,
-    /// Room for sound files that come before the fields of their form: the same again.
+    /// Memory for audio files that arrive before the fields of their form: as much again.
     pub(crate) sounds: Bodies,
-    /// Larger bodies that are being read.
+    /// Permits to parse large bodies.
     pub(crate) bodies_read: Arc<Semaphore>,
-    /// Room for answers that are collected.
+    /// Memory for collected answers.
     pub(crate) answers: Answers,
-    /// The hosts that are answered to.
+    /// Accepted values of `Host`.
     pub(crate) hosts: Hosts,
-    /// The hosts that pictures are fetched from.
+    /// Hosts from which images may be fetched.
     pub(crate) media_hosts: MediaHosts,
-    /// The MCP servers whose tools models may call.
+    /// MCP servers whose tools models may call.
     pub(crate) mcp_servers: Option<Arc<Servers>>,
-    /// Another server that answers in this one's place.
+    /// Upstream server that may answer instead of the engine.
     pub(crate) cloud: Option<Arc<Cloud>>,
-    /// Bytes of vectors that may be held: `Config::embeddings_bytes_max` in all.
+    /// Memory for embeddings: `Config::embeddings_bytes_max` bytes in total.
     pub(crate) vectors: Arc<Semaphore>,
-    /// Answers that are kept.
+    /// Stored responses.
     pub(crate) responses: Responses,
-    /// Where requests' spans are made.
+    /// Tracer of request spans.
     pub(crate) traces: Traces,
 }
 
 impl App {
-    /// The state for `config` and an engine; connects to nothing.
+    /// Creates the state without connecting to anything.
     pub(crate) fn new(config: Config, engine: Engine, access: Arc<Access>) -> Result<App, GatewayError> {
         let failed = |e: prometheus::Error| GatewayError::Config(format!("metrics: {e}"));
         let metrics = Metrics::new().map_err(failed)?;
@@ -94,17 +94,17 @@ impl App {
         })
     }
 
-    /// The engine, as far as who asks may use it: a handler has no other.
+    /// Engine limited to what the requester may use. Handlers use no other.
     pub(crate) fn engine(&self, asker: &Asker) -> Engine {
         self.engine.of(asker, self.metrics.refusals_total.clone(), self.cloud.clone())
     }
 
-    /// The engine for what is about the server itself.
+    /// Engine for requests about the server itself.
     pub(crate) fn own_engine(&self) -> Engine {
         self.engine.clone()
     }
 
-    /// The answer to what a key may not do, which is counted.
+    /// Counts a refusal and returns it as an error.
     pub(crate) fn refuse(&self, refusal: &Refusal) -> ApiError {
         self.metrics.refusals_total.with_label_values(&[refusal.code()]).inc();
         ApiError::refusal(refusal)

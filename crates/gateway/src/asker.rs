@@ -1,11 +1,11 @@
-//! Who asks, and under which id: what a handler knows of a request besides its body.
+//! Identity of a request: its id, its permissions and its records.
 
 use hanzo_engine_access::Pass;
 use hanzo_engine_telemetry::TraceContext;
 
 use crate::{record::Record, request_id::RequestId};
 
-/// One request's id, what its key may do, and what is known of it. Cloning it is cheap.
+/// Requester: the request's id, the permissions of its key, and its record. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
     pub(crate) id: RequestId,

@@ -1,8 +1,8 @@
-//! Memory for request bodies. A body takes its share as it arrives, not as it is announced, so that clients that send
-//! slowly, or not at all, keep nobody out.
+//! Memory for request bodies. A body takes memory as it arrives, not by its announced size, so clients that
+//! send slowly or not at all do not block others.
 //!
-//! Bodies that have a part of what they need could wait for each other for ever. One of them at a time, in the order in
-//! which they began to wait, draws on a reserve that is kept for it: the room of one body of the largest size.
+//! Bodies that each hold part of what they need could deadlock. So one at a time, in the order in which they
+//! began to wait, may draw on a reserve of one maximum-size body.
 
 use std::{
     collections::HashMap,
@@ -17,36 +17,36 @@ use tokio::{
 
 use crate::limits::BODY_STEP_BYTES;
 
-/// Shares that are remembered before those that nobody holds any more are forgotten.
+/// Remembered shares above which unused ones are removed.
 const SHARES_KEPT: usize = 1024;
-/// How often a body that waits looks whether others have given room back.
+/// Interval at which a waiting body checks for free memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The room of all bodies.
+/// Memory for all bodies.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     shared: Arc<Semaphore>, // permits are bytes
     reserve: Arc<Semaphore>,
-    next: Arc<Turns<()>>, // who may draw on the reserve
+    next: Arc<Turns<()>>, // turn to draw on the reserve
     share_bytes: usize,
     shares: Mutex<HashMap<Client, Weak<Semaphore>>>, // those in use, and some that were
 }
 
-/// What one client may hold of the room: a quarter, or one body of the largest size.
+/// Limit of one client's memory: a quarter of the total, or one maximum-size body.
 #[derive(Debug, Clone)]
 pub(crate) struct Share(Arc<Semaphore>);
 
-/// Whose bodies share a share.
+/// Identity of a client whose requests use the same share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// The holder of the key of that name.
+    /// Key of that name.
     Key(String),
-    /// Whoever comes from there.
+    /// Network address, for clients without a key.
     Address(IpAddr),
 }
 
 impl Bodies {
-    /// Room for `bytes_max`, in bodies of up to `body_bytes_max`, which is no more.
+    /// Creates memory for `bytes_max` bytes, of bodies of up to `body_bytes_max`, which must not be larger.
     pub(crate) fn new(bytes_max: usize, body_bytes_max: usize) -> Bodies {
         Bodies {
             shared: Arc::new(Semaphore::new(bytes_max.saturating_sub(body_bytes_max))),
@@ -57,12 +57,12 @@ impl Bodies {
         }
     }
 
-    /// Of a connection that was accepted, and of whose client nothing else is known.
+    /// Share of a connection whose client is not known yet.
     pub(crate) fn share(&self) -> Share {
         Share(Arc::new(Semaphore::new(self.share_bytes)))
     }
 
-    /// Of a client, over all its connections.
+    /// Share of a client, over all its connections.
     pub(crate) fn share_of(&self, client: Client) -> Share {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&client).and_then(Weak::upgrade) {
@@ -76,7 +76,7 @@ impl Bodies {
         share
     }
 
-    /// For a body that has not begun to arrive.
+    /// Memory of a body that has not begun to arrive.
     pub(crate) fn room(&self, share: Option<Share>) -> Room {
         Room {
             shared: Arc::clone(&self.shared),
@@ -92,7 +92,7 @@ impl Bodies {
     }
 }
 
-/// What one body takes up, until this is dropped.
+/// Memory held by one body, until dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
     shared: Arc<Semaphore>,
@@ -100,20 +100,20 @@ pub(crate) struct Room {
     next: Arc<Turns<()>>,
     share: Option<Share>,
     bytes: usize,
-    held: Option<OwnedSemaphorePermit>,  // of the shared room
-    own: Option<OwnedSemaphorePermit>,   // of the connection's share
+    held: Option<OwnedSemaphorePermit>,  // of the shared memory
+    own: Option<OwnedSemaphorePermit>,   // of the client's share
     drawn: Option<OwnedSemaphorePermit>, // of the reserve
     turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl Room {
-    /// Takes room for `bytes` in all, of a body that has at most `bytes_max`. Waits while there is none.
+    /// Grows to `bytes` in total, for a body of at most `bytes_max`. Waits for memory.
     pub(crate) async fn grow(&mut self, bytes: usize, bytes_max: usize) {
         if bytes <= self.bytes {
             return;
         }
         let wanted = bytes.next_multiple_of(BODY_STEP_BYTES).min(bytes_max).max(bytes);
-        // Within `bodies_bytes_max`, which is under 4 GiB.
+        // Within `bodies_bytes_max`, which is below 4 GiB.
         let more = u32::try_from(wanted - self.bytes).unwrap_or(u32::MAX);
         while !self.try_grow(more) {
             if self.turn.is_none() {
@@ -122,7 +122,7 @@ impl Room {
                 continue;
             }
             let drawn = Arc::clone(&self.reserve).acquire_many_owned(more);
-            // Never closed.
+            // The semaphore is never closed.
             if let Ok(Ok(drawn)) = tokio::time::timeout(LOOK_AGAIN, drawn).await {
                 merge(&mut self.drawn, drawn);
                 break;
@@ -144,20 +144,20 @@ impl Room {
         true
     }
 
-    /// Whether nobody else can draw on the reserve.
+    /// Whether it has the turn, so that no other body can draw on the reserve.
     pub(crate) fn keeps_others_waiting(&self) -> bool {
         self.turn.is_some()
     }
 
-    /// The body has arrived and was read: the reserve is the next one's, as far as what was drawn from it fits into the shared
-    /// room. The rest stays drawn: what was made of the body still takes it up.
+    /// Ends the body's turn after it was read. What it drew from the reserve moves to the shared memory as far
+    /// as that has room. The rest stays drawn, because the parsed request still uses it.
     pub(crate) fn settle(&mut self) {
         self.turn = None;
         let Some(mut drawn) = self.drawn.take() else { return };
         let fits = drawn.num_permits().min(self.shared.available_permits());
-        // Never more than there were permits asked for, which is a u32.
+        // At most the number of permits drawn, which is a u32.
         let shared = Arc::clone(&self.shared).try_acquire_many_owned(u32::try_from(fits).unwrap_or(0));
-        // Others may have been faster.
+        // Another body may have taken the permits meanwhile.
         if let Ok(shared) = shared {
             drop(drawn.split(shared.num_permits()));
             merge(&mut self.held, shared);
@@ -214,7 +214,7 @@ mod tests {
         let share = bodies.share();
         let mut first = bodies.room(Some(share.clone()));
         assert!(grows(&mut first, 3 * STEP, 4 * STEP).await);
-        // Beyond its share, a connection has the reserve, in turn.
+        // Beyond its share, a client can use the reserve in its turn.
         let mut second = bodies.room(Some(share.clone()));
         assert!(grows(&mut second, 4 * STEP, 4 * STEP).await);
         let mut third = bodies.room(Some(share));
@@ -231,7 +231,7 @@ mod tests {
         let of = |name: &str| bodies.room(Some(bodies.share_of(Client::Key(name.to_owned()))));
         let (mut one, mut two, mut three) = (of("alice"), of("alice"), of("alice"));
         assert!(grows(&mut one, 4 * STEP, 4 * STEP).await);
-        // The reserve, in turn.
+        // Bodies use the reserve in turn.
         assert!(grows(&mut two, 4 * STEP, 4 * STEP).await);
         assert!(!grows(&mut three, STEP, 4 * STEP).await);
         assert!(grows(&mut of("bob"), 4 * STEP, 4 * STEP).await);
@@ -254,7 +254,7 @@ mod tests {
         let (mut first, mut second) = (bodies.room(None), bodies.room(None));
         assert!(grows(&mut first, STEP, 4 * STEP).await && grows(&mut second, 4 * STEP, 4 * STEP).await);
         assert_eq!(free(), (1, 0));
-        // Into the shared room goes what fits; the turn is the next one's.
+        // What fits moves to the shared memory; the turn goes to the next body.
         second.settle();
         assert_eq!(free(), (0, 1));
         let mut third = bodies.room(None);

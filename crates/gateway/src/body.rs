@@ -1,4 +1,4 @@
-//! From the bytes of a request to its fields: media type, size, pace, UTF-8, syntax.
+//! Reads a request body into fields: checks media type, size, pace, UTF-8 and syntax.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -26,23 +26,23 @@ use crate::{
 
 const BODIES_HELD: &str = "the server holds as many request bodies as it may; try again";
 
-/// A body that has not arrived.
+/// Request body that has not arrived yet.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     headers: HeaderMap,
-    share: Option<Share>, // of its connection; None where there is none
+    share: Option<Share>, // share of its client; None: unlimited
     peer: Option<Peer>,
     body: Body,
     bare: bool, // see `needs_no_media_type`
 }
 
 impl Incoming {
-    /// Its headers, whose share it has, and the body itself, of one that is no JSON.
+    /// Splits the request into headers, share and raw body, for bodies that are not JSON.
     pub(crate) fn into_parts(self) -> (HeaderMap, Option<Share>, Body) {
         (self.headers, self.share, self.body)
     }
 
-    /// The client's end of the connection; None where it needs no looking after.
+    /// Client's end of the connection; None: it need not be watched.
     pub(crate) fn peer(&self) -> Option<Peer> {
         self.peer.clone()
     }
@@ -59,7 +59,7 @@ impl<S: Sync> FromRequest<S> for Incoming {
     }
 }
 
-/// A request's body, and the room it takes up.
+/// Received body and its memory.
 #[derive(Debug)]
 pub(crate) struct Received {
     text: String,
@@ -67,11 +67,11 @@ pub(crate) struct Received {
     app: Arc<App>,
 }
 
-/// Takes a request's body in.
+/// Receives a request body.
 ///
 /// # Errors
-/// 415 for another media type, 413 over the limit, 408 when it does not arrive in time, 503 where there is no room for
-/// it in that time, 400 where it is not UTF-8.
+/// 415 for another media type, 413 over the limit, 408 if it arrives too slowly, 503 if no memory becomes free
+/// in that time, 400 if it is not UTF-8.
 pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received, ApiError> {
     if !incoming.bare {
         media_type(&incoming.headers)?;
@@ -84,15 +84,15 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Received,
 }
 
 impl Received {
-    /// The body as it came, and the room that it takes up.
+    /// Text of the body, and its memory.
     pub(crate) fn text(self) -> (String, Room) {
         (self.text, self.room)
     }
 
-    /// Takes room for so many bytes more, which belong to the body and did not come with it, as if they had.
+    /// Reserves `bytes` more for data that belongs to the body but did not arrive with it.
     ///
     /// # Errors
-    /// 413 where that is more than a body may have, 503 where there is no room for it in the time of a body.
+    /// 413 if a body may not be that large, 503 if no memory becomes free within a body's time limit.
     pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), ApiError> {
         let Config { body_bytes_max, body_timeout_s, .. } = *self.app.config;
         let all = self.text.len().saturating_add(bytes);
@@ -104,7 +104,7 @@ impl Received {
         tokio::time::timeout(time, grown).await.map_err(|_| ApiError::busy(BODIES_HELD))
     }
 
-    /// Its text once more, which takes up as much room again.
+    /// Copy of the text, with memory reserved for it.
     ///
     /// # Errors
     /// As for [`Received::hold`].
@@ -113,11 +113,11 @@ impl Received {
         Ok(self.text.clone())
     }
 
-    /// What `read` makes of the fields, and the room, which is to be held until that has been handed on; the body itself
-    /// is gone. A large one is read on a thread of its own.
+    /// Parses the fields with `read` and drops the body. The caller must hold the returned memory until the
+    /// result has been handed on. Large bodies are parsed on a separate thread.
     ///
     /// # Errors
-    /// 400 where the body is not a JSON object, and those of `read`.
+    /// 400 if the body is not a JSON object, and those of `read`.
     pub(crate) async fn into<T: Send + 'static>(
         self,
         read: impl FnOnce(Fields<'_>, &Config) -> Result<T, ApiError> + Send + 'static,
@@ -127,7 +127,7 @@ impl Received {
         Ok((value, room))
     }
 
-    /// What `read` makes of the fields, of a body that is read again.
+    /// Parses the fields with `read` and keeps the body for another reading.
     ///
     /// # Errors
     /// As for [`Received::into`].
@@ -142,7 +142,7 @@ impl Received {
         Ok(value)
     }
 
-    /// As [`Received::into`], of a body that is read again.
+    /// Like [`Received::into`], but returns the body for another reading.
     ///
     /// # Errors
     /// As for [`Received::into`].
@@ -152,7 +152,7 @@ impl Received {
     ) -> Result<(Received, T), ApiError> {
         let turn = match self.text.len() {
             0..=INLINE_BODY_BYTES => None,
-            // Never closed.
+            // The semaphore is never closed.
             _ => Arc::clone(&self.app.bodies_read).acquire_owned().await.ok(),
         };
         let aside = turn.is_some();
@@ -171,8 +171,8 @@ impl Received {
     }
 }
 
-/// Whether a body is taken for JSON whatever it is called. Ollama's users send it by `curl -d`, which calls it a form; what a web
-/// page sends has headers of the browser's, and is not believed.
+/// Whether a body is read as JSON whatever its media type. Ollama's users send it by `curl -d`, which declares
+/// a form. Requests of web pages, which carry headers of the browser, are excluded.
 fn needs_no_media_type(path: &str, headers: &HeaderMap) -> bool {
     let of_a_page = [header::ORIGIN, header::REFERER, header::HeaderName::from_static("sec-fetch-site")];
     path.starts_with("/api/") && !of_a_page.iter().any(|name| headers.contains_key(name))
@@ -181,7 +181,7 @@ fn needs_no_media_type(path: &str, headers: &HeaderMap) -> bool {
 fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let text =
         |name| headers.get(name).map(|value| value.to_str().unwrap_or("?").trim().to_ascii_lowercase());
-    // Required, so that a web page cannot post here without asking first (CORS preflight).
+    // Required, so that a web page cannot send requests here without a CORS preflight.
     let full = text(header::CONTENT_TYPE)
         .ok_or_else(|| ApiError::media_type("send the header content-type: application/json"))?;
     let (essence, parameters) = full.split_once(';').unwrap_or((&full, ""));
@@ -208,12 +208,12 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
     let bytes_max = app.config.body_bytes_max;
     let time = Duration::from_secs(app.config.body_timeout_s);
     let too_large = async |body: &mut Body| {
-        // However long it takes: the answer is the same.
+        // The answer is the same after a timeout.
         let _ = tokio::time::timeout(time, discard(body, bytes_max)).await;
         Err(ApiError::body_too_large(bytes_max))
     };
     if body.size_hint().lower() > bytes_max as u64 {
-        // A client that asked first has sent nothing yet.
+        // A client that sent `Expect` waits for the answer and has sent nothing yet.
         if headers.contains_key(header::EXPECT) {
             return Err(ApiError::body_too_large(bytes_max));
         }
@@ -225,7 +225,7 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
     while let Some(data) = pace.next(&mut body).await? {
         let so_far = bytes.len() + data.len();
         if so_far > bytes_max {
-            // What has come is of no more use, and others wait for its room.
+            // The received part is useless, and other bodies wait for its memory.
             drop((bytes, data, room));
             return too_large(&mut body).await;
         }
@@ -242,13 +242,14 @@ async fn arrived(app: &App, incoming: Incoming) -> Result<(Vec<u8>, Room), ApiEr
     Ok((bytes, room))
 }
 
-/// How fast a body must arrive: all of it within the configured time, and some of it all the time, the more so the more
-/// room it takes up: half of the pace at which as many bytes would have come in just that time.
+/// Required pace of a body. All of it must arrive within the configured time, and some in every window. The
+/// minimum grows with the body: half the rate at which the bytes so far would have arrived in exactly that
+/// time.
 pub(crate) struct Pace {
     timeout_s: u64,
     deadline: Instant,
-    hurried: bool,   // the deadline is that of a body for which others wait
-    bytes: usize,    // in all
+    hurried: bool,   // other bodies wait for this one
+    bytes: usize,    // in total
     window: Instant, // its end
     window_bytes: usize,
 }
@@ -260,14 +261,14 @@ impl Pace {
         Pace { timeout_s, deadline, hurried: false, bytes: 0, window: now + BODY_WINDOW, window_bytes: 0 }
     }
 
-    /// The fewest bytes that must come in a window.
+    /// Minimum bytes in a window.
     fn window_bytes_min(&self) -> usize {
         let (window_s, timeout_s) = (BODY_WINDOW.as_secs(), self.timeout_s.max(1));
         let share = (self.bytes as u64).saturating_mul(window_s) / timeout_s.saturating_mul(2);
         usize::try_from(share).unwrap_or(usize::MAX).max(BODY_WINDOW_BYTES)
     }
 
-    /// From now on others wait for this body.
+    /// Shortens the deadline, because other bodies wait for this one.
     fn hurry(&mut self) {
         if !self.hurried {
             self.hurried = true;
@@ -275,7 +276,7 @@ impl Pace {
         }
     }
 
-    /// The next piece of the body; None at its end.
+    /// Next piece of the body; None: its end.
     pub(crate) async fn next(&mut self, body: &mut Body) -> Result<Option<Bytes>, ApiError> {
         loop {
             let now = Instant::now();
@@ -315,7 +316,7 @@ impl Pace {
         }
     }
 
-    /// Goes on after a time in which it was not the client that was waited for.
+    /// Excludes the time since `since` from the deadlines: the server, not the client, was slow.
     pub(crate) fn resume(&mut self, since: Instant) {
         let waited = since.elapsed();
         self.deadline += waited;
@@ -323,7 +324,7 @@ impl Pace {
     }
 }
 
-/// Reads on for a while, because many clients send all before they read the answer.
+/// Reads on for a limited time, because many clients send the whole body before they read the answer.
 async fn discard(body: &mut Body, bytes_max: usize) {
     let mut left = bytes_max.saturating_mul(REFUSED_BODY_TIMES_MAX);
     while let Some(Ok(frame)) = body.frame().await {
@@ -335,9 +336,9 @@ async fn discard(body: &mut Body, bytes_max: usize) {
     }
 }
 
-/// The text of a body as JSON, or what is wrong with it and where.
+/// Parses a body as JSON. The error names the fault and its place.
 pub(crate) fn parse(text: &str) -> Result<Json<'_>, ApiError> {
-    // Some editors and clients begin a text with a byte order mark; it says nothing here.
+    // Some editors and clients begin a text with a byte order mark, which has no meaning.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         return Err(ApiError::body("the body is empty; expected a JSON object"));
@@ -354,7 +355,7 @@ pub(crate) fn parse(text: &str) -> Result<Json<'_>, ApiError> {
     })
 }
 
-/// The name of the field whose value broke the syntax at that byte, such as NaN in `{"temperature": NaN}`.
+/// Name of the field whose value breaks the syntax at that byte, such as NaN in `{"temperature": NaN}`.
 fn field_before(text: &str, at: usize) -> Option<String> {
     let value = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '+' | '.');
     let before = text.get(..at)?.trim_end_matches(value).trim_end().strip_suffix(':')?;
@@ -377,8 +378,8 @@ mod tests {
 
     use super::{BODY_TURN, Pace, media_type, parse};
 
-    /// What becomes of a body whose first piece comes at once and of which there is a piece each second, by the clock of the
-    /// test; how many seconds it was waited for.
+    /// Receives a body whose first piece comes at once and then one each second, by the test's clock. Returns
+    /// whether it arrived, and after how many seconds.
     async fn paced(first: usize, pieces: usize, piece: usize, hurried: bool) -> (bool, u64) {
         let pieces = stream::unfold(0, move |i| async move {
             sleep(Duration::from_secs(i.min(1) as u64)).await;
@@ -397,13 +398,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_holds_much_must_come_fast() {
-        // Nearly all at once, and then as little as passes for the start of a body.
+        // Nearly all at once, then as little as suffices at the start of a body.
         let (arrived, seconds) = paced(9_900_000, 1000, 500, false).await;
         assert!(!arrived && seconds <= 20, "{seconds}");
-        // A line that is just fast enough, and one that comes in bursts.
+        // A connection that is just fast enough, and one that sends in bursts.
         assert!(paced(170_000, 58, 170_000, false).await.0);
         assert!(paced(5_000_000, 50, 80_000, false).await.0);
-        // Little may come slowly, but not for ever.
+        // Small bodies may come slowly, but not for ever.
         assert!(paced(1, 50, 500, false).await.0);
         assert_eq!(paced(1, 1000, 500, false).await, (false, 60));
         assert_eq!(paced(1, 1000, 300, false).await, (false, 10));

@@ -1,17 +1,17 @@
-//! Whether a connection is of use: one on which nothing is being answered for a while is closed, whatever it speaks.
+//! Idle detection of connections: one without a running answer for a while is closed, whatever its protocol.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 
-/// What runs on a connection; cloning it is cheap.
+/// Running answers of a connection. Cloning is cheap.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Busy(Arc<watch::Sender<Answers>>);
 
 #[derive(Debug)]
 struct Answers {
     running: u32,
-    since: Instant, // when that became so
+    since: Instant, // time of the last change
 }
 
 impl Default for Answers {
@@ -20,7 +20,7 @@ impl Default for Answers {
     }
 }
 
-/// An answer that is on its way, until this is dropped. It is handed on with the request.
+/// Running answer, until dropped. It travels with the request.
 #[derive(Debug, Clone)]
 pub(crate) struct Work(#[expect(dead_code, reason = "held")] Arc<Answer>);
 
@@ -34,7 +34,7 @@ impl Drop for Answer {
 }
 
 impl Busy {
-    /// A request came.
+    /// Counts a request as running.
     pub(crate) fn works(&self) -> Work {
         self.count(|running| running + 1);
         Work(Arc::new(Answer(self.clone())))
@@ -46,18 +46,18 @@ impl Busy {
         });
     }
 
-    /// Whether nothing is being answered.
+    /// Whether no answer is running.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.borrow().running == 0
     }
 
-    /// Resolves when something is being answered.
+    /// Resolves when an answer is running.
     pub(crate) async fn resumed(&self) {
-        // Its sender is held here.
+        // `self` holds the sender, so this cannot fail.
         let _ = self.0.subscribe().wait_for(|answers| answers.running > 0).await;
     }
 
-    /// Resolves when nothing has been answered for that long.
+    /// Resolves when no answer has been running for `time`.
     pub(crate) async fn idle_for(&self, time: Duration) {
         let mut changes = self.0.subscribe();
         loop {
@@ -68,7 +68,7 @@ impl Busy {
             let end = since + time;
             match running {
                 0 if Instant::now() >= end => return,
-                // Either way it is looked again.
+                // The state is checked again after a timeout and after a change.
                 0 => drop(tokio::time::timeout_at(end, changes.changed()).await),
                 _ => drop(changes.changed().await),
             }

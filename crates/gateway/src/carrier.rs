@@ -1,5 +1,5 @@
-//! What takes a call to an engine: a connection that is opened with the first call and again after a failure, or the
-//! service itself where the engine is in this process.
+//! Transport of calls to an engine: a connection that opens at the first call and again after a failure, or the
+//! service itself if the engine runs in this process.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,7 @@ use crate::{
     limits::{ENGINE_CONNECT_TIMEOUT, ENGINE_MESSAGE_BYTES_MAX, ENGINE_PING_TIMEOUT},
 };
 
-/// An engine in this process: its gRPC services Engine, Store and Speech, which are called without a connection.
+/// Engine in this process: its gRPC services Engine, Store and Speech, called without a connection.
 pub trait LocalEngine:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send + 'static>
     + Clone
@@ -46,10 +46,11 @@ impl<S> LocalEngine for S where
 {
 }
 
-/// What takes a call to the engine.
+/// Transport of calls to the engine.
 pub(crate) type Carrier = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, transport::Error>;
 
-/// One engine, to be called: what of it is not the service Engine's is named. Cloning it is cheap.
+/// Client of one engine. Dereferences to the client of the service Engine; the other services have names.
+/// Cloning is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     engine: EngineClient<Carrier>,
@@ -71,10 +72,11 @@ impl DerefMut for Client {
     }
 }
 
-/// The way to the engine at `uri`, or at that address where `uri` only says who it is. `key` is this gateway's own.
+/// Transport to the engine at `uri`. With `at`, it connects to that address, and `uri` only names the server.
+/// `key` is the gateway's own.
 ///
 /// # Errors
-/// What is wrong with the address or with the files of TLS.
+/// Fault of the URI or of the TLS files.
 pub(crate) fn dial(
     uri: &str,
     at: Option<SocketAddr>,
@@ -91,7 +93,7 @@ pub(crate) fn dial(
         .connect_timeout(ENGINE_CONNECT_TIMEOUT)
         .http2_keep_alive_interval(ENGINE_PING_TIMEOUT)
         .keep_alive_timeout(ENGINE_PING_TIMEOUT)
-        // An idle gateway sends nothing.
+        // An idle gateway sends no pings.
         .keep_alive_while_idle(false);
     let channel = match at {
         Some(at) => lazy_channel_at(&endpoint, tls, at)?,
@@ -100,12 +102,12 @@ pub(crate) fn dial(
     Ok(BoxCloneSyncService::new(channel.map_request(with_key(key))))
 }
 
-/// The way to the engine in this process.
+/// Transport to an engine in this process.
 pub(crate) fn local(engine: impl LocalEngine) -> Carrier {
     BoxCloneSyncService::new(engine.map_err(|never| match never {}))
 }
 
-/// Who calls by that way.
+/// Client that uses a transport.
 pub(crate) fn client(carrier: Carrier) -> Client {
     let speech = SpeechClient::new(carrier.clone()).max_decoding_message_size(ENGINE_MESSAGE_BYTES_MAX);
     let store = StoreClient::new(carrier.clone());

@@ -1,8 +1,8 @@
-//! The messages of a request: content blocks to the contract's messages.
+//! Conversion of a request's messages and content blocks to the engine's messages.
 //!
-//! A user's message may hold the answers of tools, which are messages of their own in the contract; blocks keep their order.
-//! What a block says is never lost: one that cannot be shown to the model is refused by name. Fields that say how Anthropic's
-//! service is to keep or check a block (`cache_control`, `signature`, `caller`) say nothing here.
+//! A user message may contain tool results, which are separate messages for the engine; the order of blocks is
+//! kept. No content is dropped: a block that the model cannot be shown is refused by name. Fields about how
+//! Anthropic's service stores or verifies a block (`cache_control`, `signature`, `caller`) are ignored.
 
 use hanzo_engine_proto::v1::{self, content_part::Part};
 
@@ -13,15 +13,15 @@ use crate::{
     pictures,
 };
 
-/// A request's conversation.
+/// Conversation of a request.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
     pub(super) messages: Vec<v1::Message>,
-    /// It ends with what the assistant has begun to say: the model goes on from there.
+    /// The last message is the beginning of the assistant's answer, which the model continues.
     pub(super) is_begun: bool,
 }
 
-/// `system` and `messages`.
+/// Reads `system` and `messages`.
 pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
     let mut messages = Vec::new();
     if let Some(field) = fields.take("system") {
@@ -70,7 +70,7 @@ fn text(text: String) -> v1::ContentPart {
     v1::ContentPart { part: Some(Part::Text(text)) }
 }
 
-/// A string, or text blocks.
+/// Reads a string or a list of text blocks.
 fn texts(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     let mut parts = Vec::new();
     each(field, |fields, kind| {
@@ -87,7 +87,8 @@ fn texts(field: Field) -> Result<Vec<v1::ContentPart>, ApiError> {
     Ok(parts)
 }
 
-/// Calls `one` with each block and its type, where the content is a list of them; else gives the string that it is.
+/// Calls `one` with each block and its type if the content is a list. Otherwise returns the content as a
+/// string.
 fn each<'a>(
     field: Field<'a>,
     mut one: impl FnMut(&mut Fields<'a>, Field<'a>) -> Result<(), ApiError>,
@@ -106,7 +107,7 @@ fn each<'a>(
     Ok(None)
 }
 
-/// A block of a type that has no place here.
+/// Error for a block type that is not allowed here.
 fn refused(kind: Field, name: &str, expected: &str) -> ApiError {
     const KNOWN: [&str; 13] = [
         "image",
@@ -130,7 +131,7 @@ fn refused(kind: Field, name: &str, expected: &str) -> ApiError {
     kind.error(format!("expected {expected}, got {}", quote(name)))
 }
 
-/// A user's message, whose answers of tools become messages of their own.
+/// Reads a user message. Tool results in it become separate messages.
 fn user(content: Field, messages: &mut Vec<v1::Message>) -> Result<(), ApiError> {
     let before = messages.len();
     let mut said = Vec::new();
@@ -159,7 +160,7 @@ fn user(content: Field, messages: &mut Vec<v1::Message>) -> Result<(), ApiError>
     Ok(())
 }
 
-/// A block that is text in some way.
+/// Text of a block that can be shown as text.
 fn shown(fields: &mut Fields, kind: Field, word: &str, expected: &str) -> Result<String, ApiError> {
     match word {
         "text" => fields.require("text")?.string(),
@@ -183,7 +184,7 @@ fn shown(fields: &mut Fields, kind: Field, word: &str, expected: &str) -> Result
     }
 }
 
-/// A document that is text: its title, what is said of it, and the text.
+/// Text of a document: its title, its context and its content.
 fn document(fields: &mut Fields) -> Result<String, ApiError> {
     if let Some(field) = fields.take("citations")
         && field.object()?.flag("enabled")?
@@ -219,7 +220,7 @@ fn document(fields: &mut Fields) -> Result<String, ApiError> {
 fn tool_result(fields: &mut Fields) -> Result<v1::Message, ApiError> {
     let tool_call_id = fields.require("tool_use_id")?.string()?;
     let mut content = Vec::new();
-    // Templates have no word for it, and a model must know.
+    // Chat templates have no field for a failed tool, so the text says it.
     if fields.flag("is_error")? {
         content.push(text("Error: ".to_owned()));
     }
@@ -243,7 +244,7 @@ fn assistant(content: Field) -> Result<v1::Message, ApiError> {
         match &*kind.text()? {
             "text" => message.content.push(text(fields.require("text")?.string()?)),
             "thinking" => message.reasoning_content.push_str(&fields.require("thinking")?.text()?),
-            // What is hidden from the client is hidden from the model.
+            // Redacted reasoning is not shown to the model.
             "redacted_thinking" => {}
             "tool_use" => {
                 let id = fields.require("id")?.string()?;
@@ -273,7 +274,8 @@ mod tests {
     use super::*;
     use crate::fields::fields_of;
 
-    /// Each message as `role: text`, with its reasoning, calls and the call that it answers; and whether the answer is begun.
+    /// Each message as `role: text` with its reasoning, calls and answered call; and whether the answer is
+    /// begun.
     fn check(body: Value) -> Result<(Vec<String>, bool), String> {
         let read = conversation(&mut fields_of(&body, false));
         let Conversation { messages, is_begun } = read.map_err(|error| error.message().to_owned())?;

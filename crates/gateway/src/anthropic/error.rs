@@ -1,11 +1,11 @@
-//! Anthropic's shape of an error.
+//! Errors in Anthropic's format.
 
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 
-/// An error as `{"type":"error","error":{"type","message"}}`.
+/// Error as `{"type":"error","error":{"type","message"}}`.
 #[derive(Debug)]
 pub(crate) struct AnthropicError(ApiError);
 
@@ -15,7 +15,7 @@ impl From<ApiError> for AnthropicError {
     }
 }
 
-/// The body of an error, which is also the data of a stream's last event.
+/// JSON of an error; also the data of a stream's `error` event.
 pub(crate) fn body(error: &ApiError) -> Value {
     let kind = match error.status().as_u16() {
         401 => "authentication_error",

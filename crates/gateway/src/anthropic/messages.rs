@@ -1,4 +1,4 @@
-//! `POST /v1/messages`. Its request is read in `anthropic::request`, its answer written in `anthropic::reply`.
+//! `POST /v1/messages`. `anthropic::request` parses the request, `anthropic::reply` writes the answer.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::{
     },
 };
 
-/// Where Anthropic's SDKs look for a request's id.
+/// Header in which Anthropic's SDKs expect the request id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -49,7 +49,7 @@ async fn answer(app: &Arc<App>, asker: &Asker, incoming: Incoming) -> Result<Res
     let mut reply = Reply::new(asked.max_tokens, asked.thinking_omitted);
     let (streamed, streaming) = (asked.plan.stream, asked.plan.streaming);
     let mut generation = Generation::start(app, asker, asked.plan).await?;
-    // The engine has what was asked.
+    // The engine has the request, so the body's memory is free.
     drop(room);
     if streamed {
         return Ok(stream(app, generation, reply, streaming, peer));

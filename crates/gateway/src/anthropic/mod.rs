@@ -1,7 +1,8 @@
-//! Anthropic's API: `POST /v1/messages` and `POST /v1/messages/count_tokens`, in the shapes that its SDKs and agents know.
+//! Anthropic's API: `POST /v1/messages` and `POST /v1/messages/count_tokens`, compatible with its SDKs and
+//! agents.
 //!
-//! A request becomes the same plan as a chat's, so every field of sampling that the other surfaces take is taken here too.
-//! Where a request says nothing of `thinking`, the model does as it does by itself.
+//! A request becomes the same plan as an OpenAI chat request, so all sampling fields of the other APIs are
+//! accepted. Without `thinking`, the model's default applies.
 
 mod blocks;
 pub(crate) mod count;

@@ -1,4 +1,4 @@
-//! An answer as a message: whole, or as the events of a stream, in which blocks come one after the other.
+//! Answer as an Anthropic message: whole, or as stream events whose content blocks follow one another.
 
 use hanzo_engine_proto::v1::{self, FinishReason};
 use serde::Serialize;
@@ -16,15 +16,15 @@ use crate::{
     },
 };
 
-/// An answer that is being written.
+/// Answer being written.
 #[derive(Debug)]
 pub(super) struct Reply {
     max_tokens: u32,
     thinking_omitted: bool,
     begun: bool,        // `message_start` was sent
-    open: Option<Open>, // the block that is being written
+    open: Option<Open>, // content block being written
     blocks: usize,      // opened so far
-    space: String,      // white space between blocks, which is told where text follows
+    space: String,      // white space between blocks, sent only before text
     end: (FinishReason, String),
 }
 
@@ -35,7 +35,7 @@ enum Open {
     Call(u32),
 }
 
-/// A block of a whole answer.
+/// Content block of a whole answer.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Block {
@@ -44,7 +44,7 @@ pub(super) enum Block {
     ToolUse { id: String, name: String, input: Value },
 }
 
-/// A message with no content in it yet.
+/// Message without its content.
 #[derive(Serialize)]
 pub(super) struct Message<'a> {
     id: &'a str,
@@ -60,7 +60,7 @@ pub(super) struct Message<'a> {
 
 #[derive(Serialize)]
 struct Usage {
-    /// Of the prompt, without what was found in the cache.
+    /// Prompt tokens that were not found in the prefix cache.
     input_tokens: u32,
     cache_creation_input_tokens: u32,
     cache_read_input_tokens: u32,
@@ -90,7 +90,7 @@ impl Reply {
         Reply { max_tokens, thinking_omitted, begun: false, open: None, blocks: 0, space: String::new(), end }
     }
 
-    /// Why the answer ended, and the stop string that ended it.
+    /// Stop reason, and the stop sequence that ended the answer.
     fn stop<'a>(
         &self,
         used: &UsageCount,
@@ -108,7 +108,7 @@ impl Reply {
         }
     }
 
-    /// A whole answer around its blocks.
+    /// Envelope of a whole answer, without its blocks.
     pub(super) fn message<'a>(
         &self,
         head: &'a Head,
@@ -122,7 +122,7 @@ impl Reply {
         Message { id: &head.id, kind, role, model: &head.model, content, stop_reason, stop_sequence, usage }
     }
 
-    /// The blocks of a whole answer.
+    /// Content blocks of a whole answer.
     pub(super) fn blocks(&self, whole: CollectedChoice) -> Vec<Block> {
         let mut blocks = Vec::new();
         if !whole.reasoning.is_empty() {
@@ -157,7 +157,7 @@ impl Reply {
         frames.named("message_start", &json!({"type": "message_start", "message": message}));
     }
 
-    /// Goes on with such a block, which begins as `start` says; the one before it ends.
+    /// Continues the block `with`. If another one is open, it is closed and a new one begins with `start`.
     fn go_on(&mut self, with: Open, start: impl FnOnce() -> Value, frames: &mut Frames) {
         if self.open == Some(with) {
             return;
@@ -195,7 +195,7 @@ impl Reply {
     fn call(&mut self, part: v1::ToolCallDelta, frames: &mut Frames) {
         let v1::ToolCallDelta { index, id, name, arguments_json, broken } = part;
         if broken {
-            // What was written of it follows as text.
+            // The text of a malformed call follows as a text block.
             return self.close(frames);
         }
         let start = || json!({"type": "tool_use", "id": id, "name": name, "input": {}});
@@ -225,7 +225,7 @@ impl Shape for Reply {
                 }
                 let (broken, parts): (Vec<_>, Vec<_>) =
                     delta.tool_calls.into_iter().partition(|part| part.broken);
-                // Text of a call that is none comes with the end of it.
+                // A malformed call ends with its text.
                 broken.into_iter().for_each(|part| self.call(part, frames));
                 self.text(&delta.text, frames);
                 parts.into_iter().for_each(|part| self.call(part, frames));

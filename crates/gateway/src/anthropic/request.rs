@@ -1,4 +1,4 @@
-//! From the fields of a messages request to a plan: what to ask the engine.
+//! Parses a messages request into a plan for the engine.
 
 use hanzo_engine_proto::v1::{self, ToolChoice, ToolUse, constraint::Of, infer_request::Prompt};
 
@@ -17,26 +17,26 @@ use crate::{
     request_id::RequestId,
 };
 
-/// A request as it is asked of the engine.
+/// Parsed request.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) plan: Plan,
     pub(super) max_tokens: u32,
-    /// The reasoning is not sent to the client.
+    /// Reasoning is not sent to the client.
     pub(super) thinking_omitted: bool,
 }
 
-/// What of a request makes its prompt.
+/// Fields that make up the prompt.
 #[derive(Debug)]
 pub(super) struct Prompted {
     pub(super) chat: v1::Chat,
     tools: Option<ToolUse>,
     reasoning: Option<v1::Reasoning>,
-    format: Option<String>, // a schema that the answer must satisfy
+    format: Option<String>, // JSON schema of the answer
     thinking_omitted: bool,
 }
 
-/// A messages request.
+/// Parses a messages request.
 pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
     let mut plan = plan::common(&mut fields, config, id)?;
     if plan.choices != 1 {
@@ -65,13 +65,13 @@ pub(super) fn read(mut fields: Fields, config: &Config, id: &RequestId) -> Resul
     request.reasoning = prompted.reasoning;
     request.tool_use = prompted.tools;
     request.prompt = Some(Prompt::Chat(prompted.chat));
-    // The end of a stream says what was used.
+    // The last event of a stream reports usage.
     plan.streaming = Streaming { include_usage: true, ..plan.streaming };
     plan.sent.know_messages_as_one();
     Ok(Asked { plan, max_tokens, thinking_omitted: prompted.thinking_omitted })
 }
 
-/// The conversation, the tools and what is said of reasoning.
+/// Parses the conversation, the tools and the reasoning settings.
 pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
     let mut conversation = blocks::conversation(fields)?;
     MediaBounds::of_request(fields)?.apply(&mut conversation.messages);
@@ -90,7 +90,7 @@ pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
         format = output.take("format");
         output.finish()?;
     }
-    // As it was called before.
+    // Former name of the field.
     if let Some(old) = fields.take("output_format") {
         if format.is_some() {
             return Err(old.error("means the same as output_config.format; send one of them"));
@@ -112,7 +112,7 @@ pub(super) fn prompt(fields: &mut Fields) -> Result<Prompted, ApiError> {
     Ok(Prompted { chat, tools: tools.1, reasoning: thinking.bounds(), format, thinking_omitted })
 }
 
-/// `{"type":"json_schema","schema":{…}}`: the schema.
+/// Schema in `{"type":"json_schema","schema":{…}}`.
 fn schema(field: Field) -> Result<String, ApiError> {
     let mut format = field.object()?;
     format.require("type")?.word(&["json_schema"])?;
@@ -123,7 +123,7 @@ fn schema(field: Field) -> Result<String, ApiError> {
     Ok(schema.value().to_text())
 }
 
-/// `tools` and `tool_choice`: each tool as templates are shown it, and what becomes of them.
+/// Reads `tools` and `tool_choice`: the tools as JSON for chat templates, and how they may be used.
 fn tools(fields: &mut Fields) -> Result<(Vec<String>, Option<ToolUse>), ApiError> {
     let mut tools = Vec::new();
     if let Some(field) = fields.take("tools") {
@@ -158,7 +158,7 @@ fn tools(fields: &mut Fields) -> Result<(Vec<String>, Option<ToolUse>), ApiError
     Ok((tools, used))
 }
 
-/// A tool in the form that templates know.
+/// Converts a tool to the JSON that chat templates expect.
 fn tool(field: Field) -> Result<String, ApiError> {
     let mut fields = field.object()?;
     if let Some(kind) = fields.take("type") {
@@ -196,7 +196,7 @@ fn tool(field: Field) -> Result<String, ApiError> {
     Ok(json)
 }
 
-/// `context_management`: what of the conversation the model is not to see again.
+/// Applies `context_management`, which removes parts of the conversation before the model sees it.
 fn edit(field: Field, messages: &mut [v1::Message]) -> Result<(), ApiError> {
     let mut fields = field.object()?;
     let Some(edits) = fields.take("edits") else { return fields.finish() };
@@ -229,7 +229,7 @@ fn edit(field: Field, messages: &mut [v1::Message]) -> Result<(), ApiError> {
     fields.finish()
 }
 
-/// What says how Anthropic's service keeps, bills or places a request.
+/// Ignores fields about storage, billing and placement at Anthropic's service.
 pub(super) fn ignored(fields: &mut Fields) -> Result<(), ApiError> {
     for name in [
         "metadata",

@@ -1,5 +1,6 @@
-//! A form with a file (RFC 7578), read as it comes. Its fields become one JSON object, which the reader of fields takes like any
-//! other; its file is held while it is small or comes before the fields that say what to do with it, and else is handed on.
+//! Streaming reader of a multipart form with a file (RFC 7578). Its fields become one JSON object, parsed like
+//! any other request. The file is buffered if it is small or comes before the fields that say what to do with
+//! it; otherwise it is streamed on.
 
 use std::{
     collections::VecDeque,
@@ -27,50 +28,51 @@ use crate::{
     },
 };
 
-/// The field that the file is.
+/// Name of the file's field.
 pub(crate) const FILE: &str = "file";
 
-/// What has come of a form.
+/// Received part of a form.
 pub(crate) struct Form {
-    /// Its fields but the file, by their names without `[]`.
+    /// Fields without the file, by their names without `[]`.
     pub(crate) fields: Map<String, Value>,
-    /// The file's name and type; none: it had no file.
+    /// Name and type of the file; None: the form has no file.
     pub(crate) file: Option<File>,
-    /// The file's bytes that are held.
+    /// Buffered bytes of the file.
     pub(crate) held: VecDeque<Bytes>,
-    /// The rest of it, where there is more.
+    /// Rest of the form, if it has not ended.
     rest: Option<Rest>,
     room: Room,
 }
 
-/// What is said of a file.
+/// Metadata of the file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
     pub(crate) name: String,
     pub(crate) mime_type: String,
 }
 
-/// A form that goes on.
+/// Part of the form that has not been read.
 struct Rest {
     parts: Multipart<'static>,
     file: Option<Field<'static>>,
     trouble: Trouble,
     unread: Unread,
-    bytes: usize, // of the file, so far
+    bytes: usize, // bytes of the file so far
     bytes_max: usize,
 }
 
-/// What was wrong with the bytes below the form.
+/// Error of the body's transport.
 type Trouble = Arc<Mutex<Option<ApiError>>>;
 
-/// Bytes that were taken since something last came of them.
+/// Bytes consumed since the last part was produced.
 type Unread = Arc<AtomicUsize>;
 
-/// Reads a form as far as its file may be handed on: to the end where the file is small, or comes before `model`.
+/// Reads a form up to the point where its file may be streamed on. Reads it to the end if the file is small or
+/// comes before `model`.
 ///
 /// # Errors
-/// 415 for another media type, 400 for what is no form, 413 over the limit, 408 when it does not come in time, 503 where
-/// there is no room for it.
+/// 415 for another media type, 400 for a malformed form, 413 over the limit, 408 if it arrives too slowly, 503
+/// if there is no memory for it.
 pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, ApiError> {
     let (headers, share, body) = incoming.into_parts();
     let media = headers.get(axum::http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -102,18 +104,18 @@ pub(crate) async fn read(app: &Arc<App>, incoming: Incoming) -> Result<Form, Api
     Ok(form)
 }
 
-/// What comes next of a form.
+/// Next part of a form.
 enum Part {
     Field(String, String),
     Piece(Bytes),
 }
 
 impl Form {
-    /// Hands the file on, and gives back what it held. Fields behind a file that was not held to its end are refused: what
-    /// they ask for has begun.
+    /// Streams the file to `to` and frees its buffer. Fields after a file that was not fully buffered are
+    /// refused, because the work has begun by then.
     pub(crate) async fn send(&mut self, to: mpsc::Sender<Bytes>) -> Result<(), ApiError> {
         while let Some(piece) = self.held.pop_front() {
-            // Who took them says himself why no more are taken.
+            // If the receiver is gone, it reports its own error.
             if to.send(piece).await.is_err() {
                 return Ok(());
             }
@@ -137,7 +139,7 @@ impl Form {
         Ok(())
     }
 
-    /// Reads on for a while, and keeps nothing.
+    /// Reads the rest for a limited time and discards it.
     pub(crate) async fn discard(&mut self, app: &App) {
         self.held.clear();
         self.room.settle();
@@ -166,7 +168,7 @@ impl Form {
         Ok(())
     }
 
-    /// The next field, or the next piece of the file; none at the end of the form.
+    /// Next field, or next piece of the file; None: end of the form.
     async fn next(&mut self) -> Result<Option<Part>, ApiError> {
         let Some(rest) = &mut self.rest else { return Ok(None) };
         let part = rest.next(&mut self.file).await;
@@ -249,7 +251,7 @@ impl Rest {
         String::from_utf8(bytes).map_err(|_| ApiError::field(name, "must be UTF-8"))
     }
 
-    /// What is wrong: with the bytes, or with the form that they are.
+    /// Error of the transport, or else of the form.
     fn fault(&self, fault: Fault) -> ApiError {
         if let Some(error) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return error;
@@ -261,8 +263,9 @@ impl Rest {
     }
 }
 
-/// The body's pieces, at the pace that bodies must have; the time in which nobody asked for them is not the client's. One at a time:
-/// multer takes as many as there are before it looks at any, so a form would be held as fast as it comes.
+/// Body as a stream of pieces, at the required pace. Time in which no piece was requested does not count
+/// against the client. Pieces are delivered one at a time: multer takes all that are available before it parses
+/// any, so it would buffer a form as fast as it arrives.
 fn pieces(
     body: Body,
     pace: Pace,
@@ -273,7 +276,7 @@ fn pieces(
         let (trouble, unread) = (trouble.clone(), unread.clone());
         async move {
             let (mut body, mut pace, since) = state?;
-            // Here multer looks at what it has.
+            // Lets multer parse the bytes it has.
             tokio::task::yield_now().await;
             pace.resume(since);
             let piece = match unread.load(Relaxed) > FORM_HEAD_BYTES_MAX {
@@ -297,7 +300,8 @@ fn pieces(
     })
 }
 
-/// A field's text as what the reader of fields expects of its name: a form has texts alone.
+/// Converts a field's text to the JSON type that the parser expects for its name, because forms contain text
+/// only.
 fn typed(name: &str, text: String) -> Value {
     match name {
         "temperature" | "seed" | "priority" => {
@@ -308,7 +312,7 @@ fn typed(name: &str, text: String) -> Value {
             "false" | "0" => Value::Bool(false),
             _ => Value::String(text),
         },
-        // A list that is sent as one: by its name without brackets.
+        // A list with a single value, sent by its name without brackets.
         "timestamp_granularities" | "include" if !text.is_empty() => Value::String(text),
         _ if text.is_empty() => Value::Null,
         _ => Value::String(text),
@@ -323,7 +327,7 @@ mod tests {
 
     const PIECE: usize = 16 << 10;
 
-    /// A form that begins like this and goes on for ever, and how many of its pieces were taken.
+    /// Form that begins with `begins` and never ends, and a count of its consumed pieces.
     fn endless(begins: &'static [u8]) -> (Rest, Arc<AtomicUsize>) {
         let taken = Arc::new(AtomicUsize::new(0));
         let count = taken.clone();

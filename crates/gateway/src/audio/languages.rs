@@ -1,6 +1,6 @@
-//! The English names of languages, as OpenAI's answers have them, by their codes.
+//! English names of languages by code, as in OpenAI's answers.
 
-/// Sorted by code.
+/// Names, sorted by code.
 const NAMES: [(&str, &str); 100] = [
     ("af", "afrikaans"),
     ("am", "amharic"),
@@ -104,7 +104,7 @@ const NAMES: [(&str, &str); 100] = [
     ("zh", "chinese"),
 ];
 
-/// A language's name; the code where it has none here.
+/// Name of a language, or its code if it has no name here.
 pub(crate) fn name(code: &str) -> String {
     let found = NAMES.binary_search_by_key(&code, |(code, _)| code);
     found.map_or(code, |at| NAMES[at].1).to_owned()

@@ -1,5 +1,5 @@
-//! A transcription as events: `transcript.text.delta` for each piece of text, and `transcript.text.done` with all of it. One
-//! that fails ends with `data: {"error":…}` and nothing after it.
+//! Transcription as events: `transcript.text.delta` for each piece of text, and `transcript.text.done` with the
+//! whole text. A failed one ends with `data: {"error":…}`.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -18,19 +18,20 @@ use crate::{error::ApiError, openai::frames::Frames, peer::Peer};
 
 struct Live {
     begun: Begun,
-    /// What was said before the answer began.
+    /// Events received before the response began.
     early: VecDeque<Event>,
-    /// Of the segments so far, where they are wanted.
+    /// Log probabilities of the segments so far, if requested.
     logprobs: Vec<Value>,
-    /// Text that was said as deltas and no segment has repeated yet.
+    /// Text sent as deltas that no segment has repeated yet.
     ahead: String,
-    /// No delta has been sent: all of them together are the text of the end, which no space begins.
+    /// No delta has been sent. The first one loses its leading space, so that all deltas together equal the
+    /// final text.
     first: bool,
     keep_alive: Duration,
     peer: Option<Peer>,
 }
 
-/// The streamed answer: dropping it ends the engine's work.
+/// Streamed response. Dropping it ends the engine's work.
 pub(crate) fn response(mut begun: Begun, keep_alive: Duration, peer: Option<Peer>) -> Response {
     let early = std::mem::take(&mut begun.events).into();
     let live =
@@ -42,14 +43,14 @@ pub(crate) fn response(mut begun: Begun, keep_alive: Duration, peer: Option<Peer
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
-        // nginx would hold the events back otherwise.
+        // nginx would buffer the events otherwise.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(frames)).into_response()
 }
 
 impl Live {
-    /// The next bytes to send, and the stream if it goes on.
+    /// Next bytes to send, and the stream unless it has ended.
     async fn frame(mut self) -> (Bytes, Option<Live>) {
         let mut frames = Frames::default();
         loop {
@@ -95,7 +96,7 @@ impl Live {
         if self.begun.logprobs {
             self.logprobs.extend(segment.tokens.iter().filter_map(logprob));
         }
-        // Deltas come before the segment that repeats them; what they have left out is said now.
+        // Deltas come before the segment that repeats their text; the rest of the segment is sent now.
         match segment.text.strip_prefix(self.ahead.as_str()) {
             Some(rest) => self.delta(rest, frames),
             None if self.ahead.starts_with(&segment.text) => {
@@ -126,11 +127,11 @@ impl Live {
         done
     }
 
-    /// What is said next; none where it is time for a comment.
+    /// Next event; None: time for a keep-alive comment.
     async fn next(&mut self) -> Option<Option<Result<Event, ApiError>>> {
         let shuts_down = async {
             match &self.peer {
-                // A comment is how it is seen that a client is gone.
+                // Sending a comment reveals whether the client is gone.
                 Some(peer) => peer.shut_down().await,
                 None => std::future::pending().await,
             }

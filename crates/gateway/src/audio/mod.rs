@@ -1,5 +1,6 @@
-//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`, as OpenAI has them: a form with a sound file comes in, and goes
-//! on to the engine as it comes; what is said goes back as JSON, text or subtitles, or as events. The other way is [`speech`].
+//! OpenAI's `POST /v1/audio/transcriptions` and `/v1/audio/translations`. The form's audio file is streamed to
+//! the engine as it arrives. The answer is JSON, text, subtitles or events. The opposite direction is
+//! [`speech`].
 
 pub(crate) mod form;
 mod languages;
@@ -18,7 +19,7 @@ use hanzo_engine_proto::v1::Capability;
 use crate::{app::App, asker::Asker, body::Incoming, error::ApiError, select::select, until::Until};
 use request::{Asked, Task};
 
-/// Writes down what is said.
+/// Transcribes speech.
 pub(crate) async fn transcriptions(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -27,7 +28,7 @@ pub(crate) async fn transcriptions(
     handle(app, asker, incoming, Task::Transcribe).await
 }
 
-/// Says it in English.
+/// Translates speech into English.
 pub(crate) async fn translations(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -54,7 +55,7 @@ async fn handle(app: Arc<App>, asker: Asker, incoming: Incoming, task: Task) -> 
         }
         Ok((begun, shape, false)) => Ok(reply::response(&begun.events, shape, task)),
         Err(error) => {
-            // Many clients send all before they read the answer.
+            // Many clients send the whole body before they read the answer.
             form.discard(&app).await;
             Err(error)
         }

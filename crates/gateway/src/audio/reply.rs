@@ -1,4 +1,4 @@
-//! An answer that is whole, in each shape that OpenAI has for it.
+//! Whole transcription in each of OpenAI's response formats.
 
 use axum::{
     Json,
@@ -15,7 +15,7 @@ use super::{
     work::whole,
 };
 
-/// The answer.
+/// Response of a transcription in the requested format.
 pub(crate) fn response(events: &[Event], shape: Shape, task: Task) -> Response {
     let said = whole(events);
     let finished = said.finished.cloned().unwrap_or_default();
@@ -62,7 +62,7 @@ fn text(body: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
-/// To the millisecond: what lies beyond is no more known.
+/// Rounds to milliseconds; finer digits carry no information.
 fn millis(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
@@ -82,7 +82,7 @@ fn verbose(segment: &TranscriptSegment) -> Value {
     })
 }
 
-/// A token with its probability; none of what has no text, such as a time.
+/// Token with its log probability. None: it has no text, such as a timestamp.
 pub(crate) fn logprob(token: &TranscriptToken) -> Option<Value> {
     let text = String::from_utf8_lossy(&token.token);
     let shown = json!({"token": text, "logprob": token.logprob, "bytes": token.token.to_vec()});

@@ -1,4 +1,4 @@
-//! The fields of a form, as OpenAI has them, with what others add.
+//! Fields of an audio form: OpenAI's and extensions.
 
 use hanzo_engine_proto::v1::TranscribeConfig;
 use serde_json::Value;
@@ -12,14 +12,14 @@ use crate::{
     unsupported,
 };
 
-/// What is to be done with what is said.
+/// Task of an audio request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Transcribe,
     Translate,
 }
 
-/// How the answer is written.
+/// Format of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Json { logprobs: bool },
@@ -29,16 +29,16 @@ pub(crate) enum Shape {
     Verbose { segments: bool, words: bool },
 }
 
-/// What a form asks for.
+/// Parsed form.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// Without the request's id and its client.
+    /// Without the request's id and client.
     pub(crate) config: TranscribeConfig,
     pub(crate) shape: Shape,
     pub(crate) stream: bool,
 }
 
-/// Reads a form.
+/// Parses a form.
 pub(crate) fn read(form: &Form, task: Task, lenient: bool) -> Result<Asked, ApiError> {
     let Some(file) = &form.file else { return Err(ApiError::field(FILE, "required")) };
     let text = Value::Object(form.fields.clone()).to_string();
@@ -61,7 +61,7 @@ fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
     let (mut logprobs, mut segments, mut by_word) = (false, true, false);
     if task == Task::Transcribe {
         language = fields.take("language").map(Field::string).transpose()?.unwrap_or_default();
-        // The engine cuts where nobody speaks whether that is asked for or not.
+        // The engine always splits at silence, whether requested or not.
         if let Some(field) = fields.take("chunking_strategy") {
             field.word(&["auto"])?;
         }
@@ -103,7 +103,7 @@ fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
         language,
         translate: task == Task::Translate,
         prompt,
-        // 0 is OpenAI's word for what the model's own rules make of it.
+        // 0 means OpenAI's default: the model's own fallback rules.
         temperatures: temperature.filter(|t| *t > 0.0).into_iter().collect(),
         word_timestamps: by_word,
         logprobs,
@@ -116,7 +116,7 @@ fn of_fields(mut fields: Fields<'_>, task: Task) -> Result<Asked, ApiError> {
     Ok(Asked { config, shape, stream })
 }
 
-/// A list of those words, or one of them.
+/// Reads a list of `words`, or a single one.
 fn list(field: Field<'_>, words: &[&'static str]) -> Result<Vec<&'static str>, ApiError> {
     match field.as_list() {
         Some(list) => list.map(|element| element.word(words)).collect(),

@@ -1,5 +1,5 @@
-//! `POST /v1/audio/speech`, a text said in the shape of OpenAI's, and `GET /v1/audio/voices`. Sound goes out as it comes, sentence by
-//! sentence, as a file or as server-sent events.
+//! OpenAI's `POST /v1/audio/speech` and `GET /v1/audio/voices`. Audio is sent sentence by sentence as it is
+//! produced, as a file or as server-sent events.
 
 use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
     until::Until,
 };
 
-/// What formats are called; `aac` is OpenAI's too, and nothing here writes it.
+/// Names of the formats. `aac` is one of OpenAI's that no encoder here writes.
 const FORMATS: [(&str, SoundFormat); 6] = [
     ("mp3", SoundFormat::Mp3),
     ("opus", SoundFormat::Opus),
@@ -43,14 +43,14 @@ const FORMATS: [(&str, SoundFormat); 6] = [
     ("aac", SoundFormat::Unspecified),
 ];
 
-/// What a body asks for.
+/// Parsed request.
 struct Asked {
-    /// Without the request's id and its client.
+    /// Without the request's id and client.
     request: SpeakRequest,
     events: bool,
 }
 
-/// Says a text.
+/// Synthesizes a text.
 pub(crate) async fn speak(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -67,7 +67,7 @@ pub(crate) async fn speak(
     let said =
         until.run(engine.speak(request, until.deadline)).await.map_err(|error| named(error, phonemes))?;
     let mut sound = Sound { events: Box::pin(said), until, phonemes };
-    // What cannot be said is refused before the first byte.
+    // A text that cannot be spoken is refused before the first byte.
     let Some(Event::Started(started)) = sound.next().await? else {
         return Err(ApiError::internal("the engine began with something else than the beginning"));
     };
@@ -80,7 +80,7 @@ pub(crate) async fn speak(
         let headers = [
             (header::CONTENT_TYPE, "text/event-stream"),
             (header::CACHE_CONTROL, "no-cache"),
-            // nginx would hold the events back otherwise.
+            // nginx would buffer the events otherwise.
             (header::HeaderName::from_static("x-accel-buffering"), "no"),
         ];
         return Ok((headers, Body::from_stream(frames)).into_response());
@@ -89,7 +89,7 @@ pub(crate) async fn speak(
     Ok(([(header::CONTENT_TYPE, started.mime_type)], Body::from_stream(bytes)).into_response())
 }
 
-/// Sound on its way from the engine. Dropping it ends the engine's work.
+/// Audio stream from the engine. Dropping it ends the engine's work.
 struct Sound {
     events: Pin<Box<dyn Stream<Item = Result<SpeakEvent, Status>> + Send>>,
     until: Until,
@@ -97,19 +97,19 @@ struct Sound {
 }
 
 impl Sound {
-    /// What comes next, within the request's time.
+    /// Next event, within the request's time limit.
     async fn next(&mut self) -> Result<Option<Event>, ApiError> {
         loop {
             let next = self.until.run(async { self.events.next().await.transpose() }).await;
             match next.map_err(|error| named(error, self.phonemes))? {
-                Some(SpeakEvent { event: None, .. }) => {} // of a kind that this version does not know
+                Some(SpeakEvent { event: None, .. }) => {} // a kind unknown to this version
                 next => return Ok(next.and_then(|next| next.event)),
             }
         }
     }
 }
 
-/// With the client's names for what the engine calls otherwise.
+/// Renames the engine's fields in an error to the client's names.
 fn named(error: ApiError, phonemes: bool) -> ApiError {
     error.renamed(|field| {
         Some(match field {
@@ -121,10 +121,10 @@ fn named(error: ApiError, phonemes: bool) -> ApiError {
     })
 }
 
-/// What was taken already, and what is yet to come.
+/// Event already received, and the rest of the stream.
 type Rest = (Option<Event>, Sound);
 
-/// The file's next bytes. One that ends early says so by ending badly.
+/// Next bytes of the file. If the audio fails midway, the connection ends with an error.
 async fn bytes((early, mut sound): Rest) -> Option<(Result<Bytes, io::Error>, Option<Rest>)> {
     let mut event = Ok(early);
     loop {
@@ -147,7 +147,7 @@ fn broken(error: &ApiError) -> io::Error {
     io::Error::other(error.json().to_string())
 }
 
-/// OpenAI's next event, and the stream if it goes on; a comment where none has come for so long.
+/// Next of OpenAI's events, and the stream unless it has ended. After `silence` without one, a comment.
 async fn frame((early, mut sound): Rest, silence: Duration) -> (Result<Bytes, Infallible>, Option<Rest>) {
     let mut frames = Frames::default();
     let event = match early {
@@ -165,7 +165,7 @@ async fn frame((early, mut sound): Rest, silence: Duration) -> (Result<Bytes, In
             rest = Some((None, sound));
         }
         Ok(Event::Finished(finished)) => {
-            // Sound is no tokens here: what the model writes are samples.
+            // Audio output counts no tokens: the model produces samples.
             let input = finished.input_tokens;
             let usage = json!({"input_tokens": input, "output_tokens": 0, "total_tokens": input});
             let unknown = finished.unknown_words;
@@ -233,7 +233,7 @@ fn format_of(field: Field<'_>) -> Result<SoundFormat, ApiError> {
     })
 }
 
-/// The voices of a model.
+/// Lists the voices of a model.
 pub(crate) async fn voices(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,

@@ -1,20 +1,20 @@
-//! Segments as subtitles, for answers over HTTP and for the command line.
+//! Segments as subtitles, for HTTP and the command line.
 
 use std::fmt::Write as _;
 
 use hanzo_engine_proto::v1::TranscriptSegment;
 
-/// As SubRip has them.
+/// Subtitles in SubRip format.
 pub fn srt<'a>(segments: impl Iterator<Item = &'a TranscriptSegment>) -> String {
     subtitles(segments, "", ',')
 }
 
-/// As WebVTT has them.
+/// Subtitles in WebVTT format.
 pub fn vtt<'a>(segments: impl Iterator<Item = &'a TranscriptSegment>) -> String {
     subtitles(segments, "WEBVTT\n\n", '.')
 }
 
-/// SubRip numbers them, WebVTT has a head.
+/// Writes subtitles. SubRip numbers them, WebVTT has a head.
 fn subtitles<'a>(segments: impl Iterator<Item = &'a TranscriptSegment>, head: &str, point: char) -> String {
     let mut out = head.to_owned();
     for (at, segment) in segments.enumerate() {

@@ -1,4 +1,5 @@
-//! A transcription while its file still comes: the form is handed on and events are taken, each as fast as the other side is.
+//! Transcription whose file is still arriving: file pieces and events flow at the same time, each at the pace
+//! of its receiver.
 
 use std::pin::Pin;
 
@@ -13,14 +14,14 @@ use tonic::Status;
 use super::{form::Form, request::Task};
 use crate::{app::App, asker::Asker, error::ApiError, limits::SOUND_PIECES_MAX, until::Until};
 
-/// An engine's events of a transcription.
+/// Event stream of a transcription.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Result<TranscribeEvent, Status>> + Send>>;
 
-/// A transcription that has begun; its file has come.
+/// Started transcription whose file has arrived.
 pub(crate) struct Begun {
-    /// What was said so far: all of it, of one that is not streamed.
+    /// Events so far: all of them if the answer is not streamed.
     pub(crate) events: Vec<Event>,
-    /// What is yet to be said.
+    /// Events to come.
     pub(crate) rest: Option<Events>,
     pub(crate) until: Until,
     pub(crate) logprobs: bool,
@@ -28,14 +29,14 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// What comes next, within the request's time; none once all was said.
+    /// Next event, within the request's time limit; None: the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Event, ApiError>> {
         let events = self.rest.as_mut()?;
         let next = self.until.run(async { events.next().await.transpose() }).await;
         match next {
             Ok(Some(event)) => match event.event {
                 Some(event) => Some(Ok(event)),
-                // One of a kind that this version does not know.
+                // A kind unknown to this version.
                 None => Box::pin(self.next()).await,
             },
             Ok(None) => None,
@@ -51,7 +52,8 @@ impl Begun {
     }
 }
 
-/// Begins a transcription, hands its file on, and takes what is said meanwhile; where it is not streamed, to its end.
+/// Starts a transcription, sends its file, and collects events meanwhile; all of them if the answer is not
+/// streamed.
 pub(crate) async fn begin(
     app: &App,
     asker: &Asker,
@@ -96,7 +98,7 @@ pub(crate) async fn begin(
     }
 }
 
-/// With the client's names for what the engine calls otherwise.
+/// Renames the engine's fields in an error to the client's names.
 fn named(error: ApiError, task: Task) -> ApiError {
     error.renamed(|field| match field {
         "data" => Some("file".to_owned()),
@@ -107,14 +109,14 @@ fn named(error: ApiError, task: Task) -> ApiError {
     })
 }
 
-/// All of what was said.
+/// Events of a whole transcription, by kind.
 pub(crate) struct Whole<'a> {
     pub(crate) started: Option<&'a TranscribeStarted>,
     pub(crate) segments: Vec<&'a TranscriptSegment>,
     pub(crate) finished: Option<&'a TranscribeFinished>,
 }
 
-/// What events say together.
+/// Sorts events by kind.
 pub(crate) fn whole(events: &[Event]) -> Whole<'_> {
     let mut whole = Whole { started: None, segments: Vec::new(), finished: None };
     for event in events {

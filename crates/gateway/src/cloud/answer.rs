@@ -1,5 +1,5 @@
-//! Another server's answer: handed on as it comes where it is one, and said in this server's words where it is none. Its usage is
-//! charged to who asked.
+//! Answer of an upstream server. OpenAI answers are forwarded as they arrive; others become errors of this
+//! gateway. The usage is charged to the requester's key.
 
 use axum::{
     Json,
@@ -25,10 +25,10 @@ use crate::{
     until::Until,
 };
 
-/// Bytes of an answer for each token, about, where its usage is not told.
+/// Estimated bytes of an answer for each token, if its usage is missing.
 const TOKEN_BYTES: usize = 4;
 
-/// What an answer says that it took; the rest of it is nobody's business here.
+/// Usage in an answer; its other fields are not read.
 #[derive(Deserialize)]
 struct Told {
     usage: Option<Usage>,
@@ -55,7 +55,7 @@ struct OfCompletion {
 }
 
 impl Usage {
-    /// As the engine tells it.
+    /// Converts to the engine's message.
     pub(super) fn wire(&self) -> v1::Usage {
         v1::Usage {
             prompt_tokens: self.prompt_tokens,
@@ -67,37 +67,37 @@ impl Usage {
     }
 }
 
-/// Key that is charged for an answer, and the place that hears of it. Dropping it while the answer is awaited charges the prompt: the other server
-/// has read it.
+/// Key that is charged for an answer, and the record of its request. Dropping it while the answer is awaited
+/// charges the prompt, because the upstream server has read it.
 #[derive(Debug)]
 pub(crate) struct Payer {
     pass: Pass,
     record: Record,
-    reservation: Option<Reservation>, // None: another holds it
-    prompt: u32,                      // tokens, as a guess
+    reservation: Option<Reservation>, // None: another value holds it
+    prompt: u32,                      // estimated tokens
     owes_prompt: bool,
 }
 
 impl Payer {
-    /// Whose pass and record those are. Another holds what is reserved.
+    /// Charges the key of `pass`. The reservation is held elsewhere.
     pub(crate) fn new(pass: Pass, record: Record) -> Payer {
         Payer { pass, record, reservation: None, prompt: 0, owes_prompt: false }
     }
 
-    /// Reservation of tokens.
+    /// Charges a reservation.
     pub(super) fn reserved(asker: &Asker, reservation: Reservation) -> Payer {
         let mut payer = Payer::new(asker.pass.clone(), asker.record.clone());
         payer.reservation = Some(reservation);
         payer
     }
 
-    /// The request is on its way, with a prompt of about so many tokens.
+    /// Records that a request with a prompt of about `prompt` tokens is being sent.
     pub(super) fn sends(&mut self, prompt: u64) {
         self.prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
         self.owes_prompt = true;
     }
 
-    /// The other server did not take the request.
+    /// Records that the upstream server did not accept the request.
     pub(super) fn owes_nothing(&mut self) {
         self.owes_prompt = false;
     }
@@ -112,12 +112,12 @@ impl Payer {
         self.record.generated(usage.prompt_tokens, usage.completion_tokens);
     }
 
-    /// The usage of an answer that does not tell it.
+    /// Estimated usage of an answer that does not state it.
     fn guessed(&self, completion_tokens: u32) -> Usage {
         Usage { prompt_tokens: self.prompt, completion_tokens, ..Usage::default() }
     }
 
-    /// The request has left this machine.
+    /// Records that the request has left this machine.
     pub(super) fn sent_to(&self, told: &str) {
         self.record.sent_to(told);
     }
@@ -131,7 +131,7 @@ impl Drop for Payer {
     }
 }
 
-/// The answer.
+/// Converts the upstream server's response.
 pub(super) async fn of(
     app: &App,
     peer: Option<Peer>,
@@ -153,7 +153,7 @@ pub(super) async fn of(
             let told = told.map_err(|_| ApiError::cloud("its answer is no JSON"))?;
             let guessed = u32::try_from(text.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
             payer.charge(&told.usage.unwrap_or_else(|| payer.guessed(guessed)));
-            // The room is held until the text is on its way.
+            // The memory is held until the text is sent.
             let body =
                 stream::once(async move { Ok::<_, std::convert::Infallible>(text) }).inspect(move |_| {
                     let _ = &room;
@@ -166,7 +166,7 @@ pub(super) async fn of(
             let (text, _room) = whole(app, &mut answered, &until, CLOUD_ERROR_BYTES_MAX).await?;
             let said = serde_json::from_slice::<Value>(&text);
             let said = said.map_err(|_| ApiError::cloud("its error is no JSON"))?;
-            // What cannot be processed is a bad request here.
+            // An unprocessable request counts as a bad request here.
             let status = if status == 422 { StatusCode::BAD_REQUEST } else { status };
             let retry_after = retry_after.map(|value| (header::RETRY_AFTER, value));
             Ok((status, HeaderMap::from_iter(retry_after), Json(said)).into_response())
@@ -182,13 +182,13 @@ pub(super) async fn of(
     }
 }
 
-/// It does not know this gateway.
+/// Error: the upstream server rejects this gateway's key.
 pub(super) fn wrong_key(status: u16) -> ApiError {
     tracing::error!(status, "the other server refuses this gateway's key: set cloud_api_key");
     ApiError::cloud("it refuses this server's key; its operator can set another")
 }
 
-/// It speaks otherwise than was expected.
+/// Error: the upstream server's response is not the expected kind.
 pub(super) fn odd(status: u16, kind: &str) -> ApiError {
     tracing::warn!(status, kind, "the other server answers with what is none of OpenAI's");
     let status =
@@ -196,7 +196,7 @@ pub(super) fn odd(status: u16, kind: &str) -> ApiError {
     ApiError::cloud(&format!("it answered {status}"))
 }
 
-/// All of a body.
+/// Reads a whole body.
 async fn whole(
     app: &App,
     answered: &mut reqwest::Response,
@@ -214,7 +214,7 @@ async fn whole(
     Ok((text.freeze(), room))
 }
 
-/// The next piece of a body; None at its end.
+/// Next piece of a body; None: its end.
 pub(super) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Bytes>, ApiError> {
     match tokio::time::timeout(CLOUD_SILENCE, answered.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
@@ -223,7 +223,7 @@ pub(super) async fn piece(answered: &mut reqwest::Response) -> Result<Option<Byt
     }
 }
 
-/// A stream's events, a few at a time and never a part of one, so that a comment may stand between any two.
+/// Complete events of a stream, a few at a time, so that a comment may be inserted between any two.
 pub(super) fn events(
     answered: reqwest::Response,
     payer: Payer,
@@ -242,8 +242,8 @@ pub(super) fn events(
 
 struct Reading {
     answered: reqwest::Response,
-    until: Option<Until>, // None: who reads them sees to it
-    held: BytesMut,       // the beginning of an event
+    until: Option<Until>, // None: the caller enforces the time limit
+    held: BytesMut,       // beginning of an incomplete event
     counted: Counted,
 }
 
@@ -255,7 +255,7 @@ impl Reading {
                 None => piece(&mut self.answered).await?,
             };
             let Some(piece) = piece else {
-                // What is left is no event.
+                // The rest is no complete event.
                 return Ok(None);
             };
             self.held.extend_from_slice(&piece);
@@ -272,13 +272,13 @@ impl Reading {
     }
 }
 
-/// Where the last event that is whole ends: behind an empty line.
+/// End of the last complete event, which is after an empty line.
 fn last_end(text: &[u8]) -> Option<usize> {
     let ends = |at: &usize| text[..*at].ends_with(b"\n\n") || text[..*at].ends_with(b"\n\r\n");
     (1..=text.len()).rev().find(ends)
 }
 
-/// What a stream takes: as its usage says, or, where none comes, a token for each event and a guess for the prompt.
+/// Charge of a stream: its reported usage, or else one token for each event and the estimated prompt.
 struct Counted {
     payer: Payer,
     events: u32,
@@ -301,7 +301,7 @@ impl Counted {
     }
 }
 
-/// Also of a stream that its client has left.
+/// Charges also if the client has left.
 impl Drop for Counted {
     fn drop(&mut self) {
         let usage = self.usage.take().unwrap_or_else(|| self.payer.guessed(self.events));
