@@ -1,5 +1,5 @@
-//! One pull from reference to record: what the model is, what of it is on this machine, the rest from the server,
-//! and then all of it visible at once.
+//! One pull, from reference to record: plan the files, reuse those already on this machine, download the rest,
+//! and publish all of them at once.
 
 use crate::digest::{Digest, Hasher, digest_file};
 use crate::download::{Downloader, Wanted, disk, part_key, write_failed};
@@ -28,28 +28,28 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// What all pulls work with.
+/// Resources shared by all pulls.
 pub(crate) struct Means {
     pub(crate) store: Store,
     pub(crate) settings: Settings,
     pub(crate) http: Arc<Http>,
     pub(crate) downloader: Downloader,
     pub(crate) inspect: Option<Inspect>,
-    /// One fetches a file, others that want it wait: by the name of its part.
+    /// Locks by part file name, so that only one pull downloads a given file. Others that want it wait.
     pub(crate) parts: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Means {
-    /// The lock of a part file.
+    /// Returns the lock of a part file.
     fn part_lock(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Locks nobody holds any more are dropped on the way.
+        // Drop the locks that no pull holds any more.
         parts.retain(|_, lock| Arc::strong_count(lock) > 1);
         parts.entry(key.to_owned()).or_default().clone()
     }
 }
 
-/// A pull.
+/// State of one pull.
 pub(crate) struct Acquire {
     pub(crate) means: Arc<Means>,
     pub(crate) reference: Reference,
@@ -60,11 +60,11 @@ pub(crate) struct Acquire {
     pub(crate) cancel: CancellationToken,
 }
 
-/// Where a file is to be had.
+/// Source of one file of a model.
 enum Way {
-    /// It is a blob already.
+    /// Blob that the store already has, by SHA-256.
     Blob(String),
-    /// Another program has it; its bytes are still to be looked at.
+    /// File of another program on this machine. Its bytes are not verified yet.
     Here(PathBuf),
     Fetch(Arc<Wanted>),
     Copy(PathBuf),
@@ -95,7 +95,7 @@ impl Acquire {
 
     pub(crate) async fn run(self) -> Result<ModelRecord, PullError> {
         let plan = match self.plan().await {
-            // Whether there is a newer one nobody can say; this one is here.
+            // Offline: nothing can tell if a newer version exists, so use the stored one.
             Err(offline @ PullError::Offline { .. }) => return self.kept()?.ok_or(offline),
             plan => plan?,
         };
@@ -108,7 +108,7 @@ impl Acquire {
         if let Some(record) = self.already(&plan)? {
             return Ok(record);
         }
-        // From here on nothing is collected, and blobs that are counted on stay.
+        // The pin stops collection from here on, so blobs that this pull relies on stay.
         let pin = Arc::new(Mutex::new(self.means.store.pin()));
         let record = PullRecord { reference: plan.reference.clone(), began_at_unix_ms: now_unix_ms() };
         self.means.store.begin_pull(&record)?;
@@ -133,7 +133,7 @@ impl Acquire {
         blocking(move || {
             let inspect = means.inspect.as_ref();
             let published = means.store.publish(arrived, inspect, now_unix_ms())?;
-            // The pin lasts until the record is there.
+            // Keep the pin until the record is written.
             drop(pin);
             Ok(published)
         })
@@ -157,7 +157,7 @@ impl Acquire {
         Ok(plan)
     }
 
-    /// The same model, if it is there and whole.
+    /// Returns the stored record of the same model if all its files are present.
     fn already(&self, plan: &Plan) -> Result<Option<ModelRecord>, PullError> {
         if self.options.force {
             return Ok(None);
@@ -171,7 +171,8 @@ impl Acquire {
         Ok((record.revision == plan.revision && has == wants && sound).then_some(record))
     }
 
-    /// What was pulled by the same reference, if it is whole: for when its source may not be asked.
+    /// Returns the model pulled earlier by the same reference, if its files are unchanged. Used when the source
+    /// cannot be asked because the store is offline.
     fn kept(&self) -> Result<Option<ModelRecord>, PullError> {
         let found = match self.options.force {
             true => None,
@@ -182,7 +183,7 @@ impl Acquire {
         Ok(found.filter(is_whole))
     }
 
-    /// Uses a file or folder of this machine where it lies.
+    /// Registers a local file or folder in place, without copying it.
     async fn register(self, plan: Plan) -> Result<ModelRecord, PullError> {
         let Reference::File(path) = self.reference else {
             return Err(PullError::Internal("only a file is registered".to_owned()));
@@ -213,7 +214,7 @@ impl Acquire {
         .await
     }
 
-    /// Where each file is to be had. Blobs are counted on before they are looked for.
+    /// Chooses a source for each file. Pins blobs before looking for them.
     fn ways(&self, plan: &Plan, pin: &Mutex<Pin>) -> Vec<Way> {
         let elsewhere = Elsewhere::new(&self.means.settings);
         let mut pin = pin.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,7 +227,7 @@ impl Acquire {
         plan.files.iter().map(way).collect()
     }
 
-    /// A blob that is there is read before it is counted on; one that is wrong is deleted, and its file had otherwise.
+    /// Verifies each existing blob by reading it. Deletes a wrong one and chooses another source for its file.
     async fn trusted(&self, plan: &Plan, ways: Vec<Way>) -> Result<Vec<Way>, PullError> {
         let elsewhere = Elsewhere::new(&self.means.settings);
         let mut trusted = Vec::with_capacity(ways.len());
@@ -267,7 +268,7 @@ impl Acquire {
         }
     }
 
-    /// Whether the disk has room for what is still to be written.
+    /// Checks that the disk has room for the bytes still to be written.
     fn check_room(&self, plan: &Plan, ways: &[Way]) -> Result<(), PullError> {
         let needed = |(file, way): (&PlanFile, &Way)| match way {
             Way::Blob(_) | Way::Here(_) => 0,
@@ -317,7 +318,7 @@ impl Acquire {
         Ok(files.into_iter().flatten().collect())
     }
 
-    /// A hub that lists a repository and refuses its files wants a licence accepted.
+    /// Explains a refusal: a hub that lists a repository but refuses its files wants a licence accepted.
     fn explained(&self, error: PullError, plan: &Plan) -> PullError {
         match (error, &self.reference, Reference::parse(&plan.reference)) {
             (PullError::Forbidden { status, .. }, Reference::Hub(_), Ok(Reference::Hub(kept))) => {
@@ -329,7 +330,7 @@ impl Acquire {
     }
 }
 
-/// Brings one file.
+/// Downloads, copies or verifies one file.
 struct Bring {
     means: Arc<Means>,
     force: bool,
@@ -365,7 +366,7 @@ impl Bring {
                 let lock = self.means.part_lock(&part_key(&wanted));
                 let _mine = lock.lock().await;
                 if let (Some(Digest::Sha256(sha256)), false) = (&wanted.digest, self.force) {
-                    // Another pull may have brought it while this one waited.
+                    // Another pull may have fetched the blob while this one waited.
                     if has_blob(&self.means, sha256, &cancel).await? {
                         let meta = std::fs::metadata(self.means.store.layout.blob(sha256));
                         state.complete(meta.map_or(0, |meta| meta.len()));
@@ -379,13 +380,13 @@ impl Bring {
     }
 }
 
-/// Whether there is a blob that is what it is called.
+/// Returns true if the blob exists and its bytes have this SHA-256.
 async fn has_blob(means: &Arc<Means>, sha256: &str, cancel: &CancellationToken) -> Result<bool, PullError> {
     let (means, sha256, cancel) = (means.clone(), sha256.to_owned(), cancel.clone());
     blocking(move || Ok(means.store.has_sound_blob(&sha256, |_| !cancel.is_cancelled())?)).await
 }
 
-/// Reads another program's file to see whether it is what it is called.
+/// Reads another program's file and checks its digest.
 fn look_at(
     path: &Path,
     digest: Option<&Digest>,
@@ -415,7 +416,7 @@ fn look_at(
     }
 }
 
-/// Copies a file of this machine to a blob.
+/// Copies a local file into a blob.
 fn copy(
     means: &Means,
     path: &Path,

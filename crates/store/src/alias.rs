@@ -1,5 +1,5 @@
-//! Aliases: names that stand for a reference or a stored model. The ones that come with the program are in
-//! `aliases.json`; a user's own go before them.
+//! Aliases: names that stand for a reference or a stored model. The built-in ones are in `aliases.json`. A
+//! user's aliases take precedence over them.
 
 use crate::StoreError;
 use crate::name::fold;
@@ -7,18 +7,18 @@ use crate::reference::Reference;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// A name that stands for something else.
+/// Alias for a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
-    /// The name.
+    /// Name of the alias.
     pub alias: String,
-    /// A reference, or the name of a stored model.
+    /// Target: a reference, or the name of a stored model.
     pub target: String,
-    /// It comes with the program, and is not a user's own.
+    /// True for a built-in alias, false for a user's.
     pub builtin: bool,
 }
 
-/// The table that comes with the program: alias to reference.
+/// Returns the built-in table: alias to reference.
 pub(crate) fn builtin() -> &'static BTreeMap<String, String> {
     static TABLE: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -27,11 +27,11 @@ pub(crate) fn builtin() -> &'static BTreeMap<String, String> {
     })
 }
 
-/// What the program's own table says of `name`, with a quantisation of the user's choice carried over:
+/// Looks `name` up in the built-in table. A quantisation after the colon is applied to the target:
 /// `zen-eco:Q8_0` is the target of `zen-eco` in Q8_0.
 ///
 /// # Errors
-/// [`StoreError::BadReference`] where the target has no choice of quantisations.
+/// [`StoreError::BadReference`] if the target has no choice of quantisations.
 pub(crate) fn lookup(name: &str) -> Result<Option<Reference>, StoreError> {
     let name = fold(name);
     if let Some(target) = builtin().get(&name) {

@@ -1,6 +1,6 @@
-//! Models in one file, for machines without a network: a tar archive that begins with `hanzo-engine.json`, which
-//! says what the models are, and then has each blob once, called by its digest. What a file says of itself is
-//! believed only once its bytes have that digest; nothing of an archive is visible before all of it was read.
+//! Export and import of models in one file, for machines without a network. The file is a tar archive. Its
+//! first entry is `hanzo-engine.json`, which describes the models. Each blob follows once, named by its digest.
+//! An import verifies every digest, and publishes nothing until it has read the whole archive.
 
 use crate::digest::{Digest, Hasher, is_hex};
 use crate::download::write_failed;
@@ -21,7 +21,7 @@ use tar::{Archive, Builder, EntryType, Header};
 
 const CONTENTS: &str = "hanzo-engine.json";
 const VERSION: u32 = 1;
-/// Models of one archive.
+/// Maximum number of models in one archive.
 const ARCHIVE_MODELS_MAX: usize = 1_000;
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +30,7 @@ struct Contents {
     models: Vec<Packed>,
 }
 
-/// A model in an archive.
+/// Description of one model in an archive.
 #[derive(Serialize, Deserialize)]
 struct Packed {
     name: String,
@@ -54,21 +54,22 @@ struct PackedFile {
     role: Role,
 }
 
-/// What an export wrote.
+/// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
-    /// Names of the models.
+    /// Names of the exported models.
     pub models: Vec<String>,
-    /// Bytes of their files, each file once.
+    /// Total size of their files in bytes. Each file counts once.
     pub bytes: u64,
 }
 
 impl Store {
-    /// Writes models, with all their files wherever they lie, as one archive. `seen` is told of bytes written, and
-    /// ends the export by saying false.
+    /// Writes models as one archive, with all their files, including those outside the store. Calls `seen` with
+    /// the size of each piece written. If `seen` returns false, the export stops.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`StoreError::File`] for a file that cannot be read, was changed, or for `to`.
+    /// As [`Store::get`]. [`StoreError::File`] if a file cannot be read or has changed, or if `to` cannot be
+    /// written.
     pub fn export(
         &self,
         names: &[String],
@@ -81,7 +82,7 @@ impl Store {
                 Found::Stored(record) => record,
                 Found::Missing(_) => self.get(name)?,
             };
-            // A model that lies elsewhere may not have been digested.
+            // A model whose files lie outside the store may have no digests yet.
             models.push(self.digest(&record.name)?);
         }
         let packed = models.iter().map(|model| self.packed(model)).collect::<Result<Vec<_>, _>>()?;
@@ -145,11 +146,11 @@ impl Store {
         })
     }
 
-    /// Takes the models of an archive in. `seen` is told of bytes read, and ends the import by saying false. What
-    /// was read stays as blobs when the rest fails, for the next attempt.
+    /// Imports the models of an archive. Calls `seen` with the size of each piece read. If `seen` returns
+    /// false, the import stops. After a failure the blobs already read stay, for the next attempt.
     ///
     /// # Errors
-    /// [`StoreError::Archive`] for anything an export does not write, [`StoreError::DiskFull`],
+    /// [`StoreError::Archive`] for an archive that no export writes, [`StoreError::DiskFull`],
     /// [`StoreError::File`], [`StoreError::Limit`], [`StoreError::Database`].
     pub fn import(
         &self,
@@ -158,7 +159,7 @@ impl Store {
     ) -> Result<Vec<ModelRecord>, StoreError> {
         let mut pin = self.pin();
         let mut archive = Archive::new(from);
-        // Raw: long names and sparse files are entries of their own kind, which are refused.
+        // Raw mode: long names and sparse files appear as entries of their own type, which are refused.
         let mut entries = archive.entries().map_err(refused_by_reader)?.raw(true);
         let mut first = match entries.next() {
             Some(first) => first.map_err(refused_by_reader)?,
@@ -222,7 +223,8 @@ impl Store {
         contents.models.into_iter().map(|model| self.publish(arrived(model), None, now_unix_ms())).collect()
     }
 
-    /// Takes what is read as the blob of that digest. Several that take the same do not meet.
+    /// Reads `from` into the blob with this digest. Concurrent calls for the same digest use separate part
+    /// files.
     pub(crate) fn take_blob(
         &self,
         sha256: &str,
@@ -234,7 +236,7 @@ impl Store {
         let part = self.layout.partial().join(name);
         let taken = self.take_into(&part, sha256, from, seen);
         if taken.is_err() {
-            // What went wrong before matters more.
+            // The first error matters more than a failed deletion.
             let _ = file_system::delete_file(&part);
         }
         taken
@@ -274,7 +276,7 @@ impl Store {
     }
 }
 
-/// Every blob of the models, with its size, once the models may be what they say.
+/// Validates the archive's description and returns the size of each blob by its SHA-256.
 fn check(contents: &Contents) -> Result<BTreeMap<String, u64>, StoreError> {
     if contents.version != VERSION {
         return Err(refused(format!("its version is {}, and {VERSION} is known", contents.version)));
@@ -292,7 +294,7 @@ fn check(contents: &Contents) -> Result<BTreeMap<String, u64>, StoreError> {
                 "{name:?} is the name of the model that is built into this program"
             )));
         }
-        // Its own model could no longer be had by it.
+        // The name would hide a built-in alias, whose model could then not be reached by it.
         if !matches!(alias::lookup(name), Ok(None)) {
             return Err(refused(format!("{name:?} is an alias of this program for another model")));
         }
@@ -378,7 +380,7 @@ fn refused_by_reader(error: io::Error) -> StoreError {
     refused(error.to_string())
 }
 
-/// A file that is digested as it is read.
+/// Writer that hashes a file while it is written.
 struct Digesting<'a, F> {
     file: File,
     hasher: Hasher,

@@ -1,4 +1,4 @@
-//! What lies on the disk: how much each model takes, and what nobody needs any more.
+//! Disk usage by model, and garbage collection.
 
 use crate::layout::is_stage;
 use crate::limits::ORPHAN_AGE;
@@ -10,54 +10,54 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// What a collection did.
+/// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Files and folders that were deleted, or would have been.
+    /// Paths of the files and folders that were deleted, or would be deleted in a dry run.
     pub paths: Vec<PathBuf>,
-    /// Bytes they took.
+    /// Bytes that they took.
     pub freed_bytes: u64,
-    /// Orphans left for now: younger than an hour.
+    /// Number of orphans kept because they are younger than an hour.
     pub young: usize,
 }
 
-/// How much of the disk the store takes, in bytes.
+/// Disk usage of the store, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// In order of name.
+    /// Usage by model, in order of name.
     pub models: Vec<ModelUsage>,
-    /// All blobs.
+    /// Bytes of all blobs.
     pub blobs_bytes: u64,
-    /// Of them, those no model has.
+    /// Bytes of the blobs that no model has.
     pub orphan_bytes: u64,
-    /// Files that are being fetched, or were when a pull broke off.
+    /// Bytes of unfinished downloads, including those of pulls that broke off.
     pub partial_bytes: u64,
-    /// The database, its ledger, and the room that is put by for a full disk.
+    /// Bytes of the database, its ledger and the reserve for a full disk.
     pub database_bytes: u64,
-    /// Files of models that lie elsewhere.
+    /// Bytes of models' files outside the store.
     pub elsewhere_bytes: u64,
-    /// Free on the disk for this user.
+    /// Free bytes on the disk for this user.
     pub free_bytes: u64,
 }
 
-/// What a model takes, in bytes.
+/// Disk usage of one model, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelUsage {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// All its files.
+    /// Total size of its files.
     pub size_bytes: u64,
-    /// Blobs that only it has: what removing it frees.
+    /// Bytes of blobs that only this model has. Removing the model frees them.
     pub own_bytes: u64,
-    /// Blobs that other models have too.
+    /// Bytes of blobs shared with other models.
     pub shared_bytes: u64,
-    /// Files that lie elsewhere.
+    /// Bytes of its files outside the store.
     pub elsewhere_bytes: u64,
 }
 
 impl Store {
-    /// Deletes what nobody needs and is older than an hour: blobs no model has, folders of models that are gone,
-    /// and what broken-off pulls left. `dry_run` only says what that is. Counts of blobs are made anew.
+    /// Deletes unused files older than an hour: blobs without a model, folders of removed models, and leftovers
+    /// of pulls that broke off. With `dry_run`, only reports them. Recounts the references of blobs.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while models are pulled, [`StoreError::File`], [`StoreError::Database`].
@@ -65,19 +65,19 @@ impl Store {
         self.gc_older_than(ORPHAN_AGE, dry_run)
     }
 
-    /// [`Store::gc`] with another age.
+    /// Does what [`Store::gc`] does, with another minimum age.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Store::gc`].
     pub fn gc_older_than(&self, age: Duration, dry_run: bool) -> Result<Collected, StoreError> {
         let _writing = self.lock();
-        // Held to the end: a pull that begins now would count on what is being deleted.
+        // Held to the end: a pull that begins during the collection would rely on blobs that are being deleted.
         let pins = self.pins.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if pins.pulls() > 0 {
             return Err(StoreError::Busy { pulls: pins.pulls() });
         }
         if !dry_run && self.layout.is_incomplete() {
-            // What finds no room now is spared, and what is collected below makes some.
+            // Restore what there is room for. The collection below makes room for the rest.
             match self.restore_all(&mut Repaired::default()) {
                 Err(StoreError::DiskFull { .. }) => {}
                 restored => restored?,
@@ -85,8 +85,8 @@ impl Store {
         }
         let listing = self.list()?;
         let mut collected = Collected::default();
-        // What a record has that cannot be read, or was not made again yet, is not known: then only what was never
-        // finished goes.
+        // The files of unreadable records, and of models not yet restored, are unknown. In that case delete
+        // only unfinished files.
         let all_is_known = listing.corrupt.is_empty() && !self.layout.is_incomplete();
         if all_is_known {
             let blobs: HashSet<PathBuf> = listing
@@ -109,7 +109,7 @@ impl Store {
                 self.database.remove_pulls(None)?;
             }
             match if all_is_known { self.database.derive() } else { Ok(()) } {
-                // What was deleted was deleted; the counts are made the next time.
+                // The deletions stand. The next collection recounts the references.
                 Err(StoreError::DiskFull { .. }) => {}
                 derived => derived?,
             }
@@ -118,7 +118,7 @@ impl Store {
         Ok(collected)
     }
 
-    /// How much of the disk everything takes.
+    /// Computes the disk usage of everything in the store.
     ///
     /// # Errors
     /// [`StoreError::Database`], [`StoreError::File`].
@@ -160,8 +160,8 @@ impl Store {
         Ok(usage)
     }
 
-    /// Pulls that began and did not end: those that run, and those a crash or an error broke off, which go on from
-    /// where they were when the same is pulled again.
+    /// Lists unfinished pulls: those that run, and those that a crash or an error broke off. The latter resume
+    /// when the same reference is pulled again.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -183,7 +183,8 @@ fn sweep(
             continue;
         }
         let Ok(meta) = entry.metadata() else { continue };
-        // A time in the future, from before a clock was set back, says nothing: such a file is left until it is old.
+        // A time in the future, from before the clock was set back, gives no age. Such a file is left until its
+        // age is known.
         let old = meta.modified().ok().and_then(|time| SystemTime::now().duration_since(time).ok());
         if old.is_none_or(|old| old < age) {
             collected.young += 1;
@@ -204,7 +205,7 @@ fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Bytes a file or a folder takes on the disk: a file that is being fetched has holes.
+/// Bytes allocated on the disk for a file or folder. Sparse part files take less than their length.
 fn allocated_bytes(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(meta) = path.symlink_metadata() else { return 0 };

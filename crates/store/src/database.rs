@@ -1,17 +1,17 @@
-//! The sled database: trees, encoding, and the one transaction that every change of models goes through.
+//! The sled database: trees, encoding, and the one transaction for every change of models.
 //!
 //! | tree | key | value |
 //! |---|---|---|
 //! | `models` | folded name | [`ModelRecord`] |
 //! | `paths` | path, NUL, folded name | nothing: finds the models at a path |
-//! | `blobs` | SHA-256 | [`BlobRecord`]: size and number of models that have it |
+//! | `blobs` | SHA-256 | [`BlobRecord`]: size, and number of models that have it |
 //! | `aliases` | folded alias | [`AliasRecord`] |
 //! | `pulls` | reference | [`PullRecord`] |
 //! | `meta` | `schema_version`, `derived_version`, `ledger_line` | a number |
 //!
-//! `paths` and `blobs` follow from `models`: they change in the same transaction, and are made anew from it when
-//! they are in doubt. Paths below the store's directory are kept relative to it. Every change stands in the ledger
-//! before it is here, see [`crate::ledger`].
+//! `paths` and `blobs` are derived from `models`: they change in the same transaction, and are rebuilt when in doubt.
+//! Paths below the store's directory are kept relative to it. Every change is in the ledger before it is in the
+//! database, see [`crate::ledger`].
 
 use crate::StoreError;
 use crate::layout::Layout;
@@ -36,49 +36,49 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The open database. The caller sees to it that one thread changes it at a time.
+/// The open database. The caller ensures that only one thread changes it at a time.
 pub(crate) struct Database {
     layout: Layout,
     trees: Trees,
     ledger: Mutex<Ledger>,
     /// Schema version.
     version: u32,
-    /// Records of models: counting a tree reads it all.
+    /// Number of model records. Cached because counting a tree reads all of it.
     count: AtomicUsize,
-    /// Dropped last: the next process opens what this one has closed.
+    /// Declared last so that it is dropped last: the database is closed before another process can open it.
     _lock: File,
 }
 
-/// A record as it lies in the database.
+/// Encoded record of a model.
 pub(crate) struct Entry {
-    /// The key itself: in a corrupt database it may be no text.
+    /// The raw key. In a corrupt database it may be invalid UTF-8.
     pub(crate) key: sled::IVec,
     /// The key as text: the model's folded name.
     pub(crate) name: String,
     pub(crate) encoded: sled::IVec,
 }
 
-/// A user's own name for a model.
+/// A user's alias for a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AliasRecord {
     pub(crate) alias: String,
     pub(crate) target: String,
 }
 
-/// A change of models, which happens wholly or not at all.
+/// Atomic change of models.
 #[derive(Default)]
 pub(crate) struct Change<'a> {
-    /// The record that goes, as it lies in the database.
+    /// Entry to remove.
     pub(crate) remove: Option<&'a Entry>,
-    /// The record that comes, in place of one of its name if there is one.
+    /// Record to insert. Replaces a record of the same name.
     pub(crate) put: Option<&'a ModelRecord>,
-    /// The pull that ends with it.
+    /// Key of the pull that this change completes.
     pub(crate) ends_pull: Option<&'a str>,
 }
 
 impl Database {
-    /// Opens the database, mends it if it may and must, and migrates it. The flag: what has a manifest is to be taken
-    /// from there.
+    /// Opens the database, repairs it if `mend` allows and it is damaged, and migrates it. The returned flag is
+    /// true if models with a manifest must still be restored from it.
     pub(crate) fn open(
         layout: &Layout,
         schema: &Schema,
@@ -92,12 +92,12 @@ impl Database {
         Ok((database, repaired, incomplete))
     }
 
-    /// Records of models, corrupt ones too.
+    /// Returns the number of model records, corrupt ones included.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
-    /// Everything there is, in order of name.
+    /// Returns every model entry, in order of name.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let entry = |(key, encoded): (sled::IVec, sled::IVec)| {
             let name = String::from_utf8_lossy(&key).into_owned();
@@ -106,26 +106,26 @@ impl Database {
         Ok(self.all(&self.trees.models)?.into_iter().map(entry).collect())
     }
 
-    /// The folded names of all records, in order.
+    /// Returns the folded names of all records, in order.
     pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
         let names =
             self.guarded("reading", || self.trees.models.iter().keys().collect::<sled::Result<Vec<_>>>())?;
         Ok(names.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect())
     }
 
-    /// The record under exactly this name, letter case ignored.
+    /// Returns the record with exactly this name, ignoring letter case.
     pub(crate) fn exact(&self, name: &str) -> Result<Option<Entry>, StoreError> {
         let name = fold(name);
         let found = self.value(&self.trees.models, name.as_bytes())?;
         Ok(found.map(|encoded| Entry { key: name.as_bytes().into(), name, encoded }))
     }
 
-    /// What an entry says.
+    /// Decodes an entry into a record.
     pub(crate) fn decode(&self, entry: &Entry) -> Result<ModelRecord, StoreError> {
         schema::decode(&entry.name, &entry.encoded, self.layout.dir())
     }
 
-    /// The entry that `name` stands for, see [`name::find_name`].
+    /// Finds the entry that `name` stands for, see [`name::find_name`].
     pub(crate) fn find(&self, name: &str) -> Result<Entry, StoreError> {
         if let Some(entry) = self.exact(name)? {
             return Ok(entry);
@@ -135,7 +135,8 @@ impl Database {
         match name::find_name(name, names.iter().map(String::as_str)) {
             Match::One(found) => match self.exact(found)? {
                 Some(entry) => Ok(entry),
-                // A key that is no text has a name that leads nowhere; its entry has the key itself.
+                // A key that is no text cannot be looked up by its name, so compare entries and take the raw
+                // key.
                 None => self.entries()?.into_iter().find(|entry| entry.name == found).ok_or_else(not_found),
             },
             Match::Ambiguous(candidates) => {
@@ -146,7 +147,7 @@ impl Database {
         }
     }
 
-    /// Models whose file or folder is at `path`.
+    /// Returns the models whose file or folder is at `path`.
     pub(crate) fn at_path(&self, path: &Path) -> Result<Vec<ModelRecord>, StoreError> {
         let mut prefix = self.relative(path).as_os_str().as_bytes().to_vec();
         prefix.push(0);
@@ -164,7 +165,7 @@ impl Database {
         Ok(found)
     }
 
-    /// Makes a change, and answers when it is on disk. Gives the blobs that no model has any more.
+    /// Applies a change and returns when it is on disk. Returns the blobs that no model has any more.
     pub(crate) fn apply(&self, change: &Change<'_>) -> Result<Vec<String>, StoreError> {
         let doing = match (change.put, change.remove) {
             (Some(record), _) => format!("writing {}", record.name),
@@ -221,12 +222,13 @@ impl Database {
         Ok(orphans)
     }
 
-    /// Blobs that no model would have without this one.
+    /// Returns the blobs that only this model has.
     pub(crate) fn only_of(&self, record: &ModelRecord) -> Result<Vec<String>, StoreError> {
         Ok(self.counted(std::slice::from_ref(record), None)?.1)
     }
 
-    /// Notes a change of so many bytes in the ledger, and then makes it: both, or neither.
+    /// Appends a change to the ledger and applies it to the database: both or neither. `bytes` is its
+    /// approximate size, for which the disk must have room.
     fn commit(
         &self,
         doing: &str,
@@ -262,7 +264,7 @@ impl Database {
         if self.layout.reserve.make_room(bytes) { Ok(()) } else { Err(StoreError::no_room(dir, bytes)) }
     }
 
-    /// A ledger that has only what is left of so many changes. One that cannot be written just goes on.
+    /// Compacts the ledger to the current contents. On failure the old ledger stays in use.
     fn write_anew(&self, ledger: &mut Ledger) {
         let contents = match self.trees.contents(self.layout.dir()) {
             Ok(contents) => contents,
@@ -280,11 +282,12 @@ impl Database {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        // What a holder that panicked left undone, the next open finds.
+        // A poisoned lock is accepted: the next open repairs what the panicked holder left undone.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often each blob is had after a change: its encoded record, or none when nobody has it; and the latter.
+    /// Returns the new record of each affected blob, or None if no model has it any more, and the list of the
+    /// latter.
     #[allow(clippy::type_complexity)]
     fn counted(
         &self,
@@ -312,14 +315,14 @@ impl Database {
         Ok((changed, orphans))
     }
 
-    /// What is known of a blob; none when no model has it.
+    /// Returns the record of a blob, or None if no model has it.
     pub(crate) fn blob(&self, sha256: &str) -> Result<Option<BlobRecord>, StoreError> {
         let found = self.value(&self.trees.blobs, sha256.as_bytes())?;
-        // An unreadable count is no count: `derive` makes it anew.
+        // Ignore an unreadable count: `derive` rebuilds it.
         Ok(found.and_then(|encoded| serde_json::from_slice(&encoded).ok()))
     }
 
-    /// Makes `paths` and `blobs` anew from the models, as far as they are not right.
+    /// Rebuilds `paths` and `blobs` from the models, writing only what differs.
     pub(crate) fn derive(&self) -> Result<(), StoreError> {
         let mut counts: BTreeMap<String, BlobRecord> = BTreeMap::new();
         let (mut paths, mut blobs) = (BTreeMap::new(), BTreeMap::new());
@@ -337,7 +340,7 @@ impl Database {
         self.bring_to(&self.trees.blobs, blobs)
     }
 
-    /// Makes a tree have just this. One that does is not written.
+    /// Makes a tree contain exactly `wanted`. Writes nothing if it already does.
     fn bring_to(&self, tree: &sled::Tree, wanted: BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), StoreError> {
         let (mut batch, mut changes, mut bytes, mut wanted) = (sled::Batch::default(), 0, 0, wanted);
         for (key, value) in self.all(tree)? {
@@ -365,7 +368,7 @@ impl Database {
         Ok(())
     }
 
-    /// Every alias, in order.
+    /// Returns every alias, in order.
     pub(crate) fn aliases(&self) -> Result<Vec<AliasRecord>, StoreError> {
         self.values(&self.trees.aliases)
     }
@@ -407,7 +410,7 @@ impl Database {
         })
     }
 
-    /// Every pull that has not ended.
+    /// Returns every unfinished pull.
     pub(crate) fn pulls(&self) -> Result<Vec<PullRecord>, StoreError> {
         self.values(&self.trees.pulls)
     }
@@ -416,7 +419,7 @@ impl Database {
         self.insert(&self.trees.pulls, key, record)
     }
 
-    /// Forgets a pull, or all of them.
+    /// Forgets one pull, or all of them.
     pub(crate) fn remove_pulls(&self, key: Option<&str>) -> Result<(), StoreError> {
         let pulls = &self.trees.pulls;
         if pulls.is_empty() {
@@ -454,7 +457,7 @@ impl Database {
         self.guarded("reading", || tree.get(key))
     }
 
-    /// Asks sled, which panics on some damages.
+    /// Runs a sled operation. sled panics on some kinds of damage, which becomes an error here.
     fn guarded<T>(&self, doing: &str, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(answer) => answer.map_err(|error| self.failed_because(doing, in_words(&error))),
@@ -462,8 +465,8 @@ impl Database {
         }
     }
 
-    /// What follows from the models is made when this version first opens the database, and when an open has changed
-    /// models, and noted after.
+    /// Rebuilds the derived trees when this schema version first opens the database, and when `again` is true
+    /// because an open has changed models. Then notes that it is done.
     fn derive_once(&self, again: bool) -> Result<(), StoreError> {
         let version = self.version.to_string();
         let noted = self.value(&self.trees.meta, DERIVED_KEY.as_bytes())?;
@@ -482,7 +485,7 @@ impl Database {
         StoreError::Database { dir: self.layout.dir().to_owned(), doing: doing.to_owned(), why }
     }
 
-    /// A path as it is kept: relative, below the store's directory.
+    /// Returns a path as stored: relative if it is below the store's directory.
     fn relative<'a>(&self, path: &'a Path) -> &'a Path {
         schema::relative(path, self.layout.dir())
     }
@@ -503,7 +506,7 @@ impl Database {
         Ok(encoded)
     }
 
-    /// The tree of models itself: what is written here passes by the ledger.
+    /// The tree of models itself. Writes to it bypass the ledger.
     #[cfg(test)]
     pub(crate) fn models(&self) -> &sled::Tree {
         &self.trees.models

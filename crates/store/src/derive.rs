@@ -1,5 +1,5 @@
-//! Making a model of another, or of blobs that were put here: the files under another name, with texts of its own beside them. Nothing
-//! of the weights is copied: blobs are linked once more, and files that lie elsewhere are linked to.
+//! Making a model from a stored one or from uploaded blobs: the same files under another name, with their own
+//! texts. Weights are not copied: blobs get another link, and files outside the store are linked to.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,20 +12,21 @@ use crate::record::{Description, FileRecord, Held, ModelRecord, Role, SideTexts}
 use crate::unix_time::now_unix_ms;
 use crate::{Store, StoreError, alias};
 
-/// What the reference of a model begins with that was made here.
+/// Prefix of the reference of a model that was made here.
 const MADE: &str = "made://";
 
-/// What a model is made of.
+/// Files that a new model is made from.
 #[derive(Clone, Debug)]
 pub enum Base {
     /// A stored model.
     Model(String),
-    /// Blobs of the store by their SHA-256, each with its name within the model: a GGUF file, or what a folder has.
+    /// Blobs of the store by SHA-256, each with its file name within the model: one GGUF file, or the files of
+    /// a folder.
     Files(Vec<(String, String)>),
 }
 
 impl Store {
-    /// Whether there is a blob of that digest, in hexadecimal, whose bytes have it.
+    /// Returns true if the store has a blob with this SHA-256 (hexadecimal) and its bytes match.
     ///
     /// # Errors
     /// [`StoreError::File`], [`StoreError::Database`].
@@ -36,11 +37,12 @@ impl Store {
         self.has_sound_blob(sha256, |_| true)
     }
 
-    /// Takes what is read as the blob of that digest, in hexadecimal. Unless a model has it within an hour, it may be collected.
+    /// Reads `from` into the blob with this SHA-256 (hexadecimal). The blob may be collected after an hour
+    /// unless a model uses it.
     ///
     /// # Errors
-    /// [`StoreError::NoBlob`] for what is no digest, [`StoreError::OtherBlob`] where the bytes have another,
-    /// [`StoreError::DiskFull`], [`StoreError::File`].
+    /// [`StoreError::NoBlob`] if `sha256` is no digest, [`StoreError::OtherBlob`] if the bytes have another
+    /// digest, [`StoreError::DiskFull`], [`StoreError::File`].
     pub fn put_blob(&self, sha256: &str, mut from: impl Read) -> Result<(), StoreError> {
         if !is_hex(sha256, 64) {
             return Err(StoreError::NoBlob { sha256: cut_name(sha256) });
@@ -50,13 +52,14 @@ impl Store {
         self.take_blob(sha256, &mut from, &mut |_| true)
     }
 
-    /// Makes the model `name` of a stored one or of blobs, with these texts and no others. One that was made under that name
-    /// before is replaced.
+    /// Makes the model `name` from a stored model or from blobs, with exactly these texts. Replaces an earlier
+    /// model that was made under this name.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] and the like where there is no such model, [`StoreError::NoBlob`] no such blob,
-    /// [`StoreError::Unreadable`] where `inspect` cannot read the files; [`StoreError::BadName`]; [`StoreError::NameTaken`] where
-    /// `name` is another model's; [`StoreError::File`], [`StoreError::DiskFull`], [`StoreError::Limit`], [`StoreError::Database`].
+    /// [`StoreError::NotFound`] and the like if there is no such model. [`StoreError::NoBlob`] if there is no
+    /// such blob. [`StoreError::Unreadable`] if `inspect` cannot read the files. [`StoreError::BadName`].
+    /// [`StoreError::NameTaken`] if `name` is another model's. [`StoreError::File`], [`StoreError::DiskFull`],
+    /// [`StoreError::Limit`], [`StoreError::Database`].
     pub fn derive(
         &self,
         of: &Base,
@@ -90,7 +93,7 @@ impl Store {
         self.publish(model, inspect, now_unix_ms())
     }
 
-    /// A model of blobs, which stay meanwhile.
+    /// Collects a model's files from blobs. `pin` protects the blobs from collection.
     fn of_files(&self, files: &[(String, String)], pin: &mut Pin) -> Result<Arrived, StoreError> {
         let mut model = Arrived { source: MADE.to_owned(), must_open: true, ..Arrived::default() };
         for (name, sha256) in files {
@@ -105,7 +108,7 @@ impl Store {
         Ok(model)
     }
 
-    /// Whether the name is nobody's, or that of a model that was made under it.
+    /// Checks that the name is free, or that a model was made under it before.
     fn check_free(&self, name: &str) -> Result<(), StoreError> {
         name::check_name(name)?;
         let bad = |why| Err(StoreError::BadName { name: name.to_owned(), why });
@@ -129,7 +132,7 @@ impl Store {
     }
 }
 
-/// The same files as a stored model's, without its texts.
+/// Takes the files of a stored model, without its texts.
 fn of_model(base: ModelRecord) -> Arrived {
     let root = if base.path.is_dir() { base.path.clone() } else { parent(&base.path) };
     let is_kept = |file: &&FileRecord| matches!(file.role, Role::Model | Role::Projector | Role::Adapter);
@@ -156,7 +159,7 @@ fn parent(path: &Path) -> std::path::PathBuf {
     path.parent().unwrap_or(path).to_owned()
 }
 
-/// A file of the other model, under the name that it has there.
+/// Takes one file of the base model, under the name that it has there.
 fn kept(file: &FileRecord, root: &Path) -> ArrivedFile {
     let within = file.path.strip_prefix(root).ok().and_then(Path::to_str);
     let name = within.or_else(|| file.path.file_name()?.to_str()).unwrap_or("model").to_owned();

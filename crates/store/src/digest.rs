@@ -1,4 +1,4 @@
-//! Digests of files: SHA-256, by which blobs are named, and git's SHA-1, by which a hub names its small files.
+//! Digests of files: SHA-256, which names blobs, and git's SHA-1, by which a hub identifies small files.
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -6,23 +6,24 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// What a source says a file's bytes are.
+/// Digest that a source states for a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Digest {
     /// SHA-256 in 64 hexadecimal digits, lower case.
     Sha256(String),
-    /// SHA-1 of git's blob object (a header with the length, then the bytes) in 40 hexadecimal digits, lower case.
+    /// SHA-1 of git's blob object (a header with the length, then the bytes) in 40 hexadecimal digits, lower
+    /// case.
     Git(String),
 }
 
 impl Digest {
-    /// `sha256:…`, or 64 hexadecimal digits.
+    /// Parses `sha256:…` or 64 hexadecimal digits.
     pub(crate) fn sha256(text: &str) -> Option<Self> {
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
         is_hex(hex, 64).then(|| Self::Sha256(hex.to_ascii_lowercase()))
     }
 
-    /// 40 hexadecimal digits.
+    /// Parses 40 hexadecimal digits.
     pub(crate) fn git(text: &str) -> Option<Self> {
         is_hex(text, 40).then(|| Self::Git(text.to_ascii_lowercase()))
     }
@@ -37,12 +38,12 @@ impl std::fmt::Display for Digest {
     }
 }
 
-/// Whether `text` is so many hexadecimal digits.
+/// Returns true if `text` is exactly `digits` hexadecimal digits.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Computes a file's SHA-256 and, where its source states one, git's digest beside it.
+/// Computes a file's SHA-256 and, if its source states one, git's SHA-1.
 #[derive(Clone)]
 pub(crate) struct Hasher {
     sha256: Sha256,
@@ -50,7 +51,7 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// `git_bytes`: the file's length, where git's digest is wanted.
+    /// `git_bytes` is the file's length if git's digest is wanted.
     pub(crate) fn new(git_bytes: Option<u64>) -> Self {
         let git = git_bytes.map(|bytes| Sha1::new_with_prefix(format!("blob {bytes}\0")));
         Self { sha256: Sha256::new(), git }
@@ -63,7 +64,7 @@ impl Hasher {
         }
     }
 
-    /// The SHA-256 in hexadecimal, and what `expected` is compared with.
+    /// Returns the SHA-256 in hexadecimal, and the digest to compare with `expected`.
     pub(crate) fn finish(self, expected: Option<&Digest>) -> (String, Option<Digest>) {
         let sha256 = hex(&self.sha256.finalize());
         let found = match expected {
@@ -75,23 +76,23 @@ impl Hasher {
     }
 }
 
-/// Reads the file to its end; 64 hexadecimal digits.
+/// Hashes the whole file; returns 64 hexadecimal digits.
 ///
 /// # Errors
-/// What the operating system said.
+/// The operating system's error.
 pub(crate) fn sha256(path: &Path) -> Result<String, std::io::Error> {
     digest_file(path, Hasher::new(None), |_| true).map(|hasher| hasher.finish(None).0)
 }
 
-/// SHA-256 of a text, in hexadecimal.
+/// SHA-256 of a byte string, in hexadecimal.
 pub(crate) fn sha256_of(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Reads the file to its end, and tells `seen` how many bytes each piece had; ends early when that says false.
+/// Hashes the whole file and calls `seen` with the size of each piece. Stops early if `seen` returns false.
 ///
 /// # Errors
-/// What the operating system said; `Interrupted` when `seen` ended it.
+/// The operating system's error. `Interrupted` if `seen` stopped it.
 pub(crate) fn digest_file(
     path: &Path,
     mut hasher: Hasher,

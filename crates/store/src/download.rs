@@ -1,5 +1,5 @@
-//! One file from a server to a blob: in ranges over several connections where the server has them, in one piece
-//! where not; digested while it is written; going on after any crash from what the journal says is there.
+//! Download of one file into a blob. Uses ranges over several connections if the server supports them,
+//! otherwise one stream. Hashes while writing. After a crash it resumes from the ranges noted in the journal.
 
 use crate::digest::{Digest, Hasher, sha256_of};
 use crate::http::{Auth, Fault, Get, Http, HttpResponse, shown, unquoted};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// Fetches files into one store.
+/// Downloads files into one store.
 #[derive(Clone)]
 pub(crate) struct Downloader {
     pub(crate) http: Arc<Http>,
@@ -27,7 +27,7 @@ pub(crate) struct Downloader {
     pub(crate) room: Option<Arc<AtomicU64>>,
 }
 
-/// A file to be fetched.
+/// File to download.
 #[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) name: String,
@@ -37,21 +37,21 @@ pub(crate) struct Wanted {
     pub(crate) digest: Option<Digest>,
 }
 
-/// A file of which every byte is in the part file.
+/// Part file with every byte present.
 struct Whole {
     hasher: Hasher,
     size_bytes: u64,
-    /// Some of it was there before.
+    /// True if some of its bytes are from an earlier attempt.
     resumed: bool,
 }
 
-/// Why an attempt at a file ended.
+/// Reason why an attempt to download a file ended.
 pub(crate) enum Ended {
-    /// The server's copy is another one now: from the start.
+    /// The server's copy has changed. Start again from the beginning.
     Changed,
-    /// A server that knows no ranges broke off: from the start.
+    /// A server without ranges broke off. Start again from the beginning.
     BrokeOff(String),
-    /// No.
+    /// The download failed for good.
     Failed(PullError),
 }
 
@@ -61,7 +61,7 @@ impl From<PullError> for Ended {
     }
 }
 
-/// Where the bytes go, and what is known of the file.
+/// Part file being written, with its journal and total size.
 pub(crate) struct Part {
     pub(crate) file: Arc<File>,
     pub(crate) path: PathBuf,
@@ -71,7 +71,7 @@ pub(crate) struct Part {
 }
 
 impl Downloader {
-    /// Fetches a file and makes it a blob: its SHA-256 and length.
+    /// Downloads a file and makes it a blob. Returns its SHA-256 and length.
     pub(crate) async fn fetch(
         &self,
         wanted: &Arc<Wanted>,
@@ -85,7 +85,7 @@ impl Downloader {
         loop {
             let ended = match self.attempt(wanted, state, &part, &journal).await {
                 Ok(whole) => match self.finish_part(wanted, whole, state, &part, &journal, pin).await {
-                    // What an earlier process left may have been lost by the disk: once more, all of it.
+                    // The disk may have lost bytes of an earlier process. Download everything once more.
                     Err((PullError::DigestMismatch { .. }, true)) if !distrusted => {
                         distrusted = true;
                         None
@@ -119,7 +119,7 @@ impl Downloader {
         }
     }
 
-    /// Bytes of `wanted` that are on disk from earlier.
+    /// Returns the number of bytes of `wanted` already on disk from an earlier attempt.
     pub(crate) fn fetched_before(&self, wanted: &Wanted) -> u64 {
         let (part, journal) = self.part_paths(&part_key(wanted));
         match Journal::open(&journal) {
@@ -168,7 +168,7 @@ impl Downloader {
         self.ranges(wanted, state, part, Some(first)).await
     }
 
-    /// What an earlier attempt left, if it is of this file.
+    /// Opens the part file of an earlier attempt, if it belongs to this file.
     fn resume(&self, wanted: &Wanted, path: &Path, journal_path: &Path) -> Result<Option<Part>, PullError> {
         let journal = Journal::open(journal_path).map_err(disk(journal_path))?;
         let Some(journal) = journal.filter(|journal| is_of(&journal.header, wanted)) else { return Ok(None) };
@@ -191,7 +191,7 @@ impl Downloader {
         }
     }
 
-    /// Makes the part file, sparse.
+    /// Creates the part file, sparse.
     pub(crate) fn create_part(&self, path: &Path, total: Option<u64>) -> Result<File, PullError> {
         if let Some(total) = total {
             let free_bytes = file_system::free_bytes(self.layout.dir()).map_err(disk(path))?;
@@ -205,7 +205,7 @@ impl Downloader {
         made.map_err(disk(path))
     }
 
-    /// The server's length against what the source said and what may be.
+    /// Checks the length that the server states against the length promised by the source and the limits.
     pub(crate) fn check_length(&self, wanted: &Wanted, total: u64) -> Result<(), PullError> {
         let name = &wanted.name;
         match wanted.size_bytes {
@@ -220,7 +220,7 @@ impl Downloader {
         }
     }
 
-    /// The first request, which shows whether the server has ranges.
+    /// Sends the first request, which shows if the server supports ranges.
     async fn first(&self, wanted: &Wanted) -> Result<First, Ended> {
         let last = stream::CHUNK_LAST.min(wanted.size_bytes.unwrap_or(u64::MAX).saturating_sub(1));
         let get = Get {
@@ -260,7 +260,8 @@ impl Downloader {
         Ok(Whole { hasher, size_bytes: total, resumed: before > 0 })
     }
 
-    /// Compares digests and makes the part a blob. The flag of an error: some of the part was from earlier.
+    /// Compares digests and turns the part into a blob. The flag of an error is true if some of the part was
+    /// from an earlier attempt.
     async fn finish_part(
         &self,
         wanted: &Arc<Wanted>,
@@ -306,9 +307,9 @@ impl Downloader {
 }
 
 enum First {
-    /// The server has ranges; the file has so many bytes.
+    /// The server supports ranges. The file has this many bytes.
     Ranges(HttpResponse, u64),
-    /// It sends all of it; the length, if it says that.
+    /// The server sends the whole file. The length is known if the server states it.
     Stream(HttpResponse, Option<u64>),
 }
 
@@ -330,7 +331,7 @@ impl First {
 }
 
 impl Part {
-    /// Writes what arrived, and notes it.
+    /// Writes the pieces at offset `at` and notes them in the journal.
     pub(crate) fn write(&self, mut at: u64, pieces: &[bytes::Bytes]) -> Result<(), PullError> {
         let from = at;
         for piece in pieces {
@@ -343,7 +344,7 @@ impl Part {
     }
 }
 
-/// Writes, as if the disk had only so much room.
+/// Writes all bytes at an offset. `room` simulates a disk with limited space.
 pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64, room: Option<&AtomicU64>) -> io::Result<()> {
     if let Some(room) = room {
         let taken = room.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes.len() as u64));
@@ -352,7 +353,7 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], at: u64, room: Option<&AtomicU
     file.write_all_at(bytes, at)
 }
 
-/// A write that failed: no room is said as such.
+/// Converts a failed write: a full disk becomes [`StoreError::DiskFull`].
 pub(crate) fn write_failed(path: &Path, needed_bytes: u64, source: io::Error) -> PullError {
     if source.kind() == io::ErrorKind::StorageFull || source.kind() == io::ErrorKind::QuotaExceeded {
         let dir = path.parent().unwrap_or(path).to_owned();
@@ -367,16 +368,16 @@ pub(crate) fn disk(path: &Path) -> impl FnOnce(io::Error) -> PullError + use<> {
     move |source| PullError::Disk { path, source }
 }
 
-/// What the part of a file is called: by what it will be, or by where it is from.
+/// Names the part file: by the expected SHA-256, or by the URL.
 pub(crate) fn part_key(wanted: &Wanted) -> String {
     match &wanted.digest {
         Some(Digest::Sha256(hex)) => format!("sha256-{hex}"),
-        // Only the path of a URL names a file: queries are signatures.
+        // Only the URL's path identifies a file: queries carry signatures.
         _ => format!("url-{}", &sha256_of(shown(&wanted.url).as_bytes())[..32]),
     }
 }
 
-/// Whether a journal is of the file that is wanted.
+/// Returns true if a journal belongs to the wanted file.
 fn is_of(header: &Header, wanted: &Wanted) -> bool {
     let digest = wanted.digest.as_ref().map(Digest::to_string);
     let same_file = match &wanted.digest {
@@ -386,7 +387,7 @@ fn is_of(header: &Header, wanted: &Wanted) -> bool {
     same_file && wanted.size_bytes.is_none_or(|size| size == header.total)
 }
 
-/// First byte, last byte and length of the whole, as a partial answer states them.
+/// Parses `Content-Range`: first byte, last byte and total length.
 pub(crate) fn content_range(headers: &HeaderMap) -> Option<(u64, u64, u64)> {
     let range = headers.get(CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")?;
     let (range, total) = range.split_once('/')?;
@@ -399,7 +400,7 @@ pub(crate) fn etag(headers: &HeaderMap) -> Option<String> {
     headers.get(ETAG).and_then(unquoted)
 }
 
-/// Whether a file that is called GGUF begins as one.
+/// Checks the magic bytes of a file whose name ends in `.gguf`.
 fn begins_as_named(name: &str, path: &Path) -> io::Result<bool> {
     if !name.to_ascii_lowercase().ends_with(".gguf") {
         return Ok(true);

@@ -1,29 +1,29 @@
-//! What can go wrong in the store: each variant says what, where and what to do.
+//! Errors of the store. Each variant states what went wrong, where, and what to do.
 
 use crate::alias::builtin;
 use crate::limits::SPARE_BYTES;
 use crate::name::{RESERVED_NAMES, nearest_name};
 use std::path::PathBuf;
 
-/// An operation on the store that failed. Every message is one line.
+/// Error of a store operation. Every message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Another process has the database open.
+    /// The database is open in another process.
     #[error(
         "the model store at {} is in use by another process: ask the daemon that runs there (--engine), stop it, or name another directory (--model-dir or HANZO_MODELS_DIR)",
         dir.display()
     )]
     Locked {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
     },
     /// The database cannot be opened or created.
     #[error("cannot open the model store at {}: {why}", dir.display())]
     Open {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
-        /// The operating system's or database's own words.
+        /// Message of the operating system or the database.
         why: String,
     },
     /// The database is damaged.
@@ -32,9 +32,9 @@ pub enum StoreError {
         dir.display()
     )]
     Damaged {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
     /// A newer version of this program wrote the database.
@@ -43,11 +43,11 @@ pub enum StoreError {
         dir.display()
     )]
     Newer {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
-        /// The version that the database states.
+        /// Version that the database states.
         found: u32,
-        /// The version that this program writes.
+        /// Version that this program writes.
         known: u32,
     },
     /// Reading or writing the open database failed.
@@ -56,25 +56,25 @@ pub enum StoreError {
         dir.display()
     )]
     Database {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
-        /// What was being done, such as "writing qwen3-4b".
+        /// The operation, such as "writing qwen3-4b".
         doing: String,
-        /// The database's own words.
+        /// Message of the database.
         why: String,
     },
     /// A file of a model cannot be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// No model answers to the name.
+    /// No model matches the name.
     #[error("no model named {name:?} in the store; {}{}", hint(name, known), known_sentence(known))]
     NotFound {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// Names that exist, in order.
         known: Vec<String>,
@@ -82,7 +82,7 @@ pub enum StoreError {
     /// More than one owner has a model of that name.
     #[error("{name:?} is ambiguous: say which of {}", candidates.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// Requested name.
         name: String,
         /// Full names that match, in order.
         candidates: Vec<String>,
@@ -90,17 +90,17 @@ pub enum StoreError {
     /// The name belongs to other files already.
     #[error("the name {name:?} belongs to {} already: choose another name, or remove that model first", path.display())]
     NameTaken {
-        /// The name that was wanted.
+        /// Requested name.
         name: String,
-        /// What has it.
+        /// Path of the files that have the name.
         path: PathBuf,
     },
-    /// The text is no model name.
+    /// The text is not a valid model name.
     #[error("{name:?} is no model name: {why}")]
     BadName {
         /// The text, cut to 200 bytes.
         name: String,
-        /// Which rule it breaks.
+        /// Rule that it breaks.
         why: &'static str,
     },
     /// The record cannot be decoded.
@@ -108,60 +108,60 @@ pub enum StoreError {
         "the record of {name:?} in the model store is corrupt ({why}): remove the model and register it again"
     )]
     Corrupt {
-        /// The record's key.
+        /// Key of the record.
         name: String,
-        /// What is wrong with it.
+        /// Description of the damage.
         why: String,
     },
-    /// The text is no reference to a model.
+    /// The text is not a valid reference to a model.
     #[error("{text:?} is no reference to a model: {why}")]
     BadReference {
         /// The text, cut to 200 bytes.
         text: String,
-        /// What is wrong with it, and what to write.
+        /// Description of the mistake, and the right form.
         why: String,
     },
-    /// The name can be no alias, or leads nowhere.
+    /// The name cannot be an alias, or its target does not exist.
     #[error("alias {alias:?}: {why}")]
     BadAlias {
-        /// The alias.
+        /// Name of the alias.
         alias: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: String,
     },
-    /// Something that may not happen while models are pulled.
+    /// The operation is not possible while models are pulled.
     #[error("{pulls} pulls are running: try again when they have ended")]
     Busy {
-        /// How many.
+        /// Number of running pulls.
         pulls: usize,
     },
-    /// A model is to be made of files that are none.
+    /// A model was to be made of files that are no readable model.
     #[error("these files are no model that can be read, and none was made: {why}")]
     Unreadable {
-        /// What whoever reads models says of them.
+        /// Message of the model reader.
         why: String,
     },
-    /// A model is to be made of a blob that is not there.
+    /// A model was to be made of a blob that does not exist.
     #[error("there is no blob sha256:{sha256}: upload it first")]
     NoBlob {
-        /// The digest, in hexadecimal.
+        /// SHA-256 in hexadecimal.
         sha256: String,
     },
-    /// The bytes that were to be a blob are others.
+    /// The uploaded bytes do not match the promised digest.
     #[error("the bytes have SHA-256 {found}, and were to have {sha256}: nothing is kept of them")]
     OtherBlob {
-        /// The digest that was promised.
+        /// Promised SHA-256.
         sha256: String,
-        /// That of what came.
+        /// SHA-256 of the bytes received.
         found: String,
     },
-    /// An archive that is to be imported is not as an export makes it. Nothing of it became visible.
+    /// An archive to import is invalid. None of its models became visible.
     #[error("the archive cannot be imported, and no model of it was: {why}")]
     Archive {
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: String,
     },
-    /// The disk has no room.
+    /// The disk is full.
     #[error(
         "not enough space on the disk of {}: {} are to be written, {} are kept free, and {} are free: {} more are needed; free some (hanzo-engine gc, hanzo-engine rm) or name another directory (--model-dir)",
         dir.display(),
@@ -171,38 +171,38 @@ pub enum StoreError {
         missing(needed_bytes.saturating_add(SPARE_BYTES).saturating_sub(*free_bytes))
     )]
     DiskFull {
-        /// The store's directory.
+        /// Directory of the store.
         dir: PathBuf,
-        /// What is still to be written.
+        /// Bytes still to be written.
         needed_bytes: u64,
-        /// What is free for this user.
+        /// Bytes free for this user.
         free_bytes: u64,
     },
     /// A limit of the store is reached.
     #[error("{what} is {value}, the store's limit is {max}")]
     Limit {
-        /// What is too large, such as "the number of models".
+        /// Limited quantity, such as "the number of models".
         what: String,
-        /// How large it is.
+        /// Requested value.
         value: u64,
-        /// How large it may be.
+        /// Maximum value.
         max: u64,
     },
 }
 
 impl StoreError {
-    /// A file that cannot be read or written.
+    /// Error for a file that cannot be read or written.
     pub(crate) fn file(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { path, source }
     }
 
-    /// No room for the database itself.
+    /// Error for a disk too full for the database itself.
     pub(crate) fn full(dir: &std::path::Path) -> Self {
         Self::no_room(dir, 0)
     }
 
-    /// No room for a change of so many bytes.
+    /// Error for a disk too full for a change of `bytes` bytes.
     pub(crate) fn no_room(dir: &std::path::Path, bytes: usize) -> Self {
         let free_bytes = crate::file_system::free_bytes(dir).unwrap_or(0);
         Self::DiskFull { dir: dir.to_owned(), needed_bytes: crate::reserve::needed_bytes(bytes), free_bytes }
@@ -217,7 +217,7 @@ impl StoreError {
     }
 }
 
-/// No room, by whatever limit.
+/// Returns true if the error means no space, by whatever limit: disk, quota or file size.
 pub(crate) fn is_full(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
@@ -227,10 +227,10 @@ pub(crate) fn is_full(error: &std::io::Error) -> bool {
     )
 }
 
-/// At most this many names in a message: an error is one line.
+/// Maximum number of names in a message, so that an error stays one line.
 const KNOWN_MAX: usize = 10;
 
-/// A size for people, in the units of disks.
+/// Formats a size for people, in decimal units.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
@@ -240,13 +240,13 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// The size of what is missing, rounded up: so much is enough.
+/// Formats the missing space, rounded up so that freeing that much is enough.
 fn missing(bytes: u64) -> String {
     const STEP: u64 = 100_000;
     show_bytes(bytes.div_ceil(STEP).saturating_mul(STEP))
 }
 
-/// The name that was probably meant, of the store's, the built-in model's and the program's own aliases.
+/// Suggests the most similar name among the store's, the built-in model's and the built-in aliases.
 fn hint(name: &str, known: &[String]) -> String {
     let names =
         known.iter().map(String::as_str).chain(RESERVED_NAMES).chain(builtin().keys().map(String::as_str));

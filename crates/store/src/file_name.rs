@@ -1,10 +1,11 @@
-//! Names of files within a model, as servers and archives state them: only those that mean the same file on every
-//! machine and stay within the model's folder are taken. Everything else is refused, never repaired.
+//! Checks of file names within a model, as servers and archives state them. A name is accepted only if it means
+//! the same file on every machine and stays within the model's folder. Anything else is refused, never
+//! repaired.
 
 use crate::limits::{FILE_FOLDERS_MAX, FILE_NAME_BYTES_MAX};
 
-/// Says whether `name` may name a file of a model: `folder/file`, parts of printable ASCII, none hidden, none going
-/// up, none that a file system takes for something else.
+/// Checks a file name such as `folder/file`. Parts must be printable ASCII. No part may be hidden, lead
+/// upwards, or have a special meaning on some file system.
 ///
 /// # Errors
 /// The rule it breaks.
@@ -31,7 +32,7 @@ fn check_part(part: &str) -> Result<(), &'static str> {
     if part.starts_with('.') {
         return Err("a part of it begins with '.'");
     }
-    // Letters that look alike, that join or that turn the line around are told apart by no reader.
+    // Readers cannot tell apart letters that look alike, join or reverse the line.
     if !part.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
         return Err("it has characters other than printable ASCII");
     }
@@ -51,7 +52,7 @@ fn check_part(part: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The first name that stands twice, letter case ignored, or that another needs as a folder.
+/// Returns the first name that occurs twice (ignoring letter case) or that another name needs as a folder.
 pub(crate) fn clash<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut folded: Vec<String> = names.into_iter().map(str::to_ascii_lowercase).collect();
     folded.sort_unstable();

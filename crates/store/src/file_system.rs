@@ -1,11 +1,11 @@
-//! What the file system is asked to do: links, names that a power cut does not take back, and how much room is left.
+//! File system operations: links, durable renames, and free space.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Makes `to` the same file as `from`. Where a symbolic link must stand in, it leads from one to the other within the
-/// store, which may be moved.
+/// Makes `to` the same file as `from` by a hard link. If that fails, creates a symbolic link, which is relative
+/// because the store may be moved.
 pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(()),
@@ -14,7 +14,7 @@ pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// The relative path that leads from the link at `link` to `target`.
+/// Returns the relative path from the link at `link` to `target`.
 pub(crate) fn way(link: &Path, target: &Path) -> PathBuf {
     let folder = link.parent().unwrap_or(link);
     let same = folder.iter().zip(target.iter()).take_while(|(one, other)| one == other).count();
@@ -27,7 +27,7 @@ pub(crate) fn symlink(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Writes a small file under a name that is free.
+/// Writes a small file under a name that must be free.
 pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write as _;
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(path)?;
@@ -35,8 +35,8 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Moves a finished file to its place, so that it is there after a power cut too. A file that it replaces hands on owner, group and
-/// permissions.
+/// Moves a finished file to its place durably. Keeps the owner, group and permissions of a file that it
+/// replaces.
 pub(crate) fn publish(from: &Path, to: &Path) -> io::Result<()> {
     File::open(from)?.sync_all()?;
     hanzo_engine_files::rename_over(from, to)?;
@@ -48,7 +48,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Makes the entries of a directory and all below it durable.
+/// Makes the entries of a directory and of everything below it durable.
 pub(crate) fn sync_tree(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -59,13 +59,13 @@ pub(crate) fn sync_tree(dir: &Path) -> io::Result<()> {
     sync_dir(dir)
 }
 
-/// Free bytes for this user on the disk that `dir` lies on.
+/// Free bytes for this user on the disk of `dir`.
 pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(dir)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// A file that is gone already is as good as deleted.
+/// Deletes a file. A missing file is no error.
 pub(crate) fn delete_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

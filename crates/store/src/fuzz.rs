@@ -1,5 +1,5 @@
-//! What a fuzzer may call: the readers of texts that come from a disk or a server, on bytes alone. Each panics where a
-//! promise of its reader does not hold. No program calls them.
+//! Entry points for fuzzing: the readers of texts from a disk or a server, on bytes alone. Each panics if its
+//! reader breaks a promise. No program calls them.
 
 use crate::digest::Digest;
 use crate::ledger::{Contents, Replayed, sealed, tell};
@@ -11,7 +11,7 @@ use std::path::Path;
 
 const DIR: &str = "/store";
 
-/// A ledger, and the records in it. A line that begins with `!` gets the digest that it needs.
+/// Fuzzes the ledger reader and the records in it. A line that begins with `!` gets the digest that it needs.
 pub fn ledger(bytes: &[u8]) {
     let line = |line: &[u8]| match line.strip_prefix(b"!") {
         Some(body) => sealed(body.strip_suffix(b"\n").unwrap_or(body)),
@@ -27,14 +27,14 @@ pub fn ledger(bytes: &[u8]) {
         };
         let Ok(record) = migrated.map(|encoded| schema::decode(key, &encoded, dir)) else { continue };
         let Ok(record) = record else { continue };
-        // What was read is written and read again as it is.
+        // A record that was read must read back unchanged after it was written.
         if let Ok(again) = schema::encode(&record, dir) {
             assert_eq!(schema::decode(key, &again, dir).ok().as_ref(), Some(&record));
         }
     }
 }
 
-/// A manifest: of a model's folder, of a registry, or a hub's listing.
+/// Fuzzes the readers of manifests: of a model's folder, of a registry, and of a hub's listing.
 pub fn manifest(bytes: &[u8]) {
     let folder = Path::new(DIR).join("models/a");
     if let Ok(record) = repair::read_manifest(bytes, &folder) {
@@ -45,7 +45,7 @@ pub fn manifest(bytes: &[u8]) {
         assert!(layers.iter().all(|(_, _, digest)| matches!(digest, Digest::Sha256(_))));
     }
     let wanted = HubReference { repo: "a/b".to_owned(), revision: None, choice: None, mlx: false };
-    // A name that will not do is refused where a file is chosen.
+    // Invalid names are refused later, where a file is chosen.
     drop(hub::repository(&wanted, bytes));
     drop(hub::parse_modules(bytes));
     if let Ok(text) = std::str::from_utf8(bytes)

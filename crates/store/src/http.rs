@@ -1,5 +1,5 @@
-//! Requests over HTTP: redirects followed by hand, so that credentials go to one origin and no further, and from the
-//! internet nowhere near; statuses always looked at; waits bounded.
+//! HTTP client for downloads. It follows redirects itself, so that credentials go to one origin only and no
+//! redirect leads from the internet to a local address. It checks every status and bounds every wait.
 
 use crate::PullError;
 use crate::limits::{ATTEMPTS_MAX, CONNECT_MAX, REDIRECTS_MAX, RETRY_AFTER_MAX, UNREACHED_ATTEMPTS_MAX};
@@ -15,16 +15,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Bytes of an error's body that are shown.
+/// Maximum number of bytes of an error's body that are shown.
 const DETAIL_BYTES_MAX: usize = 200;
 const TOKEN_BYTES_MAX: usize = 64 << 10;
 
-/// A client with its manners.
+/// HTTP client with the policies for redirects, proxies and retries.
 pub(crate) struct Http {
     far: Client,
-    /// For this machine's own addresses: no proxy.
+    /// Client for this machine's own addresses, without a proxy.
     near: Client,
-    /// For where a server of the internet sends to: names with near addresses lead nowhere.
+    /// Client for addresses that an internet server led to. Names with local addresses do not resolve.
     public: Client,
     offline: bool,
     pub(crate) stall: Duration,
@@ -32,24 +32,24 @@ pub(crate) struct Http {
     backoff: Duration,
 }
 
-/// Credentials and the only origin they are for.
+/// Credentials, and the only origin that they are sent to.
 #[derive(Clone)]
 pub(crate) struct Auth {
     origin: Url,
-    /// The whole header, such as `Bearer …`.
+    /// Value of the Authorization header, such as `Bearer …`.
     header: Arc<Mutex<Option<String>>>,
-    /// The origin says where to get a token, and again when it has expired.
+    /// True if the origin's challenges state where to get a token, at first and after it expires.
     asks: bool,
 }
 
 impl Auth {
-    /// A token that one server knows.
+    /// Credentials with a fixed bearer token.
     pub(crate) fn token(origin: &Url, token: &str) -> Self {
         let header = Arc::new(Mutex::new(Some(format!("Bearer {token}"))));
         Self { origin: origin.clone(), header, asks: false }
     }
 
-    /// None until the server asks for one, as registries do.
+    /// Credentials without a token until the server asks for one, as registries do.
     pub(crate) fn when_asked(origin: &Url) -> Self {
         Self { origin: origin.clone(), header: Arc::default(), asks: true }
     }
@@ -60,40 +60,40 @@ impl Auth {
     }
 }
 
-/// A request.
+/// GET request.
 #[derive(Clone)]
 pub(crate) struct Get<'a> {
     pub(crate) url: &'a Url,
     pub(crate) auth: Option<&'a Auth>,
-    /// First byte, and last byte inclusive.
+    /// First and last byte, both inclusive.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) accept: Option<&'a str>,
-    /// The address is what a server of the internet led to, see [`HttpResponse::led_by_public`].
+    /// True if a server of the internet led to this address, see [`HttpResponse::led_by_public`].
     pub(crate) led_by_public: bool,
 }
 
-/// What a server answered, its body not read yet. The status is a success.
+/// Response with a success status. The body is not read yet.
 pub(crate) struct HttpResponse {
     pub(crate) response: Response,
-    /// Where redirects led.
+    /// Final URL after redirects.
     pub(crate) url: Url,
-    /// A server of the internet led there.
+    /// True if a server of the internet led there.
     pub(crate) led_by_public: bool,
 }
 
-/// Why there is no answer.
+/// Reason why there is no response.
 pub(crate) enum Fault {
-    /// It may go better another time.
+    /// Temporary failure, worth a retry.
     Passing { why: String, after: Option<Duration>, connected: bool },
-    /// A status that means no.
+    /// Status that refuses the request.
     Status { status: StatusCode, url: Url, headers: HeaderMap, detail: String },
-    /// Something that no other time will better.
+    /// Permanent failure, not worth a retry.
     Final(PullError),
 }
 
 impl Http {
     pub(crate) fn new(settings: &Settings) -> Result<Self, PullError> {
-        // Whoever installed one first is as good.
+        // A provider that is installed already serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let internal = |error: reqwest::Error| PullError::Internal(format!("no HTTP client: {error}"));
         let builder = || {
@@ -121,7 +121,7 @@ impl Http {
         })
     }
 
-    /// Asks, following redirects.
+    /// Sends the request and follows redirects.
     pub(crate) async fn get(&self, get: &Get<'_>) -> Result<HttpResponse, Fault> {
         let mut url = get.url.clone();
         let mut been = Vec::new();
@@ -175,7 +175,7 @@ impl Http {
         }
     }
 
-    /// The headers of whatever an address answers; why there is no answer, for people.
+    /// Returns the headers of any response, or the failure as a text for people.
     pub(crate) async fn headers(&self, url: &Url) -> Result<HeaderMap, String> {
         let get = Get { url, auth: None, range: None, accept: None, led_by_public: false };
         match self.send(url, &get, false).await {
@@ -195,7 +195,7 @@ impl Http {
             false if is_loopback(url) => &self.near,
             false => &self.far,
         };
-        // Compressed, byte ranges would be of something else.
+        // No compression: byte ranges would apply to the compressed form.
         let mut request = client.get(url.clone()).header(ACCEPT_ENCODING, "identity");
         if let Some(accept) = get.accept {
             request = request.header(ACCEPT, accept);
@@ -215,7 +215,7 @@ impl Http {
         }
     }
 
-    /// Gets a token from where a registry says, without credentials.
+    /// Gets a token from the address that a registry states, without credentials.
     async fn token(&self, registry: &Url, challenge: &str) -> Result<String, Fault> {
         let refused = |why: &str| Fault::Final(PullError::refused(shown(registry), why));
         let fields = bearer_fields(challenge).ok_or_else(|| refused("it asks for credentials nobody has"))?;
@@ -285,7 +285,7 @@ impl Http {
         Err(Fault::Status { status, url, headers, detail })
     }
 
-    /// The next piece of a body; none at its end.
+    /// Reads the next piece of a body. None at its end.
     pub(crate) async fn piece(&self, response: &mut Response) -> Result<Option<Bytes>, Fault> {
         match tokio::time::timeout(self.stall, response.chunk()).await {
             Ok(Ok(piece)) => Ok(piece),
@@ -294,8 +294,8 @@ impl Http {
         }
     }
 
-    /// A whole small body, tried as often as may be; fewer times where no server is reached at all, for then somebody waits
-    /// who has not seen anything yet. A status that means no is for `no` to explain.
+    /// Reads a whole small body, with retries. Makes fewer attempts if no server is reached at all, because a
+    /// user is waiting without any progress shown. `no` may turn a refusing status into an error.
     pub(crate) async fn small(
         &self,
         get: &Get<'_>,
@@ -328,7 +328,7 @@ impl Http {
         Ok((self.whole(&mut response, &url, bytes_max).await?, headers))
     }
 
-    /// A whole body: bounded in bytes, and in time however steadily it trickles.
+    /// Reads a whole body. Its size and total time are bounded, even if bytes keep trickling in.
     async fn whole(&self, response: &mut Response, url: &Url, bytes_max: usize) -> Result<Vec<u8>, Fault> {
         let refused = |why: String| Fault::Final(PullError::refused(shown(url), why));
         let until = tokio::time::Instant::now() + self.answer;
@@ -348,29 +348,29 @@ impl Http {
         }
     }
 
-    /// Waits before something is tried again: as long as the server asked, or twice as long as before, each a
-    /// little differently, so that many clients do not come back at once.
+    /// Waits before a retry: as long as the server asked, or by exponential backoff with jitter, so that many
+    /// clients do not return at once.
     pub(crate) async fn pause(&self, attempts: u32, after: Option<Duration>) {
         let doubled = self.backoff.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF_MAX);
-        // From half to one and a half.
+        // Jitter factor from 0.5 to 1.5.
         let jitter = 0.5 + (random() % 1024) as f64 / 1024.0;
         let wait = after.unwrap_or_default().max(doubled.mul_f64(jitter));
         tokio::time::sleep(wait).await;
     }
 }
 
-/// How long `Retry-After` says to wait: so many seconds, or until a date (RFC 9110, 10.2.3). A date that is past
-/// says nothing; what is neither is as if it were not there.
+/// Parses `Retry-After`: a number of seconds or a date (RFC 9110, 10.2.3). Past dates and invalid values give
+/// None.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a number holds is longer than anybody waits.
+        // A number too large to parse is longer than anyone waits.
         return Some(value.parse().map_or(Duration::MAX, Duration::from_secs));
     }
     httpdate::parse_http_date(value).ok()?.duration_since(now).ok()
 }
 
-/// What `Bearer realm="…",service="…",scope="…"` says.
+/// Parses the fields of a challenge `Bearer realm="…",service="…",scope="…"`.
 fn bearer_fields(challenge: &str) -> Option<Vec<(String, String)>> {
     let (scheme, mut rest) = challenge.trim().split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -394,26 +394,26 @@ fn stalled(stall: Duration) -> Fault {
     }
 }
 
-/// Bits from the standard library's keyed hasher, whose key comes from the system's generator.
+/// Random bits from the standard library's keyed hasher, whose key comes from the system's generator.
 fn random() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     RandomState::new().build_hasher().finish()
 }
 
-/// An entity tag without its quotes; a weak one says too little.
+/// Returns an entity tag without quotes. None for a weak one, which does not identify the bytes.
 pub(crate) fn unquoted(value: &reqwest::header::HeaderValue) -> Option<String> {
     let value = value.to_str().ok()?.trim();
     (!value.starts_with("W/")).then(|| value.trim_matches('"').to_owned())
 }
 
-/// A URL for people and logs: a query may be a signature.
+/// Formats a URL for people and logs, without the query, which may be a signature.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.to_string()
 }
 
-/// An error with what caused it; its URL, which may be signed, left out.
+/// Describes the cause of an error, without its URL, which may be signed.
 fn causes(error: &reqwest::Error) -> String {
     let mut said = Vec::new();
     let mut cause = std::error::Error::source(error);
@@ -422,7 +422,7 @@ fn causes(error: &reqwest::Error) -> String {
         cause = error.source();
     }
     match said.last() {
-        // The last says what happened; those above say where in the client.
+        // The innermost cause states what happened. The outer ones only name layers of the client.
         Some(last) => last.clone(),
         None if error.is_timeout() => "the connection timed out".to_owned(),
         None => "the connection failed".to_owned(),

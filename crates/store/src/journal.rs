@@ -1,5 +1,5 @@
-//! What of a file is on disk already, noted beside it: a header line that says which file it is, then a line for
-//! each finished range. A line without its end was cut off by a crash and is not believed.
+//! Journal of a part file: the ranges that are on disk already. A header line identifies the file. One line
+//! follows for each finished range. A last line without its newline was cut off by a crash and is ignored.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -8,20 +8,20 @@ use std::path::Path;
 
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 
-/// Which file on which server the ranges are of.
+/// Identity of the file that the ranges belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
-    /// Without its query.
+    /// URL without its query.
     pub(crate) url: String,
-    /// What its source promised.
+    /// Digest promised by the source.
     pub(crate) digest: Option<String>,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub(crate) total: u64,
-    /// What the server called this state of it.
+    /// Entity tag of the server's version of the file.
     pub(crate) etag: Option<String>,
 }
 
-/// An open journal.
+/// Open journal.
 pub(crate) struct Journal {
     file: File,
     pub(crate) header: Header,
@@ -29,7 +29,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Reads the journal at `path`; none when it is not there or is not one.
+    /// Reads the journal at `path`. None if it does not exist or is no journal.
     pub(crate) fn open(path: &Path) -> io::Result<Option<Self>> {
         let file = match OpenOptions::new().read(true).append(true).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -53,13 +53,13 @@ impl Journal {
             }
         }
         if whole.len() + 1 < text.len() {
-            // What follows would be read as one line with the piece that was cut off.
+            // Cut the incomplete line off, or the next line would be joined to it.
             file.set_len(whole.len() as u64 + 1)?;
         }
         Ok(Some(Self { file, header, done }))
     }
 
-    /// Begins a journal at `path`, in place of one that was there.
+    /// Starts a journal at `path` and replaces an existing one.
     pub(crate) fn create(path: &Path, header: Header) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(path)?;
         let mut line = serde_json::to_string(&header)?;
@@ -70,7 +70,7 @@ impl Journal {
         Ok(Self { file, header, done: Ranges::default() })
     }
 
-    /// Notes that the bytes from `from` to before `to` are written.
+    /// Notes that the bytes `from..to` are written.
     pub(crate) fn note(&mut self, from: u64, to: u64) -> io::Result<()> {
         self.file.write_all(format!("{from} {to}\n").as_bytes())?;
         self.done.add(from, to);
@@ -78,7 +78,7 @@ impl Journal {
     }
 }
 
-/// Ranges of bytes, each from its first to before its last, in order and apart from each other.
+/// Byte ranges, each half-open, in order and not touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
@@ -92,7 +92,7 @@ impl Ranges {
         self.0.splice(first..last, [merged]);
     }
 
-    /// How many bytes from the start are there without a gap.
+    /// Number of bytes from the start without a gap.
     pub(crate) fn prefix(&self) -> u64 {
         self.0.first().filter(|range| range.0 == 0).map_or(0, |range| range.1)
     }
@@ -101,7 +101,7 @@ impl Ranges {
         self.0.iter().map(|range| range.1 - range.0).sum()
     }
 
-    /// The first gap at or after `from`, to `to` at most.
+    /// Returns the first gap at or after `from`, cut at `to`.
     pub(crate) fn gap(&self, from: u64, to: u64) -> Option<(u64, u64)> {
         let mut from = from;
         for range in &self.0 {

@@ -1,12 +1,12 @@
-//! Where things lie in the store's directory, and the few ways files get there: every one of them leaves either the
-//! whole file under its name or nothing. What the file system is asked for is in [`crate::file_system`].
+//! Paths within the store's directory, and the few ways that files get there. Each leaves either the whole file
+//! under its name or nothing. Plain file system operations are in [`crate::file_system`].
 //!
-//! `blobs/sha256-<hex>` holds each file once, whatever models share it. `models/<folder>/` is what the runtime
-//! opens: a folder with the model's own file names, each a hard link to its blob. Hard links, because a folder
-//! must stay whole when a blob's own entry is collected or replaced by a forced pull (its bytes live until the last
-//! link goes), because programs that canonicalise a path must find `model.gguf` and not `sha256-…`, and because
-//! they cost nothing and cannot dangle. Where the file system has none, a symbolic link stands in. A file of
-//! another program's store on another disk is a symbolic link always.
+//! `blobs/sha256-<hex>` holds each file once, even if several models share it. `models/<folder>/` is the folder
+//! that the runtime opens. It has the model's own file names, each a hard link to its blob, for three reasons.
+//! A folder stays whole when a blob's entry is collected or replaced by a forced pull, because its bytes live
+//! until the last link goes. Programs that canonicalise a path find `model.gguf` and not `sha256-…`. Hard links
+//! cost nothing and cannot dangle. On a file system without them a symbolic link takes their place. A file of
+//! another program's store on another disk is always a symbolic link.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,9 +17,9 @@ use crate::error::is_full;
 use crate::file_system::{delete_file, sync_dir, sync_tree};
 use crate::reserve::Reserve;
 
-/// The description of a model that lies beside its files: what the database is rebuilt from.
+/// File that describes a model, beside the model's files. The database can be rebuilt from it.
 pub(crate) const MANIFEST: &str = ".hanzo-model.json";
-/// The folder of models' folders.
+/// Folder that contains the models' folders.
 pub(crate) const MODELS: &str = "models";
 const STAGE: &str = ".stage-";
 
@@ -44,35 +44,35 @@ impl Layout {
         self.dir.join("db")
     }
 
-    /// Every change of the database, see [`crate::ledger`].
+    /// Path of the ledger of database changes, see [`crate::ledger`].
     pub(crate) fn ledger(&self) -> PathBuf {
         self.dir.join("ledger")
     }
 
-    /// Whoever holds a lock on this file has the store.
+    /// Path of the lock file. The process that locks it owns the store.
     pub(crate) fn lock(&self) -> PathBuf {
         self.dir.join("lock")
     }
 
-    /// Whether there is a model that was pulled.
+    /// Returns true if any pulled model exists.
     pub(crate) fn has_models(&self) -> bool {
         let folders = fs::read_dir(self.models()).into_iter().flatten().flatten();
         folders.map(|folder| folder.path().join(MANIFEST)).any(|manifest| manifest.is_file())
     }
 
-    /// As long as this file is there, making the database again has not ended: models whose manifests were not taken
-    /// from it yet have no record, and must not be taken for models that are gone.
+    /// Marker file: present while the database is being rebuilt. Models whose manifests are not yet read have
+    /// no record then, and must not be treated as removed.
     fn incomplete(&self) -> PathBuf {
         self.dir.join("incomplete")
     }
 
-    /// Whether what has a manifest is still to be taken from there. What cannot be told counts as that.
+    /// Returns true if models with manifests must still be restored. Assumes so if the check fails.
     pub(crate) fn is_incomplete(&self) -> bool {
         let meta = self.incomplete().symlink_metadata();
         !meta.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Notes that what has a manifest is to be taken from there, so that a kill does not make it forgotten.
+    /// Creates the marker durably, so that a kill does not lose it.
     pub(crate) fn set_incomplete(&self) -> Result<(), StoreError> {
         let path = self.incomplete();
         let create = || {
@@ -82,13 +82,13 @@ impl Layout {
         create().map_err(|error| self.failed(&path, error))
     }
 
-    /// Notes that everything was taken from manifests.
+    /// Removes the marker: every manifest has been read.
     pub(crate) fn set_complete(&self) -> Result<(), StoreError> {
         let path = self.incomplete();
         delete_file(&path).and_then(|()| sync_dir(&self.dir)).map_err(|error| self.failed(&path, error))
     }
 
-    /// Keeps what is about to be replaced under another name. A file stays in its place too, until then.
+    /// Keeps a copy of `path` under another name before it is replaced. A file stays in its place until then.
     pub(crate) fn keep_aside(&self, path: &Path) -> Result<(), StoreError> {
         match path.symlink_metadata() {
             Ok(meta) if meta.is_file() => {
@@ -100,7 +100,7 @@ impl Layout {
         }
     }
 
-    /// Moves what cannot be used out of the way; where to, if it was there.
+    /// Moves an unusable file out of the way. Returns its new path, or None if it did not exist.
     pub(crate) fn set_aside(&self, path: &Path) -> Result<Option<PathBuf>, StoreError> {
         let to = aside(path);
         match fs::rename(path, &to) {
@@ -110,13 +110,13 @@ impl Layout {
         }
     }
 
-    /// A place where a kill would find things half done: tests look at what is on the disk there.
+    /// Marks a point where a kill would leave work half done. Tests inspect the disk there.
     pub(crate) fn step(&self) {
         #[cfg(test)]
         crate::tests::kills::look(&self.dir);
     }
 
-    /// An error of the operating system: no room is said as such.
+    /// Converts an error of the operating system. A full disk becomes [`StoreError::DiskFull`].
     pub(crate) fn failed(&self, path: &Path, error: io::Error) -> StoreError {
         if is_full(&error) { StoreError::full(&self.dir) } else { StoreError::file(path)(error) }
     }
@@ -125,12 +125,12 @@ impl Layout {
         self.dir.join("blobs")
     }
 
-    /// The blob with this SHA-256, in hexadecimal.
+    /// Path of the blob with this SHA-256, in hexadecimal.
     pub(crate) fn blob(&self, sha256: &str) -> PathBuf {
         self.blobs().join(format!("sha256-{sha256}"))
     }
 
-    /// Files that are being fetched, and their journals.
+    /// Folder of part files and their journals.
     pub(crate) fn partial(&self) -> PathBuf {
         self.dir.join("partial")
     }
@@ -139,7 +139,7 @@ impl Layout {
         self.dir.join(MODELS)
     }
 
-    /// A fresh folder to assemble a model in; [`Layout::settle`] makes it visible.
+    /// Creates an empty folder to assemble a model in. [`Layout::publish`] makes it visible.
     pub(crate) fn stage(&self, folder: &str) -> io::Result<PathBuf> {
         let path = self.models().join(format!("{STAGE}{folder}"));
         if path.exists() {
@@ -149,8 +149,8 @@ impl Layout {
         Ok(path)
     }
 
-    /// Gives a staged folder its name, or the next free one after it: a folder that is there already may be open
-    /// in a program, and is never changed.
+    /// Renames a staged folder to `folder`, or to the next free name. An existing folder may be open in a
+    /// program and is never changed.
     pub(crate) fn publish(&self, stage: &Path, folder: &str) -> io::Result<PathBuf> {
         sync_tree(stage)?;
         let names = std::iter::once(folder.to_owned()).chain((2_u32..).map(|n| format!("{folder}-{n}")));
@@ -167,12 +167,12 @@ impl Layout {
     }
 }
 
-/// Whether a name under `models/` is a folder that was never finished.
+/// Returns true if a name under `models/` is an unfinished folder.
 pub(crate) fn is_stage(name: &str) -> bool {
     name.starts_with(STAGE)
 }
 
-/// The first free name of the form `NAME.damaged-N`.
+/// Returns the first free name of the form `NAME.damaged-N`.
 fn aside(path: &Path) -> PathBuf {
     let named = |number: u32| {
         let mut name = path.as_os_str().to_owned();

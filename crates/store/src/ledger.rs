@@ -1,9 +1,9 @@
-//! What the database is made again from: every change of models and aliases, a line each, appended and on disk before
-//! the database has it. A line stands alone, under a digest of its own, so that damage costs the lines it touches and
-//! no other; a last line without its end was cut off by a crash, and was never answered for.
+//! Append-only ledger, from which the database can be rebuilt. It has one line for each change of models and
+//! aliases, which is on disk before the database is changed. Each line has its own digest, so damage costs only
+//! the lines it touches. A last line without its newline was cut off by a crash and was never acknowledged.
 //!
-//! A line is `<digest> <number> <kind> <JSON>`: the digest is the first 16 hexadecimal digits of the SHA-256 of what
-//! follows it, numbers count up by one.
+//! Format of a line: `<digest> <number> <kind> <JSON>`. The digest is the first 16 hexadecimal digits of the
+//! SHA-256 of the text after it. Numbers count up by one.
 
 use crate::digest::sha256_of;
 use crate::file_system;
@@ -13,14 +13,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a line: a record, and what stands before it.
+/// Maximum bytes of a line: a record and the fields before it.
 const LINE_BYTES_MAX: u64 = RECORD_BYTES_MAX as u64 + 1_024;
 const DIGEST_DIGITS: usize = 16;
 
-/// One change. Keys are folded names, values encoded records.
+/// Change recorded in the ledger. Keys are folded names, values are encoded records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry<'a> {
-    /// The schema version of what follows.
+    /// Schema version of the lines that follow.
     Schema(u32),
     Model(&'a [u8]),
     Gone(&'a str),
@@ -35,42 +35,42 @@ pub(crate) struct Contents {
     pub(crate) aliases: BTreeMap<String, Vec<u8>>,
 }
 
-/// What a ledger says.
+/// Result of reading a ledger.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
     pub(crate) contents: Contents,
     /// Schema version of the records.
     pub(crate) version: u32,
-    /// The number of the last line.
+    /// Number of the last line.
     pub(crate) last: u64,
-    /// What the last line changed.
+    /// Key that the last line changed.
     pub(crate) last_key: Option<String>,
-    /// Lines that cannot be believed: what they seem to have been about, and why.
+    /// Damaged lines: their apparent subject, and the reason.
     pub(crate) damaged: Vec<(String, String)>,
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     bytes: u64,
 }
 
-/// The open ledger.
+/// Open ledger.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     bytes: u64,
-    /// Bytes when it was last written anew.
+    /// Size in bytes when it was last compacted.
     bytes_anew: u64,
     last: u64,
 }
 
-/// Where a ledger was before a change.
+/// Position in a ledger before a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     bytes: u64,
     last: u64,
 }
 
-/// Reads the ledger at `path`; none where there is none.
+/// Reads the ledger at `path`. None if it does not exist.
 pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -82,7 +82,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Replayed>> {
     tell(BufReader::new(file)).map(Some)
 }
 
-/// What a ledger says from its start to its end.
+/// Reads a ledger from start to end.
 pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<Replayed> {
     let mut told = Replayed::default();
     let mut line = Vec::new();
@@ -104,7 +104,7 @@ pub(crate) fn tell(mut reader: impl BufRead) -> io::Result<Replayed> {
             Err(why) => {
                 let what = seems(&line).unwrap_or_else(|| format!("the line after {}", told.last));
                 told.damaged.push((what, why.to_owned()));
-                // Its number is taken all the same.
+                // Count the damaged line too, so that numbering stays in step.
                 told.last += u64::from(whole && told.last > 0);
             }
         }
@@ -150,18 +150,18 @@ impl Replayed {
 }
 
 impl Ledger {
-    /// Opens the ledger that said `told`, to go on after its last whole line.
+    /// Opens a ledger that was read before, to append after its last complete line.
     pub(crate) fn open(path: &Path, told: &Replayed) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).open(path)?;
         if file.metadata()?.len() > told.bytes {
-            // What follows would be read as one line with the piece that was cut off.
+            // Cut the incomplete line off, or the next line would be joined to it.
             file.set_len(told.bytes)?;
         }
         let (bytes, last) = (told.bytes, told.last);
         Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: live_bytes(&told.contents), last })
     }
 
-    /// Writes a ledger that says just this, in place of the one at `path`; numbers go on from `after`.
+    /// Replaces the ledger at `path` by one with exactly these contents. Line numbers go on from `after`.
     pub(crate) fn write(path: &Path, version: u32, contents: &Contents, after: u64) -> io::Result<Self> {
         let new = path.with_extension("new");
         let mut last = after;
@@ -182,17 +182,17 @@ impl Ledger {
         Ok(Self { path: path.to_owned(), file, bytes, bytes_anew: bytes, last })
     }
 
-    /// The number of its last line.
+    /// Number of the last line.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// Where it is now, for [`Ledger::back_to`].
+    /// Returns the current position, for [`Ledger::back_to`].
     pub(crate) fn mark(&self) -> Mark {
         Mark { bytes: self.bytes, last: self.last }
     }
 
-    /// Adds a change, and answers when it is on disk: its number. One that fails leaves nothing behind.
+    /// Appends a change durably and returns its line number. A failed append leaves nothing behind.
     pub(crate) fn append(&mut self, entry: &Entry<'_>) -> io::Result<u64> {
         let line = line(self.last + 1, entry);
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
@@ -204,7 +204,7 @@ impl Ledger {
         Ok(self.last)
     }
 
-    /// Forgets what was added since `mark`: the database would not have it.
+    /// Removes what was appended since `mark`, because the database refused it.
     pub(crate) fn back_to(&mut self, mark: Mark) {
         (self.bytes, self.last) = (mark.bytes, mark.last);
         if let Err(error) = self.file.set_len(mark.bytes).and_then(|()| self.file.sync_data()) {
@@ -212,7 +212,7 @@ impl Ledger {
         }
     }
 
-    /// Whether so many changes have gathered that it is better written anew.
+    /// Returns true if the ledger has grown enough to be worth compacting.
     pub(crate) fn is_long(&self) -> bool {
         self.bytes > 2 * self.bytes_anew + LEDGER_SLACK_BYTES
     }
@@ -236,7 +236,7 @@ fn line(number: u64, entry: &Entry<'_>) -> Vec<u8> {
     sealed(&body)
 }
 
-/// A line of such a body, under its digest.
+/// Builds a line from its body: the digest, a space, the body and a newline.
 pub(crate) fn sealed(body: &[u8]) -> Vec<u8> {
     let mut line = sha256_of(body).as_bytes()[..DIGEST_DIGITS].to_vec();
     line.push(b' ');
@@ -266,13 +266,13 @@ fn parse(line: &[u8]) -> Result<(u64, Entry<'_>), &'static str> {
     Ok((number, entry))
 }
 
-/// A name in quotes. Names have nothing that is escaped, see [`crate::check_name`].
+/// Reads a quoted name. Names contain nothing that JSON escapes, see [`crate::check_name`].
 fn plain(json: &[u8]) -> Result<&str, &'static str> {
     let text = std::str::from_utf8(json).ok().and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
     text.ok_or("its name is no text")
 }
 
-/// What a damaged line seems to have been about.
+/// Guesses the name of the model or alias in a damaged line.
 fn seems(line: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(line);
     let named = |field: &str| {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!((told.contents.models.len(), told.version, told.last), (9, 3, 13));
         assert_eq!((told.last_key.as_deref(), told.contents.aliases.len()), (Some("best"), 1));
         assert!(told.damaged.is_empty());
-        // A piece that was cut off is nothing, and what comes after it stands alone.
+        // A line that is cut off is ignored, and lines appended later are read.
         let whole = std::fs::read(&path).unwrap();
         for cut in [whole.len() - 1, whole.len() - 20] {
             std::fs::write(&path, &whole[..cut]).unwrap();
@@ -327,7 +327,8 @@ mod tests {
         }
     }
 
-    /// Every byte another, in turn: one line is lost, by name where it still says one, and never one of another name.
+    /// Changes each byte in turn. Each change costs one line, which is reported by name if still legible, never
+    /// by another line's name.
     #[test]
     fn another_byte_costs_its_own_line() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! The models on this machine: what they are called, where their files lie, what the files say of themselves, and
-//! how they get here and leave. One sled database at `<dir>/db`, opened by one process at a time; files once each
-//! in `<dir>/blobs`, and a folder for each model in `<dir>/models`.
+//! Local model store: names, file locations, metadata, and how models are downloaded, imported and removed. One
+//! sled database at `<dir>/db`, opened by one process at a time. Each file is stored once in `<dir>/blobs`.
+//! Each model has a folder in `<dir>/models`.
 //!
-//! Reads no model file (the runtime does, and hands over what it read), and changes no file that is not its own: a
-//! model registered in place is forgotten by [`Store::remove`] and its files stay.
+//! The store parses no model file: the runtime does, and passes in the description. The store changes only its
+//! own files. [`Store::remove`] forgets a model that was registered in place and leaves its files.
 
 mod acquire;
 mod alias;

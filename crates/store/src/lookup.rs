@@ -1,4 +1,4 @@
-//! From what a user writes to a stored model, or to what would have to be pulled: aliases, names, references.
+//! Resolution of user input to a stored model or to a reference to pull: aliases, names, references.
 
 use crate::alias::{self, Alias};
 use crate::database::AliasRecord;
@@ -8,21 +8,21 @@ use crate::record::ModelRecord;
 use crate::reference::Reference;
 use crate::{Store, StoreError};
 
-/// What a user's words stand for.
+/// Result of resolving a user's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A model of the store.
+    /// Model in the store.
     Stored(ModelRecord),
-    /// A model that can be pulled.
+    /// Model that is not in the store and can be pulled.
     Missing(Reference),
 }
 
 impl Store {
-    /// What `text` stands for, in this order: a user's alias, a stored model's name (see [`crate::find_name`]), an
-    /// alias of the program, a reference. Nothing is asked over the network.
+    /// Resolves `text`, in this order: a user's alias, a stored model's name (see [`crate::find_name`]), a
+    /// built-in alias, a reference. Sends nothing over the network.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when it is no reference either, [`StoreError::Ambiguous`],
+    /// [`StoreError::NotFound`] if it is no reference either, [`StoreError::Ambiguous`],
     /// [`StoreError::BadReference`], [`StoreError::Corrupt`], [`StoreError::Database`].
     pub fn resolve(&self, text: &str) -> Result<Found, StoreError> {
         let asked = self.target(text)?;
@@ -44,7 +44,7 @@ impl Store {
         }
     }
 
-    /// The stored model that was pulled by what `text` refers to.
+    /// Returns the stored model that was pulled by the reference in `text`.
     pub(crate) fn find_reference(&self, text: &str) -> Result<Option<ModelRecord>, StoreError> {
         let reference = match alias::lookup(text) {
             Ok(Some(reference)) => reference,
@@ -55,7 +55,7 @@ impl Store {
             Err(_) => return Ok(None),
         };
         let wanted = fold(&reference.to_string());
-        // A choice that was left to the pull stands in the kept reference alone.
+        // If the user left the choice open, only the stored reference has it, so compare without it.
         let open_choice = matches!(&reference, Reference::Hub(hub) if hub.choice.is_none());
         let mut matching = Vec::new();
         for record in self.list()?.models {
@@ -76,11 +76,13 @@ impl Store {
         }
     }
 
-    /// Gives a stored model or a reference another name. The alias goes before the program's own of that name.
+    /// Gives a stored model or a reference another name. It takes precedence over a built-in alias of that
+    /// name.
     ///
     /// # Errors
-    /// [`StoreError::BadName`], [`StoreError::BadAlias`] when a model has that name, the alias would lead to itself, or
-    /// the target is a file that the store does not know, [`StoreError::Limit`], and as [`Store::resolve`] when the target is nothing.
+    /// [`StoreError::BadName`]. [`StoreError::BadAlias`] if a model has that name, the alias would lead to
+    /// itself, or the target is a file that the store does not know. [`StoreError::Limit`]. As
+    /// [`Store::resolve`] if the target does not exist.
     pub fn set_alias(&self, target: &str, alias: &str) -> Result<Alias, StoreError> {
         name::check_name(alias)?;
         let bad = |why: &str| StoreError::BadAlias { alias: alias.to_owned(), why: why.to_owned() };
@@ -112,7 +114,7 @@ impl Store {
         Ok(Alias { alias: record.alias, target: record.target, builtin: false })
     }
 
-    /// Every alias: the user's own, then those of the program that no own one hides, each in order.
+    /// Lists every alias: first the user's, then the built-in ones that are not overridden, each in order.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -128,14 +130,14 @@ impl Store {
         Ok(own.chain(builtin).collect())
     }
 
-    /// [`Store::follow`], which must lead somewhere. A model's name looks like a repository of a hub, and is another
-    /// one's once the model is gone.
+    /// Does what [`Store::follow`] does, and checks that the target of an alias still exists. Without the
+    /// check, the name of a removed model would be read as a hub repository.
     ///
     /// # Errors
-    /// [`StoreError::BadAlias`] for an alias of a model that is not there any more; as [`Store::follow`].
+    /// [`StoreError::BadAlias`] for an alias of a removed model; as [`Store::follow`].
     pub(crate) fn target(&self, text: &str) -> Result<String, StoreError> {
         let target = self.follow(text)?;
-        // What an alias stands for is kept as a reference with its scheme, or as the whole name of a model.
+        // An alias's target is stored as a reference with its scheme, or as the full name of a model.
         if target == text || target.contains("://") || self.database.exact(&target)?.is_some() {
             return Ok(target);
         }
@@ -143,7 +145,7 @@ impl Store {
         Err(StoreError::BadAlias { alias: text.to_owned(), why })
     }
 
-    /// Where the user's aliases lead from `text`: itself when it is none.
+    /// Follows the user's aliases from `text`. Returns `text` itself if it is no alias.
     pub(crate) fn follow(&self, text: &str) -> Result<String, StoreError> {
         let mut text = text.to_owned();
         for _ in 0..ALIAS_HOPS_MAX {

@@ -1,24 +1,24 @@
-//! Model names: `[owner/]model`, compared without regard to case, the owner optional in what a user types. The
-//! one rule for names in the store and names of loaded models.
+//! Model names: `[owner/]model`. Case is ignored, and users may leave the owner out. The same rules apply to
+//! names in the store and names of loaded models.
 
 use crate::StoreError;
 use crate::limits::NAME_BYTES_MAX;
 use std::path::Path;
 
-/// What a typed name stands for among existing names.
+/// Result of matching a typed name against existing names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match<'a> {
-    /// Exactly one.
+    /// Exactly one name matches.
     One(&'a str),
-    /// Several owners have one of that name: their full names, in order.
+    /// Several owners have a model of that name: their full names, in order.
     Ambiguous(Vec<&'a str>),
-    /// None.
+    /// No name matches.
     None,
 }
 
-/// Finds what `query` stands for among `names`: the same name whatever the case; failing that, when the query has
-/// no owner, the one model of that name whoever owns it; failing that, when it has no `:quant` either, the one
-/// model that has the name in any quantisation.
+/// Finds the name in `names` that `query` stands for. First tries the same name, ignoring case. If the query
+/// has no owner, tries models of that name of any owner. If it has no `:quant` either, tries models of that
+/// name in any quantisation.
 pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> Match<'a> {
     let query = fold(query);
     let mut owned = Vec::new();
@@ -46,11 +46,11 @@ pub fn find_name<'a>(query: &str, names: impl IntoIterator<Item = &'a str>) -> M
     }
 }
 
-/// Names that are less alike than this are not what was meant.
+/// Minimum similarity for a suggestion.
 const ALIKE_MIN: f64 = 0.7;
 
-/// The name that was probably meant by one that nothing has; none where no name is like it. Owners and quantisations may be
-/// left out, as in [`find_name`].
+/// Returns the most similar name to suggest for an unknown one, or None if none is similar enough. Owners and
+/// quantisations may be left out, as in [`find_name`].
 pub fn nearest_name<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let asked = fold(asked);
     let alike = |name: &str| {
@@ -64,21 +64,21 @@ pub fn nearest_name<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -
     best.filter(|(alike, _)| *alike >= ALIKE_MIN).map(|(_, name)| name)
 }
 
-/// Names that no model of a store has: the model that is built into the programs goes before all others.
+/// Names that no model of a store may have: the model built into the programs uses them.
 pub const RESERVED_NAMES: [&str; 1] = ["hanzo-demo"];
 
-/// Whether no model of a store may have the name.
+/// Returns true if no model of a store may have the name.
 pub(crate) fn is_reserved(name: &str) -> bool {
     RESERVED_NAMES.contains(&fold(name).as_str())
 }
 
-/// The form names are compared and keyed in.
+/// Form of a name for comparison and for keys: lower case.
 pub(crate) fn fold(name: &str) -> String {
     name.to_lowercase()
 }
 
-/// Says whether `name` may name a model: `[owner/]model`, each part of letters, digits and `. _ - :`, beginning
-/// with a letter or digit, at most 200 bytes together.
+/// Checks a model name: `[owner/]model`. Each part has letters, digits and `. _ - :`, and begins with a letter
+/// or digit. At most 200 bytes in total.
 ///
 /// # Errors
 /// [`StoreError::BadName`] with the rule it breaks.
@@ -114,8 +114,8 @@ fn allowed(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':')
 }
 
-/// The name of the model at `path` when its user gave none: the file's name without `.gguf` and without the part
-/// number of a split file, or the directory's name. Characters that no name has become `-`.
+/// Derives a name from a path for a model without one: the file's name without `.gguf` and the part number of a
+/// split file, or the directory's name. Characters that names may not have become `-`.
 pub fn derive_name(path: &Path) -> String {
     let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let stem = match file.len().checked_sub(5) {
@@ -125,14 +125,15 @@ pub fn derive_name(path: &Path) -> String {
     part_name(without_part_number(stem)).unwrap_or_else(|| "model".to_owned())
 }
 
-/// The derived name with the name of the enclosing directory as owner, for a name that is taken.
+/// Adds the enclosing directory's name as owner to a derived name that is taken.
 pub(crate) fn derive_owned_name(path: &Path, model: &str) -> Option<String> {
     let owner = part_name(&path.parent()?.file_name()?.to_string_lossy())?;
     let name = format!("{owner}/{model}");
     check_name(&name).is_ok().then_some(name)
 }
 
-/// `text` made into the owner or model part of a name: at most 90 bytes, so that two and a number fit the limit.
+/// Turns `text` into the owner or model part of a name. It has at most 90 bytes, so two parts and a number fit
+/// the limit.
 fn part_name(text: &str) -> Option<String> {
     const PART_BYTES_MAX: usize = 90;
     const { assert!(2 * PART_BYTES_MAX + 12 <= NAME_BYTES_MAX) };
@@ -147,7 +148,7 @@ fn part_name(text: &str) -> Option<String> {
     Some(part)
 }
 
-/// `model-00001-of-00003` without its part number.
+/// Removes the part number from a name such as `model-00001-of-00003`.
 fn without_part_number(stem: &str) -> &str {
     let number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     let Some((head, count)) = stem.rsplit_once("-of-") else { return stem };
@@ -157,7 +158,7 @@ fn without_part_number(stem: &str) -> &str {
     }
 }
 
-/// A name that may be anything, for a message.
+/// Cuts an arbitrary name for a message.
 pub(crate) fn cut_name(name: &str) -> String {
     name.chars().take(NAME_BYTES_MAX).collect()
 }

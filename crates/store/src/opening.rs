@@ -1,7 +1,7 @@
-//! Opening the database, whatever became of its files. sled cuts off what follows a damage, or refuses in words of its
-//! own, or panics; so it is opened and read through on a thread of its own, and compared with the ledger. A database
-//! that is damaged is set aside as `db.damaged-N` and made again from the ledger, from what could still be read of it,
-//! and from the manifests beside the models' files.
+//! Opens the database even if its files are damaged. sled may cut off data after a damage, return an error, or
+//! panic. Therefore it is opened and read through on a separate thread, and compared with the ledger. A damaged
+//! database is moved to `db.damaged-N` and rebuilt from the ledger, from its own readable records, and from the
+//! manifests beside the models' files.
 
 use crate::StoreError;
 use crate::error::{is_full, show_bytes};
@@ -21,38 +21,39 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What is found when a store is opened.
+/// Result of opening a database.
 pub(crate) struct Opened {
     pub(crate) trees: Trees,
     pub(crate) ledger: Ledger,
-    /// Whoever has it has the store.
+    /// Lock on the store. Its holder owns the store.
     pub(crate) lock: File,
-    /// What was mended on the way.
+    /// Report of the repairs made while opening.
     pub(crate) repaired: Repaired,
-    /// The ledger and the database together do not have everything: what has a manifest is to be taken from there.
+    /// True if neither the ledger nor the database is complete, so that models must be restored from their
+    /// manifests.
     pub(crate) incomplete: bool,
 }
 
-/// Why sled's files cannot be used.
+/// Reason why sled's files cannot be used.
 #[derive(Debug)]
 enum OpenFault {
-    /// They are damaged.
+    /// The files are damaged.
     Damaged(String),
-    /// Something else: full, forbidden, in use.
+    /// Other failure: disk full, no permission, or in use.
     Refused(StoreError),
 }
 
-/// A sled database that was read through.
+/// A sled database that was read completely.
 struct ReadThrough {
     trees: Trees,
     contents: Contents,
-    /// What its version says; none: nothing was ever written here.
+    /// Schema version in the database. None if nothing was ever written to it.
     version: Option<u32>,
-    /// The last line of the ledger it has.
+    /// Number of the last ledger line that the database has.
     line: u64,
 }
 
-/// Opens the database. `mend`: one that is damaged is set aside and made again; otherwise that is an error.
+/// Opens the database. If `mend` is true, a damaged one is set aside and rebuilt. Otherwise damage is an error.
 pub(crate) fn open(layout: &Layout, schema: &Schema, mend: bool) -> Result<Opened, StoreError> {
     let lock = lock(layout)?;
     let dir = layout.dir();
@@ -89,7 +90,8 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// A kill or a full disk ended it the last time: what has a manifest may have no record yet.
+    /// Continues a rebuild that a kill or a full disk interrupted. Models with a manifest may have no record
+    /// yet.
     fn goes_on(&mut self) -> Result<(), StoreError> {
         let why = "making it again was broken off";
         self.mended(why.to_owned())?;
@@ -99,12 +101,13 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Before anything is there that a later open would take for whole.
+    /// Writes the marker of an incomplete rebuild. It must be on disk before anything that a later open would
+    /// take as complete.
     fn note_incomplete(&self) -> Result<(), StoreError> {
         if self.incomplete { self.layout.set_incomplete() } else { Ok(()) }
     }
 
-    /// An error where there is no room to write so much. Nothing was changed then.
+    /// Fails if there is no room to write `contents`. Nothing has been changed at that point.
     fn make_room(&self, contents: &Contents, doing: &str) -> Result<(), StoreError> {
         let all = contents.models.values().chain(contents.aliases.values());
         let bytes = all.map(Vec::len).sum();
@@ -122,7 +125,7 @@ impl Opening<'_> {
         Err(StoreError::Open { dir, why })
     }
 
-    /// Brings a database of an older version to this one.
+    /// Migrates a database of an older schema version.
     fn migrate_database(&self, read: &mut ReadThrough, found: u32) -> Result<(), StoreError> {
         if found == self.schema.version {
             return Ok(());
@@ -157,7 +160,7 @@ impl Opening<'_> {
                 self.note_incomplete()?;
                 self.layout.keep_aside(&at)?;
             } else if !was_used && self.layout.has_models() {
-                // Models without a database: it was deleted, or lost.
+                // There are models but no database: it was deleted or lost.
                 self.mended("it was gone".to_owned())?;
                 self.only_manifests_are_left("so is its ledger");
             }
@@ -180,12 +183,12 @@ impl Opening<'_> {
         }
         self.migrate(&mut replayed);
         let sound = replayed.damaged.is_empty();
-        // What no line can hold is in the database alone, and goes with it.
+        // Records that no ledger line can hold exist in the database alone, and are lost with it.
         let (held, unreadable) = split(&read.contents);
         let mut differing = differing(&held, &replayed.contents);
         let crashed = sound && read.version.is_some() && replayed.last == read.line + 1;
         if crashed && replayed.last_key.as_ref().is_some_and(|last| differing.iter().all(|key| key == last)) {
-            // A crash came between the ledger and the database: who asked has no answer yet.
+            // A crash came between the ledger and the database, before the change was acknowledged.
             for key in &differing {
                 read.trees.put(key, &replayed.contents, &dir)?;
             }
@@ -200,7 +203,7 @@ impl Opening<'_> {
         let has_all = replayed.contents.is_in(&read.contents);
         let is_ahead = read.line >= replayed.last;
         if read.version.is_some() && is_ahead && (has_all || !sound || read.line > replayed.last) {
-            // The database is whole: the ledger is what was damaged.
+            // The database is complete. Only the ledger was damaged.
             if !sound || read.line > replayed.last {
                 self.mended("its ledger was damaged, and was written again from it".to_owned())?;
             }
@@ -214,11 +217,12 @@ impl Opening<'_> {
             Some(_) => format!("it had lost {lost} of its entries"),
         };
         let (last, before) = (replayed.last.max(read.line), std::mem::take(&mut read.contents));
-        // A sound ledger has everything it can hold; with a damaged one, what was read of the database counts too.
+        // A sound ledger has every record that it can hold. If it is damaged, records read from the database
+        // are used too.
         self.incomplete |= unreadable != Contents::default();
         let before = if sound { unreadable } else { before };
         let contents = self.merged(before, Some(&replayed), &None);
-        // Closed before its files are moved; one that has nothing need not be moved.
+        // Closed before its files are moved. A database without data need not be moved.
         let empty = read.version.is_none().then_some(read);
         self.anew(why, contents, last, empty)
     }
@@ -235,7 +239,7 @@ impl Opening<'_> {
         }
     }
 
-    /// What the ledger has over what else is known, and what nobody has any more.
+    /// Merges the ledger's records over the others, and reports what was lost.
     fn merged(
         &mut self,
         mut before: Contents,
@@ -257,14 +261,14 @@ impl Opening<'_> {
         before
     }
 
-    /// Notes what no manifest has.
+    /// Reports the records that no manifest can restore.
     fn only_manifests_are_left(&mut self, why: &str) {
         let what = "names made by `cp`, and models used where they lie".to_owned();
         self.repaired.dropped.push((what, format!("only the database had them ({why})")));
         self.incomplete = true;
     }
 
-    /// Notes what is wrong; an error where nothing may be mended.
+    /// Notes the damage. Fails if repairs are not allowed.
     fn mended(&mut self, why: String) -> Result<(), StoreError> {
         if !self.mend {
             return Err(StoreError::Damaged { dir: self.layout.dir().to_owned(), why });
@@ -273,8 +277,9 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// A new database of `contents`, with the old one set aside. What is known stands in a sound ledger before that,
-    /// and what is still to be found is noted before that: a kill at any step loses nothing.
+    /// Builds a new database from `contents` and sets the old one aside. The known records are written to a
+    /// sound ledger first, and the marker of an incomplete rebuild before that, so a kill at any step loses
+    /// nothing.
     fn anew(
         &mut self,
         why: String,
@@ -312,7 +317,7 @@ impl Opening<'_> {
         self.layout.step();
         trees.set_line(ledger.last(), &dir)?;
         self.layout.step();
-        // Last: one without a version is made again.
+        // The version comes last: a database without one is rebuilt.
         trees.set_version(self.schema.version, &dir)?;
         self.layout.step();
         let name = |encoded: &Vec<u8>| {
@@ -325,7 +330,7 @@ impl Opening<'_> {
     }
 }
 
-/// Keys of models and aliases that are not the same in both.
+/// Keys of models and aliases that differ between the two.
 fn differing(one: &Contents, other: &Contents) -> Vec<String> {
     fn keys(one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
         let all: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
@@ -336,12 +341,13 @@ fn differing(one: &Contents, other: &Contents) -> Vec<String> {
     differing
 }
 
-/// What a ledger can hold.
+/// Returns the records that a ledger can hold.
 pub(crate) fn readable(contents: &Contents) -> Contents {
     split(contents).0
 }
 
-/// What a line can hold, and the rest: a record is JSON on one line, and is found again by the name it says.
+/// Splits records into those that a ledger line can hold and the rest. A line holds JSON without a newline,
+/// whose name is its key.
 fn split(contents: &Contents) -> (Contents, Contents) {
     #[derive(serde::Deserialize)]
     struct Named<'a> {
@@ -361,7 +367,7 @@ fn split(contents: &Contents) -> (Contents, Contents) {
 }
 
 impl Contents {
-    /// Whether the other has all that this has.
+    /// Returns true if `other` has all records of `self`.
     fn is_in(&self, other: &Self) -> bool {
         let all = |one: &BTreeMap<String, Vec<u8>>, other: &BTreeMap<String, Vec<u8>>| {
             one.iter().all(|(key, value)| other.get(key) == Some(value))
@@ -370,7 +376,7 @@ impl Contents {
     }
 }
 
-/// The store's own lock: sled's is in a file that may be moved aside.
+/// Takes the store's own lock. sled's lock is in a file that may be moved aside.
 fn lock(layout: &Layout) -> Result<File, StoreError> {
     let path = layout.lock();
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path);
@@ -388,7 +394,7 @@ fn lock(layout: &Layout) -> Result<File, StoreError> {
     }
 }
 
-/// Opens sled's files and reads all of them, on a thread that may panic or never come back.
+/// Opens sled's files and reads all of them, on a thread that may panic or hang.
 fn open_and_look(dir: &Path, path: &Path) -> Result<ReadThrough, OpenFault> {
     let refused = |why: String| OpenFault::Refused(StoreError::Open { dir: dir.to_owned(), why });
     if let Ok(meta) = path.symlink_metadata()
@@ -411,7 +417,7 @@ fn open_and_look(dir: &Path, path: &Path) -> Result<ReadThrough, OpenFault> {
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -434,14 +440,14 @@ fn read_through(dir: &Path, path: &Path) -> Result<ReadThrough, OpenFault> {
 }
 
 fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, OpenFault> {
-    // No background flushing: every change is flushed by its caller, and an idle store costs nothing.
+    // No background flushing: each change is flushed by its caller, so an idle store costs nothing.
     let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
     let until = Instant::now() + Duration::from_millis(LOCK_WAIT_MS);
     loop {
         match config.open() {
             Ok(db) => return Ok(db),
             Err(error) if !is_locked(&error) => return Err(trouble(dir, &error)),
-            // An older version does not know the store's own lock.
+            // An older version of this program takes only sled's lock, not the store's.
             Err(_) if Instant::now() >= until => {
                 return Err(OpenFault::Refused(StoreError::Locked { dir: dir.to_owned() }));
             }
@@ -450,7 +456,7 @@ fn open_sled(dir: &Path, path: &Path) -> Result<sled::Db, OpenFault> {
     }
 }
 
-/// What sled's error means.
+/// Classifies an error of sled.
 fn trouble(dir: &Path, error: &sled::Error) -> OpenFault {
     match error {
         sled::Error::Io(error) if is_full(error) => OpenFault::Refused(StoreError::full(dir)),
@@ -461,7 +467,8 @@ fn trouble(dir: &Path, error: &sled::Error) -> OpenFault {
     }
 }
 
-/// An error that says nothing of what is in the files: who may read them, and what the system has left.
+/// Returns true if the error says nothing about the files' contents: no permission, or system resources
+/// exhausted.
 fn is_outer(error: &std::io::Error) -> bool {
     let no_descriptors = matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE));
     no_descriptors
@@ -476,7 +483,8 @@ fn is_outer(error: &std::io::Error) -> bool {
         )
 }
 
-/// sled has no variant for it: it wraps the failed file lock in an I/O error of its own wording.
+/// sled has no variant for a lock that is held. It wraps the failed file lock in an I/O error with its own
+/// message.
 fn is_locked(error: &sled::Error) -> bool {
     matches!(error, sled::Error::Io(error) if error.kind() == ErrorKind::WouldBlock
         || error.to_string().contains("could not acquire lock"))

@@ -1,11 +1,10 @@
-//! What pulls that run count on: blobs that must stay until their model's record is there, and that nothing is
-//! collected meanwhile.
+//! Pins of running pulls: blobs that must stay until their model's record exists. No collection runs meanwhile.
 
 use crate::{PullRecord, Store, StoreError};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-/// Blobs that running pulls have or will have, and how many of those there are.
+/// Pinned blobs with the number of pins of each, and the number of running pulls.
 #[derive(Default)]
 pub(crate) struct Pins {
     blobs: HashMap<String, usize>,
@@ -13,43 +12,43 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Whether a pull counts on the blob.
+    /// Returns true if a pull relies on the blob.
     pub(crate) fn holds(&self, sha256: &str) -> bool {
         self.blobs.contains_key(sha256)
     }
 
-    /// Pulls that run.
+    /// Number of running pulls.
     pub(crate) fn pulls(&self) -> usize {
         self.pulls
     }
 }
 
-/// While it lives, its blobs stay and nothing is collected.
+/// Pin of one pull. While it lives, its blobs stay and nothing is collected.
 pub(crate) struct Pin {
     store: Store,
     blobs: Vec<String>,
 }
 
 impl Store {
-    /// Begins a pull.
+    /// Creates the pin of a new pull.
     pub(crate) fn pin(&self) -> Pin {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).pulls += 1;
         Pin { store: self.clone(), blobs: Vec::new() }
     }
 
-    /// Notes that a pull began, until it ends with its model's record.
+    /// Records that a pull began. The record is removed with the change that publishes its model.
     pub(crate) fn begin_pull(&self, record: &PullRecord) -> Result<(), StoreError> {
         self.database.put_pull(&record.reference, record)
     }
 
-    /// Pulls, copies and imports that are running.
+    /// Number of running pulls, copies and imports.
     pub fn pulls_running(&self) -> usize {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).pulls
     }
 }
 
 impl Pin {
-    /// The pull counts on this blob from now on.
+    /// Pins a blob for this pull.
     pub(crate) fn hold(&mut self, sha256: &str) {
         let mut pins = self.store.pins.lock().unwrap_or_else(PoisonError::into_inner);
         *pins.blobs.entry(sha256.to_owned()).or_default() += 1;

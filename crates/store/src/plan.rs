@@ -1,5 +1,5 @@
-//! What a pull is going to do: the files of a model and where each comes from. A plan is made by a source from what
-//! a server says, and checked here before anything is done with it.
+//! Plan of a pull: a model's files and the origin of each. A source makes the plan from what a server states,
+//! and it is checked here before use.
 
 use crate::PullError;
 use crate::digest::Digest;
@@ -11,78 +11,78 @@ use crate::record::{Description, Role};
 use reqwest::Url;
 use std::path::PathBuf;
 
-/// How a model is to be pulled.
+/// Options of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PullOptions {
-    /// Fetch everything again, whatever is there.
+    /// Fetch everything again, even files that are present.
     pub force: bool,
-    /// Such as `Q4_K_M`; none: the reference's, or the default.
+    /// Quantisation such as `Q4_K_M`. None: as in the reference, or the default.
     pub quantization: Option<String>,
-    /// A branch, tag or commit; none: the reference's, or `main`.
+    /// Branch, tag or commit. None: as in the reference, or `main`.
     pub revision: Option<String>,
-    /// Globs: exactly the files that match one, instead of the usual choice.
+    /// Globs. Takes exactly the files that match one, instead of the usual choice.
     pub include: Vec<String>,
-    /// Globs: none of the files that match one.
+    /// Globs. Takes none of the files that match one.
     pub exclude: Vec<String>,
-    /// Copy a file of this machine into the store instead of using it where it lies.
+    /// Copy a local file into the store instead of using it in place.
     pub copy: bool,
 }
 
-/// A model as its source describes it.
+/// Model as its source describes it.
 pub(crate) struct Plan {
-    /// The name it should have in the store.
+    /// Proposed name in the store.
     pub(crate) name: String,
-    /// The reference with every choice made.
+    /// Reference with every choice resolved.
     pub(crate) reference: String,
-    /// Where to look at it.
+    /// Address of the model for people.
     pub(crate) source: String,
     pub(crate) revision: Option<String>,
     pub(crate) said: Description,
     pub(crate) files: Vec<PlanFile>,
 }
 
-/// A file of a model.
+/// File of a model.
 #[derive(Clone)]
 pub(crate) struct PlanFile {
-    /// Its name within the model.
+    /// Name of the file within the model.
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Bytes; none where the source does not say.
+    /// Size in bytes. None if the source does not state it.
     pub(crate) size_bytes: Option<u64>,
     pub(crate) digest: Option<Digest>,
     pub(crate) origin: Origin,
 }
 
-/// Where a file is.
+/// Origin of a file.
 #[derive(Clone)]
 pub(crate) enum Origin {
     /// On a server.
     Url { url: Url, auth: Option<Auth> },
-    /// On this machine, to be used where it lies.
+    /// On this machine, used in place.
     Here(PathBuf),
     /// On this machine, to be copied.
     Copy(PathBuf),
 }
 
-/// What a pull would do, for a user to decide about.
+/// Preview of a pull, for the user to decide about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// The name the model will have.
+    /// Name that the model will have.
     pub name: String,
-    /// The reference with every choice made.
+    /// Reference with every choice resolved.
     pub reference: String,
-    /// Its files, with sizes in bytes where the source says them.
+    /// Names of the files, with sizes in bytes if the source states them.
     pub files: Vec<(String, Option<u64>)>,
-    /// Bytes that have to be fetched or copied, as far as the source says.
+    /// Bytes to fetch or copy, as far as the source states them.
     pub fetch_bytes: u64,
     /// Bytes that are on this machine already.
     pub present_bytes: u64,
-    /// The license's name, where the source says it.
+    /// Name of the license, if the source states it.
     pub license: Option<String>,
 }
 
 impl Plan {
-    /// Refuses what no model may be: names that lead elsewhere or stand twice, sizes beyond all bounds.
+    /// Refuses an invalid plan: names that leave the model's folder or occur twice, or sizes above the limits.
     pub(crate) fn check(&self) -> Result<(), PullError> {
         let refused = |why: String| Err(PullError::refused(&self.reference, why));
         crate::check_name(&self.name)?;
@@ -101,7 +101,7 @@ impl Plan {
             if bytes > FILE_BYTES_MAX {
                 return refused(format!("{} has {bytes} bytes, and {FILE_BYTES_MAX} is the most", file.name));
             }
-            // No sum of so few such sizes overflows.
+            // Cannot overflow: both the number and the size of the files are bounded.
             total += bytes;
         }
         if total > MODEL_BYTES_MAX {

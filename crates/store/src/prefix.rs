@@ -1,6 +1,6 @@
-//! The digest of a file while it is being written: a thread follows the part that is whole from the start, reading
-//! what was just written out of the page cache. Nothing has to be held for pieces that arrive out of order, and a
-//! file is not read again when it is done.
+//! Hashing of a file while it is written. A thread reads the contiguous part from the start, mostly out of the
+//! page cache. Pieces that arrive out of order need not be kept in memory, and a finished file is not read
+//! again.
 
 use crate::digest::Hasher;
 use std::fs::File;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How far the file is whole. Dropping it ends the thread.
+/// Handle of the hashing thread. Dropping it ends the thread.
 pub(crate) struct Follower {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<io::Result<Option<Hasher>>>>,
@@ -26,7 +26,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     end: u64,
-    /// No more will come; or nobody wants the digest any more.
+    /// Set when the file is complete, or when the digest is no longer needed.
     closed: Option<Closed>,
 }
 
@@ -37,7 +37,7 @@ enum Closed {
 }
 
 impl Follower {
-    /// Begins to follow `file`, of which nothing is whole yet.
+    /// Starts to hash `file`, of which nothing is complete yet.
     pub(crate) fn start(file: Arc<File>, hasher: Hasher) -> Self {
         let shared = Arc::new(Shared::default());
         let watched = shared.clone();
@@ -45,14 +45,14 @@ impl Follower {
         Self { shared, thread: Some(thread) }
     }
 
-    /// The file is whole up to `end`.
+    /// Notes that the file is complete up to `end`.
     pub(crate) fn whole_to(&self, end: u64) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.end = state.end.max(end);
         self.shared.changed.notify_one();
     }
 
-    /// The file is complete: waits until it is read.
+    /// Notes that the file is complete, and waits until all of it is hashed.
     pub(crate) async fn finish(mut self) -> io::Result<Hasher> {
         self.close(Closed::Whole);
         let thread = self.thread.take().ok_or_else(|| io::Error::other("finished twice"))?;
@@ -88,7 +88,7 @@ fn follow(file: &File, mut hasher: Hasher, shared: &Shared) -> io::Result<Option
                 }
             }
         };
-        // A piece at a time, so that an end is noticed soon.
+        // Hash one piece at a time, so that a stop is noticed soon.
         let length = (end - at).min(PIECE_BYTES as u64) as usize;
         file.read_exact_at(&mut piece[..length], at)?;
         hasher.update(&piece[..length]);

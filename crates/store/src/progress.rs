@@ -1,4 +1,4 @@
-//! How far a pull is: counted by whoever moves bytes, read by whoever watches.
+//! Progress of a pull: counters, updated by the transfers and read by watchers.
 
 use crate::digest::Digest;
 use crate::record::{FileRecord, ModelRecord};
@@ -6,57 +6,57 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is being done.
+/// Phase of a pull or of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Asking the source what the model is.
+    /// Asking the source for the model's description.
     #[default]
     Resolving,
-    /// Fetching, or waiting to.
+    /// Fetching, or waiting to fetch.
     Downloading,
-    /// Comparing digests, and making the model visible.
+    /// Comparing digests and publishing the model.
     Verifying,
-    /// There.
+    /// Complete.
     Done,
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// The name the model will have; until that is known, what was asked for.
+    /// Name that the model will have, or the user's text until that is known.
     pub model: String,
-    /// The least advanced of any file's.
+    /// Phase of the least advanced file.
     pub phase: Phase,
-    /// Each file, in the order of the model.
+    /// Progress of each file, in the order of the model.
     pub files: Vec<FileProgress>,
     /// Bytes of all files that are on this machine.
     pub bytes_done: u64,
-    /// Bytes of all files, as far as they are known.
+    /// Total bytes of all files, as far as they are known.
     pub bytes_total: u64,
-    /// Bytes that came over the network in this pull.
+    /// Bytes received over the network in this pull.
     pub bytes_fetched: u64,
-    /// Of late, bytes a second; of a pull that is done, over all of it.
+    /// Recent rate in bytes a second. For a finished pull, the average over all of it.
     pub bytes_per_s: f64,
-    /// Seconds to go at that rate; none while there is no saying.
+    /// Estimated seconds left at that rate. None if it cannot be estimated.
     pub eta_s: Option<f64>,
 }
 
-/// How far a file is.
+/// Progress of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileProgress {
-    /// Its name within the model.
+    /// Name of the file within the model.
     pub name: String,
-    /// What is being done with it.
+    /// Phase of the file.
     pub phase: Phase,
     /// Bytes on this machine.
     pub bytes_done: u64,
-    /// Bytes it has; 0 while that is unknown.
+    /// Size in bytes; 0 while unknown.
     pub bytes_total: u64,
-    /// What its source says its bytes are: `sha256:…` or `git:…`.
+    /// Digest stated by the source: `sha256:…` or `git:…`.
     pub digest: Option<String>,
 }
 
-/// The counters of one file.
+/// Counters of one file.
 #[derive(Default)]
 pub(crate) struct FileState {
     pub(crate) name: String,
@@ -67,7 +67,7 @@ pub(crate) struct FileState {
     phase: AtomicU8,
 }
 
-/// The counters of a pull.
+/// Counters of a pull.
 #[derive(Default)]
 pub(crate) struct PullProgress {
     inner: Mutex<Inner>,
@@ -80,14 +80,14 @@ struct Inner {
     rate: Rate,
 }
 
-/// Bytes a second, the last seconds counting most.
+/// Transfer rate in bytes a second, as an exponential average.
 #[derive(Default)]
 struct Rate {
     last: Option<(Instant, u64)>,
     bytes_per_s: Option<f64>,
 }
 
-/// What was so many seconds ago counts a third as much.
+/// Time constant of the average in seconds: after it, a sample has about a third (1/e) of its weight.
 const MEMORY_S: f64 = 3.0;
 
 impl FileState {
@@ -101,13 +101,13 @@ impl FileState {
         self.phase.store(phase as u8, Relaxed);
     }
 
-    /// So many bytes came over the network and are on disk.
+    /// Counts bytes that came over the network and are on disk.
     pub(crate) fn arrived(&self, bytes: u64) {
         self.done.fetch_add(bytes, Relaxed);
         self.fetched.fetch_add(bytes, Relaxed);
     }
 
-    /// All of it is on this machine.
+    /// Marks the file as complete with this size.
     pub(crate) fn complete(&self, bytes: u64) {
         self.total.store(bytes, Relaxed);
         self.done.store(bytes, Relaxed);
@@ -127,7 +127,7 @@ impl PullProgress {
         inner.files = files;
     }
 
-    /// As it is now. To be called from one place: the rate is over the time since the last call.
+    /// Returns the current progress. Call it from one place only: the rate covers the time since the last call.
     pub(crate) fn snapshot(&self) -> Progress {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let files: Vec<FileProgress> = inner
@@ -148,7 +148,7 @@ impl PullProgress {
         let to_go = bytes_total.saturating_sub(bytes_done) as f64;
         let lengths_known = files.iter().all(|file| file.bytes_total > 0 || file.phase == Phase::Done);
         let eta_s = (lengths_known && bytes_per_s >= 1.0).then(|| to_go / bytes_per_s);
-        // Done is said when the model is there, not when its last file is.
+        // Report done only when the model is published, not when its last file is complete.
         let phase = files.iter().map(|file| file.phase).min().unwrap_or_default().min(Phase::Verifying);
         let model = inner.model.clone();
         Progress { model, phase, files, bytes_done, bytes_total, bytes_fetched, bytes_per_s, eta_s }
@@ -156,7 +156,7 @@ impl PullProgress {
 }
 
 impl PullProgress {
-    /// As it was in the end: all of `record` is there, after so long.
+    /// Returns the final progress: all files of `record` are present after `took`.
     pub(crate) fn finished(&self, record: &ModelRecord, took: Duration) -> Progress {
         let mut last = self.snapshot();
         for file in &mut last.files {
@@ -169,7 +169,7 @@ impl PullProgress {
             phase: Phase::Done,
             bytes_done: record.size_bytes,
             bytes_total: record.size_bytes,
-            // A clock that stood still says nothing of how fast it was.
+            // If the clock did not advance, the rate is unknown.
             bytes_per_s: match took.as_secs_f64() {
                 0.0 => 0.0,
                 seconds => last.bytes_fetched as f64 / seconds,

@@ -1,5 +1,5 @@
-//! Making a model visible: its files are assembled in a folder nobody sees, the folder gets its name, and then one
-//! transaction makes the record. A crash before the transaction leaves an orphan, and after it a model.
+//! Publishing a model. Its files are assembled in a hidden folder, the folder is renamed, and one transaction
+//! writes the record. A crash before the transaction leaves an orphan, a later one a complete model.
 
 use crate::database::Change;
 use crate::digest::sha256_of;
@@ -13,10 +13,10 @@ use crate::{Store, StoreError, file_name, name};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A model whose files are all there.
+/// Model whose files are all present.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrived {
-    /// The name it should have; another model's name is left to that one.
+    /// Proposed name. If another model has it, the new model gets a different one.
     pub(crate) name: String,
     /// See [`ModelRecord::reference`].
     pub(crate) reference: String,
@@ -24,33 +24,34 @@ pub(crate) struct Arrived {
     pub(crate) source: String,
     /// See [`ModelRecord::revision`].
     pub(crate) revision: Option<String>,
-    /// What the source says of the model.
+    /// Description of the model by its source.
     pub(crate) said: Description,
-    /// Weights first.
+    /// Files, weights first.
     pub(crate) files: Vec<ArrivedFile>,
-    /// The pull that ends with it.
+    /// Key of the pull that this completes.
     pub(crate) ends_pull: Option<String>,
-    /// Files that cannot be read are an error, and nothing becomes visible.
+    /// If true, unreadable files are an error and nothing is published.
     pub(crate) must_open: bool,
 }
 
-/// A file of [`Arrived`].
+/// File of [`Arrived`].
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivedFile {
-    /// Its name within the model.
+    /// Name of the file within the model.
     pub(crate) name: String,
     pub(crate) sha256: Option<String>,
     pub(crate) role: Role,
-    /// A file of another program; none: the blob of that digest.
+    /// Path of another program's file. None: the blob with that digest.
     pub(crate) at: Option<PathBuf>,
 }
 
-/// Reads what a model's files say of it: the runtime does, which the store knows nothing of. The path is the GGUF
-/// file or the folder. An error is noted in the log and the model is kept: another version may open it.
+/// Callback that reads a model's description from its files. The runtime provides it, because the store parses
+/// no model file. The path is the GGUF file or the folder. An error is logged and the model is kept: another
+/// version may open it.
 pub type Inspect = Arc<dyn Fn(&Path) -> Result<Description, String> + Send + Sync>;
 
 impl Store {
-    /// Makes the model visible under its name, in place of what its reference gave before.
+    /// Publishes the model under its name. Replaces an earlier model of the same reference.
     pub(crate) fn publish(
         &self,
         model: Arrived,
@@ -82,7 +83,7 @@ impl Store {
         let at = |folder: &Path| entry.map_or(folder.to_owned(), |name| folder.join(name));
         let inspected = match inspect.map(|inspect| inspect(&at(&stage))).transpose() {
             Err(why) if model.must_open => {
-                // What is left of it is collected as what crashes leave.
+                // A folder that cannot be deleted is collected later, like leftovers of a crash.
                 let _ = std::fs::remove_dir_all(&stage);
                 return Err(StoreError::Unreadable { why });
             }
@@ -92,8 +93,8 @@ impl Store {
             }
             Ok(inspected) => inspected,
         };
-        // The folder's final name is only known once it has it, and its manifest is written before: paths in
-        // the manifest are relative.
+        // The folder's final name is known only after the rename, but the manifest is written before it. So
+        // paths in the manifest are relative.
         let mut record =
             ModelRecord { name: name.clone(), ..self.record(&model, inspected.unwrap_or_default(), &stage)? };
         (record.added_at_unix_ms, record.used_at_unix_ms) =
@@ -119,7 +120,7 @@ impl Store {
         Ok(record)
     }
 
-    /// The name a model gets, and what its reference gave before.
+    /// Returns the name for the model, and the earlier record of the same reference.
     fn name_for(&self, model: &Arrived) -> Result<(String, Option<ModelRecord>), StoreError> {
         crate::check_name(&model.name)?;
         let mut name = model.name.clone();
@@ -129,7 +130,7 @@ impl Store {
                     return Ok((known.name.clone(), Some(known)));
                 }
                 Some(Ok(_)) => {}
-                // A record that cannot be read is no model any more.
+                // A name whose record is unreadable counts as free.
                 Some(Err(_)) | None if !name::is_reserved(&name) => break,
                 Some(Err(_)) | None => {}
             }
@@ -181,7 +182,8 @@ impl Store {
     }
 }
 
-/// What the runtime opens: the first GGUF file of the model itself, Piper's or whisper.cpp's file, or the folder.
+/// Returns the file that the runtime opens: the first GGUF file with the model's weights, or a single-file
+/// model of Piper or whisper.cpp. None means the folder.
 fn entry_file(files: &[ArrivedFile]) -> Option<&str> {
     let is_gguf = |name: &str| {
         let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
@@ -197,7 +199,7 @@ fn entry_file(files: &[ArrivedFile]) -> Option<&str> {
     weights.first().copied()
 }
 
-/// A name for the folder: the model's, and a digest of what is in it.
+/// Name of the folder: the model's name and a digest of its contents.
 fn folder_name(name: &str, files: &[ArrivedFile]) -> String {
     let plain: String = fold(name)
         .chars()

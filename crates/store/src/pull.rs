@@ -1,4 +1,5 @@
-//! Pulls: each runs in a task of its own, whoever asked for it comes or goes; who asks for the same meanwhile joins.
+//! Pulls. Each runs in its own task, even if its watchers leave. A second request for the same model joins the
+//! running pull.
 
 use crate::acquire::{Acquire, Means};
 use crate::download::Downloader;
@@ -20,36 +21,36 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Pulls models into a store. Cloning it is cheap and shares the pulls.
+/// Pulls models into a store. A clone is cheap and shares the pulls.
 #[derive(Clone)]
 pub struct Puller {
     means: Arc<Means>,
     jobs: Arc<Mutex<HashMap<String, Job>>>,
-    /// Pulls that were begun.
+    /// Number of pulls begun.
     begun: Arc<AtomicU64>,
-    /// What those that have ended came to; changed with the list of jobs held.
+    /// Totals of finished pulls. Changed only while the list of jobs is locked.
     ended: Arc<Mutex<PullTotals>>,
 }
 
-/// What has become of a puller's pulls.
+/// Totals of a puller's pulls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullTotals {
-    /// Under way.
+    /// Number of running pulls.
     pub running: u64,
-    /// Bytes that came over the network; it never falls.
+    /// Bytes received over the network. Never decreases.
     pub bytes_fetched: u64,
-    /// Bytes that those under way still lack, as far as that is known.
+    /// Bytes that running pulls still need, as far as known.
     pub bytes_missing: u64,
-    /// Pulls whose model is there.
+    /// Number of pulls that succeeded.
     pub done: u64,
-    /// Pulls that failed.
+    /// Number of pulls that failed.
     pub failed: u64,
-    /// Pulls that were cancelled.
+    /// Number of pulls that were cancelled.
     pub cancelled: u64,
 }
 
 struct Job {
-    /// Tells it from a later one of the same.
+    /// Distinguishes it from a later pull of the same model.
     number: u64,
     reference: String,
     states: watch::Receiver<PullState>,
@@ -57,27 +58,27 @@ struct Job {
     audience: Arc<Mutex<Audience>>,
 }
 
-/// Who watches a pull.
+/// Watchers of a pull.
 #[derive(Default)]
 struct Audience {
     watching: usize,
-    /// Somebody began or joined it who wants it to go on without anybody.
+    /// True if any caller wants the pull to go on without watchers.
     outlives: bool,
 }
 
-/// How a pull is.
+/// State of a pull.
 #[derive(Clone, Debug)]
 pub enum PullState {
-    /// Under way.
+    /// The pull is running.
     Running(Progress),
-    /// The model is there: its record, and how the pull went.
+    /// The pull succeeded: the model's record, and the final progress.
     Done(Arc<ModelRecord>, Progress),
-    /// It failed, or was cancelled. Nothing of it is visible.
+    /// The pull failed or was cancelled. Nothing of it is visible.
     Failed(Arc<PullError>),
 }
 
-/// A pull that somebody watches. Dropping it leaves the pull running, unless it is the last one of a pull that only
-/// [`Puller::pull_while_watched`] began and joined.
+/// Handle that watches a pull. Dropping it leaves the pull running, unless it is the last handle and all
+/// handles came from [`Puller::pull_while_watched`].
 pub struct Pull {
     states: watch::Receiver<PullState>,
     cancel: CancellationToken,
@@ -87,10 +88,10 @@ pub struct Pull {
 }
 
 impl Puller {
-    /// Pulls go into `store`. `inspect` reads what a model's files say of it.
+    /// Creates a puller into `store`. `inspect` reads a model's description from its files.
     ///
     /// # Errors
-    /// [`PullError::Internal`] when no HTTP client can be made.
+    /// [`PullError::Internal`] if no HTTP client can be made.
     pub fn new(store: Store, settings: Settings, inspect: Option<Inspect>) -> Result<Self, PullError> {
         let http = Arc::new(Http::new(&settings)?);
         let room = settings.write_bytes_max.map(|bytes| Arc::new(AtomicU64::new(bytes)));
@@ -100,13 +101,13 @@ impl Puller {
         Ok(Self { means: Arc::new(means), jobs, begun, ended })
     }
 
-    /// The store it pulls into.
+    /// Returns the store it pulls into.
     pub fn store(&self) -> &Store {
         &self.means.store
     }
 
-    /// Begins a pull, or joins one of the same that is running. `text` is a reference, an alias, or the name of a
-    /// stored model, which is then pulled again from where it came. Must be called within a tokio runtime.
+    /// Starts a pull, or joins a running one of the same model. `text` is a reference, an alias, or the name of
+    /// a stored model, which is then pulled again from its source. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`StoreError::BadReference`], [`PullError::Refused`] for a bad glob, [`PullError::TooMany`].
@@ -114,10 +115,10 @@ impl Puller {
         self.begin(text, options, true)
     }
 
-    /// As [`Puller::pull`], of a pull that ends when nobody watches it any more.
+    /// Does what [`Puller::pull`] does, but the pull ends when its last watcher leaves.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Puller::pull`].
     pub fn pull_while_watched(&self, text: &str, options: &PullOptions) -> Result<Pull, PullError> {
         self.begin(text, options, false)
     }
@@ -128,7 +129,7 @@ impl Puller {
         let shown = reference.to_string();
         let key = format!("{shown}\0{options:?}").to_lowercase();
         let mut jobs = self.jobs();
-        // One that was cancelled is on its way out: who asks now begins anew.
+        // A cancelled pull is about to end, so a new request starts a new one.
         if let Some(job) = jobs.get(&key).filter(|job| !job.cancel.is_cancelled()) {
             let (states, cancel) = (job.states.clone(), job.cancel.clone());
             if let Some(pull) = Pull::watching(states, cancel, job.audience.clone(), outlives, true) {
@@ -168,7 +169,7 @@ impl Puller {
         Ok(pull)
     }
 
-    /// What a pull would do. Asks the source, and fetches nothing.
+    /// Previews a pull: asks the source and fetches no files.
     ///
     /// # Errors
     /// As [`Puller::pull`], and those of the source.
@@ -186,9 +187,9 @@ impl Puller {
         work.propose().await
     }
 
-    /// Ends the pulls of what `text` refers to, in the quantisation and revision of `options` and no other; where
-    /// there is none, those of a model that will be called `text`. What they fetched stays for the next. Gives how many
-    /// there were.
+    /// Cancels the pulls that `text` refers to, in exactly the quantisation and revision of `options`. If there
+    /// is none, cancels the pulls of a model that will be called `text`. Fetched bytes stay for the next
+    /// attempt. Returns the number of cancelled pulls.
     ///
     /// # Errors
     /// As [`Puller::pull`].
@@ -210,7 +211,7 @@ impl Puller {
         }
     }
 
-    /// Every pull that is running: its reference and how far it is.
+    /// Lists every running pull: its reference and progress.
     pub fn running(&self) -> Vec<(String, Progress)> {
         let running = |job: &Job| match &*job.states.borrow() {
             PullState::Running(progress) => Some((job.reference.clone(), progress.clone())),
@@ -219,7 +220,7 @@ impl Puller {
         self.jobs().values().filter_map(running).collect()
     }
 
-    /// What has become of all of them by now.
+    /// Returns the totals of all pulls so far.
     pub fn totals(&self) -> PullTotals {
         let jobs = self.jobs();
         let mut totals = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,12 +234,12 @@ impl Puller {
         totals
     }
 
-    /// Ends every pull: a daemon that stops does.
+    /// Cancels every pull. Called when a daemon stops.
     pub fn close(&self) {
         self.jobs().values().for_each(|job| job.cancel.cancel());
     }
 
-    /// What is to be pulled when a user writes `text`.
+    /// Resolves the user's `text` to the reference to pull.
     fn reference(&self, text: &str, options: &PullOptions) -> Result<Reference, PullError> {
         let text = self.means.store.target(text)?;
         let mut reference = match alias::lookup(&text)? {
@@ -271,7 +272,7 @@ impl Puller {
     }
 }
 
-/// Whether a pull's model will be called that. Until its source has answered, its files and its name are unknown.
+/// Returns true if the pull's model will have this name. Its name is unknown until the source has answered.
 fn is_called(job: &Job, name: &str) -> bool {
     let states = job.states.borrow();
     matches!(&*states, PullState::Running(progress)
@@ -282,12 +283,12 @@ fn globs(options: &PullOptions) -> Result<(Globs, Globs), PullError> {
     Ok((Globs::new("include", &options.include)?, Globs::new("exclude", &options.exclude)?))
 }
 
-/// Takes the pull off the list when it ends, however that is.
+/// Guard that removes the pull from the list when it ends for any reason.
 struct Leave {
     jobs: Arc<Mutex<HashMap<String, Job>>>,
     key: String,
     number: u64,
-    /// What it fetched, and how it ended, where it did.
+    /// Bytes fetched by this pull, and its outcome once it has ended.
     came_to: PullTotals,
     ended: Arc<Mutex<PullTotals>>,
 }
@@ -334,7 +335,7 @@ async fn run(
         Err(PullError::Cancelled) => leave.came_to.cancelled = 1,
         Err(_) => leave.came_to.failed = 1,
     }
-    // Off the list before it is said: who pulls again on that word begins anew.
+    // Leave the list before the result is sent, so that a caller who pulls again on it starts a new pull.
     drop(leave);
     states.send_replace(match result {
         Ok(record) => {
@@ -350,7 +351,7 @@ async fn run(
 }
 
 impl Pull {
-    /// One more watches; none where the last has just left and the pull ends.
+    /// Adds a watcher. None if the last one has just left and the pull is ending.
     fn watching(
         states: watch::Receiver<PullState>,
         cancel: CancellationToken,
@@ -369,16 +370,16 @@ impl Pull {
         Some(Self { states, cancel, audience, joined, seen_first: false })
     }
 
-    /// Whether the pull was running before.
+    /// Returns true if the pull was running already.
     pub fn joined(&self) -> bool {
         self.joined
     }
 
-    /// How it is now, and at each later call how it is after something changed; at most every 0.1 s. After `Done`
-    /// or `Failed` there is nothing more to wait for.
+    /// Returns the state: the first call at once, later calls after a change, at most every 0.1 s. After `Done`
+    /// or `Failed` no change follows.
     pub async fn next(&mut self) -> PullState {
         if std::mem::replace(&mut self.seen_first, true) && self.states.changed().await.is_err() {
-            // The task is gone. Its last word stands, unless it died without one.
+            // The task has ended. Its last state is final, unless it died while running.
             return match self.states.borrow().clone() {
                 PullState::Running(_) => {
                     PullState::Failed(Arc::new(PullError::Internal("the pull's task died".to_owned())))
@@ -389,10 +390,10 @@ impl Pull {
         self.states.borrow_and_update().clone()
     }
 
-    /// Waits until it ends.
+    /// Waits until the pull ends.
     ///
     /// # Errors
-    /// Why it failed.
+    /// The reason for its failure.
     pub async fn done(mut self) -> Result<ModelRecord, Arc<PullError>> {
         loop {
             match self.next().await {
@@ -403,7 +404,7 @@ impl Pull {
         }
     }
 
-    /// Ends it, for everybody who watches it.
+    /// Cancels the pull for all of its watchers.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
@@ -414,7 +415,7 @@ impl Drop for Pull {
         let mut audience = self.audience.lock().unwrap_or_else(PoisonError::into_inner);
         audience.watching -= 1;
         if audience.watching == 0 && !audience.outlives {
-            // One that has ended is past cancelling.
+            // Has no effect on a pull that has ended.
             self.cancel.cancel();
         }
     }

@@ -1,133 +1,133 @@
-//! What can go wrong with a pull: each variant says what, where and what to do. Nothing of a pull that failed is
-//! visible; what it fetched stays for the next attempt unless its digest was wrong.
+//! Errors of a pull. Each variant states what went wrong, where, and what to do. Nothing of a failed pull is
+//! visible. Fetched bytes stay for the next attempt unless their digest was wrong.
 
 use crate::StoreError;
 use crate::digest::Digest;
 use std::path::PathBuf;
 
-/// A pull that failed. Every message is one line; a URL in it has no query, which may be a signature.
+/// Error of a pull. Every message is one line. A URL in it has no query, which may be a signature.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PullError {
-    /// The store refuses.
+    /// Error of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A variable of the environment cannot be read.
+    /// An environment variable is invalid.
     #[error("{name}: {why}")]
     Setting {
-        /// The variable.
+        /// Name of the variable.
         name: String,
-        /// What is wrong with it.
+        /// Description of the mistake.
         why: String,
     },
-    /// The network may not be asked, and what is on this machine is not enough.
+    /// The network may not be used, and not all files are on this machine.
     #[error("{what} is not on this machine, and HF_HUB_OFFLINE says not to ask the network")]
     Offline {
-        /// What was wanted.
+        /// Requested item.
         what: String,
     },
-    /// The source has no such thing.
+    /// The source does not have the item.
     #[error("{what} is not there: {hint}")]
     NotFound {
-        /// What was wanted.
+        /// Requested item.
         what: String,
-        /// What to look at.
+        /// Advice for the user.
         hint: String,
     },
-    /// The source asks who is asking, or for a licence to be accepted.
+    /// The source requires a login, or acceptance of a licence.
     #[error("{what} may not be had ({status}): {hint}")]
     Forbidden {
-        /// What was wanted.
+        /// Requested item.
         what: String,
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// What to do, and where.
+        /// Advice for the user, with the address.
         hint: String,
     },
-    /// A server answered with a status that means no.
+    /// A server answered with a status that refuses the request.
     #[error("{url} answered {status}{}", if detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Status {
-        /// Without its query.
+        /// URL without its query.
         url: String,
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// What the server said, cut; or what to do.
+        /// Start of the server's error message, or advice.
         detail: String,
     },
-    /// A server could not be reached, or broke off, again and again.
+    /// A server could not be reached, or broke off, too many times.
     #[error(
         "{url} failed {attempts} times, the last time so: {why}; pull again to go on from where it stopped"
     )]
     Network {
-        /// Without its query.
+        /// URL without its query.
         url: String,
-        /// How often it was tried without a byte.
+        /// Number of attempts without progress.
         attempts: u32,
-        /// What happened last.
+        /// Last failure.
         why: String,
     },
-    /// A server sends elsewhere in a way that is not followed.
+    /// A server's redirect is not followed.
     #[error("{url} redirects {why}")]
     Redirect {
-        /// Without its query.
+        /// URL without its query.
         url: String,
-        /// Such as "in a circle".
+        /// Reason, such as "in a circle".
         why: String,
     },
-    /// A listing, manifest or file that is not what such a thing may be.
+    /// A listing, manifest or file is invalid.
     #[error("{what} is refused: {why}")]
     Refused {
-        /// What it is.
+        /// Name of the item.
         what: String,
-        /// The rule it breaks.
+        /// Rule that it breaks.
         why: String,
     },
-    /// There is a choice to make, or the choice made is not there.
+    /// The user must choose, or the choice does not exist.
     #[error("{what}: {why}; there are {}", candidates.join(", "))]
     Choice {
         /// The source.
         what: String,
-        /// What is missing.
+        /// Description of the missing choice.
         why: String,
-        /// What can be chosen.
+        /// Possible choices.
         candidates: Vec<String>,
     },
-    /// The bytes are not those the source promised. They were deleted.
+    /// The bytes do not match the promised digest. They were deleted.
     #[error("{file} has digest {found}, and {expected} was promised: it was deleted, pull again")]
     DigestMismatch {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What the source promised.
+        /// Digest promised by the source.
         expected: Digest,
-        /// What arrived.
+        /// Digest of the bytes received.
         found: Digest,
     },
-    /// The server's copy changed again and again while it was fetched.
+    /// The server's copy kept changing during the download.
     #[error("{file} changed {times} times on the server while it was fetched: try again later")]
     Unsteady {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// How often.
+        /// Number of changes.
         times: u32,
     },
     /// A file of the store cannot be written.
     #[error("{}: {source}", path.display())]
     Disk {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Somebody ended the pull.
+    /// A user cancelled the pull.
     #[error("the pull was cancelled; pull again to go on from where it stopped")]
     Cancelled,
-    /// As many pulls run as may.
+    /// The maximum number of pulls is running.
     #[error("{max} pulls are running, which is the most: try again when one has ended")]
     TooMany {
-        /// How many.
+        /// The maximum.
         max: usize,
     },
-    /// Something of this process failed that no source can cause.
+    /// An internal failure that no source can cause.
     #[error("internal error: {0}")]
     Internal(String),
 }

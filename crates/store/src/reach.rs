@@ -1,5 +1,6 @@
-//! How far away a server is: this machine, a network of somebody's own, or everywhere. A server may send a client
-//! no nearer than itself, or whoever serves a model could ask this machine's neighbours in its name.
+//! Network distance of a server: this machine, a private network, or the internet. A server may not redirect a
+//! client to a nearer address than its own. Otherwise a server that offers models could send requests to this
+//! machine's neighbours.
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -7,22 +8,22 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long the reach of a name is looked for.
+/// Maximum time to look up a name.
 const LOOKUP_MAX: Duration = Duration::from_secs(3);
 
-/// Where an address is; nearer ones are less.
+/// Network distance of an address. Nearer ones are less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// This machine.
     Loopback,
-    /// A private or link-local network, and what else is nobody's own address on the internet.
+    /// A private or link-local network, or another range that is not public.
     Private,
     /// The internet.
     Public,
 }
 
 impl Reach {
-    /// Of an address.
+    /// Classifies an IP address.
     pub(crate) fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => of_v4(address),
@@ -30,9 +31,9 @@ impl Reach {
         }
     }
 
-    /// Of a URL's host: a name is looked up, and is as near as the nearest address it has. A name that cannot be
-    /// looked up here is the internet's, where a proxy may know it; if it is not, no connection to it comes about, see
-    /// [`PublicOnly`].
+    /// Classifies a URL's host. A name is looked up and is as near as its nearest address. A name that cannot
+    /// be looked up counts as public, because a proxy may know it. If none does, [`PublicOnly`] prevents the
+    /// connection.
     pub(crate) async fn of_url(url: &Url) -> Self {
         let Some(host) = url.host_str() else { return Self::Public };
         if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
@@ -49,7 +50,7 @@ impl Reach {
         addresses.map(|address| Self::of(address.ip())).min().unwrap_or(Self::Public)
     }
 
-    /// For people.
+    /// Name for messages.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Loopback => "this machine",
@@ -59,7 +60,7 @@ impl Reach {
     }
 }
 
-/// RFC 6761: `localhost` and what is below it never leaves the machine.
+/// RFC 6761: `localhost` and names below it never leave the machine.
 fn is_localhost(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host == "localhost" || host.ends_with(".localhost")
@@ -71,7 +72,8 @@ fn of_v4(address: Ipv4Addr) -> Reach {
     if address.is_loopback() || address.is_unspecified() {
         return Reach::Loopback;
     }
-    // RFC 6598 (carriers' own), 6890 (this network, protocol assignments), 2544 (benchmarks), 1112 (reserved).
+    // RFC 6598 (carrier-grade NAT), 6890 (this network, protocol assignments), 2544 (benchmarks), 1112
+    // (reserved).
     let special = a == 0
         || (a == 100 && (64..128).contains(&b))
         || (a, b, c) == (192, 0, 0)
@@ -83,7 +85,7 @@ fn of_v4(address: Ipv4Addr) -> Reach {
 
 fn of_v6(address: Ipv6Addr) -> Reach {
     let segments = address.segments();
-    // Addresses that carry one of version 4: mapped, compatible, NAT64 (RFC 6052), 6to4 (RFC 3056).
+    // IPv6 addresses that embed an IPv4 address: mapped, compatible, NAT64 (RFC 6052), 6to4 (RFC 3056).
     let carried = match segments {
         [0, 0, 0, 0, 0, 0xffff, high, low] => Some((high, low)),
         [0, 0, 0, 0, 0, 0, high, low] if (high, low) != (0, 0) && (high, low) != (0, 1) => Some((high, low)),
@@ -99,7 +101,7 @@ fn of_v6(address: Ipv6Addr) -> Reach {
     if address.is_loopback() || address.is_unspecified() {
         return Reach::Loopback;
     }
-    // fc00::/7, fe80::/10, fec0::/10 (once private), ff00::/8 and NAT64's local prefix 64:ff9b:1::/48.
+    // fc00::/7, fe80::/10, fec0::/10 (formerly site-local), ff00::/8 and the local NAT64 prefix 64:ff9b:1::/48.
     let near = address.is_unique_local()
         || address.is_unicast_link_local()
         || address.is_multicast()
@@ -108,10 +110,10 @@ fn of_v6(address: Ipv6Addr) -> Reach {
     if near { Reach::Private } else { Reach::Public }
 }
 
-/// Looks names up, and keeps of their addresses only those of the internet: what was looked up before a redirect
-/// was followed may be another address a moment later.
+/// DNS resolver that returns only public addresses. The address checked before a redirect may differ from the
+/// one at the time of the connection.
 pub(crate) struct PublicOnly {
-    /// A proxy of one's own may be near.
+    /// Hosts of configured proxies, which may be local.
     pub(crate) proxies: HashSet<String>,
 }
 
@@ -131,7 +133,7 @@ impl Resolve for PublicOnly {
     }
 }
 
-/// The hosts of the proxies that the environment names, and of the one that is set.
+/// Hosts of the proxies in the environment, and of the configured one.
 pub(crate) fn proxy_hosts(set: Option<&Url>) -> HashSet<String> {
     let named = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
     let named = named.iter().filter_map(|name| std::env::var(name).ok());

@@ -1,4 +1,4 @@
-//! Whether the places that models come from answer, and what time it is there.
+//! Connectivity check: whether the sources of models answer, and how far their clocks differ.
 
 use crate::http::Http;
 use crate::settings::Settings;
@@ -6,22 +6,23 @@ use crate::{PullError, unix_time::now_unix_ms};
 use reqwest::header::DATE;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// How long an answer is waited for.
+/// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What came of asking one of them.
+/// Result of checking one source.
 #[derive(Clone, Debug)]
 pub struct Reachable {
-    /// Such as `https://huggingface.co/`.
+    /// URL such as `https://huggingface.co/`.
     pub url: String,
-    /// It answered, and its clock is so many seconds ahead of this machine's, where it says the time; or why it did not.
+    /// Seconds by which the server's clock is ahead of this machine's, if it states the time, or the reason why
+    /// there is no answer.
     pub answer: Result<Option<i64>, String>,
 }
 
-/// Asks the hub and Ollama's registry for nothing in particular.
+/// Sends a minimal request to the hub and to Ollama's registry.
 ///
 /// # Errors
-/// [`PullError::Internal`] where no HTTP client can be made.
+/// [`PullError::Internal`] if no HTTP client can be made.
 pub async fn reachable(settings: &Settings) -> Result<Vec<Reachable>, PullError> {
     let http = Http::new(&Settings { stall: settings.stall.min(PATIENCE), ..settings.clone() })?;
     let ask = async |url: &reqwest::Url| {

@@ -1,4 +1,4 @@
-//! References: what a user writes to say which model, and the one form the store keeps.
+//! References: the ways in which a user names a model, and the one form that the store keeps.
 //!
 //! | written | means |
 //! |---|---|
@@ -18,64 +18,64 @@ use reqwest::Url;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
-    /// A repository of a Hugging Face hub.
+    /// Repository of a Hugging Face hub.
     Hub(HubReference),
-    /// A model of an Ollama registry.
+    /// Model of an Ollama registry.
     Ollama(OllamaReference),
-    /// One file on a server.
+    /// Single file on a server.
     Url(UrlReference),
-    /// A file or folder on this machine, as it was written, `~` resolved.
+    /// File or folder on this machine, as written, with `~` resolved.
     File(PathBuf),
-    /// A name that stands for something else: an alias, or a stored model.
+    /// Other name: an alias, or a stored model.
     Name(String),
 }
 
-/// A repository of a Hugging Face hub, and what of it.
+/// Repository of a Hugging Face hub, with the choice of its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubReference {
     /// `owner/repo`.
     pub repo: String,
-    /// A branch, tag or commit; none: `main`.
+    /// Branch, tag or commit. None: `main`.
     pub revision: Option<String>,
-    /// A quantisation such as `Q4_K_M`, or a file's name.
+    /// Quantisation such as `Q4_K_M`, or a file's name.
     pub choice: Option<String>,
-    /// Written as `mlx://`: safetensors in MLX's layout, never GGUF.
+    /// True for `mlx://`: safetensors in MLX's layout, never GGUF.
     pub mlx: bool,
 }
 
-/// A model of an Ollama registry.
+/// Model of an Ollama registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OllamaReference {
-    /// Host and port; none: Ollama's own registry.
+    /// Host and port. None: Ollama's own registry.
     pub host: Option<String>,
-    /// Such as `library`.
+    /// Namespace such as `library`.
     pub namespace: String,
-    /// Such as `llama3.2`.
+    /// Model such as `llama3.2`.
     pub model: String,
-    /// Such as `latest`.
+    /// Tag such as `latest`.
     pub tag: String,
 }
 
-/// One file on a server.
+/// Single file on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlReference {
-    /// Without the fragment.
+    /// URL without the fragment.
     pub url: Url,
-    /// What `#sha256=…` says.
+    /// Digest from the fragment `#sha256=…`.
     pub digest: Option<Digest>,
 }
 
-/// The namespace that Ollama leaves out of names.
+/// Namespace that Ollama leaves out of names.
 pub(crate) const OLLAMA_LIBRARY: &str = "library";
 
 impl Reference {
-    /// Reads a reference as a user writes it.
+    /// Parses a reference as a user writes it.
     ///
     /// # Errors
-    /// [`StoreError::BadReference`] with what is wrong and what to write.
+    /// [`StoreError::BadReference`] with the mistake and the right form.
     pub fn parse(text: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| Err(StoreError::reference(text, why));
         if text.is_empty() {
@@ -108,10 +108,10 @@ impl Reference {
         }
     }
 
-    /// The same with another quantisation.
+    /// Replaces the quantisation.
     ///
     /// # Errors
-    /// [`StoreError::BadReference`] where the source has no choice of them.
+    /// [`StoreError::BadReference`] if the source has no choice of quantisations.
     pub fn with_quantization(self, quantization: &str) -> Result<Self, StoreError> {
         let text = self.to_string();
         let refused = |why| Err(StoreError::reference(&text, why));
@@ -132,10 +132,10 @@ impl Reference {
         }
     }
 
-    /// The same at another revision.
+    /// Replaces the revision.
     ///
     /// # Errors
-    /// [`StoreError::BadReference`] where the source has none.
+    /// [`StoreError::BadReference`] if the source has no revisions.
     pub fn with_revision(self, revision: &str) -> Result<Self, StoreError> {
         if !is_revision(revision) {
             return Err(StoreError::reference(revision, "a revision is a branch, a tag or a commit"));
@@ -148,7 +148,7 @@ impl Reference {
 }
 
 impl fmt::Display for Reference {
-    /// The form that is kept, which reads as the same reference again.
+    /// Writes the stored form, which parses as the same reference again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hub(hub) => {
@@ -177,8 +177,8 @@ impl fmt::Display for Reference {
     }
 }
 
-/// What follows the hub in a text that names it by `hf:`, by its host, or by the address of a page of a repository. The
-/// address of a file's bytes (`/resolve/`) is a URL as any other.
+/// Returns `owner/repo…` from a text that names the hub by `hf:`, by its host, or by the address of a
+/// repository's page. The address of a file's bytes (`/resolve/`) is treated as any other URL.
 fn on_hub(text: &str) -> Option<String> {
     const HOSTS: [&str; 3] = ["hf.co/", "huggingface.co/", "www.huggingface.co/"];
     if let Some(rest) = without_prefix(text, "hf:") {
@@ -206,7 +206,7 @@ fn without_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
 
 fn hub(text: &str, rest: &str, mlx: bool) -> Result<HubReference, StoreError> {
     let bad = |why: &str| StoreError::reference(text, why);
-    // A file's name may have folders, a revision may too: the choice is what follows the first ':'.
+    // Both file names and revisions may contain folders. The choice begins after the first ':'.
     let (place, choice) = match rest.split_once(':') {
         Some((place, choice)) => (place, Some(choice)),
         None => (rest, None),
@@ -226,7 +226,7 @@ fn hub(text: &str, rest: &str, mlx: bool) -> Result<HubReference, StoreError> {
         return Err(bad("after ':' stands a quantization such as Q4_K_M, or a file's name"));
     }
     let revision = revision.filter(|revision| *revision != "main").map(str::to_owned);
-    // Programs that speak Ollama's dialect give every name a tag.
+    // Programs that use Ollama's API give every name a tag.
     let choice = choice.filter(|choice| *choice != "latest");
     Ok(HubReference { repo: repo.to_owned(), revision, choice: choice.map(str::to_owned), mlx })
 }
@@ -301,7 +301,7 @@ fn file(text: &str, rest: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Whether a server is this machine.
+/// Returns true if the server is this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
@@ -313,7 +313,7 @@ pub(crate) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A part of a name: letters, digits and `. _ -`, beginning with a letter or digit, nothing that goes up.
+/// Part of a name: letters, digits and `. _ -`, beginning with a letter or digit, without `..`.
 fn is_word(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

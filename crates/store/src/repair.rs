@@ -1,5 +1,5 @@
-//! A store whose database was damaged or lost: what was mended, what was dropped, and the models that are found again by
-//! the manifests beside their files.
+//! Repair of a store whose database was damaged or lost. Models are restored from the manifests beside their
+//! files.
 
 use crate::database::Change;
 use crate::layout::{MANIFEST, is_stage};
@@ -11,18 +11,18 @@ use std::fs;
 use std::io::{Error, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-/// Why a folder gives no record.
+/// Reason why a folder yields no record.
 enum Unfit {
-    /// There is no whole model in it.
+    /// The folder has no complete model.
     NoModel(String),
-    /// There was no room, or something could not be read: another time may do better.
+    /// No room, or a failed read. A later attempt may succeed.
     NotNow(String),
 }
 
 impl Store {
-    /// Opens the store in `dir`, as [`Store::open`] does; gives every pulled model that has no record its record again,
-    /// and every file that is gone from one of its two places back to it; drops records that nobody can read. Records
-    /// that can be read are left as they are.
+    /// Opens the store in `dir` as [`Store::open`] does, then repairs it. Restores a record for every pulled
+    /// model without one. Restores a file that is missing from either the blobs or the model's folder. Drops
+    /// unreadable records. Leaves readable records as they are.
     ///
     /// # Errors
     /// [`StoreError::Locked`] and [`StoreError::Newer`] as [`Store::open`]; [`StoreError::File`],
@@ -39,11 +39,12 @@ impl Store {
         Ok((store, repaired))
     }
 
-    /// What was mended as the store was opened, with what only manifests have.
+    /// Completes the report of the repairs made while opening. If the database is incomplete, first restores
+    /// models from their manifests.
     pub(crate) fn restored(&self, mut repaired: Repaired, incomplete: bool) -> Result<Repaired, StoreError> {
         if incomplete {
             self.restore(&mut repaired)?;
-            // What a manifest brought back is not lost.
+            // A model restored from its manifest is not lost.
             let restored = &repaired.restored;
             repaired.dropped.retain(|(what, _)| !restored.iter().any(|name| name.eq_ignore_ascii_case(what)));
         }
@@ -55,7 +56,7 @@ impl Store {
         self.restore_all(repaired)
     }
 
-    /// Takes every model from its manifest that has no record. The caller has the store's lock.
+    /// Restores every model that has a manifest and no record. The caller holds the store's lock.
     pub(crate) fn restore_all(&self, repaired: &mut Repaired) -> Result<(), StoreError> {
         let models = self.layout.models();
         let mut folders = Vec::new();
@@ -91,7 +92,7 @@ impl Store {
         }
     }
 
-    /// The model's name, when it had no record.
+    /// Restores one model. Returns its name if it had no record.
     fn restore_one(&self, folder: &Path, relinked: &mut usize) -> Result<Option<String>, Unfit> {
         fn not_now(error: impl ToString) -> Unfit {
             Unfit::NotNow(error.to_string())
@@ -113,7 +114,7 @@ impl Store {
             let Some(blob) = blob.filter(|blob| blob.is_file() && file.state() == FileState::Missing) else {
                 continue;
             };
-            // A link of a store that was moved leads to its old place.
+            // A link in a store that was moved points to the old place.
             crate::file_system::delete_file(&file.path).map_err(not_now)?;
             crate::file_system::link(&blob, &file.path).map_err(not_now)?;
             *relinked += 1;
@@ -142,7 +143,7 @@ impl Store {
     }
 }
 
-/// The record that the manifest of a model in `folder` holds, or why it will not do.
+/// Reads the record in the manifest of a model in `folder`, or returns why it is invalid.
 pub(crate) fn read_manifest(manifest: &[u8], folder: &Path) -> Result<ModelRecord, String> {
     let mut record: ModelRecord =
         serde_json::from_slice(manifest).map_err(|error| format!("{MANIFEST}: {error}"))?;

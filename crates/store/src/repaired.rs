@@ -1,28 +1,28 @@
-//! What became of a store whose database was damaged or lost.
+//! Report of the repair of a store.
 
 use std::path::{Path, PathBuf};
 
-/// What was mended.
+/// Result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// What was wrong with the database or its ledger; none: nothing.
+    /// Damage found in the database or its ledger. None if they were sound.
     pub why: Option<String>,
-    /// Where a database that was damaged was moved.
+    /// New path of a damaged database.
     pub database_moved_to: Option<PathBuf>,
-    /// Names of models that have a record again.
+    /// Names of models whose records were restored.
     pub restored: Vec<String>,
-    /// User's aliases that are there again.
+    /// Number of user aliases that were restored.
     pub aliases: usize,
-    /// What is lost, by name, and why.
+    /// Lost items by name, with the reason for each.
     pub dropped: Vec<(String, String)>,
-    /// Folders that are no whole model, and why.
+    /// Folders without a complete model, with the reason for each.
     pub skipped: Vec<(PathBuf, String)>,
-    /// Files that were gone from the blobs or from a model's folder, and were still in the other.
+    /// Number of files restored from the blobs to a model's folder, or the other way round.
     pub relinked: usize,
 }
 
 impl Repaired {
-    /// One line for people: what happened to the store in `dir`, what became of it, and what to type.
+    /// Formats one line for people: the damage to the store in `dir`, the result, and the command to run.
     pub fn summary(&self, dir: &Path) -> String {
         let why = self.why.as_deref().unwrap_or("nothing was wrong with it");
         let mut said = format!("the database of the model store at {} was damaged: {why}", dir.display());

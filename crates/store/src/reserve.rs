@@ -1,6 +1,6 @@
-//! Room on the disk that is kept for when there is none: a file of zeros, given back a piece at a time so that a full
-//! disk does not keep anybody from looking, removing and collecting. The database cannot be asked to write where there
-//! is no room: it fails for good then.
+//! Reserved disk space: a file of zeros that is shortened when the disk is full, so that users can still list,
+//! remove and collect models. The database must not write without free space, because it then fails
+//! permanently.
 
 use crate::file_system;
 use crate::limits::{RESERVE_BYTES, ROOM_BYTES};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 use std::sync::{Arc, atomic::AtomicBool, atomic::AtomicU64, atomic::Ordering::Relaxed};
 
-/// See the module.
+/// Reserve file of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Reserve {
     dir: PathBuf,
     file: PathBuf,
-    /// As if the disk were full and there were no reserve.
+    /// Simulates a full disk without a reserve.
     #[cfg(test)]
     pub(crate) pretend_full: Arc<AtomicBool>,
-    /// As if so many bytes were free, and there were no reserve; `u64::MAX`: as it is.
+    /// Simulates this many free bytes without a reserve. `u64::MAX`: no simulation.
     #[cfg(test)]
     pub(crate) pretend_free: Arc<AtomicU64>,
 }
 
-/// What is to be free for a change of so many bytes: they stand in the ledger, in its database's log, and once more
-/// where that is moved; what else there is to a change is in the rest.
+/// Free space needed for a change of `bytes` bytes. They are written to the ledger, to the database's log, and
+/// once more when the log is moved. The rest covers the overhead.
 pub(crate) fn needed_bytes(bytes: usize) -> u64 {
     ROOM_BYTES.saturating_add(4 * bytes as u64)
 }
@@ -41,12 +41,12 @@ impl Reserve {
         }
     }
 
-    /// The file of it.
+    /// Path of the reserve file.
     pub(crate) fn path(&self) -> &Path {
         &self.file
     }
 
-    /// Puts room by where there is plenty. That there is none is no failure.
+    /// Creates the reserve if the disk has plenty of space. A failure is only logged.
     pub(crate) fn keep(&self) {
         let whole = self.file.metadata().is_ok_and(|meta| meta.len() >= RESERVE_BYTES);
         if whole || file_system::free_bytes(&self.dir).unwrap_or(0) < 2 * RESERVE_BYTES {
@@ -57,7 +57,7 @@ impl Reserve {
         }
     }
 
-    /// Whether there is room for a change of so many bytes, if need be by giving some of what was put by.
+    /// Returns true if there is room for a change of `bytes` bytes. Shortens the reserve if necessary.
     pub(crate) fn make_room(&self, bytes: usize) -> bool {
         let room = needed_bytes(bytes);
         #[cfg(test)]
@@ -66,7 +66,7 @@ impl Reserve {
             u64::MAX => {}
             free => return free >= room,
         }
-        // What cannot be told is found out by writing.
+        // If the free space is unknown, assume enough: the write itself will tell.
         let missing = || room.saturating_sub(file_system::free_bytes(&self.dir).unwrap_or(u64::MAX));
         let needed = missing();
         if needed == 0 {

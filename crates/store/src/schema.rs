@@ -1,5 +1,5 @@
-//! How records are encoded, and how a database that an older version wrote becomes one of this version. A record
-//! is a JSON object under its folded name; the database states its schema version under one key.
+//! Encoding of records, and migration of databases of older versions. A record is a JSON object, keyed by its
+//! folded name. The database stores its schema version under one key.
 
 use crate::StoreError;
 use crate::layout::{MANIFEST, MODELS};
@@ -8,29 +8,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Turns one record of a version into one of the next. An `Err` leaves the record as it is: it then reads as
-/// corrupt, by name, and the rest of the database is served.
-/// The path is the store's directory, as it is now.
+/// Migrates one record to the next version. An `Err` leaves the record as it is. It then reads as corrupt, by
+/// name, and the rest of the database still works. The path is the store's current directory.
 pub(crate) type Migration = fn(&mut Value, &Path) -> Result<(), String>;
 
-/// A version of the encoding, with the way to it from every version before.
+/// Version of the encoding, with the migrations from every older version.
 pub(crate) struct Schema {
-    /// The version that is written.
+    /// Version that is written.
     pub(crate) version: u32,
     /// Entry `i` leads from version `i + 1` to version `i + 2`.
     pub(crate) migrations: &'static [Migration],
 }
 
-/// What this program reads and writes. A change of [`ModelRecord`] that old records do not decode under raises the
-/// version and adds a migration.
+/// Schema that this program reads and writes. A change of [`ModelRecord`] under which old records do not decode
+/// raises the version and adds a migration.
 ///
-/// Version 1 knew models that were registered where they lie. Version 2 adds blobs, references and aliases. In version 3
-/// paths below the store's directory are relative to it, so that it may be moved.
+/// Version 1 had only models registered in place. Version 2 added blobs, references and aliases. In version 3
+/// paths below the store's directory are relative to it, so that the store may be moved.
 pub(crate) const CURRENT: Schema = Schema { version: 3, migrations: &[from_1_to_2, from_2_to_3] };
 
 const _: () = assert!(CURRENT.migrations.len() as u32 + 1 == CURRENT.version);
 
-/// A model of version 1 lies where it was registered, and so do its files.
+/// Models of version 1, and their files, were all registered in place.
 fn from_1_to_2(record: &mut Value, _: &Path) -> Result<(), String> {
     let record = record.as_object_mut().ok_or("not an object")?;
     let source = record.get("source").cloned().ok_or("no source")?;
@@ -45,8 +44,8 @@ fn from_1_to_2(record: &mut Value, _: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A store that was moved before it became version 3 has paths of its old place: what was the store's own is known by
-/// its folder, which has a manifest.
+/// Makes paths relative. A store that was moved before this migration has paths of its old place. Its own
+/// folders are recognised by their manifests.
 fn from_2_to_3(record: &mut Value, dir: &Path) -> Result<(), String> {
     let record = record.as_object_mut().ok_or("not an object")?;
     let files = record.get_mut("files").and_then(Value::as_array_mut).ok_or("no files")?;
@@ -63,7 +62,8 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
     let text = path.as_str().ok_or("a path is no text")?;
     let was = Path::new(text);
     let below = relative(was, dir);
-    // A model's own folders may be called `models` too: the store's is the one that has the model's folder below it.
+    // A model may contain folders called `models` too. The store's is the one with the model's folder, and its
+    // manifest, below it.
     let moved = || {
         let parts: Vec<_> = was.components().collect();
         let of_model = |models: &usize| {
@@ -83,34 +83,34 @@ fn make_relative(path: &mut Value, own: bool, dir: &Path) -> Result<(), String> 
     Ok(())
 }
 
-/// A path as it is kept: below the store's directory without that.
+/// Returns a path as stored: without the store's directory if below it.
 pub(crate) fn relative<'a>(path: &'a Path, dir: &Path) -> &'a Path {
     match path.strip_prefix(dir) {
-        // The directory itself has no name without it.
+        // The directory itself would become an empty path.
         Ok(below) if !below.as_os_str().is_empty() => below,
         _ => path,
     }
 }
 
-/// What is known of a blob.
+/// Record of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlobRecord {
     pub(crate) size_bytes: u64,
-    /// Models that have it.
+    /// Number of models that have it.
     pub(crate) refs: u32,
 }
 
-/// A pull that began and has not ended; after a crash, what can be resumed.
+/// Record of an unfinished pull. After a crash it can be resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PullRecord {
-    /// What was asked for.
+    /// Reference of the pull.
     pub reference: String,
-    /// When it began, Unix milliseconds.
+    /// Start time, Unix milliseconds.
     pub began_at_unix_ms: i64,
 }
 
 impl Schema {
-    /// One record of `version`, brought to this schema's version.
+    /// Migrates one record from `version` to this schema's version.
     pub(crate) fn migrate(&self, version: u32, encoded: &[u8], dir: &Path) -> Result<Vec<u8>, String> {
         let mut value: Value = serde_json::from_slice(encoded).map_err(|error| error.to_string())?;
         for migration in &self.migrations[version.saturating_sub(1) as usize..] {
@@ -120,7 +120,7 @@ impl Schema {
     }
 }
 
-/// A record in bytes, with paths relative to `dir` where they are below it.
+/// Encodes a record. Paths below `dir` become relative to it.
 pub(crate) fn encode(record: &ModelRecord, dir: &Path) -> Result<Vec<u8>, StoreError> {
     let mut kept = record.clone();
     kept.path = relative(&record.path, dir).to_owned();
@@ -131,7 +131,7 @@ pub(crate) fn encode(record: &ModelRecord, dir: &Path) -> Result<Vec<u8>, StoreE
         .map_err(|error| StoreError::Corrupt { name: record.name.clone(), why: error.to_string() })
 }
 
-/// The record under `key`, of the store in `dir`.
+/// Decodes the record under `key`, of the store in `dir`.
 pub(crate) fn decode(key: &str, encoded: &[u8], dir: &Path) -> Result<ModelRecord, StoreError> {
     let corrupt = |why: String| StoreError::Corrupt { name: key.to_owned(), why };
     let mut record: ModelRecord =
@@ -143,7 +143,7 @@ pub(crate) fn decode(key: &str, encoded: &[u8], dir: &Path) -> Result<ModelRecor
     if leaves(&record.path) || record.files.iter().any(|file| leaves(&file.path)) {
         return Err(corrupt("a path of it leads out of the store".to_owned()));
     }
-    // One that was registered where it lies, below the store's directory, comes from where that is now.
+    // A model registered in place below the store's directory moves with it, so its source is the current path.
     let in_place = record.in_place && record.path.is_relative();
     if in_place && record.reference == record.source && record.source.starts_with("file://") {
         record.source = format!("file://{}", dir.join(&record.path).display());

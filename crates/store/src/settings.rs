@@ -1,35 +1,35 @@
-//! What a pull takes from its surroundings: servers, tokens, other programs' stores, patience.
+//! Settings of pulls: servers, tokens, other programs' stores, and timeouts.
 
 use crate::PullError;
 use reqwest::Url;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where models are pulled from, and how patiently.
+/// Sources of models, with timeouts and limits.
 #[derive(Clone)]
 pub struct Settings {
-    /// The Hugging Face hub (`HF_ENDPOINT`).
+    /// Hugging Face hub (`HF_ENDPOINT`).
     pub hub: Url,
-    /// Sent to the hub and to nobody else (`HF_TOKEN`, or the file that `hf auth login` writes).
+    /// Token sent to the hub only (`HF_TOKEN`, or the file that `hf auth login` writes).
     pub hub_token: Option<String>,
-    /// Hugging Face's own cache (`HF_HUB_CACHE`, `HF_HOME`): what is there is used in place.
+    /// Hugging Face's own cache (`HF_HUB_CACHE`, `HF_HOME`). Its files are used in place.
     pub hub_cache: Option<PathBuf>,
     /// Ollama's registry.
     pub ollama: Url,
-    /// Ollama's own store (`OLLAMA_MODELS`): what is there is used in place.
+    /// Ollama's own store (`OLLAMA_MODELS`). Its files are used in place.
     pub ollama_store: Option<PathBuf>,
-    /// Nothing is asked over the network (`HF_HUB_OFFLINE`).
+    /// Use no network (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// Every request goes through this proxy; none: as `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` say.
-    /// Never used for this machine's own addresses.
+    /// Proxy for every request. None: as in `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`. Never used
+    /// for this machine's own addresses.
     pub proxy: Option<Url>,
-    /// A connection that brings no byte for so long is given up, and tried again.
+    /// Time without data after which a connection is given up and retried.
     pub stall: Duration,
-    /// A listing, manifest or token that has not come whole after so long is refused.
+    /// Maximum time for a whole listing, manifest or token. A slower one is refused.
     pub answer: Duration,
-    /// The first wait before something is tried again; later ones double, to 30 s.
+    /// First wait before a retry. Later waits double, up to 30 s.
     pub backoff: Duration,
-    /// The store may take so much of the disk at most, beside what is free: to try a full disk.
+    /// Maximum bytes that pulls may write, besides the limit of free space. Used to test a full disk.
     pub write_bytes_max: Option<u64>,
 }
 
@@ -37,10 +37,10 @@ const HUB: &str = "https://huggingface.co";
 const OLLAMA: &str = "https://registry.ollama.ai";
 
 impl Settings {
-    /// As the environment says.
+    /// Reads the settings from the environment.
     ///
     /// # Errors
-    /// [`PullError::Setting`] for a variable that cannot be read.
+    /// [`PullError::Setting`] for an invalid variable.
     pub fn from_env() -> Result<Self, PullError> {
         let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
         let path = |name: &str| text(name).map(PathBuf::from);
@@ -82,8 +82,8 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// A token, without what stands around it; none where there is nothing. What goes into no header would fail every
-/// request with words about headers.
+/// Trims a token. None if empty. Refuses characters that no header may have, because every request would
+/// otherwise fail with an error about headers.
 fn token_of(name: &str, text: &str) -> Result<Option<String>, PullError> {
     let token = text.trim();
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {

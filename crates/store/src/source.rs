@@ -1,4 +1,4 @@
-//! Where models come from: each source turns a reference into a [`crate::plan::Plan`].
+//! Sources of models. Each source turns a reference into a [`crate::plan::Plan`].
 
 pub(crate) mod choose;
 pub(crate) mod file;

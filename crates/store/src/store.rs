@@ -1,5 +1,4 @@
-//! The store: an open database and what can be asked of it. Every call that changes something is on disk before
-//! it answers.
+//! The store: an open database and its operations. Every change is on disk before its call returns.
 
 use crate::StoreError;
 use crate::database::{Change, Database};
@@ -14,45 +13,45 @@ use crate::schema::{CURRENT, Schema};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// An open store. Cloning it is cheap and shares the database; the last clone to be dropped closes it.
+/// Open store. A clone is cheap and shares the database. Dropping the last clone closes it.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) layout: Layout,
     pub(crate) database: Arc<Database>,
-    // A change reads, decides and writes: one at a time.
+    // Serialises changes, each of which reads, decides and writes.
     writing: Arc<Mutex<()>>,
-    /// What pulls that run are counting on.
+    /// Blobs that running pulls rely on.
     pub(crate) pins: Arc<Mutex<Pins>>,
-    /// What was mended when it was opened.
+    /// Report of the repairs made when it was opened.
     repaired: Arc<Repaired>,
 }
 
 /// All records: those that decode, and the names of those that do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// In order of name.
+    /// Readable records, in order of name.
     pub models: Vec<ModelRecord>,
-    /// In order of name.
+    /// Unreadable records, in order of name.
     pub corrupt: Vec<CorruptRecord>,
 }
 
-/// How much a store has.
+/// Totals of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Models.
+    /// Number of models.
     pub models: u64,
-    /// Bytes of their files; what several have counts for each.
+    /// Total bytes of their files. A shared file counts once for each model.
     pub bytes: u64,
-    /// Bytes that are free on its disk.
+    /// Free bytes on the store's disk.
     pub free_bytes: u64,
 }
 
-/// A record that cannot be decoded; [`Store::remove`] takes its name.
+/// Record that cannot be decoded. [`Store::remove`] accepts its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
-    /// The name it is kept under, in lower case.
+    /// Key of the record, in lower case.
     pub name: String,
-    /// What is wrong with it.
+    /// Description of the damage.
     pub why: String,
 }
 
@@ -62,21 +61,20 @@ impl From<CorruptRecord> for StoreError {
     }
 }
 
-/// A model that was removed.
+/// Result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Its name; in lower case when the record was corrupt.
+    /// Name of the model, in lower case if its record was corrupt.
     pub name: String,
-    /// What it stood for, when it was a user's alias: the model itself stays.
+    /// Target of the alias, if a user's alias was removed. The model itself stays.
     pub alias_of: Option<String>,
-    /// What was known of it; none for an alias, and when the record was corrupt.
+    /// Record of the model. None for an alias, and if the record was corrupt.
     pub record: Option<ModelRecord>,
     /// Bytes deleted: 0 for a model registered in place.
     pub freed_bytes: u64,
 }
 
-/// Where models are kept when nobody says otherwise: `HANZO_MODELS_DIR`, else `~/.hanzo/models`. None where there
-/// is no home directory.
+/// Default directory of models: `HANZO_MODELS_DIR`, else `~/.hanzo/models`. None if there is no home directory.
 pub fn default_dir() -> Option<PathBuf> {
     match std::env::var_os("HANZO_MODELS_DIR").filter(|dir| !dir.is_empty()) {
         Some(dir) => Some(PathBuf::from(dir)),
@@ -87,26 +85,26 @@ pub fn default_dir() -> Option<PathBuf> {
 }
 
 impl Store {
-    /// Opens the store in `dir`, creating it if need be. A database of an older version is migrated first; one that is
-    /// damaged is set aside and made again, which [`Store::mended`] then tells.
+    /// Opens the store in `dir`, and creates it if necessary. Migrates a database of an older version first. A
+    /// damaged database is set aside and rebuilt, which [`Store::mended`] then reports.
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`] when not even the database has room,
-    /// [`StoreError::Locked`] when another process has it open (after a wait of 0.3 s), [`StoreError::Newer`] when
-    /// a newer version wrote it, [`StoreError::Open`] for the rest.
+    /// [`StoreError::DiskFull`] if not even the database has room. [`StoreError::Locked`] if another process
+    /// has it open (after a wait of 0.3 s). [`StoreError::Newer`] if a newer version wrote it.
+    /// [`StoreError::Open`] for other failures.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, &CURRENT, true)
     }
 
-    /// As [`Store::open`], and mends nothing.
+    /// Opens the store as [`Store::open`] does, but repairs nothing.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`], and as there.
+    /// [`StoreError::Damaged`], and as [`Store::open`].
     pub fn open_as_it_is(dir: &Path) -> Result<Self, StoreError> {
         Self::open_as(dir, &CURRENT, false)
     }
 
-    /// What was mended when the store was opened, if anything was.
+    /// Returns the report of the repairs made when the store was opened, if there were any.
     pub fn mended(&self) -> Option<&Repaired> {
         Some(&*self.repaired).filter(|repaired| repaired.why.is_some())
     }
@@ -119,7 +117,7 @@ impl Store {
         Self::open_at(Layout::new(dir), schema, mend)
     }
 
-    /// As [`Store::open_as`], in a directory that is there.
+    /// Does what [`Store::open_as`] does, in a directory that exists.
     pub(crate) fn open_at(layout: Layout, schema: &Schema, mend: bool) -> Result<Self, StoreError> {
         let open_error =
             |error: std::io::Error| StoreError::Open { dir: layout.dir().to_owned(), why: error.to_string() };
@@ -133,12 +131,12 @@ impl Store {
         Ok(store)
     }
 
-    /// The store's directory, absolute.
+    /// Returns the store's absolute directory.
     pub fn dir(&self) -> &Path {
         self.layout.dir()
     }
 
-    /// Every record, in order of name. A corrupt record does not hide the others.
+    /// Lists every record, in order of name. A corrupt record does not hide the others.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -154,7 +152,7 @@ impl Store {
         Ok(listing)
     }
 
-    /// How much it has.
+    /// Computes the totals of the store.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -165,7 +163,7 @@ impl Store {
         Ok(Sizes { models: models.len() as u64, bytes, free_bytes })
     }
 
-    /// The model that `name` stands for, see [`crate::find_name`]; the user's aliases go first.
+    /// Finds the model that `name` stands for, see [`crate::find_name`]. The user's aliases come first.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Corrupt`], [`StoreError::Database`].
@@ -174,7 +172,7 @@ impl Store {
         self.database.decode(&entry)
     }
 
-    /// The model registered for the file or directory at `path`.
+    /// Finds the model registered for the file or directory at `path`.
     ///
     /// # Errors
     /// [`StoreError::Database`].
@@ -189,14 +187,14 @@ impl Store {
         Ok(found.into_iter().next())
     }
 
-    /// Records a model where it lies. Small models are digested now, large ones when asked ([`Store::digest`]).
-    /// Registering the same path again (with the same name or none) brings the record up to date and keeps its
-    /// name and times. Without a name it is called as its file; a name that is taken gets the enclosing
-    /// directory's name as owner, then a number.
+    /// Registers a model in place. Hashes small models now and large ones on request ([`Store::digest`]).
+    /// Registering the same path again, with the same name or none, updates the record and keeps its name and
+    /// times. Without a given name, the name is derived from the file. If that is taken, the enclosing
+    /// directory's name becomes its owner, then a number is added.
     ///
     /// # Errors
-    /// [`StoreError::File`] when a file is not there, [`StoreError::BadName`], [`StoreError::NameTaken`] when the
-    /// given name belongs to another path, [`StoreError::Limit`], [`StoreError::Database`].
+    /// [`StoreError::File`] if a file does not exist. [`StoreError::BadName`]. [`StoreError::NameTaken`] if the
+    /// given name belongs to another path. [`StoreError::Limit`], [`StoreError::Database`].
     pub fn register(
         &self,
         name: Option<&str>,
@@ -245,8 +243,9 @@ impl Store {
         Ok(record)
     }
 
-    /// Forgets the model that `name` stands for, and deletes its files as far as they are the store's own and no
-    /// other model has them. A user's alias is forgotten alone. A corrupt record is removed by its name too.
+    /// Removes the model that `name` stands for. Deletes those of its files that belong to the store and to no
+    /// other model. If `name` is a user's alias, removes only the alias. A corrupt record can be removed by its
+    /// name too.
     ///
     /// # Errors
     /// [`StoreError::NotFound`], [`StoreError::Ambiguous`], [`StoreError::Database`].
@@ -269,8 +268,8 @@ impl Store {
         let freed_bytes = match (self.database.apply(&change), &record) {
             (Ok(orphans), Some(record)) => self.release(record, &orphans),
             (Ok(_), None) => 0,
-            // No room for the change: the model's own files make it. A crash in between leaves a record that is said
-            // to have no files, and can be removed.
+            // The disk is too full for the change, so delete the model's files first. A crash in between leaves
+            // a record without files, which can still be removed.
             (Err(StoreError::DiskFull { .. }), Some(record)) => {
                 let orphans = self.database.only_of(record)?;
                 let freed_bytes = self.release(record, &orphans);
@@ -284,7 +283,7 @@ impl Store {
         Ok(Removed { name, alias_of: None, record, freed_bytes })
     }
 
-    /// Notes that the model was used.
+    /// Records that the model was used.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -296,23 +295,23 @@ impl Store {
         Ok(record)
     }
 
-    /// Computes the digests that are absent or no longer hold, and keeps them. Reads such files whole: seconds for
-    /// each few gigabytes; other calls are not held up meanwhile.
+    /// Computes and stores the digests that are missing or no longer valid. Reads those files completely, which
+    /// takes seconds for every few gigabytes. Other calls are not blocked meanwhile.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`StoreError::File`] when a file is gone.
+    /// As [`Store::get`]; [`StoreError::File`] if a file is missing.
     pub fn digest(&self, name: &str) -> Result<ModelRecord, StoreError> {
         let mut record = self.get(name)?;
         digest_files(&mut record)?;
         let _writing = self.lock();
-        // It may have been used or removed while its files were read.
+        // The model may have been used or removed while its files were read.
         let now = self.get(&record.name)?;
         record.used_at_unix_ms = now.used_at_unix_ms;
         self.database.apply(&Change { put: Some(&record), ..Change::default() })?;
         Ok(record)
     }
 
-    /// Fails when the store is full.
+    /// Fails if the store has the maximum number of models.
     pub(crate) fn check_room_for_one(&self) -> Result<(), StoreError> {
         let count = self.database.count();
         if count >= MODELS_MAX {
@@ -321,11 +320,11 @@ impl Store {
         Ok(())
     }
 
-    /// `first`, or `second`, or `first` with the first number that is not taken.
+    /// Returns `first`, or `second`, or `first` with the lowest free number.
     pub(crate) fn free_name(&self, first: &str, second: Option<String>) -> Result<String, StoreError> {
         let numbered = (2_u64..).map(|number| format!("{first}-{number}"));
         for name in std::iter::once(first.to_owned()).chain(second).chain(numbered) {
-            // The store holds at most MODELS_MAX names, so this ends long before the numbers do.
+            // Ends early: the store holds at most MODELS_MAX names.
             let is_free = !name::is_reserved(&name) && self.database.alias(&name)?.is_none();
             if is_free && self.database.exact(&name)?.is_none() {
                 return Ok(name);
@@ -334,8 +333,8 @@ impl Store {
         Ok(first.to_owned())
     }
 
-    /// Deletes what was the store's own of a model whose record is gone. What cannot be deleted now is an orphan
-    /// that a collection finds.
+    /// Deletes the files that belonged to a removed model alone, and returns the bytes freed. A file that
+    /// cannot be deleted now is an orphan for a later collection.
     pub(crate) fn release(&self, record: &ModelRecord, orphans: &[String]) -> u64 {
         let mut freed_bytes = 0;
         if let Some(folder) = self.folder_of(record)
@@ -344,7 +343,7 @@ impl Store {
             tracing::warn!(folder = %folder.display(), %error, "a removed model's folder stays");
         }
         let sizes = record.blobs();
-        // Held while blobs go: a pull that begins to count on one comes before or after.
+        // Hold the lock while blobs are deleted, so that no pull starts to rely on one meanwhile.
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         for sha256 in orphans.iter().filter(|sha256| !pins.holds(sha256)) {
             match std::fs::remove_file(self.layout.blob(sha256)) {
@@ -355,7 +354,7 @@ impl Store {
         freed_bytes
     }
 
-    /// The folder under `models/` that a record's files lie in, when the store made it.
+    /// Returns the folder under `models/` with a record's files, if the store made it.
     pub(crate) fn folder_of(&self, record: &ModelRecord) -> Option<PathBuf> {
         let models = self.layout.models();
         let below = record.path.strip_prefix(&models).ok()?;
@@ -363,12 +362,12 @@ impl Store {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
-        // The lock guards no data: a holder that panicked leaves nothing half-done behind it.
+        // The lock guards no data, so a holder that panicked left nothing inconsistent.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The record of a new model, without name, times and digests.
+/// Builds the record of a new model, without name, times and digests.
 fn look_at(model: NewModel) -> Result<ModelRecord, StoreError> {
     let absolute = |path: &Path| {
         path.canonicalize().map_err(|source| StoreError::File { path: path.to_owned(), source })
@@ -404,7 +403,7 @@ fn look_at(model: NewModel) -> Result<ModelRecord, StoreError> {
     })
 }
 
-/// Digests of files that did not change still hold.
+/// Keeps the digests of files that have not changed.
 fn keep_digests(record: &mut ModelRecord, before: &ModelRecord) {
     for file in &mut record.files {
         let same = |known: &&FileRecord| {
@@ -421,7 +420,7 @@ fn digest_files(record: &mut ModelRecord) -> Result<(), StoreError> {
             continue;
         }
         let failed = |source| StoreError::File { path: file.path.clone(), source };
-        // Looked at before it is read: a file changed meanwhile then shows as changed.
+        // Stat before reading: a file that changes meanwhile then shows as changed.
         let now = FileRecord::of(file.path.clone()).map_err(failed)?;
         let digest = sha256(&file.path).map_err(failed)?;
         *file = FileRecord { sha256: Some(digest), role: file.role, held: file.held, ..now };

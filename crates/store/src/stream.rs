@@ -1,4 +1,4 @@
-//! The connections that bring a file: several, each taking the next range that is missing, or one that brings all.
+//! Transfer of one file: several connections that each take the next missing range, or a single stream.
 
 use crate::PullError;
 use crate::digest::{Digest, Hasher};
@@ -15,23 +15,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// The last byte the first request asks for.
+/// Last byte of the first request's range.
 pub(crate) const CHUNK_LAST: u64 = CHUNK_BYTES - 1;
 
-/// What the connections of one file share.
+/// State shared by the connections of one file.
 struct Shared {
     downloader: Downloader,
     wanted: Arc<Wanted>,
     state: Arc<FileState>,
     part: Part,
     follower: Follower,
-    /// Ranges before this are done or somebody's.
+    /// Offset before which every range is done or taken.
     next: Mutex<u64>,
-    /// Where redirects led last, and whether a server of the internet did: asked first, as long as it answers.
+    /// Last address after redirects, and whether a public server led to it. Used first, as long as it works.
     landed: Mutex<Option<(Url, bool)>>,
 }
 
-/// Brings every range that is missing; the digest of it all.
+/// Downloads every missing range and returns the digest of the file.
 pub(crate) async fn all_ranges(
     downloader: &Downloader,
     wanted: &Arc<Wanted>,
@@ -50,7 +50,8 @@ pub(crate) async fn all_ranges(
     let shared = Arc::new(Shared { downloader, wanted, state, part, follower, next: Mutex::new(0), landed });
     let streams = missing.div_ceil(CHUNK_BYTES).clamp(1, STREAMS_MAX as u64);
     let mut tasks = JoinSet::new();
-    // The first takes the first range, which its answer is of; it asks before the others are polled.
+    // The first task takes the first range, because `first` is the response for it. It must take it before the
+    // other tasks start.
     let first_chunk = shared.take();
     tasks.spawn(shared.clone().run(first_chunk, first));
     for _ in 1..streams {
@@ -58,7 +59,7 @@ pub(crate) async fn all_ranges(
         tasks.spawn(shared.clone().run(chunk, None));
     }
     while let Some(ended) = tasks.join_next().await {
-        // The first that fails ends the others: dropping the set aborts them.
+        // The first failure ends the others: dropping the set aborts them.
         ended.map_err(|error| PullError::Internal(error.to_string()))??;
     }
     let shared = Arc::into_inner(shared).ok_or_else(|| PullError::Internal("a stream goes on".to_owned()))?;
@@ -71,7 +72,7 @@ fn hasher(wanted: &Wanted, total: u64) -> Hasher {
 }
 
 impl Shared {
-    /// The next range nobody has, from its first byte to before its last.
+    /// Takes the next free range: its first byte, and the end (exclusive).
     fn take(&self) -> Option<(u64, u64)> {
         let journal = self.part.journal.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings one range, asking again for the rest as often as the server breaks off.
+    /// Downloads one range. Requests the rest again whenever the server breaks off.
     async fn bring(
         self: &Arc<Self>,
         from: u64,
@@ -118,7 +119,7 @@ impl Shared {
                 Err(StreamFault::Ended(ended)) => return Err(ended),
                 Err(StreamFault::Passing { why, after }) => (why, after),
             };
-            // A trickle is no progress.
+            // A trickle does not count as progress.
             attempts = if at >= before + LEAST_BYTES { 1 } else { attempts + 1 };
             if attempts >= ATTEMPTS_MAX {
                 return Err(PullError::Network { url: shown(&self.wanted.url), attempts, why }.into());
@@ -128,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Asks for a range where the last one was found, or through the file's own address.
+    /// Requests a range from the last address after redirects, or else from the file's own address.
     async fn request_range(&self, from: u64, to: u64) -> Result<HttpResponse, StreamFault> {
         let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let auth = self.wanted.auth.as_ref();
@@ -139,7 +140,7 @@ impl Shared {
             None => self.downloader.http.get(&get(&self.wanted.url, false)).await,
         };
         if landed.is_some() && matches!(answer, Err(Fault::Status { .. })) {
-            // What redirects lead to is signed for a while only.
+            // The address after redirects is signed for a limited time only.
             *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = None;
             answer = self.downloader.http.get(&get(&self.wanted.url, false)).await;
         }
@@ -157,12 +158,12 @@ impl Shared {
         Ok(answer)
     }
 
-    /// Whether an answer is of the file that was begun.
+    /// Checks that a response belongs to the file that was begun.
     fn check(&self, answer: &HttpResponse, from: u64) -> Result<(), StreamFault> {
         let headers = answer.response.headers();
         let changed = Err(StreamFault::Ended(Ended::Changed));
         if answer.response.status() != StatusCode::PARTIAL_CONTENT {
-            // All of it, from a server that had ranges before.
+            // The whole file, from a server that supported ranges before.
             return changed;
         }
         match content_range(headers) {
@@ -182,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// Writes what an answer brings, to before `to`.
+    /// Writes the body of a response, up to `to` (exclusive).
     async fn drain(
         self: &Arc<Self>,
         mut answer: HttpResponse,
@@ -215,8 +216,8 @@ enum StreamFault {
     Ended(Ended),
 }
 
-/// Reads until enough has gathered to be written, `most` bytes at most: the pieces, their bytes, and how the body
-/// ended if it did.
+/// Reads until enough data has gathered for a write, at most `most` bytes. Returns the pieces, their total
+/// bytes, and the end of the body if it was reached.
 async fn gather(
     downloader: &Downloader,
     answer: &mut HttpResponse,
@@ -235,7 +236,7 @@ async fn gather(
         }
         match downloader.http.piece(&mut answer.response).await {
             Ok(Some(mut piece)) => {
-                // More than was asked for is not wanted.
+                // Drop bytes beyond the requested range.
                 piece.truncate((most - bytes).min(piece.len() as u64) as usize);
                 bytes += piece.len() as u64;
                 came += piece.len() as u64;
@@ -257,7 +258,7 @@ async fn gather(
     (pieces, bytes, None)
 }
 
-/// Brings a file from a server that knows no ranges: in one piece, or not at all.
+/// Downloads a file from a server without ranges, in one stream. It cannot be resumed.
 pub(crate) async fn whole_body(
     downloader: &Downloader,
     wanted: &Arc<Wanted>,
@@ -273,7 +274,7 @@ pub(crate) async fn whole_body(
     state.total.store(total.unwrap_or(0), Relaxed);
     let most = total.unwrap_or(FILE_BYTES_MAX);
     let file = Arc::new(downloader.create_part(path, total)?);
-    // Git's digest begins with the length; a source that states one states that too.
+    // Git's digest covers the length. A source that states such a digest states the length too.
     let follower = Follower::start(file.clone(), hasher(wanted, total.unwrap_or(0)));
     let mut at = 0;
     loop {
@@ -307,7 +308,7 @@ pub(crate) async fn whole_body(
     Ok((hasher, at))
 }
 
-/// An answer that no other time will better.
+/// Converts a failure that a retry cannot fix.
 pub(crate) fn final_fault(wanted: &Wanted, fault: Fault) -> PullError {
     match fault {
         Fault::Final(error) => error,

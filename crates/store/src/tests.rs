@@ -1,4 +1,4 @@
-//! The store against real files in a temporary directory.
+//! Tests of the store on real files in a temporary directory.
 
 use crate::name::fold;
 use crate::schema::{CURRENT, Schema};
@@ -187,7 +187,7 @@ fn large_models_are_digested_on_request_only() {
     assert_eq!(store.register(None, model(&path), NOW).unwrap().files[0].sha256, None);
     let digest = store.digest("large").unwrap().files[0].sha256.clone();
     assert_eq!(digest.as_ref().map(String::len), Some(64));
-    // Registered again unchanged, the digest is kept.
+    // Registered again unchanged, it keeps its digest.
     assert_eq!(store.register(None, model(&path), NOW).unwrap().files[0].sha256, digest);
 }
 
@@ -227,7 +227,7 @@ fn a_corrupt_record_is_named_and_hides_nothing() {
     store.remove("\u{fffd}\u{fffd}").unwrap();
     store.remove("impostor").unwrap();
     assert_eq!(store.list().unwrap().corrupt, []);
-    // Every cut and every flipped bit of a record is a record or an error, never a panic.
+    // Every cut and every flipped bit of a record gives a record or an error, never a panic.
     for cut in 0..good.len() {
         store.database.models().insert("good", &good[..cut]).unwrap();
         assert!(matches!(store.get("good"), Err(StoreError::Corrupt { .. })));
@@ -344,8 +344,8 @@ fn limits_hold() {
     assert!(folder.to_string().contains("not a regular file"), "{folder}");
 }
 
-/// What a change answered for is there when the process is killed right after: a copy of the database's files,
-/// taken while it is open and never closed, has it.
+/// An acknowledged change survives an immediate kill: a copy of the database's files, taken while the database
+/// is open and never closed, has the change.
 #[test]
 fn a_change_is_on_disk_when_it_answers() {
     let dir = tempfile::tempdir().unwrap();
@@ -373,7 +373,7 @@ fn ten_thousand_models_are_listed_at_once() {
     let store = Store::open(dir.path()).unwrap();
     let path = file(dir.path(), "m.gguf", b"m");
     let record = store.register(Some("owner/model-00000"), model(&path), NOW).unwrap();
-    // Written past the store's calls, which wait for the disk each time.
+    // Bypass the store's calls, which wait for the disk each time.
     let mut batch = sled::Batch::default();
     for number in 1..MODELS_MAX {
         let name = format!("owner/model-{number:05}");
@@ -389,7 +389,7 @@ fn ten_thousand_models_are_listed_at_once() {
             work();
             began.elapsed()
         };
-        // The best of up to a hundred: other programs run here too.
+        // Take the best of up to a hundred, because other programs run on this machine too.
         let mut best = time();
         for _ in 1..100 {
             if best.as_millis() < 100 {

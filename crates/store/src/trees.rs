@@ -1,4 +1,4 @@
-//! sled's trees, read and written before and while the store is opened; afterwards every change goes through
+//! sled's trees, for reading and writing while the store is opened. Later changes go through
 //! [`crate::database`].
 
 use crate::StoreError;
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const VERSION_KEY: &str = "schema_version";
-/// The last line of the ledger that is in the database.
+/// Key of the number of the last ledger line that the database has.
 pub(crate) const LINE_KEY: &str = "ledger_line";
-/// The version that made `paths` and `blobs`; not there while they may be behind `models`.
+/// Key of the version that derived `paths` and `blobs`. Absent while they may lag behind `models`.
 pub(crate) const DERIVED_KEY: &str = "derived_version";
 
-/// sled's own.
+/// The sled database and its trees.
 pub(crate) struct Trees {
     pub(crate) db: sled::Db,
     pub(crate) models: sled::Tree,
@@ -34,18 +34,18 @@ impl Trees {
         Ok(Self { models, paths, blobs, aliases, pulls, meta, db })
     }
 
-    /// What stands for the schema version; none: nothing was ever written here.
+    /// Returns the stored schema version. None if nothing was ever written.
     pub(crate) fn version(&self) -> sled::Result<Option<String>> {
         Ok(self.meta.get(VERSION_KEY)?.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// The last line of the ledger it has; 0: none.
+    /// Returns the number of the last ledger line that the database has; 0 if none.
     pub(crate) fn line(&self) -> sled::Result<u64> {
         let text = self.meta.get(LINE_KEY)?;
         Ok(text.and_then(|text| String::from_utf8_lossy(&text).parse().ok()).unwrap_or(0))
     }
 
-    /// Models and aliases; the other trees are read too, to see whether they can be.
+    /// Reads models and aliases. Reads the other trees too, to check that they are readable.
     pub(crate) fn read_all(&self) -> sled::Result<Contents> {
         let map = |tree: &sled::Tree| -> sled::Result<BTreeMap<String, Vec<u8>>> {
             let entry = |entry: sled::Result<(sled::IVec, sled::IVec)>| {
@@ -60,14 +60,15 @@ impl Trees {
         Ok(Contents { models: map(&self.models)?, aliases: map(&self.aliases)? })
     }
 
-    /// [`Trees::read_all`], in the store's own errors.
+    /// Does what [`Trees::read_all`] does, with the store's own errors.
     pub(crate) fn contents(&self, dir: &Path) -> Result<Contents, StoreError> {
         self.read_all().map_err(|error| failed(dir, "reading", &error))
     }
 
-    /// Makes what is under a name as `contents` have it. What follows from the models is to be made anew then.
+    /// Sets the records under a key to those in `contents`. The derived trees must be rebuilt afterwards.
     pub(crate) fn put(&self, key: &str, contents: &Contents, dir: &Path) -> Result<(), StoreError> {
-        // First: sled keeps the order, so no crash leaves the models changed and the rest believed.
+        // First remove the derived version. sled keeps the order of writes, so after a crash the derived trees
+        // are not trusted.
         self.meta.remove(DERIVED_KEY).map_err(|error| failed(dir, "writing", &error))?;
         for (tree, map) in [(&self.models, &contents.models), (&self.aliases, &contents.aliases)] {
             let done = match map.get(key) {
@@ -79,12 +80,12 @@ impl Trees {
         Ok(())
     }
 
-    /// Notes the last line of the ledger that is here.
+    /// Stores the number of the last ledger line.
     pub(crate) fn set_line(&self, line: u64, dir: &Path) -> Result<(), StoreError> {
         self.note(LINE_KEY, &line.to_string(), dir)
     }
 
-    /// Notes the schema version.
+    /// Stores the schema version.
     pub(crate) fn set_version(&self, version: u32, dir: &Path) -> Result<(), StoreError> {
         self.note(VERSION_KEY, &version.to_string(), dir)
     }
@@ -100,8 +101,9 @@ impl Trees {
         note().map_err(|error: sled::Error| failed(dir, "writing", &error))
     }
 
-    /// Brings it from `found` to the schema's version. All records and the version in one transaction: after a crash
-    /// the database is wholly of one version. What follows from the models is made after it, or by the next open.
+    /// Migrates the database from version `found` to the schema's version. All records and the version change
+    /// in one transaction, so after a crash the database has one version throughout. The derived trees are
+    /// rebuilt after it, or by the next open.
     pub(crate) fn migrate(&self, schema: &Schema, found: u32, dir: &Path) -> Result<(), StoreError> {
         let mut migrated = Vec::new();
         for entry in self.models.iter() {
@@ -138,7 +140,7 @@ fn failed(dir: &Path, doing: &str, error: &sled::Error) -> StoreError {
     StoreError::Database { dir: dir.to_owned(), doing: doing.to_owned(), why: in_words(error) }
 }
 
-/// sled's error without what only its authors can use.
+/// Formats sled's error without details that only its authors can use.
 pub(crate) fn in_words(error: &sled::Error) -> String {
     match error {
         sled::Error::Corruption { .. } => "its files are not as they were written".to_owned(),

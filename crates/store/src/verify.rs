@@ -1,4 +1,4 @@
-//! Reading models' files again, to see whether they are still what they were; and blobs, before they are counted on.
+//! Verification of models' files and of blobs by reading them again.
 
 use crate::digest::{Hasher, digest_file};
 use crate::file_system;
@@ -9,38 +9,38 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// What a check of one model found.
+/// Result of checking one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The model.
+    /// Name of the model.
     pub name: String,
-    /// In the order of the record.
+    /// Results for its files, in the order of the record.
     pub files: Vec<FileCheck>,
 }
 
-/// What a check of one file found.
+/// Result of checking one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileCheck {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// How it is.
+    /// State of the file.
     pub health: Health,
 }
 
-/// How a file is.
+/// State of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Its bytes have the recorded digest.
+    /// Its bytes match the recorded digest.
     Sound,
-    /// It has no recorded digest, and the recorded size and time.
+    /// No digest is recorded. Size and time match the record.
     Unchecked,
-    /// Not there, or not readable.
+    /// Not present, or not readable.
     Missing,
-    /// A file that is not the store's own was changed since it was registered.
+    /// A file outside the store was changed since it was registered.
     Changed,
-    /// Its bytes are not those of the record.
+    /// Its bytes do not match the record.
     Corrupt {
-        /// SHA-256 of the record.
+        /// SHA-256 in the record.
         expected: String,
         /// SHA-256 of the file.
         found: String,
@@ -48,18 +48,19 @@ pub enum Health {
 }
 
 impl Checked {
-    /// Whether nothing is wrong.
+    /// Returns true if no file has a problem.
     pub fn is_sound(&self) -> bool {
         self.files.iter().all(|file| matches!(file.health, Health::Sound | Health::Unchecked))
     }
 }
 
 impl Store {
-    /// Reads every file of a model and compares digests; also the blob of a file, where that is another file by now. `seen` is told of each piece of bytes read, and ends the
-    /// check by saying false. Changes nothing: `pull --force` brings back what is corrupt.
+    /// Reads every file of a model and compares digests. If a file is no longer linked to its blob, checks the
+    /// blob too. Calls `seen` with the size of each piece read. If `seen` returns false, the check stops.
+    /// Changes nothing: `pull --force` restores corrupt files.
     ///
     /// # Errors
-    /// As [`Store::get`]; [`StoreError::File`] with `Interrupted` when `seen` ended it.
+    /// As [`Store::get`]; [`StoreError::File`] with `Interrupted` if `seen` stopped it.
     pub fn verify(&self, name: &str, mut seen: impl FnMut(u64) -> bool) -> Result<Checked, StoreError> {
         let record = match self.resolve(name)? {
             crate::Found::Stored(record) => record,
@@ -82,9 +83,9 @@ impl Store {
 }
 
 impl Store {
-    /// Whether there is a blob that is what it is called; a wrong one is deleted. A size says nothing: the bytes are
-    /// read, unless a model has the very same file, and it has not been written to since it was digested. `seen` is
-    /// told of each piece of bytes read, and ends the check by saying false.
+    /// Returns true if the blob exists and its bytes match its name. Deletes a wrong one. The size is no proof,
+    /// so the bytes are read, unless a model has the very same file unchanged since it was hashed. Calls `seen`
+    /// with the size of each piece read. If `seen` returns false, the check stops.
     pub(crate) fn has_sound_blob(
         &self,
         sha256: &str,
@@ -115,7 +116,7 @@ impl Store {
     }
 }
 
-/// What tells a file from all others: its disk, and its number there.
+/// Identity of a file: its device and inode.
 fn id(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }

@@ -1,5 +1,6 @@
-//! Which files of a repository make a model: of GGUF files one quantisation, of safetensors, or of PyTorch's
-//! files where there are none, all of them with tokenizer and configuration; of whisper.cpp's files and of Piper's voices one.
+//! Choice of the files in a repository that make a model. For GGUF, the files of one quantisation. For
+//! safetensors, or PyTorch files if there are none, all weights with tokenizer and configuration. For
+//! whisper.cpp and Piper voices, one file.
 
 use crate::PullError;
 use crate::digest::Digest;
@@ -8,7 +9,7 @@ use crate::record::Role;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use std::collections::{BTreeMap, HashSet};
 
-/// A file that a source has.
+/// File that a source lists.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     pub(crate) name: String,
@@ -16,30 +17,31 @@ pub(crate) struct Listed {
     pub(crate) digest: Option<Digest>,
 }
 
-/// What is wanted of a repository.
+/// Requirements for the choice.
 pub(crate) struct Wish<'a> {
-    /// A quantisation or a file's name.
+    /// Quantisation, or a file's name.
     pub(crate) choice: Option<&'a str>,
-    /// Safetensors, though there may be GGUF.
+    /// Take safetensors even if there are GGUF files.
     pub(crate) mlx: bool,
     pub(crate) include: &'a Globs,
     pub(crate) exclude: &'a Globs,
 }
 
-/// What was chosen.
+/// Result of the choice.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// Indices of the listing, weights first.
+    /// Indices into the listing, weights first.
     pub(crate) files: Vec<usize>,
-    /// `gguf`, `safetensors`, `pytorch`, `ggml` (whisper.cpp's) or `onnx` (Piper's).
+    /// `gguf`, `safetensors`, `pytorch`, `ggml` (whisper.cpp) or `onnx` (Piper).
     pub(crate) format: &'static str,
-    /// The GGUF files' quantisation, or a file's name where that says none; of whisper.cpp's files and Piper's the name.
+    /// Quantisation of the GGUF files, or a file's name if that states none. For whisper.cpp and Piper, the
+    /// file's name.
     pub(crate) choice: Option<String>,
-    /// The quantisation, in upper case.
+    /// Quantisation in upper case.
     pub(crate) quantization: Option<String>,
 }
 
-/// Globs over file names; none match nothing.
+/// Globs over file names. Without globs, nothing matches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Globs(Option<GlobSet>);
 
@@ -64,7 +66,7 @@ impl Globs {
     }
 }
 
-/// The quantisations, as GGUF files' names state them.
+/// Quantisations, as the names of GGUF files state them.
 const QUANTIZATIONS: &[&str] = &[
     "Q2_K_S",
     "Q2_K_L",
@@ -121,13 +123,13 @@ const QUANTIZATIONS: &[&str] = &[
     "FP32",
 ];
 
-/// Where Kokoro keeps its voices.
+/// Folder of Kokoro's voices.
 pub(crate) const VOICES: &str = "voices";
 
-/// Taken when nobody says which, in this order.
+/// Default quantisations, in order of preference.
 const DEFAULTS: &[&str] = &["Q4_K_M", "Q8_0"];
 
-/// Chooses. `folders` are those that `modules.json` names.
+/// Chooses the files of a model. `folders` are those that `modules.json` names.
 pub(crate) fn choose(
     what: &str,
     listing: &[Listed],
@@ -195,7 +197,7 @@ fn choice_error(what: &str, why: impl Into<String>, mut candidates: Vec<String>)
     PullError::Choice { what: what.to_owned(), why: why.into(), candidates }
 }
 
-/// A file by its name, and if it is part of a split one, the others.
+/// Chooses a file by name, with the other parts if it is split.
 fn one_file(what: &str, listing: &[Listed], name: &str) -> Result<Chosen, PullError> {
     let (stem, _) = without_part(name);
     let settings = is_onnx(name).then(|| format!("{name}.json"));
@@ -212,9 +214,9 @@ fn one_file(what: &str, listing: &[Listed], name: &str) -> Result<Chosen, PullEr
     Ok(Chosen { files, format: "", choice: Some(name.to_owned()), quantization })
 }
 
-/// All parts of the one quantisation that is asked for, or the default.
+/// Chooses all parts of the requested quantisation, or of the default one.
 fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -> Result<Chosen, PullError> {
-    // Models of a repository, each with its parts: by name without the part's number.
+    // Models of the repository: the parts of each, by name without the part number.
     let mut models: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for at in ggufs {
         models.entry(without_part(&listing[*at].name).0).or_default().push(*at);
@@ -259,7 +261,7 @@ fn gguf(what: &str, listing: &[Listed], ggufs: &[usize], choice: Option<&str>) -
     Ok(Chosen { files, format: "", choice: Some(choice), quantization: label })
 }
 
-/// One of files that are whole models: the one that is called so, or the only one.
+/// Chooses one of several single-file models: the one with the requested name, or the only one.
 fn one_of(
     what: &str,
     listing: &[Listed],
@@ -283,7 +285,8 @@ fn one_of(
     }
 }
 
-/// Whether a file is a model by itself: whisper.cpp's (but not an encoder's for other hardware), or Piper's with its settings.
+/// Returns true if a file is a complete model: whisper.cpp's (except encoders for other hardware), or Piper's
+/// with its settings beside it.
 fn is_single(listing: &[Listed], name: &str) -> bool {
     is_ggml(name) || is_onnx(name) && listing.iter().any(|file| file.name.strip_suffix(".json") == Some(name))
 }
@@ -297,16 +300,16 @@ fn is_onnx(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".onnx")
 }
 
-/// What people call such a file: `base.en-q5_1`, `en_US-lessac-medium`.
+/// Short name of a single-file model: `base.en-q5_1`, `en_US-lessac-medium`.
 pub(crate) fn short_name(name: &str) -> &str {
     let file = in_folder(name).1;
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
     stem.strip_prefix("ggml-").filter(|_| is_ggml(name)).unwrap_or(stem)
 }
 
-/// Weights, tokenizer and configuration in the repository's root, and what `modules.json` names below it.
+/// Chooses weights, tokenizer and configuration in the root, and the folders that `modules.json` names.
 fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
-    // PyTorch's weights are of use where no others are beside them.
+    // PyTorch weights are used only if there are no safetensors.
     let speaks = is_kokoro(listing);
     let own = |file: &&Listed| {
         let file = in_folder(&file.name).1.to_ascii_lowercase();
@@ -322,7 +325,7 @@ fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
         if !folder.is_empty() {
             return folders.iter().any(|known| known == folder) && is_side_file(file, has_safetensors);
         }
-        // Some publish the same weights a second time in their makers' own layout.
+        // Some repositories have the same weights a second time in their makers' own layout.
         let twice = has_safetensors && file.starts_with("consolidated");
         !twice && is_side_file(file, has_safetensors)
     };
@@ -330,13 +333,13 @@ fn safetensors(listing: &[Listed], folders: &[String]) -> Chosen {
     Chosen { files, format: "safetensors", choice: None, quantization: None }
 }
 
-/// Whether it is Kokoro's: weights of PyTorch in the root, and voices below.
+/// Returns true for Kokoro's layout: PyTorch weights in the root, and a folder of voices.
 fn is_kokoro(listing: &[Listed]) -> bool {
     let has = |wanted: &dyn Fn(&str) -> bool| listing.iter().any(|file| wanted(&file.name));
     has(&|name| is_root(name, ".pth")) && has(&|name| in_folder(name).0 == VOICES)
 }
 
-/// A file's folder, and its name there.
+/// Splits a path into folder and file name.
 fn in_folder(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }
@@ -359,22 +362,22 @@ pub(crate) fn is_gguf(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// A projector is no model by itself, and an importance matrix is none at all.
+/// Returns true for GGUF weights, not for a projector or an importance matrix.
 fn is_gguf_weights(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     is_gguf(name) && !file.contains("mmproj") && !file.contains("imatrix")
 }
 
-/// What sees for a GGUF file's model.
+/// Returns true for the vision projector of a GGUF model.
 fn is_projector(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
     is_gguf(name) && file.contains("mmproj")
 }
 
-/// How projectors are stored, as their names say it, the best first.
+/// Formats of projectors as stated in their names, best first.
 const PROJECTORS: [&str; 4] = ["F16", "BF16", "Q8_0", "F32"];
 
-/// The projector of a chosen GGUF file's model: in its folder, or else in the root.
+/// Chooses the projector for the chosen GGUF file, from its folder or the root.
 fn projector(listing: &[Listed], chosen: &[usize]) -> Option<usize> {
     let model = chosen.iter().find(|at| is_gguf_weights(&listing[**at].name))?;
     let folder = in_folder(&listing[*model].name).0;
@@ -388,7 +391,7 @@ fn projector(listing: &[Listed], chosen: &[usize]) -> Option<usize> {
     })
 }
 
-/// What a file is to its model, by its name.
+/// Role of a file, by its name.
 pub(crate) fn role_of(name: &str) -> Role {
     if is_projector(name) { Role::Projector } else { Role::Model }
 }
@@ -398,7 +401,7 @@ fn is_weights(name: &str) -> bool {
     is_gguf_weights(name) || [".safetensors", ".bin", ".onnx", ".pth"].iter().any(|end| lower.ends_with(end))
 }
 
-/// A name without `-00001-of-00003`, and how many parts there are.
+/// Removes `-00001-of-00003` from a name, and returns the number of parts.
 fn without_part(name: &str) -> (String, Option<usize>) {
     let Some(stem) = name.len().checked_sub(5).filter(|at| is_gguf(name) && name.is_char_boundary(*at))
     else {
@@ -416,7 +419,7 @@ fn without_part(name: &str) -> (String, Option<usize>) {
     (name.to_owned(), None)
 }
 
-/// A split model is no model without all of its parts.
+/// Checks that a split model has all of its parts.
 fn check_parts(what: &str, listing: &[Listed], files: &[usize]) -> Result<(), PullError> {
     let count = files.iter().find_map(|at| without_part(&listing[*at].name).1);
     match count {
@@ -428,8 +431,7 @@ fn check_parts(what: &str, listing: &[Listed], files: &[usize]) -> Result<(), Pu
     }
 }
 
-/// The quantisation that a file's name or folder states, in upper case: as it is, and with what is put before it
-/// (`UD-Q4_K_XL`).
+/// Quantisation stated by a file's name or folder, in upper case: alone, and with its prefix (`UD-Q4_K_XL`).
 pub(crate) fn quantization_of(name: &str) -> Option<(String, String)> {
     let upper = name.to_ascii_uppercase();
     let bytes = upper.as_bytes();
@@ -439,7 +441,7 @@ pub(crate) fn quantization_of(name: &str) -> Option<(String, String)> {
         before.is_none_or(|byte| !byte.is_ascii_alphanumeric() && byte != b'_')
             && after.is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
     };
-    // The last place counts: model names may have such words too.
+    // Take the last match: model names may contain such words too.
     let places = QUANTIZATIONS.iter().flat_map(|label| {
         upper.match_indices(label).filter(|(at, label)| alone(*at, label)).map(|(at, _)| (at, *label))
     });
@@ -511,7 +513,7 @@ mod tests {
             "m-UD-Q2_K_XL.gguf",
             "m-BF16.gguf",
         ];
-        // What sees for it comes with it.
+        // Its projector is chosen with it.
         let tower = "mmproj-m-F16.gguf";
         assert_eq!(chosen(&names, None, &[]).unwrap(), ["m-Q4_K_M.gguf", tower]);
         let parts = ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf", tower];

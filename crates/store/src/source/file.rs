@@ -1,4 +1,4 @@
-//! A model that is on this machine already: to be used where it lies, or copied into the store.
+//! Source for a model on this machine: used in place, or copied into the store.
 
 use crate::PullError;
 use crate::download::disk;
@@ -11,7 +11,7 @@ use crate::source::hub::parse_modules;
 use std::fs;
 use std::path::Path;
 
-/// Plans to copy the file or folder.
+/// Plans a copy of the file or folder.
 pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan, PullError> {
     let path = path.canonicalize().map_err(disk(path))?;
     let shown = path.display().to_string();
@@ -33,7 +33,7 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
             list(&below_folder, &format!("{below}/"), &mut listing)?;
         }
     }
-    // Of Kokoro's voices, which no list names.
+    // Kokoro's voices, which `modules.json` does not name.
     let voices = folder.join(VOICES);
     if is_dir && voices.is_dir() && listing.iter().any(|file| file.name.ends_with(".pth")) {
         list(&voices, &format!("{VOICES}/"), &mut listing)?;
@@ -60,7 +60,7 @@ pub(crate) fn plan(path: &Path, include: &Globs, exclude: &Globs) -> Result<Plan
     })
 }
 
-/// Regular files; links are followed, because many folders of models are made of them.
+/// Lists regular files. Follows links, because many models' folders consist of links.
 fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), PullError> {
     for entry in fs::read_dir(folder).map_err(disk(folder))?.flatten() {
         let Ok(meta) = fs::metadata(entry.path()) else { continue };
@@ -81,7 +81,7 @@ fn list(folder: &Path, prefix: &str, listing: &mut Vec<Listed>) -> Result<(), Pu
 mod tests {
     use super::*;
 
-    /// A clone by git of a sentence-transformers model, whose last module has no files.
+    /// A sentence-transformers model cloned by git, whose last module has no files.
     #[test]
     fn a_folder_that_git_did_not_keep_holds_no_files() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Other programs' stores on this machine: Hugging Face's cache and Ollama's models. What is there is used where it
-//! lies, once its digest was seen to be right, and never changed.
+//! Other programs' stores on this machine: Hugging Face's cache and Ollama's models. Their files are verified,
+//! used in place, and never changed.
 
 use crate::digest::{Digest, is_hex};
 use crate::limits::{FILES_MAX, LISTED_FILES_MAX};
@@ -14,16 +14,16 @@ pub(crate) struct HubCache {
     dir: PathBuf,
 }
 
-/// A repository in the cache.
+/// Snapshot of a repository in the cache.
 pub(crate) struct Snapshot {
-    /// `owner/repo` as the cache's folder has it.
+    /// `owner/repo` as in the name of the cache's folder.
     pub(crate) repo: String,
     pub(crate) commit: String,
     pub(crate) folder: PathBuf,
     pub(crate) files: Vec<Listed>,
 }
 
-/// Files by digest, in every store there is.
+/// Lookup of files by digest in other programs' stores.
 pub(crate) struct Elsewhere {
     folders: Vec<PathBuf>,
     ollama: Option<PathBuf>,
@@ -34,7 +34,7 @@ impl HubCache {
         Self { dir }
     }
 
-    /// The folders of repositories, with their `owner/repo`.
+    /// Lists the folders of repositories, with their `owner/repo`.
     fn repositories(&self) -> Vec<(String, PathBuf)> {
         let Ok(entries) = fs::read_dir(&self.dir) else { return Vec::new() };
         let named = |entry: fs::DirEntry| {
@@ -45,7 +45,7 @@ impl HubCache {
         entries.flatten().take(LISTED_FILES_MAX).filter_map(named).collect()
     }
 
-    /// What of a repository is there, letter case ignored.
+    /// Returns the cached files of a repository at a revision. Ignores letter case.
     pub(crate) fn snapshot(&self, repo: &str, revision: Option<&str>) -> Option<Snapshot> {
         let found = self.repositories().into_iter().find(|(name, _)| name.eq_ignore_ascii_case(repo))?;
         let (repo, folder) = found;
@@ -70,7 +70,7 @@ fn collect(folder: &Path, prefix: &str, depth: usize, files: &mut Vec<Listed>) {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let name = format!("{prefix}{name}");
         let path = entry.path();
-        // A file there is a link to a blob that is called by its digest.
+        // Files in the cache are links to blobs that are named by their digests.
         let Ok(meta) = fs::metadata(&path) else { continue };
         if meta.is_dir() && depth < 4 {
             collect(&path, &format!("{name}/"), depth + 1, files);
@@ -94,7 +94,7 @@ impl Elsewhere {
         Self { folders: folders.collect(), ollama: settings.ollama_store.clone() }
     }
 
-    /// A file that is called by that digest and has that length. Its bytes were not looked at.
+    /// Finds a file that is named by the digest and has that length. Its bytes are not verified.
     pub(crate) fn find(&self, digest: &Digest, size_bytes: Option<u64>) -> Option<PathBuf> {
         let (hex, in_ollama) = match digest {
             Digest::Sha256(hex) => (hex, self.ollama.as_ref()),
@@ -110,7 +110,7 @@ impl Elsewhere {
     }
 }
 
-/// The manifest that Ollama keeps of a model it has pulled.
+/// Reads Ollama's manifest of a model that it has pulled.
 pub(crate) fn ollama_manifest(store: &Path, wanted: &OllamaReference) -> Option<Vec<u8>> {
     let host = wanted.host.as_deref().unwrap_or("registry.ollama.ai");
     let path =

@@ -1,5 +1,5 @@
-//! Hugging Face's hub: a repository's files at a revision, from its API, or from its own cache on this machine when
-//! the network is not to be asked.
+//! Source for Hugging Face's hub: a repository's files at a revision, from the hub's API, or offline from
+//! Hugging Face's cache on this machine.
 
 use crate::PullError;
 use crate::digest::Digest;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 const MODULES: &str = "modules.json";
 
-/// What the API says of a repository.
+/// Description of a repository by the API.
 #[derive(Deserialize)]
 struct Info {
     id: Option<String>,
@@ -60,7 +60,7 @@ struct Module {
     path: String,
 }
 
-/// A repository at a commit.
+/// Repository at a commit.
 pub(crate) struct Repository {
     /// `owner/repo` as the hub writes it.
     id: String,
@@ -68,11 +68,11 @@ pub(crate) struct Repository {
     pub(crate) listing: Vec<Listed>,
     license: Option<String>,
     gguf: GgufInfo,
-    /// Where the files are when the network was not asked.
+    /// Folder of the files in the local cache, if offline.
     here: Option<PathBuf>,
 }
 
-/// Plans to fetch what is asked for of a repository.
+/// Plans the download of the requested files of a repository.
 pub(crate) async fn plan(
     http: &Http,
     settings: &Settings,
@@ -123,7 +123,7 @@ pub(crate) async fn plan(
     })
 }
 
-/// What to do when the hub says that something may not be had.
+/// Advice for the user when the hub refuses access.
 pub(crate) fn gate_hint(settings: &Settings, repo: &str) -> String {
     let page = page(&settings.hub, repo);
     match settings.hub_token {
@@ -136,7 +136,7 @@ fn page(hub: &Url, repo: &str) -> String {
     format!("{}/{repo}", hub.as_str().trim_end_matches('/'))
 }
 
-/// `hub/a/b/…`, every part made to mean itself.
+/// Builds `hub/a/b/…` with every part escaped.
 fn address(hub: &Url, parts: &[&str]) -> Url {
     let mut url = hub.clone();
     if let Ok(mut path) = url.path_segments_mut() {
@@ -174,7 +174,7 @@ async fn fetch_repository(
         .map_err(|why| PullError::refused(&wanted.repo, format!("the hub's listing: {why}")))
 }
 
-/// What the hub's listing says, or why it will not do.
+/// Parses the hub's listing, or returns why it is invalid.
 pub(crate) fn repository(wanted: &HubReference, listing: &[u8]) -> Result<Repository, String> {
     let info: Info = serde_json::from_slice(listing).map_err(|error| error.to_string())?;
     if info.siblings.len() > LISTED_FILES_MAX {
@@ -209,13 +209,13 @@ impl Sibling {
                 .transpose()?,
         };
         let size_bytes = self.lfs.and_then(|lfs| lfs.size).or(self.size);
-        // Git's digest begins with the length.
+        // Git's digest covers the length, so it is useful only if the length is known.
         let digest = digest.filter(|digest| size_bytes.is_some() || matches!(digest, Digest::Sha256(_)));
         Ok(Listed { name, size_bytes, digest })
     }
 }
 
-/// What a status of the hub means.
+/// Turns an error status of the hub into an error with advice.
 fn no_such(
     settings: &Settings,
     wanted: &HubReference,
@@ -248,7 +248,7 @@ fn no_such(
     }
 }
 
-/// The folders that `modules.json` names: parts of a sentence-transformers model.
+/// Reads the folders that `modules.json` names: parts of a sentence-transformers model.
 async fn module_folders(http: &Http, origin: &Origin) -> Result<Vec<String>, PullError> {
     let (text, what) = match origin {
         Origin::Url { url, auth } => {
@@ -263,13 +263,13 @@ async fn module_folders(http: &Http, origin: &Origin) -> Result<Vec<String>, Pul
     parse_modules(&text).map_err(|why| PullError::refused(what, why))
 }
 
-/// The folders in the text of a `modules.json`.
+/// Parses the folders in a `modules.json`.
 pub(crate) fn parse_modules(text: &[u8]) -> Result<Vec<String>, String> {
     let modules: Vec<Module> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     Ok(modules.into_iter().map(|module| module.path).filter(|path| !path.is_empty()).collect())
 }
 
-/// What Hugging Face's own programs fetched before.
+/// Looks the repository up in the cache of Hugging Face's own programs.
 fn cached(cache: Option<PathBuf>, wanted: &HubReference) -> Result<Repository, PullError> {
     let offline = || PullError::Offline { what: Reference::Hub(wanted.clone()).to_string() };
     let cache = HubCache::new(cache.ok_or_else(offline)?);
@@ -284,7 +284,7 @@ fn cached(cache: Option<PathBuf>, wanted: &HubReference) -> Result<Repository, P
     })
 }
 
-/// `owner/repo`, for GGUF without the word and with the quantisation.
+/// Name for the store: `owner/repo`. For GGUF, without the word GGUF and with the quantisation.
 fn name_of(id: &str, reference: &HubReference, chosen: &Chosen) -> String {
     let revision = reference.revision.as_deref().map(|revision| format!("-{}", revision.replace('/', "-")));
     let revision = revision.unwrap_or_default();

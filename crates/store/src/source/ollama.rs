@@ -1,4 +1,4 @@
-//! Ollama's registry: a manifest whose layers are a GGUF file and the texts beside it.
+//! Source for Ollama's registry: a manifest whose layers are a GGUF file and the texts that belong to it.
 
 use crate::PullError;
 use crate::digest::{Digest, sha256_of};
@@ -33,7 +33,7 @@ pub(crate) struct Layer {
     size: u64,
 }
 
-/// What a manifest's configuration says of the model.
+/// Model description in a manifest's configuration.
 #[derive(Deserialize, Default)]
 struct Config {
     #[serde(default)]
@@ -46,7 +46,7 @@ struct Config {
     file_type: String,
 }
 
-/// Plans to fetch a model of a registry.
+/// Plans the download of a model of a registry.
 pub(crate) async fn plan(
     http: &Http,
     settings: &Settings,
@@ -96,10 +96,10 @@ pub(crate) async fn plan(
     })
 }
 
-/// What each layer is: its file's name, role and digest.
+/// Layers of a manifest: each file's name, role and digest.
 type Packed = Vec<(String, Role, Digest)>;
 
-/// A manifest and what its layers are, or why it will not do.
+/// Parses a manifest and its layers, or returns why it is invalid.
 pub(crate) fn read(body: &[u8]) -> Result<(Manifest, Packed), String> {
     let manifest: Manifest = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let kind = manifest.media_type.as_deref().unwrap_or(MANIFEST);
@@ -136,7 +136,7 @@ pub(crate) fn read(body: &[u8]) -> Result<(Manifest, Packed), String> {
     }
 }
 
-/// `https://host`, or plain http for a registry on this machine.
+/// Address of the registry: `https://host`, or plain http for a registry on this machine.
 fn registry(settings: &Settings, wanted: &OllamaReference) -> Result<Url, PullError> {
     let Some(host) = &wanted.host else { return Ok(settings.ollama.clone()) };
     let parse = |scheme: &str| Url::parse(&format!("{scheme}://{host}"));
@@ -190,7 +190,7 @@ async fn manifest(
     Ok(body)
 }
 
-/// The configuration that the manifest names, its digest checked.
+/// Fetches the configuration that the manifest names, and checks its digest.
 async fn config(
     http: &Http,
     settings: &Settings,
@@ -221,7 +221,7 @@ async fn config(
             found,
         });
     }
-    // What it says is for show; one that says nothing is as good.
+    // The configuration is only for display, so an unreadable one is ignored.
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
@@ -232,7 +232,7 @@ fn name_of(wanted: &OllamaReference) -> String {
     }
 }
 
-/// `3.2B` as a number.
+/// Parses a count such as `3.2B`.
 fn parameters(text: &str) -> u64 {
     let scale = match text.as_bytes().last() {
         Some(b'B') => 1e9,

@@ -1,4 +1,4 @@
-//! One GGUF file on any server.
+//! Source for a single GGUF file on any server.
 
 use crate::PullError;
 use crate::name::derive_name;
@@ -8,7 +8,7 @@ use crate::reference::{Reference, UrlReference};
 use crate::source::choose::quantization_of;
 use std::path::Path;
 
-/// Plans to fetch the file.
+/// Plans the download of the file.
 pub(crate) fn plan(wanted: &UrlReference) -> Result<Plan, PullError> {
     let name = wanted.url.path().rsplit('/').next().unwrap_or_default().to_owned();
     let origin = Origin::Url { url: wanted.url.clone(), auth: None };

@@ -1,10 +1,12 @@
-//! Databases that are damaged, in every file and in many places: the store opens, says what it did, and has every model.
+//! Damaged databases, in every file and in many places: the store opens, reports its repairs, and has every
+//! model.
 
 use super::moved::pulled;
 use super::*;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A store that was opened several times, as sled's files are then of every kind: pulled models, one in place, aliases.
+/// A store that was opened several times, so that sled has files of every kind. It has pulled models, one in
+/// place, and aliases.
 pub(super) fn grown(dir: &Path) -> PathBuf {
     let at = dir.join("store");
     let outside = file(dir, "outside.gguf", b"o");
@@ -21,7 +23,7 @@ pub(super) fn grown(dir: &Path) -> PathBuf {
     at
 }
 
-/// What must be there whatever became of the database.
+/// Names that must exist after any damage to the database.
 pub(super) fn expected() -> Vec<String> {
     let mut names: Vec<String> =
         (0..3).flat_map(|round| (0..3).map(move |number| format!("x/m{round}-{number}"))).collect();
@@ -29,7 +31,7 @@ pub(super) fn expected() -> Vec<String> {
     names
 }
 
-/// Opens a damaged copy; everything is there, works, and is whole the next time.
+/// Opens a damaged copy. Checks that everything exists and works, and that the next open finds no damage.
 fn check(what: &str, at: &Path) -> bool {
     let (mended, dropped) = {
         let store = Store::open(at).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -53,7 +55,7 @@ fn check(what: &str, at: &Path) -> bool {
     mended
 }
 
-/// Bytes that are no database's in place of every file.
+/// Overwrites every file with bytes that are no database.
 pub(super) fn ruin(db: &Path) {
     for entry in std::fs::read_dir(db).unwrap() {
         let path = entry.unwrap().path();
@@ -63,7 +65,7 @@ pub(super) fn ruin(db: &Path) {
     }
 }
 
-/// A seeded walk over numbers, so that a failure is found again.
+/// Seeded hash of a number, so that failures can be reproduced.
 fn mix(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -132,7 +134,7 @@ fn a_database_that_is_gone_or_something_else_is_made_again() {
         damage(&copy.path().join("db"));
         check(what, copy.path());
     }
-    // Without mending nothing is touched, and what to type is said.
+    // Without repair nothing is changed, and the error states the command to run.
     ruin(&at.join("db"));
     let error = Store::open_as_it_is(&at).err().unwrap();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
@@ -159,10 +161,10 @@ fn a_damaged_ledger_is_written_again() {
             check(&format!("ledger {kind} at {place}"), copy.path());
         }
     }
-    // Both: what has a manifest is there, and what is lost is named.
+    // Damage both: models with a manifest are restored, and lost ones are named.
     let place = String::from_utf8_lossy(&whole).rfind("\"name\":\"out\"").unwrap() + 200;
     let mut flipped = whole.clone();
-    // Every record of it, so that none of its lines is left.
+    // Damage every record of it, so that no line of it is left.
     for (at, _) in String::from_utf8_lossy(&whole).match_indices("\"name\":\"out\"") {
         flipped[at + 40] ^= 1;
     }
@@ -189,7 +191,7 @@ fn a_store_without_a_ledger_is_made_again_from_manifests() {
     assert!(mended.dropped[0].0.contains("`cp`"), "{mended:?}");
 }
 
-/// A crash between the ledger and the database loses nothing and is no damage.
+/// A crash between the ledger and the database loses nothing and does not count as damage.
 #[test]
 fn a_change_that_only_the_ledger_has_is_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +224,7 @@ fn a_change_that_only_the_ledger_has_is_made() {
         let store = Store::open_as_it_is(after.path()).unwrap();
         assert_eq!((names(&store), store.aliases().unwrap()), (list.clone(), aliases));
         assert_eq!(store.mended(), None);
-        // What follows from the models was made anew with them.
+        // The derived trees were rebuilt.
         for record in store.list().unwrap().models {
             assert_eq!(store.find_path(&record.path).unwrap().map(|found| found.name), Some(record.name));
         }
@@ -234,7 +236,8 @@ fn a_change_that_only_the_ledger_has_is_made() {
     }
 }
 
-/// What a model vouches for is not read again; what was written to since, and what nobody has, is.
+/// A blob that an unchanged model file vouches for is not read again. One that was written to, or that no model
+/// has, is read.
 #[test]
 fn a_blob_is_read_before_it_is_counted_on_unless_it_was_before() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,7 +265,7 @@ fn a_blob_is_read_before_it_is_counted_on_unless_it_was_before() {
     assert_eq!(look(), (false, 0), "it is gone");
 }
 
-/// Many changes do not make the ledger long, and what it says stays the same.
+/// Many changes do not make the ledger long, and its contents stay the same.
 #[test]
 fn the_ledger_is_shortened() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,7 +280,7 @@ fn the_ledger_is_shortened() {
         store.register(Some("b"), model, NOW + number).unwrap();
         store.touch("b", NOW + number).unwrap();
     }
-    // Lines of well over a kilobyte, twice each time.
+    // Lines of well over a kilobyte, two for each change.
     let length = std::fs::metadata(at.join("ledger")).unwrap().len();
     assert!(length < crate::limits::LEDGER_SLACK_BYTES + (16 << 10), "{length}");
     assert!(written as u64 * 2 * 1_200 > crate::limits::LEDGER_SLACK_BYTES + (16 << 10));
@@ -290,7 +293,7 @@ fn the_ledger_is_shortened() {
     );
 }
 
-/// Without room for a change: nothing is asked of the database, and a removal makes its own room, files first.
+/// On a full disk the database is not written to, and a removal makes its own room by deleting files first.
 #[test]
 fn a_full_disk_takes_no_change_and_still_removes() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,7 +311,7 @@ fn a_full_disk_takes_no_change_and_still_removes() {
     }
     assert_eq!(names(&store), ["x/a"]);
     store.gc_older_than(std::time::Duration::ZERO, false).unwrap();
-    // Still no room when its files are gone: it stays known, as a model without files.
+    // There is still no room after its files are deleted, so the model stays, without files.
     assert!(matches!(store.remove("x/a"), Err(StoreError::DiskFull { .. })));
     assert!(!folder.exists());
     assert_eq!(store.get("x/a").unwrap().missing().len(), 1);

@@ -1,4 +1,4 @@
-//! Models that are made of others: what they share, and what becomes of it.
+//! Models derived from others: the files that they share, and their removal.
 
 use super::moved::pulled;
 use super::*;
@@ -23,7 +23,7 @@ fn a_model_is_made_of_another_and_outlives_it() {
     assert_eq!(std::fs::read(&made.path).unwrap(), b"bytes");
     assert_eq!((made.side_texts(), texts_beside(&made.path)), (texts("Be brief."), Some(texts("Be brief."))));
     assert_eq!(base.side_texts(), SideTexts::default());
-    // Under the same name again it is another, of itself too.
+    // A second derivation under the same name replaces the first, even if it is based on it.
     let again = store.derive(&of("mine"), "Mine", &texts("Be long."), None).unwrap();
     assert_eq!((again.name.as_str(), again.side_texts().system), ("mine", Some("Be long.".into())));
     assert_eq!(store.list().unwrap().models.len(), 2);
@@ -76,7 +76,7 @@ fn a_model_is_made_of_blobs_that_were_put_there() {
     let derive = |base: &Base, inspect: Option<&Inspect>| store.derive(base, "mine", &texts("a"), inspect);
     let absent = derive(&files("m.gguf", &sha256), None);
     assert!(matches!(absent, Err(StoreError::NoBlob { .. })), "{absent:?}");
-    // What is not what it is said to be is not kept, nor its beginnings.
+    // Bytes that do not match the digest are not kept, and no part file is left.
     let other = store.put_blob(&sha256, &b"other"[..]);
     assert!(matches!(other, Err(StoreError::OtherBlob { .. })), "{other:?}");
     struct Broken;
@@ -88,14 +88,14 @@ fn a_model_is_made_of_blobs_that_were_put_there() {
     store.put_blob(&sha256, std::io::Read::chain(&b"byt"[..], Broken)).unwrap_err();
     assert_eq!(std::fs::read_dir(store.layout.partial()).unwrap().count(), 0);
     assert!(!store.has_blob(&sha256).unwrap());
-    // Two at once do not meet.
+    // Two concurrent uploads of the same blob both succeed.
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| store.put_blob(&sha256, &b"bytes"[..]).unwrap());
         }
     });
     assert!(store.has_blob(&sha256).unwrap());
-    // What cannot be read becomes no model, and its beginnings go.
+    // Unreadable files become no model, and no folder is left.
     let unreadable: Inspect = std::sync::Arc::new(|_: &Path| Err("it is none".to_owned()));
     let refused = derive(&files("m.gguf", &sha256), Some(&unreadable));
     assert!(matches!(&refused, Err(StoreError::Unreadable { why }) if why == "it is none"), "{refused:?}");

@@ -1,5 +1,5 @@
-//! A kill, or a full disk, while a database is made again: at every step the disk has what the next open needs, and
-//! nothing is collected before everything was tried.
+//! A kill or a full disk during a rebuild. At every step the disk has what the next open needs, and nothing is
+//! collected before every manifest was tried.
 
 use super::damage::{expected, grown, ruin};
 use super::moved::pulled;
@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 thread_local! {
-    /// Where copies are put of what is on the disk at each step; none: nobody looks.
+    /// Folder for copies of the store at each step. None: take no copies.
     static COPIES: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// Copies the store, as a kill would leave it here.
+/// Copies the store as a kill would leave it at this point.
 pub(crate) fn look(store: &Path) {
     COPIES.with_borrow(|copies| {
         let Some(copies) = copies else { return };
@@ -22,7 +22,7 @@ pub(crate) fn look(store: &Path) {
     });
 }
 
-/// Opens the store, which mends it; what a kill would have left at each step.
+/// Opens the store, which repairs it. Returns copies of the store at each step.
 fn steps(dir: &Path, at: &Path) -> Vec<PathBuf> {
     let copies = dir.join("copies");
     std::fs::create_dir(&copies).unwrap();
@@ -35,7 +35,7 @@ fn steps(dir: &Path, at: &Path) -> Vec<PathBuf> {
     steps
 }
 
-/// Flips a byte of every line of the ledger that has the text.
+/// Flips a byte of every ledger line that has the text.
 fn spoil(ledger: &Path, text: &str) {
     let mut bytes = std::fs::read(ledger).unwrap();
     let found: Vec<usize> =
@@ -90,13 +90,15 @@ fn a_kill_at_any_step_of_making_it_again_loses_no_model() {
     }
 }
 
-/// What a damaged ledger has no more, and a database had that was cut, is written down before either is set aside.
+/// Records that a damaged ledger has lost, and that only the damaged database had, are written down before
+/// either is set aside.
 #[test]
 fn what_only_the_database_had_outlives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let at = grown(dir.path());
     {
-        // The ledger goes on, and the database is that of before: its `out` is all that is left of it.
+        // The ledger goes on, while the database is restored to its earlier state. Only that database still has
+        // `out`.
         let before = dir.path().join("before");
         copy_tree(&at.join("db"), &before);
         let store = Store::open(&at).unwrap();
@@ -115,7 +117,8 @@ fn what_only_the_database_had_outlives_a_kill() {
     }
 }
 
-/// What found no room is tried again, and until then nothing of it is collected.
+/// Models that a full disk kept from being restored are tried again later. Until then none of their files is
+/// collected.
 #[test]
 fn what_a_full_disk_kept_from_being_made_again_is_made_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,8 +145,8 @@ fn what_a_full_disk_kept_from_being_made_again_is_made_later() {
     assert_eq!(Store::open(&killed).unwrap().mended(), None);
 }
 
-/// A record that cannot be read is in no ledger: it, or what its manifest has, outlives what mends the rest, and so do
-/// its blobs.
+/// An unreadable record is in no ledger. It, or the record in its manifest, and its blobs survive the repair of
+/// the rest.
 #[test]
 fn a_record_that_cannot_be_read_outlives_a_kill() {
     for changes in 1..=2 {
@@ -155,7 +158,7 @@ fn a_record_that_cannot_be_read_outlives_a_kill() {
         for name in ["x/a", "bad/one"] {
             store.database.models().insert(name, &b"{\"name\":"[..]).unwrap();
         }
-        // Another model's record under its name would stand in a ledger as that model's.
+        // In the ledger, another model's record under this name would count as that other model's.
         let impostor = crate::schema::encode(&of_b, store.dir()).unwrap();
         store.database.models().insert("x/impostor", impostor).unwrap();
         drop(store);
@@ -194,7 +197,7 @@ fn a_record_that_cannot_be_read_outlives_a_kill() {
     }
 }
 
-/// Room is made for all of a change, and one that has none changes nothing.
+/// Room is made for the whole change. Without enough room nothing is changed.
 #[test]
 fn a_large_record_needs_more_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +218,7 @@ fn a_large_record_needs_more_room() {
     assert_eq!(names(&store), ["large", "small"]);
 }
 
-/// An older version's database is brought to this one where there is room for it, and left as it is where not.
+/// An older database is migrated if there is room, and otherwise left as it is.
 #[test]
 fn an_older_database_is_not_touched_without_room() {
     let dir = tempfile::tempdir().unwrap();

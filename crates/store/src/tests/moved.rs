@@ -1,10 +1,10 @@
-//! A store that is moved, renamed or mounted elsewhere, in every version of its records.
+//! A store that is moved, renamed or mounted elsewhere, with records of every version.
 
 use super::*;
 use crate::digest::sha256_of;
 use crate::publish::{Arrived, ArrivedFile};
 
-/// Publishes a model of one file; its blob is written first.
+/// Publishes a model of one file, whose blob is written first.
 pub(super) fn pulled(store: &Store, name: &str, bytes: &[u8]) -> ModelRecord {
     let sha256 = sha256_of(bytes);
     std::fs::write(store.layout.blob(&sha256), bytes).unwrap();
@@ -43,7 +43,7 @@ fn a_store_that_is_moved_keeps_every_model() {
     assert_eq!(inside.source, format!("file://{}", store.dir().join("own/in.gguf").display()));
     assert_eq!(store.get("best").unwrap().name, "x/m1");
     assert!(outside.exists());
-    // Everything that is the store's own is found to be it: nothing is collected, and what is removed is freed.
+    // The store recognises its own files: nothing is collected, and a removal frees them.
     assert_eq!(
         store.gc_older_than(std::time::Duration::ZERO, true).unwrap().paths,
         [""; 0].map(PathBuf::from)
@@ -51,8 +51,8 @@ fn a_store_that_is_moved_keeps_every_model() {
     assert_eq!(store.remove("x/m0").unwrap().freed_bytes, 7);
 }
 
-/// A database as version 2 wrote it, word for word, of a store that was moved since: what was the store's own is found
-/// by its folder, and what was not stays where it was.
+/// A database as version 2 wrote it, word for word, in a store that was moved since. The store's own files are
+/// found by their folder, and files outside the store keep their paths.
 #[test]
 fn a_store_of_version_2_is_taken_over_even_when_it_was_moved() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_store_of_version_2_is_taken_over_even_when_it_was_moved() {
     }
 }
 
-/// Where there are no hard links a symbolic one stands in, and leads within the store wherever that is.
+/// Without hard links, symbolic links take their place. They lead within the store wherever it is moved.
 #[test]
 fn links_within_the_store_move_with_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ fn links_within_the_store_move_with_it() {
     let record = {
         let store = Store::open(&at).unwrap();
         let record = pulled(&store, "x/m", b"bytes");
-        // As an older version made it, and then as this one does.
+        // First as an older version made it, then as this version does.
         std::fs::remove_file(&record.path).unwrap();
         crate::file_system::symlink(&store.layout.blob(&sha256_of(b"bytes")), &record.path).unwrap();
         record
@@ -122,7 +122,7 @@ fn links_within_the_store_move_with_it() {
     assert_eq!(Store::open(&moved).unwrap().get("x/m").unwrap().missing().len(), 1);
     let (store, repaired) = Store::repair(&moved).unwrap();
     assert_eq!((repaired.relinked, store.get("x/m").unwrap().missing().len()), (1, 0));
-    // What leads within the store goes on doing so.
+    // Links within the store still work.
     let way = std::fs::read_link(&store.get("x/m").unwrap().path);
     assert!(way.is_err(), "here are hard links");
     assert_eq!(
@@ -132,7 +132,7 @@ fn links_within_the_store_move_with_it() {
     drop((store, record));
 }
 
-/// A model's own folders may be called as the store's folder of models.
+/// A model's own folders may be called `models`, as the store's folder is.
 #[test]
 fn a_moved_store_of_version_2_finds_folders_called_models() {
     for name in ["models/m.gguf", "models/models/m.gguf"] {
