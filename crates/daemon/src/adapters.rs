@@ -1,6 +1,6 @@
-//! The adapters of one model that is served: which there are, by name, and how one is opened, accounted for and given to the
-//! worker. A request that names one holds it; one that is unloaded takes no new requests, and its memory is free when the last
-//! that holds it has ended.
+//! LoRA adapters of a served model: which are loaded, and how one is opened, charged to the memory budget and
+//! handed to the worker. A request that names an adapter holds a reference to it. An unloaded adapter takes no new
+//! requests; its memory is free once the last request that holds it has ended.
 
 use std::{
     collections::BTreeMap,
@@ -31,13 +31,13 @@ use crate::{
 /// An adapter to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WantedAdapter {
-    /// What requests call it.
+    /// Name that requests use for it.
     pub(crate) name: String,
-    /// A directory that PEFT has saved, or a GGUF file of an adapter.
+    /// Directory saved by PEFT, or a GGUF adapter file.
     pub(crate) path: String,
 }
 
-/// An adapter as it is shown.
+/// Description of a loaded adapter, for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdapterView {
     pub(crate) name: String,
@@ -48,20 +48,20 @@ pub(crate) struct AdapterView {
     pub(crate) loaded_at_unix_ms: i64,
 }
 
-/// Those of one life of a model. Names are keyed as models' are.
+/// Adapters of one load of a model. Names are normalised with the same `key` as model names.
 #[derive(Default)]
 pub(crate) struct Adapters {
     held: Mutex<BTreeMap<String, Held>>,
-    /// What comes back with a worker that is restarted.
+    /// Adapters that are loaded again when the worker restarts.
     pub(crate) wanted: Arc<Wanted>,
-    loads: tokio::sync::Mutex<Option<Reservation>>, // one at a time; of the buffers that the first one makes
+    loads: tokio::sync::Mutex<Option<Reservation>>, // one load at a time; buffers of the first one
 }
 
-/// Those of a model whichever worker it has.
+/// Adapters that a model should have. They outlive a restart of its worker.
 #[derive(Default)]
 pub(crate) struct Wanted {
     by_name: Mutex<BTreeMap<String, WantedAdapter>>,
-    /// One has come, or does not come.
+    /// Notified when an adapter was loaded, or failed to come back.
     changed: Notify,
 }
 
@@ -70,7 +70,7 @@ struct Held {
     handle: Arc<LoadedAdapter>,
 }
 
-/// An adapter on its way to the engine, between two steps.
+/// A prepared adapter that the worker adds to the engine between two steps.
 pub(crate) struct AdapterOrder {
     pub(crate) adapter: Box<Adapter>,
     pub(crate) kept: Reservation,
@@ -79,16 +79,16 @@ pub(crate) struct AdapterOrder {
 
 impl Wanted {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, WantedAdapter>> {
-        // Entries come and go whole.
+        // Every update replaces whole entries, so a poisoned lock is safe to use.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them, by name.
+    /// Returns all adapters, by name.
     pub(crate) fn all(&self) -> Vec<WantedAdapter> {
         self.lock().values().cloned().collect()
     }
 
-    /// Those that a model is loaded with.
+    /// Collects the adapters that a model is loaded with.
     pub(crate) fn of(adapters: &[WantedAdapter]) -> Wanted {
         let keyed = adapters.iter().map(|adapter| (key(&adapter.name), adapter.clone()));
         Wanted { by_name: Mutex::new(keyed.collect()), changed: Notify::new() }
@@ -105,12 +105,12 @@ impl Wanted {
 }
 
 impl Adapters {
-    /// Of a life that begins; `wanted` is those of the one before.
+    /// Starts a new load of the model; `wanted` is carried over from the previous one.
     pub(crate) fn new(wanted: Arc<Wanted>) -> Self {
         Self { wanted, ..Self::default() }
     }
 
-    /// Every one, in order of name.
+    /// Lists all adapters in order of name.
     pub(crate) fn views(&self) -> Vec<AdapterView> {
         self.lock().values().map(|held| held.view.clone()).collect()
     }
@@ -124,25 +124,25 @@ impl Adapters {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        // Entries come and go whole.
+        // Every update replaces whole entries, so a poisoned lock is safe to use.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A model, and the adapter that a request is computed with.
+/// Model chosen for a request, with the adapter to apply.
 pub(crate) struct Chosen {
     pub(crate) served: InUse,
     pub(crate) adapter: Option<ChosenAdapter>,
 }
 
-/// An adapter that a request is computed with.
+/// Adapter to apply to a request.
 pub(crate) struct ChosenAdapter {
     pub(crate) name: String,
     pub(crate) handle: Arc<LoadedAdapter>,
 }
 
 impl Chosen {
-    /// What answers: `model`, or `model:adapter`.
+    /// Name of the responding model: `model`, or `model:adapter`.
     pub(crate) fn name(&self) -> String {
         match &self.adapter {
             Some(adapter) => format!("{}:{}", self.served.name, adapter.name),
@@ -152,10 +152,10 @@ impl Chosen {
 }
 
 impl Served {
-    /// The adapter of a name.
+    /// Looks up a loaded adapter by name.
     ///
     /// # Errors
-    /// [`Error::NoAdapter`]; [`Error::Loading`] where it comes back with the worker.
+    /// [`Error::NoAdapter`]; [`Error::Loading`] for an adapter that is still being restored after a restart.
     fn adapter(&self, name: &str) -> Result<ChosenAdapter, Error> {
         match self.adapters.get(name) {
             Some((view, handle)) => Ok(ChosenAdapter { name: view.name, handle }),
@@ -175,9 +175,9 @@ impl Served {
 }
 
 impl Models {
-    /// The model and the adapter that a request names: `adapter` of the model, where that is said; otherwise what is loaded under
-    /// exactly `asked`, then `model:adapter` where a model has that adapter or comes with it, then what is stored under `asked`,
-    /// then an adapter's name that only one model has.
+    /// Resolves the model and the adapter that a request names. A non-empty `adapter` is looked up in the model.
+    /// Otherwise the order is: a loaded model named exactly `asked`; `model:adapter`, if that model has or will
+    /// have the adapter; a stored model named `asked`; an adapter name that only one model has.
     pub(crate) async fn chosen(
         self: &Arc<Self>,
         asked: &str,
@@ -194,7 +194,8 @@ impl Models {
                 asked.rsplit_once(':').filter(|(base, name)| !base.is_empty() && !name.is_empty())
             {
                 let base = self.loaded_name(base).await;
-                // A name that is a part of a loaded one's is asked for only after this.
+                // `base` may match only part of a loaded model's name. Check first whether `asked` is a known
+                // model.
                 let there = self.registry.has(&base);
                 if self.has_adapter(&base, adapter) || (there && !self.knows(asked).await) {
                     return self.with_adapter(&base, adapter, wanted, demand).await;
@@ -210,7 +211,8 @@ impl Models {
         Ok(Chosen { served: self.serving(asked, wanted, demand).await?, adapter: None })
     }
 
-    /// A model with one of its adapters. Where models are loaded on demand one that comes with its model is waited for.
+    /// Resolves a model with one of its adapters. With on-demand loading, waits for an adapter that is loaded
+    /// together with its model.
     async fn with_adapter(
         self: &Arc<Self>,
         base: &str,
@@ -230,7 +232,7 @@ impl Models {
                     Err(Error::Loading { .. }) if self.section().on_demand != OnDemand::Never => {}
                     Err(error) => return Err(error),
                 }
-                // Its worker may end meanwhile, and the adapter come with the next one.
+                // The worker may end meanwhile; the adapter is then loaded with the next worker.
                 tokio::select! {
                     () = change => {}
                     change = changes.recv() => {
@@ -250,7 +252,7 @@ impl Models {
         }
     }
 
-    /// Whether a model has an adapter, or comes with it.
+    /// Checks whether a model has an adapter or is configured to load it.
     fn has_adapter(&self, base: &str, adapter: &str) -> bool {
         match self.registry.all_serving().into_iter().find(|served| key(&served.name) == key(base)) {
             Some(served) => served.adapters.get(adapter).is_some() || served.adapters.wanted.has(adapter),
@@ -258,7 +260,7 @@ impl Models {
         }
     }
 
-    /// The one model of the configuration that is not there, and comes with an adapter of this name.
+    /// Name of the only configured model, not loaded yet, that comes with this adapter. Nothing if several do.
     fn only_coming_with(&self, adapter: &str) -> Option<String> {
         if self.section().on_demand == OnDemand::Never {
             return None;
@@ -268,7 +270,7 @@ impl Models {
         Some(request.alias.clone().unwrap_or_else(|| request.source.clone()))
     }
 
-    /// Whether a name is a model's, of the configuration or stored here, by the record alone.
+    /// Checks whether a name is a model's, in the configuration or in the store's index. No model file is opened.
     async fn knows(&self, asked: &str) -> bool {
         if self.configured(asked).is_some() {
             return true;
@@ -278,7 +280,7 @@ impl Models {
         matches!(found, Ok(Stored::Stored(_)))
     }
 
-    /// The adapter of a name, where one model alone has one.
+    /// Finds an adapter by name if exactly one model has it.
     fn only_adapter(&self, name: &str) -> Option<Chosen> {
         let mut found =
             self.registry.all_serving().into_iter().filter(|served| served.adapters.get(name).is_some());
@@ -288,11 +290,11 @@ impl Models {
         Some(Chosen { served, adapter: Some(adapter) })
     }
 
-    /// Loads an adapter of a model and waits until requests may name it. One that is loaded from the same files is answered
-    /// as it is.
+    /// Loads an adapter into a model and waits until requests may name it. If the same files are already loaded
+    /// under that name, answers with that adapter.
     ///
     /// # Errors
-    /// What is wrong with its name or its files, or that it does not fit the budget; nothing is kept then.
+    /// An invalid name or file, or memory that the budget does not have. Nothing is kept then.
     pub(crate) async fn load_adapter(
         &self,
         asked: &str,
@@ -353,7 +355,8 @@ impl Models {
         Ok((served.name.clone(), view))
     }
 
-    /// So many bytes of the budget of the model's place, and of each place beside it.
+    /// Reserves memory in the model's place (the first element of `bytes`) and in each place beside it (the
+    /// others).
     fn reserve(&self, served: &Served, adapter: &str, bytes: &[u64]) -> Result<Reservation, Error> {
         let in_place = |place, bytes| self.reserve_in(place, &served.name, adapter, bytes);
         let (own, others) = bytes.split_first().expect("a model has a place");
@@ -378,10 +381,10 @@ impl Models {
         Ok(reserved.map_err(|error| Error::Adapter(Failure::new(error)))?.0)
     }
 
-    /// Takes an adapter from a model: requests that name it are refused from now on, those that have it finish.
+    /// Removes an adapter from a model. New requests for it are refused; those that run with it finish.
     ///
     /// # Errors
-    /// Why there is no such adapter.
+    /// [`Error::NoAdapter`], or [`Error::Loading`] while it is being restored.
     pub(crate) async fn unload_adapter(
         &self,
         asked: &str,
@@ -394,13 +397,13 @@ impl Models {
             return Err(served.adapter(name).err().unwrap_or(Error::Stopped { what: SHUTTING_DOWN }));
         };
         drop(handle);
-        // A worker with nothing to do frees it too.
+        // Wake an idle worker so that it frees the adapter too.
         served.worker.waker().wake_by_ref();
         tracing::info!(model = served.name, adapter = view.name, "adapter unloaded");
         Ok((served.name.clone(), view))
     }
 
-    /// Loads again what a worker had that has failed.
+    /// Reloads the adapters that a failed worker had.
     pub(crate) async fn restore_adapters(&self, model: &str, wanted: &Wanted) {
         for adapter in wanted.all() {
             let name = adapter.name.clone();
@@ -413,7 +416,7 @@ impl Models {
     }
 }
 
-/// The files of a model that is loaded, to be opened again for adapters that depend on its own numbers.
+/// Source of a loaded model, to reopen its files for adapters that need its weights.
 #[derive(Clone, Debug)]
 pub(crate) struct BaseModel {
     pub(crate) source: Source,

@@ -24,7 +24,7 @@ use crate::{
     views::{ModelView, StateView},
 };
 
-/// Its routes. Probes need no key, and `/metrics` wants one where it is private.
+/// Builds the admin routes. Probes need no key; `/metrics` needs one if `private_metrics` is set.
 pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
     let (core, hosts) = (Arc::clone(handle.core()), hosts::of(config));
     let also = config.metrics_compat;
@@ -50,7 +50,7 @@ pub(crate) fn routes(handle: &DaemonHandle, config: &ServerConfig) -> Router {
         .with_state(core)
 }
 
-/// Asks for a key.
+/// Middleware that requires an API key.
 async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let from = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|from| from.0.ip());
     let Err(refusal) = access.admit(&Presented::of(request.headers()), from) else {
@@ -64,7 +64,7 @@ async fn keyed(State(access): State<Arc<Access>>, request: Request, next: Next) 
     (status, Json(json!({"error": refusal.to_string()}))).into_response()
 }
 
-/// In OpenMetrics' text format for who reads that, which Prometheus does.
+/// Handler of `/metrics`. Uses OpenMetrics' text format if the client accepts it, as Prometheus does.
 async fn metrics(core: Arc<Core>, headers: HeaderMap, also: Option<MetricsCompat>) -> impl IntoResponse {
     let ready = !core.drain.is_draining() && core.models.is_ready();
     let open = is_wanted(headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()));
@@ -83,8 +83,8 @@ async fn healthz(State(core): State<Arc<Core>>) -> impl IntoResponse {
     Json(json!({"status": "ok", "version": env!("CARGO_PKG_VERSION"), "uptime_ms": uptime_ms}))
 }
 
-/// 200 when a model is ready whose worker makes progress, or would be loaded for a request, the daemon is not draining, and keys can be
-/// checked.
+/// Handler of `/readyz`. Answers 200 if a model is ready (its worker makes progress, or requests would load it),
+/// the daemon is not draining, and keys can be checked.
 async fn readyz(core: Arc<Core>, access: Arc<Access>) -> impl IntoResponse {
     let draining = core.drain.is_draining();
     let keys = access.keys_fault();

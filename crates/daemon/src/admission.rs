@@ -1,7 +1,8 @@
-//! The queue before a model, as a count: a request takes a place when it arrives and gives it back when its first
-//! step runs, wherever it waits in between (prompt being built, worker's channel, engine). So the limit is the
-//! number of requests that wait, and `retry-after` is measured. A request of many batches keeps its place to the end,
-//! because its batches wait one after the other; once it has begun it counts as running all the same.
+//! Admission control of one model: a queue kept as a count. A request takes a place when it arrives and gives it
+//! back when its first step runs, whether it waits for its prompt, in the worker's channel or in the engine. The
+//! limit is therefore the number of waiting requests, and `retry-after` is measured. A request of many batches
+//! keeps its place to the end, because its batches wait one after the other; it still counts as running once it has
+//! begun.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -17,10 +18,10 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Admission {
     capacity: usize,
-    taken: AtomicUsize, // places; not above `capacity`
-    kept: AtomicUsize,  // of them, those of requests that have begun
+    taken: AtomicUsize, // places in use, at most `capacity`
+    kept: AtomicUsize,  // places in use by requests that have begun
     running: AtomicUsize,
-    // Moving mean of what a request takes from its first step to its end; 0: none has ended yet.
+    // Moving mean of the time from a request's first step to its end, in microseconds. 0 until one has ended.
     service_us: AtomicU64,
 }
 
@@ -32,8 +33,8 @@ pub(crate) struct QueuePlace(Arc<Admission>);
 #[derive(Debug)]
 pub(crate) struct RunningPlace(Arc<Admission>);
 
-/// The place of a request of many batches. The request holds it, and so does each batch until its worker lets go of it:
-/// as long as a place is free, there is room in the worker's channel.
+/// Place of a request of many batches. The request and each of its batches hold it until the worker drops the
+/// batch. The worker's channel therefore has room whenever a place is free.
 #[derive(Debug)]
 pub(crate) struct KeptPlace {
     place: QueuePlace,
@@ -48,7 +49,7 @@ pub(crate) struct Full {
 }
 
 impl Admission {
-    /// An empty queue of so many places.
+    /// Creates an empty queue with this many places.
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             capacity,
@@ -62,7 +63,7 @@ impl Admission {
     /// Takes a place.
     ///
     /// # Errors
-    /// [`Full`], with when a place is likely to be free.
+    /// [`Full`], with an estimate of when a place will be free.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<QueuePlace, Full> {
         let room = |taken: usize| (taken < self.capacity).then_some(taken + 1);
         match self.taken.fetch_update(Relaxed, Relaxed, room) {
@@ -71,36 +72,37 @@ impl Admission {
         }
     }
 
-    /// That there is no place.
+    /// Refusal with the current capacity and retry time.
     pub(crate) fn full(&self) -> Full {
         Full { capacity: self.capacity, retry_after_ms: self.retry_after_ms() }
     }
 
-    /// Places there are.
+    /// Number of places in total.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.taken.load(Relaxed).saturating_sub(self.kept.load(Relaxed))
     }
 
-    /// Requests that have begun and not ended.
+    /// Number of requests that have begun and not ended.
     pub(crate) fn running(&self) -> usize {
         self.running.load(Relaxed)
     }
 
-    /// A request took this long from its first step to its end. Said by the worker and by whoever answers.
+    /// Records the time that a request took from its first step to its end. Called by the worker and by the tasks
+    /// that answer.
     pub(crate) fn served(&self, service: Duration) {
         let new = u64::try_from(service.as_micros()).unwrap_or(u64::MAX).max(1);
-        // An eighth of the news: a few requests turn it, one outlier does not.
+        // Exponential moving average with weight 1/8: a few requests shift it, one outlier does not.
         let mean = |old: u64| Some(if old == 0 { new } else { (old - old / 8 + new / 8).max(1) });
         // Never refused: the closure always gives a value.
         let _ = self.service_us.fetch_update(Relaxed, Relaxed, mean);
     }
 
-    /// The next place is free when one of those that run ends and lets the first in line begin.
+    /// Estimates when the next place is free: when a running request ends and the first waiting one begins.
     fn retry_after_ms(&self) -> u64 {
         match self.service_us.load(Relaxed) {
             0 => RETRY_AFTER_MS_UNMEASURED,
@@ -110,13 +112,13 @@ impl Admission {
 }
 
 impl QueuePlace {
-    /// The request's first step runs.
+    /// Gives the place back, because the request's first step runs.
     pub(crate) fn begin(self) -> RunningPlace {
         self.0.running.fetch_add(1, Relaxed);
         RunningPlace(self.0.clone())
     }
 
-    /// Of a request of many batches.
+    /// Keeps the place until a request of many batches ends.
     pub(crate) fn keep(self) -> Arc<KeptPlace> {
         Arc::new(KeptPlace { place: self, began: OnceLock::new() })
     }
@@ -131,7 +133,7 @@ impl KeptPlace {
         }
     }
 
-    /// When that was, if it was.
+    /// Start of the first batch's first step, if it has run.
     pub(crate) fn began(&self) -> Option<Instant> {
         self.began.get().copied()
     }
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn no_news_is_lost_between_writers() {
         let queue = Admission::new(1);
-        // From far above, each word said takes an eighth away: one that is lost shows.
+        // The mean starts far above zero and each report takes an eighth away, so a lost report shows.
         queue.served(Duration::from_secs(1 << 20));
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,7 +1,7 @@
-//! Speed of one model on this machine, measured on the runtime itself, as llama-bench does: `ppN` is a prompt of N
-//! random tokens, `tgN` is N tokens generated one after the other; `@dN` says that N tokens were in the KV cache
-//! before, `bN` that N sequences generate together. Each is run once to warm up and then `reps` times. Filling the
-//! cache is not timed.
+//! Benchmark of one model on this machine, run on the runtime itself, as llama-bench does. `ppN` is a prompt of N
+//! random tokens; `tgN` is N tokens generated one after the other. `@dN` means that N tokens were in the KV cache
+//! before, `bN` that N sequences generate together. Each test runs once to warm up and then `reps` times. Filling
+//! the cache is not timed.
 
 mod cards;
 mod case;
@@ -34,74 +34,74 @@ use limits::Costs;
 pub use limits::{Limits, Shares};
 use stopwatch::Stopwatch;
 
-/// What to measure.
+/// Arguments of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Args {
-    /// A name in the store, [`crate::DEMO_MODEL`], or a path.
+    /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
-    /// The store's directory, for a name; unset: the default one. Not opened for a path.
+    /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
     pub store_dir: Option<PathBuf>,
-    /// Lengths of prompts, in tokens; each makes a row `ppN` at each depth.
+    /// Prompt lengths in tokens; each makes a row `ppN` at each depth.
     pub prompt_lens: Vec<usize>,
-    /// Tokens to generate; each makes a row `tgN` at each depth and batch.
+    /// Numbers of tokens to generate; each makes a row `tgN` at each depth and batch.
     pub gen_lens: Vec<usize>,
-    /// Tokens in the KV cache before, in whole blocks of 16; 0 for none.
+    /// Numbers of tokens already in the KV cache, multiples of the block size of 16; 0 for none.
     pub depths: Vec<usize>,
-    /// Sequences that generate together, at least 1.
+    /// Numbers of sequences that generate together, at least 1.
     pub batches: Vec<usize>,
-    /// Measurements of each; at least 1.
+    /// Measurements of each test, at least 1.
     pub reps: usize,
-    /// Threads that compute; unset: one for each core.
+    /// Compute threads; `None` for one per core.
     pub threads: Option<usize>,
-    /// What computes: the processor, or cards that share the model.
+    /// Devices: the CPU, or the GPUs that share the model.
     pub devices: Vec<DeviceName>,
-    /// Layers on those cards, the others being the processor's; unset: all.
+    /// Layers on those GPUs, with the others on the CPU; `None` for all.
     pub gpu_layers: Option<usize>,
-    /// How they share it: layers by what is free on each, or parts of each layer.
+    /// Split over several GPUs: whole layers according to free memory, or parts of each layer.
     pub split_mode: SplitMode,
-    /// How keys and values are stored.
+    /// Data type of keys and values in the cache.
     pub kv_type: KvType,
-    /// Measure this machine too, and each row as a share of it.
+    /// Measure the machine's limits too, and report each row as a share of them.
     pub limits: bool,
 }
 
-/// All that was measured.
+/// Results of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What computed: `cpu: avx512vnni, 8 threads`.
+    /// Description of the device: `cpu: avx512vnni, 8 threads`.
     pub device: String,
-    /// What the machine can do at most, if it was asked for.
+    /// Measured limits of the machine, if requested.
     pub limits: Option<Limits>,
-    /// One row a test.
+    /// Results, one row per test.
     pub rows: Vec<Row>,
 }
 
-/// One test's result.
+/// Result of one test.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `pp512`, `tg64@d4096`, `tg64 b16`.
+    /// Name of the test: `pp512`, `tg64@d4096`, `tg64 b16`.
     pub test: String,
-    /// `prompt` or `generation`.
+    /// Kind of test: `prompt` or `generation`.
     pub kind: &'static str,
-    /// Tokens of the prompt that was timed; 0 for a generation.
+    /// Length of the timed prompt in tokens; 0 for a generation.
     pub n_prompt: usize,
     /// Tokens that each sequence generated; 0 for a prompt.
     pub n_gen: usize,
-    /// Tokens of each sequence that were in the KV cache before.
+    /// Tokens of each sequence that were already in the KV cache.
     pub depth: usize,
-    /// Sequences that ran together.
+    /// Number of sequences that ran together.
     pub batch: usize,
-    /// Mean over the measurements, of all sequences together.
+    /// Mean throughput over the measurements, of all sequences together.
     pub tokens_per_s: f64,
-    /// Sample standard deviation of the same; 0 for one measurement.
+    /// Sample standard deviation of the throughput; 0 for one measurement.
     pub stddev: f64,
-    /// The measurements, in their order.
+    /// Throughput of each measurement, in order.
     pub samples: Vec<f64>, // (reps) tokens per second
-    /// Of the limits, if they were asked for.
+    /// Shares of the machine's limits, if requested.
     pub shares: Option<Shares>,
 }
 
-/// Where a run is, for people.
+/// Progress of a benchmark, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The model is being read, in percent.
@@ -110,32 +110,32 @@ pub enum Progress {
     Limits,
     /// The KV cache is being filled for a test.
     Filling {
-        /// Its name.
+        /// Name of the test.
         test: String,
-        /// How far.
+        /// Progress in percent.
         percent: u32,
     },
     /// A test runs.
     Running {
-        /// Its name.
+        /// Name of the test.
         test: String,
-        /// Which of its measurements, from 0 for the warm-up.
+        /// Index of the measurement, where 0 is the warm-up.
         run: usize,
-        /// How far into a prompt; stays 0 where tokens are generated.
+        /// Progress through a prompt in percent; stays 0 in generations.
         percent: u32,
     },
 }
 
-/// Why nothing was measured.
+/// Reason why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The model argument stands for nothing that can be used.
+    /// The model argument resolves to no usable model.
     #[error("{0}")]
     Model(String),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The model cannot be loaded, or not with room for the tests.
+    /// The model cannot be loaded, or the tests do not fit in memory beside it.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A length does not fit the model.
@@ -144,15 +144,15 @@ pub enum BenchError {
     /// The engine failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The arguments make no test, or one that cannot be measured.
+    /// The arguments make no test, or a test that cannot be measured.
     #[error("{0}")]
     Args(String),
-    /// The model computes something that is no number, so its speed says nothing.
+    /// The model computes NaN or infinite logits, so its speed says nothing.
     #[error("the model's logits are not numbers")]
     NotFinite,
 }
 
-/// Loads the model and measures. Blocks for as long as that takes.
+/// Loads the model and runs the tests. Blocks until done.
 ///
 /// # Errors
 /// [`BenchError`].
@@ -220,7 +220,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
         .iter()
         .map(|case| row(*case, args.reps, &mut stopwatch, &mut progress))
         .collect::<Result<Vec<_>, _>>()?;
-    // Again after the tests: a machine that was busy for a second then was not slow for all of them.
+    // Measure the limits again after the tests, in case the machine was busy for a moment the first time.
     if let (Some(before), Some(after)) = (limits, measured_limits(args, &cpu, &mut progress)?) {
         let best = before.max(after);
         for (case, row) in cases.iter().zip(&mut rows) {
@@ -232,7 +232,7 @@ pub fn run(args: &Args, mut progress: impl FnMut(Progress)) -> Result<Report, Be
     Ok(Report { device, limits, rows })
 }
 
-/// An engine with room for the largest of the tests.
+/// Engine configuration with room for the largest test.
 fn config(
     cases: &[Case],
     step_tokens_max: usize,
@@ -254,7 +254,7 @@ fn config(
         );
     }
     Ok(EngineConfig {
-        // As many in each layer group as if it kept everything: what is not held keeps prefixes.
+        // Give each layer group all the blocks, as if it kept every token: unused blocks keep prefixes.
         kv_blocks: most(Case::blocks).max(context_tokens_max.div_ceil(BLOCK_TOKENS))
             * spec.kv_groups().count(),
         kv_type,
@@ -263,13 +263,13 @@ fn config(
         prefill_tokens_beside_decodes: step_tokens_max,
         sequences_max: most(|case| case.batch),
         context_tokens_max,
-        // What is in the cache before a test is found again by its prefix.
+        // A measurement finds the tokens put into the cache before it by their prefix.
         prefix_cache: true,
         speculation: Speculation::Off,
     })
 }
 
-/// Refuses what would not fit the memory that is free, where the system says how much that is.
+/// Refuses tests that do not fit in free memory, if the system reports that.
 fn check_fits(memory: &EngineMemory, info: &ModelInfo, free_bytes: Option<u64>) -> Result<(), LoadError> {
     let Some(free_bytes) = free_bytes.filter(|&free| memory.total() > free) else {
         return Ok(());
@@ -324,7 +324,7 @@ fn row(
     Ok(Row { test, kind, n_prompt, n_gen, depth, batch, tokens_per_s, stddev, samples, shares: None })
 }
 
-/// The store, where the model is no path and no part of this program.
+/// Opens the store, unless the model is a path or the built-in demo model.
 fn store(args: &Args) -> Result<Option<Store>, BenchError> {
     let needs_none =
         args.model.eq_ignore_ascii_case(crate::DEMO_MODEL) || std::path::Path::new(&args.model).exists();

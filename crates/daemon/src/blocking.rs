@@ -1,4 +1,4 @@
-//! Work that blocks, on the runtime's blocking pool; a panic of it is an error of whoever waits for it.
+//! Blocking work on tokio's blocking pool. A panic in it becomes an error for the caller.
 
 use std::sync::{
     Arc,
@@ -20,8 +20,8 @@ pub(crate) async fn blocking<T: Send + 'static, E: From<Blocked> + Send + 'stati
     }
 }
 
-/// Has the heaps give back what is free in them, a moment from now and once for all who ask until then: for those whose work has
-/// freed megabytes in small pieces, such as a long text's tokens.
+/// Makes the allocators return free memory to the system after a short delay. Calls until then are merged into one.
+/// For work that frees megabytes in small allocations, such as a long text's tokens.
 pub(crate) fn give_back_soon() {
     static ASKED: AtomicBool = AtomicBool::new(false);
     if !ASKED.swap(true, AcqRel) {
@@ -33,7 +33,7 @@ pub(crate) fn give_back_soon() {
     }
 }
 
-/// Blocking work that panicked.
+/// Panic of blocking work.
 pub(crate) struct Blocked(tokio::task::JoinError);
 
 impl From<Blocked> for Error {

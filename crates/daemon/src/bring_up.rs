@@ -1,5 +1,5 @@
-//! From a model's files to its worker: headers are read, the engine is sized, its memory reserved, and a new thread
-//! makes it.
+//! Steps from a model's files to its worker: read the headers, size the engine, reserve its memory, and build it on
+//! a new thread.
 
 use std::{
     fmt,
@@ -33,13 +33,13 @@ use crate::{
     unix_time::now_unix_ms,
 };
 
-/// How large an engine is, and what that takes.
+/// Size of an engine and the memory that it needs.
 #[derive(Clone)]
 pub(crate) struct Size {
     pub(crate) engine: EngineSize,
-    /// In its place.
+    /// Memory in the model's own place.
     pub(crate) memory: EngineMemory,
-    /// In the places of other devices that have layers of it.
+    /// Memory in the places of the other devices that hold some of its layers.
     pub(crate) beside: Vec<EngineMemory>,
 }
 
@@ -49,21 +49,21 @@ impl Size {
     }
 }
 
-/// A model's files, opened, before there is room for it.
+/// Opened files of a model whose memory is not reserved yet.
 pub(crate) struct Opening {
     pub(crate) name: String,
     want: LoadOptions,
     pub(crate) files: Opened,
     draft: Option<Draft>,
     kept: Option<(Arc<PrefixDisk>, Identity)>,
-    /// Which of the places it goes to.
+    /// Index of the place that the model goes to.
     pub(crate) place: usize,
-    /// With whom it is shared there.
+    /// Devices that share the model with that place, if any.
     pub(crate) shared: Option<Shared>,
 }
 
 impl Opening {
-    /// For places from this one on; see [`Opening::settle`].
+    /// Opens the files and chooses among the places from `place_first` on; see [`Opening::settle`].
     fn of(models: &Models, life: OpenWish, place_first: usize) -> Result<Opening, Arc<Failure>> {
         let OpenWish { name, source, want, draft } = life;
         let files = source.open_with(&want.overrides).map_err(Failure::new)?;
@@ -86,9 +86,10 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Says which place it goes to: all cards, by rows, where settings say so; else the first, from this one on, that computes such a
-    /// network and is large enough for it; or several cards that are together; or cards for as many layers as fit, the processor
-    /// having the others; the last is as good as any for what fits nowhere.
+    /// Chooses the place. If the settings say so, the model is split by rows over all GPUs. Otherwise it goes to
+    /// the first place from `place_first` on that supports the network and is large enough, then to several GPUs
+    /// together, then to GPUs with as many layers as fit and the CPU for the rest. If it fits nowhere, the last
+    /// place is taken.
     fn settle(&mut self, models: &Models, place_first: usize) -> Result<(), LoadError> {
         let asked = self.gpu_layers(models)?;
         let is_card = |place: usize| models.places[place].device.is_card();
@@ -96,7 +97,7 @@ impl Opening {
         let is_named = |place: usize| devices.names(models.places[place].device.name());
         if let Devices::These(names) = &devices {
             let is_there = |name: &DeviceName| models.places.iter().any(|place| place.device.name() == *name);
-            // What numbers of cards have behind them is no device that was asked for.
+            // Every device that is named must be present. The CPU may be absent: bare numbers imply it.
             if let Some(name) = names.iter().find(|name| **name != DeviceName::Cpu && !is_there(name)) {
                 let reason = format!("{name} is not among engine.devices, or does not work");
                 return Err(self.refused("gpu_devices", &devices, &reason));
@@ -142,7 +143,7 @@ impl Opening {
             {
                 let count = count as usize;
                 let beside = files.spec.layers.len() - count;
-                Sharing::of(files, &[(DeviceName::Cpu, beside)])?; // what cannot be cut there is said
+                Sharing::of(files, &[(DeviceName::Cpu, beside)])?; // reports layers that cannot be split there
                 let processor = (0..models.places.len()).find(|&place| !is_card(place) && is_named(place));
                 let shared = processor.and_then(|cpu| shared_on(models, files, &[place, cpu], &[beside]));
                 self.shared = Some(shared.ok_or_else(|| {
@@ -162,7 +163,7 @@ impl Opening {
                     tracing::info!(model = self.name, "not on {}: {error}", device.describe());
                     too_small.push(place);
                 }
-                // There is no place behind it that could take what cards can together.
+                // No later place could hold it, but several GPUs together might.
                 Err(LoadError::DoesNotFit { .. }) if is_card(place) && self.shared.is_none() => {
                     too_small.push(place);
                     self.share_cards(models, &too_small);
@@ -178,7 +179,7 @@ impl Opening {
         if candidates.is_empty() { Err(self.refused("gpu_layers", &asked, reason)) } else { Ok(()) }
     }
 
-    /// Whether so many layers are all that it has, or as many as fit.
+    /// Checks whether `asked` covers all layers of the model, or as many as fit.
     fn on_all_of(&self, asked: GpuLayers) -> bool {
         let layers = self.files.decoder().map_or(0, |files| files.spec.layers.len());
         match asked {
@@ -187,7 +188,7 @@ impl Opening {
         }
     }
 
-    /// How many layers are to be on a card; for what does not generate, whether it is to be on one.
+    /// Number of layers requested for GPUs. For models that do not generate: whether to use a GPU at all.
     fn gpu_layers(&self, models: &Models) -> Result<GpuLayers, LoadError> {
         let of_engine = models.section().gpu_layers;
         let asked = self.want.gpu_layers.unwrap_or(of_engine);
@@ -212,24 +213,24 @@ impl Opening {
         }
     }
 
-    /// The places that it goes to: its own, and those of the devices that it is shared with.
+    /// Indices of the places that it uses: its own and those of devices that share it.
     pub(crate) fn places(&self) -> Vec<usize> {
         let beside = self.shared.iter().flat_map(|shared| shared.beside.iter().copied());
         [self.place].into_iter().chain(beside).collect()
     }
 
-    /// All that may be taken where it goes.
+    /// Total budget of each of those places, in bytes.
     fn room(&self, models: &Models) -> Vec<u64> {
         self.places().into_iter().map(|place| models.places[place].budget.total_bytes()).collect()
     }
 
-    /// What says what it takes.
+    /// Device that plans the memory.
     pub(crate) fn planner(&self, models: &Models) -> Arc<dyn Device> {
         let shared = self.shared.as_ref().map(|shared| shared.planner.clone());
         shared.unwrap_or_else(|| models.places[self.place].device.clone())
     }
 
-    /// How large it would be with so many bytes free in its place, and in each of the other devices'.
+    /// Plans the engine's size for this many free bytes in its place and in those of the other devices.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`].
@@ -237,7 +238,7 @@ impl Opening {
         self.choose_on(models, &*self.planner(models), free)
     }
 
-    /// Likewise, as this device plans it.
+    /// Plans the engine's size with another device's plan.
     ///
     /// # Errors
     /// As [`Opening::choose`].
@@ -249,7 +250,7 @@ impl Opening {
     ) -> Result<Size, LoadError> {
         let free = room[0];
         let (files, want) = (&self.files, self.want.clone());
-        // The operator's word goes before the packager's, and a request's before both.
+        // The operator's setting overrides the package's, and a request overrides both.
         let section = models.section();
         let context_tokens_max = section.context_tokens_max.or(files.context_tokens_default);
         let section = EngineSection { context_tokens_max, ..section };
@@ -294,7 +295,7 @@ impl Opening {
     }
 }
 
-/// What is opened.
+/// Description of a model to open.
 struct OpenWish {
     name: String,
     source: Source,
@@ -303,7 +304,7 @@ struct OpenWish {
 }
 
 impl Models {
-    /// Brings a model up in the first place that can take it; where a card does not, in the next one.
+    /// Loads a model into the first place that can take it. If loading on a GPU fails, tries the next place.
     pub(crate) async fn bring_up(
         self: &Arc<Self>,
         life: &Life,
@@ -328,8 +329,8 @@ impl Models {
         }
     }
 
-    /// Reads the headers, sizes and reserves, then lets a new thread make the engine. A failure is told with the place where
-    /// the model was to go, once that is known.
+    /// Reads the headers, plans and reserves memory, then builds the engine on a new thread. A failure carries the
+    /// chosen place, once that is known.
     async fn bring_up_from(
         self: &Arc<Self>,
         place_first: usize,

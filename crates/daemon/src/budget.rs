@@ -1,5 +1,5 @@
-//! The one account of memory: every byte of weights, KV cache and scratch is reserved here before it is
-//! allocated, and given back when the worker that held it is gone.
+//! Memory budget. All bytes of weights, KV cache and scratch are reserved here before they are allocated, and given
+//! back when the worker that holds them is gone.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::limits::MEMORY_BUDGET_SHARE;
 
-/// What all models together may take, and what they have.
+/// Memory budget of all models in one place, with the bytes in use.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total_bytes: u64,
@@ -21,30 +21,30 @@ pub(crate) struct Budget {
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: u64,
-    /// Of other budgets, for the same.
+    /// Reservations in other budgets for the same model.
     beside: Vec<Reservation>,
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of this many bytes.
     pub(crate) fn new(total_bytes: u64) -> Arc<Self> {
         Arc::new(Self { total_bytes, used_bytes: Mutex::new(0) })
     }
 
-    /// All of it.
+    /// Size of the budget in bytes.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// What is reserved now.
+    /// Bytes that are reserved now.
     pub(crate) fn used_bytes(&self) -> u64 {
         *self.lock()
     }
 
-    /// Decides with `choose` what to take of the bytes that are free, and takes it; nobody else decides meanwhile.
+    /// Reserves the bytes that `choose` returns for the number of free bytes. The budget stays locked meanwhile.
     ///
     /// # Errors
-    /// Those of `choose`, which must not ask for more than it is told is free.
+    /// Errors of `choose`, which must not ask for more than the free bytes.
     pub(crate) fn reserve<T, E>(
         self: &Arc<Self>,
         choose: impl FnOnce(u64) -> Result<(u64, T), E>,
@@ -58,13 +58,13 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
-        // One number is never half-changed.
+        // A single number cannot be left half-updated.
         self.used_bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reservation {
-    /// With one of another budget, which is given back with it.
+    /// Adds a reservation of another budget, released together with this one.
     pub(crate) fn with(mut self, other: Reservation) -> Reservation {
         self.beside.push(other);
         self
@@ -77,13 +77,13 @@ impl Drop for Reservation {
     }
 }
 
-/// The budget when nobody says otherwise: 80 % of what is available now. `None` where the system does not say.
+/// Default budget: 80 % of the memory available now. `None` if the system does not report that.
 pub(crate) fn default_bytes() -> Option<u64> {
     let (numerator, denominator) = MEMORY_BUDGET_SHARE;
     Some(available_bytes()? / denominator * numerator)
 }
 
-/// Memory this process could take now: what the kernel says is available, within the control group's limit.
+/// Memory that this process could allocate now: what the kernel reports as available, within the cgroup's limit.
 pub(crate) fn available_bytes() -> Option<u64> {
     let machine = match fs::read_to_string("/proc/meminfo") {
         Ok(text) => meminfo_available(&text),
@@ -98,12 +98,12 @@ pub(crate) fn available_bytes() -> Option<u64> {
     }
 }
 
-/// Where a version of control groups keeps a group's memory.
+/// Files of a cgroup's memory controller, in one cgroup version.
 struct GroupFiles {
     under: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// Lines of `memory.stat`: file pages, which are given back when memory is wanted, as `MemAvailable` counts them.
+    /// Keys of `memory.stat` for file pages, which can be reclaimed. `MemAvailable` counts them as available too.
     cached: [&'static str; 2],
 }
 
@@ -120,9 +120,9 @@ const GROUPS_V1: GroupFiles = GroupFiles {
     cached: ["total_active_file", "total_inactive_file"],
 };
 
-/// What the tightest limit leaves of those of this process's group and the groups around it, such as a unit's
-/// `MemoryMax=` and its slice's. `groups` is `/proc/self/cgroup`, `root` where groups are mounted. In a container the
-/// path may be the host's, and only the root is there. `None`: nothing limits it.
+/// Memory left under the tightest limit of this process's cgroup and its ancestors, such as a unit's `MemoryMax=`
+/// and its slice's. `groups` is the text of `/proc/self/cgroup`; `root` is where cgroups are mounted. In a
+/// container the path may be the host's, so that only the root is visible. `None` if no limit applies.
 fn groups_available(groups: &str, root: &Path) -> Option<u64> {
     let own = groups.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -146,7 +146,7 @@ fn groups_available(groups: &str, root: &Path) -> Option<u64> {
 fn group_available(dir: &Path, files: &GroupFiles) -> Option<u64> {
     let text = |name: &str| fs::read_to_string(dir.join(name)).ok();
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
-    // `max` is no number: no limit.
+    // `max` does not parse: there is no limit.
     let limit = number(files.limit)?;
     let stat = text("memory.stat").unwrap_or_default();
     let cached: u64 = stat
@@ -164,7 +164,7 @@ fn meminfo_available(text: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Where there is no `/proc`: what macOS and the BSDs say the machine has.
+/// Physical memory, for systems without `/proc`. macOS and the BSDs report it through `sysctl`.
 fn physical_bytes() -> Option<u64> {
     let output = std::process::Command::new("sysctl").args(["-n", "hw.memsize"]).output().ok()?;
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(check(groups), Some(500));
         set("system.slice/engined.service", "memory.max", "400\n");
         assert_eq!(check(groups), Some(400));
-        // Another's limit is not ours, and a path that is not there leaves the root.
+        // Limits of other groups do not apply, and a path that does not exist leaves only the root.
         assert_eq!(check("0::/user.slice\n"), None);
         set("", "memory.max", "90\n");
         assert_eq!(check("0::/docker/1\n"), Some(90));

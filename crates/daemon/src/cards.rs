@@ -1,6 +1,6 @@
-//! What NVIDIA's driver says of this machine's cards: power, memory, use, temperature, what slows them, errors of their
-//! memory. Its library is looked for where the system's loader does and opened when it is first asked for; where there is none
-//! there is nothing to tell. A driver that does not answer costs a scrape a second, never more, and no thread but one.
+//! GPU metrics from NVIDIA's driver (NVML): power, memory, use, temperature, throttling and ECC errors. The library
+//! is found through the system's loader and opened on first use; without it there are no metrics. A driver that
+//! does not answer delays a scrape by a second at most and occupies a single thread.
 
 use std::{
     ffi::OsString,
@@ -20,13 +20,13 @@ use nvml_wrapper::{
 };
 use prometheus::proto::{Metric, MetricFamily, MetricType};
 
-/// The library as drivers install it, and as their developers' packages do.
+/// NVML's library under the names that drivers and development packages install.
 const LIBRARIES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
-/// How long a scrape waits for the driver.
+/// Time that a scrape waits for the driver.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// When a driver that could not be used is tried again.
+/// Time until a failed driver is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
-/// What slows a card, and what it is called.
+/// Throttle reasons and their labels.
 const REASONS: [(ThrottleReasons, &str); 5] = [
     (ThrottleReasons::SW_POWER_CAP, "power_cap"),
     (ThrottleReasons::SW_THERMAL_SLOWDOWN, "thermal"),
@@ -35,11 +35,11 @@ const REASONS: [(ThrottleReasons, &str); 5] = [
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "power_brake"),
 ];
 
-/// The way to the driver.
+/// Connection to NVIDIA's driver.
 pub(crate) struct Cards {
     libraries: Vec<OsString>,
     driver: Mutex<Driver>,
-    absent: AtomicBool, // there is no library, and none is looked for any more
+    absent: AtomicBool, // the library is missing, and is not looked for again
 }
 
 enum Driver {
@@ -48,24 +48,24 @@ enum Driver {
     Open(Nvml),
 }
 
-/// What one card says; what it does not know is left out.
+/// Metrics of one GPU; unavailable ones are left out.
 #[derive(Debug, Default, PartialEq)]
 struct Reading {
-    gpu: String, // its place in the driver's order
+    gpu: String, // index in the driver's order
     answers: bool,
     name: String,
     uuid: String,
     power_w: Option<f64>,
     power_limit_w: Option<f64>,
-    memory_bytes: Option<(u64, u64)>, // used, in all
-    busy: Option<f64>,                // 0 to 1, of the last moments
+    memory_bytes: Option<(u64, u64)>, // used, total
+    busy: Option<f64>,                // 0 to 1, over the driver's last sample period
     temperature_c: Option<f64>,
     slowed: Option<ThrottleReasons>,
     ecc_errors: Option<(u64, u64)>, // corrected, uncorrected; since the driver was loaded
 }
 
 impl Cards {
-    /// Nothing is opened yet.
+    /// Creates the reader without opening the library.
     pub(crate) fn of_the_driver() -> Cards {
         Cards::of(LIBRARIES.map(OsString::from).to_vec())
     }
@@ -74,7 +74,7 @@ impl Cards {
         Cards { libraries, driver: Mutex::new(Driver::Untried), absent: AtomicBool::new(false) }
     }
 
-    /// What there is to tell now.
+    /// Collects the current metrics.
     pub(crate) async fn families(self: &Arc<Self>) -> Vec<MetricFamily> {
         if self.absent.load(Relaxed) {
             return Vec::new();
@@ -94,7 +94,7 @@ impl Cards {
     fn look(&self) -> Vec<MetricFamily> {
         let mut driver = match self.driver.try_lock() {
             Ok(driver) => driver,
-            // Another scrape still waits for it.
+            // Another scrape is still waiting for the driver.
             Err(TryLockError::WouldBlock) => return Vec::new(),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
         };
@@ -144,7 +144,7 @@ fn readings(nvml: &Nvml) -> Vec<Reading> {
         .collect()
 }
 
-/// A card that has fallen off its bus says so of whatever it is asked.
+/// Reads one GPU. A GPU that fell off the bus reports that from every query.
 fn reading(device: &Device<'_>) -> Reading {
     let milliwatts = |read: Result<u32, NvmlError>| read.ok().map(|read| f64::from(read) / 1e3);
     let temperature = device.temperature(TemperatureSensor::Gpu);
@@ -244,7 +244,7 @@ mod tests {
 
     use super::Cards;
 
-    /// A library with NVML's names, compiled of `testdata/nvml.c`; `say` is what it is told to pretend.
+    /// Compiles `testdata/nvml.c` as a library with NVML's symbols; `say` is the macro that selects its behaviour.
     fn library(dir: &Path, say: &str) -> Cards {
         let path = dir.join(format!("libnvidia-ml{say}.so"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/nvml.c");
@@ -277,10 +277,10 @@ mod tests {
             r#"hanzo_engine_gpu_throttled{gpu="0",reason="thermal"} 0"#,
             r#"hanzo_engine_gpu_ecc_errors_total{gpu="0",kind="corrected"} 3"#,
             r#"hanzo_engine_gpu_ecc_errors_total{gpu="0",kind="uncorrected"} 0"#,
-            // The second has memory without ECC, and no sensor of its power.
+            // The second GPU has memory without ECC and no power sensor.
             r#"hanzo_engine_gpu_up{gpu="1"} 1"#,
             r#"hanzo_engine_gpu_temperature_celsius{gpu="1"} 44"#,
-            // The third has fallen off its bus.
+            // The third GPU has fallen off the bus.
             r#"hanzo_engine_gpu_up{gpu="2"} 0"#,
         ] {
             assert!(text.lines().any(|told| told == line), "{line} in\n{text}");
@@ -295,7 +295,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (text, cards) = told(Cards::of(vec!["/no/such/library.so".into()])).await;
         assert!(text.is_empty() && cards.absent.load(super::Relaxed), "{text}");
-        // A library without its driver is asked again later.
+        // A library without its driver is tried again later.
         let (text, cards) = told(library(dir.path(), "-DNO_DRIVER")).await;
         assert!(text.is_empty() && !cards.absent.load(super::Relaxed), "{text}");
     }
@@ -306,7 +306,7 @@ mod tests {
         let cards = Arc::new(library(dir.path(), "-DHANGS"));
         let began = std::time::Instant::now();
         assert!(cards.families().await.is_empty());
-        // While the first still waits.
+        // A second scrape while the first still waits.
         assert!(cards.families().await.is_empty());
         assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
     }

@@ -1,5 +1,5 @@
-//! The machine's clock and threads, which a worker is run by. Everything that is measured uses `Instant`, which is an
-//! argument wherever something is decided by it, so that tests can say what it is.
+//! Real clock and threads, on which workers run. All durations are measured with `Instant`. Functions that decide
+//! by the time take it as an argument, so that tests can set it.
 
 #[cfg(target_os = "linux")]
 use std::{
@@ -20,10 +20,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::worker::{Turn, Worker};
 
-/// Runs a worker on this thread until it has left.
+/// Runs a worker on this thread until it has stopped.
 ///
 /// # Errors
-/// Those of [`Worker::turn`].
+/// Errors of [`Worker::turn`].
 pub(crate) fn run(worker: &mut Worker) -> Result<(), StepError> {
     loop {
         match worker.turn(Instant::now)? {
@@ -34,13 +34,13 @@ pub(crate) fn run(worker: &mut Worker) -> Result<(), StepError> {
     }
 }
 
-/// Nanoseconds since the first call: what an engine, which knows no clock, tells a stretch of a step by.
+/// Nanoseconds since the first call. Engines have no clock and measure parts of a step with this function.
 pub(crate) fn nanoseconds() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Rests until this thread is woken, or until then.
+/// Sleeps until this thread is unparked, or until the given time.
 pub(crate) fn rest(until: Option<Instant>) {
     match until {
         None => thread::park(),
@@ -48,7 +48,7 @@ pub(crate) fn rest(until: Option<Instant>) {
     }
 }
 
-/// What a worker's thread is woken by. Where it waits for a stream too, the bell is a file beside that.
+/// Wake-up signal of a worker's thread. If the thread also waits for a stream, the signal is an eventfd beside it.
 #[derive(Clone, Default)]
 pub(crate) struct Bell(Arc<Rope>);
 
@@ -60,17 +60,18 @@ struct Rope {
 }
 
 impl Bell {
-    /// It is this thread's from now on. What was rung before is for the thread to see by itself.
+    /// Binds the signal to this thread. Signals from before are not delivered; the thread must check for work
+    /// itself.
     pub(crate) fn hang_here(&self) {
         let _ = self.0.thread.set(thread::current());
     }
 
-    /// What rings it.
+    /// Waker that triggers the signal.
     pub(crate) fn waker(&self) -> Waker {
         self.0.clone().into()
     }
 
-    /// Has it be heard by [`Bell::rest_beside`].
+    /// Creates the eventfd, so that [`Bell::rest_beside`] sees the signal.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_file(&self) -> io::Result<()> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -79,7 +80,8 @@ impl Bell {
         Ok(())
     }
 
-    /// Waits until it is rung, the stream is ready, or for so long; says which. One that has no file is not heard.
+    /// Waits for the signal, the stream or the timeout, and returns which came first. Without an eventfd the signal
+    /// is not seen.
     #[cfg(target_os = "linux")]
     pub(crate) fn rest_beside(
         &self,
@@ -95,7 +97,7 @@ impl Bell {
         let mut files = [stream, PollFd::new(file, PollFlags::IN)];
         poll(&mut files, time)?;
         if !files[1].revents().is_empty() {
-            // Silent before anything is looked at that it was rung for.
+            // Reset the eventfd before looking at the work that it announces.
             let _ = rustix::io::read(file, &mut [0; size_of::<u64>()]);
             return Ok(Woken::Rung);
         }
@@ -103,19 +105,19 @@ impl Bell {
     }
 }
 
-/// Why a thread no longer rests.
+/// Reason for a wake-up.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     Rung,
-    /// There is something to read, or room to write, or the stream is at its end.
+    /// The stream is readable, writable or closed.
     Ready,
     Late,
 }
 
 #[cfg(target_os = "linux")]
 fn poll(files: &mut [PollFd<'_>], time: Option<Duration>) -> io::Result<()> {
-    // A time that no clock has is none.
+    // A duration too long for `Timespec` means no timeout.
     let time = time.and_then(|time| Timespec::try_from(time).ok());
     match rustix::event::poll(files, time.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -131,7 +133,7 @@ impl Wake for Rope {
     fn wake_by_ref(self: &Arc<Self>) {
         #[cfg(target_os = "linux")]
         if let Some(file) = self.file.get() {
-            // Full only of rings that nobody has heard yet.
+            // Fails only when the counter is full of signals that were not read yet.
             let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
         }
         if let Some(thread) = self.thread.get() {

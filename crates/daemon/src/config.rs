@@ -1,5 +1,5 @@
-//! What an operator can set: defaults, then a TOML or YAML file, then `HANZO_ENGINE_{SECTION}_{KEY}`, then flags.
-//! A key that nobody knows is an error that names it and where it stands. Nothing is opened or bound here.
+//! Configuration: defaults, then a TOML or YAML file, then `HANZO_ENGINE_{SECTION}_{KEY}`, then flags. An unknown
+//! key is an error that names the key and its layer. Nothing is opened or bound here.
 
 mod server;
 
@@ -27,122 +27,127 @@ mod shown;
 pub use crate::keep_alive::KeepAlive;
 use crate::limits;
 
-/// Everything `engined` can be told.
+/// Configuration of `engined`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens.
+    /// Listeners, keys and shutdown.
     pub server: ServerConfig,
-    /// Where it keeps the record of models.
+    /// Model store.
     pub store: StoreConfig,
-    /// How models run.
+    /// Engine limits and memory.
     pub engine: EngineSection,
-    /// What is loaded at the start; the daemon is ready when one of them is.
+    /// Models to load at startup. The daemon is ready when one of them is.
     pub models: Vec<ModelConfig>,
-    /// What is logged.
+    /// Logging.
     pub log: LogConfig,
-    /// Where traces of requests go.
+    /// Export of request traces.
     pub traces: TracesConfig,
 }
 
-/// The record of models on this machine.
+/// Settings of the model store on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// Its directory; unset: `~/.hanzo/models`.
+    /// Directory of the store; unset: `~/.hanzo/models`.
     pub dir: Option<PathBuf>,
-    /// Go on without a store when it cannot be opened, such as when another process has it.
+    /// Continue without a store if it cannot be opened, for example because another process has it open.
     pub optional: bool,
 }
 
-/// Bounds of the engines and the memory they share.
+/// Limits of the engines and of the memory that they share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineSection {
-    /// Threads that compute, shared by all models; unset: one for each core this process may use.
+    /// Compute threads, shared by all models; unset: one for each core this process may use.
     pub threads: Option<usize>,
-    /// Longest prompt and completion served, in tokens; unset: the model's own, as far as memory allows.
+    /// Maximum context length in tokens, prompt and completion together; unset: the model's own, as far as memory
+    /// allows.
     pub context_tokens_max: Option<u32>,
-    /// Bytes that all models together may take; unset: 80 % of what is available at the start.
+    /// Memory budget of all models together, in bytes; unset: 80 % of what is available at the start.
     pub memory_budget_bytes: Option<u64>,
-    /// Bytes that the whole process stays within, instead of a budget of models: what models need is taken when they are
-    /// loaded, KV caches to the last page, and nothing grows afterwards.
+    /// Memory limit of the whole process in bytes, instead of a budget of models. Models allocate all they need
+    /// when they are loaded, with every page of their KV caches, and nothing grows afterwards.
     pub fixed_memory_bytes: Option<u64>,
-    /// Requests of one model that may wait to be run.
+    /// Maximum number of queued requests of one model.
     pub queue_requests_max: usize,
-    /// Sequences of one model that run at once.
+    /// Maximum number of sequences of one model that run at once.
     pub sequences_max: usize,
-    /// Tokens of one step: decoding sequences and prompt chunks together.
+    /// Maximum number of tokens in one step: decoding sequences and prefill chunks together.
     pub step_tokens_max: usize,
-    /// Bytes of one model's KV cache; unset: chosen from the memory budget.
+    /// Size of one model's KV cache in bytes; unset: chosen from the memory budget.
     pub kv_bytes: Option<u64>,
-    /// How keys and values are stored: `f16`, or for about half the bytes to keep and to read `q8_0`, or `fp8` (E4M3 without a scale), whose numbers have three bits behind the first.
+    /// Data type of the KV cache: `f16`; `q8_0`, which takes about half the memory and bandwidth; or `fp8` (E4M3
+    /// without a scale, with a 3-bit mantissa), which takes half.
     #[serde(with = "names::kv_type")]
     pub kv_type: KvType,
-    /// Share the KV cache between requests that begin alike.
+    /// Share KV cache blocks between requests that begin with the same prompt.
     pub prefix_cache: bool,
-    /// Keeps blocks of KV caches in this directory, where a prompt that begins alike finds them after a restart; unset: nowhere.
+    /// Directory that keeps KV cache blocks, so that prompts with the same prefix find them after a restart; unset:
+    /// none.
     pub prefix_cache_dir: Option<PathBuf>,
-    /// Bytes that they may take there; what was used least recently goes first.
+    /// Maximum size of that directory in bytes. The least recently used blocks are deleted first.
     pub prefix_cache_bytes: u64,
-    /// Completions that fill their context go on, unless a request says otherwise: the first tokens are kept and half of the
-    /// others dropped.
+    /// Continue completions that fill their context, unless a request says otherwise: the first tokens are kept and
+    /// half of the others dropped.
     pub context_shift: bool,
-    /// Pixels that a picture is scaled to at most where its request says nothing; unset: as the model's own settings say. It concerns
-    /// models whose pictures keep about their own size: Qwen's, Pixtral and Mistral 3.
+    /// Number of pixels that a picture is scaled down to if its request does not say; unset: the model's own
+    /// setting. Applies to models that keep a picture's size roughly (Qwen's, Pixtral and Mistral 3).
     pub picture_pixels: Option<u64>,
-    /// Pixels that such a picture has at most, whatever its request says; unset: as many as the model takes.
+    /// Maximum number of pixels of such a picture, whatever its request says; unset: the model's maximum.
     pub picture_pixels_max: Option<u64>,
-    /// Where tokens are drafted from that are computed before they are drawn: `ngram`, from what followed the last tokens where
-    /// they stood before, or `off`. It changes how fast tokens come, and never which.
+    /// Source of draft tokens for speculative decoding: `ngram`, which proposes the tokens that followed the last
+    /// ones where they occurred before, or `off`. It changes the speed, never the output.
     #[serde(with = "names::speculation")]
     pub speculation: Speculation,
-    /// Whether a request that names a stored model loads it: `always`, or `never`.
+    /// Whether a request for a stored model loads it: `always` or `never`.
     pub on_demand: OnDemand,
-    /// How long a model that was loaded for a request stays after its last: seconds or a time such as `5m`, 0 for at once, -1
-    /// for good.
+    /// Idle time after which a model that was loaded on demand is unloaded: seconds or a time such as `5m`; 0 to
+    /// unload at once, -1 to keep it.
     pub keep_alive: KeepAlive,
-    /// What models are loaded on: `auto`, every NVIDIA card that works and then the processor; or names in the order in which
-    /// they are tried, such as `cuda:0,cpu`; numbers alone, such as `0,1`, are cards with the processor behind them. A model
-    /// that fits on no card is on several, where those have room for it. A card's own memory is the budget of what is on it.
+    /// Devices to load models on. `auto` is every NVIDIA GPU that works, then the CPU. Names such as `cuda:0,cpu`
+    /// are tried in that order. Bare numbers such as `0,1` are GPUs, followed by the CPU. A model that fits on no
+    /// single GPU is split across several if they have room. Each GPU's own memory is the budget of the models on
+    /// it.
     pub devices: Devices,
-    /// Layers of a model that generates that are on a card, the last ones and the head; the others are the processor's: `auto`, as
-    /// many as fit; `all`; or a number.
+    /// Number of layers of a generative model that run on GPUs, counted from the last one, with the head; the
+    /// others run on the CPU. `auto` for as many as fit, `all`, or a number.
     pub gpu_layers: GpuLayers,
-    /// How several cards share a model that generates: by `layer`, each having some, where no card has room for all; or by `row`, all
-    /// of them computing each layer together, where they have room for it so, and else by layer.
+    /// How several GPUs share a generative model. `layer` gives each GPU some of the layers if none has room for
+    /// all. `row` lets all GPUs compute each layer together (tensor parallelism) if they have room, and otherwise
+    /// splits by layer.
     pub split_mode: SplitMode,
-    /// What runs a model: a `thread` of the daemon, or a `process` of its own, whose end is nobody else's; unset: of
-    /// `engined` on Linux a process, where no memory is fixed, else a thread.
+    /// `thread` or `process`: run each model in a thread of the daemon, or in its own process so that a crash stays
+    /// isolated. Unset: `process` for `engined` on Linux without `fixed_memory_bytes`, else `thread`.
     pub isolation: Option<Isolation>,
-    /// Milliseconds that a model's process may say nothing, before it is ended and started again.
+    /// Milliseconds without a sign of life after which a model's process is killed and restarted.
     pub worker_silence_ms: u64,
-    /// Bytes of data that a model's process may take beyond its plan; unset: as many as the system gives.
+    /// Bytes of data that a model's process may allocate beyond its plan; unset: no limit.
     pub worker_margin_bytes: Option<u64>,
-    /// How encoders' matrices are packed: as `stored`, or `q8_0` for products of bytes, faster and less exact.
+    /// Data type of encoder weights: as `stored`, or `q8_0` for int8 products, which are faster and less exact.
     #[serde(with = "names::weights")]
     pub encoder_weights: WeightType,
 }
 
-/// What runs a model.
+/// Isolation of a model from the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// A thread of the daemon.
+    /// Thread of the daemon.
     Thread,
-    /// A process of its own.
+    /// Separate process.
     Process,
 }
 
 impl Isolation {
-    /// What [`crate::worker_process`] allows here: a process on Linux.
+    /// Strongest isolation that [`crate::worker_process`] allows on this system: a process on Linux.
     pub const STRONGEST: Isolation =
         if cfg!(target_os = "linux") { Isolation::Process } else { Isolation::Thread };
 }
 
 impl EngineSection {
-    /// Isolates models from each other as well as can be done, where nothing was said of that: for a program that runs many
-    /// for years, whose `main` asks [`crate::worker_process`] first.
+    /// Sets the strongest isolation if none was set. For long-running servers with many models, whose `main` calls
+    /// [`crate::worker_process`] first.
     pub fn isolate_by_default(&mut self) {
         let strongest =
             if self.fixed_memory_bytes.is_some() { Isolation::Thread } else { Isolation::STRONGEST };
@@ -150,36 +155,37 @@ impl EngineSection {
     }
 }
 
-/// A model to load, at the start or when it is asked for.
+/// A model to load, at startup or on demand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
-    /// A name in the store, `hanzo-demo`, or a path to a GGUF file or a safetensors directory.
+    /// Name in the store, `hanzo-demo`, or path of a GGUF file or a safetensors directory.
     pub source: String,
-    /// The name it is served under, instead of its own.
+    /// Name that the model is served under, instead of its own.
     pub alias: Option<String>,
-    /// Over `engine.context_tokens_max`.
+    /// Overrides `engine.context_tokens_max`.
     pub context_tokens_max: Option<u32>,
-    /// Over `engine.kv_bytes`.
+    /// Overrides `engine.kv_bytes`.
     pub kv_bytes: Option<u64>,
-    /// Over `engine.gpu_layers`.
+    /// Overrides `engine.gpu_layers`.
     pub gpu_layers: Option<GpuLayers>,
-    /// Of `engine.devices` those that it may be on.
+    /// Subset of `engine.devices` that the model may use.
     pub gpu_devices: Option<Devices>,
-    /// Adapters to load with it, by name: directories that PEFT has saved, or GGUF files of adapters.
+    /// Adapters to load with the model, by name: directories saved by PEFT, or GGUF adapter files.
     pub adapters: BTreeMap<String, String>,
-    /// How it writes tool calls, such as `hermes`; unset: as its chat template says.
+    /// Format of its tool calls, such as `hermes`; unset: detected from its chat template.
     pub tool_format: Option<String>,
-    /// Over `engine.picture_pixels`.
+    /// Overrides `engine.picture_pixels`.
     pub picture_pixels: Option<u64>,
-    /// A smaller model of the same vocabulary that drafts for it: a name in the store, or a path.
+    /// Draft model for speculative decoding, a smaller model with the same vocabulary: a name in the store, or a
+    /// path.
     pub draft_model: Option<String>,
-    /// What goes over its files.
+    /// Overrides of the values in the model's files.
     pub overrides: OverrideConfig,
-    /// How long it stays when nobody uses it, over `engine.keep_alive`; unset: until it is unloaded, or, with `at_start` false,
-    /// as that says.
+    /// Idle time after which the model is unloaded. Unset: it stays loaded, or, if `at_start` is false,
+    /// `engine.keep_alive` applies.
     pub keep_alive: Option<KeepAlive>,
-    /// Loaded at the start; with false by the first request that names it.
+    /// Load the model at startup; if false, on the first request that names it.
     pub at_start: bool,
 }
 
@@ -187,10 +193,10 @@ pub struct ModelConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDemand {
-    /// One that names a stored model does.
+    /// A request that names a stored model loads it.
     #[default]
     Always,
-    /// None does.
+    /// Requests never load models.
     Never,
 }
 
@@ -211,24 +217,24 @@ impl std::str::FromStr for OnDemand {
     }
 }
 
-/// What is logged, and how.
+/// Settings of logging.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,hanzo_engine_daemon=debug`.
+    /// Level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,hanzo_engine_daemon=debug`.
     pub level: String,
-    /// For people or for machines.
+    /// Format of the log: `pretty` or `json`.
     pub format: LogFormat,
 }
 
-/// The shape of a log line.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Pretty,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -290,15 +296,15 @@ impl Default for LogConfig {
     }
 }
 
-/// A configuration that cannot be used.
+/// Error of a configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A layer cannot be read, or says something that is unknown or of the wrong type.
+    /// A layer cannot be read, or contains an unknown key or a value of the wrong type.
     #[error("{layer}: {reason}")]
     Layer {
-        /// The file, the environment or the flags.
+        /// Name of the layer: the file, the environment or the flags.
         layer: String,
-        /// The key and what is wrong with it.
+        /// The key, and what is wrong with it.
         reason: String,
     },
     /// A value is out of its range.
@@ -306,13 +312,13 @@ pub enum ConfigError {
     Value {
         /// Section and key.
         key: &'static str,
-        /// What it must be.
+        /// Valid values.
         reason: String,
     },
-    /// Traces cannot be sent as it is said.
+    /// The settings of traces are invalid.
     #[error(transparent)]
     Traces(#[from] TracesError),
-    /// A file that is named cannot be used.
+    /// A file that the configuration names cannot be used.
     #[error("{key}: {reason}")]
     File {
         /// Section and key.
@@ -322,15 +328,15 @@ pub enum ConfigError {
     },
 }
 
-/// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can reach: those with scalar keys. Other words after
+/// Sections that `HANZO_ENGINE_{SECTION}_{KEY}` can set: those with scalar keys. Other variables with the prefix
 /// `HANZO_ENGINE_` belong to the other programs, which share the environment.
 const ENV_SECTIONS: [&str; 5] = ["server", "store", "engine", "log", "traces"];
-/// Keys in those sections that belong to the other programs, or are read as they are.
+/// Keys in those sections that belong to other programs, or are read separately.
 const ENV_ELSEWHERE: [&str; 2] = ["server.port", "server.api_key"];
 
 impl Config {
-    /// Merges the defaults, `file` (TOML, or YAML where its name ends in `.yaml` or `.yml`), the environment, and
-    /// `flags` (only what was given; a [`Figment`] of nothing will do), each over the one before.
+    /// Merges the defaults, `file` (TOML, or YAML for the extensions `.yaml` and `.yml`), the environment and
+    /// `flags`, each over the one before. `flags` holds only what was given; an empty [`Figment`] will do.
     ///
     /// # Errors
     /// [`ConfigError`] naming the layer and key that is unknown, of the wrong type or out of range.
@@ -350,7 +356,7 @@ impl Config {
         layers.push(("flags".to_owned(), Figment::from(flags)));
         let mut merged = Figment::from(Serialized::defaults(Config::default()));
         for (name, layer) in layers {
-            // Each alone over the defaults first, so that an error can say whose it is.
+            // Extract each layer alone over the defaults first, so that an error can name its layer.
             let alone = Figment::from(Serialized::defaults(Config::default())).merge(&layer);
             alone
                 .extract::<Config>()
@@ -365,10 +371,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] naming the first that is not.
+    /// [`ConfigError::Value`] for the first value that is not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |key, reason: String| Err(ConfigError::Value { key, reason });
         self.server.check().map_err(|(key, reason)| ConfigError::Value { key, reason })?;
@@ -467,20 +473,20 @@ impl Config {
 }
 
 impl EngineSection {
-    /// What all models together may take, as far as it is said.
+    /// Memory budget of all models together, if one is configured.
     pub(crate) fn models_bytes(&self) -> Option<u64> {
         let fixed = self.fixed_memory_bytes.map(|bytes| bytes.saturating_sub(limits::FIXED_MEMORY_BESIDE));
         fixed.or(self.memory_budget_bytes)
     }
 
-    /// Threads that compute, and one for each of `models`.
+    /// Number of threads wanted: compute threads, and one for each of `models`.
     pub fn threads_wanted(&self, models: usize) -> usize {
         let computing = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(computing) + models
     }
 }
 
-/// What the environment says, or which key in it is none.
+/// Settings from the environment, or the key in it that is invalid.
 fn environment() -> Result<Figment, String> {
     let known = |key: &str| {
         let section = key.split_once('.').map_or(key, |(section, _)| section);
@@ -489,24 +495,24 @@ fn environment() -> Result<Figment, String> {
     let sections = Env::prefixed("HANZO_ENGINE_")
         .map(|key| key.as_str().to_ascii_lowercase().replacen('_', ".", 1).into())
         .filter(move |key| known(key.as_str()));
-    // Set to nothing, it is as if it were not.
+    // An empty variable counts as unset.
     let is_set = std::env::var_os("HANZO_MODELS_DIR").is_some_and(|dir| !dir.is_empty());
     let directory = Env::raw().only(if is_set { &["HANZO_MODELS_DIR"] } else { &[] });
     let directory = directory.map(|_| "store.dir".into());
-    // The same for what models are loaded on, by the name that other programs have for it.
+    // The devices, under the name of the variable that other programs use.
     let is_set = std::env::var_os("HANZO_ENGINE_DEVICES").is_some_and(|devices| !devices.is_empty());
     let devices = Env::raw().only(if is_set { &["HANZO_ENGINE_DEVICES"] } else { &[] });
     let devices = devices.map(|_| "engine.devices".into());
     let layer = Figment::from(directory).merge(devices).merge(sections);
-    // As it is: a key may look like a number, and no error may repeat it.
+    // Taken verbatim: a key may look like a number, and no error may repeat it.
     Ok(match server::api_key_of_env()? {
-        // Of the same profile as what goes over it.
+        // Uses figment's default profile, as the layers that override it do.
         Some(key) => layer.merge(Serialized::default("server.api_key", key.text())),
         None => layer,
     })
 }
 
-/// Key and reason, without figment's own words for where it came from.
+/// Formats the key and the reason, without figment's own text about the source.
 pub(crate) fn reason(error: &figment::Error) -> String {
     let path = error.path.join(".");
     match &error.kind {
@@ -518,33 +524,33 @@ pub(crate) fn reason(error: &figment::Error) -> String {
     }
 }
 
-/// The defaults, with a model among them: every key that there is.
+/// Defaults with one model, so that every key appears.
 fn of_every_key() -> Value {
     let config = Config { models: vec![ModelConfig::default()], ..Config::default() };
-    // Keys are texts, and numbers are finite.
+    // Cannot fail: map keys are strings, and numbers are finite.
     serde_json::to_value(config).unwrap_or_default()
 }
 
 impl ModelConfig {
-    /// How it writes tool calls, where that is said: the configuration was checked, and names a format that there is.
+    /// Configured format of tool calls, if any. The configuration was checked, so the name is valid.
     pub(crate) fn format_of_calls(&self) -> Option<ToolFormat> {
         self.tool_format.as_deref().and_then(|name| ToolFormat::by_name(name).ok())
     }
 }
 
-/// A tool format's name, such as `hermes`, as [`ModelConfig::tool_format`] takes it.
+/// Validates the name of a tool format, such as `hermes`, for [`ModelConfig::tool_format`].
 ///
 /// # Errors
-/// In words, with the formats that there are.
+/// A message that lists the known formats.
 pub fn parse_tool_format(name: &str) -> Result<String, String> {
     ToolFormat::by_name(name).map(|format| format.name().to_owned())
 }
 
-/// A number of bytes as people write it: `1073741824`, `512M`, `12GiB`, `1.5 GB`. K, M, G and T are powers of 1,024,
-/// `KB`, `MB`, `GB` and `TB` powers of 1,000.
+/// Parses a number of bytes: `1073741824`, `512M`, `12GiB`, `1.5 GB`. K, M, G and T are powers of 1,024, `KB`,
+/// `MB`, `GB` and `TB` powers of 1,000.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A message that says what is wrong.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,6 +1,7 @@
-//! Constraints that a model's requests ask for, compiled once and kept: equal ones are joined, however many ask at once. Compiling
-//! has a thread of its own, which nothing can interrupt, so there are few of them at a time for each model, fewer for each
-//! client, and a request waits for one for a bounded time.
+//! Compiled constraints of one model's requests, kept in a cache. Equal constraints are compiled once, however many
+//! requests use them at once. Compiling runs on its own thread, which cannot be interrupted. The number of
+//! compilations at a time is therefore limited per model and per client, and a request waits for one for a bounded
+//! time.
 
 use std::{
     collections::HashMap,
@@ -20,10 +21,10 @@ use crate::{
     },
 };
 
-/// How often who waits looks whether its client is still there.
+/// Interval at which a waiting request checks whether its client is still connected.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The compiled constraints of one model.
+/// Cache of one model's compiled constraints.
 #[derive(Default)]
 pub(crate) struct Constraints {
     shared: Arc<Shared>,
@@ -38,8 +39,8 @@ struct Shared {
 #[derive(Default)]
 struct Kept {
     entries: HashMap<Arc<Spec>, Entry>,
-    compiling: Vec<Option<ClientId>>, // for whom
-    bytes: u64,                       // of those that are compiled
+    compiling: Vec<Option<ClientId>>, // clients of the running compilations
+    bytes: u64,                       // estimated memory of the compiled ones
     uses: u64,
 }
 
@@ -55,11 +56,12 @@ enum State {
 }
 
 impl Constraints {
-    /// The compiled form of a constraint. Blocks until there is one. Waiting until compiling begins is not counted.
+    /// Returns the compiled constraint; blocks until it is there. The time until compiling begins does not count
+    /// towards the limit.
     ///
     /// # Errors
-    /// [`Error::Field`] of one that is refused, [`Error::Busy`] of one that takes too long: it is compiled to its end, so
-    /// the same request finds it later. [`RequestError::Interrupted`].
+    /// [`Error::Field`] for a constraint that is refused. [`Error::Busy`] for one that takes too long: it is still
+    /// compiled to the end, so that the same request finds it later. [`RequestError::Interrupted`].
     pub(crate) fn compiled(
         &self,
         spec: Spec,
@@ -102,7 +104,7 @@ impl Constraints {
         }
     }
 
-    /// The compiled form of one that is there already.
+    /// Returns a constraint that is already compiled.
     pub(crate) fn ready(&self, spec: &Spec) -> Option<Arc<Grammar>> {
         let mut kept = self.shared.lock();
         kept.uses += 1;
@@ -115,12 +117,12 @@ impl Constraints {
         }
     }
 
-    /// Memory of those that are kept, in bytes, by estimate.
+    /// Estimated memory of the cache in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.shared.lock().bytes
     }
 
-    /// Starts compiling.
+    /// Starts a compilation on a new thread.
     fn begin(&self, kept: &mut Kept, spec: &Arc<Spec>, text: &Arc<TextModel>) {
         let (shared, to_compile, text) = (self.shared.clone(), spec.clone(), text.clone());
         let compile = move || {
@@ -138,7 +140,7 @@ impl Constraints {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Nothing in it is half done where a panic can come.
+        // No code that may panic leaves it half updated.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,7 +151,7 @@ impl Shared {
 }
 
 impl Kept {
-    /// Whether there is room to compile one more for this client.
+    /// Checks whether one more compilation may start for this client.
     fn may_begin(&self, client: Option<ClientId>) -> bool {
         let own = self.compiling.iter().filter(|&&other| other == client).count();
         self.compiling.len() < CONSTRAINT_COMPILES_MAX && own < CONSTRAINT_COMPILES_OF_CLIENT_MAX
@@ -181,7 +183,7 @@ impl Kept {
     }
 }
 
-/// What an entry takes, by estimate.
+/// Estimated memory of an entry in bytes.
 fn bytes(spec: &Spec, state: &State) -> u64 {
     let source = match spec {
         Spec::JsonObject => 0,
@@ -254,7 +256,7 @@ mod tests {
         let mut kept = constraints.shared.lock();
         let used: u64 = kept.entries.iter().map(|(spec, entry)| bytes(spec, &entry.state)).sum();
         assert_eq!(kept.bytes, used);
-        // As if the room were full.
+        // Pretend that the cache is full.
         kept.bytes += CONSTRAINTS_BYTES_MAX - used;
         kept.compiling.push(None);
         let new = Arc::new(regex(99));
@@ -265,7 +267,7 @@ mod tests {
         assert!(kept.bytes <= CONSTRAINTS_BYTES_MAX);
     }
 
-    /// As if such a constraint were being compiled for a client, and never done.
+    /// Pretends that a constraint is being compiled for a client and never finishes.
     fn endless(constraints: &Constraints, client: u64, since: Instant) -> Spec {
         let spec = Spec::Regex(format!("endless {client}"));
         let mut kept = constraints.shared.lock();
@@ -282,7 +284,7 @@ mod tests {
         let slow = endless(&constraints, 1, long_ago);
         let status = tonic::Status::from(constraints.compiled(slow, &text, None, &|| false).unwrap_err());
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
-        // The same client waits for its turn until it leaves; another one is served.
+        // The same client waits for its turn until it disconnects; another client is served.
         let asked = std::cell::Cell::new(0);
         let leaves = || asked.replace(asked.get() + 1) > 1;
         let waits = constraints.compiled(Spec::JsonObject, &text, Some(ClientId(1)), &leaves);

@@ -1,5 +1,5 @@
-//! The only folder that names both the wire's types and the engine's: [`request`] from the wire, [`reply`] to it,
-//! [`store`] for what is said of pulls and of the store.
+//! Conversion between the wire's types and the engine's, which no other folder names together: [`request`] from the
+//! wire, [`reply`] to it, [`store`] for pulls and the store.
 
 pub(crate) mod client;
 pub(crate) mod embed;

@@ -1,4 +1,4 @@
-//! The daemon: bind everything first, then serve until told to stop, then drain within a deadline.
+//! The daemon: binds everything first, serves until told to stop, then drains within a deadline.
 
 use std::{
     convert::Infallible,
@@ -68,7 +68,7 @@ use crate::{
     voice_activity::VoiceActivity,
 };
 
-/// Why the daemon cannot start, or had to stop.
+/// Reason why the daemon cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The configuration is wrong.
@@ -77,21 +77,21 @@ pub enum DaemonError {
     /// The keys cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// TLS cannot be spoken.
+    /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// An address is not to be had.
+    /// An address cannot be bound.
     #[error(
         "cannot listen on {address} for {what}: {source}; choose another port ({key}), or 0 for any that is free"
     )]
     Bind {
         /// Host and port.
         address: SocketAddr,
-        /// What would listen there.
+        /// Name of the listener.
         what: &'static str,
         /// The configuration key of the port.
         key: &'static str,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The store cannot be opened.
@@ -106,33 +106,33 @@ pub enum DaemonError {
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] KernelError),
-    /// Cards could not be looked for.
+    /// The search for GPUs failed.
     #[error("cannot look for cards: {0}; set engine.devices to cpu")]
     Cards(String),
-    /// A server ended by itself.
+    /// A server ended on its own.
     #[error("the {what} server ended: {reason}")]
     Server {
-        /// Which.
+        /// Name of the server.
         what: &'static str,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
-/// A daemon that has bound its addresses and opened its store. Nothing is loaded yet.
+/// Daemon that has bound its addresses and opened its store. No model is loaded yet.
 pub struct Daemon {
     config: Config,
     handle: DaemonHandle,
     grpc: TcpListener,
     tls: Option<Arc<ServerTls>>,
     admin: TcpListener,
-    /// Why models run on the processor, where cards were looked for.
+    /// Reason why models run on the CPU although GPUs were searched for.
     no_cards: Option<String>,
-    // Workers end with the daemon, served or not.
+    // Closes the workers when the daemon is dropped, whether it was served or not.
     _close: CloseOnDrop,
 }
 
-/// The way to a daemon that is being served.
+/// Handle of a running daemon.
 #[derive(Clone)]
 pub struct DaemonHandle {
     core: Arc<Core>,
@@ -142,7 +142,7 @@ pub struct DaemonHandle {
     admin_addr: SocketAddr,
 }
 
-/// A device that computes in this machine's memory, and what models may take of it.
+/// Place for a device that computes in host memory, with its memory budget.
 fn host_place(engine: &EngineSection, device: Arc<dyn Device>) -> Result<Place, DaemonError> {
     let bytes = engine.models_bytes().or_else(budget::default_bytes).ok_or(DaemonError::NoMemoryBudget)?;
     Ok(Place { device, budget: Budget::new(bytes) })
@@ -160,11 +160,11 @@ impl Daemon {
     /// Opens the store and binds both ports.
     ///
     /// # Errors
-    /// [`DaemonError`], saying what to do.
+    /// [`DaemonError`], with advice on what to do.
     pub async fn bind(config: Config) -> Result<Daemon, DaemonError> {
         config.check()?;
         let engine = &config.engine;
-        // A driver may take seconds to start, and longer to compile kernels that it has not seen before.
+        // A driver may take seconds to start, and longer if it compiles kernels for the first time.
         let section = engine.clone();
         let chosen = spawn_blocking(move || places::choose(&section, &Driver::default())).await;
         let Chosen { cards, cpu, no_cards } =
@@ -173,7 +173,7 @@ impl Daemon {
         let weights = engine.encoder_weights;
         let processor = || Cpu::new(engine.threads).map(|cpu| cpu.with_encoder_weights(weights));
         let processor = cpu.then(processor).transpose()?;
-        // Those behind a card may have the first layers of what does not fit on it.
+        // Later GPUs may hold the first layers of a model that does not fit on this one.
         let all: Vec<OnCard> = cards.iter().map(|found| found.card.clone()).collect();
         for (at, Found { card, budget_bytes }) in cards.into_iter().enumerate() {
             let card = card.beside(processor.as_ref()).beside_cards(all[at + 1..].to_vec());
@@ -195,7 +195,7 @@ impl Daemon {
         Ok(Daemon { no_cards, ..Self::bind_in(config, places).await? })
     }
 
-    /// As [`Daemon::bind`], on another device.
+    /// Same as [`Daemon::bind`], on another device.
     #[cfg(test)]
     pub(crate) async fn bind_on(config: Config, device: Arc<dyn Device>) -> Result<Daemon, DaemonError> {
         config.check()?;
@@ -250,24 +250,24 @@ impl Daemon {
         Ok(Daemon { config, handle, grpc, tls, admin, no_cards: None, _close: CloseOnDrop(models) })
     }
 
-    /// What was mended of the store as it was opened, on one line, if anything was.
+    /// Summary in one line of the repairs made when the store was opened, if any.
     pub fn mended(&self) -> Option<String> {
         let store = self.handle.core.models.store.as_ref()?;
         store.mended().map(|repaired| repaired.summary(store.dir()))
     }
 
-    /// Where gRPC listens.
+    /// Address of the gRPC listener.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.handle.grpc_addr
     }
 
-    /// Where `/metrics`, `/healthz` and `/readyz` are.
+    /// Address of the admin listener with `/metrics`, `/healthz` and `/readyz`.
     pub fn admin_addr(&self) -> SocketAddr {
         self.handle.admin_addr
     }
 
-    /// The services Engine, Store and Speech for calls from inside this process: what a connection would reach, without one. They answer while
-    /// the daemon is served, and count and drain with it.
+    /// The services Engine, Store and Speech for calls from inside this process, without a connection. They answer
+    /// while the daemon is served, and its request counts and its drain include them.
     pub fn engine(
         &self,
     ) -> impl Service<
@@ -286,29 +286,29 @@ impl Daemon {
         Both { first, other: speech_server(core, &self.config.server) }
     }
 
-    /// Who may ask it; what stands in front of it in this process asks the same.
+    /// Access control, shared with a front end in this process.
     pub fn access(&self) -> Arc<Access> {
         self.handle.access()
     }
 
-    /// A handle that outlives [`Daemon::serve`].
+    /// Handle that outlives [`Daemon::serve`].
     pub fn handle(&self) -> DaemonHandle {
         self.handle.clone()
     }
 
-    /// See [`DaemonHandle::load`].
+    /// Calls [`DaemonHandle::load`].
     ///
     /// # Errors
-    /// The status a client would get.
+    /// The status that a client would receive.
     pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
         self.handle.load(source).await
     }
 
-    /// Serves until `shutdown`, having begun to load the models of the configuration; then takes no more requests,
-    /// lets those that run finish within `server.drain_s`, and ends what is left with UNAVAILABLE.
+    /// Starts loading the configured models and serves until `shutdown`. Then refuses new requests, gives running
+    /// ones `server.drain_s` to finish, and ends the rest with UNAVAILABLE.
     ///
     /// # Errors
-    /// [`DaemonError::Server`] when a server ends by itself.
+    /// [`DaemonError::Server`] if a server ends on its own.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), DaemonError> {
         let Daemon { config, handle, grpc, tls, admin, no_cards, _close } = self;
         if let Some(why) = no_cards {
@@ -344,12 +344,12 @@ impl Daemon {
         }
         models.close();
         core.pulls.close();
-        // The last statuses are on their way to their clients.
+        // Let the last statuses reach their clients.
         let _ = timeout(FLUSH_GRACE, drain.idle()).await;
         closing.cancel();
         let ended = async { while servers.join_next().await.is_some() {} };
         let _ = timeout(FLUSH_GRACE, ended).await;
-        // Processes of models write what they keep before they leave.
+        // Model processes write their prefix cache to disk before they exit.
         let leaving = if models.prefix_disk.is_some() { PREFIX_DISK_FLUSH } else { Duration::ZERO };
         let _ = timeout(FLUSH_GRACE + leaving, models.closed()).await;
         if let Some(disk) = models.prefix_disk.clone() {
@@ -363,20 +363,20 @@ impl Daemon {
 }
 
 impl DaemonHandle {
-    /// Where gRPC listens.
+    /// Address of the gRPC listener.
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc_addr
     }
 
-    /// Where `/metrics`, `/healthz` and `/readyz` are.
+    /// Address of the admin listener with `/metrics`, `/healthz` and `/readyz`.
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin_addr
     }
 
-    /// Loads a model, by its name in the store, a path or [`crate::DEMO_MODEL`], and waits until it answers.
+    /// Loads a model by its name in the store, a path or [`crate::DEMO_MODEL`], and waits until it is ready.
     ///
     /// # Errors
-    /// The status a client of the Load call would get.
+    /// The status that a client of the Load call would receive.
     pub async fn load(&self, source: &str) -> Result<v1::ModelStatus, Status> {
         let request = LoadRequest { source: source.to_owned(), ..LoadRequest::default() };
         let (view, _) = self.core.models.load(request).await?;
@@ -391,22 +391,22 @@ impl DaemonHandle {
         &self.core
     }
 
-    /// Who may ask.
+    /// Access control.
     pub(crate) fn access(&self) -> Arc<Access> {
         self.access.clone()
     }
 
-    /// Every model now, in order of name.
+    /// State of all models, in order of name.
     pub fn models(&self) -> Vec<v1::ModelStatus> {
         self.core.models.registry.views().iter().map(reply::model_status).collect()
     }
 
-    /// How long running requests may take after the shutdown signal, as the settings say now.
+    /// Time that running requests may take after the shutdown signal, from the current settings.
     pub fn drain(&self) -> Duration {
         Duration::from_secs(self.settings.drain_s())
     }
 
-    /// What `/metrics` has under vLLM's names where `server.metrics_compat` says so, for another port of this process.
+    /// Metrics under vLLM's names, as with `server.metrics_compat`, for another port of this process.
     pub fn metrics_of_vllm(&self) -> Vec<MetricFamily> {
         let models = &self.core.models;
         let families =
@@ -414,12 +414,12 @@ impl DaemonHandle {
         families.into_iter().filter(|family| family.name().starts_with("vllm:")).collect()
     }
 
-    /// Whether some model's worker has work and makes no progress: what a watchdog is for.
+    /// Whether any model's worker has work but makes no progress. Used by the watchdog.
     pub fn is_stuck(&self) -> bool {
         self.core.models.registry.is_stuck()
     }
 
-    /// Whether a model answers: what `/readyz` says.
+    /// Whether a model is ready, as `/readyz` reports.
     pub fn is_ready(&self) -> bool {
         !self.core.drain.is_draining() && self.core.models.is_ready()
     }
@@ -431,14 +431,14 @@ async fn bind(
     what: &'static str,
     key: &'static str,
 ) -> Result<TcpListener, DaemonError> {
-    // Checked with the rest of the configuration.
+    // Already checked with the rest of the configuration.
     let ip =
         server.ip().ok_or(ConfigError::Value { key: "server.host", reason: "is no address".to_owned() })?;
     let address = SocketAddr::new(ip, port);
     TcpListener::bind(address).await.map_err(|source| DaemonError::Bind { address, what, key, source })
 }
 
-/// The store, or why there is none.
+/// Opens the store, or returns the reason why there is none.
 async fn open_store(config: StoreConfig) -> Result<(Option<Store>, String), DaemonError> {
     let open = move || -> Result<Store, DaemonError> {
         let dir: PathBuf =
@@ -466,7 +466,7 @@ fn engine_server(core: &Arc<Core>, message_bytes_max: usize) -> Envelope<EngineS
         .accept_compressed(CompressionEncoding::Gzip)
         .send_compressed(CompressionEncoding::Gzip)
         .max_decoding_message_size(message_bytes_max)
-        // What the engine says may be longer than what it is told: a prompt is echoed, logits are listed.
+        // Responses may be longer than requests: prompts are echoed and logits listed.
         .max_encoding_message_size(usize::MAX);
     Envelope { service, message_bytes_max }
 }
@@ -518,15 +518,15 @@ fn router(
         .add_service(engine)
         .add_service(store)
         .add_service(speech)
-        // Open to all, as probes are.
+        // Open to all clients, like probes.
         .add_service(health)
         .add_service(guarded(reflection().build_v1().map_err(failed)?, core, access))
-        // Clients that have not moved on yet.
+        // For clients that still use the older protocol.
         .add_service(guarded(reflection().build_v1alpha().map_err(failed)?, core, access));
     Ok(server)
 }
 
-/// Where blocks of KV caches are kept, if they are to be.
+/// Opens the directory that keeps KV cache blocks, if configured.
 async fn open_prefix_disk(engine: &EngineSection) -> Result<Option<Arc<PrefixDisk>>, DaemonError> {
     let (Some(dir), bytes_max) = (engine.prefix_cache_dir.clone(), engine.prefix_cache_bytes) else {
         return Ok(None);
@@ -553,7 +553,7 @@ fn ended_early(ended: Result<Result<(), DaemonError>, tokio::task::JoinError>) -
     DaemonError::Server { what: "gRPC or admin", reason }
 }
 
-/// What the configuration has loaded, at the start or on demand.
+/// Load requests for the configured models, to load at startup or on demand.
 fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
     let request = |model: &ModelConfig| {
         let overrides = match model.overrides.read() {
@@ -589,7 +589,7 @@ fn configured(models: &[ModelConfig]) -> Vec<LoadRequest> {
     models.iter().filter_map(request).collect()
 }
 
-/// Loads a model of the configuration. A failure is logged and shown as the model's state; the others go on.
+/// Loads a configured model. A failure is logged and shown as the model's state; the other models still load.
 async fn load_wanted(models: Arc<Models>, request: LoadRequest) {
     let source = request.source.clone();
     if let Err(error) = models.load_configured(request).await {

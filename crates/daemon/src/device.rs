@@ -1,6 +1,6 @@
-//! The one seam between the daemon and what computes: a [`Device`] says what a model would take and makes its
-//! engine, and a worker drives the engine through [`Steps`]. Another backend is another `Device` ([`crate::places`] has those
-//! of cards, and which there are); nothing above names one.
+//! Boundary between the daemon and the hardware. A [`Device`] plans a model's memory and builds its engine; a
+//! worker drives the engine through [`Steps`]. Each backend is a `Device`; [`crate::places`] selects them and has
+//! those of GPUs. No other module names a backend.
 
 use std::{
     any::Any,
@@ -37,15 +37,15 @@ use crate::{
     source::Source,
 };
 
-/// An engine as its worker sees it; see [`Engine`] for what each does.
+/// Engine as its worker sees it; see [`Engine`] for the methods.
 pub(crate) trait Steps: Send {
-    /// What continues texts in it; an encoder has nothing that does.
+    /// Text generator of the engine, if it has one. Encoders have none.
     fn generator(&mut self) -> Option<&mut dyn Generator>;
-    /// What writes down speech in it, if it does.
+    /// Transcriber of the engine, if it has one.
     fn transcriber(&mut self) -> Option<&mut dyn Transcriber> {
         None
     }
-    /// What says texts in it, if it does.
+    /// Speech synthesiser of the engine, if it has one.
     fn speaker(&mut self) -> Option<&mut VoiceEngine> {
         None
     }
@@ -53,34 +53,34 @@ pub(crate) trait Steps: Send {
     fn cancel(&mut self, job: JobId);
     fn set_paused(&mut self, job: JobId, paused: bool);
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError>;
-    /// The last step took so long.
+    /// Records the duration of the last step.
     fn took(&mut self, time: Duration);
-    /// What the step took whose events were given last, where it ran elsewhere.
+    /// Duration of the step whose events were returned last, if it ran in another process.
     fn step_time(&self) -> Option<Duration> {
         None
     }
-    /// The process it runs in, where that is another.
+    /// Id of the process that the engine runs in, if it is another one.
     fn process(&self) -> Option<u32> {
         None
     }
     fn has_work(&self) -> bool;
     fn stats(&self) -> EngineStats;
-    /// Rests, where no step can run, until something has come, this thread is woken, or then.
+    /// Waits while no step can run: until work arrives, this thread is woken, or the deadline passes.
     fn rest(&mut self, until: Option<Instant>) {
         clock::rest(until);
     }
 }
 
-/// An engine that writes down speech.
+/// Engine that transcribes speech.
 pub(crate) trait Transcriber: Steps {
     fn submit_sound(&mut self, job: TranscribeJob);
-    /// Samples that a sound can use now.
+    /// Number of samples of a sound that can be used now.
     fn wants(&self, job: JobId) -> usize;
-    /// Adds samples to a sound; none end it.
+    /// Adds samples to a sound; `None` ends it.
     fn push(&mut self, job: JobId, samples: Option<&[f32]>);
 }
 
-/// An engine that continues texts.
+/// Engine that generates text.
 pub(crate) trait Generator: Steps {
     fn submit(&mut self, job: &Job);
     fn load_adapter(
@@ -90,14 +90,14 @@ pub(crate) trait Generator: Steps {
     ) -> Result<Arc<LoadedAdapter>, LoadError>;
     fn free_adapters(&mut self);
 
-    /// What its blocks are outside of its cache, if they can be kept elsewhere.
+    /// Size in bytes and format of its KV blocks outside the cache, if they can be kept elsewhere.
     fn block_form(&self) -> Option<(usize, String)> {
         None
     }
 
     fn keep_blocks(&mut self, _store: Box<dyn BlockStore>) {}
 
-    /// Looks after blocks that are kept elsewhere while no step can run. Says whether there is more to do now.
+    /// Moves KV blocks to and from external storage while no step can run. Returns whether there is more to do now.
     fn tend_blocks(&mut self) -> Result<bool, StepError> {
         Ok(false)
     }
@@ -189,7 +189,7 @@ impl Steps for EncoderEngine {
         EncoderEngine::step_by(self, clock::nanoseconds, events)
     }
 
-    /// An encoder guesses nothing that may or may not be worth its time.
+    /// Encoders do not speculate, so they need no step times.
     fn took(&mut self, _time: Duration) {}
 
     fn has_work(&self) -> bool {
@@ -224,7 +224,7 @@ impl Steps for WhisperEngine {
         Some(self)
     }
 
-    /// Nobody has any: its model embeds nothing, which every call is told before.
+    /// Unreachable: the model supports no embedding, and every such call is refused before.
     fn submit_inputs(&mut self, _job: &EmbedJob) {}
 
     fn cancel(&mut self, job: JobId) {
@@ -259,7 +259,7 @@ impl Steps for VoiceEngine {
         Some(self)
     }
 
-    /// It has no tasks, so nobody asks.
+    /// Unreachable: the model has no embedding tasks.
     fn submit_inputs(&mut self, _job: &EmbedJob) {}
 
     fn cancel(&mut self, job: JobId) {
@@ -285,63 +285,63 @@ impl Steps for VoiceEngine {
     }
 }
 
-/// What an engine needs to know of its model besides the network.
+/// Parts of a model besides its network that an engine needs.
 #[derive(Clone)]
 pub(crate) struct Sides {
-    /// Tokens, template, sampling.
+    /// Tokenizer, chat template and sampling defaults.
     pub(crate) text: Arc<TextModel>,
-    /// Prompts, pooling, scores.
+    /// Prompts, pooling and scores of embeddings.
     pub(crate) embedder: Arc<Embedder>,
-    /// Of a model that writes down speech: what is asked of it, in tokens.
+    /// Token vocabulary of a transcription model.
     pub(crate) listener: Option<Arc<Vocabulary>>,
-    /// Of a model that speaks: its voices, and texts as it says them.
+    /// Voices of a speech model, and its conversion of text to phonemes.
     pub(crate) script: Option<Arc<Script>>,
 }
 
-/// Where an engine comes from, for a device that makes it in another process.
+/// Source of an engine, for a device that builds it in another process.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) source: Source,
-    /// What goes over its files.
+    /// Overrides of its files' values.
     pub(crate) overrides: Overrides,
-    /// The model that drafts for it.
+    /// Draft model for speculative decoding.
     pub(crate) draft: Option<Source>,
-    /// How calls are written, instead of what the chat template says.
+    /// Format of tool calls, if not the chat template's.
     pub(crate) tool_format: Option<ToolFormat>,
-    /// The operator's bounds of pictures.
+    /// Limits of picture sizes from the settings.
     pub(crate) pictures: PixelRoom,
-    /// Which of its layers are other devices', where this is a card that has only the others.
+    /// Distribution of the layers, if this GPU shares the model with other devices.
     pub(crate) sharing: Option<Sharing>,
-    /// What it was planned to take.
+    /// Planned memory.
     pub(crate) memory: EngineMemory,
-    /// Where blocks of its cache are kept, and whose they are by its files.
+    /// Disk storage for KV blocks, and the identity of the model's files that separates its blocks from others.
     pub(crate) kept: Option<(Arc<PrefixDisk>, Identity)>,
-    /// What wakes the thread that steps it.
+    /// Wake-up signal for the thread that steps the engine.
     pub(crate) bell: Bell,
 }
 
-/// How large an engine is made, of the kind of network it runs.
+/// Size of an engine, by the kind of its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum EngineSize {
     Decoder(EngineConfig),
     Encoder(EncoderConfig),
     Whisper(WhisperSize),
     Voice {
-        /// Phonemes of a piece.
+        /// Maximum number of phonemes in one segment of text.
         tokens_max: usize,
     },
 }
 
-/// How large a Whisper model's engine is made.
+/// Size of a Whisper model's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WhisperSize {
     pub(crate) config: WhisperConfig,
-    /// Tokens of the decoder's context.
+    /// Context length of the decoder in tokens.
     pub(crate) tokens: usize,
 }
 
 impl EngineSize {
-    /// Tokens of the longest prompt and completion, or of the longest input.
+    /// Maximum context length in tokens: prompt and completion, or one input.
     pub(crate) fn context_tokens_max(&self) -> usize {
         match self {
             EngineSize::Decoder(config) => config.context_tokens_max,
@@ -351,7 +351,7 @@ impl EngineSize {
         }
     }
 
-    /// Where tokens are drafted from.
+    /// Source of draft tokens.
     pub(crate) fn speculation(&self) -> Speculation {
         match self {
             EngineSize::Decoder(config) => config.speculation,
@@ -360,37 +360,37 @@ impl EngineSize {
     }
 }
 
-/// What engines are made on.
+/// Device that engines are built on.
 pub(crate) trait Device: Send + Sync + 'static {
-    /// For people: `cpu: avx512vnni, 8 threads`.
+    /// Description for people: `cpu: avx512vnni, 8 threads`.
     fn describe(&self) -> String;
 
-    /// As settings name it.
+    /// Name in settings.
     fn name(&self) -> DeviceName {
         DeviceName::Cpu
     }
 
-    /// Whether it computes networks of this kind.
+    /// Whether the device supports this kind of network.
     fn computes(&self, _network: &Network) -> bool {
         true
     }
 
-    /// Whether it is a card: what does not fit on it may be another device's.
+    /// Whether the device is a GPU. Models that do not fit on a GPU may go to another device.
     fn is_card(&self) -> bool {
         false
     }
 
-    /// What plans a decoder that it shares with other devices; none where it does not.
+    /// Planner for a decoder that the device shares with others; `None` if it shares none.
     fn sharing(&self, _sharing: &Sharing) -> Option<Arc<dyn Device>> {
         None
     }
 
-    /// What of a decoder's engine is in each of the other devices' memory instead, to the byte.
+    /// Memory of a decoder's engine on each of the other devices, in exact bytes.
     fn decoder_memory_beside(&self, _files: &ModelFiles, _config: &EngineConfig) -> Vec<EngineMemory> {
         Vec::new()
     }
 
-    /// What of an adapter is, as [`Device::adapter_memory`].
+    /// Memory of an adapter on each of the other devices, as in [`Device::adapter_memory`].
     fn adapter_memory_beside(
         &self,
         _spec: &TransformerSpec,
@@ -400,7 +400,7 @@ pub(crate) trait Device: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What a decoder's engine of this size would take, to the byte, and the model that drafts for it.
+    /// Memory of a decoder's engine of this size, with its draft model, in exact bytes.
     fn decoder_memory(
         &self,
         files: &ModelFiles,
@@ -408,25 +408,25 @@ pub(crate) trait Device: Send + Sync + 'static {
         config: &EngineConfig,
     ) -> EngineMemory;
 
-    /// What an adapter takes in a decoder's engine whose steps have so many rows, to the byte, and the buffers that the first
-    /// one of the engine makes.
+    /// Memory of an adapter in a decoder's engine with this many rows per step, in exact bytes. The second number
+    /// is that of the buffers that the engine's first adapter allocates.
     fn adapter_memory(&self, spec: &TransformerSpec, adapter: &Adapter, step_tokens_max: usize)
     -> (u64, u64);
 
-    /// What an encoder's engine of this size would take, to the byte.
+    /// Memory of an encoder's engine of this size, in exact bytes.
     fn encoder_memory(&self, files: &EncoderFiles, config: &EncoderConfig) -> EngineMemory;
 
-    /// What the engine of a model that writes down speech would take, of this size, to the byte.
+    /// Memory of a transcription model's engine of this size, in exact bytes.
     fn whisper_memory(&self, files: &WhisperFiles, config: &WhisperConfig) -> EngineMemory;
 
-    /// What a model that speaks would take, about.
+    /// Estimated memory of a speech model.
     ///
     /// # Errors
-    /// That it cannot be run.
+    /// If the model cannot run on the device.
     fn voice_memory(&self, files: &VoiceFiles) -> Result<EngineMemory, LoadError>;
 
-    /// Makes the engine of a size that was chosen for these files, the second those of a model that drafts. Takes as long as reading the weights does;
-    /// `progress` is told 0 to 1. The thread that asks is the one that will step it.
+    /// Builds an engine of the chosen size from these files; the second ones are the draft model's. Takes as long
+    /// as reading the weights. `progress` receives 0 to 1. The calling thread is the one that will step the engine.
     fn build(
         &self,
         origin: &Origin,
@@ -437,7 +437,7 @@ pub(crate) trait Device: Send + Sync + 'static {
     ) -> Result<Box<dyn Steps>, LoadError>;
 }
 
-/// The processor this process runs on: one pool of threads, which all models share.
+/// CPU of this machine, with a thread pool that all models share.
 #[derive(Clone)]
 pub(crate) struct Cpu {
     pool: Arc<ThreadPool>,
@@ -446,25 +446,25 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// With so many threads; unset: one for each core this process may use.
+    /// Creates the device with this many threads; `None` for one per core that this process may use.
     ///
     /// # Errors
-    /// When the environment asks for instructions that this processor does not have.
+    /// If the environment asks for instructions that this CPU does not have.
     pub(crate) fn new(threads: Option<usize>) -> Result<Self, KernelError> {
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let (pool, tier) = (Arc::new(ThreadPool::new(threads)), Tier::detect()?);
         Ok(Self { pool, tier, encoder_weights: WeightType::Stored })
     }
 
-    /// Packs encoders' matrices so.
+    /// Sets the data type for encoders' matrices.
     pub(crate) fn with_encoder_weights(self, encoder_weights: WeightType) -> Self {
         Self { encoder_weights, ..self }
     }
 
-    /// Makes a decoder's engine.
+    /// Builds a decoder's engine.
     ///
     /// # Errors
-    /// As [`Device::build`].
+    /// Errors of [`Device::build`].
     pub(crate) fn decoder_engine(
         &self,
         files: &ModelFiles,
@@ -475,20 +475,20 @@ impl Cpu {
         decoder_engine(self.backend(), &|| self.backend(), files, sides, config, progress)
     }
 
-    /// A backend on these threads.
+    /// Backend that runs on these threads.
     pub(crate) fn backend(&self) -> AnyBackend {
         AnyBackend::new(self.cpu_backend())
     }
 
-    /// The same, for a tensor-parallel group, whose ranks are of one type.
+    /// Same backend as a concrete type, for tensor-parallel groups, whose ranks share one type.
     pub(crate) fn cpu_backend(&self) -> CpuBackend {
         CpuBackend::new(self.pool.clone(), self.tier)
     }
 
-    /// Loops that measure what these threads can do at most; one reads so many bytes.
+    /// Benchmark loops that measure peak rates of these threads; one reads this many bytes.
     ///
     /// # Errors
-    /// When there is no such memory.
+    /// If the memory cannot be allocated.
     pub(crate) fn probe(&self, bytes: usize) -> Result<Probe, KernelError> {
         Probe::new(self.pool.clone(), self.tier, bytes)
     }

@@ -1,11 +1,11 @@
-//! What `/metrics` says of devices' memory: what models may take of each, and what they have taken.
+//! Metrics of device memory: the budget of each device, and the bytes reserved.
 
 use hanzo_engine_telemetry::family::{self, gauge as value};
 use prometheus::proto::{MetricFamily, MetricType};
 
 use crate::places::Place;
 
-/// What there is to tell now.
+/// Collects the current metrics.
 pub(crate) fn families(places: &[Place]) -> Vec<MetricFamily> {
     let of = |bytes: fn(&Place) -> u64| {
         let one = |place: &Place| value([("device", place.device.name().to_string())], bytes(place) as f64);

@@ -1,4 +1,4 @@
-//! The model that drafts for another: found, opened, and refused where it cannot.
+//! Draft model of another model: found, opened, and refused if it does not qualify.
 
 use hanzo_engine_runtime::{LoadError, ModelFiles, Network, Opened, Speculation};
 use hanzo_engine_store::Store;
@@ -9,13 +9,13 @@ use crate::{
     source::{Source, resolve},
 };
 
-/// A model that drafts, opened.
+/// Opened draft model.
 pub(crate) struct Draft(Opened);
 
-/// Finds the model that is to draft.
+/// Resolves the source of a draft model.
 ///
 /// # Errors
-/// [`Error::Field`] where nothing is drafted, those of [`resolve`].
+/// [`Error::Field`] if speculative decoding is off; errors of [`resolve`].
 pub(crate) fn find(asked: &str, section: &EngineSection, store: Option<&Store>) -> Result<Source, Error> {
     if section.speculation == Speculation::Off {
         let reason = "nothing is drafted where engine.speculation is off; set it to ngram";
@@ -25,10 +25,10 @@ pub(crate) fn find(asked: &str, section: &EngineSection, store: Option<&Store>) 
 }
 
 impl Draft {
-    /// Opens the model that is to draft for another.
+    /// Opens the draft model of another model.
     ///
     /// # Errors
-    /// Why it cannot be opened, and [`LoadError::Unsupported`] where one of them is no decoder.
+    /// Errors of opening it, and [`LoadError::Unsupported`] if one of the two is not a decoder.
     pub(crate) fn open(source: &Source, of: &Opened) -> Result<Draft, LoadError> {
         let refuse = |opened: &Opened, reason: &str| {
             let (file, value) = (of.info().name.clone(), opened.info().name.clone());
@@ -59,7 +59,7 @@ impl Draft {
         }
     }
 
-    /// Its files.
+    /// Files of the draft model.
     pub(crate) fn files(&self) -> &ModelFiles {
         self.0.decoder().expect("no other is opened as a draft model")
     }

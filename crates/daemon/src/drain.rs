@@ -1,4 +1,4 @@
-//! Whether requests are taken, and how many are being answered: what a graceful end waits for.
+//! Graceful shutdown: whether requests are accepted, and how many are still being answered.
 
 use std::{
     sync::Arc,
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 
-/// Shared by everything that takes requests.
+/// Drain state, shared by everything that accepts requests.
 #[derive(Clone)]
 pub(crate) struct Drain {
     phase: Arc<watch::Sender<Phase>>,
@@ -22,22 +22,22 @@ enum Phase {
     Draining { until: Instant },
 }
 
-/// One request that is being answered.
+/// Guard of a request that is being answered.
 pub(crate) struct Active(Arc<watch::Sender<usize>>);
 
 impl Drain {
-    /// Taking requests.
+    /// Creates the state in which requests are accepted.
     pub(crate) fn new() -> Self {
         Self { phase: Arc::new(watch::Sender::new(Phase::Serving)), active: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Takes a request.
+    /// Registers a request.
     ///
     /// # Errors
-    /// [`Error::Draining`], with when this address may answer again.
+    /// [`Error::Draining`], with the time after which this address may answer again.
     pub(crate) fn enter(&self) -> Result<Active, Error> {
         self.active.send_modify(|active| *active += 1);
-        // Counted first: the drain that begins now waits for it, or it is turned away.
+        // Counted first: a drain that begins now either waits for this request or sees it refused.
         let active = Active(self.active.clone());
         match *self.phase.borrow() {
             Phase::Serving => Ok(active),
@@ -48,23 +48,23 @@ impl Drain {
         }
     }
 
-    /// Whether requests are turned away.
+    /// Whether new requests are refused.
     pub(crate) fn is_draining(&self) -> bool {
         *self.phase.borrow() != Phase::Serving
     }
 
-    /// From now on requests are turned away; those being answered may take `time`.
+    /// Refuses requests from now on; running ones may take `time`.
     pub(crate) fn begin(&self, time: Duration) {
         self.phase.send_replace(Phase::Draining { until: Instant::now() + time });
     }
 
-    /// Waits for the drain to begin.
+    /// Waits until a drain begins.
     pub(crate) async fn begun(&self) {
-        // The sender is held by `self`.
+        // Cannot fail: `self` holds the sender.
         let _ = self.phase.subscribe().wait_for(|phase| *phase != Phase::Serving).await;
     }
 
-    /// Waits until nothing is being answered.
+    /// Waits until no request is being answered.
     pub(crate) async fn idle(&self) {
         let _ = self.active.subscribe().wait_for(|active| *active == 0).await;
     }

@@ -1,6 +1,5 @@
-//! Everything that can go wrong for a client, and the one table from it to gRPC statuses. Messages of
-//! INVALID_ARGUMENT start with the field's name; what has to be machine-read is in the metadata: `error-code`,
-//! `retry-after-ms`, `error-id`.
+//! Errors for clients, and the single table that maps them to gRPC statuses. Messages of INVALID_ARGUMENT start
+//! with the field's name. The metadata has the machine-readable parts: `error-code`, `retry-after-ms`, `error-id`.
 //! Longer than 600 lines because every error has its status here, in one table.
 
 use std::sync::Arc;
@@ -14,19 +13,19 @@ use crate::limits::{
     MESSAGE_CHARS_MAX, NAMES_LISTED_MAX, QUOTE_BYTES_MAX, RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN,
 };
 
-/// A request that was not done, and why.
+/// Reason why a request failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Error {
-    /// A field is wrong.
+    /// A field is invalid.
     #[error("{field}: {reason}")]
     Field { field: String, reason: String },
     /// The runtime refuses the request.
     #[error(transparent)]
     Request(RequestError),
-    /// An input of several cannot be embedded.
+    /// One of several inputs cannot be embedded.
     #[error("{place}: {}", what(error))]
     Input { place: String, error: RequestError },
-    /// No such model.
+    /// No model with this name is loaded.
     #[error(
         "model: {} is not loaded; {}loaded: {}; in the store: {}",
         quote(asked),
@@ -45,12 +44,12 @@ pub(crate) enum Error {
     /// An adapter cannot be loaded for the model.
     #[error("adapter: {}", .0.reason)]
     Adapter(Arc<Failure>),
-    /// The model has another adapter of that name.
+    /// The model has a different adapter with that name.
     #[error(
         "adapter: {model} has another {name} already, loaded from {loaded_from}; unload it first, or give this one another name"
     )]
     AdapterTaken { name: String, model: String, loaded_from: String },
-    /// Nothing to load by that name.
+    /// The name matches nothing that could be loaded.
     #[error(
         "model: {} is neither in the store nor a path here; {}in the store: {}",
         quote(asked),
@@ -58,10 +57,10 @@ pub(crate) enum Error {
         list(stored)
     )]
     NoSource { asked: String, stored: Vec<String> },
-    /// A model that is not on this machine, and can be pulled.
+    /// The model is not on this machine but can be pulled.
     #[error("model: {} is not in the store; pull it first: {reference}", quote(asked))]
     NotPulled { asked: String, reference: String },
-    /// A model that could be loaded.
+    /// The model is stored but not loaded.
     #[error(
         "model: {} is stored here and not loaded; load it with `hanzo-engine run {name}` beside this server or by \
          gRPC's Load, or start the server with --model {name}; loaded: {}",
@@ -69,97 +68,97 @@ pub(crate) enum Error {
         list(loaded)
     )]
     OnlyStored { asked: String, name: String, loaded: Vec<String> },
-    /// The request names no model, and it is not clear which.
+    /// The request names no model, and several qualify or none does.
     #[error("model: {}", unnamed(wanted, able, loaded))]
     Unnamed { wanted: String, able: Vec<String>, loaded: Vec<String> },
-    /// Several models answer to the name.
+    /// Several models match the name.
     #[error("model: {} may be any of {}; name one with its owner", quote(asked), list(candidates))]
     Ambiguous { asked: String, candidates: Vec<String> },
-    /// It will answer soon.
+    /// The model is still being loaded.
     #[error("model {name} {}; try again in a moment", loading(*percent, *waits))]
     Loading {
         name: String,
         percent: u32,
-        /// Until others have made room.
+        /// Whether it waits for other models to make room.
         waits: bool,
-        /// When it is likely to answer, as far as that is known.
+        /// Estimated time until it is ready, if known.
         retry_after_ms: Option<u64>,
     },
-    /// It is on its way out.
+    /// The model is being unloaded.
     #[error("model {name} is being unloaded")]
     Unloading { name: String },
-    /// Its worker died or its load failed.
+    /// The model's worker died, or its load failed.
     #[error("model {name} has failed ({}): {}", .failure.id, .failure.reason)]
     Failed { name: String, failure: Arc<Failure>, retry_after_ms: Option<u64> },
-    /// Its load failed, said to whom asked for it.
+    /// The load failed; for the client that requested it.
     #[error("{}", .0.reason)]
     Load(Arc<Failure>),
-    /// The name is taken by another source.
+    /// The name is taken by a model from another source.
     #[error(
         "model {name} is loaded from {source_loaded} already; unload it first, or give this one an alias"
     )]
     NameTaken { name: String, source_loaded: String },
-    /// It is loaded with another size than was asked for.
+    /// The model is loaded with other options than requested.
     #[error(
         "model {name} is loaded already, with another context, KV cache, tool format, draft model or overrides; unload it first, \
          or leave context_tokens_max, kv_bytes, tool_format, draft_model and overrides out"
     )]
     LoadedOtherwise { name: String },
-    /// It is loaded, and the store has no record of it that could be forgotten.
+    /// The model is loaded, but the store has no record of it to remove.
     #[error("model: {name} is not in the store: it is loaded from {source_loaded}; unload it instead")]
     NotStored { name: String, source_loaded: String },
-    /// It is part of the program.
+    /// The model is built into the program.
     #[error("model: {name} is built into this program and is in no store: it can be unloaded, not removed")]
     BuiltIn { name: &'static str },
-    /// No room for another.
+    /// The maximum number of models is loaded.
     #[error(
         "{models_max} models are loaded, which is the most, and all are pinned or work; unload one first"
     )]
     TooManyModels { models_max: usize },
-    /// The model is of another kind.
+    /// The model does not support the task.
     #[error("model {model} cannot {wanted}; it can {}", can.join(", "))]
     CannotDo { model: String, wanted: &'static str, can: Vec<&'static str> },
-    /// Too many wait for the model.
+    /// The model's queue is full.
     #[error(
         "model {model} has {capacity} requests waiting, which is the most; try again in {retry_after_ms} ms"
     )]
     QueueFull { model: String, capacity: usize, retry_after_ms: u64 },
-    /// Requests that wait or run hold all the room for pictures.
+    /// Queued and running requests hold all memory for pictures.
     #[error(
         "the pictures of model {model}'s requests take {bytes_max} bytes, which is the most; try again in {retry_after_ms} ms"
     )]
     PicturesFull { model: String, bytes_max: usize, retry_after_ms: u64 },
-    /// A sound with more bytes than are taken.
+    /// The sound has more bytes than allowed.
     #[error("data: {reason}")]
     SoundTooLarge { reason: String },
-    /// What needs a few milliseconds of a processor did not get them.
+    /// A short task did not get CPU time.
     #[error("{what} took over {seconds} seconds: the engine has too much to do; try again later")]
     Busy { what: &'static str, seconds: u64 },
-    /// The client's time is over.
+    /// The client's deadline has passed.
     #[error("the request's deadline is over")]
     Deadline,
-    /// The daemon is going away.
+    /// The daemon is shutting down.
     #[error("the engine is shutting down; try again in {retry_after_ms} ms, or another one now")]
     Draining { retry_after_ms: u64 },
-    /// The model or the daemon left before the request ended.
+    /// The model or the daemon stopped before the request ended.
     #[error("{what} before the request had ended")]
     Stopped { what: &'static str },
-    /// The worker died under the request, which may be why.
+    /// The worker died during the request, which may be the cause.
     #[error(
         "the model's worker failed while it had the request, and is started again; the request can be sent again, and the log has \
          more under {error_id}"
     )]
     Worker { error_id: String },
-    /// The model's numbers left what it can compute with.
+    /// The model computed NaN or infinite numbers.
     #[error(
         "the model computed something that is not a number for this prompt; other requests are not concerned \
          ({error_id})"
     )]
     NotANumber { error_id: String },
-    /// The worker died before it came to the request.
+    /// The worker died before it reached the request.
     #[error("the model's worker failed before it came to the request; it is being restarted ({error_id})")]
     WorkerNotReached { error_id: String },
-    /// The store refuses.
+    /// The store refused the operation.
     #[error(transparent)]
     Store(Arc<StoreError>),
     /// A pull failed.
@@ -168,26 +167,26 @@ pub(crate) enum Error {
     /// There is no store.
     #[error("this engine runs without a model store: {reason}")]
     NoStore { reason: String },
-    /// Something of this process failed that no request can cause.
+    /// An internal failure that no request can cause.
     #[error("internal error: {what} ({error_id})")]
     Internal { what: &'static str, error_id: String },
 }
 
-/// Why a load or a worker failed; `id` is in the log.
+/// Failure of a load or a worker; the log repeats its `id`.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) id: String,
     pub(crate) reason: FailureReason,
 }
 
-/// See [`Failure`].
+/// Reason of a [`Failure`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FailureReason {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What a model argument stands for was not found, or not to be had.
+    /// The source of the model was not found or is not accessible.
     #[error("{0}")]
     Source(String),
     #[error(transparent)]
@@ -201,13 +200,13 @@ pub(crate) enum FailureReason {
 }
 
 impl Failure {
-    /// Gives the failure its id.
+    /// Creates a failure with a new id.
     pub(crate) fn new(reason: impl Into<FailureReason>) -> Arc<Self> {
         Arc::new(Self { id: error_id(), reason: reason.into() })
     }
 }
 
-/// The path of a field in its request, as `engine.proto` has it.
+/// Path of a field in its request, as in `engine.proto`.
 fn protocol_field(field: &'static str) -> &'static str {
     match field {
         "temperature" => "sampling.temperature",
@@ -254,7 +253,7 @@ fn unnamed(wanted: &str, able: &[String], loaded: &[String]) -> String {
     }
 }
 
-/// What is wrong, without the field.
+/// Message of the error without the field.
 fn what(error: &RequestError) -> String {
     let said = error.to_string();
     let named = ["inputs: ", "prompt: "].iter().find_map(|name| said.strip_prefix(name));
@@ -262,12 +261,12 @@ fn what(error: &RequestError) -> String {
 }
 
 impl Error {
-    /// A wrong field.
+    /// Error of an invalid field.
     pub(crate) fn field(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Error::Field { field: field.into(), reason: reason.into() }
     }
 
-    /// The table.
+    /// gRPC status code of the error: the table.
     pub(crate) fn code(&self) -> Code {
         use Error as E;
         match self {
@@ -286,7 +285,7 @@ impl Error {
             E::AdapterTaken { .. } => Code::FailedPrecondition,
             E::Adapter(failure) => match &failure.reason {
                 FailureReason::Load(error) => match load_code(error) {
-                    // The request names the file that is at fault.
+                    // The fault lies in the file that the request names.
                     Code::FailedPrecondition => Code::InvalidArgument,
                     code => code,
                 },
@@ -300,7 +299,8 @@ impl Error {
             | E::TooManyModels { .. } => Code::ResourceExhausted,
             E::Loading { .. } | E::Unloading { .. } | E::Failed { .. } | E::Busy { .. } => Code::Unavailable,
             E::Draining { .. } | E::Stopped { .. } | E::WorkerNotReached { .. } => Code::Unavailable,
-            // Not UNAVAILABLE: what may have ended a worker is not given to another daemon's without its client's wish.
+            // Not UNAVAILABLE, so that a request that may have crashed a worker is not retried on another daemon
+            // without its client's consent.
             E::Worker { .. } => Code::Aborted,
             E::NotANumber { .. } | E::Internal { .. } => Code::Internal,
             E::Deadline | E::Request(RequestError::Interrupted) => Code::DeadlineExceeded,
@@ -316,7 +316,7 @@ impl Error {
         }
     }
 
-    /// `error-code`: for what a status code alone does not say.
+    /// Value of `error-code`, for details that a status code does not express.
     fn word(&self) -> Option<&'static str> {
         match self {
             Error::Request(error) | Error::Input { error, .. } => match error {
@@ -363,13 +363,12 @@ impl Error {
         }
     }
 
-    /// How metrics and logs call the outcome: the status code in snake case.
+    /// Outcome in metrics and logs: the status code in snake case.
     pub(crate) fn outcome(&self) -> &'static str {
         outcome(self.code())
     }
 
-    /// Whether nothing was wrong with the request, and the daemon could not take it: the reason, for
-    /// `requests_rejected_total`.
+    /// Reason for `requests_rejected_total`, if the request was valid but the daemon could not accept it.
     pub(crate) fn rejection(&self) -> Option<&'static str> {
         match self {
             Error::QueueFull { .. } | Error::PicturesFull { .. } => Some("queue_full"),
@@ -384,7 +383,7 @@ impl Error {
 }
 
 impl From<RequestError> for Error {
-    /// What the runtime calls otherwise than the protocol gets the protocol's name.
+    /// Replaces the runtime's field names by the protocol's.
     fn from(error: RequestError) -> Self {
         Error::Request(match error {
             RequestError::Invalid { field, reason } => {
@@ -421,7 +420,7 @@ impl From<Error> for Status {
                 metadata.insert(key, value);
             }
         }
-        // Whatever is quoted in it, of a file or of a request, it is one line that is safe to show.
+        // Quoted text from a file or a request becomes a single line that is safe to show.
         Status::with_metadata(error.code(), printable(&error.to_string(), MESSAGE_CHARS_MAX), metadata)
     }
 }
@@ -432,12 +431,12 @@ fn load_code(error: &LoadError) -> Code {
         LoadError::Kernel(KernelError::OutOfMemory { .. }) => Code::ResourceExhausted,
         LoadError::Kernel(KernelError::Device { .. }) => Code::Internal,
         LoadError::Io { source, .. } if is_missing(source) => Code::NotFound,
-        // The file is at fault, and says where.
+        // The file is at fault, and the error names the position.
         _ => Code::FailedPrecondition,
     }
 }
 
-/// There is no such path: `a.gguf/b` where `a.gguf` is a file is none either.
+/// Whether the path does not exist. `a.gguf/b` does not exist either if `a.gguf` is a file.
 fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
@@ -474,12 +473,12 @@ fn pull_code(error: &PullError) -> Code {
         PullError::TooMany { .. } => Code::ResourceExhausted,
         PullError::Disk { source, .. } if is_missing(source) => Code::NotFound,
         PullError::Disk { .. } | PullError::Internal(_) => Code::Internal,
-        // The source, or how this machine is set up, is at fault.
+        // The source or this machine's setup is at fault.
         _ => Code::FailedPrecondition,
     }
 }
 
-/// A status code as metrics and logs write it.
+/// Name of a status code in metrics and logs.
 pub(crate) fn outcome(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
@@ -502,19 +501,19 @@ pub(crate) fn outcome(code: Code) -> &'static str {
     }
 }
 
-/// An id that a message gives and the log repeats.
+/// New id that appears both in the message and in the log.
 pub(crate) fn error_id() -> String {
     format!("err-{:016x}", random_u64())
 }
 
-/// 64 random bits from the standard library's keyed hasher, whose key comes from the system's generator.
+/// 64 random bits from the standard library's keyed hasher, whose key comes from the system's random generator.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-    // The key's second half counts up within a thread; hashing mixes it.
+    // The second half of the key is a counter per thread; hashing mixes it.
     RandomState::new().build_hasher().finish()
 }
 
-/// A piece of the input for a message: in quotes, escaped and short.
+/// Quotes a part of the input for a message: in quotes, escaped and truncated.
 pub(crate) fn quote(input: &str) -> String {
     let mut cut = input.len().min(QUOTE_BYTES_MAX);
     while !input.is_char_boundary(cut) {
@@ -524,7 +523,7 @@ pub(crate) fn quote(input: &str) -> String {
     format!("{:?}{ellipsis}", &input[..cut])
 }
 
-/// The model that was probably meant.
+/// Suggestion of the model that was probably meant.
 fn meant(asked: &str, known: &[String]) -> String {
     if asked.len() > QUOTE_BYTES_MAX {
         return String::new();

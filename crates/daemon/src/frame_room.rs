@@ -1,5 +1,5 @@
-//! Room for the frames of pictures, which are kept as they were prepared until their requests end: so many requests wait
-//! before a model, and one of them may bring hundreds of megabytes.
+//! Memory limit for prepared pictures, which are kept until their requests end. Many requests may queue before a
+//! model, and each may bring hundreds of megabytes.
 
 use std::sync::Arc;
 
@@ -7,28 +7,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits::FRAME_BYTES_MAX;
 
-/// In what it is given out: a semaphore's counts are of 32 bits.
+/// Granularity of the limit, because a semaphore's permits are limited to 32 bits.
 const UNIT_BYTES: usize = 1 << 10;
 const UNITS: usize = FRAME_BYTES_MAX / UNIT_BYTES;
 const _: () = assert!(UNITS > 0 && UNITS <= u32::MAX as usize);
 
-/// The room of one model's requests.
+/// Memory for pictures of one model's requests.
 #[derive(Debug)]
 pub(crate) struct FrameRoom(Arc<Semaphore>);
 
-/// Room that is taken until this is dropped.
+/// Reserved memory, released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     _room: OwnedSemaphorePermit,
 }
 
 impl FrameRoom {
-    /// All of it is free.
+    /// Creates the limit with all memory free.
     pub(crate) fn new() -> FrameRoom {
         FrameRoom(Arc::new(Semaphore::new(UNITS)))
     }
 
-    /// Room for so many bytes; `None` where others have it. A request that takes more than all of it may run alone.
+    /// Reserves memory for this many bytes; `None` if other requests hold it. A request that needs more than the
+    /// limit may run alone.
     pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
         let units = bytes.div_ceil(UNIT_BYTES).min(UNITS) as u32;
         let room = Arc::clone(&self.0).try_acquire_many_owned(units).ok()?;

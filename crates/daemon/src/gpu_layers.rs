@@ -1,6 +1,6 @@
-//! How many of a model's layers are on a card: what settings say, and who has which where devices share a model. The last
-//! layers and the head are a card's, as llama.cpp has it: rows go up once, and what draws tokens is with what they are drawn of.
-//! The others are other cards', or the processor's.
+//! Distribution of a model's layers over devices. As in llama.cpp, a GPU gets the last layers and the head. Rows
+//! are then uploaded once, and sampling is on the device that has the logits. The other layers are on other GPUs or
+//! the CPU.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -10,17 +10,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{device::Device, places::DeviceName};
 
-/// Layers of a model that generates that are on a card; the others are the processor's.
+/// Number of layers of a generative model that run on GPUs; the CPU has the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
     /// As many as fit.
     #[default]
     Auto,
-    /// So many, or all where it has fewer.
+    /// This number, or all if the model has fewer.
     Count(u32),
 }
 
-/// Every layer.
+/// Count that means every layer.
 const ALL: u32 = u32::MAX;
 
 impl fmt::Display for GpuLayers {
@@ -71,35 +71,37 @@ impl<'de> Deserialize<'de> for GpuLayers {
     }
 }
 
-/// How several cards share a model that generates.
+/// Way in which several GPUs share a generative model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitMode {
-    /// Each has some of the layers, where no card has room for all.
+    /// Each GPU has some of the layers, if no single GPU has room for all.
     #[default]
     Layer,
-    /// All compute each layer together, each some of its rows.
+    /// All GPUs compute each layer together; each has some of its rows (tensor parallelism).
     Row,
 }
 
-/// Who has which layers of a model: a card the last, other devices those before; or cards parts of each.
+/// Distribution of a model's layers: the last ones on a GPU and the earlier ones on other devices, or parts of each
+/// layer on all GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// The other devices, each with how many: who has those before the card's first, and so on down to the model's first.
+    /// Other devices with their layer counts, from the layers just before the GPU's first down to the model's
+    /// first.
     pub(crate) others: Vec<(DeviceName, usize)>,
-    /// Where that cuts the model, from its first layer on.
+    /// Boundaries between the devices, in order of layers.
     pub(crate) cuts: Vec<Cut>,
-    /// Of the model.
+    /// Number of layers of the model.
     pub(crate) layers: usize,
-    /// Where cards have parts of each layer: the layers of the cache that are whole on all of them.
+    /// If GPUs have parts of each layer: the cache layers that are whole on all of them.
     pub(crate) rows: Option<Vec<usize>>,
 }
 
 impl Sharing {
-    /// So many layers, from the card's on down, on other devices; the card has those that are left.
+    /// Places layers on other devices, from those just before the GPU's down. The GPU gets the remaining ones.
     ///
     /// # Errors
-    /// Why the model cannot be cut there.
+    /// If the model cannot be cut there.
     pub(crate) fn of(files: &ModelFiles, others: &[(DeviceName, usize)]) -> Result<Sharing, LoadError> {
         let layers = files.spec.layers.len();
         let elsewhere = others.iter().map(|(_, count)| count).sum::<usize>().min(layers);
@@ -118,10 +120,10 @@ impl Sharing {
         Ok(Sharing { others: others.to_vec(), cuts, layers, rows: None })
     }
 
-    /// Parts of each layer on the card and on these others.
+    /// Splits each layer over the GPU and these others.
     ///
     /// # Errors
-    /// Why the model cannot be shared so.
+    /// If the model cannot be split by rows.
     pub(crate) fn by_rows(
         files: &ModelFiles,
         others: impl Iterator<Item = DeviceName>,
@@ -137,12 +139,12 @@ impl Sharing {
         Ok(Sharing { others, cuts: Vec::new(), layers, rows: Some(whole) })
     }
 
-    /// Layers on the card.
+    /// Number of layers on the GPU.
     pub(crate) fn on_card(&self) -> usize {
         self.layers - self.cuts.last().map_or(0, |cut| cut.layers)
     }
 
-    /// Whether the other devices have anything.
+    /// Whether other devices hold any layer or the input embedding.
     pub(crate) fn is_some(&self) -> bool {
         self.cuts.iter().any(|cut| cut.layers > 0 || cut.inputs)
     }
@@ -158,14 +160,14 @@ impl fmt::Display for Sharing {
     }
 }
 
-/// A model that devices share, as it is planned.
+/// Planned model that several devices share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) sharing: Sharing,
-    /// What says what it takes of each.
+    /// Planner of the memory on each device.
     pub(crate) planner: Arc<dyn Device>,
-    /// Which of the places are the other devices', in that order: cards in the order in which they are tried, then the processor,
-    /// so that nobody reserves of them the other way round.
+    /// Places of the other devices in the same order: GPUs in the configured order, then the CPU. The fixed order
+    /// prevents reservations in opposite order by two loads.
     pub(crate) beside: Vec<usize>,
 }
 

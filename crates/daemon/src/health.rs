@@ -1,5 +1,6 @@
-//! grpc.health.v1: `""` and every service, by its name, serve until the drain begins, but `Store` where there is no store;
-//! a model, by its name, serves while it is ready. Kept up to date by a task that follows the registry's changes.
+//! grpc.health.v1. `""` and every service name report SERVING until the drain begins, except `Store` without a
+//! store. A model's name reports SERVING while the model is ready. A task that follows the registry keeps the
+//! statuses up to date.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,10 +16,10 @@ use crate::{
     views::{ModelView, StateView},
 };
 
-/// The name of the store's service.
+/// Name of the store's service.
 const STORE: &str = <store_server::StoreServer<StoreService> as NamedService>::NAME;
 
-/// The daemon as a whole, and every service it has.
+/// Names of the daemon as a whole and of all its services.
 const DAEMON: [&str; 7] = [
     "",
     <engine_server::EngineServer<EngineService> as NamedService>::NAME,
@@ -29,7 +30,7 @@ const DAEMON: [&str; 7] = [
     tonic_reflection::pb::v1alpha::server_reflection_server::SERVICE_NAME,
 ];
 
-/// Sets every status, then follows the models until the drain begins, and then says that nothing serves.
+/// Sets every status, follows the models until the drain begins, and then reports that nothing serves.
 pub(crate) async fn follow(mut reporter: HealthReporter, models: Arc<Models>, drain: Drain) {
     for name in DAEMON {
         let serves = name != STORE || models.store.is_some();
@@ -51,7 +52,7 @@ pub(crate) async fn follow(mut reporter: HealthReporter, models: Arc<Models>, dr
             Err(RecvError::Lagged(_)) => {
                 let (now, fresh) = models.registry.watch();
                 changes = fresh;
-                // Those that are gone are missing from the snapshot.
+                // Models that are gone are missing from the snapshot.
                 for name in known.keys().filter(|name| !now.iter().any(|view| view.name == **name)) {
                     reporter.clear_service_status(name).await;
                 }

@@ -1,5 +1,6 @@
-//! Cards of NVIDIA's that the machine has and this process is not shown: by a container, by the sandbox of systemd's unit, or because what
-//! belongs to them is not there. Read from where Linux tells it, for people: a sentence with what is to be done.
+//! Diagnosis of NVIDIA GPUs that the machine has but this process cannot use: hidden by a container, by the sandbox
+//! of systemd's unit, or because the driver's files are missing. Reads Linux's own files and produces a sentence
+//! with the remedy.
 
 use std::{
     fs::{self, File},
@@ -7,24 +8,24 @@ use std::{
     path::Path,
 };
 
-/// Of PCI: NVIDIA, and classes of cards (VGA, 3D).
+/// Values of PCI attributes: NVIDIA's vendor id, and the classes of display controllers (VGA, 3D).
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
-/// The daemon's unit, and where units and what goes beside them lie, the administrator's first.
+/// Name of the daemon's unit, and the folders of units and their drop-ins, with the administrator's first.
 const UNIT: &str = "engined.service";
 const UNITS: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 
-/// What hides cards from a process.
+/// Reason why a process does not see the GPUs.
 enum Behind {
     Container,
-    /// A service of systemd's, by its name.
+    /// Service of systemd, by its name.
     Unit(String),
     Nothing,
 }
 
-/// What the machine below `root` has that this process, whose driver gave `why` as the reason for no card, is not shown; none where
-/// there is no card, or `why` says it all.
+/// Explanation of the GPUs that the machine below `root` has but this process cannot use. `why` is the driver's
+/// reason for finding none. `None` if there is no GPU, or if `why` is sufficient.
 pub(crate) fn hidden(root: &Path, why: &str) -> Option<String> {
     let cards = on_pci(root);
     let driver = root.join("proc/driver/nvidia");
@@ -58,7 +59,7 @@ pub(crate) fn hidden(root: &Path, why: &str) -> Option<String> {
                 "this container is not shown it: start it by NVIDIA's container toolkit with --gpus all, or in Kubernetes with nvidia.com/gpu among its limits"
                     .to_owned()
             }
-            // PrivateDevices= has a /dev of its own, DeviceAllow= forbids files that are there.
+            // PrivateDevices= mounts a separate /dev; DeviceAllow= forbids access to files that are there.
             Behind::Unit(unit) if forbidden || has_own_dev(root) => unit_hides(&unit, "it"),
             _ if forbidden => "this user may not open /dev/nvidiactl: change its mode, or the user's groups".to_owned(),
             _ => "its files in /dev are missing: `nvidia-modprobe -c 0 -u` makes them".to_owned(),
@@ -84,7 +85,7 @@ pub(crate) fn hidden(root: &Path, why: &str) -> Option<String> {
     None
 }
 
-/// Of a machine whose cards this process does see: that the daemon's unit, which is installed, would hide them from the daemon.
+/// Warning for a machine whose GPUs this process sees: the daemon's installed unit would hide them from the daemon.
 pub(crate) fn hidden_by_unit(root: &Path) -> Option<String> {
     let unit = UNITS.iter().find_map(|folder| fs::read_to_string(root.join(folder).join(UNIT)).ok())?;
     let mut texts = vec![unit];
@@ -114,9 +115,9 @@ impl Behind {
         }
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let group = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-        // A shell's own group is below its user's service, which is user@UID.service.
+        // A shell's own cgroup is below its user's service, which is user@UID.service.
         let unit = group.rsplit('/').find(|part| part.ends_with(".service"));
-        // The root of a container's files is laid over others, whoever runs it; so is a whole machine's now and then.
+        // Containers mount an overlay as their root, whatever runs them. Some whole machines do so too.
         let laid_over = kind_of_mount(root, "/").as_deref() == Some("overlay");
         match unit.filter(|unit| !unit.starts_with("user@")) {
             Some(unit) => Behind::Unit(unit.to_owned()),
@@ -126,19 +127,19 @@ impl Behind {
     }
 }
 
-/// Whether /dev is not the kernel's.
+/// Whether /dev is not the kernel's devtmpfs.
 fn has_own_dev(root: &Path) -> bool {
     kind_of_mount(root, "/dev").as_deref() == Some("tmpfs")
 }
 
-/// What is mounted at a path, last of all.
+/// Type of the file system mounted last at a path.
 fn kind_of_mount(root: &Path, at: &str) -> Option<String> {
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
     let line = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some(at))?;
     line.split_once(" - ")?.1.split(' ').next().map(str::to_owned)
 }
 
-/// Addresses of the cards that PCI has.
+/// PCI addresses of NVIDIA GPUs.
 fn on_pci(root: &Path) -> Vec<String> {
     let devices = root.join("sys/bus/pci/devices");
     let is = |address: &String, file: &str, begin: &str| {
@@ -150,13 +151,13 @@ fn on_pci(root: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The kernel's driver that has a device.
+/// Kernel driver bound to a device.
 fn bound_to(root: &Path, address: &str) -> Option<String> {
     let link = fs::read_link(root.join("sys/bus/pci/devices").join(address).join("driver")).ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Names in a folder, sorted; none where there is no such folder.
+/// Names in a folder, sorted; empty if there is no such folder.
 fn entries(folder: &Path) -> Vec<String> {
     let found = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -217,7 +218,7 @@ mod tests {
         );
         told(&[&CARD, &[DRIVER, (".dockerenv", "")]], &[has, "this container is not shown it"]);
         told(&[&CARD, &[DRIVER, IN_UNIT, PRIVATE]], &[has, "engined.service is not shown it", "gpu.conf"]);
-        // One that hides nothing, such as a shell's of sshd.
+        // A service that hides nothing, such as sshd's for a shell.
         told(&[&CARD, &[DRIVER, IN_UNIT]], &[has, "its files in /dev are missing"]);
         told(&[&CARD, &[DRIVER, IN_SHELL]], &[has, "its files in /dev are missing", "nvidia-modprobe"]);
         told(
@@ -227,7 +228,7 @@ mod tests {
         told(&[&CARD, &[DRIVER, IN_CONTAINER], &DEVICES], &[has, "NVIDIA_DRIVER_CAPABILITIES"]);
         told(&[&CARD, &[DRIVER, IN_SHELL], &DEVICES], &[has, "libcuda.so.1 is missing"]);
         told(&[&CARD], &[has, "NVIDIA's driver is not loaded"]);
-        // Without sysfs the driver's own list is enough.
+        // Without sysfs the driver's own list of GPUs suffices.
         told(
             &[&[DRIVER, IN_CONTAINER, ("proc/driver/nvidia/gpus/0000:01:00.0/information", "")]],
             &["the machine has an NVIDIA card, and this container"],
@@ -243,7 +244,7 @@ mod tests {
     #[test]
     fn nothing_is_told_where_nothing_is_hidden() {
         assert_eq!(said(&[]), "");
-        // A card of another maker's, and what else NVIDIA makes.
+        // A GPU of another vendor, and another kind of device by NVIDIA.
         assert_eq!(
             said(&[&[
                 ("sys/bus/pci/devices/0/vendor", "0x1002\n"),

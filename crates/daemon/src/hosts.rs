@@ -1,6 +1,6 @@
-//! Which hosts the admin port answers as while it listens on the loopback: a web page may let a name of its own point to
-//! 127.0.0.1 and have the browser ask there (DNS rebinding), and the name in `Host` gives it away. The gateway's HTTP
-//! does the same.
+//! Check of the `Host` header while the admin port listens on a loopback address. A web page may point its own name
+//! to 127.0.0.1 and have the browser send requests there (DNS rebinding); the name in `Host` reveals that. The
+//! gateway's HTTP does the same.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -19,17 +19,17 @@ use serde_json::json;
 
 use crate::config::ServerConfig;
 
-/// The names that are answered to; None: any.
+/// Names that are accepted; `None` accepts any.
 pub(crate) type Hosts = Option<Arc<[String]>>;
 
-/// Those of a server that listens where `config` says.
+/// Accepted names of a server that listens as `config` says.
 pub(crate) fn of(config: &ServerConfig) -> Hosts {
     let loopback = config.ip().is_some_and(|ip| ip.is_loopback());
     let names = config.allowed_hosts.iter().map(|name| name.to_ascii_lowercase());
     (loopback || !config.allowed_hosts.is_empty()).then(|| names.collect())
 }
 
-/// Refuses a request to another host with 403. One that names none is no browser's.
+/// Answers 403 to requests for other hosts. A request without a host is accepted, since no browser sends one.
 pub(crate) async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     let Some(names) = hosts else { return next.run(request).await };
     let of_uri = request.uri().authority().map(Authority::as_str);
@@ -41,7 +41,7 @@ pub(crate) async fn check(State(hosts): State<Hosts>, request: Request, next: Ne
     (StatusCode::FORBIDDEN, Json(json!({"error": error}))).into_response()
 }
 
-/// Refuses what a web page of another origin sends with 403, unless it only reads.
+/// Answers 403 to requests from web pages of other origins, unless they only read.
 pub(crate) async fn check_page(request: Request, next: Next) -> Response {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if reads || check_origin(&[], request.uri(), request.headers()).is_ok() {

@@ -1,5 +1,5 @@
-//! An importance matrix made: a model runs over a text, chunk by chunk, and what its matrices met is written as llama-imatrix
-//! writes it, so that [`crate::quantize`] and llama-quantize read it.
+//! Creation of an importance matrix: the model runs over a text in chunks, and statistics of its matrices' inputs
+//! are written in llama-imatrix's format, which [`crate::quantize`] and llama-quantize read.
 
 mod dat;
 
@@ -22,58 +22,58 @@ use serde::Serialize;
 
 use crate::{budget, device::Cpu, source::resolve};
 
-/// What to run over what.
+/// Arguments of a run: the model, the text and the output.
 #[derive(Clone, Debug)]
 pub struct Args {
-    /// A name in the store, [`crate::DEMO_MODEL`], or a path; of a GGUF file.
+    /// Name in the store, [`crate::DEMO_MODEL`], or a path; it must be a GGUF file.
     pub model: String,
-    /// The store's directory, for a name; unset: the default one. Not opened for a path.
+    /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
     pub store_dir: Option<PathBuf>,
-    /// The text.
+    /// Text to run the model over.
     pub text: String,
-    /// What the file says that the text was.
+    /// Name of the text, recorded in the file.
     pub dataset: String,
-    /// The new file.
+    /// Path of the new file.
     pub output: PathBuf,
-    /// How it is written.
+    /// Format of the new file.
     pub form: Form,
-    /// Tokens of a chunk, each read from its own start.
+    /// Tokens in a chunk. The context is empty at the start of each chunk.
     pub chunk_tokens: usize,
-    /// At most so many chunks; unset: as many as the text has.
+    /// Maximum number of chunks; `None` for the whole text.
     pub chunks_max: Option<usize>,
-    /// Threads to compute with; unset: one for each core.
+    /// Compute threads; `None` for one per core.
     pub threads: Option<usize>,
 }
 
-/// What llama-imatrix writes.
+/// File formats of llama-imatrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
     /// GGUF: sums and counts.
     #[default]
     Gguf,
-    /// The format of before: means, as many times as there were chunks, and no counts.
+    /// The older binary format: means multiplied by the number of chunks, without counts.
     Dat,
 }
 
-/// What was made.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The new file.
+    /// Path of the new file.
     pub file: PathBuf,
-    /// Chunks that were read.
+    /// Number of chunks that were read.
     pub chunks: usize,
-    /// Tokens of each.
+    /// Tokens in each chunk.
     pub chunk_tokens: usize,
-    /// Tensors that it knows of.
+    /// Number of tensors in the file.
     pub tensors: usize,
-    /// Matrices of experts in them that no row went to: nothing is known of those.
+    /// Expert matrices without statistics, because no row was routed to them.
     pub unmet: usize,
 }
 
-/// Why nothing was made.
+/// Reason why no file was made.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
-    /// The model argument stands for nothing that can be used.
+    /// The model argument resolves to no usable model.
     #[error("{0}")]
     Model(String),
     /// The store cannot be opened.
@@ -85,26 +85,27 @@ pub enum ImatrixError {
     /// The text cannot be tokenized.
     #[error("the text: {0}")]
     Text(#[from] RequestError),
-    /// The arguments fit neither model nor text.
+    /// The arguments do not fit the model or the text.
     #[error("{0}")]
     Args(String),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] KernelError),
-    /// Somebody wanted it to stop.
+    /// The run was interrupted.
     #[error("interrupted")]
     Stopped,
     /// The new file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
-        /// The new file.
+        /// Path of the new file.
         path: PathBuf,
-        /// The system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Makes it. `progress` is told chunks that were read, of how many; once `stop` is set, nothing is written.
+/// Creates the file. `progress` receives the number of chunks read and the total. Once `stop` is set, nothing is
+/// written.
 ///
 /// # Errors
 /// [`ImatrixError`].
@@ -150,7 +151,7 @@ pub fn run(
     let mut met = Tensors::new();
     for (part, of_part) in decoder.observed()? {
         let (tensor, matrix) = place(&files.tensors.get(part.weight()).name);
-        // Parts of one tensor met the same.
+        // Parts of one tensor have the same input.
         met.entry(tensor).or_default().insert(matrix, of_part);
     }
     match args.form {
@@ -162,17 +163,17 @@ pub fn run(
     Ok(Report { file, chunks: chunks.len(), chunk_tokens, tensors: met.len(), unmet })
 }
 
-/// What the matrices of each tensor met, by their places in it.
+/// Statistics of each tensor's matrices, by their index in the tensor.
 type Tensors<'a> = BTreeMap<&'a str, BTreeMap<usize, Met<'a>>>;
 
-/// The tensor that a matrix is in, and which it is of a stack.
+/// Name of the tensor that holds a matrix, and the matrix's index in a stack.
 fn place(name: &str) -> (&str, usize) {
     let stacked = name.strip_suffix(']').and_then(|name| name.rsplit_once('['));
     stacked.and_then(|(stack, at)| Some((stack, at.parse().ok()?))).unwrap_or((name, 0))
 }
 
-/// Whole chunks of the text's tokens, each with the token that texts begin with in place of its first, where the model has
-/// one; as llama-imatrix cuts them.
+/// Splits the text's tokens into whole chunks. As in llama-imatrix, the first token of each is replaced by the
+/// model's beginning-of-text token, if it has one.
 fn chunks(args: &Args, files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, ImatrixError> {
     let context = files.info.context_tokens_max as usize;
     if args.chunk_tokens > context {
@@ -197,7 +198,7 @@ fn chunks(args: &Args, files: &ModelFiles, tokenizer: &Tokenizer) -> Result<Vec<
     Ok(chunks)
 }
 
-/// The model's weights, where they fit the memory that is free, and where their names are those that a GGUF file has.
+/// Loads the model's weights, if they fit in free memory and the tensors have a GGUF file's names.
 fn loaded(args: &Args, files: &ModelFiles, backend: &AnyBackend) -> Result<Decoder, ImatrixError> {
     if files.tensors.all().any(|tensor| !tensor.file.ends_with(".gguf") && *tensor.file != *crate::DEMO_MODEL)
     {
@@ -251,7 +252,7 @@ fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixErr
     writer.finish().map_err(failed)
 }
 
-/// The store, where the model is no path and no part of this program.
+/// Opens the store, unless the model is a path or the built-in demo model.
 fn store(args: &Args) -> Result<Option<Store>, ImatrixError> {
     let needs_none = args.model.eq_ignore_ascii_case(crate::DEMO_MODEL) || Path::new(&args.model).exists();
     match args.store_dir.clone().or_else(hanzo_engine_store::default_dir).filter(|_| !needs_none) {

@@ -1,4 +1,4 @@
-//! What a model is and what it would take on this machine, said without loading it.
+//! Description of a model and of the memory that it would take on this machine, without loading it.
 
 use std::path::PathBuf;
 
@@ -21,51 +21,51 @@ use crate::{
     source::{Found, Source, find},
 };
 
-/// What to look at.
+/// Arguments of an inspection.
 #[derive(Clone, Debug)]
 pub struct Args {
-    /// A name in the store, [`crate::DEMO_MODEL`], or a path.
+    /// Name in the store, [`crate::DEMO_MODEL`], or a path.
     pub model: String,
-    /// The store's directory, for a name; unset: the default one. Not opened for a path.
+    /// Directory of the store; `None` for the default one. Not opened if `model` is a path.
     pub store_dir: Option<PathBuf>,
-    /// Tokens of the context to say the memory of; unset: of the longest.
+    /// Context length in tokens to predict memory for; `None` for the longest.
     pub context_tokens: Option<u32>,
-    /// How keys and values are stored.
+    /// Data type of keys and values in the cache.
     pub kv_type: KvType,
 }
 
-/// All there is to say.
+/// Result of an inspection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What the files say.
+    /// Properties of the model's files.
     #[serde(flatten)]
     pub facts: Facts,
-    /// What would compute: `cpu: avx512vnni, 8 threads`.
+    /// Description of the device: `cpu: avx512vnni, 8 threads`.
     pub device: String,
-    /// It can be loaded here.
+    /// Whether the model can be loaded here.
     pub runs: bool,
-    /// Why not, where it cannot.
+    /// Reason why it cannot be loaded.
     pub why: Option<String>,
-    /// What it takes with one context; none where it cannot be opened.
+    /// Memory with a single context; `None` if the files cannot be opened.
     pub memory: Option<Memory>,
-    /// What a load takes that asks for no more than this; none where there is no room for one.
+    /// Memory of a load with default options; `None` if it would not fit.
     pub load: Option<Memory>,
-    /// What models may take here together, now.
+    /// Memory budget of all models on this machine now.
     pub budget_bytes: Option<u64>,
 }
 
-/// Predicted memory, in bytes.
+/// Predicted memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Tokens of a context, or of the longest input.
+    /// Context length in tokens, or length of the longest input.
     pub context_tokens: u64,
-    /// For weights.
+    /// Weights.
     pub weights_bytes: u64,
-    /// For keys and values: of one context, or of all that a load keeps.
+    /// Keys and values: of one context, or of all that a load keeps.
     pub kv_bytes: u64,
-    /// For what is between.
+    /// Scratch memory for activations.
     pub scratch_bytes: u64,
-    /// All of it.
+    /// Sum of these.
     pub total_bytes: u64,
 }
 
@@ -81,21 +81,21 @@ impl Memory {
     }
 }
 
-/// A model that cannot be looked at.
+/// Reason why a model cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    /// The model argument stands for nothing.
+    /// The model argument resolves to nothing.
     #[error("{0}")]
     Model(String),
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// This machine cannot compute.
+    /// The CPU of this machine is not supported.
     #[error(transparent)]
     Device(#[from] LoadError),
 }
 
-/// Looks at a model. A file that cannot be run is no error: the report says why.
+/// Inspects a model. A file that cannot run is not an error: the report gives the reason.
 ///
 /// # Errors
 /// [`InspectError`].
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> Result<Report, InspectError> {
             Err(error) => report.facts.problems.push(error.to_string()),
         }
     }
-    // The side that embeds may refuse what the others take.
+    // The embedding part may refuse a model that the other parts accept.
     if let (Some(opened), Some(text), Some(load)) = (&inspection.opened, &inspection.text, &report.load)
         && let Err(error) = opened.embedder(&text.tokenizer, load.context_tokens as usize)
     {
@@ -141,7 +141,8 @@ fn look(args: &Args) -> Result<Inspection, InspectError> {
     })
 }
 
-/// Where a model's files are, by a path, or a name in the store; none for the demo, which is in this program.
+/// Path of a model's files, from a path or a name in the store; `None` for the demo model, which is built into this
+/// program.
 pub(crate) fn locate(model: &str, store_dir: Option<&PathBuf>) -> Result<Option<PathBuf>, InspectError> {
     let by_path = PathBuf::from(model.strip_prefix("file://").unwrap_or(model));
     if by_path.exists() {
@@ -162,7 +163,7 @@ pub(crate) fn locate(model: &str, store_dir: Option<&PathBuf>) -> Result<Option<
     })
 }
 
-/// What one context takes, and what a load takes that finds so many bytes free.
+/// Memory with a single context, and memory of a load with this many free bytes.
 fn predict(
     args: &Args,
     opened: &Opened,

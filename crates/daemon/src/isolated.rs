@@ -1,8 +1,8 @@
-//! Models in processes of their own: a device whose engines run elsewhere. The daemon plans a load as if it ran it itself,
-//! starts this program again with one end of a pair of sockets as its standard input (`watch.rs` has the other), and drives
-//! the engine behind it (`remote.rs`) as any other; `child.rs` is the loop at the other end, `wire.rs` what they say.
-//! Queues, clients, prompts and metrics stay in the daemon, so a process that ends takes its own requests with it, and the
-//! life of its model (`models.rs`) has it come back.
+//! Process isolation: a device whose engines run in separate processes. The daemon plans a load as if it ran the
+//! model itself. It then starts this program again, with one end of a socket pair as its standard input; `watch.rs`
+//! holds the other end. `remote.rs` drives the engine behind it like any other. `child.rs` is the loop in the
+//! worker process and `wire.rs` has their messages. Queues, clients, prompts and metrics stay in the daemon. A
+//! process that crashes loses only its own requests, and `models.rs` restarts its model.
 
 mod cgroup;
 mod child;
@@ -47,17 +47,17 @@ use remote::RemoteEngine;
 use watch::Watch;
 use wire::{Open, Order};
 
-/// The argument that makes this program a worker.
+/// Command-line argument that makes this program a worker.
 const WORKER: &str = "__worker";
-/// This program, whatever lies at its path by now.
+/// Path of the running program, even if the file at its old path was replaced.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Starts the other end of a stream; the process, where it is one.
+/// Function that starts the other end of a stream; returns the process, unless the end is a thread.
 type Start = dyn Fn(UnixStream) -> io::Result<Option<Child>> + Send + Sync;
 
-/// A device, with each engine in a process of its own.
+/// Device that runs each engine in a separate process.
 pub(crate) struct Isolated {
-    /// What plans.
+    /// Device that plans memory in this process.
     here: Box<dyn Device>,
     name: DeviceName,
     threads: Option<usize>,
@@ -70,7 +70,8 @@ pub(crate) struct Isolated {
     start: Box<Start>,
 }
 
-/// The files that workers take turns by. They have no names: other processes open them by this one's.
+/// Lock files by which workers take turns. They have no names: other processes open them through this process's
+/// `/proc` entry.
 struct TurnFiles([File; 2]);
 
 impl TurnFiles {
@@ -93,16 +94,16 @@ impl TurnFiles {
 }
 
 impl Isolated {
-    /// As the settings say.
+    /// Creates the device from the settings.
     ///
     /// # Errors
-    /// Those of [`Cpu::new`].
+    /// Errors of [`Cpu::new`].
     pub(crate) fn new(section: &EngineSection, log: &LogConfig) -> Result<Self, KernelError> {
         let start = Box::new(|stream| start_process(stream).map(Some));
         Ok(Self { groups: Delegated::find(), ..Self::starting(section, log, start)? })
     }
 
-    /// A card, with each engine in a process of its own.
+    /// Creates the device for a GPU.
     pub(crate) fn on_card(section: &EngineSection, log: &LogConfig, card: OnCard) -> Self {
         let start = Box::new(|stream| start_process(stream).map(Some));
         let name = card.name();
@@ -136,12 +137,12 @@ impl Isolated {
         }
     }
 
-    /// Starts a worker; what it keeps on a disk is counted here.
+    /// Starts a worker. Its disk cache counters are added to this process's.
     fn launch(&self, generates: bool, origin: &Origin) -> io::Result<RemoteEngine> {
         let (ours, theirs) = UnixStream::pair()?;
         let process = (self.start)(theirs)?;
         let bytes_max = self.margin_bytes.map(|margin| origin.memory.total().saturating_add(margin));
-        // Before it is told what to open: so what it opens is in it.
+        // Before the order to open the model, so that all its memory is charged to the cgroup.
         let group = match (&self.groups, &process) {
             (Some(groups), Some(process)) => groups.group(process.id(), bytes_max),
             _ => None,
@@ -216,7 +217,7 @@ impl Device for Isolated {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Steps>, LoadError> {
         if matches!(size, EngineSize::Whisper(_) | EngineSize::Voice { .. }) {
-            // Sound does not go through a worker's socket.
+            // Sound is not sent over a worker's socket.
             tracing::info!("a model of speech runs in this process, whatever engine.isolation says");
             return self.here.build(origin, files, sides, size, progress);
         }
@@ -224,7 +225,7 @@ impl Device for Isolated {
         let mut engine = self
             .launch(generates, origin)
             .map_err(|error| LoadError::Worker(format!("no process for the model: {error}")))?;
-        // Pictures are prepared in this process.
+        // Pictures are prepared in this process, so the worker needs no limits for them.
         let Origin { source, overrides, draft, tool_format, pictures: _, sharing, memory, kept, bell: _ } =
             origin.clone();
         let open = Open {
@@ -249,7 +250,7 @@ impl Device for Isolated {
     }
 }
 
-/// Starts this program again, as a worker. It is in a group of its own: what a terminal's keys say is the daemon's to hear.
+/// Starts this program as a worker, in its own process group, so that a terminal's signals reach only the daemon.
 fn start_process(stream: UnixStream) -> io::Result<Child> {
     let program =
         if Path::new(THIS_PROGRAM).exists() { PathBuf::from(THIS_PROGRAM) } else { std::env::current_exe()? };
@@ -262,7 +263,7 @@ fn start_process(stream: UnixStream) -> io::Result<Child> {
         .spawn()
 }
 
-/// Runs this process as a worker, if that is what it was started for.
+/// Runs this process as a worker, if it was started as one.
 pub(crate) fn run_worker() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|argument| argument != WORKER) {
         return None;

@@ -1,4 +1,4 @@
-//! How long a model stays in memory that nobody uses, and how people write that: Ollama's forms.
+//! Idle time after which a model is unloaded, and its notation, which follows Ollama's.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{error::quote, limits::KEEP_ALIVE_MAX};
 
-/// How long a model stays that nobody uses.
+/// Idle time after which a model is unloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// Until it is unloaded.
+    /// The model stays until it is explicitly unloaded.
     Pinned,
-    /// So long after its last request; no time at all: until that has ended.
+    /// Time after the last request; zero unloads the model when that request ends.
     For(Duration),
 }
 
 impl KeepAlive {
-    /// This, or so long where that is more.
+    /// Raises the time to `least` if it is shorter.
     pub(crate) fn at_least(self, least: Duration) -> Self {
         match self {
             KeepAlive::Pinned => KeepAlive::Pinned,
@@ -24,7 +24,7 @@ impl KeepAlive {
         }
     }
 
-    /// In milliseconds, as the contract tells it: -1 is for good.
+    /// Milliseconds as in the wire's message, with -1 for [`KeepAlive::Pinned`].
     pub(crate) fn ms(self) -> i64 {
         match self {
             KeepAlive::Pinned => -1,
@@ -42,7 +42,7 @@ impl Default for KeepAlive {
 impl FromStr for KeepAlive {
     type Err = String;
 
-    /// Seconds, or numbers with units (`5m`, `1h30m`, `500ms`); below zero is for good.
+    /// Parses seconds, or numbers with units (`5m`, `1h30m`, `500ms`); negative values mean [`KeepAlive::Pinned`].
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -69,13 +69,13 @@ impl FromStr for KeepAlive {
     }
 }
 
-/// A plain number that is none of the words that Rust also takes for one.
+/// Parses a plain decimal number, without words such as `inf` that Rust accepts too.
 fn number(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     text.parse().ok().filter(|_| plain)
 }
 
-/// Numbers with units, one after the other: seconds in all.
+/// Parses a sequence of numbers with units into seconds.
 fn in_units(mut text: &str) -> Option<f64> {
     const UNITS: [(&str, f64); 7] =
         [("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("h", 3_600.0), ("m", 60.0), ("s", 1.0)];

@@ -1,5 +1,5 @@
-//! Starting a worker's thread. The thread makes the engine, says that it is ready, and runs; whatever ends it, a
-//! panic included, is caught here and told, after everything it held has been given back.
+//! Start of a worker's thread. The thread builds the engine, reports that it is ready, and runs. Its end, by a
+//! panic too, is caught here and reported after its resources were released.
 
 use std::{
     any::Any,
@@ -27,29 +27,29 @@ use crate::{
     worker::{Vitals, Work, Worker, WorkerHandle, channel},
 };
 
-/// Everything a worker is made from.
+/// Parts that a worker is built from.
 pub(crate) struct Launch {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) files: Opened,
-    /// The model that drafts for it.
+    /// Draft model for speculative decoding.
     pub(crate) draft: Option<Draft>,
     pub(crate) size: EngineSize,
     pub(crate) reservation: Reservation,
     pub(crate) queue_requests_max: usize,
     pub(crate) metrics: Arc<ModelMetrics>,
     pub(crate) progress: Box<dyn FnMut(f32) + Send>,
-    /// Where its files are, and what goes over them.
+    /// Source of its files, with the overrides.
     pub(crate) origin: Origin,
 }
 
-/// A worker's thread, to wait for.
+/// Running worker thread, to wait for.
 pub(crate) struct Running(oneshot::Receiver<Exit>);
 
-/// How a worker ended.
+/// Way in which a worker ended.
 pub(crate) enum Exit {
-    /// As it was told.
+    /// It was ordered to quit.
     Left,
-    /// It failed; its requests have been told.
+    /// It failed; its requests were notified.
     Failed(Arc<Failure>),
 }
 
@@ -59,7 +59,7 @@ impl Launch {
     /// Starts the thread and waits until it is ready to run requests.
     ///
     /// # Errors
-    /// Why it is not; everything has been given back.
+    /// Reason why it is not ready; all resources have been released.
     pub(crate) async fn start(self) -> Result<(Sides, WorkerHandle, Running), Arc<Failure>> {
         let admission = Admission::new(self.queue_requests_max);
         let (work, received) = channel(&admission);
@@ -71,7 +71,7 @@ impl Launch {
         let body = move || {
             self.origin.bell.hang_here();
             let end = self.run(received, seen, ready);
-            // Whoever launched it may be gone.
+            // The caller may be gone.
             let _ = exit.send(end);
         };
         thread::Builder::new()
@@ -91,7 +91,7 @@ impl Launch {
         drop((files, draft));
         let failure = match made {
             Ok(Ok(Made { sides, engine })) => {
-                // Nobody waits for it any more: it is not wanted.
+                // The caller is gone, so the model is not wanted any more.
                 if ready.send(Ok(sides)).is_err() {
                     return Exit::Left;
                 }
@@ -100,23 +100,23 @@ impl Launch {
             Ok(Err(error)) => Failure::new(error),
             Err(panic) => Failure::new(FailureReason::Panic(words(&*panic))),
         };
-        // Free before it is said to have failed: the next load may need it.
+        // Released before the failure is reported, since the next load may need it.
         drop(reservation);
         let _ = ready.send(Err(failure.clone()));
         Exit::Failed(failure)
     }
 }
 
-/// An engine, and what others need of its model.
+/// Engine, with the other parts of its model.
 pub(crate) struct Made {
     pub(crate) sides: Sides,
     pub(crate) engine: Box<dyn Steps>,
 }
 
-/// Makes an engine of opened files.
+/// Builds an engine from opened files.
 ///
 /// # Errors
-/// Why it cannot be made.
+/// Reason why it cannot be built.
 pub(crate) fn make(
     device: &dyn Device,
     origin: &Origin,
@@ -146,7 +146,7 @@ pub(crate) fn make(
     Ok(Made { sides, engine })
 }
 
-/// Keeps an engine's blocks on disk, among those of engines that would compute the same ones.
+/// Stores an engine's KV blocks on disk, shared with engines that would compute the same blocks.
 fn keep_blocks(
     engine: &mut dyn Generator,
     (disk, identity): (&PrefixDisk, Identity),
@@ -176,14 +176,14 @@ fn run_engine(
     exit
 }
 
-/// Gives back what a worker held that has ended so, and tells its requests.
+/// Releases what a worker held after it ended, and notifies its requests.
 pub(crate) fn bury(worker: Worker, ended: thread::Result<Result<(), StepError>>) -> Exit {
     let failure = match ended {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(Failure::new(error)),
         Err(panic) => Some(Failure::new(FailureReason::Panic(words(&*panic)))),
     };
-    // An engine that panicked may do so again when it is dropped.
+    // An engine that panicked may panic again when it is dropped.
     let id = failure.as_ref().map(|failure| failure.id.clone());
     let _ = catch_unwind(AssertUnwindSafe(move || match id {
         Some(id) => worker.fail(&id),
@@ -193,13 +193,13 @@ pub(crate) fn bury(worker: Worker, ended: thread::Result<Result<(), StepError>>)
 }
 
 impl Running {
-    /// Waits for the end of the worker.
+    /// Waits for the worker's end.
     pub(crate) async fn exit(self) -> Exit {
         self.0.await.unwrap_or_else(|_| Exit::Failed(Failure::new(FailureReason::Lost)))
     }
 }
 
-/// What a panic said.
+/// Message of a panic.
 pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let said =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));

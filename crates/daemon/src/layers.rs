@@ -1,8 +1,10 @@
-//! What a model's packager put beside its weights, in Ollama's words, becomes the defaults of a loaded model: options
-//! of sampling, stop strings, the context, a system prompt, first messages. A request's own values go before them.
-//! They go before what the weights' file says, because who packed the file knew it.
+//! Defaults from a model's package. Ollama's packages have texts beside the weights: sampling options, stop
+//! strings, the context length, a system prompt and first messages. They become the loaded model's defaults. They
+//! override those of the weights' file, since the packager knew that file; a request's own values override both.
 //!
-//! The template of such a package is in Go's language: prompts are made by the file's own, and by the package's, translated, where the
+//! The template of such a package is in Go's template language. The file's own template is used first; the
+//! package's is translated if the file has none. The template of a model that was created here is Jinja (translated
+//! if it was given in Go's language), and overrides the file's.
 //! file has none. That of a model that was made here is Jinja, translated where it was not, and goes before the file's.
 
 use hanzo_engine_runtime::{
@@ -18,10 +20,10 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 
-/// Messages that may come before every conversation.
+/// Maximum number of messages before every conversation.
 const MESSAGES_MAX: usize = 64;
 
-/// Options that say how Ollama runs a model, and nothing of what the model answers.
+/// Ollama options that concern running a model and do not affect its output.
 const OF_THE_RUNNER: &[&str] = &[
     "num_batch",
     "num_gpu",
@@ -35,7 +37,7 @@ const OF_THE_RUNNER: &[&str] = &[
     "f16_kv",
 ];
 
-/// Takes the texts that came with a model as its defaults. What cannot be taken is left out, and named in the log.
+/// Applies the package's texts to a model as its defaults. Invalid parts are skipped and named in the log.
 pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
     let mut left_out = Vec::new();
     if let Some(params) = &texts.params {
@@ -71,10 +73,10 @@ pub(crate) fn apply(texts: &SideTexts, opened: &mut Opened) {
     }
 }
 
-/// The texts of a model that is made of another: its own where the request says nothing.
+/// Texts of a model derived from another: the base's texts, with the requested changes.
 ///
 /// # Errors
-/// Naming the field, for what would not be applied when it is loaded.
+/// Names the field that could not be applied when the model is loaded.
 pub(crate) fn changed(base: SideTexts, asked: Changes) -> Result<SideTexts, Error> {
     let Changes { system, params, messages: before, license, template } = asked;
     let mut texts = base;
@@ -116,7 +118,7 @@ pub(crate) fn changed(base: SideTexts, asked: Changes) -> Result<SideTexts, Erro
     Ok(texts)
 }
 
-/// What of a model's texts is to be others.
+/// Changes to a model's texts.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) system: Option<String>,
@@ -126,7 +128,7 @@ pub(crate) struct Changes {
     pub(crate) template: Option<String>,
 }
 
-/// A template as Jinja: as it is, or translated from Go's language.
+/// Converts a template to Jinja: unchanged, or translated from Go's language.
 fn jinja(text: String) -> Result<String, Error> {
     if !is_jinja(&text) && !go::is_go(&text) {
         let reason = "has neither {% … %}, as Jinja, nor {{ … }}, as Go's language; left out, the one in the model's files is used";
@@ -135,7 +137,8 @@ fn jinja(text: String) -> Result<String, Error> {
     let text = if is_jinja(&text) {
         text
     } else {
-        // What is not translated is not guessed: the model would be asked in other words than its maker's.
+        // A template that cannot be translated is an error: a guess would prompt the model differently from its
+        // maker.
         let translated = go::to_jinja(&text);
         translated.map_err(|error| {
             Error::field("template", format!("as one in Go's language, because it has no {{% … %}}: {error}"))
@@ -146,12 +149,12 @@ fn jinja(text: String) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Whether a template is in Jinja: in Go's language nothing is written so.
+/// Whether a template is Jinja; Go's language has no such syntax.
 fn is_jinja(template: &str) -> bool {
     template.contains("{%")
 }
 
-/// Sets what `params` says; the names of what is not known, or not in range, are added to `left_out`.
+/// Applies the options of `params`. Names of unknown or invalid options are added to `left_out`.
 fn options(params: &Map<String, Value>, defaults: &mut GenerationDefaults, left_out: &mut Vec<String>) {
     for (name, value) in params {
         let mut taken = defaults.clone();
@@ -169,7 +172,7 @@ fn options(params: &Map<String, Value>, defaults: &mut GenerationDefaults, left_
             "mirostat" => set(&mut taken.mirostat, whole(value).filter(|version| matches!(version, 0 | 2))),
             "mirostat_tau" => set(&mut taken.mirostat_tau, number()),
             "mirostat_eta" => set(&mut taken.mirostat_eta, number()),
-            // Below 0 they stand for no seed and no limit, which is what nothing stands for here.
+            // Negative values mean no seed and no limit, which are the defaults here.
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => true,
             "num_predict" if value.as_i64().is_some_and(|tokens| tokens < 0) => true,
             "seed" => set(&mut taken.seed, value.as_u64()),
@@ -204,12 +207,12 @@ fn whole(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok())
 }
 
-/// A number of tokens, or -1 for all.
+/// Parses a number of tokens, or -1 for all.
 fn last_n(value: &Value) -> Option<i32> {
     value.as_i64().and_then(|tokens| i32::try_from(tokens).ok()).filter(|tokens| *tokens >= -1)
 }
 
-/// One text or several, as many and as long as a request may have.
+/// Parses one or several stop strings, with the limits of a request.
 fn stops(value: &Value) -> Option<Vec<String>> {
     let texts = match value {
         Value::String(text) => vec![text.clone()],
@@ -222,7 +225,7 @@ fn stops(value: &Value) -> Option<Vec<String>> {
     (texts.len() <= STOP_STRINGS_MAX && texts.iter().all(fits)).then_some(texts)
 }
 
-/// Whether a request with these values would be taken: a default must not refuse every request.
+/// Whether a request with these values would be accepted. A bad default must not make every request fail.
 fn are_in_range(defaults: &GenerationDefaults) -> bool {
     let neutral = SamplingParams::default();
     let params = SamplingParams {
@@ -239,7 +242,7 @@ fn are_in_range(defaults: &GenerationDefaults) -> bool {
         }),
         ..neutral
     };
-    // No token is named, so that it does not matter how many there are.
+    // No token id is used, so the vocabulary's size does not matter.
     params.validate(1).is_ok()
 }
 
@@ -252,7 +255,7 @@ fn context(params: &Map<String, Value>, left_out: &mut Vec<String>) -> Option<u3
     tokens
 }
 
-/// A list of `{"role", "content"}`; none when it is something else.
+/// Parses a list of `{"role", "content"}`; `None` for anything else.
 fn messages(text: &str) -> Option<Vec<Message>> {
     let list: Vec<Map<String, Value>> = serde_json::from_str(text).ok()?;
     if list.len() > MESSAGES_MAX {
@@ -273,7 +276,7 @@ mod tests {
 
     fn taken(params: &str) -> (GenerationDefaults, Option<u32>) {
         let mut opened = Source::Demo.open().unwrap();
-        // What the weights' file says gives way.
+        // The weights' file has lower priority.
         opened.text_files_mut().generation =
             GenerationDefaults { top_k: Some(3), top_p: Some(0.5), ..Default::default() };
         apply(&SideTexts { params: Some(params.to_owned()), ..Default::default() }, &mut opened);
@@ -365,7 +368,7 @@ mod tests {
             let error = made(wrong).unwrap_err();
             assert!(error.starts_with("template: ") && error.contains(said), "{error}");
         }
-        // A package's own is in the place of none alone.
+        // A package's template is used only if the file has none.
         let applied = |own: Option<&str>, template: &str| {
             let mut opened = Source::Demo.open().unwrap();
             opened.text_files_mut().chat_template = own.map(str::to_owned);

@@ -1,11 +1,12 @@
 //! `engined`: hosts models, each on its own thread, behind the gRPC service `hanzo.engine.v1`.
 //!
-//! Start with [`Daemon`]: it binds, loads, serves and drains. A request goes through `service/infer.rs` (find the
-//! model, take a place in its queue, build the prompt) into `worker.rs` (the loop around the engine) and comes back
-//! through `ticket.rs` (events, at most a thousand). `models.rs` owns the lives of models, `registry.rs` what others
-//! see of them, `budget.rs` the memory, `convert/` the wire's words, `error.rs` the one table of statuses.
+//! Start with [`Daemon`]: it binds, loads, serves and drains. A request goes through `service/infer.rs` (finds the
+//! model, takes a place in its queue, builds the prompt) into `worker.rs` (the loop around the engine). Its events
+//! come back through `ticket.rs`, at most a thousand at a time. `models.rs` owns the models' life cycles,
+//! `registry.rs` their visible state, `budget.rs` the memory, `convert/` the wire's types, and `error.rs` the table
+//! of statuses.
 //!
-//! Absent on purpose: OpenAI's words, HTTP but for the admin port, and anything that computes.
+//! Deliberately absent: OpenAI's API shapes, HTTP other than the admin port, and anything that computes.
 
 #![forbid(unsafe_code)]
 
@@ -82,8 +83,8 @@ pub use daemon::{Daemon, DaemonError, DaemonHandle};
 pub use hanzo_engine_store as store;
 pub use pulls::puller;
 
-/// Runs this process as that of one model, if the daemon started it for that: `main` asks first. A program that does not ask
-/// must leave `engine.isolation` at threads.
+/// Runs this process as a model's worker, if the daemon started it as one. `main` must call it first. A program
+/// that does not call it must leave `engine.isolation` at `thread`.
 pub fn worker_process() -> Option<std::process::ExitCode> {
     #[cfg(target_os = "linux")]
     return isolated::run_worker();
@@ -91,10 +92,11 @@ pub fn worker_process() -> Option<std::process::ExitCode> {
     None
 }
 
-/// The name of the model inside this program, which can be loaded by it everywhere.
+/// Name of the model that is built into this program and can always be loaded.
 pub const DEMO_MODEL: &str = "hanzo-demo";
 
-/// Its GGUF file: a few megabytes, so that an installed binary has something to run with no network.
+/// GGUF file of the built-in model: a few megabytes, so that an installed binary can run something without a
+/// network.
 pub static DEMO_GGUF: &[u8] = include_bytes!("../../../models/hanzo-demo/hanzo-demo-Q8_0.gguf");
 
 #[cfg(test)]

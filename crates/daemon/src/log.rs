@@ -1,4 +1,4 @@
-//! Logging: one subscriber for the process, to standard error. Its level can be set anew while it runs.
+//! Logging: one subscriber for the process, which writes to standard error. Its level can be changed at run time.
 
 use std::io::IsTerminal as _;
 
@@ -6,18 +6,18 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigError, LogConfig, LogFormat};
 
-/// The level of what is logged.
+/// Handle to change the log level.
 pub struct LogLevel(Box<dyn Fn(EnvFilter) -> bool + Send + Sync>);
 
-/// Starts logging. Of several calls in one process the first holds.
+/// Starts logging. Only the first call in a process has an effect.
 ///
 /// # Errors
-/// [`ConfigError::Value`] when the level is none.
+/// [`ConfigError::Value`] if the level is invalid.
 pub fn init(config: &LogConfig) -> Result<LogLevel, ConfigError> {
     let filter = filter(&config.level)?;
     let stderr = std::io::stderr;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
-    // An embedding program may have started its own.
+    // An embedding program may have set up logging already.
     let level = match config.format {
         LogFormat::Pretty => {
             let lines = lines.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
@@ -36,10 +36,10 @@ pub fn init(config: &LogConfig) -> Result<LogLevel, ConfigError> {
 }
 
 impl LogLevel {
-    /// Sets it.
+    /// Sets the level.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] when the level is none; it stays what it was.
+    /// [`ConfigError::Value`] if the level is invalid; the old one stays.
     pub fn set(&self, level: &str) -> Result<(), ConfigError> {
         let reason = "this program's logging is another's";
         let set = (self.0)(filter(level)?);
@@ -47,7 +47,7 @@ impl LogLevel {
     }
 }
 
-/// Whether it is a level.
+/// Checks that a level is valid.
 ///
 /// # Errors
 /// [`ConfigError::Value`].
@@ -56,7 +56,7 @@ pub fn check(level: &str) -> Result<(), ConfigError> {
 }
 
 fn filter(level: &str) -> Result<EnvFilter, ConfigError> {
-    // The library of MCP tells of each message, and that of sounds takes what a client sent for an error of its own.
+    // The MCP library logs every message, and the sound library logs bad input from clients as its own error.
     let quiet =
         [("rmcp", "error"), ("symphonia", "off")].into_iter().filter(|(library, _)| !level.contains(library));
     let quiet =

@@ -1,5 +1,5 @@
-//! What this machine has for the engine, and what would make it faster: read from where Linux tells it, and left out where
-//! it does not. For people; nothing here decides how models run.
+//! Hardware and limits of this machine, and advice to make the engine faster. Read from Linux's own files; what
+//! they do not say is left out. For people only: nothing here decides how models run.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::{budget, hidden_cards};
 
-/// Bytes below which most models with a billion weights do not fit.
+/// Memory in bytes below which most models with a billion weights do not fit.
 const MEMORY_SMALL: u64 = 4 << 30;
 
-/// What the kernels are written for on such processors, slowest first.
+/// Instruction sets that the kernels use on this architecture, slowest first.
 const FASTER: &[Tier] = if cfg!(target_arch = "x86_64") {
     &[Tier::Avx2, Tier::AvxVnni, Tier::Avx512, Tier::Avx512Vnni, Tier::Amx]
 } else if cfg!(target_arch = "aarch64") {
@@ -24,56 +24,56 @@ const FASTER: &[Tier] = if cfg!(target_arch = "x86_64") {
     &[]
 };
 
-/// One machine, or what a container is given of it.
+/// Machine, or the part of it that a container may use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Machine {
-    /// Such as "AMD EPYC 9R14".
+    /// Name of the processor, such as "AMD EPYC 9R14".
     pub processor: String,
-    /// Threads that this process may compute with at once.
+    /// Threads that this process may run at once.
     pub threads: usize,
-    /// The instructions that are used, such as "avx512vnni".
+    /// Instruction set in use, such as "avx512vnni".
     pub tier: String,
-    /// Those that the kernels could use and this processor does not have, the fastest first.
+    /// Instruction sets that the kernels could use but this processor lacks, fastest first.
     pub tiers_missing: Vec<&'static str>,
-    /// Bytes of physical memory.
+    /// Physical memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Bytes that could be taken now.
+    /// Memory that could be allocated now, in bytes.
     pub memory_available_bytes: Option<u64>,
-    /// Bytes that the control group may take.
+    /// Memory limit of the cgroup in bytes.
     pub memory_limit_bytes: Option<u64>,
-    /// Processors' worth of time that the control group gets.
+    /// CPU limit of the cgroup, in processors.
     pub cpu_limit: Option<f64>,
-    /// Transparent huge pages: always, madvise or never.
+    /// Setting of transparent huge pages: always, madvise or never.
     pub huge_pages: Option<String>,
-    /// How the first processor's frequency is chosen, such as "performance".
+    /// Frequency governor of the first processor, such as "performance".
     pub governor: Option<String>,
-    /// NVIDIA's driver, its version.
+    /// Version of NVIDIA's driver.
     pub nvidia_driver: Option<String>,
-    /// NVIDIA's cards, by name.
+    /// Names of the NVIDIA GPUs.
     pub gpus: Vec<String>,
-    /// What the driver says of each, tried as an engine would.
+    /// State of each GPU that the driver reports, tested as an engine would use it.
     pub cards: Vec<CardState>,
-    /// Why there is none to be tried.
+    /// Reason why there is no GPU to test.
     pub cards_missing: Option<String>,
-    /// What would make it faster or safer, a sentence each.
+    /// Advice for speed or safety, one sentence each.
     pub advice: Vec<String>,
 }
 
-/// A card, and whether models can be loaded on it.
+/// GPU, and whether models can be loaded on it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CardState {
-    /// Such as "cuda:0: NVIDIA H200, driver 13.0".
+    /// Name, such as "cuda:0: NVIDIA H200, driver 13.0".
     pub name: String,
-    /// Bytes of its memory.
+    /// Size of its memory in bytes.
     pub memory_bytes: u64,
-    /// Bytes of it that nobody has, where it works.
+    /// Free memory in bytes, if the GPU works.
     pub memory_free_bytes: Option<u64>,
-    /// Why it cannot be used.
+    /// Reason why it cannot be used.
     pub fault: Option<String>,
 }
 
 impl CardState {
-    /// Opens a card and has it compute something known.
+    /// Opens a GPU and has it compute a known result.
     fn of(driver: &Driver, info: &CardInfo) -> CardState {
         let tried = driver.open(info.ordinal).map_err(|error| error.to_string()).and_then(|card| {
             check(&card).map_err(|error| error.to_string())?;
@@ -89,7 +89,7 @@ impl CardState {
 }
 
 impl Machine {
-    /// This one.
+    /// Describes the machine of this process.
     pub fn of_this_process() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut machine = read(Path::new("/"), threads);
@@ -123,7 +123,7 @@ impl Machine {
     }
 }
 
-/// What files below `root` say.
+/// Reads the files below `root`.
 fn read(root: &Path, threads: usize) -> Machine {
     let text = |path: &str| fs::read_to_string(root.join(path)).ok();
     let word = |path: &str| text(path).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -182,7 +182,7 @@ fn advice(machine: &Machine) -> Vec<String> {
     advice
 }
 
-/// The value of `name: value`, or of `name : value`, in the first such line.
+/// Value of the first line `name: value` or `name : value`.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -190,7 +190,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// The folders of this process's control group, version 2, and of those above it.
+/// Folders of this process's cgroup (version 2) and its ancestors.
 fn groups(root: &Path) -> Vec<PathBuf> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::")) else { return Vec::new() };
@@ -203,7 +203,7 @@ fn limit(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// `cpu.max`: microseconds in each period, or max.
+/// CPU limit from `cpu.max`: microseconds in each period, or `max`.
 fn quota(file: &Path) -> Option<f64> {
     let text = fs::read_to_string(file).ok()?;
     let (quota, period) = text.trim().split_once(' ')?;
@@ -211,13 +211,13 @@ fn quota(file: &Path) -> Option<f64> {
     (period > 0.0).then_some(quota / period)
 }
 
-/// The word in brackets.
+/// Word in brackets.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// Of a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
+/// Version in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
     let is_version = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');

@@ -1,4 +1,5 @@
-//! `engined`: flags, configuration, logging; then bind, serve, drain. All else is in the library.
+//! `engined`: reads flags and configuration, starts logging, then binds, serves and drains. The rest is in the
+//! library.
 
 #![forbid(unsafe_code)]
 
@@ -27,119 +28,126 @@ use hanzo_engine_process::{
 };
 use serde::Serialize;
 
-/// Hosts models behind the gRPC service hanzo.engine.v1.
+/// Hosts models behind the gRPC service hanzo.engine.v1
 #[derive(Parser)]
 #[command(name = "engined", version)]
 struct Flags {
     /// Configuration file, TOML or YAML
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Print the settings that hold, of file, environment and flags together, as TOML with keys hidden; serve nothing
+    /// Print the effective settings (from file, environment and flags) as TOML with keys hidden; serve nothing
     #[arg(long)]
     print_config: bool,
-    /// Say whether the settings and the files that they name can be used; serve nothing
+    /// Check the settings and the files that they name; serve nothing
     #[arg(long)]
     check_config: bool,
-    /// Write manual page and completions below this directory; serve nothing
+    /// Write the manual page and completions below this directory; serve nothing
     #[arg(long, value_name = "DIR", hide = true)]
     write_documents: Option<PathBuf>,
     /// Address to listen on
     #[arg(long)]
     host: Option<String>,
-    /// Port of gRPC; 0: any that is free [default: 36901]
+    /// Port of gRPC; 0 for any free one [default: 36901]
     #[arg(long)]
     grpc_port: Option<u16>,
-    /// Port of /metrics, /healthz and /readyz; 0: any that is free [default: 36902]
+    /// Port of /metrics, /healthz and /readyz; 0 for any free one [default: 36902]
     #[arg(long)]
     admin_port: Option<u16>,
-    /// Key that every call must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    /// Key that every call must have; better set as HANZO_ENGINE_API_KEY, which process lists do not show
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes
+    /// File of keys with their permissions, as written by `hanzo-engine keys create`; reloaded when it changes
     #[arg(long, value_name = "FILE")]
     api_keys_file: Option<PathBuf>,
-    /// Certificate (PEM, with those between it and its authority) for gRPC by TLS; followed while it changes
+    /// TLS certificate chain for gRPC (PEM: the certificate, then its intermediates); reloaded when it changes
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Authorities (PEM): clients, such as a gateway, must show a certificate of one of them
+    /// Certificate authorities for clients (PEM): a client, such as a gateway, must present a certificate of one of
+    /// them
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Listen on other addresses than the loopback's without a key: only where the network is private
+    /// Listen on non-loopback addresses without a key; for private networks only
     #[arg(long)]
     insecure: bool,
-    /// Want a key for the admin port's /metrics too
+    /// Require a key for the admin port's /metrics too
     #[arg(long)]
     private_metrics: bool,
-    /// Tell /metrics under another engine's names too: vllm
+    /// Export /metrics under another engine's names too: vllm
     #[arg(long, value_name = "ENGINE")]
     metrics_compat: Option<MetricsCompat>,
-    /// Model to load at the start: a name in the store, hanzo-demo, or a path; repeatable
+    /// Model to load at startup: a name in the store, hanzo-demo, or a path; repeatable
     #[arg(long)]
     model: Vec<String>,
     /// Directory of the model store [default: ~/.hanzo/models]
     #[arg(long)]
     model_dir: Option<PathBuf>,
-    /// Threads that compute [default: one for each core]
+    /// Compute threads [default: one for each core]
     #[arg(long)]
     threads: Option<usize>,
-    /// Longest prompt and completion, in tokens
+    /// Maximum context length, prompt and completion together, in tokens
     #[arg(long)]
     max_context: Option<u32>,
-    /// Memory all models together may take, such as 12GiB [default: 80 % of what is available]
+    /// Memory budget of all models together, such as 12GiB [default: 80 % of what is available]
     #[arg(long, value_parser = parse_bytes)]
     memory_budget: Option<u64>,
-    /// Memory this process stays within, such as 2GiB: taken as models are loaded, and none later
+    /// Memory limit of this process, such as 2GiB: allocated when models are loaded, and nothing later
     #[arg(long, value_parser = parse_bytes, conflicts_with = "memory_budget")]
     fixed_memory: Option<u64>,
-    /// Keep blocks of KV caches in this directory, to be found after a restart
+    /// Keep KV cache blocks in this directory, so that they are found after a restart
     #[arg(long)]
     prefix_cache_dir: Option<PathBuf>,
-    /// Bytes that they may take there, such as 4GiB [default: 16GiB]
+    /// Maximum size of that directory, such as 4GiB [default: 16GiB]
     #[arg(long, value_parser = parse_bytes)]
     prefix_cache_bytes: Option<u64>,
-    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names such as cuda:0,cpu, or the numbers of cards (0,1), the processor behind them [default: auto]
+    /// Devices to load models on: auto (every NVIDIA GPU that works, then the CPU), names such as cuda:0,cpu, or
+    /// GPU numbers (0,1) followed by the CPU [default: auto]
     #[arg(long, aliases = ["devices", "gpu-devices", "device-map"])]
     device: Option<Devices>,
-    /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
+    /// Layers of a model on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all or a
+    /// number [default: auto]
     #[arg(long, alias = "n-gpu-layers")]
     gpu_layers: Option<GpuLayers>,
-    /// How several cards share a model: by layer, or by row, all computing each layer together [default: layer]
+    /// How several GPUs share a model: by layer, or by row, all computing each layer together [default: layer]
     #[arg(long)]
     split_mode: Option<SplitMode>,
-    /// What runs a model: a thread of the daemon, or a process of its own, whose end is nobody else's [default: process on Linux where no memory is fixed, else thread]
+    /// Run each model in a thread of the daemon, or in its own process so that a crash stays isolated [default:
+    /// process on Linux without --fixed-memory, else thread]
     #[arg(long)]
     isolation: Option<Isolation>,
-    /// Completions that fill their context go on: the first tokens are kept, half of the others dropped
+    /// Continue completions that fill their context: the first tokens are kept, half of the others dropped
     #[arg(long)]
     context_shift: bool,
-    /// Pixels that a picture is scaled to at most where its request says nothing [default: as the model says]
+    /// Pixels that a picture is scaled down to if its request does not say [default: as the model says]
     #[arg(long, value_name = "PIXELS")]
     picture_pixels: Option<u64>,
-    /// Pixels that a picture has at most, whatever its request says [default: as many as the model takes]
+    /// Maximum pixels of a picture, whatever its request says [default: the model's maximum]
     #[arg(long, value_name = "PIXELS")]
     picture_pixels_max: Option<u64>,
     /// Whether a request that names a stored model loads it: always or never [default: always]
     #[arg(long)]
     on_demand: Option<OnDemand>,
-    /// How long such a model stays when nobody uses it: seconds or a time such as 5m, 0 for at once, -1 for good [default: 5m]
+    /// Idle time after which such a model is unloaded: seconds or a time such as 5m, 0 for at once, -1 for never
+    /// [default: 5m]
     #[arg(long, allow_hyphen_values = true)]
     keep_alive: Option<KeepAlive>,
     /// Seconds that running requests may take after SIGTERM, SIGQUIT or Ctrl-C [default: 30]
     #[arg(long)]
     drain: Option<u64>,
-    /// error, warn, info, debug, trace, or a filter
+    /// Log level: error, warn, info, debug, trace, or a filter
     #[arg(long)]
     log_level: Option<String>,
-    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Address that request traces are sent to by OTLP, such as http://localhost:4317 [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     traces_endpoint: Option<String>,
 }
 
 impl Flags {
-    /// What files, the environment and these say together. Models have processes of their own unless something else is said.
+    /// Configuration from file, environment and these flags. Models run in separate processes unless a setting says
+    /// otherwise.
     fn config(&self) -> Result<Config, ConfigError> {
         let mut config = Config::load(self.config.as_deref(), self.layer())?;
         config.engine.isolate_by_default();
@@ -185,7 +193,7 @@ impl Flags {
     }
 }
 
-/// The layer with a key set, where it was given.
+/// Sets a key in the layer, if its flag was given.
 fn with(layer: Figment, key: &str, value: Option<impl Serialize>) -> Figment {
     match value {
         Some(value) => layer.merge((key, value)),
@@ -225,7 +233,7 @@ fn start(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
     let level = log::init(&config.log)?;
     let runtime = preflight::runtime(config.engine.threads_wanted(config.models.len()))?;
     let ended = runtime.block_on(run(flags, config, level));
-    // A model that is still being read does not hold up the end.
+    // A model that is still being read does not delay the exit.
     runtime.shutdown_background();
     ended
 }
@@ -234,7 +242,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
     let bound = Arc::new(OnceLock::new());
     let served = bound.clone();
     signal::on_hangup(move || {
-        // Before it is bound it has just read them.
+        // Before the daemon is bound, the settings have just been read.
         let Some(handle) = served.get() else { return };
         systemd::tell(Is::Reloading);
         Changed::log(reload(&flags, handle, &level));
@@ -253,7 +261,7 @@ async fn run(flags: Flags, config: Config, level: LogLevel) -> Result<(), Box<dy
     Ok(daemon.serve(stopping).await?)
 }
 
-/// Reads the settings again and takes what can be taken.
+/// Reads the settings again and applies those that can change at run time.
 fn reload(flags: &Flags, handle: &DaemonHandle, level: &LogLevel) -> Result<Changed, DaemonError> {
     let config = flags.config()?;
     log::check(&config.log.level)?;

@@ -13,7 +13,8 @@ use hanzo_engine_runtime::{
 
 use crate::device::{EngineSize, Sides, Steps};
 
-/// [`Device::decoder_memory`](crate::device::Device::decoder_memory) of any backend, with one for what drafts, sees and hears.
+/// [`Device::decoder_memory`](crate::device::Device::decoder_memory) for any backend. The second backend is that of
+/// the draft model and of the vision and audio encoders.
 pub(crate) fn decoder_memory(
     (own, backend): (&AnyBackend, &AnyBackend),
     files: &ModelFiles,
@@ -29,10 +30,10 @@ pub(crate) fn decoder_memory(
         + files.ear.as_ref().map(|ear| AudioTower::memory(backend, ear)).unwrap_or_default()
 }
 
-/// Makes a decoder's engine on any backend, and what sees or hears for it on others of their own.
+/// Builds a decoder's engine on any backend, and its vision or audio encoder on separate ones.
 ///
 /// # Errors
-/// As [`Device::build`](crate::device::Device::build).
+/// Errors of [`Device::build`](crate::device::Device::build).
 pub(crate) fn decoder_engine(
     own: AnyBackend,
     backend: &dyn Fn() -> AnyBackend,
@@ -48,7 +49,7 @@ pub(crate) fn decoder_engine(
     }
     let decoder = Decoder::load(&own, files, progress)?;
     let engine = Engine::new(own, decoder, sides.text, sides.embedder, config)?;
-    // A model of these either sees or hears.
+    // Such a model has a vision encoder or an audio encoder, not both.
     Ok(match (&files.tower, &files.ear) {
         (Some(tower), _) => {
             engine.with_tower(Box::new(Tower::load(backend(), tower, config.context_tokens_max)?))
@@ -58,10 +59,10 @@ pub(crate) fn decoder_engine(
     })
 }
 
-/// An engine, with the model that drafts for it where there is one.
+/// Adds the draft model to an engine, if there is one.
 ///
 /// # Errors
-/// As [`Device::build`](crate::device::Device::build).
+/// Errors of [`Device::build`](crate::device::Device::build).
 pub(crate) fn with_draft(
     engine: Engine,
     backend: &dyn Fn() -> AnyBackend,
@@ -76,10 +77,10 @@ pub(crate) fn with_draft(
     Ok(Box::new(engine.with_draft_model(model)))
 }
 
-/// [`Device::build`](crate::device::Device::build) of any backend, of which each network has one of its own.
+/// [`Device::build`](crate::device::Device::build) for any backend; each network gets a new instance of it.
 ///
 /// # Errors
-/// As [`Device::build`](crate::device::Device::build).
+/// Errors of [`Device::build`](crate::device::Device::build).
 pub(crate) fn build(
     backend: &dyn Fn() -> AnyBackend,
     encoder_weights: WeightType,

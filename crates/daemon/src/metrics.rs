@@ -1,6 +1,6 @@
-//! What `/metrics` says: the names and labels of the product's standard, and the engine's own beside them.
-//! Counters and histograms are counted where things happen; gauges are read from the models at each scrape, so
-//! that an idle model costs nothing.
+//! Metrics of `/metrics`: the names and labels of the product's standard, and the engine's own. Counters and
+//! histograms are updated at the event. Gauges are read from the models at each scrape, so that an idle model costs
+//! nothing.
 //! Longer than 600 lines because every series is named here, in one list.
 
 mod bounds;
@@ -35,14 +35,14 @@ use waits::LoadWaits;
 use crate::{config::MetricsCompat, views::ModelView};
 
 const NAMESPACE: &str = "hanzo_engine";
-/// The model label of requests that name no model that is loaded: names a client makes up are not kept.
+/// Model label of requests that name no loaded model. Names made up by clients are not kept.
 const NO_MODEL: &str = "";
-/// Every metric of one daemon.
+/// All metrics of one daemon.
 pub(crate) struct Metrics {
     registry: Registry,
-    // Gauges are reset and set again by one scrape at a time.
+    // Gauges are reset and set by one scrape at a time.
     scrape: Mutex<()>,
-    // Names that have series, and who counts under them.
+    // Names that have series, with the metrics of each.
     live: Mutex<HashMap<String, Weak<ModelMetrics>>>,
     requests: IntCounterVec,
     generated_tokens: IntCounterVec,
@@ -73,7 +73,7 @@ pub(crate) struct Metrics {
     memory_budget: IntGauge,
     models_loaded: IntGauge,
     ready: IntGauge,
-    /// 1 while the file of keys cannot be read.
+    /// 1 while the key file cannot be read.
     pub(crate) keys_unreadable: IntGauge,
     model_info: IntGaugeVec,
     worker_resident: IntGaugeVec,
@@ -95,8 +95,8 @@ pub(crate) struct Metrics {
     traced: [Exemplars; 2], // of request_duration_seconds and of time_to_first_token_seconds
 }
 
-/// One model's counters and histograms, looked up once. They outlive a worker that is restarted, and go when nobody
-/// counts under the name any more: the model is unloaded and its last request has ended.
+/// Counters and histograms of one model, looked up once. They survive a restart of the worker. They are removed
+/// when the model is unloaded and its last request has ended.
 pub(crate) struct ModelMetrics {
     model: String,
     of: Weak<Metrics>,
@@ -125,12 +125,12 @@ pub(crate) struct ModelMetrics {
     pub(crate) generation_length: Histogram,
     schedule: Histogram,
     media: ModelMedia,
-    /// Tokens drawn, over the last seconds.
+    /// Tokens sampled over the last seconds.
     pub(crate) rate: Rate,
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Creates all metrics at zero.
     pub(crate) fn new(memory_budget_bytes: u64) -> Arc<Self> {
         let make = Maker(Registry::new());
         let model = &["model"];
@@ -318,12 +318,12 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// A call was refused for its key.
+    /// Counts a call that was refused because of its key.
     pub(crate) fn refused(&self, refusal: &Refusal) {
         self.refusals.with_label_values(&[refusal.code()]).inc();
     }
 
-    /// One model's own.
+    /// Metrics of one model.
     pub(crate) fn model(self: &Arc<Self>, model: &str) -> Arc<ModelMetrics> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(metrics) = live.get(model).and_then(Weak::upgrade) {
@@ -369,11 +369,11 @@ impl Metrics {
         })
     }
 
-    /// Nobody counts under the name any more: its series go, and a scraper knows them as stale. Added to another series,
-    /// what it has counted in its whole life would be an increase of that moment.
+    /// Removes a model's series when nothing counts under its name any more; scrapers then treat them as stale.
+    /// Adding the counts to another series would show their whole history as a sudden increase.
     fn forget(&self, model: &str, gone: &ModelMetrics) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        // Loaded again meanwhile, it counts on.
+        // If the model was loaded again meanwhile, its series stay.
         if live.get(model).is_none_or(|now| !std::ptr::eq(now.as_ptr(), gone)) {
             return;
         }
@@ -414,12 +414,12 @@ impl Metrics {
             &self.schedule,
         ];
         for histogram in histograms {
-            // It may have none.
+            // The series may not exist.
             let _ = histogram.remove_label_values(&[model]);
         }
     }
 
-    /// A request was answered, `seconds` after it arrived. `model` is one that was loaded, or none.
+    /// Counts a finished request, `seconds` after it arrived. `model` is that of a loaded model, or `None`.
     pub(crate) fn request(
         &self,
         model: Option<&str>,
@@ -433,22 +433,22 @@ impl Metrics {
         self.traced[0].note(model, seconds, trace);
     }
 
-    /// A request whose first token came so long after its arrival was part of that trace.
+    /// Records the trace of a request as exemplar, with its time to first token.
     pub(crate) fn first_token_traced(&self, model: &str, seconds: f64, trace: Option<&TraceContext>) {
         self.traced[1].note(model, seconds, trace);
     }
 
-    /// A sound request was turned away.
+    /// Counts a valid request that was rejected.
     pub(crate) fn rejected(&self, model: Option<&str>, reason: &str) {
         self.rejected.with_label_values(&[model.unwrap_or(NO_MODEL), reason]).inc();
     }
 
-    /// A worker or a load failed.
+    /// Counts a failure of a worker or a load.
     pub(crate) fn error(&self, model: &str, kind: &str) {
         self.errors.with_label_values(&[model, kind]).inc();
     }
 
-    /// A load ended.
+    /// Counts a finished load.
     pub(crate) fn load(&self, model: &str, seconds: Option<f64>) {
         let result = if seconds.is_some() { "ok" } else { "failed" };
         self.model_loads.with_label_values(&[model, result]).inc();
@@ -457,18 +457,18 @@ impl Metrics {
         }
     }
 
-    /// A model left by itself.
+    /// Counts a model that was unloaded automatically.
     pub(crate) fn evicted(&self, reason: &str) {
         self.evictions.with_label_values(&[reason]).inc();
     }
 
-    /// A request waited so long for a model that is known here.
+    /// Records the time that a request waited for its model to load.
     pub(crate) fn load_waited(&self, model: &str, seconds: f64) {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         self.load_wait.note(model, seconds, |name| live.contains_key(name));
     }
 
-    /// All of it, with gauges as `models` say now; under another engine's names too where one is given.
+    /// Collects all metrics, with gauges from `models`; also under another engine's names if `also` is given.
     pub(crate) fn gather(
         &self,
         models: &[ModelView],
@@ -505,7 +505,7 @@ impl Metrics {
         families
     }
 
-    /// Families in Prometheus' text format, or in OpenMetrics', which names traces.
+    /// Formats families in Prometheus' text format, or in OpenMetrics', which has exemplars of traces.
     pub(crate) fn text(&self, families: &[MetricFamily], open: bool) -> String {
         if open {
             return hanzo_engine_telemetry::text(families, &self.traced.each_ref());
@@ -516,7 +516,7 @@ impl Metrics {
         String::from_utf8(text).expect("names, labels and help are UTF-8")
     }
 
-    /// Adds what others count.
+    /// Registers metrics that other modules count.
     pub(crate) fn add(&self, register: impl FnOnce(&Registry) -> Result<(), prometheus::Error>) {
         register(&self.registry).expect("names are of one place each");
     }
@@ -544,7 +544,7 @@ impl Metrics {
             ("weights", memory.weights_bytes),
             ("kv", memory.kv_bytes),
             ("scratch", memory.scratch_bytes),
-            // Of the host, and made by the first constraint: on top of what the load has reserved.
+            // In host memory, allocated by the first constraint, on top of the load's reservation.
             ("vocabulary", worker.vocabulary_bytes),
             ("constraints", worker.constraints_bytes),
         ];
@@ -573,7 +573,7 @@ impl Drop for ModelMetrics {
 }
 
 impl ModelMetrics {
-    /// A request ran to its end.
+    /// Counts a request that ran to its end.
     pub(crate) fn finished(&self, reason: FinishReason) {
         match reason {
             FinishReason::Stop | FinishReason::ToolCalls => self.finished_stop.inc(),
@@ -581,14 +581,14 @@ impl ModelMetrics {
         }
     }
 
-    /// A step was decided on in so many nanoseconds; 0 where nothing was.
+    /// Records the duration of a scheduling decision in nanoseconds; 0 if there was none.
     pub(crate) fn scheduled(&self, nanoseconds: u64) {
         if nanoseconds > 0 {
             self.schedule.observe(nanoseconds as f64 / 1e9);
         }
     }
 
-    /// Counts what an engine has done since `before`.
+    /// Counts the engine's progress since `before`.
     pub(crate) fn advance(&self, before: &EngineStats, now: &EngineStats, at: Instant) {
         let generated = now.generated_tokens - before.generated_tokens;
         self.generated_tokens.inc_by(generated);

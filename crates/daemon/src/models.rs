@@ -1,5 +1,5 @@
-//! The lives of models: load, run, fail, come back, unload. Each model has one task that owns its life and is the
-//! only one to move it from state to state; [`crate::registry`] holds what others see.
+//! Life cycle of models: load, run, fail, restart, unload. Each model has one task that owns its life and alone
+//! changes its state. [`crate::registry`] holds the state that others see.
 
 use std::{
     path::{Path, PathBuf},
@@ -36,75 +36,75 @@ use crate::{
     views::{ModelView, StateView},
 };
 
-/// Why requests end when the daemon stops; one of a worker's last words.
+/// Reason given to requests that end because the daemon stops. Part of a worker's final messages.
 pub(crate) const SHUTTING_DOWN: &str = "the engine shut down";
 const UNLOADED: &str = "the model was unloaded";
 
-/// Loads and unloads.
+/// Loader of models.
 pub(crate) struct Models {
     pub(crate) registry: Registry,
-    /// What models are loaded on, the first that can take one before the others; never none.
+    /// Devices that models are loaded on, in order of preference; never empty.
     pub(crate) places: Vec<Place>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Option<Store>,
-    /// Why there is no store.
+    /// Reason why there is no store.
     pub(crate) store_missing: String,
-    /// How models are run that are loaded from now on.
+    /// Settings of models that are loaded from now on.
     pub(crate) section: RwLock<EngineSection>,
-    /// Where blocks of KV caches are kept.
+    /// Disk storage for KV blocks.
     pub(crate) prefix_disk: Option<Arc<PrefixDisk>>,
-    /// How models of the configuration are loaded when requests name them.
+    /// Configured models, to be loaded when requests name them.
     pub(crate) configured: Vec<LoadRequest>,
-    /// Loads of the configuration that have not ended yet.
+    /// Number of configured loads at startup that have not ended yet.
     pub(crate) starting: AtomicUsize,
-    /// Who waits until others have made room: one load after the other, as they came.
+    /// Lock of loads that wait for others to free memory: one at a time, in order of arrival.
     pub(crate) room: tokio::sync::Mutex<()>,
     /// Requests that wait for their models.
     pub(crate) waiters: Waiters,
-    /// What loads took, by name.
+    /// Durations of past loads, by name.
     pub(crate) load_times: LoadTimes,
 }
 
-/// What to load.
+/// Request to load a model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadRequest {
     /// Name in the store, `hanzo-demo`, or path.
     pub(crate) source: String,
-    /// Serve it under this name.
+    /// Name that the model is served under.
     pub(crate) alias: Option<String>,
-    /// How large.
+    /// Options of the load.
     pub(crate) want: LoadOptions,
-    /// Loaded with it.
+    /// Adapters to load with the model.
     pub(crate) adapters: Vec<WantedAdapter>,
-    /// How long it stays; unset: until it is unloaded.
+    /// Idle time after which it is unloaded; `None`: it stays until it is unloaded.
     pub(crate) keep_alive: Option<KeepAlive>,
-    /// For a request that is about to come, which may say otherwise.
+    /// Whether the load is for a coming request, which may set another idle time.
     pub(crate) as_request: bool,
-    /// Of the configuration: loaded at the start.
+    /// Whether the configuration loads it at startup.
     pub(crate) at_start: bool,
 }
 
-/// Whose word a load's source is.
+/// Origin of a load's source, which decides how it is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedBy {
-    /// It may be a path.
+    /// The operator: the source may be a path.
     Operator,
-    /// It is a name that this machine knows: who asks is not to look around on its disk.
+    /// A request: the source must be a known name, so that clients cannot probe the disk.
     Request,
 }
 
-/// What a model stands for, found and checked.
+/// Resolved and checked load.
 pub(crate) struct Wish {
     pub(crate) name: String,
     pub(crate) resolved: Resolved,
     pub(crate) draft: Option<Source>,
     pub(crate) want: LoadOptions,
-    /// Loaded with it, by its life itself.
+    /// Adapters that the model's own task loads with it.
     pub(crate) adapters: Vec<WantedAdapter>,
     pub(crate) kept: Kept,
 }
 
-/// One life of a model.
+/// One life of a model, from its load to its end.
 pub(crate) struct Life {
     pub(crate) name: String,
     pub(crate) number: u64,
@@ -119,9 +119,8 @@ pub(crate) struct Life {
 }
 
 impl Models {
-    /// Loads a model and waits until it answers, or has failed. Whoever asks for a model that is loading waits for
-    /// the same load; one that is loaded is answered at once, with no time taken. The load goes on when the caller
-    /// leaves.
+    /// Loads a model and waits until it is ready or has failed. Concurrent requests for a model share one load. If
+    /// it is loaded already, returns at once with a duration of zero. The load continues if the caller disconnects.
     pub(crate) async fn load(self: &Arc<Self>, request: LoadRequest) -> Result<(ModelView, Duration), Error> {
         let began = Instant::now();
         let kept = match (request.as_request, request.keep_alive) {
@@ -139,7 +138,7 @@ impl Models {
             let mut changes = self.registry.changes();
             match self.begin_in_place(&wish).await {
                 Err(Error::Unloading { .. }) if self.registry.is_leaving(&name) => {
-                    // It has been let go, and comes back.
+                    // The model is being evicted and can be loaded again afterwards.
                     if let Err(RecvError::Closed) = changes.recv().await {
                         return Err(Error::Stopped { what: SHUTTING_DOWN });
                     }
@@ -147,7 +146,7 @@ impl Models {
                 joined => break joined?,
             }
         };
-        // Who asked sees it before it may leave.
+        // Keeps the model loaded until the caller has seen it.
         let _using = self.registry.hold(&name);
         let mut view = self.settled(&name).await?;
         for adapter in adapters {
@@ -157,10 +156,10 @@ impl Models {
         Ok((view, if joined == Joined::Loaded { Duration::ZERO } else { began.elapsed() }))
     }
 
-    /// What a load asks for. Nothing is loaded yet.
+    /// Resolves a load request. Nothing is loaded yet.
     ///
     /// # Errors
-    /// Why it stands for nothing.
+    /// Reason why it cannot be resolved.
     pub(crate) async fn wish(
         &self,
         request: LoadRequest,
@@ -182,7 +181,7 @@ impl Models {
                 check_name(&alias).map_err(|error| Error::field("alias", error.to_string()))?;
                 alias
             }
-            // What is there under another name need not be there twice.
+            // A model that is loaded under another name is not loaded twice.
             None if resolved.stored => {
                 let loaded = self.registry.name_of(&resolved.source, &resolved.name);
                 loaded.unwrap_or_else(|| resolved.name.clone())
@@ -199,18 +198,18 @@ impl Models {
         Ok(Wish { name, resolved, draft, want, adapters, kept })
     }
 
-    /// Loads a model of the configuration, as [`Models::load`] does. One that stands for nothing, or whose files cannot be
-    /// opened, is listed as failed all the same: an operator looks for what was asked for among the models.
+    /// Loads a configured model like [`Models::load`]. If it cannot be resolved or opened, it is still listed as
+    /// failed, because an operator expects to find it among the models.
     ///
     /// # Errors
-    /// Why it was not loaded.
+    /// Reason why it was not loaded.
     pub(crate) async fn load_configured(self: &Arc<Self>, request: LoadRequest) -> Result<(), Error> {
         let Err(error) = self.load(request.clone()).await else { return Ok(()) };
         self.list_failed(request, &error);
         Err(error)
     }
 
-    /// Lists a model that never began to load as failed, unless its name is there already.
+    /// Lists a model whose load never began as failed, unless its name is taken.
     fn list_failed(&self, request: LoadRequest, error: &Error) {
         let LoadRequest { source, alias, want, .. } = request;
         let given = alias.into_iter().chain([source.clone()]).find(|name| check_name(name).is_ok());
@@ -228,10 +227,10 @@ impl Models {
         }
     }
 
-    /// Begins a life, or joins the one that is there.
+    /// Begins a life, or joins the existing one.
     ///
     /// # Errors
-    /// Why neither can be.
+    /// Reason why neither is possible.
     pub(crate) fn begin(self: &Arc<Self>, wish: &Wish) -> Result<Joined, Error> {
         let Wish { name, resolved: Resolved { source, stored, .. }, draft, want, adapters, kept } = wish;
         let mut joined = Joined::Begun;
@@ -256,7 +255,7 @@ impl Models {
                 }
             }
         };
-        // Made only for a life that begins: names of loads that are refused are no labels.
+        // Created only for a life that begins, so that refused names do not become labels.
         let metrics = || self.metrics.model(name);
         let begun = self.registry.begin(name, source.clone(), want.clone(), metrics, *kept, on_conflict)?;
         if let Some(Begun { life: number, stop, metrics, progress, usage }) = begun {
@@ -299,21 +298,21 @@ impl Models {
         }
     }
 
-    /// The name under which the model that `asked` stands for is loaded: itself, if a model is loaded under exactly
-    /// that; otherwise that of the stored model which the store knows by it, an alias first. `asked`, where neither
-    /// is: it may still be a part of a loaded model's name.
+    /// Name under which the model is loaded that `asked` stands for. This is `asked` itself if a model is loaded
+    /// under exactly that name. Otherwise it is the name of the stored model that the store resolves it to, aliases
+    /// first. If neither exists, returns `asked`, which may still match part of a loaded model's name.
     pub(crate) async fn loaded_name(&self, asked: &str) -> String {
         let unknown = || asked.to_owned();
         if asked.is_empty() || self.registry.has(asked) {
             return unknown();
         }
         let wanted = asked.to_owned();
-        // The disk is not asked: only what has a record is found.
+        // Only the store's index is consulted, not the disk.
         let found = self.with_store(move |store| Ok((store.resolve(&wanted)?, store.dir().to_owned()))).await;
-        // Why it is no name in the store does not matter to a name that is loaded.
+        // An error of the store does not matter here: the name may be a loaded model's.
         let Ok((Stored::Stored(record), dir)) = found else { return unknown() };
         let same_files = self.registry.name_of(&Source::Path(record.path), &record.name);
-        // Pulled again since, it lies elsewhere in the store.
+        // A model that was pulled again since its load has another path in the store.
         let before = || {
             let view = self.registry.view(&record.name).ok()?;
             let of_store = matches!(&view.source, Source::Path(path) if path.starts_with(&dir));
@@ -322,15 +321,15 @@ impl Models {
         same_files.or_else(before).unwrap_or_else(unknown)
     }
 
-    /// The model that answers to a name; see [`Models::loaded_name`] and [`Registry::serving`]. Of one that is not loaded
-    /// it is said whether it could be.
+    /// Loaded model that a name stands for; see [`Models::loaded_name`] and [`Registry::serving`]. For a model that
+    /// is not loaded, the error says whether it could be.
     pub(crate) async fn loaded(&self, asked: &str, wanted: Capability) -> Result<InUse, Error> {
         match self.registry.serving(&self.loaded_name(asked).await, wanted) {
             Err(Error::NotLoaded { asked, loaded, .. }) => {
                 let (store, name) = (self.store.clone(), asked.clone());
                 match blocking(move || find(&name, store.as_ref(), true)).await {
                     Ok(Found::Known(model)) => Err(Error::OnlyStored { asked, name: model.name, loaded }),
-                    // Why else it is not there does not matter to a name that is not loaded.
+                    // The store's own error does not matter for a model that is not loaded.
                     Ok(Found::Path(_)) | Err(_) => {
                         Err(Error::NotLoaded { asked, loaded, stored: self.stored_names().await })
                     }
@@ -344,14 +343,14 @@ impl Models {
         let Some(store) = self.store.clone() else { return Vec::new() };
         let list =
             move || Ok::<_, Error>(store.list()?.models.into_iter().map(|record| record.name).collect());
-        // Names only make a message better.
+        // The names only improve a message.
         blocking(list).await.unwrap_or_default()
     }
 
-    /// Runs `work` on the store, where it may block.
+    /// Runs blocking `work` on the store.
     ///
     /// # Errors
-    /// [`Error::NoStore`], and the store's own.
+    /// [`Error::NoStore`], and errors of the store.
     pub(crate) async fn with_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
@@ -361,8 +360,8 @@ impl Models {
         blocking(move || work(&store).map_err(Error::from)).await
     }
 
-    /// Unloads a model and waits until its memory is free. Running requests finish first, or end now with `force`.
-    /// The model's last state is answered.
+    /// Unloads a model and waits until its memory is free. Running requests finish first; with `force` they end
+    /// now. Returns the model's last state.
     pub(crate) async fn unload(&self, asked: &str, force: bool) -> Result<ModelView, Error> {
         let asked = self.loaded_name(asked).await;
         let mut seen: Option<(u64, ModelView)> = None;
@@ -377,7 +376,7 @@ impl Models {
             });
             match (look, seen) {
                 (Err(error), None) => return Err(error),
-                // Gone, or gone and loaded anew.
+                // The model is gone, or was loaded again since.
                 (Err(_) | Ok((_, _, false)), Some((_, view))) => {
                     return Ok(ModelView { state: StateView::Unloaded, worker: None, ..view });
                 }
@@ -394,7 +393,7 @@ impl Models {
         }
     }
 
-    /// Whether the entry's state was changed.
+    /// Begins to unload; true if the entry's state changed.
     fn begin_unloading(&self, entry: &mut Entry, force: bool, stopped: &mut bool) -> bool {
         let ready = match &entry.state {
             State::Ready(served) => Some(served.clone()),
@@ -419,7 +418,7 @@ impl Models {
         changed
     }
 
-    /// One life: load, run, and after a failure come back a bounded number of times.
+    /// Task of one life: loads, runs, and restarts a bounded number of times after failures.
     async fn live(self: Arc<Self>, life: Life, mut progress: Arc<Progress>) {
         let mut restarts = Restarts::default();
         loop {
@@ -437,7 +436,7 @@ impl Models {
                         entry.usage.ready(Instant::now());
                         entry.state = State::Ready(ready);
                     });
-                    // Whoever reads this finds it ready.
+                    // The model is ready when this line is logged.
                     tracing::info!(
                         model = life.name,
                         device = served.device,
@@ -447,7 +446,7 @@ impl Models {
                         "model ready"
                     );
                     if life.stop.is_cancelled() {
-                        // Ended while it was loading: whoever did so saw no worker to tell.
+                        // The life was cancelled during the load, when there was no worker to stop yet.
                         served.worker.stop(SHUTTING_DOWN, Instant::now());
                     }
                     drop(served);
@@ -474,7 +473,7 @@ impl Models {
             };
             self.metrics.error(&life.name, failure.reason.kind());
             tracing::error!(model = life.name, error_id = failure.id, reason = %failure.reason, "model failed");
-            // A first load that fails fails again; a worker that ran before may run again.
+            // A first load that fails would fail again; a worker that ran before may run again.
             let wait = if restarts.ran { restarts.next() } else { None };
             let retry_at = wait.map(|wait| Instant::now() + wait);
             let mut draining = false;
@@ -509,20 +508,20 @@ impl Models {
         });
     }
 
-    /// Whether requests are answered: by a model that does, or by one that is loaded for them. What the configuration has loaded
-    /// at the start is waited for.
+    /// Whether requests can be answered: by a ready model, or by one that would be loaded for them. Waits for the
+    /// models that the configuration loads at startup.
     pub(crate) fn is_ready(&self) -> bool {
         let loads = self.section().on_demand == OnDemand::Always;
         let on_demand = || loads && self.starting.load(Relaxed) == 0 && !self.registry.has_failed();
         self.registry.is_ready() || (on_demand() && !self.registry.is_stuck())
     }
 
-    /// How models are run that are loaded now.
+    /// Current settings of new loads.
     pub(crate) fn section(&self) -> EngineSection {
         self.section.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends every life now. Requests that still run end with an error.
+    /// Ends every life now. Running requests end with an error.
     pub(crate) fn close(&self) {
         self.registry.for_each(|entry| {
             entry.stop.cancel();
@@ -533,7 +532,7 @@ impl Models {
         });
     }
 
-    /// Waits until every worker has left.
+    /// Waits until every worker has ended.
     pub(crate) async fn closed(&self) {
         let (_, mut changes) = self.registry.watch();
         let busy = |view: &ModelView| !matches!(view.state, StateView::Failed { .. });
@@ -545,7 +544,7 @@ impl Models {
     }
 }
 
-/// What came of asking for a load.
+/// Result of a load request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joined {
     Begun,
@@ -553,7 +552,7 @@ pub(crate) enum Joined {
 }
 
 impl FailureReason {
-    /// How `errors_total` calls it.
+    /// Label of the reason in `errors_total`.
     fn kind(&self) -> &'static str {
         match self {
             FailureReason::Load(_) | FailureReason::Store(_) | FailureReason::Source(_) => "load",

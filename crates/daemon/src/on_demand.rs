@@ -1,5 +1,5 @@
-//! Models that come when they are asked for: a request that names a stored one waits until it is loaded, one load for all
-//! who ask, each as long as its own deadline lets it.
+//! On-demand loading. A request that names a stored model waits until it is loaded; all such requests share one
+//! load, and each waits no longer than its own deadline.
 
 use std::{
     collections::HashMap,
@@ -21,44 +21,44 @@ use crate::{
     usage::{Kept, Use},
 };
 
-/// How a request wants its model.
+/// Needs of a request for its model.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Demand<'a> {
-    /// When it must be answered.
+    /// Deadline of the request.
     pub(crate) by: Option<Instant>,
-    /// How long the model is to stay after it, where requests may say so.
+    /// Idle time after which the model is unloaded, if the request sets one.
     pub(crate) keep_alive: Option<KeepAlive>,
-    /// Who hears how far its load is.
+    /// Receiver of the load's progress.
     pub(crate) told: Option<&'a watch::Sender<Option<Coming>>>,
 }
 
-/// How far the load of a model is that a request waits for.
+/// Progress of a load that a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Coming {
     pub(crate) model: String,
     pub(crate) percent: u32,
-    /// For room.
+    /// Whether it waits for memory.
     pub(crate) waits: bool,
-    /// Likely.
+    /// Estimated time left.
     pub(crate) left_ms: Option<u64>,
 }
 
-/// Requests that wait, by the name of the model they wait for.
+/// Number of waiting requests, by the name of their model.
 #[derive(Default)]
 pub(crate) struct Waiters(Mutex<HashMap<String, usize>>);
 
-/// One of them; dropping it counts it out.
+/// Guard of a waiting request; dropping it removes it from the count.
 struct Waiting<'a> {
     all: &'a Waiters,
     name: String,
 }
 
-/// What the last loads took.
+/// Durations of the last loads, by model name.
 #[derive(Default)]
 pub(crate) struct LoadTimes(Mutex<HashMap<String, Duration>>);
 
 impl Waiters {
-    /// One more; none, if as many as there may be wait for this model.
+    /// Adds a waiting request; `None` if the maximum for this model is reached.
     fn enter(&self, name: &str, most: usize) -> Option<Waiting<'_>> {
         let name = key(name);
         let mut counts = self.lock();
@@ -72,7 +72,7 @@ impl Waiters {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        // Plain counts.
+        // Plain counts, valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +90,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl LoadTimes {
-    /// A load took so long.
+    /// Records the duration of a load.
     pub(crate) fn note(&self, name: &str, time: Duration) {
         let mut times = self.lock();
         let name = key(name);
@@ -105,24 +105,24 @@ impl LoadTimes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
-        // Plain values.
+        // Plain values, valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is known of the model a request waits for.
+/// State of the model that a request waits for.
 #[derive(Clone, Copy)]
 enum Found<'a> {
-    /// It is loading, leaving or has failed under this name.
+    /// The model is listed under this name: loading, unloading or failed.
     Known(&'a str),
-    /// It is not loaded.
+    /// The model is stored and not loaded.
     Stored,
 }
 
-/// What a waiting request has seen last.
+/// Last state that a waiting request has seen.
 enum Seen {
     Nothing,
-    /// The use keeps it from being let go before the request has it.
+    /// The use keeps the model loaded until the request gets it.
     Loading {
         _using: Use,
         progress: Arc<Progress>,
@@ -130,11 +130,11 @@ enum Seen {
 }
 
 impl Models {
-    /// The model that answers to a name; see [`Models::loaded`]. One that does not yet is waited for, and loaded if it is stored
-    /// here, where models are loaded on demand.
+    /// Model that answers to a name; see [`Models::loaded`]. Waits for a model that is loading. Loads a stored one,
+    /// if on-demand loading is enabled.
     ///
     /// # Errors
-    /// Why it does not answer, or not in time.
+    /// Reason why it does not answer in time.
     pub(crate) async fn serving(
         self: &Arc<Self>,
         asked: &str,
@@ -170,13 +170,13 @@ impl Models {
         }
     }
 
-    /// That a model of the configuration which a request may mean is not listed yet, in the moments after the start: its load has
-    /// begun, and who asks is to come again, as where it is listed.
+    /// Error for a request that may mean a configured model that is not listed yet, just after startup. Its load
+    /// has begun, so the client is told to retry, as if it were listed.
     fn not_listed_yet(&self, asked: &str, wanted: Capability, found: &Result<InUse, Error>) -> Option<Error> {
         let misses = match found {
             Ok(found) => asked.is_empty() && !wanted.of(found),
             Err(Error::Unnamed { able, .. }) => able.is_empty(),
-            // One that is configured by this very name is waited for where that may be.
+            // A model configured under this very name is waited for, if on-demand loading is enabled.
             Err(Error::NotLoaded { .. }) => {
                 self.section().on_demand == OnDemand::Never || self.configured(asked).is_none()
             }
@@ -193,7 +193,7 @@ impl Models {
         Some(Error::Loading { name: name_of(request), percent: 0, waits: false, retry_after_ms: None })
     }
 
-    /// How the configuration wants the model of a name loaded.
+    /// Load request that the configuration has for a name.
     pub(crate) fn configured(&self, asked: &str) -> Option<&LoadRequest> {
         let named = |request: &&LoadRequest| {
             let own = request.alias.as_ref().unwrap_or(&request.source);
@@ -202,7 +202,7 @@ impl Models {
         self.configured.iter().find(named)
     }
 
-    /// What a request for `asked` has loaded.
+    /// Load that a request for `asked` starts.
     async fn wish_of(&self, name: &str, asked: &str, alive: Option<KeepAlive>) -> Result<Wish, Error> {
         let configured = self.configured(asked).or_else(|| self.configured(name)).cloned();
         let by_operator = configured.as_ref().is_some_and(|request| request.keep_alive.is_some());
@@ -214,7 +214,7 @@ impl Models {
         self.wish(request, Kept { alive, by_operator }, by).await
     }
 
-    /// Waits for a model, and has it loaded where it is not.
+    /// Waits for a model, and starts its load if necessary.
     async fn bring(
         self: &Arc<Self>,
         found: Found<'_>,
@@ -261,7 +261,7 @@ impl Models {
         demand: Demand<'_>,
         seen: &mut Seen,
     ) -> Result<InUse, Error> {
-        // What has the name may be another model: a load tells.
+        // The name may belong to another model; starting a load reveals that.
         let (mut begin, mut tried) = (matches!(found, Found::Stored), false);
         loop {
             let mut changes = self.registry.changes();
@@ -270,7 +270,7 @@ impl Models {
                 Look::Ready(found) => return Ok(found),
                 Look::Loading(_using, progress) => {
                     if let Some(told) = demand.told {
-                        // Whoever asked may be gone.
+                        // The client may have disconnected.
                         let _ = told.send(Some(self.coming(name, &progress)));
                     }
                     *seen = Seen::Loading { _using, progress };
@@ -285,7 +285,7 @@ impl Models {
                     name.clone_from(&wish.name);
                     match self.begin_in_place(&wish).await {
                         Ok(_) => tried = true,
-                        // It leaves, and then it can come again.
+                        // The model is being unloaded; it can be loaded again afterwards.
                         Err(Error::Unloading { .. }) => {}
                         Err(error) => return Err(error),
                     }
@@ -315,13 +315,13 @@ impl Models {
     }
 }
 
-/// What a model of the configuration is called, as far as that can be said without a look at its files.
+/// Name of a configured model, as far as known without reading its files.
 fn name_of(request: &LoadRequest) -> String {
     request.alias.clone().unwrap_or_else(|| derive_name(Path::new(&request.source)))
 }
 
-/// Why a model is not there that has failed so long ago. One whose worker ran and failed can be loaded again, whether it said why,
-/// panicked or just ended: that is for who asks a little later.
+/// Error for a model that failed this long ago. A worker that ran and then failed, whether by an error, a panic or
+/// otherwise, can be loaded again; the client should retry a little later.
 fn failed(name: &str, (failure, ran): (Arc<Failure>, bool), since: Duration) -> Error {
     let by_worker = match failure.reason {
         FailureReason::Step(_) => true,

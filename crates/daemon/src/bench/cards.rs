@@ -1,4 +1,4 @@
-//! Cards that a benchmark is on: which, and who of them has how many layers.
+//! GPUs of a benchmark: the selected ones, and the number of layers on each.
 
 use hanzo_engine_runtime::ModelFiles;
 
@@ -11,7 +11,7 @@ use crate::{
     places::{Found, OnCard},
 };
 
-/// The cards that were named; none for the processor.
+/// GPUs that were named; empty for the CPU.
 pub(super) fn named(devices: &[DeviceName]) -> Result<Vec<usize>, BenchError> {
     let ordinal = |name: &DeviceName| match *name {
         DeviceName::Cuda(ordinal) => Some(ordinal),
@@ -29,8 +29,9 @@ pub(super) fn named(devices: &[DeviceName]) -> Result<Vec<usize>, BenchError> {
     }
 }
 
-/// The first card with what shares the model with it: the others, layers as many as they have memory for, and the processor where not
-/// all are on cards; or the others, with parts of each layer. And what is free on each, as far as that is known.
+/// First GPU, together with the devices that share the model, and the free memory of each where known. The other
+/// GPUs get layers in proportion to memory, and the CPU the layers that are not on GPUs. In the other split mode
+/// all GPUs get a part of each layer.
 pub(super) fn sharing(
     found: Vec<Found>,
     cpu: &Cpu,
@@ -73,7 +74,7 @@ pub(super) fn sharing(
     }
 }
 
-/// So many layers in parts by memory, one in each at least; there are as many layers as parts.
+/// Divides layers in proportion to memory, at least one to each. Needs as many layers as parts.
 fn parts(layers: usize, bytes: &[u64]) -> Vec<usize> {
     let total: u128 = bytes.iter().map(|&bytes| u128::from(bytes)).sum();
     let (mut sum, mut given) = (0, 0);

@@ -1,10 +1,10 @@
-//! What this machine can do at most, and what share of it a test reached.
+//! Roofline of this machine, and the share of it that a test reached.
 //!
-//! A generated token cannot come sooner than its weights and its keys and values are read; a token of a prompt not
-//! sooner than its products are multiplied. The operations of attention, norms and sampling are not counted, nor are
-//! activations read or written, so a share is a little less than what the machine really did. What is counted comes
-//! from the model as it was loaded: bytes as packed, shapes as they are. Of experts, products are those of the experts
-//! a token goes to, and bytes those of the different experts that the tokens of a step go to if routers favour none.
+//! A generated token cannot come sooner than its weights, keys and values are read. A prompt token cannot come
+//! sooner than its matrix products are computed. Operations of attention, norms and sampling are not counted, nor
+//! is reading or writing activations, so a share is slightly below the real utilisation. Counts come from the model
+//! as loaded: packed bytes and real shapes. For mixture-of-experts layers, products are those of the experts that a
+//! token is routed to. Bytes are those of the distinct experts that a step's tokens reach if routing is uniform.
 
 use std::time::{Duration, Instant};
 
@@ -18,31 +18,31 @@ use serde::Serialize;
 use super::case::{Case, Kind};
 use crate::{budget, device::Cpu};
 
-/// Memory that is read through to measure bandwidth, where a third of what is free is not less.
+/// Upper bound of the memory read to measure bandwidth; a third of free memory if that is less.
 const READ_BYTES_MAX: u64 = 1 << 30;
-/// And where the system does not say what is free.
+/// Bytes read if the system does not report free memory.
 const READ_BYTES_UNKNOWN: u64 = 256 << 20;
-/// Passes over the memory, and runs of each loop of products; the best counts.
+/// Passes over the memory, and runs of each compute loop; the best counts.
 const PASSES: usize = 8;
-/// Least time of one run of a loop.
+/// Minimum duration of one run of a loop.
 const RUN_TIME_MIN: Duration = Duration::from_millis(25);
 
-/// What the threads reach together in loops that do nothing else.
+/// Peak rates that all threads reach together in synthetic loops.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Limits {
-    /// Bytes read from memory in a second.
+    /// Memory read bandwidth in bytes per second.
     pub read_bytes_per_s: f64,
-    /// Multiplications and additions of bytes in a second, each counted.
+    /// 8-bit integer multiplications and additions per second, each counted.
     pub int8_ops_per_s: f64,
-    /// The same in f32.
+    /// f32 multiplications and additions per second, each counted.
     pub f32_ops_per_s: f64,
 }
 
 impl Limits {
-    /// Measures them, in a second or two.
+    /// Measures the limits, in a second or two.
     ///
     /// # Errors
-    /// When there is no memory to read.
+    /// If no memory can be allocated to read.
     pub(super) fn measure(device: &Cpu) -> Result<Limits, LoadError> {
         let third = budget::default_bytes().map_or(READ_BYTES_UNKNOWN, |bytes| bytes / 3);
         let mut probe: Probe = device.probe(third.min(READ_BYTES_MAX) as usize)?;
@@ -53,7 +53,7 @@ impl Limits {
         })
     }
 
-    /// The better of two measurements: what disturbs one only ever makes it slower.
+    /// Takes the better of two measurements, since disturbances only slow a measurement down.
     pub(super) fn max(self, other: Limits) -> Limits {
         Limits {
             read_bytes_per_s: self.read_bytes_per_s.max(other.read_bytes_per_s),
@@ -67,7 +67,7 @@ impl Limits {
     }
 }
 
-/// The best of some runs, in what one run returns per second.
+/// Best of several runs, in units per second. Each run returns its units.
 fn best_rate(mut run: impl FnMut() -> u64) -> f64 {
     (0..PASSES)
         .map(|_| timed(&mut run))
@@ -75,7 +75,7 @@ fn best_rate(mut run: impl FnMut() -> u64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The best rate of a loop with as many rounds as last long enough to be timed.
+/// Best rate of a loop, with enough rounds to be timed.
 fn peak(mut run: impl FnMut(usize) -> u64) -> f64 {
     let mut rounds = 1000;
     while timed(&mut || run(rounds)).1 < RUN_TIME_MIN && rounds < usize::MAX / 4 {
@@ -90,17 +90,17 @@ fn timed(run: &mut dyn FnMut() -> u64) -> (u64, Duration) {
     (units, began.elapsed())
 }
 
-/// Shares of the limits, 1 being all of one.
+/// Shares of the limits, where 1 is all of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
-    /// Of the read bandwidth: weights and KV cache, for generations.
+    /// Share of the read bandwidth used for weights and KV cache; generations only.
     pub read: Option<f64>,
-    /// Of the arithmetic: the matrices' products, at the peak of bytes where weights are quantised and at that of f32
-    /// where they are not.
+    /// Share of the arithmetic peak used by matrix products: the int8 peak for quantised weights, the f32 peak for
+    /// others.
     pub arithmetic: f64,
 }
 
-/// Multiplications of matrices, each with an addition, for one token.
+/// Multiply-add pairs in the matrix products of one token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Products {
     int8: f64,
@@ -126,25 +126,25 @@ impl Products {
     }
 }
 
-/// What a model's steps take.
+/// Costs of a model's steps.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Costs {
-    /// Read by every step that draws a token: layers but for their experts, norms and head, as packed.
+    /// Packed bytes that every decode step reads: layers without experts, norms and head.
     weights_bytes: f64,
-    /// Of all experts, as packed.
+    /// Packed bytes of all experts.
     experts_bytes: f64,
-    /// Of its layer's experts, the share that a token goes to.
+    /// Share of a layer's experts that a token is routed to.
     experts_share: f64,
-    /// Read for each token in the cache by one layer.
+    /// KV cache bytes that one layer reads for each token in context.
     kv_bytes: f64,
-    /// Of the layers, for each token; of the head, for each token drawn.
+    /// Products of the layers, per token; `head` has those per sampled token.
     layers: Products,
     head: Products,
     windows: Vec<Option<u32>>, // (layers)
 }
 
 impl Costs {
-    /// Of the model in `files` once `backend` has packed it.
+    /// Computes the costs of the model in `files` as packed by `backend`.
     pub(super) fn new(backend: &AnyBackend, files: &ModelFiles, kv_type: KvType) -> Costs {
         let spec = &files.spec;
         let head_part = if spec.head.tied() { Part::TokenEmbedding } else { Part::Head };
@@ -166,7 +166,7 @@ impl Costs {
             } else if weight.part == head_part {
                 head.add(part);
             } else if weight.part == Part::TokenEmbedding {
-                // One row of it a token: nothing beside the rest.
+                // Only one row of the embedding is read per token, which is negligible.
                 continue;
             } else {
                 layers.add(part);
@@ -186,7 +186,7 @@ impl Costs {
         }
     }
 
-    /// The shares of a test that ran at so many tokens per second.
+    /// Shares that a test reached at this throughput.
     pub(super) fn shares(&self, case: &Case, tokens_per_s: f64, limits: &Limits) -> Shares {
         let seconds = case.tokens() as f64 / tokens_per_s;
         let drawn = match case.kind {
@@ -199,8 +199,8 @@ impl Costs {
         Shares { read, arithmetic: limits.seconds(products) / seconds }
     }
 
-    /// Bytes that all steps of a generation read: the weights once for all sequences, of experts those that any
-    /// sequence goes to, and the keys and values each sees.
+    /// Bytes that all steps of a generation read: the weights once for all sequences, the experts that any sequence
+    /// reaches, and the keys and values that each sequence attends to.
     fn generation_bytes(&self, case: &Case) -> f64 {
         let experts_met = 1.0 - (1.0 - self.experts_share).powf(case.batch as f64);
         let mut bytes = (self.weights_bytes + experts_met * self.experts_bytes) * case.len as f64;
@@ -248,7 +248,7 @@ mod tests {
         let bytes = 2.0 * 10_000.0 + 3.0 * 10.0 * (17.0 + 18.0 + 4.0 + 4.0);
         let shares = costs().shares(&case, 60.0, &LIMITS);
         near(shares.read.unwrap(), bytes / 1e6 / 0.1);
-        // Six tokens of a million operations of bytes, and of a hundred thousand in f32, in a tenth of a second.
+        // Six tokens with a million int8 and a hundred thousand f32 multiply-adds each, in a tenth of a second.
         near(shares.arithmetic, (6.0 * 1e6 / 1e9 + 6.0 * 1e5 / 1e8) / 0.1);
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let costs = Costs::new(&device.backend(), &files, KvType::F16);
         let spec = &files.spec;
         let attention = spec.hidden * (spec.heads().qkv_width() + spec.heads().q_width());
-        // Eight experts of 24, three of them for a token.
+        // Eight experts of width 24, three of them per token.
         let layers = spec.layers.len() * (attention + spec.hidden * 8 + 3 * 3 * spec.hidden * 24);
         near(costs.layers.int8 + costs.layers.f32, layers as f64);
         near(costs.experts_share, 3.0 / 8.0);

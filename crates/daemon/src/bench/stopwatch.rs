@@ -1,8 +1,7 @@
 //! Runs one test on an engine and times the steps that count.
 //!
-//! What is before the test in the KV cache is put there by prompts of their own, once for all measurements: their blocks
-//! are found again by their prefix, so that a measurement begins at its depth. Only steps are timed, and all of a
-//! measurement's steps are.
+//! Separate prompts fill the KV cache up to the test's depth, once for all measurements. Each measurement finds
+//! those blocks by their prefix and begins at its depth. All steps of a measurement are timed, and nothing else.
 
 use std::{
     sync::Arc,
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::{device::Generator, error::random_u64};
 
-/// An engine that runs nothing but tests.
+/// Engine that runs only tests.
 pub(super) struct Stopwatch {
     engine: Box<dyn Generator>,
     text: Arc<TextModel>,
@@ -25,14 +24,14 @@ pub(super) struct Stopwatch {
     jobs: u64,
 }
 
-/// A test whose cache is filled.
+/// A test whose KV cache is filled.
 pub(super) struct Prepared {
     case: Case,
-    /// What each sequence begins with.
+    /// Tokens that each sequence begins with.
     before: Vec<Vec<u32>>, // (batch, depth)
 }
 
-/// What some steps did.
+/// Totals of several steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Lap {
     time: Duration,
@@ -41,12 +40,12 @@ struct Lap {
 }
 
 impl Stopwatch {
-    /// Takes an engine with nothing to do, prefix cache on.
+    /// Takes an idle engine with the prefix cache enabled.
     pub(super) fn new(engine: Box<dyn Generator>, text: Arc<TextModel>, context_tokens_max: usize) -> Self {
         Self { engine, text, context_tokens_max, jobs: 0 }
     }
 
-    /// Fills the cache as deep as the test asks; `progress` is told in percent.
+    /// Fills the cache to the test's depth; `progress` receives percent.
     pub(super) fn prepare(
         &mut self,
         case: Case,
@@ -62,8 +61,8 @@ impl Stopwatch {
         Ok(Prepared { case, before })
     }
 
-    /// Tokens per second of one run of the test, of all its sequences together. A long prompt tells its `progress`
-    /// in percent.
+    /// Runs the test once and returns tokens per second, over all sequences. `progress` receives percent of a
+    /// prompt.
     pub(super) fn measure(
         &mut self,
         prepared: &Prepared,
@@ -116,7 +115,7 @@ impl Stopwatch {
         Ok(())
     }
 
-    /// Steps until nothing is left to do. `tokens` are expected to go through the model.
+    /// Steps until the engine has no work. `tokens` is the expected number of tokens, for `progress`.
     fn run(&mut self, tokens: usize, progress: &mut dyn FnMut(u32)) -> Result<Lap, BenchError> {
         let mut events: Vec<Event> = Vec::new();
         let mut lap = Lap::default();
@@ -126,7 +125,7 @@ impl Stopwatch {
             let began = Instant::now();
             let report: StepReport = self.engine.step(&mut events)?;
             lap.time += began.elapsed();
-            // Where a device runs ahead, the last call only settles.
+            // With asynchronous scheduling the last call only collects results.
             lap.steps += usize::from(report.sequences > 0);
             lap.tokens += report.prefill_tokens + report.decode_tokens;
             if events.iter().any(|event| matches!(event.kind, EventKind::Failed)) {

@@ -1,6 +1,6 @@
-//! Settings that are written as names.
+//! Serialisation of settings that are written as names.
 
-/// A [`KvType`] as its name.
+/// [`KvType`] as its name.
 pub(super) mod kv_type {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -15,7 +15,7 @@ pub(super) mod kv_type {
     }
 }
 
-/// A [`Speculation`] as its name.
+/// [`Speculation`] as its name.
 pub(super) mod speculation {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -30,7 +30,7 @@ pub(super) mod speculation {
     }
 }
 
-/// A [`WeightType`] as its name.
+/// [`WeightType`] as its name.
 pub(super) mod weights {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -1,4 +1,4 @@
-//! The operator's bounds of pictures: how large one is shown to a model where its request says nothing, and at most.
+//! Limits of picture sizes: the default when a request names none, and the maximum.
 
 use hanzo_engine_media::PixelRoom;
 
@@ -6,13 +6,13 @@ use super::{ConfigError, EngineSection, ModelConfig};
 use crate::limits;
 
 impl EngineSection {
-    /// The bounds of pictures; `own` is a model's own default.
+    /// Limits of picture sizes; `own` is the model's default.
     pub(crate) fn picture_room(&self, own: Option<u64>) -> PixelRoom {
         let room = PixelRoom::default();
         PixelRoom { usual: own.or(self.picture_pixels), most: self.picture_pixels_max.unwrap_or(room.most) }
     }
 
-    /// Whether the bounds are within what any tower takes.
+    /// Checks that the limits are within what vision encoders take.
     pub(super) fn check_pictures(&self, models: &[ModelConfig]) -> Result<(), ConfigError> {
         let own = models.iter().map(|model| ("models", model.picture_pixels));
         let all = [

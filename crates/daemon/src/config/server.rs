@@ -1,4 +1,4 @@
-//! Where the daemon listens, whom it answers, and how it ends.
+//! Settings of the server: addresses, keys, TLS and shutdown.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -7,38 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// Variables that a key is read from; the first that is set holds.
+/// Environment variables for the API key; the first that is set is used.
 const API_KEY: [&str; 3] = ["HANZO_ENGINE_SERVER_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"];
-/// Of `message_bytes_max`.
+/// Upper limit of `message_bytes_max`.
 const MESSAGE_BYTES_LIMIT: usize = 1 << 30;
-/// Of `connections_max`.
+/// Upper limit of `connections_max`.
 const CONNECTIONS_LIMIT: usize = 1 << 20;
 
-/// Sockets, keys, and the end of service.
+/// Settings of sockets, keys and shutdown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// Address to listen on: an IP address or `localhost`.
     pub host: String,
-    /// Names in `Host` that the admin port answers to beside the loopback's own, which are all while `host` is of the
-    /// loopback; elsewhere any name is, unless some are given here.
+    /// Names in `Host` that the admin port accepts beside the loopback names. If `host` is a loopback address, only
+    /// the loopback names are accepted by default; otherwise any name is, unless some are given here.
     pub allowed_hosts: Vec<String>,
-    /// A key that lets its holder do everything. In the environment it is also `HANZO_ENGINE_API_KEY`.
+    /// Key that allows everything. In the environment also `HANZO_ENGINE_API_KEY`.
     pub api_key: Option<Secret>,
-    /// A file of keys, each with what it may do, that `hanzo-engine keys` writes; followed while it changes.
+    /// Path of the key file, with the permissions of each key, written by `hanzo-engine keys`. Reloaded when it
+    /// changes.
     pub api_keys_file: Option<PathBuf>,
-    /// The certificate, and those between it and its authority, that gRPC speaks TLS with; unset: in the clear. The files
-    /// are followed while they change.
+    /// TLS certificate chain for gRPC: the certificate, then its intermediates; unset: plain text. The files are
+    /// reloaded when they change.
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key.
+    /// Private key of the certificate.
     pub tls_key: Option<PathBuf>,
-    /// Authorities: a client, such as a gateway, must show a certificate of one of them.
+    /// Certificate authorities for clients. A client, such as a gateway, must present a certificate of one of them.
     pub tls_client_ca: Option<PathBuf>,
-    /// Listen on other addresses than the loopback's although no key is wanted.
+    /// Allow listening on non-loopback addresses without requiring a key.
     pub insecure: bool,
-    /// Want a key for the admin port's `/metrics` too, which tells of models and load.
+    /// Require a key for the admin port's `/metrics` too, which shows models and load.
     pub private_metrics: bool,
-    /// Tell `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
+    /// Export `/metrics` under another engine's names too: `vllm`, whose names Kubernetes' inference gateways read.
     pub metrics_compat: Option<MetricsCompat>,
     /// TCP port of gRPC; 0 picks a free one.
     pub grpc_port: u16,
@@ -46,24 +47,25 @@ pub struct ServerConfig {
     pub admin_port: u16,
     /// Seconds that running requests may take after the shutdown signal.
     pub drain_s: u64,
-    /// Largest gRPC message accepted, in bytes: a picture of the largest size, and what is said of it.
+    /// Maximum size of a gRPC message in bytes: enough for the largest picture and its request.
     pub message_bytes_max: usize,
-    /// Bytes of a sound file that is to be written down.
+    /// Maximum size of a sound file to transcribe, in bytes.
     pub sound_bytes_max: u64,
-    /// Seconds of sound in one.
+    /// Maximum length of such a sound in seconds.
     pub sound_s_max: u64,
-    /// Weights of Silero's network (its makers' `silero_vad_16k.safetensors`), which then tells where somebody speaks in a sound; without
-    /// them its energy does.
+    /// Weights of Silero VAD (`silero_vad_16k.safetensors` from its authors) for voice activity detection; unset:
+    /// detection by energy.
     pub voice_activity: Option<PathBuf>,
-    /// Connections of gRPC held at once; more wait in the listener's backlog. One address has at most a quarter of them.
+    /// Maximum number of open gRPC connections; more wait in the listener's backlog. One address may hold a quarter
+    /// of them.
     pub connections_max: usize,
 }
 
-/// Whose names metrics have besides ours.
+/// Additional naming scheme of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricsCompat {
-    /// vLLM's, such as `vllm:num_requests_waiting`.
+    /// vLLM's names, such as `vllm:num_requests_waiting`.
     Vllm,
 }
 
@@ -109,12 +111,12 @@ impl ServerConfig {
         parse_host(&self.host).ok()
     }
 
-    /// Where the keys are from.
+    /// Settings of access: the keys' sources.
     pub fn access(&self) -> Settings {
         Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
     }
 
-    /// The files of TLS.
+    /// Settings of TLS.
     pub fn tls(&self) -> TlsSettings {
         TlsSettings {
             cert: self.tls_cert.clone(),
@@ -123,13 +125,13 @@ impl ServerConfig {
         }
     }
 
-    /// No key and no TLS is wanted from now on; for a daemon that only this process asks.
+    /// Removes keys and TLS. For a daemon that only this process calls.
     pub fn open(&mut self) {
         (self.api_key, self.api_keys_file, self.private_metrics) = (None, None, false);
         (self.tls_cert, self.tls_key, self.tls_client_ca) = (None, None, None);
     }
 
-    /// Whether every value is in its range; else the key of the first that is not, and why.
+    /// Checks that every value is in its range; otherwise the key of the first that is not, and the reason.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let refuse = |key, reason: String| Err((key, reason));
         let Some(ip) = self.ip() else {
@@ -175,10 +177,10 @@ impl ServerConfig {
     }
 }
 
-/// The address that a word says.
+/// Parses a host: an IP address or `localhost`.
 ///
 /// # Errors
-/// Where it is neither an IP address nor `localhost`.
+/// If the text is neither an IP address nor `localhost`.
 pub fn parse_host(text: &str) -> Result<IpAddr, String> {
     if text.eq_ignore_ascii_case("localhost") {
         return Ok(IpAddr::from([127, 0, 0, 1]));
@@ -187,7 +189,7 @@ pub fn parse_host(text: &str) -> Result<IpAddr, String> {
     address.parse().map_err(|_| format!("{text:?} is neither an IP address nor localhost"))
 }
 
-/// The key that the environment sets.
+/// Reads the key from the environment.
 pub(super) fn api_key_of_env() -> Result<Option<Secret>, String> {
     Secret::of_first_env(&API_KEY)
 }
@@ -205,7 +207,7 @@ mod tests {
     fn a_key_is_read_as_it_is_and_never_shown() {
         Jail::expect_with(|jail| {
             let load = |flags: Figment| Config::load(None, flags);
-            // Text that other settings would read as a number.
+            // A value that other settings would parse as a number.
             jail.set_env("HANZO_ENGINE_AUTH_TOKEN", "00012345678e5");
             let config = load(Figment::new()).unwrap();
             assert_eq!(config.server.api_key.as_ref().map(|key| key.text()), Some("00012345678e5"));

@@ -1,4 +1,4 @@
-//! A configuration that is looked at and not served: printed, and its files tried.
+//! Inspection of a configuration without serving: printing it, and checking its files.
 
 use std::path::Path;
 
@@ -9,22 +9,22 @@ use serde_json::Value;
 use super::{Config, ConfigError};
 
 impl Config {
-    /// What holds, as TOML: defaults, file, environment and flags together. Keys are hidden.
+    /// Prints the effective configuration as TOML: defaults, file, environment and flags together. Keys are hidden.
     pub fn print(&self) -> String {
         settings::toml(&self.values())
     }
 
-    /// As a tree; keys are hidden.
+    /// The configuration as a tree; keys are hidden.
     pub(crate) fn values(&self) -> Value {
-        // Keys are texts, and numbers are finite.
+        // Cannot fail: map keys are strings, and numbers are finite.
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Whether the files that it names can be used: keys, certificates, and what models are made of. Nothing is bound, loaded
-    /// or changed.
+    /// Checks that the files it names can be used: keys, certificates and model files. Nothing is bound, loaded or
+    /// changed.
     ///
     /// # Errors
-    /// [`ConfigError::File`] with the first that cannot.
+    /// [`ConfigError::File`] with the first file that cannot.
     pub fn check_files(&self) -> Result<(), ConfigError> {
         let refuse = |key: String, reason: String| ConfigError::File { key, reason };
         let keys = Access::open(self.server.access());
@@ -37,7 +37,7 @@ impl Config {
             let draft = model.draft_model.as_ref().map(|source| ("draft_model", source));
             let adapters = model.adapters.values().map(|path| ("adapters", path));
             for (key, path) in [("source", &model.source)].into_iter().chain(draft).chain(adapters) {
-                // A name in the store is no path from the root, and may be pulled later.
+                // A relative path may be a name in the store, which may be pulled later.
                 if Path::new(path).is_absolute() && !Path::new(path).exists() {
                     return Err(refuse(
                         format!("models.{at}.{key}"),

@@ -1,4 +1,4 @@
-//! Who asks, as far as the scheduler's fairness must know: the same or another.
+//! Client identity, as far as fair scheduling needs it: same client or another.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -10,16 +10,17 @@ use tonic::Request;
 
 use crate::{error::Error, limits::CLIENT_ID_BYTES_MAX};
 
-/// Makes numbers of clients' names: others in each process, so that nobody can choose to be taken for somebody else.
+/// Hashes client names to numbers. The hash key is random per process, so that no client can choose a name that
+/// collides with another's.
 #[derive(Default)]
 pub(crate) struct Clients(RandomState);
 
 impl Clients {
-    /// Who asks: the name that the request gives, else the address that the call comes from. `None`: it comes from this
-    /// process, and says nothing.
+    /// Identifies the client: the name in the request, else the peer's address. `None` if the call comes from this
+    /// process without a name.
     ///
     /// # Errors
-    /// [`Error::Field`] of a name that is too long.
+    /// [`Error::Field`] if the name is too long.
     pub(crate) fn of<T>(&self, request: &Request<T>, name: &str) -> Result<Option<ClientId>, Error> {
         if name.len() > CLIENT_ID_BYTES_MAX {
             let reason = format!("must have at most {CLIENT_ID_BYTES_MAX} bytes, not {}", name.len());

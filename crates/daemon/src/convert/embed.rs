@@ -1,4 +1,4 @@
-//! Wire to engine and back for vectors and scores.
+//! Conversion of embedding, reranking and classification messages.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{
     prompt::{RequestedMedia, RequestedPicture},
 };
 
-/// A request that names a model and what is wanted of it.
+/// Request message that names a model and a task.
 pub(crate) trait ModelRequest: Send + 'static {
-    /// The model's name; may be empty.
+    /// Name of the model; may be empty.
     fn model(&self) -> &str;
 
-    /// What the model must be able to do.
+    /// Task that the model must support.
     fn task(&self) -> Task;
 
-    /// How long it says that the model stays after it.
+    /// Requested idle time before the model is unloaded.
     fn keep_alive(&self) -> Option<&str>;
 
-    /// Whose request it says it is.
+    /// Name of the client, as the request gives it.
     fn client(&self) -> &str;
 }
 
@@ -83,41 +83,41 @@ impl ModelRequest for v1::ClassifyRequest {
     }
 }
 
-/// One call for vectors, scores or labels, in the engine's words.
+/// One call for embeddings, scores or labels, in the engine's types.
 pub(crate) struct EmbedCall {
     pub(crate) inputs: Vec<Source>,
-    /// What the wire calls the inputs.
+    /// Name of the inputs' field on the wire.
     pub(crate) field: &'static str,
     pub(crate) encode: Encode,
     pub(crate) output: Output,
     pub(crate) priority: i32,
 }
 
-/// One input as it was sent.
+/// Input as it was received.
 pub(crate) enum Source {
     Text(String),
     Tokens(Vec<u32>),
-    /// The first text is shared by the documents of a query.
+    /// Query and document; the query is shared by all documents.
     Pair(Arc<str>, String),
     Picture(RequestedPicture),
     Chat(Box<(Chat, RequestedMedia)>),
 }
 
-/// How inputs become tokens.
+/// Tokenization options of the inputs.
 pub(crate) struct Encode {
     pub(crate) prompt: Prompt,
-    /// What a reranker is told the query is for.
+    /// Instruction for a reranker about the query's purpose.
     pub(crate) task: Option<String>,
-    /// None: what is too long is refused.
+    /// Side to truncate; `None` refuses inputs that are too long.
     pub(crate) cut: Option<CutSide>,
 }
 
-/// A value of an enumeration that this build knows.
+/// Converts an enumeration's number, if this build knows the value.
 fn known<E: TryFrom<i32>>(field: &str, value: i32) -> Result<E, Error> {
     E::try_from(value).map_err(|_| Error::field(field, format!("{value} is none of its values")))
 }
 
-/// An error of a conversation that is input `index`: what it is of stands there.
+/// Adds the input's index to the field of an error in a conversation.
 pub(crate) fn of_chat(index: usize, error: Error) -> Error {
     match error {
         Error::Field { field, reason } if field.starts_with("chat") => {
@@ -127,7 +127,7 @@ pub(crate) fn of_chat(index: usize, error: Error) -> Error {
     }
 }
 
-/// Where an input stands in its request.
+/// Formats the position of an input in its request.
 pub(crate) fn place(field: &str, index: usize) -> String {
     format!("{field}[{index}]")
 }
@@ -143,7 +143,7 @@ fn cut(truncate: bool, side: v1::TruncateSide) -> Option<CutSide> {
     })
 }
 
-/// Vectors.
+/// Converts a request for embeddings.
 pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<EmbedCall, Error> {
     use v1::embed_input::Input;
     let (side, output) = (truncate_side(wire.truncate_side)?, known("output", wire.output)?);
@@ -189,7 +189,7 @@ pub(crate) fn embed(wire: v1::EmbedRequest, embedder: &Embedder) -> Result<Embed
     checked(inputs, "inputs", encode, output, wire.priority)
 }
 
-/// Scores of documents.
+/// Converts a request for reranking scores.
 pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<EmbedCall, Error> {
     let side = truncate_side(wire.truncate_side)?;
     if wire.query.is_empty() {
@@ -205,7 +205,7 @@ pub(crate) fn rerank(wire: v1::RerankRequest) -> Result<EmbedCall, Error> {
     checked(inputs, "documents", encode, Output::Scores { raw: wire.raw_scores }, wire.priority)
 }
 
-/// Scores of labels.
+/// Converts a request for classification scores.
 pub(crate) fn classify(wire: v1::ClassifyRequest) -> Result<EmbedCall, Error> {
     let side = truncate_side(wire.truncate_side)?;
     if let Some(index) = wire.inputs.iter().position(|input| input.text.is_empty()) {
@@ -233,11 +233,11 @@ fn checked(
     Ok(EmbedCall { inputs, field, encode, output, priority })
 }
 
-/// What was computed of every input, in their order.
+/// Computed results of all inputs, in order.
 pub(crate) struct ComputedInputs {
     pub(crate) model: String,
     pub(crate) computed: Vec<Computed>,
-    /// Of each input.
+    /// Token count of each input.
     pub(crate) tokens: Vec<u32>,
 }
 
@@ -245,7 +245,7 @@ fn prompt_tokens(answer: &ComputedInputs) -> u32 {
     answer.tokens.iter().fold(0u32, |sum, &tokens| sum.saturating_add(tokens))
 }
 
-/// The answer of Embed.
+/// Builds the response of Embed.
 pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedResponse {
     let prompt_tokens = prompt_tokens(&answer);
     let ComputedInputs { model, computed, tokens } = answer;
@@ -275,7 +275,7 @@ pub(crate) fn embeddings(answer: ComputedInputs, packed: bool) -> v1::EmbedRespo
     v1::EmbedResponse { embeddings, prompt_tokens, model, dimensions: dimensions as u32 }
 }
 
-/// A result's numbers; a classifier's are never sparse.
+/// Numbers of a result; a classifier's are never sparse.
 fn scores(computed: Computed) -> Vec<f32> {
     match computed {
         Computed::Dense { values, .. } => values,
@@ -283,7 +283,7 @@ fn scores(computed: Computed) -> Vec<f32> {
     }
 }
 
-/// The answer of Rerank.
+/// Builds the response of Rerank.
 pub(crate) fn ranking(answer: ComputedInputs, top_n: usize) -> v1::RerankResponse {
     let prompt_tokens = prompt_tokens(&answer);
     let score = |(index, computed): (u32, Computed)| {
@@ -291,7 +291,7 @@ pub(crate) fn ranking(answer: ComputedInputs, top_n: usize) -> v1::RerankRespons
         v1::RerankResult { index, score }
     };
     let mut results: Vec<v1::RerankResult> = (0..).zip(answer.computed).map(score).collect();
-    // Stable: of equal scores the lower index stays first.
+    // Stable sort: among equal scores the lower index stays first.
     results.sort_by(|a, b| b.score.total_cmp(&a.score));
     if top_n > 0 {
         results.truncate(top_n);
@@ -299,7 +299,7 @@ pub(crate) fn ranking(answer: ComputedInputs, top_n: usize) -> v1::RerankRespons
     v1::RerankResponse { results, prompt_tokens, model: answer.model }
 }
 
-/// The answer of Classify.
+/// Builds the response of Classify.
 pub(crate) fn classifications(answer: ComputedInputs, labels: &[String]) -> v1::ClassifyResponse {
     let prompt_tokens = prompt_tokens(&answer);
     let classification = |computed| {
@@ -310,7 +310,7 @@ pub(crate) fn classifications(answer: ComputedInputs, labels: &[String]) -> v1::
     v1::ClassifyResponse { classifications, prompt_tokens, model: answer.model }
 }
 
-/// What is known of a model that makes vectors or scores.
+/// Describes an embedding model or a classifier.
 pub(crate) fn embedder(embedder: &Embedder) -> v1::Embedder {
     let spec = &embedder.spec;
     let labels = embedder.classifier.as_ref().map(|classifier| classifier.labels.clone());

@@ -1,4 +1,4 @@
-//! Pictures and sounds of a chat, as they came: each with the field it stands in, for whoever refuses it.
+//! Pictures and sounds of a chat as received, each with its field's name for errors.
 
 use hanzo_engine_media::{Detail, Look};
 use hanzo_engine_proto::v1;
@@ -10,7 +10,7 @@ use crate::{
     prompt::{RequestedMedia, RequestedPicture, RequestedSound},
 };
 
-/// Takes a picture or a sound out of a message's part, and leaves what stands for it in the message's text.
+/// Extracts a picture or a sound from a part of a message, and leaves its placeholder in the message's text.
 pub(super) fn take(
     field: String,
     wire: v1::Media,
@@ -35,7 +35,7 @@ pub(super) fn take(
     Ok(())
 }
 
-/// A picture that stands in a field.
+/// Converts the picture of a field.
 pub(super) fn picture(field: String, wire: v1::Media) -> Result<RequestedPicture, Error> {
     let kind = wire.mime_type.as_str();
     if !kind.is_empty() && !kind.starts_with("image/") {
@@ -77,7 +77,7 @@ fn take_sound(
     Ok(())
 }
 
-/// That no text of a chat with pictures or sounds has what stands for one.
+/// Refuses a chat with pictures or sounds whose text contains a media placeholder.
 pub(super) fn check_texts(messages: &[v1::Message]) -> Result<(), Error> {
     let has = |part: &v1::ContentPart| match &part.part {
         Some(v1::content_part::Part::Text(text)) => text.contains([PICTURE, SOUND]),
@@ -96,7 +96,7 @@ pub(super) fn check_texts(messages: &[v1::Message]) -> Result<(), Error> {
     }
 }
 
-/// Whether a message has pictures or sounds.
+/// Checks whether a message has pictures or sounds.
 pub(super) fn are_in(message: &v1::Message) -> bool {
     message.content.iter().any(|part| matches!(part.part, Some(v1::content_part::Part::Media(_))))
 }

@@ -1,4 +1,4 @@
-//! What becomes of a prompt that is too long, and of what is cached of it: from the wire.
+//! Conversion of options for prompts that are too long, and of the prefix cache's salt.
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::tokenizer::CutSide;
@@ -10,7 +10,7 @@ use crate::{
     prompt::{Keep, Overflow, Truncate},
 };
 
-/// What was asked for of a prompt that is too long.
+/// Converts the options for prompts that are too long.
 pub(super) fn overflow(wire: &v1::InferRequest) -> Result<Overflow, Error> {
     let side = match truncate_side(wire.truncate_side)? {
         v1::TruncateSide::Right => CutSide::Right,
@@ -30,7 +30,7 @@ pub(super) fn overflow(wire: &v1::InferRequest) -> Result<Overflow, Error> {
     })
 }
 
-/// What tells its prefixes from others'.
+/// Salt that separates the request's cached prefixes from those of other salts.
 pub(super) fn cache_salt(salt: String) -> Result<Vec<u8>, Error> {
     if salt.len() > CACHE_SALT_BYTES_MAX {
         let reason = format!("must have at most {CACHE_SALT_BYTES_MAX} bytes, not {}", salt.len());

@@ -1,4 +1,4 @@
-//! What a model's configuration, or flags, put over its files.
+//! Overrides of a model's files, from its configuration or from flags.
 
 use std::{fs, path::PathBuf};
 
@@ -10,50 +10,52 @@ use crate::{
     error::Error,
 };
 
-/// What goes over a model's files; what is unset stays theirs.
+/// Overrides of the values in a model's files. Unset values stay as in the files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OverrideConfig {
-    /// A file with a chat template, in Jinja.
+    /// Path of a chat template file, in Jinja.
     pub chat_template: Option<PathBuf>,
-    /// Where the tokenizer is read: a directory, one of its files, or a GGUF file.
+    /// Path of the tokenizer: a directory, one of its files, or a GGUF file.
     pub tokenizer: Option<PathBuf>,
-    /// What sees for a GGUF file's model: a projector's file (mmproj), or `none`; the one in the model's file, or one beside it that fits, is found.
+    /// Path of a vision projector (mmproj) for a GGUF model, or `none`; unset: the projector in the model's file,
+    /// or a matching file beside it.
     pub mmproj: Option<PathBuf>,
-    /// Settings, each as `KEY=TYPE:VALUE` with `int`, `float`, `bool` or `str`.
+    /// Metadata overrides, each as `KEY=TYPE:VALUE` with the type `int`, `float`, `bool` or `str`.
     pub override_kv: Vec<String>,
-    /// How the rotary embedding is stretched: `none`, `linear` or `yarn`.
+    /// Scaling of the rotary embedding: `none`, `linear` or `yarn`.
     pub rope_scaling: Option<String>,
-    /// The context becomes so many times as long.
+    /// Factor by which the context is extended.
     pub rope_scale: Option<f32>,
     /// Base of the rotary embedding's frequencies.
     pub rope_freq_base: Option<f32>,
-    /// Tokens of the context before the stretch.
+    /// Original context length in tokens, before scaling.
     pub yarn_orig_ctx: Option<u32>,
-    /// YaRN's factor on cosine and sine.
+    /// YaRN's attention factor, applied to cosine and sine.
     pub yarn_attn_factor: Option<f32>,
-    /// YaRN's turns above which frequencies stay as they are.
+    /// YaRN's `beta_fast`: frequencies with more rotations than this are unchanged.
     pub yarn_beta_fast: Option<f32>,
-    /// YaRN's turns below which frequencies are divided.
+    /// YaRN's `beta_slow`: frequencies with fewer rotations than this are divided by the factor.
     pub yarn_beta_slow: Option<f32>,
-    /// What matrices are quantised to as they are packed: bits, or the name of a type.
+    /// Quantisation of matrices while loading: a number of bits, or the name of a type.
     pub isq: Option<String>,
-    /// A file of rules, TOML or YAML, that say what some of them are instead.
+    /// Path of a file of rules (TOML or YAML) that give other types to some matrices.
     pub topology: Option<PathBuf>,
-    /// An importance matrix, a file as `imatrix` or llama-imatrix writes it, that says how much errors of their columns count.
+    /// Path of an importance matrix, as `imatrix` or llama-imatrix writes it, that weights the quantisation errors
+    /// of columns.
     pub imatrix: Option<PathBuf>,
 }
 
 impl OverrideConfig {
-    /// Whether there is nothing.
+    /// Checks whether no override is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether every value is in its range; no file is read.
+    /// Checks that every value is in its range; no file is read.
     ///
     /// # Errors
-    /// Which is not, and why.
+    /// A message with the first invalid value and the reason.
     pub fn check(&self) -> Result<(), String> {
         let numbers = [
             ("rope_scale", self.rope_scale),
@@ -62,7 +64,7 @@ impl OverrideConfig {
             ("yarn_beta_fast", self.yarn_beta_fast),
             ("yarn_beta_slow", self.yarn_beta_slow),
         ];
-        // Nothing is 0 on the wire, and here it is a mistake.
+        // 0 means unset on the wire; in a configuration it is a mistake.
         if let Some((name, _)) = numbers.into_iter().find(|(_, number)| *number == Some(0.0)) {
             return Err(format!("overrides: {name}: must be a number above 0"));
         }
@@ -81,10 +83,10 @@ impl OverrideConfig {
         }
     }
 
-    /// The contract's message; the template's file is read.
+    /// Builds the wire message; reads the template's file.
     ///
     /// # Errors
-    /// The file that cannot be read.
+    /// A message about the file that cannot be read.
     pub fn message(&self) -> Result<Option<v1::Overrides>, String> {
         if self.is_empty() {
             return Ok(None);
@@ -102,7 +104,7 @@ impl OverrideConfig {
         };
         let rules = self.topology.as_deref().map_or(Ok(Vec::new()), topology::read)?;
         let message = self.wire(template, rules);
-        // Rules of the file are checked with it.
+        // This also checks the file's rules.
         overrides(message.clone()).map_err(|error| error.to_string())?;
         Ok(Some(message))
     }
@@ -126,10 +128,10 @@ impl OverrideConfig {
         }
     }
 
-    /// What it says, for the engine.
+    /// Reads the overrides for the engine.
     ///
     /// # Errors
-    /// [`Error::Field`], and the file that cannot be read.
+    /// [`Error::Field`], also for a file that cannot be read.
     pub(crate) fn read(&self) -> Result<hanzo_engine_runtime::Overrides, Error> {
         let message = self.message().map_err(|reason| Error::field("overrides", reason))?;
         overrides(message.unwrap_or_default())

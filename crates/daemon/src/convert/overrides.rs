@@ -1,4 +1,4 @@
-//! What a load puts over a model's files, as the contract has it.
+//! Overrides of a model's files, from the wire's message.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use hanzo_engine_runtime::{
 
 use crate::{convert::topology, error::Error};
 
-/// Zero and empty are unset.
+/// Converts the message. Zero and empty values are unset.
 ///
 /// # Errors
-/// [`Error::Field`] naming the first that cannot be.
+/// [`Error::Field`] naming the first invalid value.
 pub(crate) fn overrides(wire: v1::Overrides) -> Result<Overrides, Error> {
     let v1::Overrides {
         chat_template,

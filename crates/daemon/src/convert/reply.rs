@@ -1,4 +1,4 @@
-//! Engine to wire.
+//! Conversion from the engine's types to the wire's.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     views::{ModelView, StateView, WorkerView},
 };
 
-/// What every event of one request shares.
+/// Data that all events of a request share.
 pub(crate) struct EventContext {
     request_id: String,
     model: String,
@@ -31,13 +31,13 @@ pub(crate) struct EventContext {
     seed: u64,
     sampling: v1::Sampling,
     context_tokens_max: u32,
-    scored_from: Option<u32>, // the prompt's first token, where the others are scored
-    calls: u64,               // what ids of calls are made from
-    load: Duration,           // what it waited for its model
+    scored_from: Option<u32>, // the prompt's first token, if the prompt's tokens are scored
+    calls: u64,               // seed of the tool calls' ids
+    load: Duration,           // time spent waiting for the model to load
 }
 
 impl EventContext {
-    /// Of the request that asked `served` for `job`, and what is said to answer it.
+    /// Creates the context of a request that `served` runs as `job`; `model` is the name to report.
     pub(crate) fn new(request_id: String, model: String, served: &Served, job: &Job, load: Duration) -> Self {
         Self {
             request_id,
@@ -53,13 +53,13 @@ impl EventContext {
         }
     }
 
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub(crate) fn prompt_tokens(&self) -> u32 {
         self.prompt_tokens
     }
 }
 
-/// One event.
+/// Converts one event.
 pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
     use v1::infer_event::Event as E;
     let choice = event.choice;
@@ -85,7 +85,7 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
             first: None,
             tokens: tokens.into_iter().map(|logprob| token_logprob(logprob, &context.text)).collect(),
         }),
-        // A completion that failed ends by its job's end; nothing is computed of one but text.
+        // A failed completion is reported by its job's end. The other kinds do not occur in text generation.
         EventKind::Failed
         | EventKind::ConstraintFailed { .. }
         | EventKind::Computed(_)
@@ -119,12 +119,13 @@ pub(crate) fn event(event: JobEvent, context: &EventContext) -> v1::InferEvent {
     v1::InferEvent { event: Some(event) }
 }
 
-/// A part of a call. The first has an id: the model's own, or nine letters and digits, because some templates take no
-/// other when it comes back.
+/// Part of a tool call. The first part has an id: the model's own, or else nine letters and digits, because some
+/// chat templates accept no other form when the call comes back.
 fn tool_call(call: CallDelta, choice: u32, context: &EventContext) -> v1::ToolCallDelta {
     let CallDelta { index, name, id, arguments, broken } = call;
     let own = || {
-        // Another for each call of a request: a bijection of where it stands, added to a number of the request's.
+        // Distinct for each call of a request: the call's position, mixed by a bijection, added to the request's
+        // random number.
         let place = (u64::from(choice) << 32 | u64::from(index)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut left = context.calls.wrapping_add(place);
         left ^= left >> 29;
@@ -145,20 +146,20 @@ fn tool_call(call: CallDelta, choice: u32, context: &EventContext) -> v1::ToolCa
     }
 }
 
-/// The prompt's text, sent as the first delta of a choice.
+/// Prompt text, sent as the first delta of a choice.
 pub(crate) fn echo(choice: u32, prompt: &str) -> v1::InferEvent {
     let delta = v1::Delta { choice, text: prompt.to_owned(), ..Default::default() };
     v1::InferEvent { event: Some(v1::infer_event::Event::Delta(delta)) }
 }
 
-/// How far a model is.
+/// Progress of a model that is being loaded.
 pub(crate) fn loading(coming: Coming) -> v1::InferEvent {
     let Coming { model, percent, waits, left_ms } = coming;
     let loading = v1::Loading { model, percent, waits, left_ms };
     v1::InferEvent { event: Some(v1::infer_event::Event::Loading(loading)) }
 }
 
-/// The first token of a prompt that is scored.
+/// First token of a prompt whose tokens are scored.
 pub(crate) fn first_of_prompt(context: &EventContext) -> Option<v1::InferEvent> {
     let first = token_logprob(
         TokenLogprob { token: context.scored_from?, logprob: 0.0, top: Vec::new() },
@@ -168,7 +169,7 @@ pub(crate) fn first_of_prompt(context: &EventContext) -> Option<v1::InferEvent> 
     Some(v1::InferEvent { event: Some(v1::infer_event::Event::PromptLogprobs(scored)) })
 }
 
-/// How a job ended, unless it simply ended.
+/// Error of a job's end; `None` if it completed.
 pub(crate) fn job_end(end: JobEnd) -> Option<Error> {
     match end {
         JobEnd::Done => None,
@@ -193,7 +194,7 @@ fn token_logprob(logprob: TokenLogprob, text: &TextModel) -> v1::TokenLogprob {
     v1::TokenLogprob { top, ..of(logprob.token, logprob.logprob) }
 }
 
-/// A token's with the bytes of it that the text has.
+/// Log probability of a token, with only those of its bytes that are in the text.
 fn text_logprob(of: TextLogprob, text: &TextModel) -> v1::TokenLogprob {
     let whole = token_logprob(of.logprob, text);
     let token = of.part.map_or(whole.token, Into::into);
@@ -208,7 +209,7 @@ fn timings(measured: Timings, usage: &Usage, load: Duration) -> v1::Timings {
         queue_ms: queue.as_secs_f64() * 1e3,
         prefill_ms: prefill.as_secs_f64() * 1e3,
         decode_ms: decode.as_secs_f64() * 1e3,
-        // What was computed: the cached part took no time. The first token belongs to the prefill.
+        // Rate of the computed tokens: cached ones took no time. The first generated token belongs to the prefill.
         prefill_tokens_per_s: per_s(
             usage.prompt_tokens.saturating_sub(usage.cached_tokens),
             prefill.as_secs_f64(),
@@ -218,7 +219,7 @@ fn timings(measured: Timings, usage: &Usage, load: Duration) -> v1::Timings {
     }
 }
 
-/// A model's state.
+/// State of a model.
 pub(crate) fn model_status(view: &ModelView) -> v1::ModelStatus {
     let (state, error, load_progress) = match &view.state {
         StateView::Queued => (v1::ModelState::Queued, "", 0.0),
@@ -285,7 +286,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// An adapter of a model.
+/// Description of an adapter.
 pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
     v1::Adapter {
         name: view.name.clone(),
@@ -298,7 +299,7 @@ pub(crate) fn adapter(model: &str, view: &AdapterView) -> v1::Adapter {
     }
 }
 
-/// What a model can do.
+/// Capabilities of a model.
 fn capabilities(
     [generates, transcribes]: [bool; 2],
     [has_template, fills_in, sees, hears]: [bool; 4],
@@ -322,7 +323,7 @@ fn capabilities(
     own.chain(tasks.iter().copied().map(task)).map(i32::from).collect()
 }
 
-/// A model's counters and gauges.
+/// Counters and gauges of a model.
 pub(crate) fn model_stats(view: &ModelView) -> v1::ModelStats {
     let counts = &view.counts;
     let stats = v1::ModelStats {
@@ -348,7 +349,7 @@ pub(crate) fn model_stats(view: &ModelView) -> v1::ModelStats {
     }
 }
 
-/// A model of the store.
+/// Description of a model in the store.
 pub(crate) fn stored_model(record: &ModelRecord, loaded: bool) -> v1::StoredModel {
     v1::StoredModel {
         name: record.name.clone(),
@@ -368,7 +369,7 @@ pub(crate) fn stored_model(record: &ModelRecord, loaded: bool) -> v1::StoredMode
     }
 }
 
-/// A model that is not in the store: loaded under an alias, without a store, or part of the program.
+/// Description of a model outside the store: loaded under an alias or without a store, or built into the program.
 pub(crate) fn unstored_model(
     name: &str,
     info: Option<&ModelInfo>,
@@ -391,8 +392,8 @@ pub(crate) fn unstored_model(
     }
 }
 
-/// Everything known of a model, from its record in the store, its files and the model that is loaded from them,
-/// as far as each is there.
+/// Collects all information about a model: from its record in the store, its files and the loaded model, as far as
+/// each exists.
 pub(crate) fn show(
     name: &str,
     source: &str,
@@ -456,13 +457,13 @@ pub(crate) fn show(
     }
 }
 
-/// Whether a template has a reasoning section, by what it writes alone.
+/// Checks whether a template has a reasoning section, by its text alone.
 fn has_reasoning(template: &str) -> bool {
     ReasoningMarkers::of(template, |_| false).is_some()
         || ToolFormat::of_template(template) == Some(ToolFormat::Harmony)
 }
 
-/// The files of a model of the store.
+/// Files of a model in the store.
 fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
     let file = |file: &hanzo_engine_store::FileRecord| v1::StoredFile {
         path: file.path.display().to_string(),
@@ -474,7 +475,7 @@ fn stored_files(record: &ModelRecord) -> Vec<v1::StoredFile> {
     record.files.iter().map(file).collect()
 }
 
-/// Counts on the wire are 32 bits; none here comes near.
+/// Converts a count to the wire's 32 bits; no real count comes near the limit.
 fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Wire to engine. What a field cannot mean is refused here by name; ranges are the runtime's to check.
+//! Conversion from the wire's types to the engine's. Refuses invalid fields by name; the runtime checks ranges.
 
 use std::{collections::HashSet, str::FromStr, time::Duration};
 
@@ -31,11 +31,11 @@ use crate::{
     unix_time::now_unix_ms,
 };
 
-/// Why `parse_special` may not stand beside another prompt.
+/// Reason why `parse_special` is allowed with a text prompt only.
 const ONLY_OF_TEXT: &str =
     "must be unset but with text: no text of a chat becomes a control token, and tokens are tokens";
 
-/// What a load is asked to be. Zero and empty are unset.
+/// Converts a load request. Zero and empty values are unset.
 pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
     let v1::LoadRequest {
         model,
@@ -77,18 +77,18 @@ pub(crate) fn load(wire: v1::LoadRequest) -> Result<LoadRequest, Error> {
     })
 }
 
-/// How long a model stays that nobody uses.
+/// Parses the idle time before a model is unloaded.
 pub(crate) fn keep_alive(text: Option<&str>) -> Result<Option<KeepAlive>, Error> {
     let read = |text: &str| text.parse().map_err(|reason: String| Error::field("keep_alive", reason));
     text.map(read).transpose()
 }
 
-/// An adapter to load.
+/// Converts an adapter to load.
 pub(crate) fn adapter(wire: v1::AdapterSource) -> WantedAdapter {
     WantedAdapter { name: wire.name, path: wire.path }
 }
 
-/// What a generation is asked to be.
+/// Converts a generation request.
 pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> {
     use v1::infer_request::Prompt;
     let choices = wire.choices.max(1);
@@ -101,7 +101,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
         (true, top) if top as usize > TOP_LOGPROBS_MAX => {
             return Err(Error::field("top_logprobs", format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}")));
         }
-        // At most TOP_LOGPROBS_MAX, which is far below 256.
+        // At most TOP_LOGPROBS_MAX, far below 256.
         (true, top) => Some(top as u8),
     };
     let overflow = super::overflow::overflow(&wire)?;
@@ -143,7 +143,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
             let reason = format!("must be 0 to {TOP_LOGPROBS_MAX}, not {top}");
             return Err(Error::field("prompt_logprobs", reason));
         }
-        // At most TOP_LOGPROBS_MAX, which is far below 256.
+        // At most TOP_LOGPROBS_MAX, far below 256.
         top => top.map(|top| top as u8),
     };
     if stop.max_tokens == Some(0) && prompt_logprobs.is_none() {
@@ -181,7 +181,7 @@ pub(crate) fn infer(wire: v1::InferRequest) -> Result<GenerationRequest, Error> 
     })
 }
 
-/// What an answer must satisfy. Whether it can be enforced is seen when it is compiled.
+/// Converts a constraint. Compiling it shows later whether it can be enforced.
 fn constraint(wire: v1::Constraint) -> Result<Spec, Error> {
     use v1::constraint::Of;
     match wire.of {
@@ -208,7 +208,7 @@ fn gap(prefix: String, suffix: String, wire: v1::Infill) -> Result<Gap, Error> {
     Ok(Gap { prefix, suffix, middle: wire.middle, files })
 }
 
-/// What becomes of a chat's tools.
+/// Converts the use of a chat's tools.
 fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
     use v1::ToolChoice as Choice;
     let choice = Choice::try_from(wire.choice)
@@ -249,7 +249,7 @@ fn tool_use(wire: v1::ToolUse, chat: &Chat) -> Result<ToolUse, Error> {
 
 fn sampling(wire: v1::Sampling) -> RequestedSampling {
     let mut logit_bias: Vec<(u32, f32)> = wire.logit_bias.into_iter().collect();
-    // A map's order is random; sums of floats are not to be.
+    // A map's order is random, and sums of floats must not depend on it.
     logit_bias.sort_unstable_by_key(|&(token, _)| token);
     RequestedSampling {
         temperature: wire.temperature,
@@ -282,7 +282,7 @@ fn sampling(wire: v1::Sampling) -> RequestedSampling {
     }
 }
 
-/// What is to be tokenized.
+/// Converts the input to tokenize.
 pub(crate) fn tokenize(
     input: Option<v1::tokenize_request::Input>,
     add_special: Option<bool>,
@@ -313,7 +313,7 @@ pub(crate) fn tokenize(
     }
 }
 
-/// A conversation, whose pictures and sounds go to `media`.
+/// Converts a conversation; its pictures and sounds are added to `media`.
 pub(super) fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, Error> {
     if wire.messages.is_empty() {
         return Err(Error::field("chat.messages", "must have at least one"));
@@ -340,7 +340,7 @@ pub(super) fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, E
         "" => Map::new(),
         json => object("chat.template_kwargs_json", json)?,
     };
-    // The runtime has no clock; templates that write today's date take it from here.
+    // The runtime has no clock; chat templates that print today's date use this value.
     kwargs.entry("now").or_insert_with(|| (now_unix_ms() / 1000).into());
     Ok(Chat {
         messages: messages.map(|(at, wire)| message(at, wire, media)).collect::<Result<_, _>>()?,
@@ -355,7 +355,7 @@ pub(super) fn chat(wire: v1::Chat, media: &mut RequestedMedia) -> Result<Chat, E
     })
 }
 
-/// Refuses a tool's answer to a call that nobody made. One without an id answers what it says it does.
+/// Refuses a tool message whose call id no earlier message has. A tool message without an id is accepted.
 fn answer_calls(messages: &[v1::Message]) -> Result<(), Error> {
     let mut made = HashSet::new();
     for (at, message) in messages.iter().enumerate() {
@@ -369,7 +369,7 @@ fn answer_calls(messages: &[v1::Message]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a chat whose JSON would take up far more memory as values than it does as text.
+/// Refuses a chat whose JSON would take far more memory parsed than as text.
 fn bounded(wire: &v1::Chat) -> Result<(), Error> {
     let call = |call: &v1::ToolCall| CALL_JSON_VALUES + json_values(&call.arguments_json);
     let calls = |message: &v1::Message| message.tool_calls.iter().map(call).sum::<usize>();
@@ -388,7 +388,7 @@ fn bounded(wire: &v1::Chat) -> Result<(), Error> {
     }
 }
 
-/// The values in JSON, at least as many as there are.
+/// Upper bound of the number of values in a JSON text.
 fn json_values(json: &str) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for byte in json.bytes() {
@@ -412,7 +412,7 @@ fn message(at: usize, wire: v1::Message, media: &mut RequestedMedia) -> Result<M
     for (part_at, part) in wire.content.into_iter().enumerate() {
         let field = || format!("chat.messages[{at}].content[{part_at}]");
         match part.part {
-            // Most messages have one text, which is not copied.
+            // Most messages have a single text, which is moved instead of copied.
             Some(v1::content_part::Part::Text(text)) if content.is_empty() => content = text,
             Some(v1::content_part::Part::Text(text)) => content.push_str(&text),
             Some(v1::content_part::Part::Media(wire)) => {
@@ -432,7 +432,7 @@ fn message(at: usize, wire: v1::Message, media: &mut RequestedMedia) -> Result<M
     })
 }
 
-/// The shape that templates read: arguments as an object where they parse as one, as text where they do not.
+/// Builds the form that chat templates expect: arguments as an object if they parse as one, otherwise as text.
 fn tool_call(at: usize, call_at: usize, wire: v1::ToolCall) -> Result<Value, Error> {
     if wire.name.is_empty() {
         return Err(Error::field(
@@ -459,14 +459,14 @@ fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A request's id for logs: as given, without what could break a log line; made up where nothing is left.
+/// Request id for logs: the given one, without characters that could break a log line, or else a random one.
 pub(crate) fn request_id(given: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     let id: String = given.chars().filter(kept).take(REQUEST_ID_BYTES_MAX).collect();
     if id.is_empty() { format!("req-{:016x}", random_u64()) } else { id }
 }
 
-/// The time a client gives its call: `grpc-timeout`, one to eight digits and a unit.
+/// Timeout of the call from `grpc-timeout`: one to eight digits and a unit.
 pub(crate) fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, Error> {
     let Some(value) = metadata.get("grpc-timeout") else { return Ok(None) };
     let bad = || Error::field("grpc-timeout", "must be 1 to 8 digits and one of H, M, S, m, u, n");

@@ -1,4 +1,4 @@
-//! How tokens are drawn, and what else is known of a model's texts, as it is told.
+//! Sampling parameters and other text properties of a model, for responses.
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_runtime::{SamplingParams, TextModel};
@@ -8,7 +8,8 @@ use crate::{
     views::WorkerView,
 };
 
-/// What is done, every value said; biases are left out: who has sent them knows them.
+/// Effective sampling parameters with every value set. Biases are left out, since the client that sent them knows
+/// them.
 pub(crate) fn done(params: &SamplingParams) -> v1::Sampling {
     let last_n = |tokens: Option<u32>| tokens.map_or(-1, |tokens| i32::try_from(tokens).unwrap_or(i32::MAX));
     let mut sampling = v1::Sampling {
@@ -43,14 +44,14 @@ pub(crate) fn done(params: &SamplingParams) -> v1::Sampling {
     sampling
 }
 
-/// How a model's tokens are drawn where nothing is asked. `None` where its files say what cannot be done.
+/// Default sampling parameters of a model. `None` if its files give invalid ones.
 fn own_sampling(text: &TextModel) -> Option<SamplingParams> {
     let seed = Some(text.generation.seed.unwrap_or(0));
     let asked = RequestedSampling { seed, ..RequestedSampling::default() };
     sampling(asked, &text.generation, &text.tokenizer).ok()
 }
 
-/// Of a model in memory.
+/// Text properties of a loaded model.
 pub(super) fn text(worker: &WorkerView, context_tokens_trained: u32) -> v1::ModelText {
     let text = &worker.text;
     let [bos, eos] = text.template.as_ref().map_or(["", ""], |template| template.ends());
@@ -61,7 +62,7 @@ pub(super) fn text(worker: &WorkerView, context_tokens_trained: u32) -> v1::Mode
         context_tokens_trained,
         bos_token: bos.to_owned(),
         eos_token: eos.to_owned(),
-        // A seed that is drawn anew for each request is none of the model.
+        // A seed drawn anew for each request is not a default of the model.
         sampling: own.map(|own| v1::Sampling { seed: text.generation.seed, ..done(&own) }),
         sequences_max: u32::try_from(worker.sequences_max).unwrap_or(u32::MAX),
     }

@@ -1,4 +1,4 @@
-//! Wire to engine and back for speech that is written down.
+//! Conversion of transcription messages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use crate::{
     limits::{LANGUAGE_BYTES_MAX, SPEECH_PROMPT_BYTES_MAX, TEMPERATURES_MAX},
 };
 
-/// How a sound is to be written down, and what is said of its file.
+/// Converts the options of a transcription, and the hint about its sound file.
 pub(crate) fn options(config: &v1::TranscribeConfig) -> Result<(TranscribeOptions, Hint), Error> {
     let long = |field: &str, text: &str, max: usize| match text.len() > max {
         true => Err(Error::field(field, format!("must have at most {max} bytes, not {}", text.len()))),
@@ -48,19 +48,19 @@ impl From<SoundError> for Error {
     }
 }
 
-/// What a model says of a sound, or why it says no more.
+/// Event of a transcription, or the error that ended it.
 pub(crate) type Told = Result<Transcript, Error>;
 
-/// Where in the sound that was sent the model's times lie, as far as it was decoded.
+/// Map from the model's times to times in the received sound, as far as it was decoded.
 pub(crate) type SharedMap = Arc<Mutex<TimeMap>>;
 
-/// Makes messages of what a model says of a sound.
+/// Builder of messages from a transcription's events.
 pub(crate) struct Said {
     pub(crate) request_id: String,
     pub(crate) model: String,
     pub(crate) map: SharedMap,
     pub(crate) logprobs: bool,
-    /// What was said so far.
+    /// Text so far.
     text: String,
     segments: u32,
     pub(crate) started: bool,
@@ -69,16 +69,16 @@ pub(crate) struct Said {
     speech_s: f64,
 }
 
-/// What only the service knows when a transcription ends.
+/// Data for the final message that only the service knows.
 pub(crate) struct Ending {
-    /// Of the sound.
+    /// Length of the sound.
     pub(crate) seconds: f64,
     pub(crate) queue_ms: f64,
     pub(crate) total_ms: f64,
 }
 
 impl Said {
-    /// Nothing yet.
+    /// Creates a builder before any event.
     pub(crate) fn new(request_id: String, model: String, map: SharedMap, logprobs: bool) -> Said {
         Said {
             request_id,
@@ -94,7 +94,7 @@ impl Said {
         }
     }
 
-    /// The message of an event; none of the last, which `finish` makes once the sound's length is known.
+    /// Converts an event. The last one has no message yet: `finish` builds it once the sound's length is known.
     pub(crate) fn event(&mut self, said: Transcript) -> Option<v1::TranscribeEvent> {
         let event = match said {
             Transcript::Started { language, probability } => return Some(self.start(language, probability)),
@@ -109,7 +109,7 @@ impl Said {
         Some(v1::TranscribeEvent { event: Some(event) })
     }
 
-    /// That it has begun.
+    /// Message that the transcription has begun.
     pub(crate) fn start(&mut self, language: String, probability: f32) -> v1::TranscribeEvent {
         self.started = true;
         let (request_id, model) = (self.request_id.clone(), self.model.clone());
@@ -118,7 +118,7 @@ impl Said {
         v1::TranscribeEvent { event: Some(Event::Started(started)) }
     }
 
-    /// That it has ended.
+    /// Message that the transcription has finished.
     pub(crate) fn finish(&self, ending: &Ending) -> v1::TranscribeEvent {
         let finished = v1::TranscribeFinished {
             duration_s: ending.seconds,
@@ -135,7 +135,7 @@ impl Said {
     fn segment(&mut self, segment: Segment) -> v1::TranscriptSegment {
         self.text.push_str(&segment.text);
         self.segments += 1;
-        // Both ends of a cut are known by the time the model has heard what lies behind it.
+        // Both ends of a removed silence are known once the model has heard the sound after it.
         let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let token = |token: hanzo_engine_runtime::whisper::SpokenToken| v1::TranscriptToken {
             token_id: token.id,
@@ -148,7 +148,7 @@ impl Said {
             v1::TranscriptWord { word: word.word, start_s, end_s, probability: word.probability }
         };
         let words: Vec<_> = segment.words.into_iter().map(word).collect();
-        // A segment spans its words.
+        // A segment's times enclose its words.
         let start_s = words.first().map_or(start_s, |word| word.start_s);
         let end_s = words.last().map_or(end_s, |word| word.end_s.max(start_s));
         v1::TranscriptSegment {

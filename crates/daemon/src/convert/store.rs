@@ -1,4 +1,4 @@
-//! The store's words on the wire.
+//! Conversion of the store's types to the wire's.
 
 use hanzo_engine_proto::v1;
 use hanzo_engine_store::{
@@ -6,22 +6,22 @@ use hanzo_engine_store::{
     PullOptions, PullRecord, Role,
 };
 
-/// What to pull, and how.
+/// Converts a pull request to a reference and options.
 pub(crate) fn pull_request(wire: v1::PullRequest) -> (String, PullOptions) {
-    // Who may leave is the call's own matter, and makes no other pull.
+    // The remaining fields concern this call only and do not make the pull a different one.
     let v1::PullRequest { reference, force, quantization, revision, include, exclude, copy, .. } = wire;
     let set = |text: String| (!text.is_empty()).then_some(text);
     let (quantization, revision) = (set(quantization), set(revision));
     (reference, PullOptions { force, quantization, revision, include, exclude, copy })
 }
 
-/// Which pull is to end.
+/// Identifies the pull to cancel.
 pub(crate) fn cancel_request(wire: v1::CancelPullRequest) -> (String, PullOptions) {
     let v1::CancelPullRequest { reference, quantization, revision } = wire;
     pull_request(v1::PullRequest { reference, quantization, revision, ..Default::default() })
 }
 
-/// How far a pull is.
+/// Converts the progress of a pull.
 pub(crate) fn pull_progress(progress: Progress, joined: bool) -> v1::PullProgress {
     let current = progress.files.iter().find(|file| file.phase != Phase::Done);
     v1::PullProgress {
@@ -55,7 +55,7 @@ fn file_progress(file: FileProgress) -> v1::FileProgress {
     v1::FileProgress { name, phase: phase(at) as i32, bytes_done, bytes_total, digest }
 }
 
-/// What a pull would do.
+/// Converts the preview of a pull.
 pub(crate) fn proposal(proposal: Proposal) -> v1::PullProposal {
     let file = |(name, bytes): (String, Option<u64>)| v1::FileProgress {
         name,
@@ -72,7 +72,7 @@ pub(crate) fn proposal(proposal: Proposal) -> v1::PullProposal {
     }
 }
 
-/// Pulls that run, and those that broke off.
+/// Lists running pulls and interrupted ones.
 pub(crate) fn pulls(running: Vec<(String, Progress)>, known: Vec<PullRecord>) -> v1::PullsResponse {
     let runs = |record: &PullRecord| running.iter().any(|(reference, _)| *reference == record.reference);
     let broken = known.into_iter().filter(|record| !runs(record)).map(|record| v1::BrokenPull {
@@ -84,20 +84,20 @@ pub(crate) fn pulls(running: Vec<(String, Progress)>, known: Vec<PullRecord>) ->
     v1::PullsResponse { running, broken_off }
 }
 
-/// An alias.
+/// Converts an alias.
 pub(crate) fn alias(alias: Alias) -> v1::Alias {
     let Alias { alias, target, builtin } = alias;
     v1::Alias { alias, target, builtin }
 }
 
-/// What a collection did.
+/// Converts the result of a garbage collection.
 pub(crate) fn collected(collected: Collected) -> v1::CollectResponse {
     let Collected { paths, freed_bytes, young } = collected;
     let paths = paths.into_iter().map(|path| path.display().to_string()).collect();
     v1::CollectResponse { paths, freed_bytes, young: u32::try_from(young).unwrap_or(u32::MAX) }
 }
 
-/// What a check of one model found.
+/// Converts the result of verifying one model.
 pub(crate) fn checked(checked: Checked, bytes: u64) -> v1::VerifyProgress {
     let sound = checked.is_sound();
     let files = checked.files.into_iter().map(|FileCheck { path, health }| {
@@ -121,7 +121,7 @@ pub(crate) fn checked(checked: Checked, bytes: u64) -> v1::VerifyProgress {
     v1::VerifyProgress { model: checked.name, bytes_done: bytes, bytes_total: bytes, files, sound }
 }
 
-/// What the store takes of the disk.
+/// Converts the store's disk usage.
 pub(crate) fn disk_usage(usage: DiskUsage, dir: String) -> v1::DiskUsageResponse {
     let model = |model: hanzo_engine_store::ModelUsage| v1::ModelUsage {
         name: model.name,
@@ -142,7 +142,7 @@ pub(crate) fn disk_usage(usage: DiskUsage, dir: String) -> v1::DiskUsageResponse
     }
 }
 
-/// What a file is to its model.
+/// Name of a file's role in its model.
 pub(crate) fn role(role: Role) -> &'static str {
     match role {
         Role::Model => "model",
@@ -156,7 +156,7 @@ pub(crate) fn role(role: Role) -> &'static str {
     }
 }
 
-/// Whose a file is.
+/// Name of the way in which the store holds a file.
 pub(crate) fn held(held: Held) -> &'static str {
     match held {
         Held::Elsewhere => "elsewhere",

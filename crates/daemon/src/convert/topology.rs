@@ -1,5 +1,5 @@
-//! A topology: rules by which some of a model's matrices are quantised otherwise than the rest, in a file or as the contract
-//! has them.
+//! Topology: rules that quantise some of a model's matrices differently from the rest, from a file or from the
+//! wire.
 
 use std::{fs::File, io::Read as _, path::Path};
 
@@ -13,14 +13,14 @@ use serde::Deserialize;
 
 use crate::{config, error::Error, limits::TOPOLOGY_FILE_BYTES_MAX};
 
-/// A file's rules.
+/// Rules of a topology file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rules {
     rule: Vec<Rule>,
 }
 
-/// One rule.
+/// Rule of a topology file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule {
@@ -29,7 +29,7 @@ struct Rule {
     r#type: Word,
 }
 
-/// A number, or a text.
+/// Number or text.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a number from 0 or a text")]
 enum Word {
@@ -37,7 +37,7 @@ enum Word {
     Text(String),
 }
 
-/// Reads a file of rules: YAML by its name, else TOML.
+/// Reads a file of rules: YAML if its extension says so, else TOML.
 ///
 /// # Errors
 /// `topology: FILE: …`, with the key.
@@ -86,10 +86,10 @@ fn wire(rule: Rule) -> Result<v1::TopologyRule, String> {
     })
 }
 
-/// The rules of a request.
+/// Converts the rules of a request.
 ///
 /// # Errors
-/// [`Error::Field`] naming the first that cannot be.
+/// [`Error::Field`] naming the first invalid rule.
 pub(super) fn rules(wire: Vec<v1::TopologyRule>) -> Result<Vec<IsqRule>, Error> {
     let rule = |(at, wire): (usize, v1::TopologyRule)| {
         let wrong = |reason: String| Error::field("overrides.topology", format!("rule {}: {reason}", at + 1));
@@ -154,7 +154,7 @@ mod tests {
         }
         let long = "#".repeat(TOPOLOGY_FILE_BYTES_MAX as usize + 1);
         assert!(of("a.toml", &long).unwrap_err().contains("more than"));
-        // References that grow without end.
+        // Aliases that expand exponentially.
         let mut bomb = "a0: &a0 [x]\n".to_owned();
         for level in 1..100 {
             let one = format!("*a{},", level - 1).repeat(20);

@@ -1,5 +1,6 @@
-//! The format that llama-imatrix wrote before it wrote GGUF: `entries i32, [length i32, name, calls i32, values i32, f32 ...]`,
-//! chunks, and the text's name, little endian. Each number is the mean of a column's squares times the calls.
+//! Older binary format of llama-imatrix: `entries i32, [length i32, name, calls i32, values i32, f32 ...]`, the
+//! number of chunks, and the text's name; little endian. Each value is the mean of a column's squares multiplied by
+//! the calls.
 
 use std::{
     fs,
@@ -8,7 +9,7 @@ use std::{
 
 use super::{Args, ImatrixError, Tensors};
 
-/// Writes it; the file has its name when it is whole.
+/// Writes the file under a temporary name and renames it when it is complete.
 pub(super) fn write(args: &Args, chunks: usize, met: &Tensors<'_>) -> Result<(), ImatrixError> {
     let failed = |source: io::Error| ImatrixError::Write { path: args.output.clone(), source };
     let mut part = args.output.clone().into_os_string();
@@ -38,7 +39,7 @@ fn bytes(args: &Args, chunks: usize, met: &Tensors<'_>) -> io::Result<Vec<u8>> {
         bytes.extend(number(calls as usize)?);
         bytes.extend(number(values)?);
         for met in matrices.values() {
-            // Of what met nothing every column counts alike.
+            // For a matrix without input, every column has the same weight.
             let mean = |sum: &f64| if met.rows == 0 { 1.0 } else { sum / met.rows as f64 };
             bytes
                 .extend(met.squares.iter().flat_map(|sum| ((mean(sum) * calls as f64) as f32).to_le_bytes()));

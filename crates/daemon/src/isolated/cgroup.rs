@@ -1,6 +1,6 @@
-//! Control groups of workers, where the daemon's own has been handed to it (systemd's `Delegate=memory`, version 2): each process
-//! has a group below it, which the system ends alone, and as a whole, when it takes more than its limit. Where nothing is
-//! delegated there are none, and a worker's data is limited by `limit.rs`.
+//! cgroups of workers, available if systemd delegated the daemon's own (`Delegate=memory`, version 2). Each process
+//! has a cgroup below it. If a process exceeds its limit, the kernel kills that cgroup as a whole and nothing else.
+//! Without delegation there are no cgroups, and `limit.rs` limits a worker's data.
 
 use std::{
     fs, io,
@@ -8,17 +8,17 @@ use std::{
 };
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// What systemd writes on a group that whoever runs in it may divide.
+/// Attribute that systemd sets on a cgroup that its processes may subdivide.
 const DELEGATED: &str = "user.delegate";
-/// Where the daemon goes: a group that has others below it has no processes of its own.
+/// Name of the daemon's own subgroup: a cgroup with children may hold no processes itself.
 const OWN: &str = "daemon";
 const WORKER: &str = "worker-";
 
-/// The group that may be divided.
+/// Delegated cgroup.
 #[derive(Debug)]
 pub(super) struct Delegated(PathBuf);
 
-/// A worker's. It is gone when this is dropped, if its process is.
+/// cgroup of one worker. Removed on drop, if its process has ended.
 #[derive(Debug)]
 pub(super) struct Group {
     dir: PathBuf,
@@ -26,8 +26,8 @@ pub(super) struct Group {
 }
 
 impl Delegated {
-    /// The group of this process, or the one around it, if it was handed over with its memory. The daemon goes into a group of
-    /// its own below that.
+    /// Finds this process's cgroup, or its parent, if it was delegated with the memory controller. Moves the daemon
+    /// into a subgroup of it.
     pub(super) fn find() -> Option<Delegated> {
         let said = fs::read_to_string("/proc/self/cgroup").ok()?;
         let own = Path::new(ROOT).join(own_group(&said)?);
@@ -49,7 +49,7 @@ impl Delegated {
         let own = dir.join(OWN);
         make(&own)?;
         for process in words(&dir.join("cgroup.procs"))? {
-            // One that has ended meanwhile needs no place.
+            // A process that has ended meanwhile needs no place.
             let _ = fs::write(own.join("cgroup.procs"), process);
         }
         fs::write(own.join("cgroup.procs"), process.to_string())?;
@@ -57,11 +57,11 @@ impl Delegated {
         Ok(Delegated(dir.to_owned()))
     }
 
-    /// A group for a process that has just begun, of so many bytes at most, where there is a most. None where it cannot be made.
+    /// Creates a cgroup for a new process, with an optional memory limit. `None` if it cannot be created.
     pub(super) fn group(&self, process: u32, bytes_max: Option<u64>) -> Option<Group> {
         sweep(&self.0);
         let group = Group { dir: self.0.join(format!("{WORKER}{process}")), bytes_max };
-        // Until its process is in it another that begins may take it for one of a worker that has ended.
+        // Until the process is in it, another worker's start may remove it as a leftover. Therefore try twice.
         match group.begin(process).or_else(|_| group.begin(process)) {
             Ok(()) => Some(group),
             Err(error) => {
@@ -76,7 +76,8 @@ impl Group {
     fn begin(&self, process: u32) -> io::Result<()> {
         make(&self.dir)?;
         self.limit()?;
-        // It is the model's process or nothing that goes; a system without the setting ends one of one.
+        // The model's whole process group is killed, or nothing. Kernels without this setting kill a single
+        // process, which is the same here.
         let _ = fs::write(self.dir.join("memory.oom.group"), "1");
         fs::write(self.dir.join("cgroup.procs"), process.to_string())
     }
@@ -86,7 +87,7 @@ impl Group {
         fs::write(self.dir.join("memory.max"), bytes)
     }
 
-    /// Has the system give so many more bytes.
+    /// Raises the memory limit by this many bytes.
     pub(super) fn raise(&mut self, more: u64) {
         let Some(most) = &mut self.bytes_max else { return };
         *most = most.saturating_add(more);
@@ -98,12 +99,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Where its process is about to end, the next worker's beginning removes it.
+        // If the process has not ended yet, the start of the next worker removes the cgroup.
         let _ = fs::remove_dir(&self.dir);
     }
 }
 
-/// The group that a process is in, of version 2, under the root.
+/// cgroup (version 2) of a process, relative to the root.
 fn own_group(said: &str) -> Option<&str> {
     said.lines().find_map(|line| line.strip_prefix("0::/"))
 }
@@ -113,7 +114,8 @@ fn is_delegated(dir: &Path) -> bool {
     matches!(rustix::fs::getxattr(dir, DELEGATED, &mut value), Ok(1) if value[0] == b'1')
 }
 
-/// Removes groups of workers that have ended, those of a daemon that was killed too; one that has a process stays.
+/// Removes the cgroups of workers that have ended, also those of a daemon that was killed. Those with processes
+/// stay.
 fn sweep(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(WORKER)) {
@@ -145,7 +147,7 @@ mod tests {
         assert!(!is_delegated(Path::new("/")));
     }
 
-    /// A folder stands for the group: what would be said to the system is in its files.
+    /// A plain folder stands in for the cgroup: its files show what the kernel would be told.
     #[test]
     fn the_daemon_and_each_worker_have_groups_of_their_own() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The loop around an engine in a process of its own: orders in, one step, its events out. It is told by the daemon what to
-//! run and when to forget it, and decides nothing of it.
+//! Loop around an engine in a worker process: reads orders, runs one step, sends its events. The daemon decides
+//! what to run and when to cancel it.
 
 use std::{
     any::Any,
@@ -46,33 +46,33 @@ use crate::{
     prefix_disk::{DiskPlace, PrefixDisk},
 };
 
-/// The constraint of a job that waits for it.
+/// Compiled constraint of a waiting job, or an error.
 type Compiled = (JobId, Result<Arc<Grammar>, String>);
 
-/// What is to be done, in the order in which it was said, read by the engine's own thread between its steps: one that woke
-/// another thread for each order would be later, and take a core from a step.
+/// Orders in the sequence of their arrival, read by the engine's own thread between steps. A separate reader thread
+/// would deliver them later and take a core from the step.
 struct Orders {
     stream: UnixStream,
     frames: FrameReader<Impatient>,
     at_end: fn(),
 }
 
-/// What all threads of a worker share: the way out.
+/// Outgoing stream, shared by all threads of a worker.
 #[derive(Clone)]
 struct Voice {
     out: Arc<Mutex<FrameWriter<UnixStream>>>,
     beat: Arc<Beat>,
 }
 
-/// Where the engine's thread is.
+/// Progress of the engine's thread.
 struct Beat {
     start: Instant,
-    /// Milliseconds from the start to the beginning of the step that runs, plus 1; 0: none does.
+    /// Start of the current step in milliseconds since `start`, plus 1; 0 while no step runs.
     step_ms: AtomicU64,
     over: AtomicBool,
 }
 
-/// A worker's engine and what belongs to it.
+/// Engine of a worker, with its state.
 struct Child {
     engine: Box<dyn Steps>,
     text: Arc<TextModel>,
@@ -91,18 +91,18 @@ struct Child {
     data_bytes_max: Option<u64>,
 }
 
-/// A job whose constraint is being compiled.
+/// Job whose constraint is being compiled.
 struct Waiting {
     job: Job,
     paused: bool,
     left: Arc<AtomicBool>,
 }
 
-/// Runs a worker at this end of a stream until it is told to leave. Where the daemon is gone `at_end` is called, whatever
-/// runs; if it returns, the worker leaves.
+/// Runs a worker at this end of a stream until it is ordered to quit. If the daemon is gone, `at_end` is called,
+/// whatever is running; if that returns, the worker quits.
 ///
 /// # Errors
-/// What the daemon could not be told: it is gone, or says what no daemon does.
+/// The daemon is gone, or sends invalid data.
 pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
     let beat = Beat { start: Instant::now(), step_ms: AtomicU64::new(0), over: AtomicBool::new(false) };
     let voice =
@@ -141,7 +141,7 @@ pub(super) fn serve(stream: UnixStream, at_end: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that this process is there, every so often. That nobody is there to hear it is seen whatever the engine is doing.
+/// Sends heartbeats at intervals. This thread also notices the daemon's end, whatever the engine is doing.
 fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>, at_end: fn()) {
     while !voice.beat.over.load(Relaxed) {
         let disk = disk.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|disk| disk.counts());
@@ -153,13 +153,13 @@ fn pulse(voice: &Voice, disk: &Mutex<Option<Arc<PrefixDisk>>>, at_end: fn()) {
 }
 
 impl Orders {
-    /// The next one, if one has come. What is of no daemon is as the end of one.
+    /// Returns the next order if one has arrived. Invalid data counts as the stream's end.
     fn next(&mut self) -> Option<Order> {
         loop {
             match self.frames.next() {
                 Ok(Some(order)) => return Some(order),
                 Err(error) if is_timeout(&error) => {
-                    // A long one comes in parts, as fast as they are read.
+                    // A long order arrives in parts, as fast as they are read.
                     if !self.frames.is_amid()
                         || self.rest(&Bell::default(), Some(WORKER_ORDER_WAIT)) != Woken::Ready
                     {
@@ -174,7 +174,7 @@ impl Orders {
         }
     }
 
-    /// The next one, once it has come.
+    /// Waits for the next order.
     fn wait(&mut self) -> Order {
         loop {
             if let Some(order) = self.next() {
@@ -184,9 +184,9 @@ impl Orders {
         }
     }
 
-    /// Waits for one, for the bell, or for so long.
+    /// Waits for an order, the wake-up signal or the timeout.
     fn rest(&self, bell: &Bell, time: Option<Duration>) -> Woken {
-        // What cannot be waited for has come: reading it says why.
+        // If waiting fails, treat the stream as readable: reading it reports the error.
         bell.rest_beside((self.stream.as_fd(), PollFlags::IN), time).unwrap_or(Woken::Ready)
     }
 }
@@ -197,7 +197,7 @@ fn run(
     voice: &Voice,
     disk_seen: &Mutex<Option<Arc<PrefixDisk>>>,
 ) -> Result<(), StepError> {
-    // What an embedding program has begun holds.
+    // A logger that an embedding program has set up stays.
     let _ = log::init(&open.log);
     let (made, spec, disk) = match prepare(&open, &bell, voice) {
         Ok(made) => made,
@@ -246,7 +246,7 @@ fn prepare(open: &Open, bell: &Bell, voice: &Voice) -> Result<Prepared, LoadErro
                 DeviceName::Cpu => None,
             });
             let card = tried(ordinal).beside_cards(cards.collect());
-            // Threads are made for those alone who have something to do.
+            // Only a device that gets layers needs threads.
             let has_processor = others.clone().any(|name| name == DeviceName::Cpu);
             let processor = has_processor.then(|| Cpu::new(open.threads)).transpose()?;
             Box::new(card.beside(processor.as_ref()))
@@ -298,7 +298,7 @@ fn refusal(error: &LoadError) -> Refusal {
 }
 
 impl Child {
-    /// Until it is told to leave.
+    /// Runs until it is ordered to quit.
     fn work(&mut self) -> Result<(), StepError> {
         let mut events = Vec::new();
         loop {
@@ -331,13 +331,13 @@ impl Child {
                 self.tell(StepReport::default(), None, Vec::new());
             }
             if !more {
-                // Constraints and blocks that were read ring.
+                // A compiled constraint or a block that was read triggers the signal.
                 self.orders.rest(&self.bell, None);
             }
         }
     }
 
-    /// Keeps what nobody has kept yet.
+    /// Writes the KV blocks that are not on disk yet, then quits.
     fn leave(&mut self) -> Result<(), StepError> {
         while self.engine.generator().map_or(Ok(false), |engine| engine.tend_blocks())? {}
         if let Some(disk) = &self.disk {
@@ -367,7 +367,7 @@ impl Child {
             Order::DropAdapter(slot) => {
                 self.adapters.remove(&slot);
             }
-            // There is one, and the loop has seen the other.
+            // Neither occurs here: the engine is open, and the loop handles Quit.
             Order::Open(_) | Order::Quit => {}
         }
     }
@@ -394,7 +394,7 @@ impl Child {
         }
     }
 
-    /// Compiles a constraint beside the engine.
+    /// Compiles a constraint on a separate thread.
     fn compile(
         &self,
         (id, client): (JobId, Option<ClientId>),
@@ -405,7 +405,7 @@ impl Child {
         let (sender, waker) = (self.compiled.0.clone(), self.bell.waker());
         let body = move || {
             let compiled = constraints.compiled(spec, &text, client, &|| left.load(Relaxed));
-            // The engine may have left.
+            // The engine's thread may have ended.
             let _ = sender.send((id, compiled.map_err(|error| error.to_string())));
             waker.wake();
         };
@@ -413,7 +413,7 @@ impl Child {
     }
 
     fn compiled(&mut self, id: JobId, compiled: Result<Arc<Grammar>, String>) {
-        // It may have been cancelled.
+        // The job may have been cancelled.
         let Some(Waiting { mut job, paused, .. }) = self.waiting.remove(&id) else { return };
         match compiled {
             Ok(grammar) => {
@@ -456,7 +456,7 @@ impl Child {
         Ok(slot)
     }
 
-    /// Has the system give so many more bytes of data, and no more than those.
+    /// Raises the limit of data memory by this many bytes.
     fn limit_data(&mut self, more: u64) {
         if let Some(most) = &mut self.data_bytes_max {
             *most = most.saturating_add(more);
@@ -471,7 +471,7 @@ impl Child {
 }
 
 impl Voice {
-    /// Says it; whether anybody is there to hear it: where the daemon is gone, this process soon is too.
+    /// Sends a message. Returns false if the daemon is gone; this process will then end soon too.
     fn say(&self, message: &Message) -> bool {
         let written = self.out.lock().unwrap_or_else(PoisonError::into_inner).write(message);
         match written {

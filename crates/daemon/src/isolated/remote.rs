@@ -1,6 +1,6 @@
-//! The daemon's side of an engine that runs in another process: what its worker drives. Orders go out at once; a step is
-//! whatever message came, or a short wait for one. Events of a job that is paused are kept until it goes on, and at most
-//! one step's are given at a time, as an engine of this process would.
+//! Daemon's side of an engine in another process, driven by its worker. Orders are sent at once. A step handles the
+//! messages that arrived, or waits briefly for one. Events of a paused job are kept until it resumes. At most one
+//! step's events are returned at a time, as with an engine in this process.
 
 use std::{
     any::Any,
@@ -25,29 +25,29 @@ use crate::{
     limits::WORKER_WAIT,
 };
 
-/// An engine in another process.
+/// Engine in another process.
 pub(super) struct RemoteEngine {
     watch: Watch,
-    /// Gone after its process.
+    /// Dropped after the process has ended.
     group: Option<Group>,
     generates: bool,
     jobs: BTreeMap<JobId, Running>,
-    unread: VecDeque<Stepped>, // what came while something else was waited for
+    unread: VecDeque<Stepped>, // reports that arrived during a wait for another message
     adapters: BTreeMap<u32, Held>,
     stepped: u64,
     last: (StepReport, EngineStats, Option<Duration>),
 }
 
-/// A job that it has.
+/// Job that the engine runs.
 struct Running {
-    /// Completions, or inputs, that have not ended.
+    /// Number of completions or inputs that have not ended.
     left: usize,
     paused: bool,
-    /// Events that came while it was paused, by the step they are of.
+    /// Events that arrived while the job was paused, with the number of their step.
     held: VecDeque<(u64, Event)>,
 }
 
-/// An adapter that it has, and what is dropped with it.
+/// Adapter in the engine, with the reservation that is released with it.
 struct Held {
     handle: Arc<LoadedAdapter>,
     _kept: Box<dyn Any + Send>,
@@ -58,7 +58,7 @@ impl Running {
         Running { left, paused: false, held: VecDeque::new() }
     }
 
-    /// Gives an event out; says whether it was the last.
+    /// Returns an event; true if it was the last.
     fn give(&mut self, event: Event, events: &mut Vec<Event>) -> bool {
         let ends = matches!(event.kind, EventKind::Finished { .. } | EventKind::Computed(_));
         self.left -= usize::from(ends && self.left > 0);
@@ -68,7 +68,7 @@ impl Running {
 }
 
 impl RemoteEngine {
-    /// The engine of a process.
+    /// Creates the engine of a process.
     pub(super) fn new(watch: Watch, group: Option<Group>, generates: bool) -> RemoteEngine {
         RemoteEngine {
             watch,
@@ -82,10 +82,10 @@ impl RemoteEngine {
         }
     }
 
-    /// Has it make its engine, and waits until it did.
+    /// Orders the process to build its engine, and waits until it has.
     ///
     /// # Errors
-    /// Why it did not.
+    /// Reason why it did not.
     pub(super) fn open(&mut self, open: Order, progress: &mut dyn FnMut(f32)) -> Result<(), LoadError> {
         let untold = |reason| LoadError::Worker(format!("the worker's process cannot be told: {reason}"));
         self.watch.say(&open).map_err(untold)?;
@@ -101,7 +101,7 @@ impl RemoteEngine {
         }
     }
 
-    /// Takes a job in; one that cannot be said ends.
+    /// Adds a job. If its order cannot be sent, the job fails.
     fn begin(&mut self, id: JobId, left: usize, order: &Order) {
         let mut running = Running::new(left);
         if let Err(reason) = self.watch.say(order) {
@@ -112,7 +112,7 @@ impl RemoteEngine {
         self.jobs.insert(id, running);
     }
 
-    /// Gives out what was kept of jobs that go on: of each, what one step made. Says whether there was any.
+    /// Returns the kept events of resumed jobs, one step's for each. True if there were any.
     fn release(&mut self, events: &mut Vec<Event>) -> bool {
         let before = events.len();
         self.jobs.retain(|_, job| {
@@ -133,7 +133,7 @@ impl RemoteEngine {
         self.stepped += 1;
         self.last = (report, stats, took);
         for event in made {
-            // What was cancelled is nobody's.
+            // Events of cancelled jobs are dropped.
             let Some(job) = self.jobs.get_mut(&event.job) else { continue };
             if job.paused || !job.held.is_empty() {
                 job.held.push_back((self.stepped, event));
@@ -175,7 +175,7 @@ impl Steps for RemoteEngine {
     }
 
     fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
-        // What was told of the last step is of that one alone.
+        // These numbers belong to the previous step alone.
         (self.last.0.schedule_ns, self.last.2) = (0, None);
         if self.release(events) {
             return Ok(self.last.0);
@@ -184,17 +184,17 @@ impl Steps for RemoteEngine {
             self.take(stepped, events);
             return Ok(self.last.0);
         }
-        // A message, new work, a client that reads or leaves: any of them ends the wait.
+        // A message, new work, or a client that reads or disconnects ends the wait.
         match self.watch.hear(Some(Instant::now() + WORKER_WAIT)) {
             Heard::Message(Message::Stepped(stepped)) => self.take(stepped, events),
             Heard::Message(Message::Ended(reason)) | Heard::Ended(reason) => return Err(Self::lost(reason)),
-            // Nobody waits for these any more.
+            // Replies to requests that were given up.
             Heard::Message(_) | Heard::Nothing => {}
         }
         Ok(self.last.0)
     }
 
-    /// It measures its own.
+    /// The process measures its own steps.
     fn took(&mut self, _time: Duration) {}
 
     fn step_time(&self) -> Option<Duration> {
@@ -206,7 +206,7 @@ impl Steps for RemoteEngine {
     }
 
     fn rest(&mut self, until: Option<Instant>) {
-        // That it is over is seen by the next step.
+        // The next step notices the end of the process.
         if let Heard::Message(Message::Stepped(stepped)) = self.watch.hear(until) {
             self.unread.push_back(stepped);
         }

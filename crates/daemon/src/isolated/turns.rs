@@ -1,6 +1,7 @@
-//! Turns of processes at the cores of a machine: one step runs at a time, as of models that share a pool of threads. Two
-//! files that nobody writes are locked one after the other, the first by who is next in line. A process that ends lets go
-//! of both; for one that is stopped nobody waits long: steps then overlap, which is slower and no less right.
+//! Turns by which processes share the cores of a machine: one step runs at a time, as with models that share a
+//! thread pool. Two files, which nothing writes to, are locked one after the other; the first lock is for the next
+//! in line. A process that ends releases both. The wait is bounded, so a process that is stopped delays the others
+//! only briefly. Steps then overlap, which is slower but still correct.
 
 use std::{
     fs::{File, TryLockError},
@@ -11,7 +12,7 @@ use std::{
 
 use crate::limits::{WORKER_TURN_PATIENCE, WORKER_TURN_POLL};
 
-/// The two files: the line, and the work.
+/// Lock files: one for the next in line, one for the running step.
 pub(super) struct Turns {
     line: File,
     work: File,
@@ -23,7 +24,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turns {
-    /// None where they cannot be opened: then nobody waits.
+    /// Opens the files; `None` if that fails, and then no worker waits.
     pub(super) fn open([line, work]: &[PathBuf; 2]) -> Option<Turns> {
         match (File::open(line), File::open(work)) {
             (Ok(line), Ok(work)) => Some(Turns { line, work }),
@@ -34,7 +35,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn, for a bounded time.
     pub(super) fn take(&self) -> Turn<'_> {
         let until = Instant::now() + WORKER_TURN_PATIENCE;
         let next = lock(&self.line, until);
@@ -49,13 +50,13 @@ impl Turns {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(work) = self.work {
-            // It was locked, and nothing else can fail.
+            // The file is locked, so unlocking cannot fail in another way.
             let _ = work.unlock();
         }
     }
 }
 
-/// The file, once it is locked.
+/// Locks a file, with a deadline.
 fn lock(file: &File, until: Instant) -> Option<&File> {
     loop {
         match file.try_lock() {

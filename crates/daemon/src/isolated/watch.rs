@@ -1,7 +1,7 @@
-//! The daemon's end of the pair, and the process behind it. What is said to it goes out as far as there is room and never
-//! waits; what it says is read by the thread that needs it, which rests here meanwhile. It is ended where it says nothing for
-//! too long, does not get on, or does not leave. Time is counted in rests of bounded length, so that a machine that stood
-//! still has taken none.
+//! Daemon's end of the socket pair, and the process behind it. Orders are sent as far as the socket has room,
+//! without blocking. Messages are read by the worker's thread, which also waits here. The process is killed if it
+//! sends nothing for too long, makes no progress, or does not quit. Silence is counted in waits of bounded length,
+//! so that a suspended machine does not count as silence.
 
 use std::{
     io,
@@ -24,49 +24,49 @@ use crate::{
     prefix_disk::{DiskCounts, PrefixDisk},
 };
 
-/// See the module.
+/// Connection to a worker process.
 pub(super) struct Watch {
-    /// None where the other end is a thread, in tests.
+    /// `None` in tests, where the other end is a thread.
     process: Option<Child>,
     stream: UnixStream,
     frames: FrameReader<Impatient>,
     orders: FrameWriter<Vec<u8>>,
-    /// Bytes of `orders` that have gone out.
+    /// Bytes of `orders` that were sent.
     sent: usize,
     bell: Bell,
     look: Duration,
     silent: Duration,
-    /// It may say nothing for so long: longer until it has said something.
+    /// Maximum silence now: longer before the first message.
     silence_max: Duration,
     silence_max_later: Duration,
-    /// Where its blocks are counted, and what was counted of it so far.
+    /// Disk cache of its blocks, and the counters that were already added for it.
     disk: Option<Arc<PrefixDisk>>,
     counted: Option<DiskCounts>,
-    /// It is over, and why.
+    /// Reason for the end, once it has ended.
     ended: Option<String>,
 }
 
-/// What is heard of a process.
+/// Result of listening to a process.
 pub(super) enum Heard {
     Message(Message),
-    /// The time has passed, or the bell was rung.
+    /// Timeout, or the wake-up signal.
     Nothing,
-    /// Nothing more comes, and why.
+    /// No more messages will arrive, with the reason.
     Ended(String),
 }
 
-/// How a process has come to its end.
+/// Way in which a process ended.
 enum End {
-    /// By itself.
+    /// It ended on its own.
     Left,
-    /// It must be ended, and why.
+    /// It must be killed, with the reason.
     Must(String),
 }
 
 impl From<io::Error> for End {
     fn from(error: io::Error) -> End {
         match error.kind() {
-            // It may end before it has read all that it was told, and amid a word.
+            // The process may end before it has read all orders, or in the middle of a message.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
                 End::Left
             }
@@ -76,10 +76,10 @@ impl From<io::Error> for End {
 }
 
 impl Watch {
-    /// Over this end of a pair. The thread that `bell` wakes is the one that listens.
+    /// Creates the connection on this end of a pair. The thread that `bell` wakes is the one that listens.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub(super) fn new(
         stream: UnixStream,
         process: Option<Child>,
@@ -105,7 +105,7 @@ impl Watch {
         })
     }
 
-    /// The number of the process, where it is one.
+    /// Process id, if the other end is a process.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }
@@ -114,26 +114,26 @@ impl Watch {
         self.ended.is_some()
     }
 
-    /// Tells it so, now or as soon as it reads. That it is gone is heard.
+    /// Sends an order now, or as soon as the process reads. The end of the process is noticed when listening.
     ///
     /// # Errors
-    /// Why it cannot be said.
+    /// If the order cannot be encoded.
     pub(super) fn say(&mut self, order: &Order) -> Result<(), String> {
         self.orders.write(order).map_err(|error| error.to_string())?;
         let _ = self.send();
         Ok(())
     }
 
-    /// The next that it says; waits until then, for ever where there is no then, or until the bell is rung.
+    /// Next message. Waits until the deadline, without limit if there is none, or until the wake-up signal.
     pub(super) fn hear(&mut self, until: Option<Instant>) -> Heard {
         let bell = self.bell.clone();
         self.heard(until, &bell)
     }
 
-    /// The next that it says, or why nothing more comes. What the bell is rung for must wait as well.
+    /// Next message, or the reason why none will come. The wake-up signal does not end this wait.
     ///
     /// # Errors
-    /// Why nothing more comes.
+    /// Reason for the end of the process.
     pub(super) fn wait(&mut self) -> Result<Message, String> {
         loop {
             match self.heard(None, &Bell::default()) {
@@ -194,9 +194,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Rests for a look, or less, until something can be read or sent, or the bell is rung.
+    /// Waits for one bounded interval, or less, until the socket is readable or writable, or until the wake-up
+    /// signal.
     fn rest(&mut self, left: Option<Duration>, bell: &Bell) -> Result<Woken, End> {
-        // What did not go out may go now.
+        // Send what had no room before.
         let all_out = self.send()?;
         let flags = if all_out { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let look = left.map_or(self.look, |left| left.min(self.look));
@@ -211,7 +212,7 @@ impl Watch {
         Ok(woken)
     }
 
-    /// Sends as much as there is room for; says whether that was all.
+    /// Sends as much as there is room for; true if that was all.
     fn send(&mut self) -> io::Result<bool> {
         while let bytes = self.orders.waiting()
             && self.sent < bytes.len()
@@ -228,7 +229,7 @@ impl Watch {
         Ok(true)
     }
 
-    /// Sees the process to its end; says how that came.
+    /// Waits for the process to end, killing it if necessary; returns a description.
     fn bury(&mut self, end: End) -> String {
         if matches!(end, End::Must(_)) {
             self.kill();
@@ -256,10 +257,10 @@ impl Watch {
         }
     }
 
-    /// Has it leave, and waits until it has, within bounds: what it keeps on a disk takes it a while.
+    /// Orders the process to quit and waits for it, for a bounded time, since it may have to write its disk cache.
     fn leave(&mut self) {
         if self.is_over() {
-            // It may have said so before it was.
+            // The stream may have ended before the process did.
             _ = self.process.as_mut().map(ended);
             return;
         }
@@ -285,7 +286,7 @@ impl Drop for Watch {
     }
 }
 
-/// How a process ended that has let go of its stream: it does so as it ends.
+/// Exit status of a process that has closed its stream, which it does while ending.
 fn ended(process: &mut Child) -> io::Result<ExitStatus> {
     for _ in 0..WORKER_EXIT_LOOKS {
         if let Some(status) = process.try_wait()? {
@@ -297,7 +298,7 @@ fn ended(process: &mut Child) -> io::Result<ExitStatus> {
     process.wait()
 }
 
-/// How a process ended, for people.
+/// Description of an exit status.
 fn how(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(9), _) => "was killed (signal 9); the system does so where memory runs out".to_owned(),

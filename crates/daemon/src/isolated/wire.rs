@@ -1,5 +1,5 @@
-//! What a daemon and the process of a worker say to each other: orders one way, messages the other, each a frame of its
-//! length and its content. Both ends are the same program, so the form has no versions.
+//! Messages between the daemon and a worker process: orders one way, messages the other, each in a frame of length
+//! and content. Both ends are the same program, so the format has no versions.
 
 use std::{
     io::{self, Read, Write},
@@ -28,79 +28,79 @@ use crate::{
 };
 use hanzo_engine_constraints::Spec;
 
-/// What a worker is told.
+/// Order to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Make the engine; the first order, and no other is.
+    /// Build the engine. Always the first order, and sent only once.
     Open(Box<Open>),
-    /// Run this.
+    /// Run this generation.
     Run(Box<RunOrder>),
-    /// Embed this.
+    /// Embed these inputs.
     Embed(EmbedJob),
-    /// Forget it.
+    /// Cancel this job.
     Cancel(JobId),
-    /// Run nothing of it for now, or again.
+    /// Pause this job, or resume it.
     Pause(JobId, bool),
-    /// Take this adapter, of the bytes that may be taken for it.
+    /// Load this adapter, within the memory reserved for it.
     Adapter { path: PathBuf, digest: [u8; 32], bytes: u64 },
-    /// Nobody will name the adapter in this slot any more.
+    /// Release the adapter in this slot; no new job will name it.
     DropAdapter(u32),
-    /// Leave.
+    /// Quit.
     Quit,
 }
 
-/// What a worker says.
+/// Message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The load is so far, 0 to 1.
+    /// Progress of the load, 0 to 1.
     Progress(f32),
-    /// It takes work.
+    /// The engine is ready for work.
     Ready,
-    /// The engine was not made.
+    /// The engine could not be built.
     Refused(Refusal),
-    /// A step ran, or something else has changed what is counted.
+    /// A step ran, or the statistics changed for another reason.
     Stepped(Stepped),
-    /// What became of [`Order::Adapter`]: its slot, or why it was not taken.
+    /// Result of [`Order::Adapter`]: its slot, or the reason why it was refused.
     Adapter(Result<u32, Refusal>),
-    /// It is there, and so long in the step that runs.
+    /// Heartbeat, with the time that the current step has taken so far.
     Pulse { in_step: Duration, disk: Option<DiskCounts> },
-    /// Why it ends, where it knows.
+    /// Reason for the worker's end, if known.
     Ended(String),
 }
 
-/// What a step has come to.
+/// Result of a step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Stepped {
     pub(super) report: StepReport,
     pub(super) stats: EngineStats,
-    /// None where no step ran.
+    /// Duration; `None` if no step ran.
     pub(super) took: Option<Duration>,
     pub(super) events: Vec<Event>,
 }
 
-/// Why a worker did not do something.
+/// Reason why a worker refused an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Refusal {
     pub(super) reason: String,
-    /// The device that had not so many bytes, where that is why.
+    /// Device that lacked memory and the number of bytes, if that was the reason.
     pub(super) no_memory: Option<(String, usize)>,
-    /// The device that cannot run it, and its words, where that is why.
+    /// Device that cannot run it and its message, if that was the reason.
     pub(super) refused_by: Option<(String, String)>,
 }
 
-/// What an engine is made of.
+/// Parts that an engine is built from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Open {
     pub(super) source: Source,
     pub(super) overrides: Overrides,
     pub(super) draft: Option<Source>,
     pub(super) tool_format: Option<ToolFormat>,
-    /// Who has those of its layers that a card has not, where other devices have some.
+    /// Devices that hold the layers not on the GPU, if the model is shared.
     pub(super) others: Option<Vec<(DeviceName, usize)>>,
-    /// They have parts of each layer.
+    /// Whether the devices have parts of each layer.
     pub(super) by_rows: bool,
     pub(super) size: EngineSize,
-    /// What it was planned to take.
+    /// Planned memory.
     pub(super) memory: EngineMemory,
     pub(super) device: DeviceName,
     pub(super) threads: Option<usize>,
@@ -108,11 +108,11 @@ pub(super) struct Open {
     pub(super) kept: Option<DiskPlace>,
     pub(super) turns: Option<[PathBuf; 2]>,
     pub(super) log: LogConfig,
-    /// Bytes its data may take beyond the plan; none: as the system has it.
+    /// Bytes that its data may take beyond the plan; `None` for no limit.
     pub(super) margin_bytes: Option<u64>,
 }
 
-/// A [`Job`] without what only its own process can hold.
+/// [`Job`] without the parts that cannot leave their process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunOrder {
     pub(super) id: JobId,
@@ -149,7 +149,7 @@ struct DryOrder {
 
 impl RunOrder {
     pub(super) fn of(job: &Job) -> RunOrder {
-        // Every field by name: one that is new must not be forgotten here.
+        // Every field is named, so that a new one cannot be forgotten here.
         let Job {
             id,
             prompt,
@@ -207,7 +207,7 @@ impl RunOrder {
         }
     }
 
-    /// The job, on a model of this text side, but for its adapter and its constraint.
+    /// Rebuilds the job for a model with this text part, without its adapter and constraint.
     pub(super) fn job(self, text: &hanzo_engine_runtime::TextModel) -> Job {
         let RunOrder { mut sampling, dry, .. } = self;
         sampling.dry = dry.map(|dry| Dry {
@@ -242,24 +242,24 @@ impl RunOrder {
     }
 }
 
-/// Writes frames, each in one piece.
+/// Writer of frames, each in one write.
 pub(super) struct FrameWriter<W> {
     to: W,
     buffer: Vec<u8>,
 }
 
-/// Reads frames; what has come of one stays where reading is interrupted by a timeout.
+/// Reader of frames. A partial frame stays in the buffer when a timeout interrupts reading.
 pub(super) struct FrameReader<R> {
     from: R,
     buffer: Vec<u8>,
-    unread: Range<usize>, // of the buffer: what has come and is of no frame yet that was given
+    unread: Range<usize>, // received bytes that belong to no returned frame yet
 }
 
-/// A stream that is read as far as it has something, and never waited for.
+/// Non-blocking reader of a socket.
 pub(super) struct Impatient(pub(super) UnixStream);
 
 impl Impatient {
-    /// How its other direction is written to.
+    /// Flags for sending in the other direction.
     pub(super) const SENDING: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 }
 
@@ -271,9 +271,9 @@ impl Read for Impatient {
 }
 
 const LENGTH_BYTES: usize = size_of::<u32>();
-/// Bytes that are asked for at a time.
+/// Bytes to read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Memory that is kept from one frame to the next.
+/// Buffer memory that is kept between frames.
 const KEPT_BYTES: usize = 1 << 20;
 const _: () = assert!(WORKER_FRAME_BYTES_MAX <= u32::MAX as usize);
 
@@ -283,7 +283,7 @@ impl<W: Write> FrameWriter<W> {
     }
 
     /// # Errors
-    /// `InvalidData` of what cannot be written as a frame, of which nothing was; the stream's.
+    /// `InvalidData` if the content cannot be encoded; then nothing was written. Errors of the stream.
     pub(super) fn write(&mut self, content: &impl Serialize) -> io::Result<()> {
         self.buffer.clear();
         self.buffer.resize(LENGTH_BYTES, 0);
@@ -304,12 +304,12 @@ impl<W: Write> FrameWriter<W> {
 }
 
 impl FrameWriter<Vec<u8>> {
-    /// Frames that are on their way.
+    /// Frames not sent yet.
     pub(super) fn waiting(&self) -> &[u8] {
         &self.to
     }
 
-    /// All of them have gone.
+    /// Discards all frames, because they were sent.
     pub(super) fn empty(&mut self) {
         self.to.clear();
         self.to.shrink_to(KEPT_BYTES);
@@ -321,16 +321,16 @@ impl<R: Read> FrameReader<R> {
         Self { from, buffer: Vec::new(), unread: 0..0 }
     }
 
-    /// Whether a part of a frame has come, and its end has not.
+    /// Whether part of a frame has arrived, but not its end.
     pub(super) fn is_amid(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// The next frame; none at the end.
+    /// Next frame; `None` at the stream's end.
     ///
     /// # Errors
-    /// `WouldBlock` or `TimedOut` where the stream has a timeout and nothing came; `InvalidData` of what is no such frame;
-    /// `UnexpectedEof` where one has no end; the stream's.
+    /// `WouldBlock` or `TimedOut` if the stream has a timeout and nothing arrived; `InvalidData` for an invalid
+    /// frame; `UnexpectedEof` if a frame is cut off; errors of the stream.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let mut wanted = LENGTH_BYTES;
         loop {
@@ -356,7 +356,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// Reads some more of a frame of so many bytes. False at the end.
+    /// Reads more of a frame with this many bytes. False at the stream's end.
     fn fill(&mut self, wanted: usize) -> io::Result<bool> {
         if self.unread.is_empty() {
             self.unread = 0..0;
@@ -367,7 +367,7 @@ impl<R: Read> FrameReader<R> {
         if self.buffer.len() - self.unread.end < CHUNK_BYTES {
             self.buffer.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
-            // No more is taken at once than has come twice over: a length alone takes no memory.
+            // Allocate at most twice the bytes received, so that a false length alone cannot allocate memory.
             let room = wanted.min(2 * self.unread.len()).max(self.unread.len()) + CHUNK_BYTES;
             if room > self.buffer.len() {
                 self.buffer.resize(room, 0);
@@ -384,7 +384,7 @@ impl<R: Read> FrameReader<R> {
     }
 }
 
-/// Whether nothing came in time.
+/// Whether the error means that nothing arrived in time.
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -393,7 +393,7 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Gives a byte at a time, with timeouts between them.
+    /// Reader that returns one byte at a time, with timeouts in between.
     struct Drip(Vec<u8>, usize);
 
     impl Read for Drip {

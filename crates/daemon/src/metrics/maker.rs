@@ -1,4 +1,4 @@
-//! How metrics are made: each under the namespace, and registered as it is made.
+//! Construction of metrics: each in the namespace, and registered when it is made.
 
 use prometheus::{
     CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -7,12 +7,12 @@ use prometheus::{
 
 use super::NAMESPACE;
 
-/// Makes metrics and registers them.
+/// Constructor of metrics that also registers them.
 pub(super) struct Maker(pub(super) Registry);
 
 impl Maker {
     fn add<C: Collector + Clone + 'static>(&self, metric: prometheus::Result<C>) -> C {
-        // Both fail only on a bad or repeated name, and the names are constants that a test renders.
+        // Both fail only on an invalid or repeated name, and the names are constants that a test renders.
         let metric = metric.expect("the names and labels below are valid");
         self.0.register(Box::new(metric.clone())).expect("the names below are distinct");
         metric

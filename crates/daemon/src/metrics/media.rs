@@ -1,4 +1,5 @@
-//! What is told of pictures, and of sounds in chats: how many were seen and how many had been before, their tokens, and what it took.
+//! Metrics of pictures, and of sounds in chats: how many were encoded and how many came from the cache, their
+//! tokens, and the time taken.
 
 use hanzo_engine_runtime::EngineStats;
 use prometheus::{Counter, CounterVec, IntCounter, IntCounterVec};
@@ -7,7 +8,7 @@ use super::{maker::Maker, series::remove};
 
 const NANOSECONDS: f64 = 1e9;
 
-/// Of all models.
+/// Metrics of all models.
 pub(super) struct MediaMetrics {
     seconds: CounterVec,
     seen: IntCounterVec,
@@ -15,7 +16,7 @@ pub(super) struct MediaMetrics {
     tokens: IntCounterVec,
 }
 
-/// Of one.
+/// Metrics of one model.
 pub(super) struct ModelMedia {
     seconds: Counter,
     seen: IntCounter,
@@ -24,7 +25,7 @@ pub(super) struct ModelMedia {
 }
 
 impl MediaMetrics {
-    /// All at zero.
+    /// Creates the metrics at zero.
     pub(super) fn new(make: &Maker) -> MediaMetrics {
         let model = &["model"];
         MediaMetrics {
@@ -50,7 +51,7 @@ impl MediaMetrics {
         }
     }
 
-    /// One model's own.
+    /// Metrics of one model.
     pub(super) fn model(&self, model: &str) -> ModelMedia {
         ModelMedia {
             seconds: self.seconds.with_label_values(&[model]),
@@ -60,16 +61,16 @@ impl MediaMetrics {
         }
     }
 
-    /// Nobody counts under the name any more.
+    /// Removes the series of a model that nothing counts for any more.
     pub(super) fn forget(&self, model: &str) {
         [&self.seen, &self.kept, &self.tokens].into_iter().for_each(|counter| remove(counter, model));
-        // It may have none.
+        // The series may not exist.
         let _ = self.seconds.remove_label_values(&[model]);
     }
 }
 
 impl ModelMedia {
-    /// Counts what an engine has done since `before`.
+    /// Counts the engine's progress since `before`.
     pub(super) fn advance(&self, before: &EngineStats, now: &EngineStats) {
         self.seconds.inc_by(now.media_ns.saturating_sub(before.media_ns) as f64 / NANOSECONDS);
         self.seen.inc_by(now.frames_seen - before.frames_seen);

@@ -1,20 +1,20 @@
-//! How many in the last seconds: one counter a second, overwritten in turn. One writer, any number of readers, no
-//! locks and no timer.
+//! Rate over the last seconds: a ring of counters, one per second. One writer, any number of readers, no locks and
+//! no timer.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Instant,
 };
 
-/// Seconds a rate looks back.
+/// Seconds that the rate covers.
 const WINDOW_S: u64 = 10;
-/// Slots: the window, the second that is being counted, and room so that a reader is not overtaken.
+/// Slots: the window, the current second, and spare ones so that a reader is not overtaken.
 const SLOTS: usize = 16;
 const _: () = assert!(WINDOW_S + 2 < SLOTS as u64);
-/// Bits of a slot that count; the rest name the second.
+/// Bits of a slot that hold the count; the others hold the second.
 const COUNT_BITS: u32 = 40;
 
-/// A rate per second over the last 10 whole seconds.
+/// Rate per second over the last 10 whole seconds.
 pub(crate) struct Rate {
     start: Instant,
     slots: [AtomicU64; SLOTS], // second << 40 | count
@@ -27,17 +27,17 @@ impl Default for Rate {
 }
 
 impl Rate {
-    /// Counts `n` now.
+    /// Adds `n` at the time `now`.
     pub(crate) fn add(&self, n: u64, now: Instant) {
         self.add_at(self.second(now), n);
     }
 
-    /// The rate now.
+    /// Current rate per second.
     pub(crate) fn per_second(&self, now: Instant) -> f64 {
         self.per_second_at(self.second(now))
     }
 
-    // From WINDOW_S on, so that a slot of zeros is older than any window.
+    // Begins above WINDOW_S, so that a slot of zeros is older than any window.
     fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.start).as_secs() + WINDOW_S + 1
     }

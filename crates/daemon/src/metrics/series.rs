@@ -1,4 +1,4 @@
-//! Series of the `prometheus` crate, as it does not have them itself.
+//! Helpers for series that the `prometheus` crate lacks.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ pub(super) fn remove(counter: &IntCounterVec, model: &str) {
             if labels.get("model") != Some(&model) {
                 continue;
             }
-            // What was just collected is there.
+            // The series exists, since it was just collected.
             let _ = counter.remove(&labels);
         }
     }
 }
 
-/// Prometheus' integers are signed; a machine with 8 EiB does not exist.
+/// Converts to Prometheus' signed integers; no machine has 8 EiB.
 pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

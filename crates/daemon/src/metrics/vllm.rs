@@ -1,5 +1,5 @@
-//! The same figures under the names that vLLM gives them, for what was made to read those: Kubernetes' inference gateways
-//! choose an engine by its queue, its running requests and its KV cache, and many dashboards draw the rest.
+//! Metrics under vLLM's names, for existing tools. Kubernetes' inference gateways choose an engine by its queue,
+//! running requests and KV cache; many dashboards show the rest.
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
 use hanzo_engine_telemetry::family::{family, gauge};
@@ -7,7 +7,7 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 
 use crate::views::ModelView;
 
-/// Our names without their namespace, and vLLM's without theirs. Kind, unit and bounds are the same.
+/// Our names and vLLM's, without their namespaces. Kind, unit and buckets are the same.
 const NAMES: [(&str, &str); 17] = [
     ("queue_depth", "num_requests_waiting"),
     ("requests_running", "num_requests_running"),
@@ -28,7 +28,7 @@ const NAMES: [(&str, &str); 17] = [
     ("request_generation_tokens", "request_generation_tokens"),
 ];
 
-/// What `own` says, in vLLM's words, and what it has besides.
+/// Converts our metrics to vLLM's names, and adds those that only vLLM has.
 pub(super) fn families(own: &[MetricFamily], models: &[ModelView]) -> Vec<MetricFamily> {
     let named = NAMES.iter().filter_map(|(ours, theirs)| {
         let name = format!("{}_{ours}", super::NAMESPACE);
@@ -40,7 +40,7 @@ pub(super) fn families(own: &[MetricFamily], models: &[ModelView]) -> Vec<Metric
     named.chain(caches(models)).chain(adapters(models)).collect()
 }
 
-/// Labels as vLLM calls them, in order of their names as before.
+/// Renames labels as in vLLM and keeps them sorted by name.
 fn relabel(metric: &mut Metric) {
     let mut labels = metric.take_label();
     for label in &mut labels {
@@ -54,7 +54,7 @@ fn relabel(metric: &mut Metric) {
     metric.set_label(labels);
 }
 
-/// How the cache is cut.
+/// Configuration of the KV cache.
 fn caches(models: &[ModelView]) -> Option<MetricFamily> {
     let metrics = models.iter().filter_map(|model| {
         let blocks =
@@ -74,7 +74,7 @@ fn caches(models: &[ModelView]) -> Option<MetricFamily> {
     )
 }
 
-/// Which adapters requests may name; the value is a time, the latest of which counts.
+/// Loaded adapters of each model. The value is a timestamp; readers use the latest series.
 fn adapters(models: &[ModelView]) -> Option<MetricFamily> {
     let metrics = models.iter().filter_map(|model| {
         let worker = model.worker.as_ref().filter(|worker| !worker.adapters.is_empty())?;

@@ -1,5 +1,5 @@
-//! How long requests waited for models. A model comes and goes by the minute where requests load it, and what is counted of
-//! it outlives it; of names there may be any number in the years that a daemon runs, so the oldest go.
+//! Time that requests waited for models to load. A model loaded on demand may come and go by the minute, so these
+//! series outlive it. Since a daemon may see any number of names over the years, the oldest series are removed.
 
 use std::{
     collections::VecDeque,
@@ -10,13 +10,13 @@ use prometheus::HistogramVec;
 
 use crate::limits::{LOAD_WAITS_MAX, MODELS_MAX};
 
-/// The series, each of a model.
+/// Histogram with a series per model.
 pub(super) struct LoadWaits {
     seconds: HistogramVec,
-    names: Mutex<VecDeque<String>>, // that have series, the one that was waited for last at the end
+    names: Mutex<VecDeque<String>>, // names with a series; the most recently used is last
 }
 
-// One that is not loaded is always found to go.
+// More names than loaded models, so that a name to remove always exists.
 const _: () = assert!(LOAD_WAITS_MAX > MODELS_MAX);
 
 impl LoadWaits {
@@ -24,7 +24,7 @@ impl LoadWaits {
         Self { seconds, names: Mutex::default() }
     }
 
-    /// A request waited so long for a model.
+    /// Records the time that a request waited for a model.
     pub(super) fn note(&self, model: &str, seconds: f64, is_loaded: impl Fn(&str) -> bool) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         match names.iter().position(|name| name == model).and_then(|at| names.remove(at)) {
@@ -60,7 +60,7 @@ mod tests {
             waits.note("often", 0.1, |name| name == "m0");
             assert!(seconds.collect()[0].get_metric().len() <= LOAD_WAITS_MAX);
         }
-        // What is loaded and what was waited for last is there; what was waited for long ago is not.
+        // Loaded models and recent names are kept; names not used for long are removed.
         assert!(has("m0") && has("often") && has(&format!("m{}", 3 * LOAD_WAITS_MAX - 1)) && !has("m1"));
         assert_eq!(waits.names.lock().unwrap().len(), LOAD_WAITS_MAX);
         assert_eq!(seconds.with_label_values(&["often"]).get_sample_count(), 3 * LOAD_WAITS_MAX as u64);
