@@ -1,4 +1,4 @@
-//! What an operator can set: defaults, then a TOML or YAML file, then `HANZO_ENGINE_GATEWAY_*`, then flags.
+//! Settings of the gateway: defaults, then a TOML or YAML file, then `HANZO_ENGINE_GATEWAY_*`, then flags.
 
 use std::{
     net::IpAddr,
@@ -25,14 +25,14 @@ use crate::{
     reload::values,
 };
 
-/// Settings that are keys, and the variables they are read from: the first that is set.
+/// Settings that are keys, and the environment variables to read them from; the first one set is used.
 const SECRETS: [(&str, &[&str]); 3] = [
     ("api_key", &["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_API_KEY", "HANZO_ENGINE_AUTH_TOKEN"]),
     ("engine_api_key", &["HANZO_ENGINE_GATEWAY_ENGINE_API_KEY"]),
     ("cloud_api_key", &["HANZO_ENGINE_GATEWAY_CLOUD_API_KEY"]),
 ];
 
-/// The gateway's settings.
+/// Settings of the gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -40,142 +40,148 @@ pub struct Config {
     pub host: String,
     /// TCP port to listen on; 0 picks a free one.
     pub port: u16,
-    /// Names in `Host` that are answered to beside the loopback's own, which are all while `host` is of the loopback;
-    /// elsewhere any name is, unless some are given here.
+    /// Accepted names in the header `Host`, in addition to those of the loopback. Unset: only those while
+    /// `host` is a loopback address, else any name.
     pub allowed_hosts: Vec<String>,
-    /// A key that lets its holder do everything. In the environment it is also `HANZO_ENGINE_API_KEY`.
+    /// API key with all permissions. Also read from `HANZO_ENGINE_API_KEY`.
     pub api_key: Option<Secret>,
-    /// A file of keys, each with what it may do, that `hanzo-engine keys` writes; followed while it changes.
+    /// File of API keys with permissions and limits, written by `hanzo-engine keys`. Reloaded when it changes.
     pub api_keys_file: Option<PathBuf>,
-    /// The certificate, and those between it and its authority, that HTTPS is spoken with; unset: HTTP in the clear. The
-    /// files are followed while they change.
+    /// Certificate of the server for HTTPS, followed by its intermediates; unset: plain HTTP. Reloaded when it
+    /// changes.
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key.
+    /// Private key of the certificate.
     pub tls_key: Option<PathBuf>,
-    /// Authorities: a client must show a certificate of one of them.
+    /// Authorities of client certificates. If set, each client must show a certificate of one of them.
     pub tls_client_ca: Option<PathBuf>,
-    /// Origins whose pages may ask, such as `https://chat.example.com`; `*`: any.
+    /// Origins whose web pages may send requests, such as `https://chat.example.com`; `*`: any.
     pub cors_origins: Vec<String>,
-    /// Hosts, such as `pictures.example.com` or that with `:PORT`, that pictures and sounds named by a URL are fetched from, where
-    /// each address of theirs is public; unless some are given, nothing is fetched.
+    /// Hosts from which images and audio may be fetched by URL, such as `pictures.example.com`, optionally with
+    /// `:PORT`. All their addresses must be public. Unset: nothing is fetched.
     pub media_hosts: Vec<String>,
-    /// Listen on other addresses than the loopback's although no key is wanted.
+    /// Listen on addresses other than the loopback's even if no key is required.
     pub insecure: bool,
-    /// Want a key for `/metrics`, `/health` and `/version` too, which tell of models and load.
+    /// Require a key for `/metrics`, `/health` and `/version` too, which reveal models and load.
     pub private_metrics: bool,
-    /// Log one line of each request when it has ended: who asked for what, its status, tokens and times.
+    /// Log one line for each finished request: client, model, status, tokens and times.
     pub access_log: bool,
-    /// Where the engine's gRPC is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+    /// Address of the engine's gRPC: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
     pub engine: String,
-    /// Several engines, in place of `engine`: a list, or one text with commas. Each is `HOST:PORT`, `http://…`, `https://…`,
-    /// `dns://NAME:PORT` or `unix:PATH`; every address of a name is an engine, and names are resolved again and again.
+    /// Several engines, instead of `engine`: a list, or one text with commas. Each is `HOST:PORT`, `http://…`,
+    /// `https://…`, `dns://NAME:PORT` or `unix:PATH`. Every address of a name is an engine; names are resolved
+    /// repeatedly.
     #[serde(deserialize_with = "one_or_list")]
     pub upstreams: Vec<String>,
-    /// Authorities that the engine's certificate is trusted by; unset: the system's.
+    /// Authorities for the engine's certificate; unset: the system's.
     pub engine_ca: Option<PathBuf>,
-    /// The certificate that is shown to the engine.
+    /// Client certificate for the engine.
     pub engine_cert: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of the client certificate.
     pub engine_cert_key: Option<PathBuf>,
-    /// This gateway's own key for the engine, which needs no admin scope; unset: `api_key`.
+    /// API key of the gateway for the engine; it needs no admin scope. Unset: `api_key`.
     pub engine_api_key: Option<Secret>,
-    /// Another server that speaks OpenAI's API, such as `https://api.openai.com/v1`, to answer chats, completions and embeddings of
-    /// the models below in this one's place; unset: nothing leaves. What is sent there stands in the log and in `X-Hanzo-Sent-To`.
+    /// Upstream server that speaks OpenAI's API, such as `https://api.openai.com/v1`. It answers chats,
+    /// completions and embeddings of the models below. Unset: nothing is sent elsewhere. Each such request is
+    /// logged and marked by `X-Hanzo-Sent-To`.
     pub cloud_url: Option<String>,
-    /// This gateway's key for that server.
+    /// API key of the gateway for the upstream server.
     pub cloud_api_key: Option<Secret>,
-    /// Models that it answers always: `NAME`, or `NAME=WHAT-IT-IS-CALLED-THERE`. A list, or one text with commas.
+    /// Models that the upstream server always answers: `NAME`, or `NAME=UPSTREAM-NAME`. A list, or one text
+    /// with commas.
     #[serde(deserialize_with = "one_or_list")]
     pub cloud_models: Vec<String>,
-    /// Models that it answers where the engine's queue is full or no engine can answer; written in the same way.
+    /// Models that the upstream server answers when the engine's queue is full or no engine is available; same
+    /// format.
     #[serde(deserialize_with = "one_or_list")]
     pub cloud_overflow: Vec<String>,
-    /// Ignore request fields that the gateway does not know, instead of answering 400.
+    /// Ignore unknown request fields instead of answering 400.
     pub lenient: bool,
-    /// Show browsers a page at `GET /`, to chat and to watch the engine.
+    /// Serve a web page at `GET /` to chat and to watch the engine.
     pub page: bool,
-    /// Let HTTP clients load and unload adapters: what they load are paths on the engine's machine.
+    /// Let HTTP clients load and unload adapters, by paths on the engine's machine.
     pub adapter_updates: bool,
-    /// Largest request body, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
-    /// Bytes of request bodies held at once, over all requests; more wait. At least `body_bytes_max`.
+    /// Maximum bytes of request bodies in memory, over all requests; more wait. At least `body_bytes_max`.
     pub bodies_bytes_max: usize,
-    /// Bytes of a sound file that is to be written down; the engine has a limit of its own. Files that come before the fields of
-    /// their form are held, all together in as much room as `bodies_bytes_max`.
+    /// Maximum size of an audio file to transcribe, in bytes; the engine has its own limit. Files that arrive
+    /// before the fields of their form are buffered, together in up to `bodies_bytes_max` more.
     pub sound_bytes_max: usize,
-    /// Seconds in which a request's body must have arrived.
+    /// Seconds within which a request's body must arrive.
     pub body_timeout_s: u64,
-    /// Connections held at once; more wait in the listener's backlog. Where nearly all are there those on which nothing has been asked
-    /// for longest make way. One address has at most a quarter of them.
+    /// Maximum connections at once; more wait in the listener's backlog. When it is nearly full, the longest
+    /// idle ones are closed. One address may have a quarter of them.
     pub connections_max: usize,
-    /// Seconds in which a connection must have done its handshake, then said what it speaks, and a request's headers must
-    /// have come.
+    /// Seconds for a connection's TLS handshake, for its first bytes, and for the headers of a request.
     pub headers_timeout_s: u64,
-    /// Seconds after which a connection that asks for nothing, or whose client takes nothing of its answer, is closed.
+    /// Seconds after which a connection is closed if it is idle, or if its client reads nothing of its answer.
     pub idle_timeout_s: u64,
-    /// Stop strings of one request.
+    /// Maximum stop strings of a request.
     pub stop_strings_max: usize,
-    /// Choices (`n`) of one prompt.
+    /// Maximum choices (`n`) of a prompt.
     pub choices_max: u32,
-    /// Prompts of one `/v1/completions` request.
+    /// Maximum prompts of a `/v1/completions` request.
     pub prompts_max: usize,
-    /// Prompts of one `/v1/completions` request that run at the same time.
+    /// Maximum prompts of a `/v1/completions` request that run at the same time.
     pub prompts_running_max: usize,
-    /// Texts of one request to embed, to rank, to compare or to classify.
+    /// Maximum texts of a request to embed, rerank, compare or classify.
     pub embedding_inputs_max: usize,
-    /// Bytes of vectors held at once, over all requests, so that a request that fails half-way has a status of its
-    /// own; an answer that does not fit is sent as it comes, and breaks off where it fails.
+    /// Maximum bytes of embeddings in memory, over all requests, so that a request that fails midway gets an
+    /// error status. An answer that does not fit is streamed, and breaks off if it fails.
     pub embeddings_bytes_max: usize,
-    /// Bytes of answers collected at once, over all requests that are not streamed, beyond the first megabyte of each.
+    /// Maximum bytes of unstreamed answers in memory, over all requests, in addition to the first megabyte of
+    /// each.
     pub answers_bytes_max: usize,
-    /// Where responses are kept that clients may ask for again (`/v1/responses`), to be found after a restart; unset: in memory.
+    /// Directory of stored responses (`/v1/responses`), which then survive a restart; unset: they are kept in
+    /// memory.
     pub responses_dir: Option<PathBuf>,
-    /// Bytes of responses that are kept; the least recently used leave first. 0: none is. Unset: 64 MiB, or 1 GiB in
-    /// `responses_dir`.
+    /// Maximum bytes of stored responses; the least recently used are removed first. 0: none is stored. Unset:
+    /// 64 MiB, or 1 GiB in `responses_dir`.
     pub responses_bytes_max: Option<usize>,
-    /// Responses that are kept. 0: none is.
+    /// Maximum number of stored responses. 0: none is stored.
     pub responses_max: usize,
     /// Seconds of silence on a stream after which a keep-alive comment is sent.
     pub sse_keep_alive_s: u64,
     /// Let models call the tools of the servers in `mcp_config`.
     pub enable_mcp: bool,
-    /// The MCP servers, in the layout of Claude Desktop: `{"mcpServers": {NAME: {"command": …} or {"url": …}}}`.
+    /// File of MCP servers, in the format of Claude Desktop: `{"mcpServers": {NAME: {"command": …} or {"url":
+    /// …}}}`.
     pub mcp_config: Option<PathBuf>,
-    /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port has it in any case.
+    /// Serve MCP on `mcp_port` too; `/mcp` of the HTTP port always serves it.
     pub mcp_enabled: bool,
-    /// TCP port of MCP alone; 0 picks a free one.
+    /// TCP port for MCP alone; 0 picks a free one.
     pub mcp_port: u16,
-    /// Sessions of MCP's clients held at once; one that is idle makes room for another.
+    /// Maximum MCP sessions at once; an idle one is ended to make room.
     pub mcp_sessions_max: usize,
-    /// Seconds after which a session of MCP in which nothing happens ends.
+    /// Seconds after which an idle MCP session ends.
     pub mcp_idle_s: u64,
-    /// Seconds that requests may go on after the shutdown signal.
+    /// Seconds that running requests may take after the shutdown signal.
     pub drain_s: u64,
-    /// What is logged: a level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as
-    /// `info,hanzo_engine_gateway=debug`. In the environment it is also `HANZO_ENGINE_LOG_LEVEL`.
+    /// Log level (`error`, `warn`, `info`, `debug`, `trace`), or a filter such as
+    /// `info,hanzo_engine_gateway=debug`. Also read from `HANZO_ENGINE_LOG_LEVEL`.
     pub log_level: String,
-    /// How the log is written: `pretty` for people, or `json`.
+    /// Format of the log: `pretty` for people, or `json`.
     pub log_format: LogFormat,
-    /// Where traces of requests are sent by OTLP, such as `http://localhost:4317`; unset: where `OTEL_EXPORTER_OTLP_ENDPOINT`
-    /// says, and nowhere without that.
+    /// OTLP endpoint for traces of requests, such as `http://localhost:4317`; unset:
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, or no traces.
     pub traces_endpoint: Option<String>,
-    /// How they are sent: `grpc` or `http/protobuf`; unset: as `OTEL_EXPORTER_OTLP_PROTOCOL` says, else `grpc`.
+    /// Protocol of the traces: `grpc` or `http/protobuf`; unset: `OTEL_EXPORTER_OTLP_PROTOCOL`, or `grpc`.
     pub traces_protocol: Option<Protocol>,
-    /// Share of requests that are traced, from 0 to 1, of those that are not part of a trace already, which says so for itself;
-    /// unset: as `OTEL_TRACES_SAMPLER` says, else all.
+    /// Share of requests to trace, from 0 to 1. A request that is part of a trace already follows that trace's
+    /// decision. Unset: `OTEL_TRACES_SAMPLER`, or all.
     pub traces_ratio: Option<f64>,
-    /// Seconds after which a generation, or a request for vectors or scores, ends with 504; unset: no limit.
+    /// Seconds after which a generation, embedding or scoring request ends with 504; unset: no limit.
     pub request_timeout_s: Option<u64>,
 }
 
-/// The shape of a log line.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable lines.
     #[default]
     Pretty,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -244,12 +250,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Merges the defaults, `file` (TOML, or YAML where its name ends in `.yaml` or `.yml`), the environment
-    /// `HANZO_ENGINE_GATEWAY_*` and `flags` (a struct or map of the fields that are set), each over the one
-    /// before.
+    /// Merges defaults, `file` (TOML, or YAML if its name ends in `.yaml` or `.yml`), the environment variables
+    /// `HANZO_ENGINE_GATEWAY_*` and `flags` (a struct or map of the given fields). Later sources override
+    /// earlier ones.
     ///
     /// # Errors
-    /// [`GatewayError::Config`] where the file cannot be read, or a value is of the wrong type, unknown or out
+    /// [`GatewayError::Config`] if the file cannot be read, or a value has the wrong type, is unknown or is out
     /// of range.
     pub fn load(file: Option<&Path>, flags: impl Serialize) -> Result<Config, GatewayError> {
         let mut figment = Figment::from(Serialized::defaults(Config::default()));
@@ -261,7 +267,7 @@ impl Config {
                 figment.merge(Toml::file_exact(path))
             };
         }
-        // Read as they are: a key may look like a number, and no error may repeat it.
+        // Read separately: a key may look like a number, and no error may repeat it.
         for (field, names) in SECRETS {
             if let Some(secret) = Secret::of_first_env(names).map_err(GatewayError::Config)? {
                 figment = figment.merge((field, secret.text()));
@@ -276,15 +282,15 @@ impl Config {
         config.checked()
     }
 
-    /// What holds, as TOML: defaults, file, environment and flags together. Keys are hidden.
+    /// Effective settings as TOML. Keys are hidden.
     pub fn print(&self) -> String {
         settings::toml(&values(self))
     }
 
-    /// Whether the files that it names can be used: keys and certificates. Nothing is bound or changed.
+    /// Checks that the configured key and certificate files are usable. Nothing is bound or changed.
     ///
     /// # Errors
-    /// [`GatewayError`] with the first that cannot.
+    /// [`GatewayError`] of the first unusable file.
     pub fn check_files(&self) -> Result<(), GatewayError> {
         Access::open(self.access())?;
         self.tls().check_files()?;
@@ -294,7 +300,7 @@ impl Config {
         Ok(())
     }
 
-    /// The configuration itself, where all values are in range.
+    /// Checks that all values are in range.
     pub(crate) fn checked(self) -> Result<Config, GatewayError> {
         let refuse = |what: &str| Err(GatewayError::Config(what.to_owned()));
         if self.address().is_none() {
@@ -380,18 +386,18 @@ impl Config {
         Ok(self)
     }
 
-    /// Where traces go, and which.
+    /// Settings of traces.
     pub fn traces(&self) -> TracesConfig {
         let (endpoint, protocol) = (self.traces_endpoint.clone(), self.traces_protocol);
         TracesConfig { endpoint, protocol, ratio: self.traces_ratio }
     }
 
-    /// Where the keys are from.
+    /// Sources of API keys.
     pub fn access(&self) -> Settings {
         Settings { api_key: self.api_key.clone(), api_keys_file: self.api_keys_file.clone() }
     }
 
-    /// The files of HTTPS.
+    /// TLS files of the HTTPS port.
     pub fn tls(&self) -> TlsSettings {
         TlsSettings {
             cert: self.tls_cert.clone(),
@@ -400,7 +406,7 @@ impl Config {
         }
     }
 
-    /// The files of the connection to the engine.
+    /// TLS files for the connection to the engine.
     pub(crate) fn engine_tls(&self) -> ClientTls {
         ClientTls {
             ca: self.engine_ca.clone(),
@@ -409,7 +415,7 @@ impl Config {
         }
     }
 
-    /// Where the engines are, if `upstreams` says so.
+    /// Engines listed in `upstreams`.
     pub(crate) fn targets(&self) -> Result<Vec<Target>, GatewayError> {
         let refuse = |problem: String| GatewayError::Config(format!("upstreams: {problem}"));
         if self.upstreams.len() > UPSTREAMS_MAX {
@@ -418,7 +424,7 @@ impl Config {
         self.upstreams.iter().map(|text| Target::parse(text).map_err(refuse)).collect()
     }
 
-    /// What the port bears.
+    /// Connection limits of the port.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             connections_max: self.connections_max,
@@ -427,7 +433,7 @@ impl Config {
         }
     }
 
-    /// The address to bind; `None` where `host` is neither an address nor `localhost`.
+    /// Address to bind; `None`: `host` is neither an IP address nor `localhost`.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         if self.host.eq_ignore_ascii_case("localhost") {
             return Some(IpAddr::from([127, 0, 0, 1]));
@@ -436,7 +442,8 @@ impl Config {
     }
 }
 
-/// Key and reason, without figment's own words for where it came from; for an unknown key, what may have been meant.
+/// Error text with the key and the reason, without figment's description of the source. For an unknown key it
+/// suggests a similar one.
 fn reason(error: &figment::Error) -> String {
     match &error.kind {
         figment::error::Kind::UnknownField(field, known) => {

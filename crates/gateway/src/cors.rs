@@ -1,5 +1,5 @@
-//! CORS: the answers to pages of origins that `cors_origins` lists. A key is sent by the page itself, so credentials that a
-//! browser would add by itself are not asked for. `track` refuses pages of other origins.
+//! CORS headers for web pages of the origins in `cors_origins`. A page sends its key itself, so browser
+//! credentials are not enabled. `track` refuses pages of other origins.
 
 use axum::{
     body::Body,
@@ -11,15 +11,15 @@ use crate::limits::{CORS_MAX_AGE_S, CORS_ORIGINS_MAX};
 
 const ANY: &str = "*";
 const METHODS: &str = "GET, POST, DELETE, OPTIONS";
-/// What SDKs send from browsers; a page may send any header that it names.
+/// Response headers that a page may read.
 const EXPOSED: &str = "x-request-id, x-hanzo-sent-to, mcp-session-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
                        x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, \
                        x-ratelimit-reset-tokens";
 
-/// Whether each is an origin as browsers write them.
+/// Checks that each entry is an origin as browsers write it.
 ///
 /// # Errors
-/// The setting, and what is wrong with one.
+/// The setting, and what is wrong.
 pub(crate) fn check(origins: &[String]) -> Result<(), String> {
     if origins.len() > CORS_ORIGINS_MAX {
         return Err(format!("cors_origins: has {}, at most {CORS_ORIGINS_MAX}", origins.len()));
@@ -33,7 +33,7 @@ pub(crate) fn check(origins: &[String]) -> Result<(), String> {
     }
 }
 
-/// Whether a text is an origin. Browser extensions and desktop programs have schemes of their own, such as
+/// Whether a text is an origin. Browser extensions and desktop programs have other schemes, such as
 /// `chrome-extension://ID` and `tauri://localhost`.
 fn is_origin(origin: &str) -> bool {
     let is_scheme = |scheme: &str| {
@@ -46,12 +46,12 @@ fn is_origin(origin: &str) -> bool {
     origin == ANY || origin.split_once("://").is_some_and(|(scheme, host)| is_scheme(scheme) && is_host(host))
 }
 
-/// A page of an origin that may ask; None: it may not, or nobody says that it is a page.
+/// Value of `Access-Control-Allow-Origin` for an allowed page.
 #[derive(Debug, Clone)]
 pub(crate) struct Allowed(HeaderValue);
 
 impl Allowed {
-    /// Whose page sends a request.
+    /// Checks the origin of a request. None: it is not allowed, or the request names none.
     pub(crate) fn of(origins: &[String], headers: &HeaderMap) -> Option<Allowed> {
         let origin = headers.get(header::ORIGIN)?;
         let named = origins.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes()));
@@ -64,7 +64,7 @@ impl Allowed {
         }
     }
 
-    /// The answer to a browser that asks whether the page may ask; None where it does not.
+    /// Response to a CORS preflight request. None: the request is no preflight.
     pub(crate) fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Response> {
         if method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
@@ -79,7 +79,7 @@ impl Allowed {
         Some(response)
     }
 
-    /// Lets the page read an answer.
+    /// Adds the CORS headers to a response.
     pub(crate) fn tell(&self, headers: &mut HeaderMap) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));

@@ -1,4 +1,4 @@
-//! Shutting down without cutting anyone off before the deadline: serving → draining → cut.
+//! Graceful shutdown: serving → draining → cut. Running requests may finish until a deadline.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::{
     limits::{QUIET_LOOK, QUIET_LOOKS},
 };
 
-/// Held by every admitted request until its answer's last byte is handed over.
+/// Guard of an admitted request, held until the last byte of its answer is handed over.
 pub(crate) type Admission = TaskTrackerToken;
 
-/// Whether requests are admitted, which are running, and when they must end.
+/// State of the shutdown: whether requests are admitted, which are running, and when they must end.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     draining: CancellationToken,
@@ -24,9 +24,9 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// Admits a request, unless the shutdown has begun (503).
+    /// Admits a request, or refuses it with 503 if the shutdown has begun.
     pub(crate) fn admit(&self) -> Result<Admission, ApiError> {
-        // Counted first: a request is either refused or waited for, also when the shutdown comes in between.
+        // The request is counted first, so that a shutdown in between either refuses it or waits for it.
         let admission = self.running.token();
         if self.is_draining() { Err(ApiError::draining()) } else { Ok(admission) }
     }
@@ -36,17 +36,17 @@ impl Drain {
         self.draining.is_cancelled()
     }
 
-    /// Cancelled when the shutdown begins.
+    /// Token that is cancelled when the shutdown begins.
     pub(crate) fn begins(&self) -> CancellationToken {
         self.draining.clone()
     }
 
-    /// Cancelled when what still runs must end with an error.
+    /// Token that is cancelled when the remaining requests must end with an error.
     pub(crate) fn cut(&self) -> CancellationToken {
         self.cut.clone()
     }
 
-    /// Waits until nothing has run for a moment, in which a connection that was just accepted says what it wants.
+    /// Waits until nothing has run for a moment, long enough for a new connection to send its request.
     pub(crate) async fn quiet(&self) {
         let mut looks = 0;
         while looks < QUIET_LOOKS {
@@ -55,8 +55,8 @@ impl Drain {
         }
     }
 
-    /// Refuses new requests, waits until the running ones have finished or `deadline` is over, then cuts what
-    /// is left.
+    /// Refuses new requests, waits until the running ones have finished or `deadline` has passed, then ends the
+    /// rest.
     pub(crate) async fn run(&self, deadline: Duration) {
         self.draining.cancel();
         self.running.close();

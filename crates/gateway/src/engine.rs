@@ -1,5 +1,5 @@
-//! The gateway's client of `hanzo.engine.v1`: one lazily opened connection that all requests share, several daemons of
-//! which each call goes to one (`fleet`), or the engine itself where it is in this process.
+//! Client of the engine's contract `hanzo.engine.v1`: one lazily opened connection shared by all requests,
+//! several daemons of which each call goes to one (`fleet`), or an engine in this process.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
 mod operator;
 mod speech;
 
-/// A handle on the engine for who asks, who is refused here what a key may not do; cloning it is cheap.
+/// Engine as a requester may use it; requests that its key does not allow are refused here. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     link: Link,
@@ -39,7 +39,7 @@ pub(crate) struct Engine {
     cloud: Option<Arc<Cloud>>,
 }
 
-/// Who is called.
+/// Connection to one engine or several.
 #[derive(Clone, Debug)]
 enum Link {
     One(Client),
@@ -47,7 +47,7 @@ enum Link {
 }
 
 impl Link {
-    /// Asks the engine, or the daemon that has the model.
+    /// Calls the engine, or a daemon that has the model.
     async fn ask<R, T, F>(
         &self,
         model: &str,
@@ -64,7 +64,7 @@ impl Link {
         }
     }
 
-    /// Asks the engine, or every daemon that has the model so.
+    /// Calls the engine, or every daemon whose state of the model is `wanted`.
     async fn ask_all<R, T, F>(
         &self,
         model: &str,
@@ -84,8 +84,8 @@ impl Link {
 }
 
 impl Engine {
-    /// A client of the engine at `uri`. It connects with the first call, and again after a failure.
-    /// `key` is this gateway's own.
+    /// Client of the engine at `uri`. It connects at the first call, and again after a failure. `key` is the
+    /// gateway's own.
     pub(crate) fn connect_lazy(
         uri: &str,
         key: Option<&Secret>,
@@ -94,7 +94,7 @@ impl Engine {
         Ok(Engine::over_one(dial(uri, None, key, tls)?, true))
     }
 
-    /// A client of the daemons at those targets; of one alone where there can be but one.
+    /// Client of the daemons at `targets`. A single fixed target gets a plain connection.
     pub(crate) async fn connect_all(
         targets: Vec<Target>,
         resolver: Arc<dyn Resolve>,
@@ -108,7 +108,7 @@ impl Engine {
         Ok(Engine::over(Link::Fleet(fleet), true))
     }
 
-    /// A client of the engine in this process.
+    /// Client of an engine in this process.
     pub(crate) fn local(engine: impl LocalEngine) -> Engine {
         Engine::over_one(local(engine), false)
     }
@@ -122,7 +122,7 @@ impl Engine {
         Engine { link, remote, pass, refusals: None, record, trace: None, cloud: None }
     }
 
-    /// The same engine for who asks; what is refused is counted. `cloud`: another server that answers in its place.
+    /// Engine for one requester. Refusals are counted. `cloud` is an upstream server that may answer instead.
     pub(crate) fn of(&self, asker: &Asker, refusals: IntCounterVec, cloud: Option<Arc<Cloud>>) -> Engine {
         Engine {
             link: self.link.clone(),
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// Has what is counted of several daemons shown.
+    /// Registers the metrics of the daemons, if there are several.
     pub(crate) fn register(&self, metrics: &Metrics) -> Result<(), prometheus::Error> {
         match &self.link {
             Link::One(_) => Ok(()),
@@ -143,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// The daemons, where there can be several.
+    /// State of the daemons; None: there is only one engine.
     pub(crate) fn members(&self) -> Option<Vec<MemberView>> {
         match &self.link {
             Link::One(_) => None,
@@ -162,7 +162,7 @@ impl Engine {
         refusal.into()
     }
 
-    /// Tokens of who asks, for a call that may take so many.
+    /// Reserves tokens of the requester's key for a call.
     fn reserve(&self, need: Need) -> Result<Reservation, Status> {
         self.pass.reserve(need).map_err(|refusal| self.refused(refusal))
     }
@@ -172,7 +172,7 @@ impl Engine {
         self.pass.use_model(model).map_err(|refusal| self.refused(refusal))
     }
 
-    /// As [`Engine::use_model`], for what only an engine is asked.
+    /// Like [`Engine::use_model`], for calls that only the engine can answer.
     fn use_here(&self, model: &str) -> Result<(), Status> {
         self.use_model(model)?;
         match self.cloud.as_ref().and_then(|cloud| cloud.always(model)) {
@@ -187,12 +187,13 @@ impl Engine {
         self.pass.admin(what).map_err(|refusal| self.refused(refusal))
     }
 
-    /// What the engine said.
+    /// Converts the engine's response.
     fn said<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Status> {
         answer.map(Response::into_inner).map_err(|status| of_the_gateway(self.remote, status))
     }
 
-    /// Starts a generation, here or where another server answers for the model. Dropping the future or the stream cancels it.
+    /// Starts a generation, here or on the upstream server of the model. Dropping the future or the stream
+    /// cancels it.
     pub(crate) async fn infer(
         &mut self,
         mut request: v1::InferRequest,
@@ -233,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// Starts a generation of the engine's.
+    /// Starts a generation on the engine.
     async fn infer_here(
         &self,
         request: v1::InferRequest,
@@ -241,7 +242,8 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> Result<impl Stream<Item = Result<v1::InferEvent, Status>> + Send + use<>, Status> {
         let mut generated = self.record.generation(request.choices.max(1));
-        // A prompt may turn out to be longer than the key has tokens: that is known with the first event.
+        // The first event may show that the prompt has more tokens than the key, so it is awaited before the
+        // answer begins.
         let peeks = self.pass.limits_tokens() && !request.load_progress;
         let head = self.head(deadline);
         let events = match &self.link {
@@ -263,7 +265,7 @@ impl Engine {
             .inspect_err(move |status| record.failed(status)))
     }
 
-    /// Embeds. Dropping the future cancels it in the engine.
+    /// Embeds inputs. Dropping the future cancels the call.
     pub(crate) async fn embed(
         &mut self,
         mut request: v1::EmbedRequest,
@@ -283,7 +285,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Scores documents against a query. Dropping the future cancels it in the engine.
+    /// Scores documents against a query. Dropping the future cancels the call.
     pub(crate) async fn rerank(
         &mut self,
         mut request: v1::RerankRequest,
@@ -303,7 +305,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Scores texts by labels. Dropping the future cancels it in the engine.
+    /// Scores texts by labels. Dropping the future cancels the call.
     pub(crate) async fn classify(
         &mut self,
         mut request: v1::ClassifyRequest,
@@ -323,7 +325,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// Every loaded model, now.
+    /// State of every loaded model.
     pub(crate) async fn stats(&mut self) -> Result<v1::StatsResponse, Status> {
         let mut stats = match &self.link {
             Link::One(client) => {
@@ -353,7 +355,8 @@ impl Engine {
         Ok(list)
     }
 
-    /// One model by any of its names. Never by a path: an HTTP client is not to look around on the engine's disk.
+    /// Details of a model, by any of its names. Paths are refused, so that HTTP clients cannot explore the
+    /// engine's disk.
     pub(crate) async fn show(&mut self, model: String) -> Result<v1::ShowResponse, Status> {
         self.use_model(&model)?;
         let request = v1::ShowRequest { model: model.clone(), known_only: true };
@@ -361,7 +364,7 @@ impl Engine {
         self.said(self.link.ask(&model, request, call).await)
     }
 
-    /// Loads an adapter. Its files are read first, which takes as long as it takes.
+    /// Loads an adapter. There is no time limit, because its files are read first.
     pub(crate) async fn load_adapter(
         &mut self,
         request: v1::LoadAdapterRequest,
@@ -372,7 +375,7 @@ impl Engine {
         self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
-    /// Takes an adapter away.
+    /// Unloads an adapter.
     pub(crate) async fn unload_adapter(
         &mut self,
         request: v1::UnloadAdapterRequest,
@@ -384,7 +387,8 @@ impl Engine {
         self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
-    /// Has a model there, as a request would: loaded where models are loaded on demand, however long that takes.
+    /// Loads the model if models are loaded on demand, as a request for it would. There is no limit but
+    /// `deadline`.
     pub(crate) async fn awake(
         &mut self,
         nothing: v1::TokenizeRequest,
@@ -399,7 +403,7 @@ impl Engine {
         self.said(self.link.ask(&model, nothing, call).await).map(drop)
     }
 
-    /// Text or a chat to token ids.
+    /// Converts a text or a chat to token ids.
     pub(crate) async fn tokenize(
         &mut self,
         request: v1::TokenizeRequest,
@@ -413,7 +417,7 @@ impl Engine {
         self.said(self.link.ask(&model, request, call).await)
     }
 
-    /// Token ids to text.
+    /// Converts token ids to text.
     pub(crate) async fn detokenize(
         &mut self,
         request: v1::DetokenizeRequest,
@@ -428,14 +432,14 @@ impl Engine {
     }
 }
 
-/// Keeps tokens reserved while another server's events come, which says itself what they took.
+/// Keeps tokens reserved during an upstream answer, which is charged by its own usage.
 fn holding(spend: Spend) -> impl FnMut(&v1::InferEvent) {
     move |_| {
         let _still = &spend;
     }
 }
 
-/// The same status; where a remote engine does not know this gateway, no client can help it.
+/// Replaces the engine's rejection of this gateway's key, because no client can help it.
 fn of_the_gateway(remote: bool, status: Status) -> Status {
     match status.code() {
         Code::Unauthenticated if remote => Status::unavailable(
@@ -445,7 +449,7 @@ fn of_the_gateway(remote: bool, status: Status) -> Status {
     }
 }
 
-/// A question about state.
+/// Limits the time of a call about state.
 pub(crate) async fn within_state<T>(
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<Response<T>, Status> {

@@ -1,4 +1,4 @@
-//! Every error that a client can see, and the one table from gRPC statuses to HTTP; and why a gateway does not start.
+//! Errors that clients can see, the table from gRPC statuses to HTTP, and errors of the gateway's start.
 
 use std::{fmt::Display, io, net::SocketAddr, time::Duration};
 
@@ -17,43 +17,43 @@ use crate::{
     request_id::random_id,
 };
 
-/// Why the gateway did not start.
+/// Error of the gateway's start.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// A setting is unknown, of the wrong type or out of range.
     #[error("gateway configuration: {0}")]
     Config(String),
-    /// The keys cannot be used.
+    /// The API keys cannot be used.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// TLS cannot be spoken.
+    /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// Traces cannot be sent as it was said.
+    /// Traces cannot be exported as configured.
     #[error("gateway configuration: {0}")]
     Traces(#[from] TracesError),
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}; choose another host or port (0 picks a free one)")]
     Bind {
-        /// The address that was asked for.
+        /// Requested address.
         address: SocketAddr,
-        /// The system's reason.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What came on stdin is no client of MCP.
+    /// The input on stdin is not that of an MCP client.
     #[error("MCP over stdio: {0}")]
     Mcp(String),
-    /// The engine's address is not one.
+    /// The engine's address is invalid.
     #[error("engine address {uri}: {reason}")]
     Engine {
-        /// The address that was given.
+        /// Given address.
         uri: String,
-        /// What is wrong with it.
+        /// Fault of the address.
         reason: String,
     },
 }
 
-/// gRPC code → HTTP status, `type`, `code`. A status with `error-code` metadata brings its own `code`.
+/// Columns: gRPC code, HTTP status, `type`, `code`. A status with `error-code` metadata has its own `code`.
 const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
     (Code::InvalidArgument, 400, INVALID, None),
     (Code::FailedPrecondition, 400, INVALID, Some("model_not_capable")),
@@ -61,7 +61,7 @@ const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
     (Code::PermissionDenied, 403, INVALID, Some("permission_denied")),
     (Code::NotFound, 404, INVALID, Some("model_not_found")),
     (Code::AlreadyExists, 409, INVALID, Some("already_exists")),
-    // The transport's own answer to a message over the receiver's limit; this build's engine says it in its own words.
+    // gRPC's own status for a message over the receiver's limit; the current engine sends its own error.
     (Code::OutOfRange, 413, INVALID, Some("body_too_large")),
     (Code::ResourceExhausted, 429, "rate_limit_error", Some("overloaded")),
     (Code::Internal, 500, SERVER, Some("internal_error")),
@@ -74,10 +74,10 @@ const STATUSES: [(Code, u16, &str, Option<&str>); 15] = [
 ];
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
-/// The code of a text that is empty where one is needed.
+/// Code of the error for a text that must not be empty.
 pub(crate) const EMPTY: &str = "empty_input";
 
-/// An answer that is not 2xx: `{"error":{"message","type","param","code"}}`.
+/// Response with an error status: `{"error":{"message","type","param","code"}}`.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -100,7 +100,7 @@ impl ApiError {
         ApiError { status, kind, code: code.map(str::to_owned), param: None, message, retry_after_s: None }
     }
 
-    /// 400 on one field: the message is `param: problem`.
+    /// 400 for a field: the message is `param: problem`.
     pub(crate) fn field(param: &str, problem: impl AsRef<str>) -> ApiError {
         let mut param = param.to_owned();
         truncate(&mut param, PARAM_BYTES_MAX);
@@ -110,13 +110,13 @@ impl ApiError {
         error
     }
 
-    /// 404: no such response of who asks.
+    /// 404: the requester has no such response.
     pub(crate) fn response_not_found(id: &str) -> ApiError {
         let message = format!("Response with id {} not found.", quote(id));
         ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("response_not_found"), message)
     }
 
-    /// 400: the response that is to be followed is not kept, or not of who asks.
+    /// 400: the previous response is not stored, or not the requester's.
     pub(crate) fn previous_response_not_found(id: &str) -> ApiError {
         let message = format!("Previous response with id {} not found.", quote(id));
         let mut error =
@@ -125,7 +125,7 @@ impl ApiError {
         error
     }
 
-    /// 404: an item that is only named is not kept, or not of who asks.
+    /// 404: a referenced item is not stored, or not the requester's.
     pub(crate) fn item_not_found(param: &str, id: &str) -> ApiError {
         let problem = format!(
             "Item with id {} not found; items of responses that are not kept are sent whole.",
@@ -136,13 +136,13 @@ impl ApiError {
         error
     }
 
-    /// 400: a response that is not made in the background is not cancelled by its id.
+    /// 400: a response that was not created in the background cannot be cancelled by id.
     pub(crate) fn not_in_background() -> ApiError {
         let message = "Cannot cancel a synchronous response: it is whole already. One that is still streamed ends when its client closes the connection.";
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, None, message)
     }
 
-    /// 403: the request is to another host.
+    /// 403: the `Host` is not allowed.
     pub(crate) fn host(host: &str) -> ApiError {
         let message = format!(
             "host {}: this server listens on the loopback and answers only to localhost and addresses of it; allow other names with allowed_hosts (--allowed-host)",
@@ -151,7 +151,7 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("host_not_allowed"), message)
     }
 
-    /// 403: a page of another origin sends the request.
+    /// 403: the request comes from a page of a foreign origin.
     pub(crate) fn origin(page: &ForeignPage) -> ApiError {
         let origin = page.origin.as_deref().map(|origin| format!("origin {}", quote(origin)));
         let origin = origin.as_deref().unwrap_or("a web page");
@@ -161,19 +161,19 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("origin_not_allowed"), message)
     }
 
-    /// 404: there is no such session of MCP, or it is another client's.
+    /// 404: the MCP session does not exist or belongs to another client.
     pub(crate) fn no_session() -> ApiError {
         let message = "no such session: it has ended, or is another client's; initialize a new one";
         ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("session_not_found"), message)
     }
 
-    /// 400: JSON that is no message of JSON-RPC.
+    /// 400: the JSON is no JSON-RPC message.
     pub(crate) fn not_json_rpc() -> ApiError {
         let message = "the body must be one message of JSON-RPC 2.0, an object";
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("invalid_request"), message)
     }
 
-    /// 400, 401, 403, 429 or 503: the key, what it may do, or its limits.
+    /// 400, 401, 403, 429 or 503: refusal by the key, its permissions or its limits.
     pub(crate) fn refusal(refusal: &Refusal) -> ApiError {
         let (status, kind, code) = match refusal {
             Refusal::Missing | Refusal::Wrong => (StatusCode::UNAUTHORIZED, INVALID, "invalid_api_key"),
@@ -203,7 +203,7 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, INVALID, Some("adapter_updates_not_allowed"), message)
     }
 
-    /// 400: the answer is larger than what is held of one that is not streamed.
+    /// 400: the answer exceeds the limit of unstreamed answers.
     pub(crate) fn answer_too_large(bytes_max: usize) -> ApiError {
         let message = format!(
             "the answer is over {bytes_max} bytes, the limit for one that is not streamed; set stream: true, or ask for fewer choices, tokens or log probabilities"
@@ -211,14 +211,14 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("answer_too_large"), message)
     }
 
-    /// 503: what a request needs is held by others.
+    /// 503: other requests use what this one needs.
     pub(crate) fn busy(problem: impl Into<String>) -> ApiError {
         let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("unavailable"), problem);
         error.retry_after_s = Some(1);
         error
     }
 
-    /// 503: another server that answers in this one's place does not.
+    /// 503: the upstream server does not answer.
     pub(crate) fn cloud(why: &str) -> ApiError {
         let message = format!("the server that answers for this model does not: {why}");
         let code = Some("cloud_unavailable");
@@ -227,33 +227,33 @@ impl ApiError {
         error
     }
 
-    /// Whether it says that no engine could take a request now, whoever asks.
+    /// Whether the error means that no engine can take a request now, from any client.
     pub(crate) fn is_of_load(&self) -> bool {
         matches!((self.status.as_u16(), self.code()), (429, Some("overloaded")) | (503, Some("unavailable")))
     }
 
-    /// 400 on a text, or a list of texts, that has nothing in it.
+    /// 400: a text or a list of texts is empty.
     pub(crate) fn empty(param: &str) -> ApiError {
         ApiError { code: Some(EMPTY.to_owned()), ..ApiError::field(param, "must not be empty") }
     }
 
-    /// 400 on a field that is known and that this build cannot honour.
+    /// 400: the field is known, but this build cannot honour it.
     pub(crate) fn unsupported(param: &str, problem: impl AsRef<str>) -> ApiError {
         ApiError { code: Some("unsupported_parameter".to_owned()), ..ApiError::field(param, problem) }
     }
 
-    /// 400 on the body as a whole.
+    /// 400 for the body as a whole.
     pub(crate) fn body(problem: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("invalid_body"), problem)
     }
 
-    /// 413.
+    /// 413: the body is over the limit.
     pub(crate) fn body_too_large(bytes_max: usize) -> ApiError {
         let message = format!("the request body is over the limit of {bytes_max} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, Some("body_too_large"), message)
     }
 
-    /// 413: a request with the conversation that it follows.
+    /// 413: the request and the conversation that it continues are over the limit.
     pub(crate) fn kept_too_large(bytes: usize, bytes_max: usize) -> ApiError {
         let message = format!(
             "the request and what it follows have {bytes} bytes, over the limit of {bytes_max}; begin a new conversation, or send what is needed of this one"
@@ -267,12 +267,12 @@ impl ApiError {
         ApiError::new(StatusCode::REQUEST_TIMEOUT, INVALID, Some("body_timeout"), message)
     }
 
-    /// 415.
+    /// 415: unsupported media type.
     pub(crate) fn media_type(problem: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, Some("unsupported_media_type"), problem)
     }
 
-    /// 404 on a model, by what its client calls it.
+    /// 404: there is no such model; `model` is the client's name for it.
     pub(crate) fn model_not_found(model: &str, detail: &str) -> ApiError {
         let detail = detail.strip_prefix("model: ").unwrap_or(detail);
         let shown: String = model.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
@@ -283,26 +283,26 @@ impl ApiError {
         error
     }
 
-    /// 404 on the route.
+    /// 404: there is no such route.
     pub(crate) fn route_not_found(method: &str, path: &str) -> ApiError {
         let message = format!("no such route: {} {}", quote(method), quote(path));
         ApiError::new(StatusCode::NOT_FOUND, INVALID, Some("route_not_found"), message)
     }
 
-    /// 400: a route of another server that is known and does nothing here.
+    /// 400: a known route of another server that has no function here.
     pub(crate) fn not_here() -> ApiError {
         let message = "not supported by this build: properties, slots and scales of adapters are not set over HTTP; a \
                        request names its adapter in model, and what is cached is found by every request";
         ApiError::new(StatusCode::BAD_REQUEST, INVALID, Some("not_supported"), message)
     }
 
-    /// 405.
+    /// 405: the route does not allow the method.
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> ApiError {
         let message = format!("{} does not take {}", quote(path), quote(method));
         ApiError::new(StatusCode::METHOD_NOT_ALLOWED, INVALID, Some("method_not_allowed"), message)
     }
 
-    /// 503: no new requests, or the drain's deadline has ended this one.
+    /// 503: the server is shutting down and refuses or ends the request.
     pub(crate) fn draining() -> ApiError {
         let message = "the server is shutting down; send the request to another one or try again";
         let mut error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, Some("unavailable"), message);
@@ -310,13 +310,13 @@ impl ApiError {
         error
     }
 
-    /// 504: the configured `request_timeout_s` is over.
+    /// 504: `request_timeout_s` has passed.
     pub(crate) fn deadline() -> ApiError {
         let message = "the request did not finish within the server's request timeout";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, SERVER, Some("deadline_exceeded"), message)
     }
 
-    /// 500 with an id that is in the log beside `detail`, which the client does not see.
+    /// 500 with an id. The log has `detail` under that id; the client does not see it.
     pub(crate) fn internal(detail: &str) -> ApiError {
         ApiError::internal_as(&format!("err-{}", &random_id()[..16]), detail)
     }
@@ -327,8 +327,8 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, Some("internal_error"), message)
     }
 
-    /// Gives `param`, and the start of the message where it is the same word, the name that the client has for
-    /// the engine's field; no `param` where it has sent no such field.
+    /// Replaces the engine's field in `param`, and at the start of the message, by the client's name. If the
+    /// client has sent no such field, `param` becomes null.
     pub(crate) fn renamed(mut self, name: impl Fn(&str) -> Option<String>) -> ApiError {
         if let Some(param) = self.param.take() {
             self.param = name(&param);
@@ -341,22 +341,22 @@ impl ApiError {
         self
     }
 
-    /// The error's HTTP status.
+    /// HTTP status.
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The error's `code`.
+    /// Value of `code`.
     pub(crate) fn code(&self) -> Option<&str> {
         self.code.as_deref()
     }
 
-    /// What is wrong, in words.
+    /// Message.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The answer with a body of another shape: the same status and headers.
+    /// Response with another body, but the same status and headers.
     pub(crate) fn respond(&self, body: Value) -> Response {
         let mut response = (self.status, axum::Json(body)).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
@@ -368,7 +368,7 @@ impl ApiError {
         response
     }
 
-    /// The body, which is also the data of a stream's last event.
+    /// JSON of the error; also the data of a stream's last event.
     pub(crate) fn json(&self) -> Value {
         json!({"error": {
             "message": self.message,
@@ -381,7 +381,7 @@ impl ApiError {
 
 impl From<Status> for ApiError {
     fn from(status: Status) -> ApiError {
-        // A failure of the connection carries its cause; one that the engine sent does not.
+        // A failure of the connection has a source; an error sent by the engine has none.
         if let Some(why) = mistaken_server(status.message()) {
             return ApiError::busy(format!("the engine cannot be reached: {why}"));
         }
@@ -394,7 +394,7 @@ impl From<Status> for ApiError {
         let metadata = |key| status.metadata().get(key).and_then(|value| value.to_str().ok());
         if http == StatusCode::INTERNAL_SERVER_ERROR {
             let detail = format!("engine: {code}: {}", status.message());
-            // The engine's own id, where it gave one, is in both logs.
+            // If the engine gave an id, both logs have it.
             return metadata("error-id")
                 .map_or_else(|| ApiError::internal(&detail), |id| ApiError::internal_as(id, &detail));
         }
@@ -407,7 +407,7 @@ impl From<Status> for ApiError {
                 format!("the engine cannot be reached: {}", without_directories(message))
             }
             (_, "") => http.canonical_reason().unwrap_or("error").to_owned(),
-            // Directories are the operator's, who sees them over gRPC.
+            // Paths are the operator's business, who sees them over gRPC.
             (_, message) => without_directories(message),
         };
         let (kind, word) = match metadata("error-code") {
@@ -417,7 +417,7 @@ impl From<Status> for ApiError {
         let mut error = ApiError::new(http, kind, word, message);
         error.param = match code {
             Code::InvalidArgument => leading_field(status.message()),
-            // What a model cannot do may be what one field asks for.
+            // If the message begins with a field, its value asks for what the model cannot do.
             Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => {
                 leading_field(status.message()).or_else(|| Some("model".to_owned()))
             }
@@ -438,20 +438,20 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Whole seconds for `Retry-After`, at least 1 and at most `most`.
+/// Rounds up to whole seconds for `Retry-After`, at least 1 and at most `most`.
 fn retry_after_s(time: Duration, most: u64) -> u64 {
     let seconds = u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
     seconds.clamp(1, most)
 }
 
-/// The field that an INVALID_ARGUMENT message starts with: `temperature: must be …`.
+/// Field that a message starts with, such as `temperature: must be …`.
 fn leading_field(message: &str) -> Option<String> {
     let (name, _) = message.split_once(": ")?;
     let field = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
     (!name.is_empty() && name.len() <= PARAM_BYTES_MAX && name.chars().all(field)).then(|| name.to_owned())
 }
 
-/// A piece of the input for a message: escaped, in quotes, and short.
+/// Part of the input for a message: escaped, in quotes, and shortened.
 pub(crate) fn quote(input: &str) -> String {
     let mut shown: String = input.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
     if input.chars().nth(QUOTE_CHARS_MAX).is_some() {

@@ -1,8 +1,8 @@
-//! Reads a JSON body field by field, so that every error names the field, what it expected and what it got.
+//! Reader of JSON requests, field by field. Every error names the field, what was expected and what was found.
 //!
-//! A field is taken out when it is read; what is left at the end is unknown. `null` counts as absent. Of a name that stands
-//! there more than once the last counts. Fields are pieces of the body's text: nothing is built to hold them, and a path is
-//! made when there is an error, so a list of a million elements costs no memory until something is read from it.
+//! A field is removed when it is read; the fields left at the end are unknown. `null` counts as absent. Of a
+//! repeated name the last value counts. Fields are slices of the body's text, so nothing is built to hold them,
+//! and a path is computed only for an error. A list of a million elements costs no memory until it is read.
 
 use std::{
     borrow::Cow,
@@ -16,14 +16,14 @@ use crate::{
     limits::{OBJECT_FIELDS_MAX, QUOTE_CHARS_MAX},
 };
 
-/// The body that fields are of, and how strictly it is read.
+/// Body that fields belong to, and whether unknown fields are allowed.
 #[derive(Debug, Clone, Copy)]
 struct Source<'a> {
     body: Json<'a>,
     lenient: bool,
 }
 
-/// A JSON object whose fields have not all been read.
+/// JSON object whose fields are being read.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
     source: Source<'a>,
@@ -31,7 +31,7 @@ pub(crate) struct Fields<'a> {
     members: Vec<(Cow<'a, str>, Json<'a>)>,
 }
 
-/// A value that is there and is not null. Cheap to copy.
+/// Value that is present and not null. Cheap to copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field<'a> {
     source: Source<'a>,
@@ -39,7 +39,7 @@ pub(crate) struct Field<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The body, which must be an object. `lenient`: unknown fields are no error, at any depth.
+    /// Fields of the body, which must be an object. `lenient` allows unknown fields at any depth.
     pub(crate) fn of_body(body: Json<'a>, lenient: bool) -> Result<Fields<'a>, ApiError> {
         if !body.is_object() {
             return Err(ApiError::body(format!("the body must be a JSON object, got {}", describe(body))));
@@ -47,7 +47,7 @@ impl<'a> Fields<'a> {
         Field { source: Source { body, lenient }, value: body }.object()
     }
 
-    /// Takes a field out.
+    /// Removes and returns a field.
     pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
         #[cfg(test)]
         note(name, self.object, self.source.body);
@@ -57,32 +57,32 @@ impl<'a> Fields<'a> {
         (!value.is_null()).then_some(Field { source: self.source, value })
     }
 
-    /// Takes out a field that must be there.
+    /// Removes and returns a required field.
     pub(crate) fn require(&mut self, name: &str) -> Result<Field<'a>, ApiError> {
         self.take(name).ok_or_else(|| ApiError::field(&self.path_of(name), "required"))
     }
 
-    /// A boolean that is false where it is absent.
+    /// Removes a boolean field; absent means false.
     pub(crate) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
         Ok(self.take(name).map(Field::boolean).transpose()?.unwrap_or(false))
     }
 
-    /// Whether a field is there, null or not.
+    /// Whether a field is present, even if null.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.0 == name)
     }
 
-    /// Whether a field is there and is not null.
+    /// Whether a field is present and not null.
     pub(crate) fn gives(&self, name: &str) -> bool {
         self.members.iter().rfind(|member| member.0 == name).is_some_and(|member| !member.1.is_null())
     }
 
-    /// The path of one of this object's fields. Searched for in the whole body: for errors only.
+    /// Path of one of this object's fields. It is searched for in the whole body, so use it for errors only.
     pub(crate) fn path_of(&self, name: &str) -> String {
         joined(&self.object.path_in(self.source.body), name)
     }
 
-    /// The names of the fields that are left, of an object whose keys are data, each once.
+    /// Names of the remaining fields, without repetitions. For objects whose keys are data.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::with_capacity(self.members.len());
         names.extend(self.members.iter().map(|member| member.0.clone().into_owned()));
@@ -91,12 +91,12 @@ impl<'a> Fields<'a> {
         names
     }
 
-    /// The whole object as it came, with the fields that were taken out, of one that is passed on.
+    /// Whole object as received, including fields already read, to be passed on.
     pub(crate) fn object(&self) -> Json<'a> {
         self.object
     }
 
-    /// The end of reading: a field that is left is an error, unless the reading is lenient.
+    /// Ends the reading. A remaining field is an error unless the reading is lenient.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         let unknown = self.members.iter().find(|(_, value)| !value.is_null());
         match unknown {
@@ -109,17 +109,18 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// An error on this field.
+    /// Error about this field.
     pub(crate) fn error(&self, problem: impl AsRef<str>) -> ApiError {
         ApiError::field(&self.path(), problem)
     }
 
-    /// The field's path in the body, such as `messages[2].content`. Searched for in the whole body: for errors only.
+    /// Path of the field in the body, such as `messages[2].content`. It is searched for in the whole body, so
+    /// use it for errors only.
     pub(crate) fn path(&self) -> String {
         self.value.path_in(self.source.body)
     }
 
-    /// The value as it came.
+    /// Value as received.
     pub(crate) fn value(&self) -> Json<'a> {
         self.value
     }
@@ -128,22 +129,22 @@ impl<'a> Field<'a> {
         self.error(format!("expected {expected}, got {}", describe(self.value)))
     }
 
-    /// `true` or `false`.
+    /// Reads a boolean.
     pub(crate) fn boolean(self) -> Result<bool, ApiError> {
         self.value.as_bool().ok_or_else(|| self.mismatch("a boolean"))
     }
 
-    /// A string.
+    /// Reads a string.
     pub(crate) fn string(self) -> Result<String, ApiError> {
         Ok(self.text()?.into_owned())
     }
 
-    /// A string that is only looked at.
+    /// Reads a string without copying it, unless it contains escapes.
     pub(crate) fn text(self) -> Result<Cow<'a, str>, ApiError> {
         self.value.as_str().ok_or_else(|| self.mismatch("a string"))
     }
 
-    /// One of a closed set of words.
+    /// Reads one of several words.
     pub(crate) fn word(self, words: &[&'static str]) -> Result<&'static str, ApiError> {
         let text = self.text()?;
         words
@@ -153,7 +154,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.error(format!("expected one of {}, got {}", words.join(", "), quote(&text))))
     }
 
-    /// A finite number in `range`, which also holds after rounding to f32.
+    /// Reads a finite number in `range`. The value rounded to f32 must be in `range` too.
     pub(crate) fn number(self, range: impl RangeBounds<f64>) -> Result<f32, ApiError> {
         let wide = self.value.as_f64().ok_or_else(|| self.mismatch("a number"))?;
         let narrow = wide as f32;
@@ -173,7 +174,7 @@ impl<'a> Field<'a> {
         Err(self.error(format!("must be {low}{high}, got {}", shown(self.value))))
     }
 
-    /// An integer in `range`; a float without a fraction is one, as JSON has it.
+    /// Reads an integer in `range`. A float without a fraction counts as one, as in JSON.
     pub(crate) fn integer<T>(self, range: RangeInclusive<T>) -> Result<T, ApiError>
     where
         T: TryFrom<i64> + TryFrom<u64> + PartialOrd + Display + Copy,
@@ -189,7 +190,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.error(format!("expected {}, got {}", expected(), shown(self.value))))
     }
 
-    /// An object.
+    /// Reads an object.
     pub(crate) fn object(self) -> Result<Fields<'a>, ApiError> {
         let members = self.value.members().ok_or_else(|| self.mismatch("an object"))?;
         let members: Vec<_> = members.take(OBJECT_FIELDS_MAX + 1).collect();
@@ -204,24 +205,24 @@ impl<'a> Field<'a> {
         Ok(Fields { source: self.source, object: self.value, members })
     }
 
-    /// The elements of an array of at most `max`; `what` says what they are. More is refused before anything is made of them: what
-    /// is in flight may not take many times its bytes.
+    /// Reads an array of at most `max` elements; `what` names them in the error. A longer one is refused before
+    /// anything is built of it, because a request must not take many times its size in memory.
     pub(crate) fn list_up_to(self, max: usize, what: &str) -> Result<List<'a>, ApiError> {
         self.list()?.up_to(max, what, self)
     }
 
-    /// The elements of an array, one after the other.
+    /// Reads an array, element by element.
     pub(crate) fn list(self) -> Result<List<'a>, ApiError> {
         self.as_list().ok_or_else(|| self.mismatch("an array"))
     }
 
-    /// The elements of what is an array. What may be something else is asked for in this way, or by [`Field::value`]: an error
-    /// searches for its path, so that none is to be made and thrown away.
+    /// Elements, if the value is an array. Use this or [`Field::value`] for a value that may also have another
+    /// type: building an error searches for its path, which would be wasted.
     pub(crate) fn as_list(self) -> Option<List<'a>> {
         Some(List { source: self.source, elements: self.value.elements()?, counted: 0 })
     }
 
-    /// An array of token ids. Allocates nothing per element: a body holds millions.
+    /// Reads an array of token ids. Allocates nothing per element, because a body may hold millions.
     pub(crate) fn token_ids(self) -> Result<Vec<u32>, ApiError> {
         let mut elements = self.value.elements().ok_or_else(|| self.mismatch("an array of token ids"))?;
         let mut ids = Vec::new();
@@ -242,7 +243,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The elements of an array, each of which may be null.
+/// Elements of an array; null elements are errors.
 #[derive(Debug, Clone)]
 pub(crate) struct List<'a> {
     source: Source<'a>,
@@ -264,7 +265,7 @@ impl<'a> Iterator for List<'a> {
 }
 
 impl List<'_> {
-    /// Itself, where `field`, whose elements it has, has at most `max`: see [`Field::list_up_to`].
+    /// Checks that the list of `field` has at most `max` elements: see [`Field::list_up_to`].
     pub(crate) fn up_to(mut self, max: usize, what: &str, field: Field) -> Result<Self, ApiError> {
         self.counted = self.elements.clone().take(max + 1).count();
         match self.counted > max {
@@ -274,7 +275,7 @@ impl List<'_> {
     }
 }
 
-/// A float without a fraction, such as 42.0, where it is exact.
+/// Integer value of a float such as 42.0, if it is exact.
 fn whole(value: Json<'_>) -> Option<i64> {
     const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
     value.as_f64().filter(|float| float.fract() == 0.0 && float.abs() <= EXACT).map(|float| float as i64)
@@ -291,7 +292,7 @@ fn describe(value: Json<'_>) -> String {
     }
 }
 
-/// A number as it is written, which may be a megabyte of digits.
+/// Number as written, shortened: it may be a megabyte of digits.
 fn shown(value: Json<'_>) -> String {
     let digits = value.as_number().unwrap_or_default();
     match digits.get(..QUOTE_CHARS_MAX) {
@@ -300,13 +301,13 @@ fn shown(value: Json<'_>) -> String {
     }
 }
 
-/// Notes which fields of a body are looked for on this thread from now on.
+/// Starts to record the names of fields that are looked for on this thread.
 #[cfg(test)]
 pub(crate) fn record() {
     LOOKED_FOR.set(Some(Vec::new()));
 }
 
-/// Those that were, of the body itself.
+/// Recorded names of the body's own fields.
 #[cfg(test)]
 pub(crate) fn recorded() -> Vec<String> {
     LOOKED_FOR.take().unwrap_or_default()
@@ -326,7 +327,7 @@ fn note(name: &str, object: Json<'_>, body: Json<'_>) {
     });
 }
 
-/// How often paths are searched for by `read` of a body.
+/// Value of `read`, and the number of path searches that it made.
 #[cfg(test)]
 pub(crate) fn searches<T>(body: &serde_json::Value, read: impl FnOnce(Fields<'static>) -> T) -> (T, usize) {
     let fields = fields_of(body, false);
@@ -335,7 +336,7 @@ pub(crate) fn searches<T>(body: &serde_json::Value, read: impl FnOnce(Fields<'st
     (value, crate::json::SEARCHES.get() - before)
 }
 
-/// Fields of JSON that outlives the test.
+/// Fields of JSON that is leaked, so that it outlives the test.
 #[cfg(test)]
 pub(crate) fn fields_of(body: &serde_json::Value, lenient: bool) -> Fields<'static> {
     let text: &'static str = Box::leak(body.to_string().into_boxed_str());
@@ -369,7 +370,7 @@ mod tests {
         ] {
             assert_eq!(message(field(value).number(0.0..=2.0).unwrap_err()), expected);
         }
-        // 1e-60 is above zero as a double and zero as a float.
+        // 1e-60 is above zero as an f64 and zero as an f32.
         assert!(field(json!(1e-60)).number((Bound::Excluded(0.0), Bound::Unbounded)).is_err());
         assert!(field(json!(1e60)).number((Bound::Excluded(0.0), Bound::Unbounded)).is_err());
     }
@@ -382,7 +383,7 @@ mod tests {
         for value in [json!(1.5), json!(-1), json!(10), json!(1e30)].into_iter().chain(others) {
             assert!(field(value.clone()).integer::<u32>(0..=9).is_err(), "{value}");
         }
-        // Without a fraction, a float is an integer.
+        // A float without a fraction counts as an integer.
         assert_eq!(field(json!(1.0)).integer::<u32>(0..=9).unwrap(), 1);
         assert_eq!(field(json!(-9.0)).integer::<i32>(-9..=9).unwrap(), -9);
         assert_eq!(field(json!(1e3)).integer::<u64>(0..=9999).unwrap(), 1000);

@@ -1,5 +1,5 @@
-//! What a fuzzer may call: the readers of request bodies, on bytes alone. It panics where a promise of theirs does not
-//! hold. No program calls it.
+//! Fuzzing entry points: the request parsers, on bytes alone. They panic if an invariant is violated. No
+//! program calls them.
 
 use axum::http::HeaderMap;
 use serde::de::IgnoredAny;
@@ -18,7 +18,7 @@ use crate::{
     vectors::json::Shape,
 };
 
-/// Reads a body as every route does.
+/// Parses a body as every route does.
 pub fn body(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     same_as_the_other_parser(text);
@@ -46,12 +46,12 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
-/// What one parser takes the other takes too, for the same value.
+/// Checks that both JSON parsers accept the same texts, with the same values.
 fn same_as_the_other_parser(text: &str) {
     let value = serde_json::from_str::<Value>(text);
     match Json::parse(text) {
         Ok(json) => {
-            // It looks at no number's size, at no pair of surrogates, and at no depth.
+            // `IgnoredAny` does not check the size of numbers, surrogate pairs or nesting depth.
             assert!(serde_json::from_str::<IgnoredAny>(text).is_ok(), "only ours takes {text:?}");
             let again = json.to_text();
             assert!(Json::parse(&again).is_ok(), "{text:?} became {again:?}");

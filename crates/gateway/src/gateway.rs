@@ -1,4 +1,4 @@
-//! The server: one listener, its connections, and the way down.
+//! The server: its listener, its connections, and its shutdown.
 
 use std::{
     convert::Infallible, fmt::Display, future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
@@ -41,26 +41,26 @@ use crate::{
     track,
 };
 
-/// A gateway that is bound to its port and does not serve yet.
+/// Gateway that is bound to its port but does not serve yet.
 #[derive(Debug)]
 pub struct Gateway {
     socket: Socket,
-    mcp: Option<(TcpListener, SocketAddr)>, // a port of its own
+    mcp: Option<(TcpListener, SocketAddr)>, // separate port
     tls: Option<Arc<ServerTls>>,
     app: Arc<App>,
 }
 
 impl Gateway {
-    /// Binds the port; port 0 picks a free one. The engine is connected to with the first request, so it may
-    /// start later.
+    /// Binds the port; port 0 picks a free one. The engine is connected at the first request, so it may start
+    /// later.
     ///
     /// # Errors
-    /// [`GatewayError`] where a setting is out of range, the address is taken, or the engine's URI is not one.
+    /// [`GatewayError`] if a setting is out of range, the address is in use, or the engine's URI is invalid.
     pub async fn bind(config: Config) -> Result<Gateway, GatewayError> {
         Gateway::bind_resolving(config, Arc::new(SystemResolver)).await
     }
 
-    /// As [`Gateway::bind`]; the names in `config.upstreams` become addresses by `resolver`.
+    /// Like [`Gateway::bind`], but resolves the names in `config.upstreams` with `resolver`.
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
@@ -77,8 +77,8 @@ impl Gateway {
         Gateway::bind_with(config, engine, access).await
     }
 
-    /// As [`Gateway::bind`], before an engine in this process: calls go to it directly, and `config.engine` is not used.
-    /// `access`: what says who may ask, which both ports share; it goes before the keys of `config`.
+    /// Like [`Gateway::bind`], for an engine in this process: calls go to it directly, and `config.engine` is
+    /// not used. `access` holds the keys of both ports and replaces the keys of `config`.
     ///
     /// # Errors
     /// As for [`Gateway::bind`].
@@ -110,32 +110,33 @@ impl Gateway {
         Ok(Gateway { socket, mcp, tls, app })
     }
 
-    /// Has `/metrics` tell more: what an engine in this process counts, for who looks at one port alone.
+    /// Adds metrics to `/metrics`, such as those of an engine in this process, for scrapers that read only one
+    /// port.
     pub fn tell_also(&self, metrics: impl Fn() -> Vec<MetricFamily> + Send + Sync + 'static) {
         self.app.metrics.tell_also(Box::new(metrics));
     }
 
-    /// Where it listens for MCP alone, where it does.
+    /// Address of the separate MCP port, if there is one.
     pub fn mcp_addr(&self) -> Option<SocketAddr> {
         self.mcp.as_ref().map(|(_, address)| *address)
     }
 
-    /// Where it listens, with the port that was picked.
+    /// Listening address, with the port that was picked.
     pub fn local_addr(&self) -> SocketAddr {
         self.socket.address
     }
 
-    /// The way to its settings while it is served.
+    /// Handle to change the settings while it serves.
     pub fn reload(&self) -> Reload {
         Reload { app: Arc::clone(&self.app), tls: self.tls.clone() }
     }
 
-    /// Serves until `shutdown` resolves, then drains: `/ready` and new requests get 503, running ones go on
-    /// for up to `drain_s` seconds and then end with an error. On a socket that systemd holds nothing is turned away: no more
-    /// is accepted, and whoever comes waits for the gateway that follows.
+    /// Serves until `shutdown` resolves, then drains: `/ready` and new requests get 503. Running requests may
+    /// take `drain_s` seconds more and then end with an error. On a socket held by systemd nothing is refused:
+    /// the gateway stops accepting, and new clients wait for its successor.
     ///
     /// # Errors
-    /// None once bound; the type leaves room.
+    /// None once bound; the type allows for later ones.
     pub async fn serve(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
@@ -155,7 +156,7 @@ impl Gateway {
             closed: CancellationToken::new(),
             accepts: accepts.clone(),
         };
-        // Also when this future is dropped, no connection stays behind, nor a session.
+        // Ends all connections and sessions even if this future is dropped.
         let _closed = connections.closed.clone().drop_guard();
         let _cut = app.drain.cut().drop_guard();
         let mut drained = pin!(async {
@@ -163,7 +164,7 @@ impl Gateway {
             if socket.is_shared {
                 accepts.cancel();
                 let deadline = Duration::from_secs(app.config.drain_s);
-                // What was accepted is answered, before anything is refused.
+                // Accepted connections are answered before anything is refused.
                 let _ = tokio::time::timeout(deadline, app.drain.quiet()).await;
             }
             app.drain.run(Duration::from_secs(app.config.drain_s)).await;
@@ -171,7 +172,7 @@ impl Gateway {
         loop {
             tokio::select! {
                 () = &mut drained => break,
-                // It accepts for as long as it is asked.
+                // The sender accepts for as long as the receiver exists.
                 Some(connection) = accepted.recv() => connections.serve(connection, &connections.router),
                 Some(connection) = next(&mut accepted_for_mcp) => {
                     connections.serve(connection, &connections.mcp_router);
@@ -197,7 +198,7 @@ async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Gatewa
     Ok((listener, local_addr))
 }
 
-/// The next connection to a port that need not be there.
+/// Next connection of a port that may not exist.
 async fn next(accepted: &mut Option<Receiver<Connection>>) -> Option<Connection> {
     match accepted {
         Some(accepted) => accepted.recv().await,
@@ -205,7 +206,7 @@ async fn next(accepted: &mut Option<Receiver<Connection>>) -> Option<Connection>
     }
 }
 
-/// Resolves where another wants the place of a connection on which nothing is answered.
+/// Resolves when an idle connection must leave because its place is needed.
 async fn makes_way(permit: &Permit, busy: &Busy) {
     loop {
         busy.idle_for(Duration::ZERO).await;
@@ -217,14 +218,14 @@ async fn makes_way(permit: &Permit, busy: &Busy) {
     }
 }
 
-/// What every connection is served with.
+/// Shared state for serving connections.
 struct Connections {
     router: Router,
     mcp_router: Router,
     app: Arc<App>,
     graceful: GracefulShutdown,
     closed: CancellationToken,
-    accepts: CancellationToken, // cancelled: others accept from the same socket now
+    accepts: CancellationToken, // cancelled: another process accepts from the socket now
 }
 
 impl Connections {
@@ -253,7 +254,7 @@ impl Connections {
                 let gone = async move { peer.gone(socket).await };
                 self.run(self.graceful.watch(served), gone, busy, permit);
             }
-            // One that ends its half of TLS has left: nothing can be written beside what is encrypted.
+            // A client that closes its half of TLS has left, because nothing can be sent unencrypted.
             Stream::Tls(stream) => {
                 let service = self.service(router, from, None, busy.clone());
                 let io = TokioIo::new(Opening::new(Taking::new(stream, idle), headers));
@@ -263,7 +264,7 @@ impl Connections {
         }
     }
 
-    /// What answers the requests of a connection.
+    /// Service that answers the requests of a connection.
     fn service(
         &self,
         router: &Router,
@@ -280,7 +281,7 @@ impl Connections {
             request.extensions_mut().insert(share.clone());
             request.extensions_mut().insert(track::ClientAddress(from.ip()));
             request.extensions_mut().insert(busy.works());
-            // HTTP/2 says itself what becomes of a stream, and HTTP/1.0 knows no interim responses.
+            // HTTP/2 reports the end of a stream itself, and HTTP/1.0 has no interim responses.
             let peer_speaks_http1 = request.version() <= Version::HTTP_11;
             let peer = peer.as_ref().filter(|_| request.version() == Version::HTTP_11);
             let awaited = peer.map(Peer::asks);
@@ -303,7 +304,7 @@ impl Connections {
         })
     }
 
-    /// Serves it until it ends, its client is `gone`, or nothing has been asked for a while.
+    /// Serves a connection until it ends, its client is `gone`, or it has been idle for a while.
     fn run<E: Display + Send + 'static>(
         &self,
         served: impl Future<Output = Result<(), E>> + Send + 'static,

@@ -1,10 +1,10 @@
-//! What goes with a call to the engine beside its message: by when it must end, and which trace it is part of.
+//! Metadata of a call to the engine: its deadline and its trace.
 
 use hanzo_engine_telemetry::TraceContext;
 use tokio::time::Instant;
 use tonic::Request;
 
-/// The head of a call.
+/// Metadata of a call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     pub(crate) deadline: Option<Instant>,
@@ -12,7 +12,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// A call that the engine ends at the deadline too.
+    /// Wraps a message in a call. The engine ends it at the deadline too.
     pub(crate) fn over<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(deadline) = self.deadline {

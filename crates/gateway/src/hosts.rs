@@ -1,6 +1,6 @@
-//! Which hosts a server on the loopback answers as. A web page of anyone's may name its own host, let that name point to
-//! 127.0.0.1, and have the browser talk to this server as if it were the page's own (DNS rebinding). What gives it
-//! away is the name in `Host`.
+//! Check of the `Host` header on the loopback, against DNS rebinding. A web page may let its own host name
+//! point to 127.0.0.1, so that the browser takes this server for the page's own. Only the name in `Host`
+//! reveals it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,17 +8,17 @@ use axum::http::{HeaderMap, Uri, header, uri::Authority};
 
 use crate::{config::Config, error::ApiError};
 
-/// The hosts that are answered to.
+/// Accepted hosts.
 #[derive(Debug)]
 pub(crate) enum Hosts {
-    /// Whatever the client calls it.
+    /// Any host.
     Any,
-    /// This machine's own loopback, and these names.
+    /// Loopback of this machine, and these names.
     Loopback(Vec<String>),
 }
 
 impl Hosts {
-    /// Those of a server that listens where `config` says.
+    /// Accepted hosts for the address and `allowed_hosts` in `config`.
     pub(crate) fn of(config: &Config) -> Hosts {
         let loopback = config.address().is_some_and(|ip| ip.is_loopback());
         if !loopback && config.allowed_hosts.is_empty() {
@@ -27,7 +27,7 @@ impl Hosts {
         Hosts::Loopback(config.allowed_hosts.iter().map(|name| plain(name)).collect())
     }
 
-    /// Refuses a request to another host. One that names none is no browser's.
+    /// Refuses a request to another host. A request without a host comes from no browser and passes.
     ///
     /// # Errors
     /// 403.
@@ -42,11 +42,11 @@ impl Hosts {
     }
 }
 
-/// A name without its port, as names are compared.
+/// Name without port, in lower case, for comparison.
 fn plain(host: &str) -> String {
     let host = match host.rsplit_once(':') {
         Some((name, port)) if !name.ends_with(':') && port.bytes().all(|b| b.is_ascii_digit()) => {
-            // The last part of an address of IPv6 without brackets is no port.
+            // An IPv6 address without brackets has no port.
             if name.contains(':') && !name.ends_with(']') { host } else { name }
         }
         _ => host,
@@ -58,7 +58,7 @@ fn is_allowed(host: &str, names: &[String]) -> bool {
     is_loopback(host) || names.contains(&plain(host))
 }
 
-/// Whether a host, with or without a port, is this machine's own loopback.
+/// Whether a host, with or without a port, is this machine's loopback.
 fn is_loopback(host: &str) -> bool {
     let name = plain(host);
     let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);

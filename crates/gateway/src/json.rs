@@ -1,6 +1,6 @@
-//! JSON without a tree: a text is checked once, and a value is the piece of it where it stands. What a body takes up is its
-//! bytes, whatever is in it; an array of a million elements is walked through, not built. `fields` reads requests on top
-//! of it.
+//! JSON without a tree. A text is validated once, and a value is a slice of it. A body takes no memory but its
+//! bytes, whatever it contains; an array of a million elements is iterated, not built. `fields` reads requests
+//! on top of it.
 
 mod check;
 pub(crate) mod partial;
@@ -11,19 +11,19 @@ use crate::{error::quote, limits::PARAM_BYTES_MAX};
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has searched for a path.
+    /// Number of path searches on this thread.
     pub(crate) static SEARCHES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 pub(crate) use check::Fault;
 use check::check;
 
-/// A value: its text, which is sound and has no blanks around it.
+/// JSON value: its text, which is valid and has no surrounding white space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Json<'a>(&'a str);
 
 impl<'a> Json<'a> {
-    /// The value that `text` is. Half of a surrogate pair may stand in a string.
+    /// Validates a text. Strings may contain unpaired surrogates.
     pub(crate) fn parse(text: &'a str) -> Result<Json<'a>, Fault> {
         check(text)?;
         Ok(Json(text.trim_matches(BLANKS)))
@@ -61,22 +61,22 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A number as it is written.
+    /// Number as written.
     pub(crate) fn as_number(self) -> Option<&'a str> {
         self.0.starts_with(|c: char| c == '-' || c.is_ascii_digit()).then_some(self.0)
     }
 
-    /// A number as the nearest f64, which is infinite where it is too large.
+    /// Nearest f64 of a number; infinite if it is too large.
     pub(crate) fn as_f64(self) -> Option<f64> {
         self.as_number()?.parse().ok()
     }
 
-    /// A number that is written as an integer and is one of these.
+    /// Number that is written as an integer and fits an i64.
     pub(crate) fn as_i64(self) -> Option<i64> {
         self.as_number()?.parse().ok()
     }
 
-    /// A number that is written as an integer and is one of these.
+    /// Number that is written as an integer and fits a u64.
     pub(crate) fn as_u64(self) -> Option<u64> {
         match self.as_number()? {
             "-0" => Some(0),
@@ -84,23 +84,23 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A string's text. Half of a surrogate pair, which is no character, is U+FFFD: clients cut texts where they like.
+    /// Text of a string. An unpaired surrogate becomes U+FFFD: clients cut texts anywhere.
     pub(crate) fn as_str(self) -> Option<Cow<'a, str>> {
         let inner = self.0.strip_prefix('"')?.strip_suffix('"')?;
         Some(unescaped(inner))
     }
 
-    /// An array's elements.
+    /// Elements of an array.
     pub(crate) fn elements(self) -> Option<Elements<'a>> {
         Some(Elements(Pieces::of(self.0, '[', ']')?))
     }
 
-    /// An object's members in their order, with a name as often as it stands there.
+    /// Members of an object in order; repeated names are kept.
     pub(crate) fn members(self) -> Option<Members<'a>> {
         Some(Members(Pieces::of(self.0, '{', '}')?))
     }
 
-    /// The value's own JSON, without blanks, and in strings U+FFFD for half a surrogate pair.
+    /// JSON of the value, without white space. Unpaired surrogates become U+FFFD.
     pub(crate) fn to_text(self) -> String {
         let mut text = String::with_capacity(self.0.len());
         let mut rest = self.0;
@@ -114,8 +114,8 @@ impl<'a> Json<'a> {
         text
     }
 
-    /// The path of this value in the document that it is a piece of, such as `messages[2].content`; empty of the whole.
-    /// It is searched for from the start: for errors only.
+    /// Path of this value in `document`, of which it is a slice, such as `messages[2].content`; empty for the
+    /// whole. It is searched for from the start, so use it for errors only.
     pub(crate) fn path_in(self, document: Json<'_>) -> String {
         #[cfg(test)]
         SEARCHES.with(|searches| searches.set(searches.get() + 1));
@@ -141,14 +141,14 @@ impl<'a> Json<'a> {
     }
 }
 
-/// The path of an object's member.
+/// Path of an object's member.
 pub(crate) fn joined(path: &str, name: &str) -> String {
     let short = quote(name);
     let short = short.trim_matches('"');
     if path.is_empty() { short.to_owned() } else { format!("{path}.{short}") }
 }
 
-/// The elements of an array.
+/// Elements of an array.
 #[derive(Debug, Clone)]
 pub(crate) struct Elements<'a>(Pieces<'a>);
 
@@ -161,7 +161,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The members of an object.
+/// Members of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Members<'a>(Pieces<'a>);
 
@@ -176,7 +176,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// What is between the brackets of an array or an object, and not yet read. The text is sound.
+/// Unread rest of an array's or object's content. The text is valid.
 #[derive(Debug, Clone)]
 struct Pieces<'a> {
     rest: &'a str,
@@ -187,14 +187,14 @@ impl<'a> Pieces<'a> {
         Some(Pieces { rest: text.strip_prefix(open)?.strip_suffix(close)? })
     }
 
-    /// Goes to the next piece, if there is one.
+    /// Moves to the next element, if there is one.
     fn begin(&mut self) -> Option<()> {
         let rest = self.rest.trim_start_matches(BLANKS);
         self.rest = rest.strip_prefix(',').unwrap_or(rest).trim_start_matches(BLANKS);
         (!self.rest.is_empty()).then_some(())
     }
 
-    /// Takes the value that comes next.
+    /// Takes the next value.
     fn value(&mut self) -> Json<'a> {
         self.rest = self.rest.trim_start_matches(BLANKS);
         let (value, rest) = self.rest.split_at(value_end(self.rest.as_bytes()));
@@ -209,7 +209,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// Where the value ends that sound JSON begins with.
+/// End of the value that valid JSON begins with.
 fn value_end(bytes: &[u8]) -> usize {
     let ends_word = |byte: &u8| is_blank(*byte) || matches!(byte, b',' | b']' | b'}' | b':');
     match bytes.first() {
@@ -236,7 +236,7 @@ fn value_end(bytes: &[u8]) -> usize {
     }
 }
 
-/// Where the string ends that sound JSON begins with, behind its second quote.
+/// End of the string that valid JSON begins with, after its closing quote.
 fn string_end(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = bytes.get(at) {
@@ -249,7 +249,7 @@ fn string_end(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// A string's text from what is between its quotes.
+/// Text of a string from the content between its quotes.
 fn unescaped(inner: &str) -> Cow<'_, str> {
     if !inner.contains('\\') {
         return Cow::Borrowed(inner);
@@ -266,7 +266,7 @@ fn unescaped(inner: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The character that a sound escape stands for, and how long it is.
+/// Character of a valid escape, and the length of the escape.
 fn escaped(bytes: &[u8]) -> (char, usize) {
     let simple = |byte| match byte {
         b'b' => '\u{8}',
@@ -290,13 +290,13 @@ fn escaped(bytes: &[u8]) -> (char, usize) {
     }
 }
 
-/// The UTF-16 unit of an escape such as `\ud83d`.
+/// UTF-16 code unit of an escape such as `\ud83d`.
 fn unit(bytes: &[u8]) -> Option<u16> {
     let digits = bytes.strip_prefix(b"\\u")?.get(..4)?;
     u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Copies a string's JSON, with U+FFFD in place of half a surrogate pair.
+/// Copies the JSON of a string and replaces unpaired surrogates by U+FFFD.
 fn sound_surrogates(json: &str, out: &mut String) {
     let mut rest = json;
     while let Some(at) = rest.find('\\') {
@@ -315,7 +315,7 @@ mod tests {
 
     use super::Json;
 
-    /// The value again, put together from its pieces.
+    /// Value rebuilt from its elements and members.
     fn rebuilt(json: Json<'_>) -> Value {
         if let Some(members) = json.members() {
             return Value::Object(members.map(|(name, value)| (name.into_owned(), rebuilt(value))).collect());

@@ -1,14 +1,15 @@
-//! A chat that was asked of the engine, as a body of chat completions. What only some servers know goes there by vLLM's names, and such a
-//! server says so where it does not; what none knows is refused here by its name.
+//! Conversion of an engine request to a chat completion request for an upstream server. Fields that only some
+//! servers support use vLLM's names; the others refuse them. Fields that no server supports are refused here by
+//! name.
 
 use hanzo_engine_proto::v1::{self, ToolChoice, constraint::Of, content_part::Part, infer_request::Prompt};
 use serde_json::{Map, Value, json};
 use tonic::Status;
 
-/// The body, and the model's name there.
+/// Body of the request; `model` is the upstream server's name of the model.
 ///
 /// # Errors
-/// The field that cannot be carried.
+/// The field that cannot be forwarded.
 pub(super) fn body(request: &v1::InferRequest, model: &str) -> Result<String, Status> {
     let Some(Prompt::Chat(chat)) = &request.prompt else {
         return refuse("prompt", "is no chat, and of this route only chats are carried there");
@@ -38,7 +39,7 @@ pub(super) fn body(request: &v1::InferRequest, model: &str) -> Result<String, St
         text => serde_json::from_str(text).map_err(|_| Status::internal("template variables are no JSON"))?,
     };
     match kwargs.get("reasoning_effort") {
-        // An effort says that the model is to reason.
+        // An effort implies that the model is to reason.
         Some(effort)
             if kwargs.keys().all(|name| ["reasoning_effort", "enable_thinking"].contains(&name.as_str())) =>
         {
@@ -64,7 +65,7 @@ fn refuse<T>(field: &str, problem: &str) -> Result<T, Status> {
     Err(Status::invalid_argument(message))
 }
 
-/// What no other server is asked.
+/// Refuses fields that no upstream server supports.
 fn refused(request: &v1::InferRequest) -> Result<(), Status> {
     let stop = request.stop.clone().unwrap_or_default();
     let all = [
@@ -97,12 +98,12 @@ fn message(of: &v1::Message) -> Result<Value, Status> {
     let texts: Option<String> = content.iter().map(|part| part["text"].as_str()).collect();
     let content = match texts {
         Some(text) if text.is_empty() && !of.tool_calls.is_empty() => Value::Null,
-        // Several texts are one, as for a model here.
+        // Several texts are joined into one, as for a local model.
         Some(text) => text.into(),
         None => content.into(),
     };
     message.insert("content".to_owned(), content);
-    // What a model thought before an earlier answer is nobody's to send back.
+    // Reasoning of earlier answers is never sent.
     for (name, value) in [("name", &of.name), ("tool_call_id", &of.tool_call_id)] {
         if !value.is_empty() {
             message.insert(name.to_owned(), value.as_str().into());
@@ -117,7 +118,7 @@ fn message(of: &v1::Message) -> Result<Value, Status> {
     Ok(message.into())
 }
 
-/// A picture as an address that has it in itself.
+/// Image as a `data:` URL.
 fn media(of: &v1::Media) -> Result<Value, Status> {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     if of.mime_type.starts_with("audio/") {
@@ -151,7 +152,7 @@ fn tool_use(of: Option<&v1::ToolUse>) -> Vec<(&'static str, Value)> {
     choice.into_iter().chain(of.parallel.map(|parallel| ("parallel_tool_calls", parallel.into()))).collect()
 }
 
-/// A number as it was written, and not as its nearest double.
+/// Shortest decimal of a float, rather than its exact double.
 fn number(of: f32) -> Value {
     of.to_string().parse::<f64>().map_or(Value::Null, Value::from)
 }
@@ -188,7 +189,7 @@ fn sampling(request: &v1::InferRequest) -> Result<Vec<(&'static str, Value)>, St
     if stop.ignore_eos {
         set.push(("ignore_eos", true.into()));
     }
-    // Those that change nothing are carried by being left out.
+    // Values without effect are simply left out.
     let other = [
         ("logit_bias", !of.logit_bias.is_empty()),
         ("typical_p", of.typical_p.is_some_and(|p| p < 1.0)),

@@ -1,24 +1,24 @@
-//! The tokens that a body may take which goes to another server as it came: a guess by its texts, and the answers that it asks for.
+//! Estimated tokens of a body that is forwarded unchanged: its texts, and the answers that it asks for.
 
 use hanzo_engine_access::ForwardedNeed;
 
 use crate::json::Json;
 
-/// Members of a body that become its prompt.
+/// Fields of a body that are part of the prompt.
 const PROMPT: [&str; 7] = ["messages", "prompt", "suffix", "input", "tools", "functions", "response_format"];
-/// Members of a message that are no text of it.
+/// Fields of a message that hold no text.
 const NO_TEXT: [&str; 6] = ["role", "type", "image_url", "input_audio", "video_url", "file"];
-/// Members that bound each answer; the first is the newer one.
+/// Fields that limit the tokens of each answer, the newer one first.
 pub(super) const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 
-/// A bound that a body gets.
+/// Token limit to add to a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) member: &'static str,
     pub(super) tokens: u32,
 }
 
-/// A path's answers, and how a request bounds them.
+/// Answers of a route, and the field that limits them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     None,
@@ -26,7 +26,7 @@ pub(super) enum Answers {
 }
 
 impl Answers {
-    /// Of a path below `/v1/`.
+    /// Answers of a route, given by its path below `/v1/`.
     pub(super) fn of(route: &str) -> Answers {
         match route {
             "embeddings" => Answers::None,
@@ -35,7 +35,7 @@ impl Answers {
         }
     }
 
-    /// The bound of each answer to so many tokens.
+    /// Limit of `tokens` for each answer.
     pub(super) fn bound_to(self, tokens: Option<u32>) -> Option<Bound> {
         match self {
             Answers::None => None,
@@ -44,7 +44,7 @@ impl Answers {
     }
 }
 
-/// What a body may take. One that is no JSON takes nothing; it was read before.
+/// Estimated tokens of a body. An invalid one counts as nothing; it has been checked before.
 pub(super) fn need(body: &str, answers: Answers) -> ForwardedNeed {
     let body = Json::parse(body.strip_prefix('\u{feff}').unwrap_or(body)).ok();
     let member = |name: &str| body?.members()?.filter(|(key, _)| key == name).last().map(|(_, value)| value);
@@ -66,13 +66,13 @@ pub(super) fn need(body: &str, answers: Answers) -> ForwardedNeed {
     }
 }
 
-/// Prompts of a completion, each with answers of its own.
+/// Number of prompts of a completion. Each gets its own answers.
 fn prompts(value: Json<'_>) -> u32 {
     let texts = value.elements().into_iter().flatten().filter(|element| !element.is_number()).count();
     u32::try_from(texts).unwrap_or(u32::MAX).max(1)
 }
 
-/// Texts and tokens of a prompt.
+/// Bytes of text and number of token ids in a prompt.
 #[derive(Default)]
 struct Prompt {
     bytes: u64,
@@ -82,7 +82,7 @@ struct Prompt {
 impl Prompt {
     fn add(&mut self, value: Json<'_>) {
         if let Some(text) = value.as_str() {
-            // Pictures and sounds that are in their addresses are no text.
+            // Images and audio in `data:` URLs are no text.
             self.bytes += if text.starts_with("data:") { 0 } else { text.len() as u64 };
         } else if value.is_number() {
             self.tokens += 1;

@@ -1,5 +1,5 @@
-//! A chat of any surface that another server answers: asked as chat completions, and told as the engine would, so that whoever shows
-//! an answer need not know whose it is.
+//! Chat requests of any API that an upstream server answers. They are sent as chat completions, and the answer
+//! is converted to the engine's events, so callers need not know who answers.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{error::ApiError, limits::CLOUD_ERROR_BYTES_MAX};
 
-/// The route there.
+/// Route on the upstream server.
 const ROUTE: &str = "chat/completions";
 
-/// A model that is answered there, now.
+/// Model that an upstream server answers for.
 #[derive(Debug, Clone)]
 pub(crate) struct There {
     model: Named,
@@ -29,19 +29,19 @@ pub(crate) struct There {
 }
 
 impl Cloud {
-    /// Where a model is answered there always.
+    /// The model, if the upstream server always answers for it.
     pub(crate) fn always(&self, model: &str) -> Option<There> {
         let model = self.models.iter().find(|named| named.is(model))?.clone();
         Some(There { model, reason: Reason::Model })
     }
 
-    /// Where a model may overflow.
+    /// The model, if the upstream server answers for it under overload.
     pub(crate) fn overflow(&self, model: &str) -> Option<There> {
         let model = self.overflow.iter().find(|named| named.is(model))?.clone();
         Some(There { model, reason: Reason::Overloaded })
     }
 
-    /// Starts a chat there, as [`crate::engine::Engine::infer`] does here.
+    /// Starts a chat on the upstream server, as [`crate::engine::Engine::infer`] does on the engine.
     pub(crate) async fn infer(
         self: &Arc<Self>,
         request: &v1::InferRequest,
@@ -91,7 +91,7 @@ impl Cloud {
     }
 }
 
-/// The stream of an answer that has begun, or why there is none.
+/// Event stream of a successful response, or the status of a failed one.
 async fn begun(mut answered: reqwest::Response) -> Result<reqwest::Response, Status> {
     let status = answered.status().as_u16();
     let kind =
@@ -140,7 +140,7 @@ async fn begun(mut answered: reqwest::Response) -> Result<reqwest::Response, Sta
     ))
 }
 
-/// What the engine would say: that none answers.
+/// Status that the engine would send if no one answers.
 fn status_of(error: &ApiError) -> Status {
     let mut metadata = MetadataMap::new();
     if let Some(Ok(word)) = error.code().map(str::parse) {

@@ -1,7 +1,8 @@
-//! What another server answers in this one's place, where the operator has allowed that: models by name, and requests that find the
-//! engine overloaded. It is any that speaks OpenAI's API. Of a request its body leaves this machine and an id that was made here,
-//! and that is said: in the log before it is sent, and in a header of the answer. Nothing of who asks goes with it, and this
-//! gateway's key for that server is shown to nobody.
+//! Fallback to an upstream server, if the operator has configured it: for certain models always, for others
+//! when the engine is overloaded. The upstream server may be any that speaks OpenAI's API. Only a request's
+//! body and a generated id leave this machine. That is logged before the request is sent, and stated in a
+//! header of the answer. Nothing about the requester is sent, and the gateway's key for the upstream server is
+//! never shown.
 
 mod answer;
 mod chat;
@@ -38,10 +39,10 @@ use crate::{
     until::Until,
 };
 
-/// Says of an answer that it is another server's: its address, what the model is called there, and why it was asked.
+/// Header of answers from an upstream server: its URL, its name of the model, and the reason.
 pub(crate) const SENT_TO: HeaderName = HeaderName::from_static("x-hanzo-sent-to");
 
-/// Another server.
+/// Upstream server.
 #[derive(Debug)]
 pub(crate) struct Cloud {
     client: Client,
@@ -52,12 +53,12 @@ pub(crate) struct Cloud {
     asked: IntCounterVec, // by reason and outcome
 }
 
-/// Why a request leaves this machine.
+/// Reason for sending a request upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Its model is one that is answered there.
+    /// The model is always answered upstream.
     Model,
-    /// No engine can take it now.
+    /// No engine can take the request now.
     Overloaded,
 }
 
@@ -70,7 +71,7 @@ impl Reason {
     }
 }
 
-/// A request that leaves this machine.
+/// Request to be sent upstream.
 struct Leaving<'a> {
     asker: &'a Asker,
     peer: Option<Peer>,
@@ -78,7 +79,7 @@ struct Leaving<'a> {
     sending: Sending<'a>,
 }
 
-/// Where it goes, and why.
+/// Destination of a request, and the reason.
 struct Sending<'a> {
     id: &'a str,
     route: &'static str,
@@ -87,13 +88,13 @@ struct Sending<'a> {
 }
 
 impl Cloud {
-    /// None where the settings name no other server.
+    /// Creates the client. None: the settings name no upstream server.
     ///
     /// # Errors
-    /// What is wrong with its address, or that TLS cannot be spoken.
+    /// Its URL is invalid, or no TLS client can be made.
     pub(crate) fn of(settings: &CloudSettings, asked: IntCounterVec) -> Result<Option<Cloud>, GatewayError> {
         let Some(base) = settings.base().map_err(GatewayError::Config)? else { return Ok(None) };
-        // Whoever installed one first is as good.
+        // An error means that a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -112,14 +113,15 @@ impl Cloud {
         }))
     }
 
-    /// The names of models that are answered there, and who answers.
+    /// Names of the models that are always answered upstream, and the upstream host.
     pub(crate) fn models(&self) -> impl Iterator<Item = (&str, &str)> {
         self.models.iter().map(|named| (named.here.as_str(), self.base.host_str().unwrap_or_default()))
     }
 }
 
-/// What `here` makes of a body, or what another server says in its place: always for a model that is answered there, and for one that
-/// may overflow where no engine can take it now. `route`: the path below `/v1/`, there as here.
+/// Answers a request with `here` or upstream. Models of `cloud_models` always go upstream, models of
+/// `cloud_overflow` only if no engine can take the request now. `route` is the path below `/v1/`, which is the
+/// same on both.
 pub(crate) async fn or_there<F>(
     app: &Arc<App>,
     asker: &Asker,
@@ -141,9 +143,9 @@ where
         return cloud.ask(app, leaving).await;
     }
     let Some(model) = of(&cloud.overflow) else { return here(received).await };
-    // It is there twice while it is answered here.
+    // The body is kept for a second use while `here` runs.
     let body = received.copied().await?;
-    // What would leave is the body, not what is made of it.
+    // An overflow forwards this body, not the engine request that `here` makes of it.
     asker.record.forwards_body();
     let error = match here(received).await {
         Err(error) if error.is_of_load() => error,
@@ -161,7 +163,7 @@ where
     })
 }
 
-/// The model that a body names; empty where it names none.
+/// Model named in a body; empty: none.
 fn model(mut fields: Fields<'_>) -> Result<String, ApiError> {
     Ok(fields.take("model").map(Field::string).transpose()?.unwrap_or_default())
 }
@@ -200,7 +202,7 @@ impl Cloud {
         format!("{}{}", self.base, sending.route)
     }
 
-    /// What is said of an answer from there.
+    /// Value of the header [`SENT_TO`].
     fn told(&self, sending: &Sending<'_>) -> String {
         let Sending { model, reason, .. } = sending;
         format!("{}; model={}; reason={}", self.url(sending), model.there, reason.word())
@@ -210,7 +212,7 @@ impl Cloud {
         self.asked.with_label_values(&[reason.word(), status]).inc();
     }
 
-    /// Sends a body there, and says so.
+    /// Sends a body upstream and logs it.
     async fn send(&self, sending: &Sending<'_>, body: String) -> Result<reqwest::Response, ApiError> {
         let (url, id) = (self.url(sending), sending.id);
         let (to, called, length, why) =
@@ -234,12 +236,13 @@ impl Cloud {
     }
 }
 
-/// The body with another model's name, and with a bound of its answers where one is given. It was read before, and so is an object.
+/// Replaces the model's name in a body, and adds a token limit if given. The body has been parsed before, so it
+/// is an object.
 fn renamed(body: &str, model: &str, bound: Option<Bound>) -> String {
     let text = |text: &str| Value::from(text).to_string();
     let body = body.strip_prefix('\u{feff}').unwrap_or(body);
     let members = Json::parse(body).ok().and_then(Json::members).into_iter().flatten();
-    // A bound is given where those of the body are null.
+    // The new limit replaces the body's, which are null.
     let members = members.filter(|(name, _)| bound.is_none() || !BOUNDS.contains(&&**name));
     let members = members.map(|(name, value)| match &*name {
         "model" => format!("\"model\":{}", text(model)),
@@ -249,7 +252,7 @@ fn renamed(body: &str, model: &str, bound: Option<Bound>) -> String {
     format!("{{{}}}", members.chain(bound).collect::<Vec<_>>().join(","))
 }
 
-/// Why there is no answer: never with what was sent.
+/// Error without the content of the request.
 fn unreached(error: &reqwest::Error) -> ApiError {
     let why = match () {
         () if error.is_connect() => "it cannot be reached",

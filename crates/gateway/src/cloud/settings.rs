@@ -1,4 +1,4 @@
-//! Which requests may be answered by which other server: what an operator sets of that, and what is wrong with it.
+//! Settings of the upstream server, and their validation.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::{
     limits::{CLOUD_MODELS_MAX, MODEL_NAME_BYTES_MAX},
 };
 
-/// What is set.
+/// Settings as configured.
 #[derive(Debug, Clone)]
 pub(crate) struct CloudSettings {
     pub(crate) url: Option<String>,
@@ -19,7 +19,7 @@ pub(crate) struct CloudSettings {
     pub(crate) overflow: Vec<String>,
 }
 
-/// A model's name here, and there.
+/// Local and upstream name of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) here: String,
@@ -27,7 +27,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Whether a request means it: whatever the case.
+    /// Whether a request names this model, ignoring case.
     pub(crate) fn is(&self, asked: &str) -> bool {
         self.here.eq_ignore_ascii_case(asked)
     }
@@ -43,7 +43,7 @@ impl CloudSettings {
         }
     }
 
-    /// Where the other server is, ending in `/`.
+    /// Base URL of the upstream server, ending in `/`.
     pub(crate) fn base(&self) -> Result<Option<Url>, String> {
         let Some(url) = &self.url else { return Ok(None) };
         let refuse = |problem: &str| Err(format!("cloud_url: {problem}, such as https://api.openai.com/v1"));
@@ -69,7 +69,7 @@ impl CloudSettings {
     }
 }
 
-/// Says what is wrong with the settings.
+/// Checks the settings. The error names the fault.
 pub(crate) fn check(settings: &CloudSettings) -> Result<(), String> {
     if settings.base()?.is_none() {
         let set = [
@@ -92,7 +92,7 @@ pub(crate) fn check(settings: &CloudSettings) -> Result<(), String> {
     both.map_or(Ok(()), |both| Err(format!("cloud_models, cloud_overflow: {both} is in both")))
 }
 
-/// Names from `NAME` and `NAME=THEIRS`.
+/// Parses the names in `NAME` and `NAME=THEIRS`.
 pub(crate) fn named(list: &[String]) -> Result<Vec<Named>, String> {
     if list.len() > CLOUD_MODELS_MAX {
         return Err(format!("has {} models, at most {CLOUD_MODELS_MAX}", list.len()));

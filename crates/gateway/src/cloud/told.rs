@@ -1,4 +1,4 @@
-//! The events of another server's chat completion, as those of the engine.
+//! Conversion of an upstream chat completion's stream to the engine's events.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 use super::answer::Usage;
 
-/// A choice's calls: what was said of each one's arguments.
+/// Tool calls of a choice, and whether each has arguments so far.
 type Calls = BTreeMap<u32, bool>;
 
-/// What has been told so far.
+/// State of the conversion.
 #[derive(Debug)]
 pub(super) struct Told {
-    model: String, // as it is called here
+    model: String, // local name
     request_id: String,
     choices: usize,
     begun: bool,
@@ -22,7 +22,7 @@ pub(super) struct Told {
     usage: Usage,
 }
 
-/// Why there are no more events of a stream.
+/// Reason why the stream cannot be continued.
 #[derive(Debug, PartialEq)]
 pub(super) struct Broken(pub(super) &'static str);
 
@@ -66,13 +66,14 @@ struct Function {
 }
 
 impl Told {
-    /// Nothing yet, of so many choices.
+    /// Starts the conversion of a stream with `choices` choices.
     pub(super) fn new(model: String, request_id: String, choices: usize) -> Told {
         let (ended, calls) = (BTreeMap::new(), BTreeMap::new());
         Told { model, request_id, choices, begun: false, ended, calls, usage: Usage::default() }
     }
 
-    /// What the lines of some events say. A choice ends with the stream, when it is known what it took.
+    /// Converts the lines of some events. `Finished` events follow at the end of the stream, when the usage is
+    /// known.
     pub(super) fn see(&mut self, events: &[u8]) -> Result<Vec<v1::InferEvent>, Broken> {
         let mut told = Vec::new();
         for line in events.split(|byte| *byte == b'\n') {
@@ -126,7 +127,7 @@ impl Told {
             v1::ToolCallDelta { index: call.index, id, name, arguments_json, broken: false }
         });
         let tool_calls: Vec<v1::ToolCallDelta> = parts.collect();
-        // What it will not say is said.
+        // A refusal is passed on as text.
         let text = [&delta.content, &delta.refusal].into_iter().flatten().cloned().collect::<String>();
         let reasoning = delta.reasoning_content.clone().unwrap_or_default();
         let says_something = !(text.is_empty() && reasoning.is_empty() && tool_calls.is_empty());
@@ -141,7 +142,7 @@ impl Told {
         })
     }
 
-    /// What the end of the stream says.
+    /// Events at the end of the stream.
     pub(super) fn end(&mut self) -> Result<Vec<v1::InferEvent>, Broken> {
         if self.ended.len() < self.choices {
             return Err(Broken("its answer ended before it was whole"));
@@ -149,7 +150,7 @@ impl Told {
         let mut told = Vec::new();
         for (choice, reason) in std::mem::take(&mut self.ended) {
             let calls = self.calls.remove(&choice).unwrap_or_default();
-            // A function without arguments has an object of none.
+            // A call without arguments gets an empty object.
             let bare = calls.iter().filter(|(_, said)| !**said).map(|(index, _)| v1::ToolCallDelta {
                 index: *index,
                 arguments_json: "{}".to_owned(),
@@ -164,7 +165,7 @@ impl Told {
             } else {
                 FinishReason::ToolCalls
             };
-            // The whole answer's is told of its first choice.
+            // The usage of the whole answer is reported with its first choice.
             let usage = (choice == 0).then(|| self.usage.wire());
             let finished = v1::Finished { choice, reason: reason.into(), usage, ..v1::Finished::default() };
             told.push(event(Event::Finished(finished)));

@@ -1,5 +1,5 @@
-//! What the operator asks of the engine: loading and unloading, pulling, removing and naming models. A key without the admin
-//! scope is refused here.
+//! Administrative calls to the engine: loading, unloading, pulling, removing and naming models. Keys without
+//! the admin scope are refused here.
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
@@ -11,7 +11,7 @@ use super::{Engine, Link, of_the_gateway, within_state};
 use crate::{carrier::Client, fleet::Has};
 
 impl Engine {
-    /// The engine, where there is but one.
+    /// The engine, if there is only one.
     fn only(&self) -> Result<Client, Status> {
         match &self.link {
             Link::One(client) => Ok(client.clone()),
@@ -19,8 +19,9 @@ impl Engine {
         }
     }
 
-    /// Loads a model, which takes as long as it takes; of several engines on every one that has it. Only one that is loaded or stored: an HTTP client is not to look around on
-    /// the engine's disk.
+    /// Loads a model, without a time limit but `deadline`. With several engines, each one that has the model
+    /// loads it. The model must be loaded or stored already, so that HTTP clients cannot explore the engine's
+    /// disk.
     pub(crate) async fn load(
         &mut self,
         request: v1::LoadRequest,
@@ -43,7 +44,7 @@ impl Engine {
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
-    /// Removes a model from memory.
+    /// Unloads a model from memory.
     pub(crate) async fn unload(
         &mut self,
         request: v1::UnloadRequest,
@@ -59,7 +60,8 @@ impl Engine {
         self.said(self.link.ask_all(&model, Has::is_loaded, request, call).await)
     }
 
-    /// Fetches a model into the store; of several engines into each one's. The pull ends when its last client has left: dropping the stream is leaving.
+    /// Downloads a model into the store of each engine. The download is cancelled when its last client leaves,
+    /// by dropping the stream.
     pub(crate) async fn pull(
         &mut self,
         mut request: v1::PullRequest,
@@ -80,7 +82,7 @@ impl Engine {
         Ok(progress.map_err(move |status| of_the_gateway(remote, status)))
     }
 
-    /// The pulls that run, whoever began them, as far as who asks may know.
+    /// Running downloads of all clients. Empty for keys without the admin scope.
     pub(crate) async fn pulls(&mut self) -> Result<Vec<v1::PullProgress>, Status> {
         if !self.pass.is_admin() {
             return Ok(Vec::new());
@@ -99,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a stored model, or an alias.
+    /// Removes a stored model or an alias.
     pub(crate) async fn remove(&mut self, model: String) -> Result<v1::RemoveResponse, Status> {
         self.admin("to remove models")?;
         self.use_model(&model)?;
@@ -108,7 +110,7 @@ impl Engine {
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
-    /// Gives a model another name.
+    /// Creates an alias of a model.
     pub(crate) async fn copy(&mut self, model: String, alias: String) -> Result<v1::Alias, Status> {
         self.admin("to name models")?;
         self.use_model(&model)?;
@@ -118,7 +120,7 @@ impl Engine {
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
-    /// Makes a model of another or of blobs, whose bytes are read again for that.
+    /// Creates a model from another one or from blobs, whose bytes are read and checked again.
     pub(crate) async fn derive(&mut self, request: v1::DeriveRequest) -> Result<v1::StoredModel, Status> {
         self.admin("to make models")?;
         if !request.model.is_empty() {
@@ -132,14 +134,14 @@ impl Engine {
         self.said(self.link.ask_all(&model, is_there, request, call).await)
     }
 
-    /// Whether the store has a blob of that digest, whose bytes may be read for that.
+    /// Whether the store has a blob with that digest. Its bytes may have to be read to tell.
     pub(crate) async fn has_blob(&mut self, sha256: String) -> Result<bool, Status> {
         self.admin("to make models")?;
         let answer = self.only()?.store.find_blob(v1::FindBlobRequest { sha256 }).await;
         Ok(self.said(answer)?.found)
     }
 
-    /// Gives the store a blob, whose bytes come by `bytes`.
+    /// Stores a blob from the stream `bytes`.
     pub(crate) async fn put_blob(
         &mut self,
         sha256: String,
@@ -152,7 +154,7 @@ impl Engine {
         self.said(answer).map(drop)
     }
 
-    /// Names that stand for models or references, as far as this gateway's key for the engine lets it see them.
+    /// Aliases of models, as far as the gateway's key for the engine may see them.
     pub(crate) async fn aliases(&mut self) -> Result<Vec<v1::Alias>, Status> {
         let answer = match &self.link {
             Link::One(client) => {
@@ -171,17 +173,17 @@ impl Engine {
     }
 }
 
-/// Whether that is all that an engine says which has no store, or keeps it from this gateway's key.
+/// Whether a status only means that the engine has no store, or hides it from this gateway's key.
 fn is_without_store(status: &Status) -> bool {
     matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition | Code::Unimplemented)
 }
 
-/// Whether an engine has a model, in memory or in its store.
+/// Whether an engine has a model loaded or stored.
 fn is_there(has: Has) -> bool {
     has != Has::Nothing
 }
 
-/// What is stored is each engine's own, and a file goes to one.
+/// Error for blobs with several engines: each has its own store, and a blob goes to only one.
 fn of_several() -> Status {
     Status::unimplemented(
         "there are several engines behind this gateway: make models of files at each of them, or pull them",

@@ -1,4 +1,4 @@
-//! Speech of an engine: a file goes in as it comes, what is said comes out; a text goes in, its sound comes out.
+//! Speech calls to the engine: transcription of a streamed file, and speech synthesis.
 
 use std::sync::{
     Arc,
@@ -27,14 +27,15 @@ use crate::{
     silence::{events_while_alive, while_alive},
 };
 
-/// A file on its way to an engine, to be given to another one where that one does not take it: its bytes go once one has.
+/// File on its way to an engine. If that engine refuses the request, another one can get it: bytes are sent
+/// only after one has accepted.
 #[derive(Clone)]
 struct File {
     config: TranscribeConfig,
     bytes: Arc<Mutex<mpsc::Receiver<Bytes>>>,
 }
 
-/// Whether an engine has taken a request, which it says before it reads the file.
+/// Signal that an engine has accepted a request. The engine sends it before it reads the file.
 #[derive(Clone, Default)]
 struct Taken(Arc<(AtomicBool, Notify)>);
 
@@ -52,7 +53,7 @@ impl Taken {
 }
 
 impl File {
-    /// The messages of a request.
+    /// Messages of a request.
     fn messages(self, taken: Taken) -> impl Stream<Item = TranscribeRequest> + Send + 'static {
         let config = TranscribeRequest { part: Some(Part::Config(self.config)) };
         let bytes = self.bytes;
@@ -63,7 +64,8 @@ impl File {
         let data = data.flat_map(|bytes| {
             stream::unfold((bytes, Bytes::new()), |(mut bytes, mut piece)| async move {
                 while piece.is_empty() {
-                    // Also where who asked has left: the answer is dropped with this, and only then is the call reset.
+                    // If the requester has gone, the answer is dropped together with this stream, and only then
+                    // is the call reset.
                     piece = bytes.recv().await?;
                 }
                 let now = piece.split_to(piece.len().min(SOUND_MESSAGE_BYTES));
@@ -76,8 +78,8 @@ impl File {
 }
 
 impl Engine {
-    /// Has a sound file written down, whose bytes come by `bytes`; the end of those is the end of the file. Dropping the future
-    /// or the stream cancels it in the engine.
+    /// Transcribes an audio file that arrives through `bytes`; the end of the channel is the end of the file.
+    /// Dropping the future or the stream cancels the call.
     pub(crate) async fn transcribe(
         &mut self,
         mut config: TranscribeConfig,
@@ -113,7 +115,7 @@ impl Engine {
         .await
     }
 
-    /// Has a text said. Dropping the future or the stream cancels it in the engine.
+    /// Synthesizes speech. Dropping the future or the stream cancels the call.
     pub(crate) async fn speak(
         &mut self,
         mut request: v1::SpeakRequest,
@@ -137,7 +139,7 @@ impl Engine {
                 Some(speak_event::Event::Finished(finished)) => Some(finished.input_tokens),
                 _ => None,
             };
-            // Charged as it comes, so that a client that leaves has paid for the sound that was made.
+            // Charged as audio arrives, so a client that disconnects has paid for what was produced.
             let said = event.spoken_tokens.max(finished.unwrap_or_default());
             let more = said.saturating_sub(charged);
             charged += more;
@@ -151,8 +153,8 @@ impl Engine {
         .await
     }
 
-    /// An answer that comes for a while, from the one engine or from a daemon that has the model, which is held meanwhile; `seen` has
-    /// every event on its way, and may end the answer.
+    /// Streamed answer of the engine or of a daemon that has the model; the daemon counts as busy meanwhile.
+    /// `seen` gets every event and may end the answer.
     async fn held<R, T, C, F, S>(
         &self,
         model: &str,
@@ -176,7 +178,7 @@ impl Engine {
                 let asked = fleet.ask_held(Route::to(model), request, call).await;
                 let (lease, answer) = asked.map_err(|status| of_the_gateway(self.remote, status))?;
                 let events = events_while_alive(lease.client().clone(), answer.into_inner());
-                // Held for as long as the answer comes.
+                // The lease lasts as long as the answer.
                 Either::Right(events.inspect_err(move |status| lease.failed(status)))
             }
         };
@@ -195,7 +197,7 @@ impl Engine {
             .inspect_err(move |status| failed.failed(status)))
     }
 
-    /// The voices of a model.
+    /// Voices of a model.
     pub(crate) async fn voices(
         &self,
         model: String,

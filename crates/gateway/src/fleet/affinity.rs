@@ -1,11 +1,12 @@
-//! Which requests find each other's work: those whose prompts begin alike. A conversation's turns begin with the same
-//! instructions and the same first question, so both name it; instructions alone are those of many conversations.
+//! Affinity of requests that can share a prefix cache: those whose prompts begin alike. All turns of a
+//! conversation have the same instructions and first question, so both together identify it. Instructions alone
+//! may be shared by many conversations.
 
 use hanzo_engine_proto::v1::{self, content_part::Part, infer_request::Prompt};
 
 use crate::limits::{AFFINITY_BYTES_MAX, AFFINITY_TEXT_BYTES, AFFINITY_TOKENS};
 
-/// What requests that share a prefix have in common; None: there is no telling.
+/// Affinity key of requests that share a prefix. None: there is no shared prefix to use.
 pub(crate) fn key_of(request: &v1::InferRequest) -> Option<u64> {
     if request.cache_prompt == Some(false) {
         return None;
@@ -40,20 +41,20 @@ pub(crate) fn key_of(request: &v1::InferRequest) -> Option<u64> {
     Some(key.end())
 }
 
-/// A number of a name, the same in every gateway.
+/// Hash of a name, the same in every gateway.
 pub(crate) fn hash(name: &str) -> u64 {
     let mut key = Key::new();
     key.text(name);
     key.end()
 }
 
-/// How much a daemon attracts what has that key: of several, the one with the highest takes it (rendezvous hashing), so
-/// that a daemon which comes or goes moves only its own share.
+/// Score of a daemon for an affinity key. The daemon with the highest score gets the request (rendezvous
+/// hashing), so a daemon that joins or leaves moves only its own share.
 pub(crate) fn attraction(key: u64, member: u64) -> u64 {
     mixed(key ^ mixed(member))
 }
 
-/// Spreads a number over all others (the finalizer of splitmix64).
+/// Mixes the bits of a number (finalizer of splitmix64).
 pub(crate) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -61,7 +62,8 @@ pub(crate) fn mixed(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// FNV-1a over eight bytes at a time. It keeps nobody apart from anybody: daemons name blocks by digests of their own.
+/// FNV-1a over eight bytes at a time. It need not resist collisions: the daemons' prefix caches use their own
+/// digests.
 struct Key {
     sum: u64,
     bytes: usize,
@@ -77,7 +79,7 @@ impl Key {
         self.word(u64::MAX);
     }
 
-    /// No more than the first so many of a prompt are looked at.
+    /// Adds bytes, up to a total of `AFFINITY_BYTES_MAX`.
     fn bytes(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(AFFINITY_BYTES_MAX - self.bytes)];
         self.bytes += bytes.len();
@@ -140,7 +142,7 @@ mod tests {
         let begin = "x".repeat(AFFINITY_TEXT_BYTES);
         assert_eq!(key_of(&text(begin.clone())), key_of(&text(begin.clone() + " and more")));
         assert_ne!(key_of(&text(begin.clone())), key_of(&text(format!("y{begin}"))));
-        // What is beyond the bound costs nothing, and is no error.
+        // Bytes beyond the bound are ignored without an error.
         let long = "z".repeat(AFFINITY_BYTES_MAX);
         let ask = |last: &str| chat(&[("system", &long), ("system", "more"), ("user", last)]);
         assert!(key_of(&ask("a")).is_some());

@@ -1,4 +1,4 @@
-//! A call to one of several daemons, or to all of them.
+//! Dispatch of calls to one of several daemons, or to all of them.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -37,20 +37,20 @@ pub(crate) struct Fleet {
     pub(super) tls: ClientTls,
     pub(crate) metrics: FleetMetrics,
     drawn: AtomicU64,
-    keeping: OnceLock<Keeping>, // the task that knows who is there
+    keeping: OnceLock<Keeping>, // task that maintains the members
 }
 
-/// Where a call belongs.
+/// Routing information of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Route<'a> {
-    /// The model that is asked for; empty: any.
+    /// Requested model; empty: any.
     pub(crate) model: &'a str,
-    /// What it has in common with those that begin alike.
+    /// Affinity key of the request's prefix.
     pub(crate) key: Option<u64>,
 }
 
 impl<'a> Route<'a> {
-    /// To who has the model.
+    /// Route to a daemon that has the model.
     pub(crate) fn to(model: &'a str) -> Route<'a> {
         Route { model, key: None }
     }
@@ -63,10 +63,10 @@ impl std::fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// The daemons at those targets, which are looked for now and from now on.
+    /// Starts to follow the daemons at `targets`.
     ///
     /// # Errors
-    /// What is wrong with an address or the files of TLS.
+    /// Fault of an address or of the TLS files.
     pub(crate) async fn start(
         targets: Vec<Target>,
         resolver: Arc<dyn Resolve>,
@@ -85,32 +85,32 @@ impl Fleet {
             keeping: OnceLock::new(),
         });
         let keeping = Keeping::begin(&fleet).await?;
-        // It is set here alone.
+        // Set here only, so it cannot fail.
         let _ = fleet.keeping.set(keeping);
         Ok(fleet)
     }
 
-    /// Who is there now.
+    /// Current members.
     pub(super) fn members(&self) -> Arc<[Arc<Member>]> {
         self.members.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on these are there.
+    /// Replaces the members.
     pub(super) fn set_members(&self, members: Arc<[Arc<Member>]>) {
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    /// What is told of each.
+    /// State of each member for `/health`.
     pub(crate) fn views(&self) -> Vec<MemberView> {
         self.members().iter().map(|member| member.view()).collect()
     }
 
-    /// Has every daemon asked how it is, because something has changed.
+    /// Asks every daemon for its state at once, because something has changed.
     pub(super) fn look_again(&self) {
         self.members().iter().for_each(|member| member.poke.notify_one());
     }
 
-    /// The daemon for a request after those that were tried.
+    /// Chooses a daemon for a request, other than those already tried.
     fn pick(&self, route: Route<'_>, attempts: &mut Attempts) -> Result<(Lease, Has), Status> {
         let members = self.members();
         let free = members.iter().filter(|member| !attempts.tried.contains(&member.id));
@@ -129,7 +129,7 @@ impl Fleet {
         Ok((Lease::new(Arc::clone(member)), candidates[at].has))
     }
 
-    /// Why no daemon can be asked.
+    /// Status if no daemon can be asked.
     pub(super) fn nobody(&self) -> Status {
         let what = if self.members().is_empty() {
             "no engine is known: upstreams have no address yet"
@@ -139,7 +139,7 @@ impl Fleet {
         Status::unavailable(what)
     }
 
-    /// What came of asking that daemon: an error that is the answer, or none where another is to be asked.
+    /// Handles a daemon's error: returns it as the answer, or nothing if another daemon is to be asked.
     pub(super) fn judge(
         &self,
         lease: &Lease,
@@ -156,7 +156,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Asks one daemon, and others where that one cannot answer. The lease is to be held for as long as the answer comes.
+    /// Asks one daemon, and another one if it cannot answer. The caller must hold the lease for as long as the
+    /// answer lasts.
     pub(super) async fn ask_with<R, T, F>(
         &self,
         route: Route<'_>,
@@ -181,7 +182,7 @@ impl Fleet {
         }
     }
 
-    /// Asks one daemon, and others where that one cannot answer.
+    /// Asks one daemon, and another one if it cannot answer.
     pub(crate) async fn ask<R, T, F>(
         &self,
         route: Route<'_>,
@@ -196,8 +197,7 @@ impl Fleet {
         Ok(answer)
     }
 
-    /// Asks one daemon, and others where that one cannot answer, for an answer that comes for a while: the lease is to be held
-    /// meanwhile.
+    /// Like [`Fleet::ask`], for a streamed answer. The caller must hold the lease for as long as it lasts.
     pub(crate) async fn ask_held<R, T, F>(
         &self,
         route: Route<'_>,
@@ -212,8 +212,9 @@ impl Fleet {
         Ok((lease, answer))
     }
 
-    /// Asks every daemon that serves and has the model so. An error of one is the answer, with its name: what is asked so can be
-    /// asked again. One that is gone is passed over. Where none has the model, or all that have it are gone, one daemon answers.
+    /// Asks every serving daemon whose state of the model is `wanted`. An error of one is the answer, with the
+    /// daemon's name, because such calls can be repeated. Unreachable daemons are skipped. If none has the
+    /// model, or all that have it are unreachable, one daemon answers.
     pub(crate) async fn ask_all<R, T, F>(
         &self,
         model: &str,
@@ -256,8 +257,8 @@ impl Fleet {
         }
     }
 
-    /// What every daemon that answers says of itself, as one; an error where none does. Those that are left alone are asked where no
-    /// other answers: one may be back, and those that were thought to be up may be gone.
+    /// Answers of all reachable daemons; an error if there are none. Ejected daemons are asked only if no other
+    /// one answers: they may be back, and the others may be gone.
     async fn every<T>(
         &self,
         ask: impl AsyncFn(Client) -> Result<Response<T>, Status>,
@@ -282,19 +283,19 @@ impl Fleet {
         Err(bad.unwrap_or_else(|| self.nobody()))
     }
 
-    /// The daemons that are left alone for now, and the others.
+    /// Ejected daemons, and the others.
     pub(super) fn out_and_not(&self) -> (Vec<Arc<Member>>, Vec<Arc<Member>>) {
         let members = self.members();
         members.iter().cloned().partition(|member| matches!(member.state(), State::Out { .. }))
     }
 
-    /// Every model that is loaded anywhere.
+    /// Statistics of all loaded models.
     pub(crate) async fn stats(&self) -> Result<v1::StatsResponse, Status> {
         let ask = async |mut client: Client| client.stats(v1::StatsRequest::default()).await;
         Ok(union::stats(self.every(ask).await?))
     }
 
-    /// Every name that stands for a model anywhere, once.
+    /// All aliases, each once.
     pub(crate) async fn aliases(&self) -> Result<v1::AliasesResponse, Status> {
         let ask = async |mut client: Client| client.store.aliases(v1::AliasesRequest::default()).await;
         let mut aliases: Vec<v1::Alias> =
@@ -304,7 +305,7 @@ impl Fleet {
         Ok(v1::AliasesResponse { aliases })
     }
 
-    /// Every pull that runs anywhere; one that runs on several is one.
+    /// All running downloads. A download on several daemons is reported as one.
     pub(crate) async fn pulls(&self) -> Result<v1::PullsResponse, Status> {
         let ask = async |mut client: Client| client.store.pulls(v1::PullsRequest::default()).await;
         let mut by_model: BTreeMap<String, Vec<v1::PullProgress>> = BTreeMap::new();
@@ -315,7 +316,7 @@ impl Fleet {
         Ok(v1::PullsResponse { running, ..v1::PullsResponse::default() })
     }
 
-    /// Every model that is stored anywhere.
+    /// All stored models.
     pub(crate) async fn list(&self) -> Result<v1::ListResponse, Status> {
         let ask = async |mut client: Client| client.list(v1::ListRequest::default()).await;
         Ok(union::lists(self.every(ask).await?))
@@ -323,20 +324,20 @@ impl Fleet {
 }
 
 impl Lease {
-    /// An answer that had begun broke off.
+    /// Records that a streamed answer broke off.
     pub(crate) fn failed(&self, status: &Status) {
         blame(&self.0, status);
     }
 }
 
-/// Holds against a daemon what is its fault.
+/// Records an error that is the daemon's fault.
 pub(super) fn blame(member: &Member, status: &Status) {
     match Again::of(status) {
         Some(Again::Unreached | Again::Lost) => {
             member.lost(status.message());
             member.poke.notify_one();
         }
-        // It may have begun to drain, or have lost a model.
+        // The daemon may have begun to drain, or have lost a model.
         Some(Again::Refused) => member.poke.notify_one(),
         Some(Again::Full | Again::NotFound) => {}
         None => match status.code() {

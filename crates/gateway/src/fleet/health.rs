@@ -1,4 +1,4 @@
-//! Whether a daemon is to be asked: a state that changes with what is seen of it, given the time. It asks no clock.
+//! Health of a daemon: a state machine over observations. Callers pass the time; no clock is read here.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use tokio::time::Instant;
 
 use crate::limits::{EJECTED_FIRST, EJECTED_MAX, FAILURES_IN_A_ROW_MAX, SOUND_AFTER};
 
-/// What a daemon can be asked now.
+/// State of a daemon.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum State {
-    /// Nobody has heard of it yet.
+    /// Not heard from yet.
     Unknown,
-    /// It serves since then.
+    /// Serving since `since`.
     Up { since: Instant },
     /// It ends what runs and takes nothing new.
     Draining,
-    /// It is left alone until then, for this reason.
+    /// Ejected until `until`, for `reason`.
     Out { until: Instant, reason: String },
 }
 
 impl State {
-    /// As metrics and `/health` say it.
+    /// Word in metrics and `/health`.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             State::Unknown => "unknown",
@@ -31,26 +31,26 @@ impl State {
     }
 }
 
-/// A daemon's state, and how it came to it.
+/// State of a daemon, and its recent failures.
 #[derive(Debug)]
 pub(crate) struct Health {
     state: State,
-    failures: u32,  // answers in a row that a sound daemon does not give
-    ejections: u32, // since it was sound for a while
+    failures: u32,  // failed requests in a row
+    ejections: u32, // ejections since it last served for a while
 }
 
 impl Health {
-    /// Of a daemon nobody has asked.
+    /// Health of a daemon that has not been asked yet.
     pub(crate) fn new() -> Health {
         Health { state: State::Unknown, failures: 0, ejections: 0 }
     }
 
-    /// What it can be asked now.
+    /// Current state.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// It said that it serves. One that is left alone stays so until its time.
+    /// Records that it reports to serve. An ejected daemon stays ejected until its time is over.
     pub(crate) fn serves(&mut self, now: Instant) {
         match &self.state {
             State::Up { .. } => {}
@@ -62,15 +62,15 @@ impl Health {
         }
     }
 
-    /// It said that it takes nothing new.
+    /// Records that it takes no new requests.
     pub(crate) fn drains(&mut self) {
         self.state = State::Draining;
     }
 
-    /// It was not reached, or lost. Whether it was asked until now.
+    /// Records that it was unreachable or the connection broke. Returns whether it was in use until now.
     pub(crate) fn lost(&mut self, now: Instant, reason: &str) -> bool {
         let asked = !matches!(self.state, State::Out { .. });
-        // What many calls lose at once is one loss.
+        // Calls that break at the same time count as one loss.
         let over = matches!(&self.state, State::Out { until, .. } if now >= *until);
         if asked || over {
             self.leave_alone(now, reason);
@@ -78,7 +78,7 @@ impl Health {
         asked
     }
 
-    /// It answered a request as no sound daemon does. Whether it is left alone from now on.
+    /// Records a failed request that is the daemon's fault. Returns whether it is ejected now.
     pub(crate) fn failed(&mut self, now: Instant) -> bool {
         self.failures += 1;
         if self.failures < FAILURES_IN_A_ROW_MAX || !matches!(self.state, State::Up { .. }) {
@@ -89,7 +89,7 @@ impl Health {
         true
     }
 
-    /// It did what a request asked of it.
+    /// Records a successful request.
     pub(crate) fn worked(&mut self) {
         self.failures = 0;
     }
@@ -104,7 +104,7 @@ impl Health {
         self.state = State::Out { until: now + time, reason: reason.to_owned() };
     }
 
-    /// How long until it may be asked whether it is back.
+    /// Time until an ejected daemon may be asked again.
     pub(crate) fn left_alone_for(&self, now: Instant) -> Duration {
         match &self.state {
             State::Out { until, .. } => until.saturating_duration_since(now),

@@ -1,5 +1,5 @@
-//! Who is there: names become addresses again and again, new addresses become members, and those that are gone leave.
-//! What runs on one that has left ends by itself.
+//! Discovery of daemons: names are resolved repeatedly, new addresses become members, and addresses that are
+//! gone leave. Calls that run on a removed member finish normally.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
     limits::{MEMBERS_MAX, RESOLVE_TIMEOUT},
 };
 
-/// The task that keeps the members; it ends when this is dropped, and with it those that follow them.
+/// Task that maintains the members. Dropping this ends it and the tasks that follow the members.
 #[derive(Debug)]
 pub(super) struct Keeping(AbortHandle);
 
@@ -32,19 +32,19 @@ impl Drop for Keeping {
     }
 }
 
-/// What the task knows.
+/// State of the task.
 struct Keeper {
-    /// What each target was last.
+    /// Last known addresses of each target.
     places: Vec<Vec<Place>>,
     members: BTreeMap<Place, (Arc<Member>, AbortHandle)>,
     following: JoinSet<()>,
 }
 
 impl Keeping {
-    /// Finds the members for the first time, and keeps them from then on.
+    /// Finds the members for the first time, and starts the task.
     ///
     /// # Errors
-    /// What is wrong with an address or the files of TLS.
+    /// Fault of an address or of the TLS files.
     pub(super) async fn begin(fleet: &Arc<Fleet>) -> Result<Keeping, GatewayError> {
         let mut keeper = Keeper {
             places: vec![Vec::new(); fleet.targets.len()],
@@ -67,12 +67,12 @@ impl Keeping {
 }
 
 impl Keeper {
-    /// Resolves every name and makes the members what was found.
+    /// Resolves every name and updates the members.
     async fn look(&mut self, fleet: &Fleet) -> Result<(), GatewayError> {
         for (target, known) in fleet.targets.iter().zip(&mut self.places) {
             match timeout(RESOLVE_TIMEOUT, target.places(&*fleet.resolver)).await {
                 Ok(Ok(found)) => *known = found,
-                // A resolver that fails says nothing of the daemons; each of them is followed.
+                // A failure of the resolver tells nothing about the daemons, which are followed on their own.
                 Ok(Err(error)) => tell(target, &error),
                 Err(_) => tell(target, &"no answer in time"),
             }

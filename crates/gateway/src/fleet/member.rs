@@ -1,4 +1,4 @@
-//! One daemon of several: how it is called, what is known of it, and what this gateway has asked of it.
+//! One of several daemons: its connection, its state, and this gateway's requests to it.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -32,7 +32,7 @@ pub(crate) struct Member {
     pub(super) health_client: HealthClient<Carrier>,
     known: Mutex<Known>,
     in_flight: AtomicUsize,
-    /// Has it asked how it is now.
+    /// Wakes the task that asks for its state.
     pub(super) poke: Notify,
     pub(super) metrics: MemberMetrics,
 }
@@ -41,25 +41,25 @@ pub(crate) struct Member {
 struct Known {
     health: Health,
     report: Report,
-    in_flight_then: usize, // of this gateway, when the report came
+    in_flight_then: usize, // of this gateway, at the time of the report
 }
 
-/// What `/health` tells of a daemon.
+/// State of a daemon for `/health`.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberView {
     pub(crate) name: String,
     pub(crate) state: &'static str,
-    /// Why it is left alone.
+    /// Reason of its ejection.
     pub(crate) reason: Option<String>,
     pub(crate) in_flight: usize,
 }
 
-/// A request that a daemon has, counted until this is dropped.
+/// Request in flight at a daemon. It is counted until dropped.
 #[derive(Debug)]
 pub(crate) struct Lease(pub(super) Arc<Member>);
 
 impl Member {
-    /// A daemon of which nothing is known; connects to nothing.
+    /// Creates a member without connecting to it.
     pub(super) fn new(
         place: Place,
         key: Option<&Secret>,
@@ -81,7 +81,7 @@ impl Member {
         Ok(member)
     }
 
-    /// It said that it has that model in its store now.
+    /// Records that it has stored that model.
     pub(super) fn keeps(&self, model: String) {
         self.known().report.keep(model);
     }
@@ -90,7 +90,7 @@ impl Member {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes its health, and tells.
+    /// Changes its health, and reports a change of state.
     fn change<T>(&self, change: impl FnOnce(&mut Health) -> T) -> T {
         let mut known = self.known();
         let before = known.health.state().word();
@@ -107,73 +107,73 @@ impl Member {
         changed
     }
 
-    /// It said that it serves.
+    /// Records that it serves.
     pub(super) fn serves(&self) {
         self.change(|health| health.serves(Instant::now()));
     }
 
-    /// It said that it takes nothing new.
+    /// Records that it takes no new requests.
     pub(super) fn drains(&self) {
         self.change(Health::drains);
     }
 
-    /// It was not reached, or lost.
+    /// Records that it was unreachable or the connection broke.
     pub(super) fn lost(&self, reason: &str) {
         if self.change(|health| health.lost(Instant::now(), reason)) {
             self.metrics.ejections.inc();
         }
     }
 
-    /// A request of its ended as a sound daemon's does not.
+    /// Records a failed request that is the daemon's fault.
     pub(super) fn failed(&self) {
         if self.change(|health| health.failed(Instant::now())) {
             self.metrics.ejections.inc();
         }
     }
 
-    /// A request of its was answered.
+    /// Records a successful request.
     pub(super) fn worked(&self) {
         self.known().health.worked();
     }
 
-    /// How long it is left alone from now on.
+    /// Time until its ejection ends.
     pub(super) fn left_alone_for(&self) -> std::time::Duration {
         self.known().health.left_alone_for(Instant::now())
     }
 
-    /// Its last word, and what this gateway had asked of it by then.
+    /// Records its statistics, and this gateway's requests at that time.
     pub(super) fn report(&self, stats: v1::StatsResponse) {
         let mut known = self.known();
         known.in_flight_then = self.in_flight();
         known.report.take_stats(stats);
     }
 
-    /// What it stores.
+    /// Records its stored models.
     pub(super) fn stores(&self, list: v1::ListResponse) {
         self.known().report.take_list(list);
     }
 
-    /// Where it has that model.
+    /// State of that model on the daemon.
     pub(super) fn has(&self, model: &str) -> Has {
         self.known().report.has(model)
     }
 
-    /// What it can be asked.
+    /// State of its health.
     pub(super) fn state(&self) -> State {
         self.known().health.state().clone()
     }
 
-    /// The way to it.
+    /// Client of the daemon.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// This gateway's requests that it has.
+    /// Requests of this gateway in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// As one of those a request for that model can go to; None: it takes nothing.
+    /// The daemon as a candidate for a request for that model. None: it is draining.
     pub(super) fn candidate(&self, model: &str) -> Option<Candidate> {
         let known = self.known();
         let out = match known.health.state() {
@@ -181,12 +181,12 @@ impl Member {
             State::Out { .. } => true,
             State::Unknown | State::Up { .. } => false,
         };
-        // What others ask of it is known as of its last word, what this gateway does as of now.
+        // Load of other clients as of its last report, plus this gateway's own as of now.
         let others = known.report.requests.saturating_sub(known.in_flight_then);
         Some(Candidate { id: self.id, has: known.report.has(model), out, load: others + self.in_flight() })
     }
 
-    /// What is told of it.
+    /// State for `/health`.
     pub(super) fn view(&self) -> MemberView {
         let state = self.state();
         MemberView {
@@ -199,12 +199,12 @@ impl Member {
 }
 
 impl Lease {
-    /// The way to that daemon.
+    /// Client of the daemon.
     pub(crate) fn client(&self) -> &Client {
         self.0.client()
     }
 
-    /// A request goes to that daemon.
+    /// Counts a request to the daemon.
     pub(super) fn new(member: Arc<Member>) -> Lease {
         let in_flight = member.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         member.metrics.in_flight.set(in_flight as i64);

@@ -1,4 +1,4 @@
-//! What is counted of each daemon. A daemon's series leave with it.
+//! Metrics of each daemon. A daemon's series are removed together with it.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
@@ -6,7 +6,7 @@ use super::{health::State, pick::Why, retry::Again};
 
 const STATES: [&str; 4] = ["unknown", "up", "draining", "out"];
 
-/// The series of all daemons.
+/// Metrics of all daemons.
 #[derive(Debug, Clone)]
 pub(crate) struct FleetMetrics {
     state: IntGaugeVec,
@@ -16,7 +16,7 @@ pub(crate) struct FleetMetrics {
     retries: IntCounterVec,
 }
 
-/// One daemon's.
+/// Metrics of one daemon.
 #[derive(Debug)]
 pub(crate) struct MemberMetrics {
     name: String,
@@ -26,7 +26,7 @@ pub(crate) struct MemberMetrics {
 }
 
 impl FleetMetrics {
-    /// No daemon yet.
+    /// Creates the metrics without any daemon.
     pub(super) fn new() -> Result<FleetMetrics, prometheus::Error> {
         let opts = |name: &str, help: &str| Opts::new(name, help).namespace("hanzo_engine");
         Ok(FleetMetrics {
@@ -59,7 +59,7 @@ impl FleetMetrics {
         })
     }
 
-    /// Has them shown.
+    /// Registers the metrics.
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         registry.register(Box::new(self.state.clone()))?;
         registry.register(Box::new(self.in_flight.clone()))?;
@@ -68,7 +68,7 @@ impl FleetMetrics {
         registry.register(Box::new(self.retries.clone()))
     }
 
-    /// One daemon's, from now until they are dropped.
+    /// Creates the series of one daemon, which exist until dropped.
     pub(super) fn of(&self, name: &str) -> MemberMetrics {
         let metrics = MemberMetrics {
             name: name.to_owned(),
@@ -88,19 +88,19 @@ impl FleetMetrics {
 }
 
 impl MemberMetrics {
-    /// It is in that state.
+    /// Sets its state.
     pub(super) fn state(&self, state: &State) {
         for word in STATES {
             self.all.state.with_label_values(&[&self.name, word]).set(i64::from(word == state.word()));
         }
     }
 
-    /// It was given a request.
+    /// Counts a request that it was chosen for.
     pub(super) fn picked(&self, why: Why) {
         self.all.picks.with_label_values(&[&self.name, why.word()]).inc();
     }
 
-    /// A request of its was given to another.
+    /// Counts a request that was retried on another daemon.
     pub(super) fn retried(&self, again: Again) {
         self.all.retries.with_label_values(&[&self.name, again.word()]).inc();
     }
@@ -109,7 +109,7 @@ impl MemberMetrics {
 impl Drop for MemberMetrics {
     fn drop(&mut self) {
         let name = self.name.as_str();
-        // Those that were never made are not there to be removed.
+        // Removing a series that was never created fails harmlessly.
         let _ = self.all.in_flight.remove_label_values(&[name]);
         let _ = self.all.ejections.remove_label_values(&[name]);
         for word in STATES {

@@ -1,10 +1,10 @@
-//! Several daemons behind one gateway: which of them a call goes to, what is done when one does not answer, and what
-//! they know together.
+//! Load balancing over several daemons: choice of a daemon for each call, retries on another one, and combined
+//! answers.
 //!
-//! Names become addresses again and again (`target`, `keeper`); each address is a [`Member`](member::Member), of which a
-//! task of its own knows whether it serves and how much it has to do (`probe`, `health`, `report`). A call is routed by who
-//! has its model and by what is cached of its prompt (`affinity`, `pick`), and given to another daemon where that is safe
-//! (`retry`, `dispatch`). What each says of itself becomes one answer in `union`. Nothing here knows HTTP.
+//! Names are resolved repeatedly (`target`, `keeper`). Each address is a [`Member`](member::Member), whose task
+//! follows its health and load (`probe`, `health`, `report`). A call goes to a daemon that has its model,
+//! preferably one with its prefix in the cache (`affinity`, `pick`). It is retried on another daemon if that is
+//! safe (`retry`, `dispatch`). `union` combines the answers of all daemons. Nothing here knows HTTP.
 
 mod affinity;
 mod dispatch;

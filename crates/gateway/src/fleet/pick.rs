@@ -1,5 +1,4 @@
-//! Which daemon a request goes to, of those that can be asked: a function of what is known of them, and of a number
-//! that is as good as drawn.
+//! Choice of a daemon among the candidates: a pure function of their state and of a pseudo-random number.
 
 use super::{
     affinity::{attraction, mixed},
@@ -7,31 +6,30 @@ use super::{
 };
 use crate::limits::{LOAD_ALWAYS_BORNE, LOAD_OVER_MEAN_PERCENT};
 
-/// One that can be asked.
+/// Daemon that a request may go to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// What it is known by to every gateway.
+    /// Hash of its name, the same in every gateway.
     pub(crate) id: u64,
     pub(crate) has: Has,
-    /// It is left alone for now: asked only where there is no other.
+    /// Ejected: asked only if there is no other.
     pub(crate) out: bool,
-    /// Requests that it has, as far as that is known.
+    /// Known number of its requests.
     pub(crate) load: usize,
 }
 
-/// Why the one that was picked was.
+/// Reason of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Of two that were drawn it has less to do; or there is no other.
+    /// It has less load than another one drawn at random; or it is the only one.
     Load,
-    /// It is where what begins like this goes.
+    /// Requests with this prefix go there.
     Affinity,
-    /// The one where what begins like this goes has too much to do, and this one is next.
+    /// The daemon for this prefix has too much load, and this one is next.
     Overflow,
 }
 
-/// The best of the candidates, by its place among them. `key`: what requests that share a prefix have in common;
-/// `model`: a number of the model's name.
+/// Index of the best candidate. `key` is the affinity key of the prefix, `model` a hash of the model's name.
 pub(crate) fn pick(
     candidates: &[Candidate],
     key: Option<u64>,
@@ -43,7 +41,7 @@ pub(crate) fn pick(
     let able: Vec<(usize, Candidate)> =
         candidates.iter().copied().enumerate().filter(|(_, candidate)| rank(candidate) == best).collect();
     match (best.1, key) {
-        // Whoever asks for a model that nobody has loaded yet is sent where others were, so that one daemon loads it.
+        // Requests for a model that is not loaded go to the same daemon, so that only one loads it.
         (Has::Loading | Has::Stored | Has::Nothing, _) => Some((most_attracted(&able, model)?, Why::Load)),
         (Has::Ready, Some(key)) => by_key(&able, key),
         (Has::Ready, None) => Some((less_loaded_of_two(&able, drawn)?, Why::Load)),
@@ -54,20 +52,20 @@ fn most_attracted(able: &[(usize, Candidate)], key: u64) -> Option<usize> {
     able.iter().max_by_key(|(_, candidate)| attraction(key, candidate.id)).map(|(at, _)| *at)
 }
 
-/// Rendezvous hashing with bounded loads: the most attracted of those that have not too much to do.
+/// Rendezvous hashing with bounded loads: the highest score among those below the bound.
 fn by_key(able: &[(usize, Candidate)], key: u64) -> Option<(usize, Why)> {
     let total: usize = able.iter().map(|(_, candidate)| candidate.load).sum();
-    // With this request, over all of them, and so much more than the mean.
+    // Bound: a percentage above the mean load, with this request included.
     let bound = ((total + 1) * LOAD_OVER_MEAN_PERCENT).div_ceil(able.len() * 100).max(LOAD_ALWAYS_BORNE);
     let bears = able.iter().copied().filter(|(_, candidate)| candidate.load < bound);
     let bears: Vec<(usize, Candidate)> = bears.collect();
     let home = most_attracted(able, key)?;
-    // Not all are over the mean.
+    // At least one is below the bound, so this default is not used.
     let at = most_attracted(&bears, key).unwrap_or(home);
     Some((at, if at == home { Why::Affinity } else { Why::Overflow }))
 }
 
-/// The power of two choices.
+/// Less loaded of two random candidates (power of two choices).
 fn less_loaded_of_two(able: &[(usize, Candidate)], drawn: u64) -> Option<usize> {
     let count = able.len() as u64;
     if count == 0 {
@@ -125,13 +123,13 @@ mod tests {
         for drawn in 0..50 {
             assert_eq!(pick(&all, Some(42), 0, drawn), Some((home, Why::Affinity)));
         }
-        // Alone it bears a few, whatever the others have.
+        // A few requests are always accepted, whatever the load of the others.
         all[home].load = LOAD_ALWAYS_BORNE - 1;
         assert_eq!(pick(&all, Some(42), 0, 1), Some((home, Why::Affinity)));
         all[home].load = LOAD_ALWAYS_BORNE;
         let (other, why) = pick(&all, Some(42), 0, 1).unwrap();
         assert!(other != home && why == Why::Overflow);
-        // Where all have as much, it stays.
+        // If all have the same load, the choice stays.
         let equal = candidates(&[100, 100, 100]);
         assert_eq!(pick(&equal, Some(42), 0, 1), Some((home, Why::Affinity)));
         let mut over = equal.clone();
@@ -141,7 +139,7 @@ mod tests {
 
     #[test]
     fn keys_never_pile_up_beyond_the_bound() {
-        // The worst: every request has the same key.
+        // Worst case: every request has the same key.
         let mut loads = vec![0; 4];
         for _ in 0..1000 {
             let (at, _) = pick(&candidates(&loads), Some(7), 0, 0).unwrap();

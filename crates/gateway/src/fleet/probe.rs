@@ -1,5 +1,5 @@
-//! What a daemon says of itself, followed for as long as it is there: grpc.health, which tells at once that it drains or
-//! is gone, and its statistics now and then. One that is left alone is asked again when its time has come.
+//! Follows a daemon's state: grpc.health, which reports at once that it drains or is gone, and its statistics
+//! at intervals. An ejected daemon is asked again when its ejection ends.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_res
 use super::member::Member;
 use crate::limits::{PROBE_EVERY, PROBE_TIMEOUT, PROBES_PER_LIST};
 
-/// Follows a daemon until this is dropped.
+/// Follows a daemon until dropped.
 pub(super) async fn follow(member: Arc<Member>) {
     loop {
         let status = reached(&member).await;
         member.lost(&format!("{:?}: {}", status.code(), status.message()));
-        // Not sooner, whoever asks for it: a daemon that comes up must not meet everyone at once.
+        // Never sooner: a daemon that comes up must not get all probes at once.
         sleep(member.left_alone_for()).await;
     }
 }
 
-/// How it is known whether a daemon serves.
+/// Source of a daemon's serving state.
 enum Serving {
-    /// It says so when that changes; what it said last.
+    /// Stream of state changes, and the last state.
     Told(Streaming<HealthCheckResponse>, bool),
-    /// It is asked each time: one that drains waits for who holds a stream of its.
+    /// Asked at each probe, because a draining daemon waits for clients that hold a stream.
     Asked,
-    /// It has no grpc.health: it serves while it answers.
+    /// The daemon has no grpc.health: it serves as long as it answers.
     Assumed,
 }
 
-/// Follows a daemon for as long as it answers; why it does no more.
+/// Follows a daemon while it answers. Returns the error that ended it.
 async fn reached(member: &Member) -> Status {
     let Err(status) = talk(member).await;
     status
@@ -58,7 +58,7 @@ async fn talk(member: &Member) -> Result<std::convert::Infallible, Status> {
                 if matches!(other, Serving::Told(..)) { Serving::Asked } else { other }
             }
         };
-        // One that is left alone for its answers is asked no sooner.
+        // An ejected daemon is asked no sooner.
         let wait = PROBE_EVERY.max(member.left_alone_for());
         tokio::select! {
             changed = changed(&mut serving) => changed?,
@@ -71,7 +71,7 @@ async fn talk(member: &Member) -> Result<std::convert::Infallible, Status> {
     }
 }
 
-/// The stream of its states, from its first on.
+/// Opens the stream of its state changes, and waits for the first.
 async fn watch(member: &Member) -> Result<Serving, Status> {
     let mut client = member.health_client.clone();
     let begin = async {
@@ -90,7 +90,7 @@ async fn check(member: &Member) -> Result<bool, Status> {
     Ok(serves(within(client.check(HealthCheckRequest::default())).await?.get_ref()))
 }
 
-/// A daemon that has just begun may not know yet.
+/// An unknown state counts as serving, because a daemon that has just started may report it.
 fn serves(state: &HealthCheckResponse) -> bool {
     state.status() != ServingStatus::NotServing
 }
@@ -99,21 +99,21 @@ fn ended() -> Status {
     Status::unavailable("its stream of states ended")
 }
 
-/// Resolves when it says another state.
+/// Resolves when the state changes.
 async fn changed(serving: &mut Serving) -> Result<(), Status> {
     let Serving::Told(states, state) = serving else { return std::future::pending().await };
     *state = serves(&states.message().await?.ok_or_else(ended)?);
     Ok(())
 }
 
-/// What it has to do and which models, and where that is wanted what it stores. Whether it drains.
+/// Asks for its load and models, and with `list` also for its stored models. Returns whether it drains.
 async fn ask(member: &Member, list: bool) -> Result<bool, Status> {
     let mut client = member.client.clone();
     let stats = within(client.stats(v1::StatsRequest::default())).await?.into_inner();
     let draining = stats.draining;
     member.report(stats);
     if list {
-        // One that cannot list its store may serve all the same.
+        // A daemon that cannot list its store may serve all the same.
         match within(client.list(v1::ListRequest::default())).await {
             Ok(list) => member.stores(list.into_inner()),
             Err(status) => tracing::debug!(upstream = member.place.name, %status, "no list of stored models"),

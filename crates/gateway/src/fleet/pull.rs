@@ -1,4 +1,5 @@
-//! A pull on every daemon that serves, as one: each has a store of its own, and whoever asks for the model next may be sent to any.
+//! Download of a model on every serving daemon, reported as one: each has its own store, and the next request
+//! for the model may go to any.
 
 use std::sync::Arc;
 
@@ -20,16 +21,17 @@ use super::{
 
 type Step = Result<PullProgress, Status>;
 
-/// Pulls of several daemons.
+/// Downloads on several daemons.
 struct PullStreams {
-    /// Steps of each, by its place in `far`.
+    /// Progress events, with the daemon's index in `far`.
     steps: SelectAll<BoxStream<'static, (usize, Step)>>,
-    far: Vec<Option<PullProgress>>, // None: that daemon is gone
+    far: Vec<Option<PullProgress>>, // last progress; None: that daemon is gone
 }
 
 impl Fleet {
-    /// Pulls everywhere. An error of one daemon is the end, with its name, and the others are left to go on where they were when the
-    /// same is pulled again. A daemon that is gone is passed over while another pulls. Dropping the stream is leaving all of them.
+    /// Downloads on all serving daemons. An error of one ends the whole, with the daemon's name; repeating the
+    /// download resumes the others. Unreachable daemons are skipped while another one downloads. Dropping the
+    /// stream leaves all downloads.
     pub(crate) async fn pull(
         &self,
         request: PullRequest,
@@ -66,7 +68,7 @@ impl Fleet {
 }
 
 impl PullStreams {
-    /// How far all are together, at the next step of any.
+    /// Combined progress after the next event.
     async fn next(&mut self) -> Option<Step> {
         let (at, step) = self.steps.next().await?;
         match step {
@@ -83,7 +85,7 @@ impl PullStreams {
     }
 }
 
-/// Has each daemon begin.
+/// Starts the download on each daemon.
 async fn begin(
     members: Vec<Arc<Member>>,
     request: &PullRequest,
@@ -98,7 +100,7 @@ async fn begin(
     join_all(begun).await
 }
 
-/// The steps of one daemon, whose errors have its name. Those of the connection keep their cause.
+/// Progress of one daemon. Its own errors get its name; connection errors keep their cause.
 fn named(
     member: Arc<Member>,
     at: usize,
@@ -106,7 +108,7 @@ fn named(
 ) -> BoxStream<'static, (usize, Step)> {
     let steps = steps.map(move |step| {
         if let Ok(PullProgress { stored: Some(model), .. }) = &step {
-            // It lists its store now and then alone.
+            // The stored models are listed only now and then, so the new one is recorded at once.
             member.keeps(model.name.clone());
         }
         let step = step.map_err(|status| match is_gone(&status) {
@@ -121,7 +123,7 @@ fn named(
     steps.boxed()
 }
 
-/// What that daemon says, with its name.
+/// Adds a daemon's name to a status.
 pub(super) fn of(name: &str, status: Status) -> Status {
     let (code, metadata) = (status.code(), status.metadata().clone());
     Status::with_metadata(code, format!("engine {name}: {}", status.message()), metadata)

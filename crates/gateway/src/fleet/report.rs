@@ -1,35 +1,35 @@
-//! What a daemon said of itself last: its models, and how much it has to do.
+//! Last report of a daemon: its models and its load.
 
 use std::collections::BTreeSet;
 
 use hanzo_engine_proto::v1::{self, ModelState};
 
-/// Where a model is on a daemon; the first is the best.
+/// State of a model on a daemon, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Has {
-    /// It answers.
+    /// Loaded.
     Ready,
-    /// It will.
+    /// Being loaded.
     Loading,
-    /// It can be loaded.
+    /// Stored.
     Stored,
-    /// Nothing is known of it: an alias or a reference that the daemon knows, or a name that none does.
+    /// Unknown: an alias or reference that only the daemon can resolve, or a wrong name.
     Nothing,
 }
 
 impl Has {
-    /// It is in memory, or will be.
+    /// Whether it is in memory or being loaded.
     pub(crate) fn is_loaded(self) -> bool {
         matches!(self, Has::Ready | Has::Loading)
     }
 }
 
-/// One daemon's last word.
+/// Last report of one daemon.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
     models: Vec<Loaded>,
     stored: BTreeSet<String>,
-    /// Requests that ran and waited, of all who ask it.
+    /// Running and waiting requests of all clients.
     pub(crate) requests: usize,
 }
 
@@ -41,7 +41,7 @@ struct Loaded {
 }
 
 impl Report {
-    /// What `stats` says; what is stored stays as it is known.
+    /// Takes over the loaded models and the load; the stored models stay.
     pub(crate) fn take_stats(&mut self, stats: v1::StatsResponse) {
         let statuses = stats.models.into_iter().filter_map(|model| model.status);
         let statuses: Vec<v1::ModelStatus> = statuses.collect();
@@ -55,17 +55,17 @@ impl Report {
         self.models = statuses.into_iter().map(loaded).collect();
     }
 
-    /// What `list` says.
+    /// Takes over the stored models.
     pub(crate) fn take_list(&mut self, list: v1::ListResponse) {
         self.stored = list.models.into_iter().map(|model| model.name).collect();
     }
 
-    /// It has that one in its store now.
+    /// Adds a stored model.
     pub(crate) fn keep(&mut self, model: String) {
         self.stored.insert(model);
     }
 
-    /// Where that model is; an empty name is any that is loaded.
+    /// State of a model. An empty name means any loaded model.
     pub(crate) fn has(&self, model: &str) -> Has {
         let named = |loaded: &&Loaded| model.is_empty() || loaded.answers_to(model);
         let best = self.models.iter().filter(named).map(|loaded| match loaded.state {
@@ -90,8 +90,8 @@ impl Loaded {
     }
 }
 
-/// Whether a request that asks for `asked` may mean the model of that name, as daemons read names: whatever the case,
-/// without the owner, without the quantisation.
+/// Whether `asked` may mean the model `name`, by the daemons' rules: case is ignored, and the owner and the
+/// quantisation may be left out.
 fn stands_for(asked: &str, name: &str) -> bool {
     let (asked, name) = (asked.to_lowercase(), name.to_lowercase());
     let without_owner = |name: &str| name.split_once('/').map(|(_, model)| model == asked);

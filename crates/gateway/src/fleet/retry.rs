@@ -1,5 +1,5 @@
-//! What an error says of the daemon that it came from, and whether another may be asked instead. Only what has been
-//! shown nobody is asked again, and what a daemon itself has refused is not held against it.
+//! Classification of errors: whether another daemon may be asked instead. A request is retried only if the
+//! client has received nothing of the answer. A refusal does not count as the daemon's fault.
 
 use std::{error::Error, io};
 
@@ -8,23 +8,23 @@ use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use super::report::Has;
 use crate::limits::{ATTEMPTS_MAX, LOST_MAX};
 
-/// Why another daemon may answer.
+/// Reason why another daemon may answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// There was no connection: it has not been asked.
+    /// No connection: the daemon has not received the request.
     Unreached,
-    /// The connection broke: it may have begun, and it may be the request that ended it.
+    /// The connection broke: the request may have started, and may even be the cause.
     Lost,
-    /// It takes this request no more or not now: it drains, loads, or wants another key of this gateway.
+    /// The daemon does not take this request now: it drains, loads, or rejects this gateway's key.
     Refused,
-    /// It has no room.
+    /// Its queue is full.
     Full,
-    /// It knows no such model.
+    /// It does not know the model.
     NotFound,
 }
 
 impl Again {
-    /// As `retries_total` says it.
+    /// Labels in `retries_total`.
     pub(super) const WORDS: [&'static str; 5] = ["unreached", "lost", "refused", "full", "not_found"];
 
     pub(super) fn word(self) -> &'static str {
@@ -37,10 +37,11 @@ impl Again {
         }
     }
 
-    /// Why another daemon may answer what this one has answered so; None: none would say otherwise, or it is not to be tried.
+    /// Reason to ask another daemon after this status. None: another one would answer the same, or must not be
+    /// tried.
     pub(crate) fn of(status: &Status) -> Option<Again> {
         if let Some(source) = status.source() {
-            // What the engine sent has no cause; a connection's failure has.
+            // A failed connection has a source; a status sent by the engine has none.
             let chain =
                 std::iter::successors(Some(source), |error: &&'_ (dyn Error + 'static)| (*error).source());
             let mut again = Again::Lost;
@@ -48,7 +49,7 @@ impl Again {
                 if error.is::<TimeoutExpired>() {
                     return None;
                 }
-                // Whatever kept a connection from being made, nothing was asked by it.
+                // Without a connection, nothing was sent.
                 let not_connected = error.is::<ConnectError>()
                     || error.downcast_ref::<io::Error>().is_some_and(|error| unreached(error.kind()));
                 if not_connected {
@@ -68,7 +69,7 @@ impl Again {
     }
 }
 
-/// Whether a daemon has not answered at all: it is not there, or no more.
+/// Whether the daemon was unreachable or its connection broke.
 pub(super) fn is_gone(status: &Status) -> bool {
     matches!(Again::of(status), Some(Again::Unreached | Again::Lost))
 }
@@ -81,23 +82,24 @@ fn unreached(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// What has been tried for one request.
+/// Attempts made for one request.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    pub(super) tried: Vec<u64>, // members' ids
-    asked: usize,               // of which so many had a connection
+    pub(super) tried: Vec<u64>, // ids of members
+    asked: usize,               // attempts that had a connection
     lost: u32,
-    /// The worst place of the model that another may still have it in.
+    /// Worst state of the model that the next daemon may have.
     pub(super) has_max: Option<Has>,
-    /// What the last one said that said anything.
+    /// Most informative answer so far.
     said: Option<Status>,
 }
 
 impl Attempts {
-    /// Whether another may be asked after this answer of one that was known to have the model so.
+    /// Whether another daemon may be asked after this status of one that was known to have the model in state
+    /// `has`.
     pub(super) fn again(&mut self, status: &Status, has: Has) -> Option<Again> {
         let again = Again::of(status)?;
-        // An attempt that met no connection has cost nothing.
+        // An attempt without a connection has cost nothing.
         self.asked += usize::from(again != Again::Unreached);
         match again {
             Again::Lost => {
@@ -106,24 +108,24 @@ impl Attempts {
                     return None;
                 }
             }
-            // No other is made to load what this one has loaded.
+            // A full daemon must not cause another one to load the same model.
             Again::Full => self.has_max = Some(has),
-            // One that was known to have it, and now says otherwise, knows best what else there is.
+            // A daemon that was known to have the model is the authority about it.
             Again::NotFound if has != Has::Nothing => return None,
             Again::Unreached | Again::Refused | Again::NotFound => {}
         }
         (self.asked < ATTEMPTS_MAX).then_some(again)
     }
 
-    /// That answer was not the last.
+    /// Keeps the status of a failed attempt.
     pub(super) fn keep(&mut self, again: Again, status: Status) {
-        // What an engine has said tells more than that one was not there.
+        // An answer of an engine tells more than a missing connection.
         if self.said.is_none() || !matches!(again, Again::Unreached | Again::Lost) {
             self.said = Some(status);
         }
     }
 
-    /// What is answered where no other can be asked.
+    /// Status to answer with if no other daemon can be asked.
     pub(super) fn said(self) -> Option<Status> {
         self.said
     }

@@ -1,5 +1,5 @@
-//! A generation on one of several daemons. Until its first event has come, but for how its model's load goes, another daemon may
-//! take it over; from then on it ends with its daemon.
+//! Generation on one of several daemons. Until its first event, apart from load progress, another daemon may
+//! take over. From then on it ends with its daemon.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use super::{
 };
 use crate::{carrier::Client, head::Head, silence::while_alive};
 
-/// Where a generation is.
+/// State of a generation.
 enum Phase {
-    /// Nothing has come of it.
+    /// No event yet.
     Begun(Box<Begun>),
-    /// Something has.
+    /// Events have been passed on.
     Going {
         events: Streaming<InferEvent>,
         lease: Lease,
@@ -28,7 +28,7 @@ enum Phase {
     Over,
 }
 
-/// What is needed to ask another daemon.
+/// State needed to ask another daemon.
 struct Begun {
     fleet: Arc<Fleet>,
     request: InferRequest,
@@ -38,7 +38,7 @@ struct Begun {
     on: On,
 }
 
-/// A daemon that has accepted it.
+/// Daemon that has accepted the request.
 struct On {
     events: Streaming<InferEvent>,
     lease: Lease,

@@ -1,4 +1,4 @@
-//! Where daemons are: what an operator writes, and how a name becomes addresses.
+//! Addresses of daemons: parsing of `upstreams`, and resolution of names.
 
 use std::{future::Future, io, net::SocketAddr, pin::Pin};
 
@@ -8,12 +8,12 @@ use tokio::{net::TcpStream, time::timeout};
 
 use crate::limits::{FAMILY_TIMEOUT, MEMBERS_MAX, RESOLVE_EVERY};
 
-/// The port of gRPC where none is given.
+/// Default gRPC port.
 const PORT: u16 = 36901;
 
-/// Makes addresses of names.
+/// Resolver of host names.
 pub trait Resolve: Send + Sync + 'static {
-    /// The addresses of a host, with that port; the ones that are to be preferred first.
+    /// Addresses of a host with that port, preferred ones first.
     fn resolve<'a>(
         &'a self,
         host: &'a str,
@@ -26,7 +26,7 @@ pub trait Resolve: Send + Sync + 'static {
     }
 }
 
-/// The system's own resolver.
+/// Resolver of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
@@ -40,31 +40,31 @@ impl Resolve for SystemResolver {
     }
 }
 
-/// One entry of `upstreams`.
+/// Entry of `upstreams`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// One daemon, at a URI that a connection can be made to as it is: an address, `localhost`, a Unix socket.
+    /// One daemon at a URI that needs no lookup: an IP address, `localhost`, or a Unix socket.
     Fixed(String),
-    /// Every address of a name is a daemon.
+    /// Name whose every address is a daemon.
     Name { tls: bool, host: String, port: u16 },
 }
 
-/// One daemon's place.
+/// Address of one daemon.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
-    /// What it is called in metrics and logs: `HOST:PORT`, `unix:PATH`.
+    /// Name in metrics and logs: `HOST:PORT` or `unix:PATH`.
     pub(crate) name: String,
-    /// What is connected to; of a certificate, the name that is looked for.
+    /// URI to connect to. Its host is the expected name of a certificate.
     pub(crate) uri: String,
-    /// Where that is, if the URI's host is not to be looked up.
+    /// Address to connect to instead of resolving the URI's host.
     pub(crate) at: Option<SocketAddr>,
 }
 
 impl Target {
-    /// `HOST[:PORT]`, `http://…`, `https://…`, `dns://…`, `dns:///…` or `unix:PATH`.
+    /// Parses `HOST[:PORT]`, `http://…`, `https://…`, `dns://…`, `dns:///…` or `unix:PATH`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Description of the fault.
     pub(crate) fn parse(text: &str) -> Result<Target, String> {
         let expected = || {
             format!(
@@ -85,7 +85,7 @@ impl Target {
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return Err(expected());
         }
-        // What stands behind the colon is a port, or nothing does.
+        // A colon must be followed by a port.
         let (host, port) = (authority.host().to_owned(), authority.port_u16());
         if port.is_none() && authority.as_str() != host {
             return Err(expected());
@@ -103,7 +103,7 @@ impl Target {
         Ok(Target::Name { tls, host, port })
     }
 
-    /// Whether certificates are looked at.
+    /// Whether TLS is used.
     pub(crate) fn tls(&self) -> bool {
         match self {
             Target::Fixed(uri) => uri.starts_with("https://"),
@@ -111,8 +111,8 @@ impl Target {
         }
     }
 
-    /// The daemons there, now. A daemon may have an address of each family, so those of one family are taken: the one that comes
-    /// first, or the other where nothing answers at the first.
+    /// Current daemons. A daemon may have an IPv4 and an IPv6 address, so only one family is used: that of the
+    /// first address, or the other one if nothing answers at the first.
     pub(crate) async fn places(&self, resolver: &dyn Resolve) -> io::Result<Vec<Place>> {
         let (tls, host, port) = match self {
             Target::Fixed(uri) => {
@@ -131,7 +131,7 @@ impl Target {
             .into_iter()
             .take(MEMBERS_MAX)
             .map(|at| match tls {
-                // The certificate is looked at for the name.
+                // The certificate is checked against the name.
                 true => Place { name: at.to_string(), uri: format!("https://{host}:{port}"), at: Some(at) },
                 false => Place { name: at.to_string(), uri: format!("http://{at}"), at: None },
             })
@@ -139,13 +139,13 @@ impl Target {
     }
 }
 
-/// Whether a connection is taken at any of the addresses.
+/// Whether any of the addresses accepts a connection.
 async fn any_answers(addresses: &[SocketAddr]) -> bool {
     let connects = addresses.iter().take(MEMBERS_MAX).map(|at| Box::pin(TcpStream::connect(*at)));
     matches!(timeout(FAMILY_TIMEOUT, select_ok(connects)).await, Ok(Ok(_)))
 }
 
-/// A list, or one text with commas between its entries.
+/// Reads a list, or a text with commas.
 pub(crate) fn one_or_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,10 +1,10 @@
-//! What several daemons know, as one: a model that several have is one model, whose numbers are the sums.
+//! Combined answers of several daemons. A model that several have appears once, with summed numbers.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use hanzo_engine_proto::v1::{self, ModelState};
 
-/// The statistics of all.
+/// Combined statistics.
 pub(super) fn stats(of_each: Vec<v1::StatsResponse>) -> v1::StatsResponse {
     let draining = !of_each.is_empty() && of_each.iter().all(|one| one.draining);
     let mut all = v1::StatsResponse { draining, ..v1::StatsResponse::default() };
@@ -31,7 +31,7 @@ pub(super) fn stats(of_each: Vec<v1::StatsResponse>) -> v1::StatsResponse {
     all
 }
 
-/// One model on another daemon too.
+/// Adds a model's statistics of another daemon.
 fn add(known: &mut v1::ModelStats, other: v1::ModelStats) {
     let sum = |a: u32, b: u32| a.saturating_add(b);
     let status = match (known.status.take(), other.status) {
@@ -54,7 +54,8 @@ fn add(known: &mut v1::ModelStats, other: v1::ModelStats) {
     known.steps += other.steps;
 }
 
-/// The one that is further, with what both have to do, all adapters, and the context that every daemon that answers has.
+/// Status of the daemon that is further along, with the load of both, all adapters, and the smallest context of
+/// the ready daemons.
 fn better(one: v1::ModelStatus, other: v1::ModelStatus) -> v1::ModelStatus {
     let rank = |status: &v1::ModelStatus| match status.state() {
         ModelState::Ready => 0,
@@ -79,7 +80,7 @@ fn better(one: v1::ModelStatus, other: v1::ModelStatus) -> v1::ModelStatus {
     best
 }
 
-/// The stores of all.
+/// Combined list of stored models.
 pub(super) fn lists(of_each: Vec<v1::ListResponse>) -> v1::ListResponse {
     let mut models: BTreeMap<String, v1::StoredModel> = BTreeMap::new();
     for model in of_each.into_iter().flat_map(|one| one.models) {
@@ -93,7 +94,7 @@ pub(super) fn lists(of_each: Vec<v1::ListResponse>) -> v1::ListResponse {
     v1::ListResponse { models: models.into_values().collect() }
 }
 
-/// How far the pulls of all are, as one pull: what each has to fetch is added up, and it is there when all have it.
+/// Combined progress of downloads: sizes are summed, and it is done when all daemons are.
 pub(super) fn pulls(far: &[v1::PullProgress]) -> v1::PullProgress {
     let mut all =
         v1::PullProgress { phase: v1::pull_progress::Phase::Done.into(), joined: true, ..Default::default() };
@@ -105,7 +106,7 @@ pub(super) fn pulls(far: &[v1::PullProgress]) -> v1::PullProgress {
         if all.file.is_empty() {
             all.file.clone_from(&one.file);
         }
-        // One that has said nothing yet has not begun.
+        // The least advanced daemon determines the phase.
         all.phase = all.phase.min(one.phase);
         all.bytes_done += one.bytes_done;
         all.bytes_total += one.bytes_total;
