@@ -1,7 +1,7 @@
-//! Activations as products want them, made once per matmul input. For integers they are signed bytes: a factor per 32 or
-//! per 256 of them, and the sums that correct for weights stored with an offset. For floats they are taken as they are;
-//! but the matrix unit wants them split in two (`split`). Where rows are wanted in other places than they have, some of them more
-//! than once, each is made once and copied.
+//! Activations in the form that products need, prepared once for each input of a product. For integer products they
+//! are signed bytes, with a factor for each 32 or 256 of them, and the sums that correct for weights stored with an
+//! offset. For float products they are used as they are, except that the matrix unit needs them split in two
+//! (`split`). If rows are needed at several columns of a product, each row is prepared once and copied.
 
 use std::ops::Range;
 
@@ -15,28 +15,29 @@ use super::split::{split_bytes, split_row};
 use super::tier::Tier;
 use crate::KernelError;
 
-/// Rows of as many f32 as a product has inputs.
+/// Rows of a product's inputs, in f32.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
     pub(super) x: *const f32,
     pub(super) rows: usize,
-    /// Numbers from a row's first to the next one's, where rows do not follow each other: they may overlap.
+    /// Elements from the start of a row to the start of the next, if rows do not simply follow each other. Rows may
+    /// overlap.
     pub(super) step: Option<usize>,
-    /// Which columns of the product the rows are; without, each row is one.
+    /// Columns of the product that the rows become. None: each row is one column.
     pub(super) places: Option<Places<'a>>,
 }
 
-/// What columns the rows of an input become.
+/// Mapping of an input's rows to columns of the product.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
-    /// Columns that are copies of each row, all of them different; [`NOWHERE`] for none. `(rows, each)`
+    /// Columns that are copies of each row, all different; [`NOWHERE`] for none. `(rows, each)`
     pub(super) of: &'a [u32],
     pub(super) each: usize,
-    /// Columns there are; each is a copy of one row.
+    /// Number of columns; each is a copy of one row.
     pub(super) columns: usize,
 }
 
-/// A copy of a row that is not wanted.
+/// Placeholder for a copy that is not needed.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 impl Input<'_> {
@@ -51,24 +52,24 @@ impl Input<'_> {
 pub(super) struct Activations {
     rows: usize,
     width: usize,
-    /// Whether floats are split.
+    /// Whether floats are split for the matrix unit.
     splits: bool,
-    codes: Aligned<i8>, // (rows, width + PAD); or copies of rows as f32, or split rows, as many as there is room for
+    codes: Aligned<i8>, // (rows, width + PAD); or as many copies of rows as f32, or split rows, as fit
     scales: Aligned<f32>, // (rows, width / 32)
     offsets: Aligned<i32>, // (rows, width / 16)
     sums: Aligned<i16>, // (rows, width / 32)
     gathered: Aligned<f32>, // (logit_rows, width)
 }
 
-/// Bytes between rows of codes, so that the same place of 16 rows falls on 16 lines of a cache and not on few.
+/// Padding bytes between rows of codes, so that the same place of 16 rows falls on 16 cache lines of different sets.
 const PAD: usize = 64;
-/// Bytes for split rows, if they do not all take less: of more, a product computes as many at a time as fit.
+/// Bytes for split rows, unless all of them need less. If there are more, a product handles as many at a time as fit.
 const SPLIT_BYTES_MAX: usize = 16 << 20;
-/// A row below this is taken for zeros: its reciprocal would overflow.
+/// Rows whose largest magnitude is below this count as zeros, because the reciprocal would overflow.
 const SMALLEST: f32 = 1.2e-36;
 
 impl Activations {
-    /// Bytes of scratch for `rows` columns of up to `width`; `logit_rows` may be picked out of order.
+    /// Bytes of scratch for `rows` columns of up to `width`. `logit_rows` rows may be picked out of order.
     pub(super) fn bytes(tier: Tier, rows: usize, width: usize, logit_rows: usize) -> usize {
         let width = width.next_multiple_of(256);
         let all = rows.max(logit_rows);
@@ -77,7 +78,7 @@ impl Activations {
             .saturating_add(logit_rows.saturating_mul(width * 4))
     }
 
-    /// At least one column of f32, or split, has room among the codes.
+    /// Bytes for codes, at least enough for one column of f32 or one split column.
     fn code_bytes(tier: Tier, rows: usize, width: usize) -> usize {
         let one = Self::split_stride(width).max(4 * width);
         let split = if tier == Tier::Amx { rows.saturating_mul(one).min(SPLIT_BYTES_MAX) } else { 0 };
@@ -116,7 +117,7 @@ impl Activations {
         })
     }
 
-    /// Copies rows of `x`, `(_, cols)`, next to each other and gives the place back.
+    /// Copies rows of `x`, `(_, cols)`, next to each other and returns a pointer to the copies.
     pub(super) fn gather(&mut self, x: &[f32], cols: usize, rows: &[u32]) -> *const f32 {
         let out = &mut self.gathered[..rows.len() * cols];
         for (out, &row) in out.chunks_exact_mut(cols).zip(rows) {
@@ -125,7 +126,7 @@ impl Activations {
         self.gathered.as_ptr()
     }
 
-    /// How many columns of an input can be prepared at a time.
+    /// Number of an input's columns that can be prepared at a time.
     pub(super) fn columns_max(&self, kind: ActKind, input: &Input<'_>, cols: usize) -> usize {
         match (kind, input.places) {
             (ActKind::Float, _) if self.splits => {
@@ -136,7 +137,8 @@ impl Activations {
         }
     }
 
-    /// Prepares columns `window`, at most [`Activations::columns_max`], of an input of `cols` for panels of a kind.
+    /// Prepares columns `window`, at most [`Activations::columns_max`] of them, of an input of `cols` for a kind of
+    /// panel.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` f32 until the columns' last use; its places are all different; `tier` is
@@ -222,8 +224,8 @@ impl Activations {
                         continue;
                     }
                     let place = place - window.start;
-                    // SAFETY: the window's columns lie inside each array by the assertions above (strides are at most the
-                    // widths the arrays were made with); each is a copy of one row, which is in one range of one
+                    // SAFETY: the window's columns lie inside each array by the assertions above (strides are at most
+                    // the widths the arrays were made with); each is a copy of one row, which is in one range of one
                     // thread; and `x` is the caller's promise.
                     unsafe {
                         match made {
@@ -235,7 +237,7 @@ impl Activations {
                 }
             }
         };
-        // Some 20 microseconds a chunk; what takes few is not worth the other threads' coming.
+        // Around 20 microseconds a chunk; less work is not worth waking other threads.
         let grain = (1 << 16) / (cols * places.map_or(1, |places| places.each)) + 1;
         if input.rows <= grain / 4 {
             make(0..input.rows);
@@ -246,10 +248,10 @@ impl Activations {
     }
 }
 
-/// Where prepared columns go.
+/// Destination of prepared columns.
 struct Prepared {
     kind: ActKind,
-    /// Floats are split.
+    /// Whether floats are split.
     split: bool,
     cols: usize,
     codes: Shared<i8>,
@@ -291,7 +293,7 @@ impl Prepared {
         }
     }
 
-    /// Makes column `to` what column `from` is.
+    /// Copies column `from` to column `to`.
     ///
     /// # Safety
     /// The arrays hold both columns, which nobody else has and which are not the same.
@@ -316,7 +318,7 @@ impl Prepared {
         }
     }
 
-    /// The column as f32, in the place of codes.
+    /// A column as f32, stored in the memory of the codes.
     fn floats(&self, place: usize) -> *mut f32 {
         self.codes.get().cast::<f32>().wrapping_add(place * self.cols)
     }
@@ -331,7 +333,7 @@ unsafe fn copy<T>(array: &Shared<T>, stride: usize, from: usize, to: usize, coun
     unsafe { array.get().add(from * stride).copy_to_nonoverlapping(array.get().add(to * stride), count) };
 }
 
-/// One row: where it is and where its parts go.
+/// Source and destinations of one row.
 struct Quantize {
     x: *const f32,
     cols: usize,
@@ -362,8 +364,8 @@ pub(super) unsafe fn quantize<L: Lanes, const N: usize>(
         }
         let top = L::top(top);
         let inverse = L::splat(if top < SMALLEST { 0.0 } else { 127.0 / top });
-        // What is not a number has no code and would be lost; it is kept in the scale instead. Infinity comes here
-        // as 0 * infinity.
+        // A value that is not a number has no code and would be lost, so it is kept in the scale instead. Infinity
+        // leads here as 0 * infinity.
         let mut codes_sum = 0.0;
         for (i, sum) in sums.iter_mut().enumerate() {
             let whole = L::round(L::mul(L::load(x.add(16 * i)), inverse));

@@ -1,8 +1,9 @@
-//! A batch's rows by adapter: rows of one adapter are taken some at a time, so that its matrices are read once for them.
+//! Grouping of a batch's rows by adapter. Rows of one adapter are computed several at a time, so that its matrices are
+//! read once for all of them.
 
 use crate::Batch;
 
-/// Rows of one adapter that are taken together.
+/// Rows of one adapter that are computed together.
 pub(super) const TILE_ROWS: usize = 4;
 
 /// Rows of a batch that share an adapter.
@@ -10,12 +11,12 @@ pub(super) const TILE_ROWS: usize = 4;
 pub(super) struct Tile {
     pub(super) adapter: u32,
     pub(super) rows: [u32; TILE_ROWS],
-    /// Rows of the outputs: those of logits are fewer.
+    /// Rows of the output; for logits they differ from the input rows.
     pub(super) outs: [u32; TILE_ROWS],
     pub(super) count: usize,
 }
 
-/// The rows of a batch by adapter.
+/// Rows of a batch, grouped by adapter.
 #[derive(Debug, Default)]
 pub(super) struct Tiles {
     rows: Vec<AdaptedRow>,
@@ -32,14 +33,14 @@ struct AdaptedRow {
 }
 
 impl Tiles {
-    /// Makes room for batches of so many rows and rows of logits.
+    /// Reserves memory for batches of so many rows and logit rows.
     pub(super) fn reserve(&mut self, rows: usize, logit_rows: usize) {
         self.rows.reserve(rows.max(logit_rows));
         self.tiles.reserve(rows);
         self.logits.reserve(logit_rows);
     }
 
-    /// Sorts a batch's rows.
+    /// Groups a batch's rows.
     pub(super) fn set(&mut self, batch: &Batch) {
         self.rows.clear();
         self.rows.extend(batch.adapted_rows().map(|(row, adapter)| AdaptedRow { adapter, row, out: row }));
@@ -50,12 +51,12 @@ impl Tiles {
         tile(&mut self.rows, &mut self.logits);
     }
 
-    /// The rows.
+    /// Tiles of all rows.
     pub(super) fn get(&self) -> &[Tile] {
         &self.tiles
     }
 
-    /// The rows of logits.
+    /// Tiles of the logit rows.
     pub(super) fn logits(&self) -> &[Tile] {
         &self.logits
     }

@@ -1,4 +1,5 @@
-//! Memory that starts on a cache line, made once and freed once; large arrays on huge pages where the system has them.
+//! Memory aligned to a cache line, allocated once and freed once. Large arrays are on huge pages if the system has
+//! them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -20,9 +21,9 @@ pub(super) struct Aligned<T> {
     memory: Memory,
 }
 
-/// Where an array lives.
+/// Storage of an array.
 enum Memory {
-    /// Nowhere: it is empty.
+    /// None: the array is empty.
     None,
     Heap(Layout),
     Mapped {
@@ -30,7 +31,7 @@ enum Memory {
     },
 }
 
-/// A pointer that threads of one loop share; each writes only the elements its items own.
+/// Pointer that the threads of one loop share. Each thread writes only the elements of its own items.
 pub(super) struct Shared<T>(*mut T);
 
 // SAFETY: an `Aligned` owns its memory as a `Vec` does.
@@ -43,7 +44,7 @@ unsafe impl<T: Send> Send for Shared<T> {}
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T: Zeroable> Aligned<T> {
-    /// `len` zeros, all of them in memory already; `what` names them in the error.
+    /// `len` zeros, all of them committed in memory; `what` names the purpose in the error.
     pub(super) fn zeroed(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
         let mut array = Aligned::untouched(len, what)?;
         if let Memory::Mapped { .. } = array.memory {
@@ -52,16 +53,15 @@ impl<T: Zeroable> Aligned<T> {
         Ok(array)
     }
 
-    /// `len` zeros, which the system need not have put into memory yet: it does so as they are written. `what` names them
-    /// in the error.
+    /// `len` zeros, which the system commits as they are written. `what` names the purpose in the error.
     pub(super) fn untouched(len: usize, what: &'static str) -> Result<Aligned<T>, KernelError> {
         let bytes = len.saturating_mul(size_of::<T>());
         let no_memory = || KernelError::OutOfMemory { device: "cpu".into(), bytes, what };
         if bytes == 0 {
             return Ok(Aligned { first: NonNull::dangling(), len, memory: Memory::None });
         }
-        // Weights are read in several streams, and outputs written a row apart: with small pages the processor spends its
-        // time on addresses.
+        // Weights are read in several streams, and outputs are written a row apart. With small pages the processor
+        // would spend its time on address translation.
         if bytes >= HUGE_PAGE {
             let piece = slab::take(bytes).ok_or_else(no_memory)?;
             return Ok(Aligned {
@@ -117,12 +117,12 @@ impl<T> Shared<T> {
         Shared(slice.as_mut_ptr())
     }
 
-    /// For reading what the loop's caller keeps alive; nothing is written through it.
+    /// A shared pointer for reading data that the loop's caller keeps alive; nothing is written through it.
     pub(super) fn new_const(first: *const T) -> Shared<T> {
         Shared(first.cast_mut())
     }
 
-    /// The pointer. (A method, so that closures capture the wrapper and not the bare pointer in it.)
+    /// The pointer. A method, so that closures capture the wrapper and not the bare pointer in it.
     pub(super) fn get(&self) -> *mut T {
         self.0
     }

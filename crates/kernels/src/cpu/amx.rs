@@ -1,19 +1,19 @@
 //! Intel AMX: products of 16 x 64 by 64 x 16 bytes in one instruction, for prefill.
 //!
-//! A panel is already what the unit wants for its second operand: 16 rows of 64 bytes, each four consecutive inputs of
-//! 16 weight rows. Activations, 16 columns of 64 bytes, are the first as they lie; the product's row is a column's 16
-//! outputs. The sums are the same integers as those of the AVX-512 kernels, and what follows them in floating point is
-//! the same too, so results have the same bits as on the tier below.
+//! A panel already has the form of the unit's second operand: 16 rows of 64 bytes, each with four consecutive inputs
+//! of 16 weight rows. Activations, 16 columns of 64 bytes, are the first operand as they are stored. A row of the
+//! product holds a column's 16 outputs. The integer sums equal those of the AVX-512 kernels, and the floating-point
+//! operations after them are the same too, so results have the same bits as on the tier below.
 //!
-//! In blocks of 256 the small scales of the sub-blocks are multiplied into the codes beforehand, once for all columns,
-//! as two planes of bytes whose products are joined afterwards: see `block256`. A block then needs one pass of floating
-//! point, not eight or sixteen. Blocks of 32 have factors on both sides, so each is a product on its own, of half the
-//! unit's depth: see `block32`.
+//! In blocks of 256, the small scales of the sub-blocks are multiplied into the codes beforehand, once for all
+//! columns, as two planes of bytes whose products are joined afterwards: see `block256`. A block then needs one
+//! floating-point pass instead of eight or sixteen. Blocks of 32 have factors on both sides, so each is a separate
+//! product of half the unit's depth: see `block32`.
 //!
 //! Floats are products of bfloat16: see `floats`, and `attention` for attention inside sequences.
 //!
-//! The intrinsics are not stable yet, so the instructions are assembly. No compiled code touches the tile
-//! registers, so nothing needs to be declared as clobbered.
+//! The intrinsics are not stable yet, so the instructions are assembly. No compiled code touches the tile registers,
+//! so nothing needs to be declared as clobbered.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and what `Job` promises.
 
@@ -25,14 +25,14 @@ use super::gemm::{self, Columns};
 use super::lanes::avx512::Avx512;
 use super::matrix::{PANEL_ROWS, PanelKind};
 
-/// Columns from which the unit is worth the preparation of Q4_K and Q5_K, whose planes are cheap: at 9 columns it is
-/// 1.1 to 1.6 times as fast as vectors.
+/// Columns from which the unit pays off for Q4_K and Q5_K, whose planes are cheap to prepare: at 9 columns it is 1.1
+/// to 1.6 times as fast as vectors.
 const COLUMNS_MIN_HALVES: usize = 9;
-/// The same of other blocks of 256: 1.0 times at 12 columns, 1.2 at 16.
+/// Columns from which it pays off for other blocks of 256: 1.0 times as fast at 12 columns, 1.2 at 16.
 const COLUMNS_MIN_256: usize = 12;
-/// And of blocks of 32.
+/// Columns from which it pays off for blocks of 32.
 pub(super) const COLUMNS_MIN: usize = 24;
-/// Panels of integers that are prepared together, so that a column's bytes are used twice.
+/// Integer panels that are prepared together, so that a column's bytes are used twice.
 const PANELS_MAX: usize = 2;
 /// Bytes of planes that one thread needs for integers: `(PANELS_MAX, 2, 4, 16, 64)`, or 1024 inputs of one panel.
 const CODE_PLANES: usize = PANELS_MAX * PANEL_PLANES;
@@ -47,15 +47,15 @@ const TILE: usize = 256;
 
 type V = Avx512<true>;
 
-/// Sums to compute. The maker vouches for `panels` panels of `blocks` blocks of `kind` at `panel`, `column_count`
-/// columns prepared for it and this tier, sums of `(panels, column_count, 16)`, and PLANE_BYTES of planes.
+/// Sums to compute. The creator guarantees `panels` panels of `blocks` blocks of `kind` at `panel`, `column_count`
+/// columns prepared for this kind and tier, sums of `(panels, column_count, 16)`, and PLANE_BYTES of planes.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) kind: PanelKind,
     pub(super) panel: *const u8,
     pub(super) panel_stride: usize,
     pub(super) panels: usize,
-    /// Of floats, inputs.
+    /// Blocks; for floats, inputs.
     pub(super) blocks: usize,
     /// Whether all weights are finite as bfloat16 too.
     pub(super) finite: bool,
@@ -65,7 +65,8 @@ pub(super) struct Job {
     pub(super) planes: *mut u8,
 }
 
-/// Whether the processor has the unit, for bytes and bfloat16, and the kernel lets this process use it. Asks once.
+/// Whether the processor has the unit, for bytes and bfloat16, and the kernel lets this process use it. The answer is
+/// cached.
 pub(super) fn is_available() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     *ASKED.get_or_init(|| {
@@ -87,8 +88,8 @@ pub(super) fn is_available() -> bool {
     })
 }
 
-/// Whether products of so many columns are the unit's. Those of floats are, whatever their number, because they have
-/// other bits than those of vectors.
+/// Whether the unit computes products of so many columns. It always computes those of floats, because its float
+/// results have other bits than those of vectors.
 pub(super) const fn takes(kind: PanelKind, columns: usize) -> bool {
     use PanelKind::*;
     match kind {
@@ -165,7 +166,7 @@ unsafe fn affine_sums(bits: u8, job: &Job) {
     }
 }
 
-/// The shapes of the eight tile registers, as `ldtilecfg` reads them.
+/// Shapes of the eight tile registers, in the form that `ldtilecfg` reads.
 #[repr(C, align(64))]
 struct Shapes {
     palette: u8,
@@ -176,7 +177,7 @@ struct Shapes {
 }
 
 impl Shapes {
-    /// Loads shapes given as (rows, bytes of a row) of registers 0 to 7, which become zeros.
+    /// Loads shapes, given as (rows, bytes of a row), for registers 0 to 7, and sets the registers to zero.
     #[inline(always)]
     unsafe fn load(shapes: [(u8, u16); 8]) {
         let mut config =
@@ -212,21 +213,21 @@ macro_rules! tile_zero {
     };
 }
 
-/// `sum += a · b`, signed bytes by what `$op` says.
+/// `sum += a · b` of bytes, signed or unsigned as `$op` says.
 macro_rules! tile_dot {
     ($op:literal, $sum:literal, $a:literal, $b:literal) => {
         asm!(concat!($op, " ", $sum, ", ", $a, ", ", $b), options(nostack, preserves_flags, nomem))
     };
 }
 
-// After the macros, which they use.
+// After the macros, which these modules use.
 pub(super) mod attention;
 mod block256;
 mod block32;
 pub(super) mod floats;
 
-/// Four products of full tiles of zeros, `rounds` times, none waiting for another: the unit's peak. Returns the
-/// operations, a multiplication and an addition being two.
+/// Multiplies full tiles of zeros, four independent products `rounds` times: the unit's peak. Returns the number of
+/// operations, counting a multiplication and an addition as two.
 ///
 /// # Safety
 /// `is_available()`.

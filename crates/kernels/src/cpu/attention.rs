@@ -1,12 +1,11 @@
-//! Attention over the paged cache: what is one item of the loop, and how the parts of a long context join.
+//! Attention over the paged KV cache: division of the loop into items, and merging of a long context's parts.
 //!
-//! The queries of one sequence that read the same key-value head, over all its rows, are *vectors* of one list; an
-//! item is up to [`VECTORS`] of them, so that each key and value is read once for all, or fewer where that makes too
-//! few items. The keys are taken in tiles of
-//! 64 by absolute position, gathered in partitions of 512 that each end in a maximum, a total and a weighted sum, and
-//! partitions are merged in order. That is done in the same way whether one thread takes all partitions of an item,
-//! as in prefill, or several take one each, as when one long sequence decodes: so a row's bits depend on its own
-//! position alone.
+//! The queries of one sequence that read the same key-value head, over all its rows, are *vectors* of one list. An
+//! item has up to [`VECTORS`] of them, so that each key and value is read once for all; it has fewer if there would be
+//! too few items. Keys are taken in tiles of 64 by absolute position. Tiles are gathered in partitions of 512, each of
+//! which yields a maximum, a total and a weighted sum, and partitions are merged in order. This is the same whether
+//! one thread takes all partitions of an item, as in prefill, or several threads take one each, as when one long
+//! sequence decodes. So a row's bits depend on its own position alone.
 
 mod format;
 mod latent;
@@ -30,13 +29,13 @@ use tile::{Pack, PartitionSums, Workspace};
 pub(super) const TILE: usize = 64;
 /// Keys of a partition.
 pub(super) const PARTITION: usize = 512;
-/// Query vectors of an item where there are many: whole groups of any tier.
+/// Query vectors of an item when there are many: whole groups on any tier.
 pub(super) const VECTORS: usize = 96;
-/// Query vectors of an item where there are too few for all threads.
+/// Query vectors of an item when there are too few for all threads.
 const VECTORS_FEW: usize = 24;
-/// Query vectors for which it does not pay to widen keys and values first.
+/// Number of query vectors up to which widening keys and values first does not pay off.
 const FEW: usize = 8;
-/// Items for each thread that are enough.
+/// Items for each thread that are enough for balance.
 const ITEMS_ENOUGH: usize = 4;
 const _: () = assert!(PARTITION.is_multiple_of(TILE) && TILE.is_multiple_of(BLOCK_TOKENS));
 const _: () = assert!(VECTORS.is_multiple_of(12) && VECTORS_FEW.is_multiple_of(12) && VECTORS_FEW <= VECTORS);
@@ -46,11 +45,11 @@ const _: () = assert!(VECTORS.is_multiple_of(12) && VECTORS_FEW.is_multiple_of(1
 pub(super) struct AttentionScratch {
     width: usize,
     threads: Vec<ThreadScratch>,
-    /// Parts of contexts that several threads share: (slots, slot_vectors) states.
+    /// Partial results of contexts that several threads share: (slots, slot_vectors) states.
     parts: Aligned<f32>,
     parts_max: usize,
     slot_vectors: usize,
-    /// First item of each sequence in the loop at hand, and the number of items.
+    /// First item of each sequence in the current loop, then the total number of items.
     item_first: Vec<usize>, // (spans + 1)
 }
 
@@ -58,12 +57,12 @@ pub(super) struct AttentionScratch {
 struct ThreadScratch {
     part: Aligned<f32>,      // VECTORS states
     total: Aligned<f32>,     // VECTORS states
-    workspace: Aligned<f32>, // what a `Workspace` points at
+    workspace: Aligned<f32>, // memory of a `Workspace`
     width: usize,
 }
 
 impl ThreadScratch {
-    /// f32s of the workspace.
+    /// Length of the workspace in f32s.
     fn desk_len(width: usize) -> usize {
         VECTORS * (width + TILE + 1) + 2 * TILE * width
     }
@@ -95,18 +94,18 @@ impl ThreadScratch {
     }
 }
 
-/// What decides the size of the scratch.
+/// Sizes that determine the scratch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionLimits {
     pub(super) heads: HeadShape,
     pub(super) context: usize,
-    /// Sequences, or parts of memories that rows see.
+    /// Sequences, or cross-attention spans.
     pub(super) spans: usize,
     pub(super) threads: usize,
 }
 
 impl AttentionLimits {
-    /// Contexts are shared between threads only where there are fewer items than this.
+    /// Number of items below which contexts are split between threads.
     fn split_below(&self) -> usize {
         2 * self.threads
     }
@@ -115,7 +114,7 @@ impl AttentionLimits {
         (self.heads.heads / self.heads.kv_heads.max(1)).min(VECTORS_FEW)
     }
 
-    /// Parts there can be at a time.
+    /// Largest number of partial results at a time.
     fn parts_max(&self) -> usize {
         let splits = self.threads > 1 && self.heads.kv_heads < self.split_below();
         if splits { self.split_below() * self.context.div_ceil(PARTITION) } else { 0 }
@@ -146,34 +145,34 @@ impl AttentionScratch {
     }
 }
 
-/// The op's parameters.
+/// Parameters of the op.
 #[derive(Clone, Copy)]
 pub(super) struct AttentionJob<'a> {
     pub(super) kv: LayerKv<&'a [u8]>,
-    /// Of latents all heads and one of keys, which is as long as a latent.
+    /// Shape of the heads. For latents: all heads, and one of keys that is as long as a latent.
     pub(super) shape: HeadShape,
-    /// Elements that a query's row has from one head's to the next row's of the same.
+    /// Elements between the queries of one head in successive rows.
     pub(super) q_stride: usize,
-    /// Elements of a value: the first of a latent where keys and values are one.
+    /// Elements of a value; for latents, where keys and values are one, the first elements of a latent.
     pub(super) value_dim: usize,
     pub(super) latent: bool,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: Option<u32>,
     pub(super) chunked: bool,
-    /// Keys and values are those of memories, and items are of the rows that see each.
+    /// Whether this is cross-attention: items are then of the rows of each span.
     pub(super) memory: bool,
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) slopes: Option<&'a [f32]>,
 }
 
 impl AttentionJob<'_> {
-    /// Rows that see something: of sequences, or of each part of a memory.
+    /// Number of spans: sequences, or cross-attention spans.
     fn count(&self, batch: &Batch) -> usize {
         if self.memory { batch.memories.len() } else { batch.sequences.len() }
     }
 
-    /// Which rows those are, and the end of the keys that the last of them sees.
+    /// Rows of a span, and the end of the keys that the last of them sees.
     fn span(&self, batch: &Batch, index: usize) -> SequenceSpan {
         if !self.memory {
             return batch.sequences[index];
@@ -182,12 +181,12 @@ impl AttentionJob<'_> {
         SequenceSpan { row_first, rows, context, table_first }
     }
 
-    /// The first key that such rows see, of a memory.
+    /// First key that a cross-attention span sees.
     fn first(&self, batch: &Batch, index: usize) -> Option<usize> {
         self.memory.then(|| batch.memories[index].first as usize)
     }
 
-    /// Block ids of such rows' keys, and which of the blocks the first of them is.
+    /// Block ids of a span's keys, and the index of the first of these blocks.
     fn blocks<'b>(&self, batch: &'b Batch, index: usize) -> (usize, &'b [u32]) {
         match self.memory {
             true => (0, batch.memory_blocks(&batch.memories[index])),
@@ -200,17 +199,17 @@ impl AttentionJob<'_> {
     }
 }
 
-/// What a row sees of what is before it.
+/// Sliding or chunked window of visible keys.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
-    /// The last so many keys.
+    /// Number of keys in the window.
     tokens: usize,
-    /// Or those from the last multiple of that on.
+    /// Whether the window starts at the last multiple of `tokens` instead.
     chunked: bool,
 }
 
 impl Window {
-    /// The first key that a row sees whose own is the last before `end`. It only grows with the row.
+    /// First key visible to a row whose own key is the last before `end`. It never decreases with the row.
     #[inline(always)]
     fn first(self, end: usize) -> usize {
         if self.chunked { (end - 1) / self.tokens * self.tokens } else { end.saturating_sub(self.tokens) }
@@ -226,28 +225,30 @@ pub(super) struct Vectors {
     pub(super) group: usize,
     pub(super) head_dim: usize,
     pub(super) value_dim: usize,
-    /// Keys and values are the same, which lie as values.
+    /// Whether keys and values are the same, stored as values.
     pub(super) latent: bool,
-    /// The sequence's first row of queries, at `head_first`; and of the output.
+    /// The sequence's first row of queries, at `head_first`.
     pub(super) q: *const f32,
     pub(super) q_stride: usize,
     pub(super) out: *mut f32,
     pub(super) out_stride: usize,
-    /// One logit a head from `head_first` on.
+    /// Attention sink of each head, from `head_first` on.
     pub(super) sinks: Option<*const f32>,
-    /// What scores lose with each token between key and row, likewise.
+    /// ALiBi slope of each head, from `head_first` on.
     pub(super) slopes: Option<*const f32>,
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
-    /// Keys that came before the sequence's first row, and all its keys.
+    /// Number of keys before the sequence's first row. `context` is the number of all its keys.
     pub(super) before: usize,
     pub(super) context: usize,
-    /// The keys are a memory's: each row sees those from here on.
+    /// First visible key of a cross-attention span.
     pub(super) memory: Option<usize>,
-    /// Keys up to which each row of the sequence sees, from its first on; none where it sees up to its own.
+    /// Number of keys that each row of the sequence sees, from its first row on. None: each row sees the keys up to
+    /// its own.
     pub(super) sees: Option<*const u32>,
     pub(super) window: Window,
-    /// The sequence's block ids, and which of its blocks the first of them is: those before have left the window.
+    /// The sequence's block ids; `first_block` is the index of the first of them, because earlier blocks have left the
+    /// window.
     pub(super) blocks: *const u32,
     pub(super) first_block: usize,
     /// This head's part of block 0, and bytes from a block to the next.
@@ -259,7 +260,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// Positions of the keys that vector `v` (counted from `first`) sees, first and end.
+    /// Range of the positions that vector `v` (counted from `first`) sees.
     #[inline(always)]
     pub(super) fn visible(&self, v: usize) -> (usize, usize) {
         if let Some(first) = self.memory {
@@ -272,22 +273,22 @@ impl Vectors {
         (self.window.first(end), seen)
     }
 
-    /// Whether they are all of one row, or so few that they may as well go row by row.
+    /// Whether all vectors belong to one row, or are so few that they are best computed row by row.
     #[inline(always)]
     pub(super) fn are_few(&self) -> bool {
         !self.latent
             && (self.count <= FEW || self.first / self.group == (self.first + self.count - 1) / self.group)
     }
 
-    /// Positions that any of them sees.
+    /// Range of the positions that any of the vectors sees.
     #[inline(always)]
     pub(super) fn span(&self) -> (usize, usize) {
-        // Both ends only grow with the row.
+        // Neither end ever decreases with the row.
         (self.visible(0).0, self.visible(self.count - 1).1)
     }
 }
 
-/// A sequence's share of the items.
+/// Division of a sequence's work into items.
 struct Share {
     vectors: usize,
     chunks: usize,
@@ -351,7 +352,7 @@ pub(super) fn attention(
         let behind = (span.row_first + span.rows) as usize;
         assert!((job.memory || span.rows <= span.context) && behind <= rows, "a bad span");
         if job.memory {
-            // What sees nothing of a memory.
+            // Rows without a cross-attention span get zeros.
             out[row * out_stride..span.row_first as usize * out_stride].fill(0.0);
             row = behind;
         }
@@ -413,7 +414,7 @@ pub(super) fn attention(
             slopes: job.slopes.map(|slopes| slopes[head..].as_ptr()),
             scale: job.scale,
             softcap: job.softcap,
-            // Of a memory it says nothing.
+            // Unused in cross-attention.
             before: span.context.saturating_sub(span.rows) as usize,
             context: span.context as usize,
             memory: job.first(batch, index),
@@ -458,7 +459,7 @@ pub(super) fn attention(
                 continue;
             }
             let (kv_head, chunk) = (local / share.chunks, local % share.chunks);
-            // The last rows see most keys: they go first.
+            // The last rows see the most keys, so they go first.
             let first = (share.chunks - 1 - chunk) * item_vectors;
             let vectors = vectors_of(index, kv_head, first, item_vectors.min(share.vectors - first));
             let (begin, end) = vectors.span();
@@ -509,7 +510,7 @@ pub(super) fn attention(
     });
 }
 
-/// The slot of item `local` of sequence `index`: those of the sequences before it that split, then its own.
+/// Slot of item `local` of sequence `index`: after the slots of the sequences before it that are split.
 fn slot_of(
     shares: &impl Fn(usize) -> Share,
     splits: &impl Fn(&Share) -> bool,

@@ -1,4 +1,4 @@
-//! The contract's ops on the processor's cores.
+//! The CPU implementation of the contract's ops.
 
 mod embeddings;
 mod encoder;
@@ -36,8 +36,8 @@ use crate::{
 };
 use rotation::qkv_job;
 
-/// Decoder steps on the processor's cores. Between `begin` and `end` it holds a turn of its pool, so models that
-/// share a pool alternate by whole steps.
+/// Backend that runs steps on CPU cores. Between `begin` and `end` it holds a turn of its pool, so models that share a
+/// pool alternate by whole steps.
 #[derive(Debug)]
 pub struct CpuBackend {
     pool: Arc<ThreadPool>,
@@ -45,8 +45,8 @@ pub struct CpuBackend {
     scratch: Option<Scratch>,
     turn: Option<Turn>, // held while a step is open
     batch: Batch,
-    tokens: Vec<Option<u32>>, // (rows); none where the host writes the row
-    adapted: Tiles,           // the rows that have an adapter
+    tokens: Vec<Option<u32>>, // (rows); none if the host writes the row
+    adapted: Tiles,           // rows with an adapter
     draws: Draws,
     lookahead: usize,
     written: Vec<u32>, // scratch of `Batch::check`
@@ -56,7 +56,7 @@ pub struct CpuBackend {
 #[derive(Debug)]
 pub struct CpuVector {
     values: Aligned<f32>,
-    id: u64, // tells one vector from another for as long as the process lives
+    id: u64, // unique for the life of the process
 }
 
 /// Activations, `(rows, cols)` f32.
@@ -67,7 +67,7 @@ pub struct CpuBuffer {
     data: Aligned<f32>,
 }
 
-/// An open step: what the ops work with.
+/// State of an open step, for its ops.
 struct Step<'a> {
     tier: Tier,
     turn: &'a mut Turn,
@@ -79,7 +79,7 @@ struct Step<'a> {
 }
 
 impl CpuBackend {
-    /// A backend on a pool's threads.
+    /// Creates a backend on a pool's threads.
     ///
     /// # Panics
     /// If this processor does not have the tier ([`Tier::is_available`]).
@@ -99,16 +99,16 @@ impl CpuBackend {
         }
     }
 
-    /// Has the host make one step more before it hears what this one has drawn, as with a device that computes on its own.
-    /// There is nothing to gain: the host's thread computes. It is for tests of hosts.
+    /// Lets the host prepare one more step before it receives the draws of the current one, as with an asynchronous
+    /// device. This gains nothing, because the host's thread computes; it is for tests of hosts.
     pub fn with_lookahead(self) -> CpuBackend {
         CpuBackend { lookahead: 1, ..self }
     }
 
-    /// The open step.
+    /// State of the open step.
     ///
     /// # Panics
-    /// If there is none: an op outside `begin` and `end`, or no `reserve` before.
+    /// If there is none: an op outside `begin` and `end`, or without a previous `reserve`.
     fn step(&mut self) -> Step<'_> {
         let (Some(turn), Some(scratch)) = (&mut self.turn, &mut self.scratch) else {
             panic!("an op outside a step: reserve once, then begin each step");
@@ -140,7 +140,7 @@ impl Step<'_> {
         self.experts().0
     }
 
-    /// Products, and what experts need beside.
+    /// Resources for products, and the scratch for experts.
     fn experts(&mut self) -> (Product<'_>, &mut MoeScratch) {
         let Scratch { activations, plan, panels, moe, .. } = &mut *self.scratch;
         (Product { tier: self.tier, turn: self.turn, activations, plan, scratch: panels }, moe)
@@ -165,7 +165,7 @@ impl Step<'_> {
 }
 
 impl CpuBuffer {
-    /// Asserts that the buffer holds the batch's rows, `cols` wide.
+    /// Asserts that the buffer holds the batch's rows and is `cols` wide.
     fn check(&self, rows: usize, cols: usize, name: &str) {
         assert!(self.rows >= rows, "{name} has {} rows, the batch {rows}", self.rows);
         assert_eq!(self.cols, cols, "{name} has {} columns, the op needs {cols}", self.cols);
@@ -198,7 +198,7 @@ impl Backend for CpuBackend {
         parts.iter().map(packed_bytes).fold(0, usize::saturating_add)
     }
 
-    /// Packs on the pool, in a turn of its own between the steps of other models.
+    /// Packs on the pool, in a separate turn between the steps of other models.
     fn pack(&self, parts: &[MatrixSource<'_>]) -> Result<CpuMatrix, KernelError> {
         assert!(self.turn.is_none(), "pack inside a step");
         CpuMatrix::pack(parts, &mut self.pool.turn(), &self.device())
@@ -292,7 +292,7 @@ impl Backend for CpuBackend {
     fn begin(&mut self, batch: &Batch) -> Result<(), KernelError> {
         assert!(self.turn.is_none(), "begin inside a step");
         let Some(scratch) = &mut self.scratch else { panic!("begin before reserve") };
-        // What every op relies on when it writes rows and slots from several threads.
+        // Ops rely on this when they write rows and slots from several threads.
         batch.check(&scratch.limits, &mut self.written);
         scratch.rope.clear();
         self.batch.copy_of(batch);
@@ -554,7 +554,7 @@ impl Backend for CpuBackend {
         self.pool.turn().run(tasks, 1, &|_, range| range.for_each(task));
     }
 
-    /// Rows are drawn side by side, each by one thread.
+    /// Draws rows in parallel, each on one thread.
     fn sample(
         &mut self,
         head: LogitsHead<'_, Self>,

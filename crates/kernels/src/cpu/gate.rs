@@ -1,4 +1,4 @@
-//! Activations between a gated MLP's products, where they are computed apart.
+//! Activation of a gated MLP, if its products are computed separately.
 
 use super::aligned::Shared;
 use super::lanes::{Kernel, Lanes, dispatch};
@@ -11,7 +11,7 @@ use crate::Activation;
 
 const LANES: usize = 16;
 
-/// One row of `gate`. The maker vouches for the pointers: two halves of `width` at `both`, `width` numbers at `out`.
+/// One row of `gate`. The creator guarantees the pointers: two halves of `width` at `both`, `width` numbers at `out`.
 struct GateRow {
     both: *const f32,
     width: usize,
@@ -36,7 +36,7 @@ impl Kernel for GateRow {
     }
 }
 
-/// `hidden[r] = activation(gate[r]) * up[r]` of so many rows, gate and up being the halves of rows of `both`.
+/// `hidden[r] = activation(gate[r]) * up[r]` for so many rows, where gate and up are the halves of a row of `both`.
 pub(super) fn gate(
     tier: Tier,
     turn: &mut Turn,
@@ -49,8 +49,8 @@ pub(super) fn gate(
     let hidden = Shared::new(hidden);
     turn.run(rows, (1 << 14) / width.max(1) + 1, &|_, range| {
         for row in range {
-            // SAFETY: the row is inside both buffers by the assertion, and in one range of one thread; the backend has checked
-            // its tier.
+            // SAFETY: the row is inside both buffers by the assertion, and in one range of one thread; the backend has
+            // checked its tier.
             unsafe {
                 let (both, out) = (both.as_ptr().add(2 * row * width), hidden.get().add(row * width));
                 dispatch(tier, GateRow { both, width, activation, out });

@@ -1,10 +1,10 @@
-//! The inner loops of every matrix product: a tile of panels by columns, for each kind of panel.
+//! Inner loops of every matrix product: a tile of panels by columns, for each kind of panel.
 //!
 //! A *column* is one row of activations. A tile computes 16 outputs of each of NP panels for NC columns over a run of
-//! blocks, adding to sums kept in memory: `sums[panel][column][16]`. Per output the order of floating-point
-//! operations is that of the blocks and nothing else: the integer sum of a block, small scales included, is exact, and
-//! each block then takes the same steps whatever NP and NC are and wherever the run of blocks is cut. So a row's result has the same
-//! bits whether it is computed alone or among others, streamed or from an expanded panel.
+//! blocks, adding to sums kept in memory: `sums[panel][column][16]`. For each output, floating-point operations follow
+//! the order of the blocks and nothing else. The integer sum of a block, small scales included, is exact, and each
+//! block takes the same steps whatever NP and NC are and wherever the run of blocks is cut. So a row's result has the
+//! same bits whether it is computed alone or among others, streamed or from an expanded panel.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 #![allow(clippy::needless_range_loop)] // Loops over constants by index: they unroll, and the arrays become registers.
@@ -33,36 +33,37 @@ use super::matrix::{ActKind, PANEL_ROWS, PanelKind};
 
 /// Panels of a joint tile.
 pub(super) const JOINT_PANELS: usize = 2;
-/// Columns of a joint tile at most: with the panels, as many sums as still fit the registers twice, for a block's parts
-/// and a sub-block's.
+/// Largest number of columns of a joint tile. With its panels these are as many sums as still fit the registers twice,
+/// for a block's parts and for a sub-block's.
 pub(super) const JOINT_COLUMNS_MAX: usize = 6;
-/// Columns of a joint tile at least: as many sums as keep the dot-product units busy for their latency.
+/// Smallest number of columns of a joint tile: as many sums as hide the latency of the dot-product units.
 pub(super) const JOINT_COLUMNS_MIN: usize = 4;
 
-/// Columns of floats up to which the matrix unit streams panels, as vectors do with few of them.
+/// Number of float columns up to which the matrix unit streams panels, as vectors do with few columns.
 pub(super) const UNIT_STREAM_COLUMNS_MAX: usize = 16;
 
-/// Where a tile finds its activations. Strides count elements from one column to the next.
+/// Activations of a tile. Strides count elements from one column to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// For float panels: (columns, cols).
+    /// Floats, for float panels: (columns, cols).
     pub(super) floats: *const f32,
     pub(super) floats_stride: usize,
-    /// For integer panels: (columns, cols), none -128. For float panels on the matrix unit, rows as `amx::floats` wants them.
+    /// Codes for integer panels: (columns, cols), none -128. For float panels on the matrix unit: rows in the form of
+    /// `amx::floats`.
     pub(super) codes: *const i8,
     pub(super) codes_stride: usize,
-    /// One factor per 32 or 256 codes; for rows for the matrix unit one number each, 0 where the row is split.
+    /// Factor for each 32 or 256 codes. For rows on the matrix unit one number each, 0 if the row is split.
     pub(super) scales: *const f32,
     pub(super) scales_stride: usize,
-    /// Per 32 codes, `-128 * sum`; or, where scales are per 256, per 16 codes, `-32 * sum` or two words (see
+    /// `-128 * sum` of each 32 codes. If scales are for 256 codes: for each 16 codes `-32 * sum`, or two words (see
     /// [`Columns::offset_of_16`]).
     pub(super) offsets: *const i32,
     pub(super) offsets_stride: usize,
-    /// Sum of 32 codes; only where scales are per 256.
+    /// Sum of each 32 codes, only if scales are for 256 codes.
     pub(super) sums: *const i16,
     pub(super) sums_stride: usize,
-    /// Where the outputs of the columns' first row will be written, or null. They are far apart, so their cache lines
-    /// are prefetched while there is still arithmetic to do; nothing is read or written through this.
+    /// Destination of the outputs of the columns' first row, or null. Outputs are far apart, so their cache lines are
+    /// prefetched during the arithmetic; nothing is read or written through this pointer.
     pub(super) out: *const f32,
     pub(super) out_stride: usize,
 }
@@ -90,7 +91,7 @@ impl Columns {
         }
     }
 
-    /// `-32 * sum` of 16 codes of a column whose scales are per 256.
+    /// `-32 * sum` of 16 codes of a column whose scales are for 256 codes.
     ///
     /// # Safety
     /// The column has them, prepared by `L`.
@@ -100,12 +101,12 @@ impl Columns {
         if L::WORDS { -32 * (i32::from(offset as i16) + (offset >> 16)) } else { offset }
     }
 
-    /// The columns, whose outputs will go to `(columns, stride)` at `out`.
+    /// The same columns, with outputs at `out`, `(columns, stride)`.
     pub(super) fn towards(self, out: *const f32, stride: usize) -> Columns {
         Columns { out, out_stride: stride, ..self }
     }
 
-    /// Prefetches the lines that the outputs of columns `from..to` of panel `panel` will go to.
+    /// Prefetches the cache lines of the outputs of columns `from..to` of panel `panel`.
     ///
     /// # Safety
     /// Inside `L::vectorize`.
@@ -119,10 +120,10 @@ impl Columns {
     }
 }
 
-/// What a tile reads and adds to.
+/// Inputs and sums of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct TileArgs {
-    /// Codes of the first panel's block 0; or, expanded, of block `block_first`, a byte each.
+    /// Codes of the first panel's block 0. If expanded: codes of block `block_first`, one byte each.
     pub(super) codes: *const u8,
     /// Scales of the first panel's block 0.
     pub(super) scales: *const u8,
@@ -130,17 +131,18 @@ pub(super) struct TileArgs {
     pub(super) codes_stride: usize,
     /// Bytes from a panel's scales to the next panel's.
     pub(super) scales_stride: usize,
-    /// Blocks that share scales, as a power of two; of affine kinds only.
+    /// Number of blocks that share scales, as a power of two; used for affine kinds only.
     pub(super) scale_shift: u32,
-    /// Where what follows these blocks is stored, `scales_stride` apart, if a joint tile or one of floats is to prefetch it
-    /// while it computes; else null.
+    /// Data after these blocks, `scales_stride` apart, if a joint tile or a tile of floats is to prefetch it while it
+    /// computes; else null.
     pub(super) next: *const u8,
-    /// Bytes from a line that a tile of floats prefetches to the next.
+    /// Bytes between the lines that a tile of floats prefetches.
     pub(super) next_step: usize,
     pub(super) columns: Columns,
     pub(super) block_first: usize,
     pub(super) block_end: usize,
-    /// `(NP, sums_stride / 16, 16)`, the first tile's column first. Whatever they are, block 0 starts from zeros.
+    /// `(NP, sums_stride / 16, 16)`, with the first tile's column first. Block 0 starts from zeros whatever the sums
+    /// hold.
     pub(super) sums: *mut f32,
     /// Elements from a panel's sums to the next panel's.
     pub(super) sums_stride: usize,
@@ -156,7 +158,7 @@ impl TileArgs {
         TileArgs { columns: self.columns.from(first), sums: self.sums.add(first * PANEL_ROWS), ..self }
     }
 
-    /// Panel `index` of those covered.
+    /// Panel `index` of the covered panels.
     ///
     /// # Safety
     /// It is covered.
@@ -172,7 +174,7 @@ impl TileArgs {
     }
 }
 
-/// A kind of panel as a type, so that each has loops of its own.
+/// Kind of panel as a type, so that each kind gets separately compiled loops.
 pub(super) trait Kind: 'static {
     const KIND: PanelKind;
 }
@@ -189,7 +191,8 @@ macro_rules! kinds {
     };
 }
 
-/// `PanelKind::Affine` with codes of so many bits. How many blocks share scales is the tile's (`TileArgs::scale_shift`).
+/// `PanelKind::Affine` with codes of so many bits. The number of blocks that share scales is in
+/// `TileArgs::scale_shift`.
 pub(super) struct Affine<const BITS: u8>;
 
 impl<const BITS: u8> Kind for Affine<BITS> {
@@ -205,20 +208,21 @@ impl<const BLOCK: u8> Kind for Fp8<BLOCK> {
 
 kinds!(F32 F16 Bf16 Q4 Q4Min Q5 Q5Min Q8 Nl4 Mx4 Q2K Q3K Q4K Q5K Q6K Nl4K);
 
-/// The arithmetic of one kind of panel.
+/// Arithmetic of one kind of panel.
 pub(super) trait Format: 'static {
-    /// Its layout.
+    /// Layout of the panel.
     const KIND: PanelKind;
     /// Bytes from a block's codes to the next block's.
     const CODE_STRIDE: usize = Self::KIND.code_stride();
     /// Bytes from a block's scales to the next block's.
     const SCALE_STRIDE: usize = Self::KIND.scales_at(0, 1);
-    /// Sub-blocks of 32 codes of a block; 0 of floats.
+    /// Sub-blocks of 32 codes in a block; 0 for floats.
     const GROUPS: usize = Self::KIND.block() / 32;
-    /// Bytes of a block of a panel once it is expanded.
+    /// Bytes of a panel's block after expansion.
     const EXPANDED_BYTES: usize = Self::GROUPS * 512;
 
-    /// Writes blocks `first..end` of the panel at `codes` to `out` as tiles of `EXPANDED` codes want them.
+    /// Expands blocks `first..end` of the panel at `codes` into `out`, in the form that tiles of `EXPANDED` codes
+    /// read.
     ///
     /// # Safety
     /// Inside `L::vectorize`; the blocks are there, and room for them.
@@ -236,8 +240,8 @@ pub(super) trait Format: 'static {
         }
     }
 
-    /// Adds blocks to the sums of NP panels, a sub-block of each in turn: streamed panels advance together, because memory
-    /// is read fastest as several streams. `EXPANDED` codes are a byte each.
+    /// Adds blocks to the sums of NP panels, one sub-block of each panel in turn. Streamed panels advance together
+    /// because memory is read fastest as several streams. `EXPANDED` codes are one byte each.
     ///
     /// # Safety
     /// Inside `L::vectorize`; `args` covers NP panels and NC columns.
@@ -246,8 +250,8 @@ pub(super) trait Format: 'static {
         sums: &mut [[L::F; NC]; NP],
     );
 
-    /// As `panels`, in one tile of registers, integers by `Lanes::dots`: codes are a byte each in its order, `EXPANDED` or
-    /// stored so.
+    /// Same as `panels`, in one tile of registers, with integers by `Lanes::dots`. Codes are one byte each in the
+    /// order of `Lanes::dots`, either `EXPANDED` or stored so.
     ///
     /// # Safety
     /// As for `panels`.
@@ -256,7 +260,7 @@ pub(super) trait Format: 'static {
         sums: &mut [[L::F; NC]; NP],
     );
 
-    /// Prefetches the share of the next blocks that lies as far into them as `inputs` of block `block` do into these.
+    /// Prefetches a share of the next blocks, in step with the progress of `inputs` of block `block` through these.
     ///
     /// # Safety
     /// Inside `L::vectorize`.
@@ -274,7 +278,7 @@ pub(super) trait Format: 'static {
         }
     }
 
-    /// Codes of a sub-block, a byte each.
+    /// Codes of a sub-block, one byte each.
     ///
     /// # Safety
     /// The block is there.
@@ -294,34 +298,35 @@ pub(super) trait Format: 'static {
     }
 }
 
-/// What is known of NP panels of a format on an instruction set before anything runs. Conditions on these leave no code behind, and
-/// every tile that is not compiled counts: there are some hundreds.
+/// Compile-time properties of NP panels of a format on an instruction set. Conditions on these leave no code behind.
+/// That matters because there are some hundreds of tiles.
 pub(super) struct Tiles<F, L, const NP: usize>(PhantomData<(F, L)>);
 
 impl<F: Format, L: Lanes, const NP: usize> Tiles<F, L, NP> {
-    /// Whether a panel's columns are multiplied in pairs. Decoding takes longer than any tile, so there it is not worth
-    /// the order it needs.
+    /// Whether a panel's columns are multiplied in pairs. Not for panels that decode stored blocks: decoding takes
+    /// longer than any tile, so the special order does not pay off.
     pub(super) const PAIRS: bool = L::PAIRS && F::GROUPS > 0 && !matches!(F::KIND, PanelKind::Stored(_));
-    /// Whether codes are brought to a byte each, in the order of tiles, or to f32, before columns use them.
+    /// Whether codes are expanded, to one byte each in the order of tiles or to f32, before columns use them.
     pub(super) const EXPAND: bool = F::KIND.packed() || Self::PAIRS || Self::WIDENS;
-    /// Whether what they are brought to is f32.
+    /// Whether codes are expanded to f32.
     pub(super) const WIDENS: bool = matches!(F::KIND, PanelKind::Fp8 { .. });
-    /// Whether a panel's products are added up in words of 16 bits: its codes times bytes are small enough.
+    /// Whether a panel's products are summed in words of 16 bits, because products of its codes and bytes are small
+    /// enough.
     pub(super) const WORDS: bool = L::WORDS && words_fit(F::GROUPS, products_max_of(F::KIND));
     /// Whether a joint tile is the fastest for many columns.
     pub(super) const JOINT: bool = L::JOINT || (L::COLS >= 8 && matches!(F::KIND.acts(), ActKind::Float));
-    /// Whether NP panels are those of a joint tile.
+    /// Whether NP panels form a joint tile.
     pub(super) const TOGETHER: bool = NP == JOINT_PANELS;
-    /// Whether twelve columns of NP panels of floats fit the registers.
+    /// Whether the registers hold twelve columns of NP panels of floats.
     pub(super) const TWELVE: bool = L::COLS >= 8;
     /// Whether tiles of floats prefetch the weights of the next ones.
     pub(super) const PREFETCH_FLOATS: bool = F::GROUPS == 0 && !Self::TWELVE && !Self::WIDENS;
-    /// Whether eight columns of NP panels fit the registers.
+    /// Whether the registers hold eight columns of NP panels.
     pub(super) const EIGHT: bool = NP == 1 && L::COLS >= 8;
 }
 
-/// Whether words are wide enough for a kind of so many sub-blocks: `Lanes::words` wants four products at least, and whole bytes in blocks
-/// of 32 have a way of their own.
+/// Whether words of 16 bits suffice for a kind with so many sub-blocks. `Lanes::words` needs at least four products;
+/// whole bytes in blocks of 32 have a separate path.
 const fn words_fit(groups: usize, products_max: usize) -> bool {
     match groups {
         1 => products_max == 0 || products_max >= 4,
@@ -330,8 +335,8 @@ const fn words_fit(groups: usize, products_max: usize) -> bool {
     }
 }
 
-/// How many products of two codes and two bytes an i16 holds: codes of groups of 16 count from their zero. None of codes of
-/// 8 bits.
+/// Number of products of two codes and two bytes that an i16 holds; codes of groups of 16 count from their zero. 0 for
+/// codes of 8 bits.
 const fn products_max_of(kind: PanelKind) -> usize {
     if matches!(kind, PanelKind::Stored(_)) || kind.dot_bits() == 8 {
         return 0;
@@ -341,8 +346,8 @@ const fn products_max_of(kind: PanelKind) -> usize {
     i16::MAX as usize / (2 * 127 * if zero > top - zero { zero } else { top - zero })
 }
 
-/// A tile as a kernel; its panels are `JOINT` or not. The maker vouches for `args`: NP panels, NC columns, blocks inside
-/// them, sums for all.
+/// Kernel that computes a tile, `JOINT` or not. The creator guarantees `args`: NP panels, NC columns, blocks inside
+/// them, and sums for all.
 pub(super) struct Tile<F, const NP: usize, const NC: usize, const EXPANDED: bool, const JOINT: bool> {
     pub(super) args: TileArgs,
     pub(super) format: PhantomData<F>,
@@ -377,7 +382,8 @@ impl<F: Format, const NP: usize, const NC: usize, const EXPANDED: bool, const JO
     }
 }
 
-/// Expands blocks `first..end` of one panel for use by many columns: to a byte a code, in the order of `Lanes::paired`, or to f32.
+/// Kernel that expands blocks `first..end` of one panel for use by many columns: to one byte a code, in the order of
+/// `Lanes::paired`, or to f32.
 pub(super) struct Expand<F> {
     pub(super) codes: *const u8,
     pub(super) first: usize,
@@ -395,7 +401,7 @@ impl<F: Format> Kernel for Expand<F> {
     }
 }
 
-/// `dot32` of codes of a kind's width.
+/// `dot32` for the code width of a kind.
 #[inline(always)]
 unsafe fn dot32<L: Lanes>(kind: PanelKind, init: L::I, w: &[L::W; 8], a: *const i8) -> L::I {
     match kind.dot_bits() {

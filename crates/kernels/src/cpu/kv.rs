@@ -1,6 +1,6 @@
-//! The paged cache: each head's 16 tokens of a block together, keys before values in arrays of their own. Keys lie
-//! so that a vector is the same elements of 16 keys and their dot products are vertical; values lie token by token,
-//! so that a vector is 16 elements of one value.
+//! The paged KV cache. Each head's 16 tokens of a block are stored together, with keys and values in separate arrays.
+//! Keys are stored so that a vector holds the same element of 16 keys and dot products are vertical. Values are stored
+//! token by token, so that a vector holds 16 elements of one value.
 //!
 //! | type | a head's keys of a block | a head's values of a block |
 //! |---|---|---|
@@ -8,7 +8,9 @@
 //! | FP8 | `(head_dim, 16)` bytes | `(16, head_dim rounded up to 16)` bytes |
 //! | Q8_0 | `(head_dim / 4, 16, 4)` codes plus 128, then `(head_dim / 32, 16)` scales | `(16, head_dim)` codes, then `(head_dim / 32, 16)` scales |
 //!
-//! A layer of latents keeps them as values alone, of one head; one that keeps states has them beside, in f32, as `states` says. Codes are bytes and scales halves, one for 32 elements of one key or value, as in GGML's Q8_0.
+//! A layer of latents stores them as values of a single head, without keys. The states of layers with recurrent states
+//! are in a separate f32 array, laid out as `states` describes. Codes are bytes and scales are f16, one scale for 32
+//! elements of one key or value, as in GGML's Q8_0.
 
 use std::ops::Range;
 
@@ -22,25 +24,25 @@ use crate::{
 /// Elements of a head that share a scale in Q8_0.
 pub(super) const GROUP: usize = KvType::Q8_0.group();
 
-/// In place of key-value heads where a layer keeps latents.
+/// Number of key-value heads that marks a layer of latents.
 const LATENT: usize = 0;
 
-/// See the module.
+/// Paged KV cache of the CPU backend; see the module.
 #[derive(Debug)]
 pub struct CpuKv {
     kv_type: KvType,
     blocks: usize,
     groups: KvGroups,
-    layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent; none of a state
+    layers: Vec<(usize, usize)>, // key-value heads, or LATENT, and elements of a head or a latent; none for a state
     states: usize,
     state_layers: Vec<Option<StateLayer>>, // by layer
-    state_numbers: Aligned<f32>,           // of each layer that keeps one (states, stride)
+    state_numbers: Aligned<f32>,           // (states, stride) of each layer with states
     planes: Vec<Plane>,
-    keys: Aligned<u8>, // (plane, block, key_block): of a block a layer's (kv_head, key_stride) come first
+    keys: Aligned<u8>, // (plane, block, key_block); in a block, a layer's (kv_head, key_stride) come first
     values: Aligned<u8>, // (plane, block, value_block)
 }
 
-/// Where the layers of a plane lie, in bytes.
+/// Byte ranges of a plane.
 #[derive(Clone, Debug)]
 struct Plane {
     keys: Range<usize>,
@@ -49,14 +51,14 @@ struct Plane {
     value_block: usize,
 }
 
-/// Where the states of a layer lie.
+/// Location of a layer's states.
 #[derive(Clone, Copy, Debug)]
 struct StateLayer {
     shape: StateShape,
-    first: usize, // number
+    first: usize, // index in `state_numbers`
 }
 
-/// A layer's part of the cache, to read or to write.
+/// A layer's part of the cache, for reading or writing.
 #[derive(Clone, Copy)]
 pub(super) struct LayerKv<T> {
     pub(super) kv_type: KvType,
@@ -69,14 +71,14 @@ pub(super) struct LayerKv<T> {
     /// Bytes from a block to the next.
     pub(super) key_block: usize,
     pub(super) value_block: usize,
-    /// The layer's group, whose block tables and slots it has, and that group's window.
+    /// The layer's group, which selects its block tables and slots. `window` is that group's window.
     pub(super) group: usize,
     pub(super) window: Option<u32>,
     pub(super) keys: T,   // (block, key_block)
     pub(super) values: T, // (block, value_block)
 }
 
-/// Elements of a value row in floats: whole vectors.
+/// Elements of a row of float values: whole vectors.
 pub(super) fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(16)
 }
@@ -100,7 +102,7 @@ pub(super) fn value_stride(kv_type: KvType, head_dim: usize) -> usize {
     }
 }
 
-/// Bytes of a block's keys and of its values in a plane that these layers share.
+/// Bytes of a block's keys and of its values, in a plane that these layers share.
 fn block_bytes(kv_type: KvType, layouts: &[KvLayout]) -> [usize; 2] {
     let of_layer = |layout: &KvLayout| match *layout {
         KvLayout::Heads { kv_heads, head_dim, .. } => {
@@ -113,7 +115,7 @@ fn block_bytes(kv_type: KvType, layouts: &[KvLayout]) -> [usize; 2] {
     layouts.iter().map(of_layer).fold([0, 0], most)
 }
 
-/// Where the states of each layer lie, and how many numbers they are.
+/// Location of each layer's states, and their total number of elements.
 fn state_numbers(spec: &KvSpec) -> (Vec<Option<StateLayer>>, usize) {
     let mut numbers = 0usize;
     let of_layer = |layout: &KvLayout| {
@@ -172,10 +174,10 @@ impl CpuKv {
         })
     }
 
-    /// The states of a layer that keeps them.
+    /// States of a layer.
     ///
     /// # Panics
-    /// If it keeps none, or of another shape.
+    /// If the layer has none, or of another shape.
     pub(super) fn states_mut(&mut self, layer: usize, shape: &StateShape) -> LayerStates<'_> {
         let Some(of) = self.state_layers[layer] else { panic!("layer {layer} keeps no state") };
         assert_eq!(of.shape, *shape, "another cache's states");
@@ -184,7 +186,7 @@ impl CpuKv {
         LayerStates { numbers, stride, states: self.states }
     }
 
-    /// What blocks are called outside of it: each plane's keys and values, as they lie here.
+    /// Name of the external form of blocks: each plane's keys and values, as stored here.
     pub(super) const BLOCK_FORM: &str = "cpu-1";
 
     /// Bytes of one block in all planes.
@@ -232,27 +234,27 @@ impl CpuKv {
         Ok(())
     }
 
-    /// A layer's part.
+    /// A layer's part of the cache, for reading.
     ///
     /// # Panics
-    /// If there is no such layer, or it holds other heads.
+    /// If there is no such layer, or its heads differ.
     pub(super) fn layer(&self, layer: usize, shape: &HeadShape) -> LayerKv<&[u8]> {
         let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
         self.part(layer, shape).with(&self.keys[keys], &self.values[values])
     }
 
-    /// As [`CpuKv::layer`], for writing.
+    /// Same as [`CpuKv::layer`], for writing.
     pub(super) fn layer_mut(&mut self, layer: usize, shape: &HeadShape) -> LayerKv<&mut [u8]> {
         let Plane { keys, values, .. } = self.planes[self.groups.place(layer).plane].clone();
         self.part(layer, shape).with(&mut self.keys[keys], &mut self.values[values])
     }
 
-    /// As [`CpuKv::layer`], of latents.
+    /// Same as [`CpuKv::layer`], for latents.
     pub(super) fn latents(&self, layer: usize, shape: &LatentHeads) -> LayerKv<&[u8]> {
         self.layer(layer, &latent_shape(shape))
     }
 
-    /// As [`CpuKv::latents`], for writing.
+    /// Same as [`CpuKv::latents`], for writing.
     pub(super) fn latents_mut(&mut self, layer: usize, shape: &LatentHeads) -> LayerKv<&mut [u8]> {
         self.layer_mut(layer, &latent_shape(shape))
     }
@@ -279,7 +281,7 @@ impl CpuKv {
     }
 }
 
-/// How `CpuKv` holds a latent.
+/// Head shape under which `CpuKv` stores latents.
 fn latent_shape(shape: &LatentHeads) -> HeadShape {
     HeadShape { heads: shape.heads, kv_heads: LATENT, head_dim: shape.width() }
 }

@@ -1,4 +1,4 @@
-//! What latent attention has beside its scores: products of each head with a matrix of its own, and the way of latents to
+//! Latent attention apart from its scores: products of each head with a separate matrix, and the writing of latents to
 //! the cache.
 
 use super::activations::Input;
@@ -18,7 +18,7 @@ const LANES: usize = 16;
 /// Rows whose heads are multiplied together.
 const ROWS: usize = 64;
 
-/// Rows of a window by heads, as products want them: each head's together.
+/// Rows of a window, regrouped by head, as products need them.
 #[derive(Debug)]
 pub(super) struct LatentScratch {
     heads: Aligned<f32>, // (heads, rows, inputs), then (heads, rows, outputs)
@@ -47,7 +47,7 @@ impl LatentScratch {
     }
 }
 
-/// Rows of numbers, of so many each.
+/// Rows of `cols` numbers each.
 pub(super) struct Rows<T> {
     pub(super) numbers: T,
     pub(super) cols: usize,
@@ -79,8 +79,8 @@ pub(super) fn heads_matmul(
         product.turn.run(window, grain, &|_, range| {
             for row in range {
                 for head in 0..heads {
-                    // SAFETY: the row is in both buffers (asserted), and in one range of one thread; the scratch holds each
-                    // head's rows of the window, as `split_at_mut` and the product's assertion show.
+                    // SAFETY: the row is in both buffers (asserted), and in one range of one thread; the scratch holds
+                    // each head's rows of the window, as `split_at_mut` and the product's assertion show.
                     unsafe {
                         let from = from.get().add((first + row) * heads * x_stride + head * x_stride);
                         let to = to.get().add((first + row) * heads * out_stride + head * out_stride);
@@ -113,11 +113,11 @@ pub(super) fn heads_matmul(
     }
 }
 
-/// What `latent_to_cache` does to rows of latents and of queries.
+/// Parameters of `latent_to_cache`.
 pub(super) struct LatentJob<'a> {
     pub(super) shape: LatentHeads,
     pub(super) norm: &'a [f32],
-    /// The rotation, of heads that are as long as what it turns.
+    /// Rotation, for heads that are as long as their rotated part.
     pub(super) turned: QkvJob<'a>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> LatentJob<'a> {
     }
 }
 
-/// One row.
+/// Kernel for one row.
 struct LatentRow<'a> {
     job: &'a LatentJob<'a>,
     latent: *mut f32,    // (rank + rope_dim)
@@ -225,8 +225,8 @@ pub(super) fn to_cache(
     turn.run(rows, (1 << 13) / (heads * width).max(1) + 1, &|_, range| {
         for row in range {
             let slot = batch.row_slot(row, group);
-            // SAFETY: row, slot and table row are inside their arrays by the assertions above. A row belongs to one range
-            // of one thread, and a batch gives every row a slot of its own.
+            // SAFETY: row, slot and table row are inside their arrays by the assertions above. A row belongs to one
+            // range of one thread, and a batch gives every row a slot of its own.
             unsafe {
                 let cos_sin = cos_sin.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.turned.rotation {

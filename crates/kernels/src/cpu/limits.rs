@@ -1,7 +1,8 @@
-//! What bounds every kernel on this machine: loops that only read memory, and loops that only multiply.
+//! Measurement of the machine's limits for kernels: loops that only read memory, and loops that only multiply.
 //!
-//! They run on the pool and the tier the kernels run on, so that a kernel's speed can be told as a share of what the
-//! same threads reach with the same instructions. No clock is here: a loop says how much it did, its caller measures.
+//! They run on the same pool and tier as the kernels, so a kernel's speed can be given as a fraction of the speed that
+//! the same threads reach with the same instructions. There is no clock here: a loop returns its amount of work, and
+//! the caller measures time.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,17 +15,17 @@ use crate::KernelError;
 
 /// Bytes that one item of a reading loop reads.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Parts of a chunk that are read together: one stream alone does not keep enough loads in flight.
+/// Parts of a chunk that are read in parallel: a single stream does not keep enough loads in flight.
 const STREAMS: usize = 8;
 const STREAM_BYTES: usize = CHUNK_BYTES / STREAMS;
-/// How far ahead of its loads each stream prefetches, in bytes.
+/// Prefetch distance of each stream, in bytes.
 const AHEAD: usize = 1024;
-/// Items a thread of a multiplying loop has on average: a core that is taken away costs its share only.
+/// Items that each thread of a multiplying loop has on average, so that losing a core costs only its share.
 const ITEMS_PER_THREAD: usize = 16;
-/// Bytes of activations the int8 loop walks over; well inside the first-level cache.
+/// Bytes of activations that the int8 loop reads; well inside the first-level cache.
 const ACTIVATION_BYTES: usize = 4096;
 
-/// The loops, and the memory that one of them reads.
+/// The measuring loops, and the memory that one of them reads.
 #[derive(Debug)]
 pub struct Probe {
     pool: Arc<ThreadPool>,
@@ -33,11 +34,11 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Takes and fills `bytes` of memory, rounded up to whole mebibytes; at least one. They should be many times the
-    /// last cache's.
+    /// Allocates and fills `bytes` of memory, rounded up to whole mebibytes and at least one. It should be many times
+    /// the size of the last-level cache.
     ///
     /// # Errors
-    /// When there is no such memory.
+    /// If there is not enough memory.
     ///
     /// # Panics
     /// If this processor does not have the tier ([`Tier::is_available`]).
@@ -47,7 +48,7 @@ impl Probe {
         let words = CHUNK_BYTES / size_of::<u64>();
         let mut memory = Aligned::<u64>::zeroed(chunks.saturating_mul(words), "memory to read")?;
         let shared = memory.shared();
-        // Pages that were never written all stand for one page of zeros, which stays in the cache.
+        // Pages never written would all map to one page of zeros, which stays in the cache.
         pool.turn().run(chunks, 1, &|_, range| {
             for chunk in range {
                 // SAFETY: the memory is whole chunks, and each is one item of one thread.
@@ -73,8 +74,8 @@ impl Probe {
         bytes as u64
     }
 
-    /// Multiplies and adds bytes in registers, `rounds` times in each of some items. Returns the operations, a
-    /// multiplication and an addition being two.
+    /// Multiplies and adds bytes in registers, `rounds` times in each of some items. Returns the number of operations,
+    /// counting a multiplication and an addition as two.
     pub fn multiply_int8(&mut self, rounds: usize) -> u64 {
         let tier = self.tier;
         self.items(|| {
@@ -93,14 +94,14 @@ impl Probe {
         })
     }
 
-    /// The same in f32: fused where the tier fuses.
+    /// Same as `multiply_int8` in f32, with fused operations if the tier has them.
     pub fn multiply_f32(&mut self, rounds: usize) -> u64 {
         let tier = self.tier;
         // SAFETY: as above.
         self.items(|| unsafe { dispatch(tier, Float { rounds }) })
     }
 
-    /// Runs `item`, which returns the operations it did, many times on all threads. Returns all operations.
+    /// Runs `item` many times on all threads and returns the total of the operations that it reports.
     fn items(&self, item: impl Fn() -> u64 + Sync) -> u64 {
         use std::sync::atomic::{AtomicU64, Ordering};
         let done = AtomicU64::new(0);
@@ -113,7 +114,7 @@ impl Probe {
     }
 }
 
-/// Reads CHUNK_BYTES at `first`.
+/// Kernel that reads CHUNK_BYTES at `first`.
 struct Read {
     first: *const u8,
 }
@@ -142,7 +143,8 @@ impl Kernel for Read {
     }
 }
 
-/// Products of bytes as in a tile of a matrix product, all operands but the activations in registers.
+/// Kernel with products of bytes as in a tile of a matrix product, with all operands except the activations in
+/// registers.
 struct Int8 {
     rounds: usize,
 }
@@ -155,7 +157,7 @@ impl Kernel for Int8 {
         let activations = black_box([3i8; ACTIVATION_BYTES]);
         // SAFETY: inside `vectorize`; the tiles read what `activations` holds.
         unsafe {
-            // Where registers are few, one vector of weights; else two, so that a broadcast serves two products.
+            // With few registers, one vector of weights; else two, so that a broadcast serves two products.
             if L::COLS == 8 {
                 int8_tile::<L, 8, 2>(self.rounds, &activations)
             } else {
@@ -176,10 +178,10 @@ unsafe fn int8_tile<L: Lanes, const COLS: usize, const WEIGHTS: usize>(
     let codes = black_box([5u8; 64]);
     // SAFETY: inside `vectorize`; a column walks over 512 bytes of its own.
     unsafe {
-        // The same code in every place: which it is changes no speed, and registers are needed for sums.
+        // The same weights everywhere: that does not change the speed, and registers are needed for sums.
         let weights = [[L::load_w(codes.as_ptr()); 8]; WEIGHTS];
         let mut sums = [[L::splat_i(0); WEIGHTS]; COLS];
-        // Written out, not looped over: only sums at constant places stay in registers.
+        // Unrolled by hand, because only sums at constant indices stay in registers.
         macro_rules! columns {
             ($at:expr; $($column:literal),*) => {
                 $(if $column < COLS {
@@ -204,7 +206,7 @@ unsafe fn int8_tile<L: Lanes, const COLS: usize, const WEIGHTS: usize>(
     2 * (rounds * COLS * WEIGHTS * 32 * 16) as u64
 }
 
-/// Fused multiply-adds on sums that do not wait for each other.
+/// Kernel with fused multiply-adds on independent sums.
 struct Float {
     rounds: usize,
 }
@@ -227,7 +229,7 @@ impl Kernel for Float {
 unsafe fn float_sums<L: Lanes, const SUMS: usize>(rounds: usize) -> u64 {
     // SAFETY: inside `vectorize`.
     unsafe {
-        // Each sum goes towards 2 and stays there: neither subnormal nor infinite.
+        // Each sum converges to 2: neither subnormal nor infinite.
         let (factor, addend) = (L::splat(black_box(0.5)), L::splat(black_box(1.0)));
         let mut sums = [L::splat(black_box(1.5)); SUMS];
         for _ in 0..rounds {
@@ -270,7 +272,7 @@ mod tests {
             ];
             println!("{tier}: {rates:?}");
             for rate in rates {
-                // No machine that runs this is slower than a million a second or faster than 10^18.
+                // No machine that runs this is slower than a million operations a second or faster than 10^18.
                 assert!(rate > 1e6 && rate < 1e18, "{tier}: {rates:?}");
             }
         }

@@ -1,8 +1,9 @@
-//! Low-rank adapters: changes of outputs, then `out += scale · B · (A · x)`, for the rows that have one.
+//! Low-rank adapters: for rows with an adapter, changes of outputs and then `out += scale · B · (A · x)`.
 //!
-//! Rows of one adapter are taken up to four at a time, so that a matrix is read once for them. A row's bits depend on the
-//! row alone: every product of it with A is two chains over the inputs, every one with B a chain over the rank, whoever is
-//! beside it. A lies row by row, filled up to whole vectors; B in panels of 16 outputs.
+//! Up to four rows of one adapter are computed together, so that a matrix is read once for them. A row's bits depend
+//! on the row alone: every product with A is two chains over the inputs, and every product with B is a chain over the
+//! rank, whatever other rows are in the tile. A is stored row by row, padded to whole vectors; B is stored in panels
+//! of 16 outputs.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -20,11 +21,11 @@ use crate::quant::{can_dequantize, dequantize_row};
 use crate::{DType, KernelError, LowRankPair, LowRankShape, MatrixShape, MatrixSource, OutputDelta};
 
 const LANES: usize = 16;
-/// Ranks, and panels of outputs, that one thread takes at a time.
+/// Ranks that one thread takes at a time; likewise panels of outputs.
 const RANKS_A_TIME: usize = 8;
 const PANELS_A_TIME: usize = 16;
 
-/// What one adapter adds to one matrix.
+/// Change by one adapter to one matrix.
 #[derive(Debug)]
 pub struct CpuLowRank {
     changes: Vec<FactoredOutputs>,
@@ -37,16 +38,16 @@ pub struct CpuLowRank {
 #[derive(Debug)]
 struct Part {
     ranks: Range<usize>, // of all parts' ranks; empty without A
-    inner: usize,        // what B reads: the rank, or the inputs
+    inner: usize,        // length of B's inputs: the rank, or the inputs
     panels: Range<usize>,
-    first: usize, // output
+    first: usize, // first output
     outputs: usize,
     scale: f32,
-    a: Option<Floats>, // (rank, cols filled up to 16)
+    a: Option<Floats>, // (rank, cols padded to 16)
     b: Floats,         // (panels, inner, 16)
 }
 
-/// Numbers as they were stored.
+/// Numbers in their stored type.
 #[derive(Debug)]
 enum Floats {
     F32(Aligned<f32>),
@@ -54,7 +55,7 @@ enum Floats {
     Bf16(Aligned<u16>),
 }
 
-/// Where they lie.
+/// Pointer to the numbers.
 #[derive(Clone, Copy)]
 enum Stored {
     F32(*const f32),
@@ -62,7 +63,7 @@ enum Stored {
     Bf16(*const u16),
 }
 
-/// What numbers of a type are kept as.
+/// Type in which numbers of a type are kept.
 fn kept(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { dtype } else { DType::F32 }
 }
@@ -77,7 +78,7 @@ impl Floats {
         })
     }
 
-    /// Exact: the number was of this type, or is kept as f32.
+    /// Exact: the number was of this type or is kept as f32.
     fn set(&mut self, at: usize, value: f32) {
         match self {
             Floats::F32(numbers) => numbers[at] = value,
@@ -95,7 +96,7 @@ impl Floats {
     }
 }
 
-/// Refuses what is not a pair of matrices.
+/// Refuses pairs of matrices whose shapes do not fit.
 pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), KernelError> {
     let bad = |source: &MatrixSource<'_>, reason: String| {
         Err(KernelError::BadShape { tensor: source.name.to_owned(), reason })
@@ -129,7 +130,7 @@ pub(super) fn check(pairs: &[LowRankPair<'_>], device: &str) -> Result<(), Kerne
 }
 
 impl CpuLowRank {
-    /// Bytes [`CpuLowRank::new`] takes.
+    /// Bytes that [`CpuLowRank::new`] allocates.
     pub(super) fn bytes(pairs: &[LowRankShape], changes: &[usize]) -> usize {
         let size = |dtype| kept(dtype).block_bytes();
         let of_pair = |LowRankShape { a, b }: &LowRankShape| {
@@ -144,7 +145,7 @@ impl CpuLowRank {
         pairs.iter().map(of_pair).fold(of_changes, usize::saturating_add)
     }
 
-    /// Lays pairs out.
+    /// Packs an adapter's changes and pairs.
     pub(super) fn new(
         &OutputDelta { changes, pairs }: &OutputDelta<'_>,
         device: &str,
@@ -188,7 +189,7 @@ impl CpuLowRank {
     }
 }
 
-/// A's rows, each filled up to whole vectors.
+/// Rows of A, each padded to whole vectors.
 fn rows_of_a(a: &MatrixSource<'_>) -> Result<Floats, KernelError> {
     let stride = a.shape.cols.next_multiple_of(LANES);
     let mut rows = Floats::zeroed(a.shape.dtype, a.shape.rows * stride)?;
@@ -208,7 +209,7 @@ fn each_row(source: &MatrixSource<'_>, mut take: impl FnMut(usize, &[f32])) {
     }
 }
 
-/// Numbers that are read as vectors.
+/// Element types that can be read as vectors.
 trait Element: Copy {
     /// # Safety
     /// Inside `L::vectorize`; sixteen of them may be read.
@@ -249,8 +250,8 @@ impl Element for Brain {
     }
 }
 
-/// `low = A · x` for the ranks given. The maker vouches for the pointers: `rank`s rows of `stride` at `a`, the tile's rows
-/// of `cols` at `x` and of the ranks at `low`.
+/// Kernel for `low = A · x` of the given ranks. The creator guarantees the pointers: rows of `stride` for the ranks at
+/// `a`, the tile's rows of `cols` at `x`, and of the ranks at `low`.
 struct Narrow<'a> {
     tile: &'a Tile,
     a: Stored,
@@ -335,7 +336,7 @@ impl Narrow<'_> {
     }
 }
 
-/// `out += scale · B · low` for the panels given. As for [`Narrow`].
+/// Kernel for `out += scale · B · low` of the given panels; the creator guarantees the pointers as for [`Narrow`].
 struct Widen<'a> {
     tile: &'a Tile,
     part: &'a Part,
@@ -368,7 +369,7 @@ impl Widen<'_> {
     #[inline(always)]
     unsafe fn of<L: Lanes, E: Element>(&self, b: *const E) {
         let mut panel = self.panels.start;
-        // Chains wait for themselves: several go side by side.
+        // A chain waits for its own results, so several run side by side.
         // SAFETY: the caller's promise; a tile has one to four rows, and the panels are the part's.
         unsafe {
             while panel < self.panels.end {
@@ -422,7 +423,7 @@ impl Widen<'_> {
 /// A buffer's numbers and columns.
 pub(super) type Rows<'a> = (&'a mut [f32], usize);
 
-/// Largest sizes of what the adapters of some tiles have.
+/// Largest sizes among the adapters of some tiles.
 #[derive(Default)]
 struct TileExtent {
     ranks: usize,
@@ -432,7 +433,7 @@ struct TileExtent {
 }
 
 impl TileExtent {
-    /// Takes in a tile, and asserts that the buffers hold its rows. A buffer is its length and its columns.
+    /// Includes a tile, and asserts that the buffers hold its rows. A buffer is given by its length and its columns.
     fn include(
         &mut self,
         tile: &Tile,
@@ -456,7 +457,7 @@ impl TileExtent {
     }
 }
 
-/// Makes the changes of outputs number by number.
+/// Applies the element-wise changes of outputs.
 fn change_rows<'a>(
     tier: Tier,
     turn: &mut Turn,
@@ -469,8 +470,8 @@ fn change_rows<'a>(
         for tile in &tiles[range] {
             for change in of(tile).map_or(&[][..], |delta| &delta.changes) {
                 for (&row, &at) in tile.rows.iter().zip(&tile.outs).take(tile.count) {
-                    // SAFETY: the caller has asserted that buffers hold the tiles' rows; a row is of one tile, which is in one
-                    // range of one thread; the backend has checked its tier.
+                    // SAFETY: the caller has asserted that buffers hold the tiles' rows; a row is of one tile, which
+                    // is in one range of one thread; the backend has checked its tier.
                     unsafe {
                         let x = x.as_ptr().add(row as usize * cols);
                         let out = out.get().add(at as usize * out_stride);
@@ -482,8 +483,8 @@ fn change_rows<'a>(
     });
 }
 
-/// Changes outputs, then `out[r] += scale · B · (A · x[r])`, for the tiles' rows. `x` is (rows, cols), and the buffers hold all rows
-/// of the tiles.
+/// Changes outputs, then `out[r] += scale · B · (A · x[r])`, for the tiles' rows. `x` is (rows, cols), and the buffers
+/// hold all rows of the tiles.
 pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
     tier: Tier,
     turn: &mut Turn,
@@ -516,8 +517,8 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
                 for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
                     let ranks = within(&part.ranks, from..from + RANKS_A_TIME);
                     let Some(a) = part.a.as_ref().filter(|_| !ranks.is_empty()) else { continue };
-                    // SAFETY: the asserts above; the tile's rows of these ranks are of one item, which is in one range of
-                    // one thread; the backend has checked its tier.
+                    // SAFETY: the asserts above; the tile's rows of these ranks are of one item, which is in one range
+                    // of one thread; the backend has checked its tier.
                     unsafe {
                         let low = low.get().add(part.ranks.start);
                         let (a, x) = (a.at(), x.as_ptr());
@@ -538,8 +539,8 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
             for part in of(tile).map_or(&[][..], |delta| &delta.parts) {
                 let panels = within(&part.panels, from..from + PANELS_A_TIME);
                 if !panels.is_empty() {
-                    // SAFETY: as above; the loop before has written `low`, outputs of parts do not overlap, and without A
-                    // the part reads whole rows of inputs.
+                    // SAFETY: as above; the loop before has written `low`, outputs of parts do not overlap, and
+                    // without A the part reads whole rows of inputs.
                     unsafe {
                         let (low, low_stride) = match part.a {
                             Some(_) => (low.get().add(part.ranks.start).cast_const(), low_stride),
@@ -554,7 +555,7 @@ pub(super) fn add<L: Borrow<CpuLowRank> + Sync>(
     });
 }
 
-/// What a part has of a range, from the part's own beginning.
+/// The part of a range that lies within `part`, counted from the part's start.
 fn within(part: &Range<usize>, range: Range<usize>) -> Range<usize> {
     let (start, end) = (part.start.max(range.start), part.end.min(range.end));
     start.max(part.start) - part.start..end.max(start) - part.start

@@ -1,5 +1,5 @@
-//! Functions of sixteen numbers: exponential, the activations, and what is made of them. Accurate to a few units in
-//! the last place where they are used; each lane's result depends on that lane alone.
+//! Functions of sixteen numbers: the exponential, the activations, and functions built from them. Accurate to a few
+//! units in the last place in the range where they are used. Each lane's result depends on that lane alone.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`: inside `L::vectorize`, nothing more.
 
@@ -12,7 +12,7 @@ pub(super) unsafe fn exp<L: Lanes>(x: L::F) -> L::F {
     let low = L::splat(-86.0);
     let t = L::min(L::max(x, low), L::splat(88.0));
     let n = L::round(L::mul(t, L::splat(std::f32::consts::LOG2_E)));
-    // ln 2 in two parts, the first of few enough bits that its product with n is exact.
+    // ln 2 in two parts; the first has so few bits that its product with n is exact.
     let r = L::fnma(n, L::splat(0.693_359_4), t);
     let r = L::fma(n, L::splat(2.121_944_4e-4), r);
     let mut p = L::splat(1.987_569_1e-4);
@@ -43,8 +43,8 @@ unsafe fn silu<L: Lanes>(x: L::F) -> L::F {
     L::div(x, L::add(L::splat(1.0), e))
 }
 
-/// `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, as `x * sigmoid` of twice the argument, which keeps the small
-/// tail on the left that `1 + tanh` would cancel away.
+/// `x / 2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, computed as `x * sigmoid` of twice the argument. This keeps the small
+/// negative tail, which would cancel in `1 + tanh`.
 #[inline(always)]
 unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
     let cubic = L::fma(L::mul(x, x), L::splat(0.044715), L::splat(1.0));
@@ -52,14 +52,14 @@ unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
     L::div(x, L::add(L::splat(1.0), exp::<L>(y)))
 }
 
-/// `2^x` for x up to 0, relative error about 2e-7; of numbers below -125, -∞ among them, what -125 gives, which beside
-/// 1 is nothing. Fewer operations than `exp`.
+/// `2^x` for x up to 0, with a relative error of about 2e-7. Below -125, including -∞, it gives the value at -125,
+/// which is negligible beside 1. Needs fewer operations than `exp`.
 #[inline(always)]
 pub(super) unsafe fn exp2_falling<L: Lanes>(x: L::F) -> L::F {
     exp2_from::<L>(-125.0, x)
 }
 
-/// As `exp2_falling`; of numbers below `low`, at least -125, what `low` gives.
+/// Same as `exp2_falling`, but below `low`, which is at least -125, it gives the value at `low`.
 #[inline(always)]
 pub(super) unsafe fn exp2_from<L: Lanes>(low: f32, x: L::F) -> L::F {
     let x = L::max(x, L::splat(low));
@@ -72,13 +72,13 @@ pub(super) unsafe fn exp2_from<L: Lanes>(low: f32, x: L::F) -> L::F {
     L::scale2(p, n)
 }
 
-/// `x / 2 (1 + erf(x / √2))`, absolute error below 3e-7 and, on the left, 2e-5 of itself down to -6. What the positive
-/// side lacks to x and the negative has beyond 0 is `|x| / 2` times the complement of erf, which is `2^-p(|x|)` with a
-/// polynomial fitted to its logarithm. It needs no division.
+/// `x / 2 (1 + erf(x / √2))`. The absolute error is below 3e-7; on the left, down to -6, the relative error is 2e-5.
+/// The difference to `max(x, 0)` is `|x| / 2` times the complement of erf, which is `2^-p(|x|)` with a polynomial
+/// fitted to its logarithm. No division is needed.
 #[inline(always)]
 unsafe fn gelu_erf<L: Lanes>(x: L::F) -> L::F {
     let size = L::abs(x);
-    // Beyond, the complement is far below the smallest number; the polynomial must not overflow.
+    // Beyond 14 the complement is far below the smallest number; the polynomial must not overflow.
     let t = L::min(size, L::splat(14.0));
     let mut p = L::splat(-1.975_722_3e-7);
     for coefficient in [
@@ -96,7 +96,7 @@ unsafe fn gelu_erf<L: Lanes>(x: L::F) -> L::F {
     L::sub(L::max(L::splat(0.0), x), L::mul(L::mul(size, L::splat(0.5)), complement))
 }
 
-/// The non-linearity of an MLP.
+/// Applies the non-linearity of an MLP.
 #[inline(always)]
 pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F {
     match activation {
@@ -116,15 +116,15 @@ pub(super) unsafe fn activate<L: Lanes>(activation: Activation, x: L::F) -> L::F
     }
 }
 
-/// Where [`Activation::ClampedSwish`] holds what it reads.
+/// Bound of the inputs of [`Activation::ClampedSwish`].
 const CLAMP: f32 = 7.0;
 
-/// What a gate's activation is multiplied with.
+/// Factor by which a gate's activation is multiplied.
 #[inline(always)]
 pub(super) unsafe fn factor<L: Lanes>(activation: Activation, up: L::F) -> L::F {
     match activation {
         Activation::ClampedSwish => {
-            // The number second, so that what is not one stays so.
+            // The number is the second operand, so that NaN stays NaN.
             let held = L::max(L::splat(-CLAMP), L::min(L::splat(CLAMP), up));
             L::add(held, L::splat(1.0))
         }

@@ -1,4 +1,4 @@
-//! Matrix products as loops of the pool: what is one item, where its sums go, and what is done with them.
+//! Matrix products as loops of the pool: division into items, placement of their sums, and epilogues.
 
 mod epilogue;
 mod panels;
@@ -22,40 +22,40 @@ use super::pool::Turn;
 use super::tier::Tier;
 use crate::{Activation, KernelError};
 
-/// Columns that count as many: a packed panel is expanded to bytes once, rather than unpacked again for each tile. With
-/// fewer the weights are what takes the time, and panels are streamed.
+/// Number of columns from which they count as many. A packed panel is then expanded to bytes once, rather than
+/// unpacked again for each tile. With fewer columns reading weights takes most time, and panels are streamed.
 const WIDE_COLUMNS_MIN: usize = 8;
 /// Inputs of a panel that are expanded at a time: 16 KiB, a third of a first-level cache.
 const EXPAND_INPUTS: usize = 1024;
-/// Inputs of a panel of floats that are multiplied at a time: 24 KiB of f32, half a first-level cache.
+/// Inputs of a float panel that are multiplied at a time: 24 KiB of f32, half a first-level cache.
 const FLOAT_INPUTS: usize = 384;
-/// Columns an item covers at most, so that its sums fit the thread's scratch.
+/// Largest number of columns of an item, so that its sums fit the thread's scratch.
 const ITEM_COLUMNS_MAX: usize = 512;
-/// Bytes of activations an item covers at most, so that they stay in the second-level cache.
+/// Largest size of an item's activations in bytes, so that they stay in the second-level cache.
 const ITEM_ACTIVATION_BYTES: usize = 768 << 10;
-/// The same of activations that are split for the matrix unit.
+/// Same as `ITEM_ACTIVATION_BYTES`, for activations that are split for the matrix unit.
 const ITEM_SPLIT_BYTES: usize = 1 << 20;
-/// About how long a thread works before it asks for more.
+/// Approximate time that a thread works before it takes more items.
 const CHUNK_NS: usize = 60_000;
-/// Panels of an item at most when there are many columns.
+/// Largest number of panels of an item when there are many columns.
 const WIDE_PANELS: usize = 8;
-/// Sums of an item at most: `(panels, columns, 16)`.
+/// Largest number of sums of an item: `(panels, columns, 16)`.
 const SLAB: usize = 2 * ITEM_COLUMNS_MAX * PANEL_ROWS;
-/// Sums of a thread: slabs for gate and for up, and a panel of which only part is wanted.
+/// Sums of a thread: slabs for gate and for up, and one panel for partial panels.
 const SUMS: usize = 2 * SLAB + ITEM_COLUMNS_MAX * PANEL_ROWS;
-/// Bytes a thread has for expanded codes, or for what the matrix unit wants.
+/// Bytes of a thread's memory for expanded codes or for the matrix unit's planes.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 const EXPANDED: usize =
     if amx::PLANE_BYTES > EXPAND_INPUTS * PANEL_ROWS { amx::PLANE_BYTES } else { EXPAND_INPUTS * PANEL_ROWS };
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 const EXPANDED: usize = EXPAND_INPUTS * PANEL_ROWS;
-/// Blocks of 256 that are decoded together where panels hold them as stored.
+/// Blocks of 256 that are decoded together, if panels hold blocks as stored.
 const STORED_RUN: usize = EXPAND_INPUTS / 256;
 const _: () = assert!(STREAM_PANELS * UNIT_STREAM_COLUMNS_MAX * PANEL_ROWS <= SLAB);
 const _: () = assert!(STREAM_PANELS * WIDE_COLUMNS_MIN * PANEL_ROWS <= SLAB);
 
-/// Whether items are cut for the matrix unit: for floats always, for bytes where it computes all kinds. Kinds that it
-/// takes with fewer columns (`amx::takes`) are streamed, in items cut as for vectors.
+/// Whether items are cut for the matrix unit: always for floats; for bytes if it computes all kinds. Kinds that it
+/// computes with fewer columns (`amx::takes`) are streamed, in items cut as for vectors.
 fn unit_takes(tier: Tier, floats: bool, columns: usize) -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     return tier == Tier::Amx && (floats || columns >= amx::COLUMNS_MIN);
@@ -66,7 +66,7 @@ fn unit_takes(tier: Tier, floats: bool, columns: usize) -> bool {
     }
 }
 
-/// What one thread needs while it works on products.
+/// Scratch of one thread for products.
 #[derive(Debug)]
 pub(super) struct PanelScratch {
     expanded: Aligned<u8>, // (EXPAND_INPUTS / 4, 16, 4), or planes
@@ -87,51 +87,51 @@ impl PanelScratch {
     }
 }
 
-/// What a product runs with.
+/// Resources of a product.
 pub(super) struct Product<'a> {
     pub(super) tier: Tier,
     pub(super) turn: &'a mut Turn,
     pub(super) activations: &'a mut Activations,
     pub(super) plan: &'a mut Plan,
-    /// One for each thread of the pool.
+    /// Scratch of each thread of the pool.
     pub(super) scratch: &'a mut [PanelScratch],
 }
 
-/// Matrices alike in shape, each for some columns of the input: a matrix for all of them, or experts.
+/// Matrices of one shape, each for some columns of the input: a single matrix for all columns, or experts.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<'a> {
     pub(super) matrices: &'a [CpuMatrix],
-    /// Matrix g is for the columns from `firsts[g]` to `firsts[g + 1]`.
+    /// Matrix g applies to the columns from `firsts[g]` to `firsts[g + 1]`.
     pub(super) firsts: &'a [u32],
 }
 
-/// Columns as `Activations` hold them, for as long as nothing else is prepared.
+/// Columns prepared in `Activations`, valid until others are prepared.
 pub(super) struct PreparedColumns {
     kind: ActKind,
     window: Range<usize>,
     columns: Columns,
 }
 
-/// What is done to a sum before it is an output.
+/// Operations on a sum before it is stored as an output.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Epilogue<'a> {
-    /// One an output of each matrix.
+    /// Bias of each output of each matrix.
     pub(super) bias: Option<&'a [f32]>,
     pub(super) activation: Option<Activation>,
 }
 
-/// Rows of those of some matrices that are `wanted`.
+/// Rows of those matrices that are `wanted`.
 struct Selection<'a> {
     groups: Groups<'a>,
     wanted: &'a dyn Fn(&CpuMatrix) -> bool,
     rows: Range<usize>,
 }
 
-/// What is done with the sums of an item, which slab 0 of the scratch holds: it is given the item's place in the output.
+/// Processing of an item's sums, which are in slab 0 of the scratch. It is given the item's place in the output.
 type Finish<'a> = dyn Fn(&Item, &PanelScratch, *mut f32) + Sync + 'a;
 
 impl<'a> Groups<'a> {
-    /// The matrices that have columns in a window, which of them they are, and those columns.
+    /// Matrices that have columns in a window, with their indices and those columns.
     fn within(self, window: Range<usize>) -> impl Iterator<Item = (usize, &'a CpuMatrix, Range<usize>)> {
         self.matrices.iter().zip(self.firsts.windows(2)).enumerate().filter_map(
             move |(group, (matrix, ends))| {
@@ -188,8 +188,8 @@ impl Product<'_> {
         let biases = outputs * groups.matrices.len();
         assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
         let rows = Selection { groups, wanted: &|_| true, rows: 0..outputs };
-        // SAFETY: the caller's promise on `input`; `out` holds what is written to it (asserted); each item owns its part of
-        // it, and its sums are there.
+        // SAFETY: the caller's promise on `input`; `out` holds what is written to it (asserted); each item owns its
+        // part of it, and its sums are there.
         unsafe {
             self.rows(rows, input, &mut None, (Shared::new(out), stride), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
@@ -200,8 +200,8 @@ impl Product<'_> {
         }
     }
 
-    /// As `store`, of the outputs `range` of each group's matrix for its columns; `out` is
-    /// `(input.columns(), range.len())`.
+    /// Same as `store`, for the outputs `range` of each group's matrix and its columns; `out` is `(input.columns(),
+    /// range.len())`.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; what `prepared` holds was
@@ -222,8 +222,8 @@ impl Product<'_> {
         let biases = outputs * groups.matrices.len();
         assert!(bias.is_none_or(|bias| bias.len() == biases), "one bias an output");
         let (tier, rows) = (self.tier, Selection { groups, wanted: &|_| true, rows: range });
-        // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each item
-        // owns its part of it, and its sums are there.
+        // SAFETY: the caller's promise on `input` and `prepared`; `out` holds what is written to it (asserted); each
+        // item owns its part of it, and its sums are there.
         unsafe {
             self.rows(rows, input, prepared, (Shared::new(out), stride), &|item, scratch, out| {
                 let bias = bias.map(|bias| bias[item.group * outputs + item.row_first..].as_ptr());
@@ -233,8 +233,8 @@ impl Product<'_> {
         }
     }
 
-    /// `hidden[c][i] = activation(matrix[i] · x[c]) * (matrix[i + half] · x[c])` of each group's matrix for its columns,
-    /// `half = matrix.rows / 2`, each product with its bias; `hidden` is `(input.columns(), half)`.
+    /// `hidden[c][i] = activation(matrix[i] · x[c]) * (matrix[i + half] · x[c])` of each group's matrix for its
+    /// columns, `half = matrix.rows / 2`, each product with its bias; `hidden` is `(input.columns(), half)`.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different.
@@ -302,7 +302,7 @@ impl Product<'_> {
                 self.plan.run(self.turn, self.scratch, &body);
             }
         }
-        // Where gate and up want their input prepared differently, gate's outputs wait in `hidden` for up's.
+        // If gate and up need their input prepared differently, gate's outputs wait in `hidden` for up's.
         let apart = |matrix: &CpuMatrix| matrix.acts().is_none();
         if groups.within(0..columns).any(|(_, matrix, _)| apart(matrix)) {
             let rows = |rows| Selection { groups, wanted: &apart, rows };
@@ -323,8 +323,9 @@ impl Product<'_> {
         }
     }
 
-    /// Computes sums of the rows selected, item by item, and calls `finish` with each, whose rows count from the matrix's
-    /// first, and its place in `out`, which has `stride` numbers from a column's first to the next one's.
+    /// Computes the sums of the selected rows, item by item. Calls `finish` with each item, whose rows count from the
+    /// matrix's first, and its place in `out`. `out` has `stride` numbers from the start of a column to the start of
+    /// the next.
     ///
     /// # Safety
     /// `input.x` holds `(input.rows, cols)` numbers, and its places are all different; `out` is what it says; what
@@ -389,7 +390,7 @@ impl Product<'_> {
         }
     }
 
-    /// Adds to the plan; one that is full is run first.
+    /// Adds work to the plan, and first runs a plan that is full.
     fn add(&mut self, work: Work, body: &(dyn Fn(&Item, &mut PanelScratch) + Sync)) {
         if self.plan.is_full() {
             self.plan.run(self.turn, self.scratch, body);
@@ -397,7 +398,7 @@ impl Product<'_> {
         self.plan.add(self.tier, self.turn.threads(), work);
     }
 
-    /// Columns of the input prepared for a kind, unless they already are.
+    /// Prepares columns of the input for a kind, unless they already are prepared.
     ///
     /// # Safety
     /// As for `rows`.
@@ -423,8 +424,8 @@ impl Product<'_> {
     }
 }
 
-/// Sums of some of a matrix's rows into slab `slab` of the scratch, `(panels, columns, 16)`, in panels counted from the
-/// first of them whatever panels of which segments they lie in.
+/// Computes sums of some of a matrix's rows into slab `slab` of the scratch, `(panels, columns, 16)`. Panels count
+/// from the first of these rows, independent of the panels and segments that they are stored in.
 ///
 /// # Safety
 /// `rows` panels by `columns` fit a slab; `columns` columns are there; `tier` is available.

@@ -1,14 +1,14 @@
 //! Packed weights: 16 rows interleaved into a panel, so that one vector load gives 16 outputs their next inputs.
 //!
-//! A panel is `(codes of all blocks | scales of all blocks)` where blocks are of 32 inputs, and `(scales | codes)` block
-//! after block where they are of 256 or of 8-bit floats: memory is then read in order, or nearly so, and codes lie on cache lines. In the
-//! codes, a 64-byte *vector* holds four consecutive inputs of rows 0 to 15, four bytes a row: what an int8 dot-product
-//! instruction multiplies with four broadcast activation bytes. Codes narrower than a byte share the bytes of stored
-//! vectors within a sub-block of 32 inputs, that is eight vectors. They are cut into *planes* of 4, 2 or 1 bits (see
-//! [`PanelKind::planes`]); a plane of w bits is w stored vectors, and vector v lies in the stored vector `v % w`, from bit
-//! `v / w * w` of each byte on.
+//! A panel is `(codes of all blocks | scales of all blocks)` for blocks of 32 inputs. For blocks of 256 and of 8-bit
+//! floats it is `(scales | codes)` block after block. Memory is thus read in order, or nearly so, and codes lie on
+//! cache lines. In the codes, a 64-byte *vector* holds four consecutive inputs of rows 0 to 15, four bytes a row: the
+//! operand of an int8 dot-product instruction, with four broadcast activation bytes as the other. Codes narrower than
+//! a byte share the bytes of stored vectors within a sub-block of 32 inputs, that is, eight vectors. They are cut into
+//! *planes* of 4, 2 or 1 bits (see [`PanelKind::planes`]). A plane of w bits is w stored vectors, and vector v lies in
+//! stored vector `v % w`, from bit `v / w * w` of each byte on.
 //!
-//! What the scales of a block are is said at each [`PanelKind`]. Rows past the last are zeros. A packed matrix takes at
+//! The scales of a block are described at each [`PanelKind`]. Rows past the last are zeros. A packed matrix takes at
 //! most a tenth more than the file's blocks.
 
 mod pack;
@@ -23,11 +23,11 @@ pub(super) use unpack::unpack_row;
 
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 16;
-/// Panels that are streamed together when there are few columns, each from a part of memory of its own: far apart, they
+/// Panels that are streamed together when there are few columns, each from a separate part of memory: far apart, they
 /// keep more of the memory's banks busy than neighbours would.
 pub(super) const STREAM_PANELS: usize = 4;
 
-/// A matrix in the layout the CPU kernels read: segments stacked by rows.
+/// Matrix in the layout of the CPU kernels: segments stacked by rows.
 #[derive(Debug)]
 pub struct CpuMatrix {
     rows: usize,
@@ -44,66 +44,69 @@ pub(super) struct Segment {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) panel_bytes: usize,
-    /// Whether all weights are finite, even when they are rounded to bfloat16; of floats only.
+    /// Whether all weights are finite, even rounded to bfloat16; used for floats only.
     pub(super) finite: bool,
-    data: Aligned<u8>, // (panels, panel_bytes), a panel where `place` says
+    data: Aligned<u8>, // (panels, panel_bytes), in the order of `place`
 }
 
-/// What a panel holds. Where a kind has a *zero*, a weight is `scale * (code - zero)`, or `scale * table[code]` with the
-/// zero already added to the table's values; where it has minimums instead, `scale * code` plus or minus the minimum.
+/// Content of a panel. If a kind has a *zero*, a weight is `scale * (code - zero)`, or `scale * table[code]` with the
+/// zero already added to the table's values. If it has minimums instead, a weight is `scale * code` plus or minus the
+/// minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PanelKind {
-    /// One f32 a weight, no scales.
+    /// A f32 for each weight, no scales.
     F32,
-    /// One half a weight.
+    /// An IEEE half (f16) for each weight.
     F16,
-    /// One bfloat16 a weight.
+    /// A bfloat16 for each weight.
     Bf16,
-    /// Q4_0: blocks of 32 codes of 4 bits, zero 8; a half scale.
+    /// Q4_0: blocks of 32 codes of 4 bits, zero 8; an f16 scale.
     Q4,
-    /// Q4_1: blocks of 32 codes of 4 bits; a half scale and a half minimum that is added.
+    /// Q4_1: blocks of 32 codes of 4 bits; an f16 scale and an f16 minimum that is added.
     Q4Min,
-    /// Q5_0: blocks of 32 codes of 5 bits, zero 16; a half scale.
+    /// Q5_0: blocks of 32 codes of 5 bits, zero 16; an f16 scale.
     Q5,
-    /// Q5_1: blocks of 32 codes of 5 bits; a half scale and a half minimum that is added.
+    /// Q5_1: blocks of 32 codes of 5 bits; an f16 scale and an f16 minimum that is added.
     Q5Min,
-    /// Q8_0: blocks of 32 bytes, zero 128; a half scale.
+    /// Q8_0: blocks of 32 bytes, zero 128; an f16 scale.
     Q8,
-    /// IQ4_NL: blocks of 32 indices of 4 bits, zero 128; a half scale.
+    /// IQ4_NL: blocks of 32 indices of 4 bits, zero 128; an f16 scale.
     Nl4,
     /// MXFP4: blocks of 32 indices of 4 bits, zero 12; a bfloat16 scale.
     Mx4,
-    /// Q2_K: blocks of 256 codes of 2 bits; `d`, `dmin` halves, then `(16, 16)` bytes, a group's scale in the low nibble,
-    /// its minimum in the high.
+    /// Q2_K: blocks of 256 codes of 2 bits; `d`, `dmin` as f16, then `(16, 16)` bytes with a group's scale in the low
+    /// nibble and its minimum in the high nibble.
     Q2K,
-    /// Q3_K: blocks of 256 codes of 3 bits, zero 4; `d` halves, then scales `(16, 16)` signed bytes.
+    /// Q3_K: blocks of 256 codes of 3 bits, zero 4; `d` as f16, then scales `(16, 16)` as signed bytes.
     Q3K,
-    /// Q4_K: blocks of 256 codes of 4 bits; `d`, `dmin` halves, then scales `(8, 16)` bytes, then minimums `(4, 16, 2)` bytes.
+    /// Q4_K: blocks of 256 codes of 4 bits; `d`, `dmin` as f16, then scales `(8, 16)` as bytes, then minimums `(4, 16,
+    /// 2)` as bytes.
     Q4K,
-    /// Q5_K: as Q4K with 5 bits.
+    /// Q5_K: same as Q4K with 5 bits.
     Q5K,
-    /// Q6_K: as Q3K with 6 bits, zero 32.
+    /// Q6_K: same as Q3K with 6 bits, zero 32.
     Q6K,
-    /// IQ4_XS: blocks of 256 indices of 4 bits, zero 128; `d` halves, then scales `(8, 16)` signed bytes.
+    /// IQ4_XS: blocks of 256 indices of 4 bits, zero 128; `d` as f16, then scales `(8, 16)` as signed bytes.
     Nl4K,
-    /// An affine type: blocks of 32 codes of so many bits, an f32 scale and an f32 minimum that is added for every
-    /// `1 << shift` blocks; of 8 bits, zero 128, and what that takes off is added to the minimum.
+    /// Affine types: blocks of 32 codes of so many bits; an f32 scale and an f32 minimum that is added, for every `1
+    /// << shift` blocks. With 8 bits the zero is 128, and the minimum makes up for it.
     Affine { bits: u8, shift: u8 },
-    /// 8-bit floats: blocks of so many; an f32 scale, which is NaN where one of the block's floats is. Two inputs of a row are
-    /// side by side: a vector holds two inputs of 16 rows twice.
+    /// 8-bit floats in blocks of so many; an f32 scale, which is NaN if one of the block's floats is. Two inputs of a
+    /// row are adjacent, so a vector holds two inputs of 16 rows twice.
     Fp8 { block: u8 },
-    /// A codebook or ternary type: the file's blocks of 256, `(block, 16, block_bytes)`. Each is decoded where it is used.
+    /// Codebook and ternary types: the file's blocks of 256, `(block, 16, block_bytes)`. Each is decoded where it is
+    /// used.
     Stored(DType),
 }
 
-/// How activations must be prepared for a panel.
+/// Form in which activations must be prepared for a panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActKind {
-    /// As they are.
+    /// Floats, unchanged.
     Float,
-    /// Signed bytes, one scale per 32.
+    /// Signed bytes, with a scale for each 32.
     Int32,
-    /// Signed bytes, one scale per 256.
+    /// Signed bytes, with a scale for each 256.
     Int256,
 }
 
@@ -120,16 +123,16 @@ impl ActKind {
 /// Bits of a code that are stored together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plane {
-    /// How many: 8, 4, 2 or 1.
+    /// Number of bits: 8, 4, 2 or 1.
     pub(super) width: usize,
-    /// The lowest of them.
+    /// Index of the lowest bit.
     pub(super) first: usize,
-    /// Where the plane begins in the sub-block's bytes.
+    /// Offset of the plane in the sub-block's bytes.
     pub(super) at: usize,
 }
 
 impl PanelKind {
-    /// The panel for a file's element type.
+    /// Panel kind for a file's element type.
     pub(super) const fn of(dtype: DType) -> Option<PanelKind> {
         if let Some((bits, group)) = dtype.affine() {
             return Some(PanelKind::Affine { bits: bits as u8, shift: (group / 32).ilog2() as u8 });
@@ -186,7 +189,7 @@ impl PanelKind {
         }
     }
 
-    /// Bits of a code once it is unpacked and looked up: those of the largest factor of a dot product.
+    /// Bits of a code after unpacking and table look-up: the width of a dot product's factor.
     pub(super) const fn dot_bits(self) -> u32 {
         match self {
             PanelKind::Nl4 | PanelKind::Nl4K => 8,
@@ -195,7 +198,7 @@ impl PanelKind {
         }
     }
 
-    /// The unpacked code that stands for zero.
+    /// Unpacked code that stands for zero.
     pub(super) const fn zero(self) -> i32 {
         use PanelKind::*;
         match self {
@@ -209,7 +212,7 @@ impl PanelKind {
         }
     }
 
-    /// What codes index, where they do: weights plus the zero.
+    /// Table that codes index, if there is one: weights plus the zero.
     pub(super) const fn table(self) -> Option<&'static [u8; 16]> {
         const IQ4: [u8; 16] = raised(IQ4_VALUES, PanelKind::Nl4.zero());
         const FP4: [u8; 16] = raised(FP4_VALUES, PanelKind::Mx4.zero());
@@ -220,7 +223,7 @@ impl PanelKind {
         }
     }
 
-    /// The planes of a code in a sub-block of 32; the second's width is 0 where there is one only.
+    /// Planes of a code in a sub-block of 32. The second has width 0 if there is only one.
     pub(super) const fn planes(self) -> [Plane; 2] {
         let (low, high) = match self.bits() {
             2 => (2, 0),
@@ -281,7 +284,7 @@ impl PanelKind {
         blocks.saturating_mul(self.code_stride()).saturating_add(scales).next_multiple_of(ALIGN)
     }
 
-    /// Blocks that share scales, as a power of two.
+    /// Number of blocks that share scales, as a power of two.
     pub(super) const fn scale_shift(self) -> u32 {
         match self {
             PanelKind::Affine { shift, .. } => shift as u32,
@@ -294,7 +297,7 @@ impl PanelKind {
         self.block() == 256 || matches!(self, PanelKind::Fp8 { .. })
     }
 
-    /// Bytes that scales take before the codes of their block.
+    /// Bytes of the scales before the codes of their block.
     const fn scale_space(self) -> usize {
         self.scale_bytes().next_multiple_of(ALIGN)
     }
@@ -304,17 +307,17 @@ impl PanelKind {
         if self.interleaved() { self.scale_space() + self.code_bytes() } else { self.code_bytes() }
     }
 
-    /// Bytes that scales on their own take for a block.
+    /// Bytes of scales of a block that are stored apart from codes.
     const fn scale_stride(self) -> usize {
         if self.interleaved() { 0 } else { self.scale_bytes() }
     }
 
-    /// Where in a panel of `blocks` the codes of a block are.
+    /// Offset of a block's codes in a panel.
     pub(super) const fn codes_at(self, block: usize) -> usize {
         block * self.code_stride() + if self.interleaved() { self.scale_space() } else { 0 }
     }
 
-    /// Where in a panel of `blocks` the scales of a block are.
+    /// Offset of a block's scales in a panel of `blocks`.
     pub(super) const fn scales_at(self, blocks: usize, block: usize) -> usize {
         if self.interleaved() {
             block * self.code_stride()
@@ -332,8 +335,8 @@ impl PanelKind {
     }
 }
 
-/// Where a panel of `panels` is stored: panels 0, 4, 8, … one after the other, then 1, 5, 9, … and so on; those past the
-/// last whole four at the end.
+/// Storage index of a panel among `panels`: panels 0, 4, 8, … one after the other, then 1, 5, 9, … and so on; those
+/// past the last whole four come at the end.
 const fn place(panel: usize, panels: usize) -> usize {
     let streams = panels / STREAM_PANELS;
     if panel < streams * STREAM_PANELS {
@@ -358,12 +361,13 @@ impl Segment {
         self.rows.div_ceil(PANEL_ROWS)
     }
 
-    /// The bytes of a panel.
+    /// Bytes of a panel.
     pub(super) fn panel(&self, panel: usize) -> &[u8] {
         &self.data[place(panel, self.panels()) * self.panel_bytes..][..self.panel_bytes]
     }
 
-    /// How many panels from one on, at most `count`, lie at equal distances, and the distance in bytes.
+    /// Number of panels from `panel` on, at most `count`, that are stored at equal distances, and the distance in
+    /// bytes.
     pub(super) fn even_panels(&self, panel: usize, count: usize) -> (usize, usize) {
         let streams = self.panels() / STREAM_PANELS;
         if panel < streams * STREAM_PANELS {
@@ -373,7 +377,7 @@ impl Segment {
         }
     }
 
-    /// Where a panel lies, or null past the last: to prefetch it.
+    /// Address of a panel to prefetch, or null past the last.
     pub(super) fn after(&self, panel: usize) -> *const u8 {
         if panel < self.panels() { self.panel(panel).as_ptr() } else { std::ptr::null() }
     }
@@ -394,12 +398,12 @@ impl CpuMatrix {
         self.cols
     }
 
-    /// Bytes it takes.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         self.segments.iter().map(|segment| segment.data.len()).sum()
     }
 
-    /// How activations must be prepared for it, if they must for all its rows alike.
+    /// Form in which activations must be prepared, if it is the same for all rows.
     pub(super) fn acts(&self) -> Option<ActKind> {
         let kind = self.segments.first()?.kind.acts();
         self.segments.iter().all(|segment| segment.kind.acts() == kind).then_some(kind)
@@ -409,7 +413,7 @@ impl CpuMatrix {
         &self.segments
     }
 
-    /// Packs the parts, every panel a task of the pool.
+    /// Packs the parts, with a pool task for every panel.
     pub(super) fn pack(
         parts: &[MatrixSource<'_>],
         turn: &mut Turn,
@@ -448,7 +452,7 @@ fn supported(part: &MatrixSource<'_>, device: &str) -> Result<PanelKind, KernelE
     })
 }
 
-/// Whether a part can be packed beside others of `cols` inputs.
+/// Checks that a part can be packed together with others of `cols` inputs.
 fn check(part: &MatrixSource<'_>, cols: usize, device: &str) -> Result<(), KernelError> {
     let MatrixShape { rows, cols: part_cols, dtype } = part.shape;
     let bad_shape = |reason: String| KernelError::BadShape { tensor: part.name.to_owned(), reason };

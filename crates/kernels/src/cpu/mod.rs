@@ -1,12 +1,13 @@
-//! The CPU backend: packed weights, a fork-join pool, and kernels written once over sixteen lanes.
+//! The CPU backend: packed weights, a fork-join thread pool, and kernels written once over sixteen lanes.
 //!
-//! [`CpuBackend`] is the contract's ops, each one or two loops of the [`ThreadPool`]. Weights are laid out by
-//! `matrix`, multiplied by the tiles of `gemm`, which `matmul` cuts into items; `moe` has products of many matrices in one loop; `attention` reads the paged cache of
-//! `kv` that `rope` writes. All arithmetic is generic over the instruction sets of `lanes`.
+//! [`CpuBackend`] implements the contract's ops, each as one or two loops of the [`ThreadPool`]. `matrix` lays out
+//! weights, the tiles of `gemm` multiply them, and `matmul` cuts products into items. `moe` runs products of many
+//! matrices in one loop. `attention` reads the paged cache of `kv`, which `rope` writes. All arithmetic is generic
+//! over the instruction sets of `lanes`.
 //!
-//! What makes results independent of the batch: per output, floating-point operations come in an order fixed by
-//! weights and position alone. Integer dot products are exact; the blocks of a weight row follow each other in one
-//! sum; keys are taken in tiles and partitions by absolute position. Threads only decide who computes an output.
+//! Results do not depend on the batch, because the order of floating-point operations of each output is fixed by
+//! weights and position alone. Integer dot products are exact; the blocks of a weight row are added in order; keys are
+//! taken in tiles and partitions by absolute position. Threads only decide who computes an output.
 
 mod activations;
 mod adapted_rows;

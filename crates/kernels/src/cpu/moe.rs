@@ -1,10 +1,10 @@
-//! A mixture of experts: which rows go to which expert, each expert's products for all its rows at once, and their sums.
+//! Mixture of experts: routing of rows to experts, each expert's products for all its rows at once, and their sums.
 //!
-//! A *pair* is a row and one of the experts it chose. Pairs are put in the order of the experts, so that the pairs of an
-//! expert are neighbouring columns of its products, and all experts' products are one loop of the pool: a step of one
-//! row streams the chosen experts with all threads, and where an expert has many rows its weights serve them all. What
-//! an expert makes of a row does not depend on the row's place, and a row adds its experts up in its own order, so a
-//! row has the same bits whatever shares the batch.
+//! A *pair* is a row and one of the experts it chose. Pairs are sorted by expert, so that the pairs of an expert are
+//! neighbouring columns of its products, and all experts' products are one loop of the pool. A step of one row streams
+//! the chosen experts with all threads, and an expert with many rows reads its weights once for all of them. An
+//! expert's output for a row does not depend on the row's place, and a row sums its experts in its own order, so a row
+//! has the same bits whatever else is in the batch.
 
 #[cfg(test)]
 mod tests;
@@ -21,28 +21,28 @@ use crate::{ExpertGroups, ExpertScoring, KernelError, MoeParams, NO_EXPERT, Step
 
 /// Lanes of a vector.
 const LANES: usize = 16;
-/// Outputs of the experts, in f32, that wait to be added up: 4 MiB, so that they are still in a cache when they are.
+/// Outputs of the experts, in f32, that wait to be summed: 4 MiB, so that they are still in a cache.
 const PARTIAL: usize = 1 << 20;
-/// Outputs of each pair that are computed together at least: whole streams of panels.
+/// Smallest number of outputs of each pair that are computed together: whole streams of panels.
 const PARTIAL_OUTPUTS_MIN: usize = 256;
-/// Groups of experts at most.
+/// Largest number of expert groups.
 const GROUPS_MAX: usize = 64;
-/// Outputs that one item of the last loop adds up.
+/// Outputs that one item of the last loop sums.
 const SUM_OUTPUTS: usize = 512;
 
-/// What a mixture needs beside what its products do.
+/// Scratch of a mixture, apart from that of its products.
 #[derive(Debug)]
 pub(super) struct MoeScratch {
     scores: Aligned<f32>,  // (rows, experts)
-    keys: Aligned<f32>,    // (rows, experts): what experts are chosen by where that is not their scores
-    experts: Aligned<u32>, // (rows, experts_used), in descending order of score; NOWHERE where there is no order
+    keys: Aligned<f32>,    // (rows, experts): keys that experts are chosen by, if those are not the scores
+    experts: Aligned<u32>, // (rows, experts_used), in descending order of score; NOWHERE without an order
     weights: Aligned<f32>, // (rows, experts_used)
     places: Aligned<u32>,  // (rows, experts_used): the pair's column in the products
-    firsts: Aligned<u32>,  // (experts + 2): first columns of the experts; and one for counting
+    firsts: Aligned<u32>,  // (experts + 2): first columns of the experts, and one for counting
     partial: Aligned<f32>, // (pairs, outputs)
 }
 
-/// The experts of a layer, each packed as matrices of their own.
+/// Experts of a layer, each packed as separate matrices.
 #[derive(Debug)]
 pub struct CpuExperts {
     gate_up: Vec<CpuMatrix>, // (experts)
@@ -59,13 +59,13 @@ impl CpuExperts {
         self.down.push(down);
     }
 
-    /// Bytes of all that are packed.
+    /// Bytes of all packed experts.
     pub fn bytes(&self) -> usize {
         self.gate_up.iter().chain(&self.down).map(CpuMatrix::bytes).sum()
     }
 
-    /// Asserts that there are `experts`, alike in shape, with gate and up as `parts` of each of which `cols` inputs are
-    /// made. Gives the width between their products.
+    /// Asserts that there are `experts` experts of one shape, with `parts` (gate and up, or up alone) stacked in the
+    /// first product and `cols` inputs. Returns the width between their two products.
     pub(super) fn check(&self, experts: usize, parts: usize, cols: usize) -> usize {
         let CpuExperts { gate_up, down } = self;
         assert_eq!((gate_up.len(), down.len()), (experts, experts), "an expert for each row of the router");
@@ -78,7 +78,7 @@ impl CpuExperts {
     }
 }
 
-/// The operands.
+/// Operands of a mixture.
 pub(super) struct MoeJob<'a> {
     pub(super) router: &'a CpuMatrix,
     pub(super) experts: &'a CpuExperts,
@@ -86,19 +86,19 @@ pub(super) struct MoeJob<'a> {
     pub(super) biases: MoeBiases<'a>,
     /// `(rows, router.cols)`.
     pub(super) x: &'a [f32],
-    /// What the router reads, likewise.
+    /// Input of the router, `(rows, router.cols)`.
     pub(super) routed: &'a [f32],
     pub(super) rows: usize,
 }
 
-/// What is added to a mixture's products, and what its weights are multiplied with.
+/// Addends to a mixture's products, and factors on its weights.
 #[derive(Clone, Copy)]
 pub(super) struct MoeBiases<'a> {
     pub(super) router: Option<&'a [f32]>,     // (experts)
     pub(super) correction: Option<&'a [f32]>, // (experts)
     pub(super) up: Option<&'a [f32]>,         // (experts, gate_up.rows)
     pub(super) down: Option<&'a [f32]>,       // (experts, router.cols)
-    pub(super) scale: Option<&'a [f32]>,      // (experts): a factor on their weights
+    pub(super) scale: Option<&'a [f32]>,      // (experts): factors on the weights
 }
 
 impl MoeScratch {
@@ -106,7 +106,7 @@ impl MoeScratch {
         limits.rows.saturating_mul(limits.experts_used)
     }
 
-    /// Columns that the products of a step have at most.
+    /// Largest number of columns of a step's products.
     pub(super) fn columns(limits: &StepLimits) -> usize {
         limits.rows.max(Self::pairs(limits))
     }
@@ -142,7 +142,7 @@ impl MoeScratch {
         })
     }
 
-    /// The experts of the last mixture's pairs, and the columns that are theirs of its hidden units.
+    /// Reads the experts of the last mixture's pairs, and their columns of its hidden units.
     pub(super) fn read(&self, hidden: &[f32], chosen: &mut [u32], inner: &mut [f32]) {
         let width = inner.len() / chosen.len().max(1);
         let pairs = self.experts.iter().zip(&self.places[..]);
@@ -158,7 +158,7 @@ impl MoeScratch {
         }
     }
 
-    /// The experts of each row, their weights, and the columns of all pairs. Returns how many columns there are.
+    /// Computes the experts of each row, their weights, and the columns of all pairs. Returns the number of columns.
     fn route(&mut self, product: &mut Product<'_>, job: &MoeJob<'_>) -> usize {
         let (rows, experts, used) = (job.rows, job.router.rows(), job.params.experts_used);
         let input = Input { x: job.routed.as_ptr(), rows, step: None, places: None };
@@ -173,8 +173,8 @@ impl MoeScratch {
             let chosen = chosen.filter(|(expert, _)| **expert != NOWHERE);
             chosen.for_each(|(&expert, weight)| *weight *= scale[expert as usize]);
         }
-        // Counted two places on and added up, an expert's number is where its columns begin one place on; counted up
-        // there once more, pair by pair, it is where the next one's begin.
+        // Counts are stored two places further and summed, so that `firsts[expert + 1]` is where the expert's columns
+        // begin. Incremented pair by pair, it ends as the start of the next expert's columns.
         let firsts = &mut self.firsts[..experts + 2];
         firsts.fill(0);
         let chosen = &self.experts[..rows * used];
@@ -215,7 +215,7 @@ pub(super) fn moe(
     let gate_up = Groups { matrices: &job.experts.gate_up, firsts };
     let mut x = job.x.as_ptr();
     if job.params.scales_input {
-        // The output is not written before the first products are made.
+        // The output is not written before the first products are computed.
         for (row, weight) in weights[..rows].iter_mut().enumerate() {
             let scaled = out[row * outputs..][..outputs].iter_mut().zip(&job.x[row * outputs..]);
             scaled.for_each(|(out, x)| *out = *weight * x);
@@ -238,7 +238,7 @@ pub(super) fn moe(
     let down = Groups { matrices: &job.experts.down, firsts };
     let input = Input { x: hidden.as_ptr(), rows: columns, step: None, places: None };
     let mut prepared = None;
-    // So many outputs at a time that those of all pairs stay in a cache until they are added up.
+    // As many outputs at a time as keep those of all pairs in a cache until they are summed.
     let width = if columns * outputs <= PARTIAL {
         outputs
     } else {
@@ -246,8 +246,8 @@ pub(super) fn moe(
     };
     for first in (0..outputs).step_by(width) {
         let range = first..outputs.min(first + width);
-        // SAFETY: `hidden` holds a row of down's inputs for each column (the products above assert it has room for them, and have
-        // written them), and nothing else is prepared meanwhile.
+        // SAFETY: `hidden` holds a row of down's inputs for each column (the products above assert it has room for
+        // them, and have written them), and nothing else is prepared meanwhile.
         unsafe {
             let epilogue = Epilogue { bias: job.biases.down, activation: None };
             product.store_rows(down, range.clone(), epilogue, input, &mut prepared, partial);
@@ -256,7 +256,7 @@ pub(super) fn moe(
         let target = Shared::new(out);
         let (partial, of) = (Shared::new_const(partial.as_ptr()), places.of);
         let (tier, pieces) = (product.tier, stride.div_ceil(SUM_OUTPUTS));
-        // Some ten microseconds a chunk.
+        // Around ten microseconds a chunk.
         product.turn.run(rows * pieces, (1 << 6) / used + 1, &|_, items| {
             for item in items {
                 let (row, piece) = (item / pieces, item % pieces * SUM_OUTPUTS);
@@ -278,7 +278,7 @@ pub(super) fn moe(
     }
 }
 
-/// The experts of each row and what they count for.
+/// Chooses the experts of each row and computes their weights.
 fn choose(
     tier: Tier,
     turn: &mut Turn,
@@ -347,8 +347,8 @@ fn choose(
     });
 }
 
-/// The largest scores, in descending order, and whose they are; of equal ones the lower index first. False if one of
-/// all is not a number.
+/// Finds the largest scores, in descending order, and their experts; of equal scores the lower index comes first.
+/// False if any score is NaN.
 fn largest(scores: &[f32], experts: &mut [u32], top: &mut [f32]) -> bool {
     let mut found = 0;
     for (expert, &score) in scores.iter().enumerate() {
@@ -369,8 +369,8 @@ fn largest(scores: &[f32], experts: &mut [u32], top: &mut [f32]) -> bool {
     true
 }
 
-/// Rules out the experts of the groups that are not among the best; of equal ones the first are. False if a group's worth
-/// is not a number.
+/// Rules out the experts of groups that are not among the best; of equal groups the first are kept. False if a group's
+/// score is NaN.
 fn keep_groups(keys: &mut [f32], params: &MoeParams) -> bool {
     let Some(ExpertGroups { count, used, best }) = params.groups else { return true };
     let size = keys.len() / count;
@@ -401,7 +401,7 @@ fn keep_groups(keys: &mut [f32], params: &MoeParams) -> bool {
     true
 }
 
-/// Makes of all scores what the scoring says, in place.
+/// Kernel that replaces all scores by their weights, as the scoring says.
 struct AllWeights<'a> {
     weights: &'a mut [f32],
     params: &'a MoeParams,
@@ -442,7 +442,8 @@ impl Kernel for AllWeights<'_> {
     }
 }
 
-/// Makes weights of the scores of the chosen, the largest first unless they were chosen by something else. All scores but the chosen ones may be -∞, none is NaN.
+/// Kernel that computes weights from the scores of the chosen experts, the largest first unless they were chosen by
+/// something else. All scores but the chosen ones may be -∞; none is NaN.
 struct ExpertWeights<'a> {
     scores: &'a [f32],
     weights: &'a mut [f32],
@@ -457,7 +458,7 @@ impl Kernel for ExpertWeights<'_> {
         let ExpertWeights { scores, weights, params } = self;
         // SAFETY: inside `vectorize`; every vector is whole or made whole by `padded`.
         unsafe {
-            // Of all where all are added up, so that no term overflows.
+            // The largest of all terms that are summed, so that none overflows.
             let terms = if params.normalized { &*weights } else { scores };
             let top = L::splat(terms.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             let weight_of = |scores: &[f32]| {
@@ -491,7 +492,8 @@ impl Kernel for ExpertWeights<'_> {
     }
 }
 
-/// Weighs each of the chosen, in their order, beside those near it that were not chosen before. `keys` is room for a row.
+/// Kernel that weighs each chosen expert, in order, against near experts that were not chosen before it. `keys` is
+/// scratch for a row.
 struct NearWeights<'a> {
     scores: &'a [f32],
     keys: &'a mut [f32],
@@ -527,7 +529,7 @@ impl Kernel for NearWeights<'_> {
     }
 }
 
-/// Scores and then those of experts that count for nothing.
+/// Scores, padded with -∞ for experts that count for nothing.
 #[inline(always)]
 fn padded(scores: &[f32]) -> [f32; LANES] {
     let mut all = [f32::NEG_INFINITY; LANES];
@@ -535,8 +537,8 @@ fn padded(scores: &[f32]) -> [f32; LANES] {
     all
 }
 
-/// `out = Σ weights[i] * partial[places[i]]`, in the order of i. The maker vouches for `count` numbers at `out` and in
-/// each row of `partial`, and a weight for each place.
+/// Kernel for `out = Σ weights[i] * partial[places[i]]`, in the order of i. The creator guarantees `count` numbers at
+/// `out` and in each row of `partial`, and a weight for each place.
 struct WeightedSum<'a> {
     partial: *const f32, // (_, stride)
     stride: usize,

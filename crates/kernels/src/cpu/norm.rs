@@ -55,8 +55,8 @@ pub(super) unsafe fn scale<L: Lanes>(
     }
 }
 
-/// One row of a norm, and first, where there is a residual, the addition to it. The maker vouches for the pointers,
-/// `cols` numbers each; the residual may be `x`'s successor, never `out`.
+/// Kernel for one row of a norm, preceded by the addition to a residual if there is one. The creator guarantees the
+/// pointers, `cols` numbers each; the residual may be `x`'s successor, never `out`.
 struct Row {
     x: *const f32,
     residual: Option<*mut f32>,
@@ -102,7 +102,7 @@ unsafe fn add<L: Lanes>(x: *mut f32, added: *const f32, count: usize) {
     }
 }
 
-/// `Σ (x - center)` over `count` numbers, or of the squares.
+/// `Σ (x - center)` over `count` numbers, or the sum of the squares.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `x` holds `count` numbers.
@@ -136,8 +136,8 @@ unsafe fn sum_apart<L: Lanes, const SQUARES: bool>(x: *const f32, count: usize, 
     }
 }
 
-/// One row of a layer norm, and first, where there is a residual, the addition to it. As for [`Row`]; without a residual
-/// `out` may be `x`.
+/// Kernel for one row of a layer norm, preceded by the addition to a residual if there is one. Guarantees as for
+/// [`Row`]; without a residual `out` may be `x`.
 struct LayerRow {
     x: *const f32,
     residual: Option<*mut f32>,
@@ -161,8 +161,8 @@ impl Kernel for LayerRow {
                 add::<L>(residual, x, cols);
                 x = residual;
             }
-            // The row stays in the first-level cache: a second look at it costs less than the digits which
-            // `mean(x²) - mean²` would lose.
+            // The row stays in the first-level cache: a second pass costs less than the digits that `mean(x²) - mean²`
+            // would lose.
             let mean = sum_apart::<L, false>(x, cols, 0.0) / cols as f32;
             let squares = sum_apart::<L, true>(x, cols, mean);
             let factor = 1.0 / (squares / cols as f32 + self.eps).sqrt();
@@ -185,7 +185,7 @@ impl Kernel for LayerRow {
     }
 }
 
-/// A layer norm's parameters.
+/// Parameters of a layer norm.
 #[derive(Clone, Copy)]
 pub(super) struct LayerNorm<'a> {
     pub(super) weight: &'a [f32],
@@ -193,7 +193,7 @@ pub(super) struct LayerNorm<'a> {
     pub(super) eps: f32,
 }
 
-/// `out[r] = layer_norm(x[r])`; with a residual, `residual[r] += x[r]` first and the norm is of that.
+/// `out[r] = layer_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn layer_norm(
     tier: Tier,
     turn: &mut Turn,
@@ -228,7 +228,8 @@ pub(super) fn layer_norm(
     });
 }
 
-/// As `layer_norm`, in place, of columns `first..first + weight.len()` of rows of `cols`, each `width` of them apart.
+/// `layer_norm` in place on columns `first..first + weight.len()` of rows of `cols`, in parts of `width` columns that
+/// are normed separately.
 pub(super) fn layer_norm_columns(
     tier: Tier,
     turn: &mut Turn,
@@ -259,12 +260,12 @@ pub(super) fn layer_norm_columns(
     });
 }
 
-/// Rows of a chunk of some 20 microseconds.
+/// Rows of a chunk of around 20 microseconds.
 fn grain(cols: usize) -> usize {
     (1 << 15) / cols.max(1) + 1
 }
 
-/// `out[r] = rms_norm(x[r])`; with a residual, `residual[r] += x[r]` first and the norm is of that.
+/// `out[r] = rms_norm(x[r])`. With a residual, first `residual[r] += x[r]`, and the norm is of the residual.
 pub(super) fn rms_norm(
     tier: Tier,
     turn: &mut Turn,

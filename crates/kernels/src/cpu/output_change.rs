@@ -1,4 +1,4 @@
-//! Changes of an adapter's outputs number by number, before its pairs are added.
+//! Element-wise changes of an adapter's outputs, before its pairs are added.
 
 use super::lanes::{Kernel, Lanes};
 use super::matmul::{get, put};
@@ -23,18 +23,19 @@ impl FactoredOutputs {
         Self { first, factors: factors.to_vec(), addends: addends.to_vec(), reads_input, replaces }
     }
 
-    /// Bytes of one of so many outputs.
+    /// Bytes of a change of so many outputs.
     pub(super) fn bytes(outputs: usize) -> usize {
         2 * size_of::<f32>() * outputs
     }
 
-    /// Outputs up to its last.
+    /// End of the changed outputs.
     pub(super) fn end(&self) -> usize {
         self.first + self.factors.len()
     }
 }
 
-/// One change of one row. The maker vouches for the pointers: a row of the input, where that is read, and one of the outputs.
+/// Kernel for one change of one row. The creator guarantees the pointers: a row of the input, if it is read, and one
+/// of the outputs.
 pub(super) struct ChangedRow<'a> {
     pub(super) change: &'a FactoredOutputs,
     pub(super) x: *const f32,
@@ -49,7 +50,8 @@ impl Kernel for ChangedRow<'_> {
         let FactoredOutputs { first, factors, addends, reads_input, replaces } = self.change;
         for at in (0..factors.len()).step_by(LANES) {
             let count = LANES.min(factors.len() - at);
-            // SAFETY: the maker's promise; vectors are cut at the change's last output, and there is an addend for each factor.
+            // SAFETY: the maker's promise; vectors are cut at the change's last output, and there is an addend for
+            // each factor.
             unsafe {
                 let out = self.out.add(first + at);
                 let y = if *reads_input { self.x.add(first + at) } else { out.cast_const() };

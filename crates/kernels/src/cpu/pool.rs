@@ -1,14 +1,14 @@
-//! The one thread pool of a process: fork, join, and nothing in between.
+//! The thread pool of a process: fork and join.
 //!
 //! A step is some hundreds of short parallel loops, so a loop costs no allocation, no spawn and, while the workers
-//! are still spinning from the loop before, no system call. The thread that asks takes part. Each thread begins with
-//! an equal share of neighbouring items, which it takes in order, some at a time, so that memory is read in long runs;
-//! one that has none left takes half of what another still has. So a thread that the operating system has taken off
-//! its core keeps only the chunk in its hand from being finished, and one that never came to the loop is not waited
-//! for. Workers that find nothing for some tens of microseconds park, so idle costs nothing.
+//! still spin from the loop before, no system call. The calling thread takes part. Each thread begins with an equal
+//! share of neighbouring items and takes them in order, some at a time, so that memory is read in long runs. A thread
+//! with none left takes half of what another still has. So if the operating system takes a thread off its core, only
+//! its current chunk is delayed, and a thread that never joined the loop is not waited for. Workers that find nothing
+//! for some tens of microseconds park, so an idle pool costs nothing.
 //!
-//! Models that share the pool take turns by whole steps: a [`Turn`] is the right to run loops, given first come,
-//! first served.
+//! Models that share the pool take turns by whole steps: a [`Turn`] is the right to run loops, given first come, first
+//! served.
 
 use std::any::Any;
 use std::fmt;
@@ -22,10 +22,10 @@ use super::sync::{
     UnsafeCell, spin_loop,
 };
 
-/// Most threads of a pool.
+/// Largest number of threads of a pool.
 pub const THREADS_MAX: usize = 1024;
 
-/// A loop body: called with the worker's number, below [`ThreadPool::threads`], and a range of items.
+/// Loop body: called with the worker's number, below [`ThreadPool::threads`], and a range of items.
 pub(super) type Body<'a> = dyn Fn(usize, Range<usize>) + Sync + 'a;
 
 /// A fixed set of worker threads that run one parallel loop at a time.
@@ -34,24 +34,24 @@ pub struct ThreadPool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// The right to run loops on a pool, held for one step. Dropping it lets the next in line go on.
+/// The right to run loops on a pool, held for one step. Dropping it passes the pool to the next in line.
 pub struct Turn {
     pool: Arc<ThreadPool>,
 }
 
 struct Shared {
-    /// `epoch << 17 | OPEN | active`: which loop this is, whether workers may still join it, how many have.
+    /// `epoch << 17 | OPEN | active`: number of the loop, whether workers may still join it, and how many have.
     state: AtomicU64,
-    /// What is left of each thread's share of the items, `first << 32 | end`. A thread takes from the front of its own
-    /// share, so that it reads memory in order, and when that is empty from the back of another's.
+    /// Rest of each thread's share of the items, `first << 32 | end`. A thread takes from the front of its own share,
+    /// so that it reads memory in order. If that is empty, it takes from the back of another's.
     shares: Box<[Share]>,
-    /// The loop; written only while closed with nobody active, read only by those who joined.
+    /// The loop. Written only while the loop is closed and nobody is active; read only by threads that joined.
     job: UnsafeCell<Job>,
-    /// Workers that are parked or about to.
+    /// Workers that are parked or about to park.
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// The caller is parked, waiting for the last active worker.
+    /// Whether the caller is parked, waiting for the last active worker.
     caller_waits: AtomicBool,
     done: Condvar,
     stop: AtomicBool,
@@ -60,11 +60,11 @@ struct Shared {
     line_moved: Condvar,
 }
 
-/// On a cache line of its own: its thread writes it all the time.
+/// Aligned to separate cache lines, because each thread writes its share all the time.
 #[repr(align(128))]
 struct Share(AtomicU64);
 
-/// Who may run loops next.
+/// Queue for the right to run loops.
 struct Line {
     ticket_next: u64,
     serving: u64,
@@ -95,8 +95,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ThreadPool {
-    /// Starts a pool in which `threads` threads work, the caller of a loop included; 0 means one for each core this
-    /// process may use. Where the system refuses a thread the pool works with those it has.
+    /// Starts a pool of `threads` threads, including the caller of a loop; 0 means one for each core that this process
+    /// may use. If the system refuses a thread, the pool works with those it has.
     pub fn new(threads: usize) -> ThreadPool {
         let wanted = match threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -120,7 +120,7 @@ impl ThreadPool {
         let mut workers = Vec::with_capacity(wanted - 1);
         for worker in 1..wanted {
             let shared = Arc::clone(&shared);
-            // Where threads do not exist (wasm32) the first spawn fails and every loop runs on its caller.
+            // On platforms without threads (wasm32) the first spawn fails, and every loop runs on its caller.
             match Builder::new().name(format!("kernel-{worker}")).spawn(move || shared.work(worker)) {
                 Ok(handle) => workers.push(handle),
                 Err(_) => break,
@@ -129,7 +129,7 @@ impl ThreadPool {
         ThreadPool { shared, workers }
     }
 
-    /// Threads that work on a loop, its caller included.
+    /// Number of threads that work on a loop, including its caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -152,7 +152,7 @@ impl Drop for ThreadPool {
         drop(lock(&self.shared.sleep));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker cannot panic: it catches what a body throws.
+            // A worker cannot panic, because it catches panics of a body.
             let _ = worker.join();
         }
     }
@@ -165,8 +165,8 @@ impl fmt::Debug for ThreadPool {
 }
 
 impl Turn {
-    /// Runs `body` on ranges that together are `0..items`, each at most `grain` long, and returns when all are
-    /// done. A panic in `body` ends the loop early and goes on here; the pool stays usable.
+    /// Runs `body` on ranges that together are `0..items`, each at most `grain` long, and returns when all are done. A
+    /// panic in `body` ends the loop early and is raised again here; the pool stays usable.
     pub(super) fn run(&mut self, items: usize, grain: usize, body: &Body<'_>) {
         let shared = &*self.pool.shared;
         let threads = self.pool.threads();
@@ -208,7 +208,7 @@ impl Turn {
         }
     }
 
-    /// Threads that work on a loop.
+    /// Number of threads that work on a loop.
     pub(super) fn threads(&self) -> usize {
         self.pool.threads()
     }
@@ -228,12 +228,13 @@ impl fmt::Debug for Turn {
 }
 
 impl Share {
-    /// Sets what is left. Only where the share is empty, or nobody takes from it, or what is left will not matter.
+    /// Sets the rest of the share. Allowed only if the share is empty, if no other thread takes from it, or if the
+    /// rest does not matter.
     fn put(&self, range: Range<usize>) {
         self.0.store((range.start as u64) << 32 | range.end as u64, Ordering::Relaxed);
     }
 
-    /// Up to `grain` items from the front; half of those left at most, so that there is something for others to take.
+    /// Takes up to `grain` items from the front, but at most half of the rest, so that others can take something.
     fn take_front(&self, grain: usize) -> Option<Range<usize>> {
         self.take(|first, end| {
             let count = ((end - first) / 2).clamp(1, grain);
@@ -241,7 +242,7 @@ impl Share {
         })
     }
 
-    /// The back half of those left; the last one too.
+    /// Takes the back half of the rest, including a single last item.
     fn take_back(&self) -> Option<Range<usize>> {
         self.take(|first, end| {
             let middle = first + (end - first) / 2;
@@ -249,8 +250,8 @@ impl Share {
         })
     }
 
-    /// Divides what is left into what is taken and what stays. The value is all there is to a share, so an exchange
-    /// that finds it as it was is right whatever happened between.
+    /// Divides the rest into the taken part and the remaining part. The value is the whole state of a share, so an
+    /// exchange that finds it unchanged is right whatever happened between.
     fn take(&self, divide: impl Fn(usize, usize) -> (Range<usize>, Range<usize>)) -> Option<Range<usize>> {
         let mut left = self.0.load(Ordering::Relaxed);
         loop {
@@ -288,20 +289,21 @@ impl Shared {
         }
     }
 
-    /// A worker's next chunk: of its own share, or else of half of what another has left.
+    /// Next chunk of a worker: from its own share, or else half of what another has left.
     fn chunk(&self, worker: usize, job: &Job) -> Option<Range<usize>> {
         loop {
             if let Some(range) = self.shares[worker].take_front(job.grain) {
                 return Some(range);
             }
-            // What another thread has taken and not yet put in its share, it will do itself before it leaves.
+            // Items that another thread has taken and not yet put into its share are done by that thread before it
+            // leaves.
             let mut others = (1..job.threads).map(|other| &self.shares[(worker + other) % job.threads]);
             let range = others.find_map(Share::take_back)?;
             self.shares[worker].put(range);
         }
     }
 
-    /// Closes the loop and waits for those who joined it.
+    /// Closes the loop and waits for the threads that joined it.
     fn join(&self) {
         let mut state = self.state.fetch_and(!OPEN, Ordering::SeqCst) & !OPEN;
         let mut spins = 0;
@@ -311,8 +313,8 @@ impl Shared {
                 spin_loop();
             } else {
                 let mut guard = lock(&self.sleep);
-                // As an exchange: emulators of Arm let a load overtake a store before it, and the last worker would then
-                // see nobody waiting.
+                // An exchange, because emulators of Arm let a load overtake a store before it; the last worker would
+                // then see nobody waiting.
                 self.caller_waits.swap(true, Ordering::SeqCst);
                 while self.state.load(Ordering::SeqCst) & ACTIVE != 0 {
                     guard = self.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +325,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// Main loop of a worker.
     fn work(&self, worker: usize) {
         let mut seen = 0;
         while let Some(epoch) = self.joined(seen) {
@@ -369,7 +371,7 @@ impl Shared {
     }
 
     /// Sleeps until there may be a loop other than `seen` or the pool closes. Either this thread sees the new state
-    /// after counting itself a sleeper, or whoever stored that state sees the sleeper and wakes it.
+    /// after counting itself as a sleeper, or the thread that stored that state sees the sleeper and wakes it.
     fn park(&self, seen: u64) {
         let guard = lock(&self.sleep);
         self.sleepers.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Rows of one type as rows of another, on the pool: decoded and encoded by [`crate::quant`], each row by itself, so that
-//! threads change nothing of the result. An importance matrix may say which columns matter.
+//! Conversion of rows from one type to another, on the pool. [`crate::quant`] decodes and encodes each row by itself,
+//! so threads do not change the result. An importance matrix may weight the columns.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,16 @@ use super::pool::Turn;
 use crate::DType;
 use crate::quant::{dequantize_row, quantize_rows};
 
-/// Weights that a thread takes at a time, at least.
+/// Smallest number of weights that a thread takes at a time.
 const WEIGHTS_A_TIME: usize = 1 << 14;
 
-/// Brings rows of `columns` weights from one type to another. False where a number is not finite, of which no block can
-/// be made; `out` is then of no use. `importance` says how much an error of each column counts, as
-/// [`crate::quant::quantize_rows`] has it.
+/// Converts rows of `columns` weights from one type to another. Returns false if a number is not finite, because no
+/// block can hold it; `out` is then meaningless. `importance` weights the error of each column, as in
+/// [`crate::quant::quantize_rows`].
 ///
 /// # Panics
-/// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole rows.
+/// If `from` cannot be dequantised or `to` not quantised (see [`crate::quant`]), or the lengths are not the same whole
+/// rows.
 pub fn requantize(
     turn: &mut Turn,
     columns: usize,
@@ -32,7 +33,7 @@ pub fn requantize(
     let rows = bytes.len() / row_from;
     assert_eq!((rows * row_from, rows * row_to), (bytes.len(), out.len()), "whole rows, and as many of them");
     let rows_a_time = WEIGHTS_A_TIME.div_ceil(columns);
-    // Each lock is taken once, by the one thread that has the chunk.
+    // Each lock is taken once, by the thread that has the chunk.
     let chunks: Vec<_> = bytes
         .chunks(rows_a_time * row_from)
         .zip(out.chunks_mut(rows_a_time * row_to).map(Mutex::new))
@@ -42,7 +43,7 @@ pub fn requantize(
         for (bytes, out) in &chunks[range] {
             let mut weights = vec![0.0; bytes.len() / row_from * columns];
             dequantize_row(from, bytes, &mut weights);
-            // Without an early end, so that many are looked at together.
+            // Without an early exit, so that the check vectorises.
             if weights.iter().fold(true, |all, weight| all & weight.is_finite()) {
                 let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
                 quantize_rows(to, &weights, importance, &mut out);

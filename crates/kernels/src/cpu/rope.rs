@@ -1,5 +1,5 @@
-//! Queries and keys between projection and cache: per-head norm, rotation, and the write of keys and values to their
-//! slots. Sines and cosines are computed once a step for each table of frequencies, by the first layer that asks.
+//! Queries and keys between projection and cache: per-head norm, rotation, and writing keys and values to their slots.
+//! Sines and cosines are computed once a step for each table of frequencies, by the first layer that needs them.
 
 use super::activations::quantize;
 use super::aligned::{Aligned, Shared};
@@ -12,15 +12,15 @@ use super::tier::Tier;
 use crate::quant::to_e4m3;
 use crate::{BLOCK_TOKENS, Batch, HeadShape, KernelError, KvType, QueryScale, RopeAxes, RopeKind};
 
-/// Tables kept through a step: local and global layers differ in at most their frequencies.
+/// Tables kept through a step: local and global layers differ at most in their frequencies.
 const TABLES: usize = 2;
 const LANES: usize = 16;
 
-/// Names a table of cosines and sines within a step.
+/// Key of a table of cosines and sines within a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TableKey {
     frequencies: u64,
-    magnitudes: [Option<u32>; 2], // bits: of the first frequencies, and of the second
+    magnitudes: [Option<u32>; 2], // bits of the magnitude of the first frequencies, and of the second
     axes: Option<RopeAxes>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct RopeTables {
 
 #[derive(Debug)]
 struct Table {
-    /// What it is of, once computed for the open step.
+    /// Key of the table, once computed for the open step.
     key: Option<TableKey>,
     cos_sin: Aligned<f32>, // (rows, 2, pairs): cosines, then sines, times magnitude
 }
@@ -52,14 +52,14 @@ impl RopeTables {
         Ok(RopeTables { tables: [table()?, table()?], width, next: 0 })
     }
 
-    /// Forgets the last step's rows.
+    /// Discards the tables of the last step.
     pub(super) fn clear(&mut self) {
         for table in &mut self.tables {
             table.key = None;
         }
     }
 
-    /// The table for a key, and whether it has yet to be computed.
+    /// Table for a key, and whether it has yet to be computed.
     fn table(&mut self, key: TableKey) -> (&mut Aligned<f32>, bool) {
         let known = self.tables.iter().position(|table| table.key == Some(key));
         let index = known.unwrap_or_else(|| {
@@ -70,8 +70,8 @@ impl RopeTables {
         (&mut self.tables[index].cos_sin, known.is_none())
     }
 
-    /// The table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits
-    /// its heads and the table its rows.
+    /// Table for a job on `rows` rows, whether it has yet to be computed, and its pairs. Asserts that the job fits its
+    /// heads, and that the table fits its rows.
     pub(super) fn of(&mut self, job: &QkvJob<'_>, rows: usize) -> (&mut Aligned<f32>, bool, usize) {
         let HeadShape { heads, kv_heads, head_dim } = job.shape;
         for (norm, heads) in [(job.q_norm, heads), (job.k_norm, kv_heads)] {
@@ -92,16 +92,16 @@ impl RopeTables {
     }
 }
 
-/// A rotation's parameters.
+/// Parameters of a rotation.
 #[derive(Clone, Copy)]
 pub(super) struct Rotation<'a> {
     pub(super) kind: RopeKind,
     pub(super) inv_freq: &'a [f32],
-    /// Tells one table of frequencies from another.
+    /// Unique id of the table of frequencies.
     pub(super) id: u64,
     pub(super) magnitude: f32,
     pub(super) axes: Option<RopeAxes>,
-    /// Frequencies and magnitude of rows whose type is not 0, where they have their own.
+    /// Frequencies and magnitude for rows whose type is not 0, if they differ.
     pub(super) long: Option<(&'a [f32], f32)>,
 }
 
@@ -116,7 +116,7 @@ impl Rotation<'_> {
     }
 }
 
-/// What `rope` does to rows of `[q | k | v]`.
+/// Parameters of `rope` on rows of `[q | k | v]`.
 pub(super) struct QkvJob<'a> {
     pub(super) shape: HeadShape,
     pub(super) q_norm: Option<&'a [f32]>,
@@ -135,14 +135,14 @@ impl QkvJob<'_> {
     }
 }
 
-/// One row.
+/// Kernel for one row.
 struct QkvRow<'a> {
     job: &'a QkvJob<'a>,
     row: *mut f32,       // (qkv_width)
     cos_sin: *const f32, // (2, pairs)
     query_factor: Option<f32>,
     keys: *mut u8,     // the slot's block, KV head 0
-    values: *mut u8,   // likewise
+    values: *mut u8,   // the same for values
     offset: usize,     // the slot's token in the block
     key_stride: usize, // bytes from a KV head to the next
     value_stride: usize,
@@ -178,11 +178,11 @@ impl Kernel for QkvRow<'_> {
     }
 }
 
-/// Norms and cos_sin the queries and keys of a row.
+/// Norms and rotates the queries and keys of a row.
 ///
 /// # Safety
-/// Inside `L::vectorize`; `row` holds all heads, `cos_sin` two numbers for each of the rotation's pairs, and a norm has a
-/// weight for each element of a head, or of all heads.
+/// Inside `L::vectorize`; `row` holds all heads, `cos_sin` two numbers for each of the rotation's pairs, and a norm
+/// has a weight for each element of a head, or of all heads.
 #[inline(always)]
 unsafe fn rotate_row<L: Lanes>(
     job: &QkvJob<'_>,
@@ -239,7 +239,7 @@ unsafe fn multiply<L: Lanes>(x: *mut f32, factor: f32, count: usize) {
     }
 }
 
-/// Writes one head's key and value to token `offset` of a block in halves.
+/// Writes one head's key and value to token `offset` of a block of f16.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `key` and `value` hold `head_dim` numbers, `keys` and `values` are that head's parts of a
@@ -291,7 +291,7 @@ unsafe fn store_fp8(
     }
 }
 
-/// Writes one head's key and value to token `offset` of a block in bytes and scales.
+/// Writes one head's key and value to token `offset` of a block of bytes and scales.
 ///
 /// # Safety
 /// As for [`store_halves`], for a block of [`KvType::Q8_0`].
@@ -324,7 +324,7 @@ unsafe fn store_bytes<L: Lanes>(
     }
 }
 
-/// Writes one half.
+/// Writes one f16 scale.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `to` can be written.
@@ -384,7 +384,7 @@ pub(super) unsafe fn rotate_head<L: Lanes>(kind: RopeKind, x: *mut f32, cos_sin:
     }
 }
 
-/// Norms and cos_sin the batch's rows of `qkv` and writes their keys and values to the layer's cache.
+/// Norms and rotates the batch's rows of `qkv`, and writes their keys and values to the layer's cache.
 pub(super) fn rope_to_cache(
     tier: Tier,
     turn: &mut Turn,
@@ -444,7 +444,7 @@ pub(super) fn rope_to_cache(
     });
 }
 
-/// One row whose queries and keys are normalised and rotated and nothing else.
+/// Kernel for one row whose queries and keys are only normed and rotated.
 struct RotatedRow<'a> {
     job: &'a QkvJob<'a>,
     row: *mut f32,       // (qkv_width)
@@ -462,7 +462,7 @@ impl Kernel for RotatedRow<'_> {
     }
 }
 
-/// Norms and cos_sin queries and keys of the batch's rows of `qkv`.
+/// Norms and rotates queries and keys of the batch's rows of `qkv`.
 pub(super) fn rope(
     tier: Tier,
     turn: &mut Turn,
@@ -477,8 +477,8 @@ pub(super) fn rope(
     let (cos_sin, qkv) = (cos_sin.shared(), Shared::new(qkv));
     turn.run(rows, grain(width), &|_, range| {
         for row in range {
-            // SAFETY: the row and its part of the table are inside their arrays by the assertions above and in `of`, and
-            // belong to one range of one thread.
+            // SAFETY: the row and its part of the table are inside their arrays by the assertions above and in `of`,
+            // and belong to one range of one thread.
             unsafe {
                 let cos_sin = cos_sin.get().add(row * 2 * pairs);
                 if fresh && let Some(rotation) = &job.rotation {
@@ -491,12 +491,12 @@ pub(super) fn rope(
     });
 }
 
-/// Rows of a chunk of some 20 microseconds; computing a table costs ten times a rotation.
+/// Rows of a chunk of around 20 microseconds; computing a table costs ten times a rotation.
 fn grain(width: usize) -> usize {
     (1 << 13) / width.max(1) + 1
 }
 
-/// Cosines, then sines, of one row's positions. The angle is a product in f32, as models are trained with.
+/// Computes cosines, then sines, of one row's positions. The angle is a product in f32, as in training.
 pub(super) fn fill(rotation: &Rotation<'_>, batch: &Batch, row: usize, cos_sin: &mut [f32]) {
     let (inv_freq, magnitude) = match rotation.long {
         Some(long) if batch.type_of(row) != 0 => long,

@@ -1,4 +1,4 @@
-//! What the ops of a step need beside their buffers.
+//! Scratch memory of a step's ops.
 
 use super::activations::Activations;
 use super::attention::{AttentionLimits, AttentionScratch};
@@ -11,7 +11,7 @@ use super::tier::Tier;
 use crate::sampling::DrawScratch;
 use crate::{KernelError, StepLimits};
 
-/// All that a step needs beside its buffers, made by `reserve`.
+/// All scratch memory of a step, allocated by `reserve`.
 #[derive(Debug)]
 pub(super) struct Scratch {
     pub(super) limits: StepLimits,
@@ -27,7 +27,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Bytes [`Scratch::new`] takes.
+    /// Bytes that [`Scratch::new`] allocates.
     pub(super) fn bytes(tier: Tier, limits: &StepLimits, attention: &AttentionLimits) -> usize {
         Activations::bytes(tier, MoeScratch::columns(limits), limits.width, limits.logit_rows)
             .saturating_add(Plan::bytes(groups(limits)))
@@ -44,7 +44,7 @@ impl Scratch {
             ))
     }
 
-    /// Makes all of it.
+    /// Allocates all of it.
     pub(super) fn new(
         tier: Tier,
         limits: &StepLimits,
@@ -76,12 +76,12 @@ impl Scratch {
     }
 }
 
-/// Logits of a row that is drawn from, where there are such rows.
+/// Vocabulary size of rows that are drawn from; 0 if there are none.
 fn drawn_vocab(limits: &StepLimits) -> usize {
     if limits.logit_rows == 0 { 0 } else { limits.vocab }
 }
 
-/// Matrices that a product computes together at most.
+/// Largest number of matrices in one product.
 fn groups(limits: &StepLimits) -> usize {
     let heads = if limits.heads_matmul_width == 0 { 0 } else { limits.heads.heads };
     limits.experts.max(heads)

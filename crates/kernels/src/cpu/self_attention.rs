@@ -1,12 +1,12 @@
 //! Attention inside each sequence of the batch, whose queries, keys and values are all rows of `[q | k | v]`.
 //!
-//! An item of the loop is some heads of one sequence, or a block of the queries of one head where that makes items
-//! enough for all threads. It takes the keys in blocks of [`KEYS`], lays keys and values out for the tiles, and has
-//! groups of queries meet them: scores, the bias, weights under the largest score so far, and their sum of values. By
-//! vectors that is in f32 (`tile`), by the matrix unit in pieces of it (`amx::attention`).
+//! An item of the loop is some heads of one sequence, or a block of the queries of one head if that gives enough items
+//! for all threads. It takes the keys in blocks of [`KEYS`], lays keys and values out for the tiles, and processes
+//! groups of queries against them: scores, the bias, weights relative to the largest score so far, and the weighted
+//! sum of values. The vector kernels do this in f32 (`tile`), the matrix unit in split precision (`amx::attention`).
 //!
-//! Groups begin at fixed rows of their sequence and see the same blocks of keys however the items are cut, so that a
-//! row's bits depend on its sequence alone. Scores are kept times log₂ e: powers of two cost less than those of e.
+//! Groups begin at fixed rows of their sequence and see the same blocks of keys however the items are cut, so a row's
+//! bits depend on its sequence alone. Scores are kept times log₂ e, because powers of two cost less than those of e.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`, and of the makers of the kernels below.
 
@@ -27,30 +27,32 @@ use super::tier::Tier;
 use crate::{Batch, HeadShape, KernelError};
 
 pub(super) const LANES: usize = 16;
-/// Keys of a block: with their values they stay in the second-level cache.
+/// Keys of a block; with their values they stay in the second-level cache.
 pub(super) const KEYS: usize = 256;
-/// Queries of an item at most.
+/// Largest number of queries of an item.
 const QUERIES: usize = 288;
-/// Queries of an item at most where scores have terms of content and position, which are laid out for each item.
+/// Largest number of queries of an item if scores have terms of content and position, which are laid out for each
+/// item.
 const QUERIES_WITH_TERMS: usize = 96;
-/// Queries of an item at least, if its sequence has as many.
+/// Smallest number of queries of an item, if its sequence has as many.
 const QUERIES_FEW: usize = 24;
-/// Queries that the groups of vectors, and those of the matrix unit, are whole parts of.
+/// Queries that an item's number of queries is a multiple of, for vectors and for the matrix unit.
 const QUERIES_UNIT: usize = 12;
 const QUERIES_UNIT_AMX: usize = 16;
-/// Queries that the parts of a sequence begin at multiples of, whatever computes them.
+/// Granularity of partial attention: parts of a sequence begin at multiples of this, on any tier.
 const QUERIES_PART: usize = crate::backend::QUERIES_PART;
-/// Queries of a group at most.
+/// Largest number of queries of a group.
 const GROUP_MAX: usize = 16;
-/// Scores of a query, and a vector that is written and not looked at. Rows of a power of two would share cache sets.
+/// Row length of a query's scores: plus one vector that is written and never read. Rows of a power of two would share
+/// cache sets.
 pub(super) const SCORES: usize = KEYS + LANES;
-/// Distances between the queries of an item and a block of keys, and vectors that are read and not looked at.
+/// Distances between the queries of an item and a block of keys, plus vectors that are read and ignored.
 const DISTANCES: usize = QUERIES + KEYS + 2 * LANES;
-/// The same where there are terms.
+/// Same as `DISTANCES`, if there are terms.
 const TERMS: usize = QUERIES_WITH_TERMS + KEYS + 2 * LANES;
-/// Items a thread has on average: a core that is taken away costs its share only.
+/// Items that each thread has on average, so that losing a core costs only its share.
 const ITEMS_PER_THREAD: usize = 8;
-/// Pairs of a query's and a key's elements for which an item is worth its while: some microseconds.
+/// Number of products of a query's and a key's elements from which an item pays off: some microseconds.
 const ITEM_PRODUCTS_MIN: usize = 100_000;
 const _: () = assert!(QUERIES.is_multiple_of(QUERIES_UNIT) && QUERIES.is_multiple_of(QUERIES_UNIT_AMX));
 const _: () = assert!(QUERIES_WITH_TERMS.is_multiple_of(QUERIES_UNIT));
@@ -58,12 +60,12 @@ const _: () =
     assert!(QUERIES_PART.is_multiple_of(QUERIES_UNIT) && QUERIES_PART.is_multiple_of(QUERIES_UNIT_AMX));
 const _: () = assert!(KEYS.is_multiple_of(2 * LANES));
 
-/// Columns of values a head takes: whole pairs of vectors.
+/// Columns of a head's values: whole pairs of vectors.
 pub(super) const fn width(head_dim: usize) -> usize {
     head_dim.next_multiple_of(2 * LANES)
 }
 
-/// f32s that keys, values and queries take on the workspace.
+/// Sizes in f32s of keys, values and queries in the workspace.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn packed(head_dim: usize) -> [usize; 3] {
     let [keys, values, queries] = amx::attention::parts(head_dim);
@@ -82,12 +84,12 @@ fn packed_for_vectors(head_dim: usize) -> [usize; 3] {
 pub(super) struct SelfAttentionScratch {
     head_dim: usize,
     threads: Vec<Aligned<f32>>, // a workspace each
-    /// First item of each sequence in the loop at hand, and the number of items.
+    /// First item of each sequence in the current loop, then the total number of items.
     item_first: Vec<usize>, // (sequences + 1)
 }
 
 impl SelfAttentionScratch {
-    /// f32s of a thread's workspace, part by part.
+    /// Sizes in f32s of the parts of a thread's workspace.
     fn parts(head_dim: usize) -> [usize; 8] {
         let width = width(head_dim);
         let [keys, values, queries] = packed(head_dim);
@@ -123,7 +125,7 @@ impl SelfAttentionScratch {
     }
 }
 
-/// The parts of a thread's memory.
+/// Parts of a thread's memory.
 fn workspace(memory: &mut [f32], head_dim: usize) -> Workspace {
     let mut rest = memory;
     let parts = SelfAttentionScratch::parts(head_dim).map(|size| {
@@ -135,7 +137,7 @@ fn workspace(memory: &mut [f32], head_dim: usize) -> Workspace {
     Workspace { keys, values, queries, scores, states, distances, key_terms, query_terms }
 }
 
-/// The op's parameters.
+/// Parameters of the op.
 #[derive(Clone, Copy)]
 pub(super) struct SelfAttentionJob<'a> {
     pub(super) shape: HeadShape,
@@ -150,42 +152,42 @@ impl SelfAttentionJob<'_> {
         self.reach.map_or(usize::MAX, |reach| reach as usize)
     }
 
-    /// Keys that row `i` of a sequence of `rows` sees, first and end. Both only grow with the row.
+    /// Range of the keys that row `i` of a sequence of `rows` sees. Neither end ever decreases with the row.
     fn visible(&self, rows: usize, i: usize) -> (usize, usize) {
         let reach = self.reach();
         (i.saturating_sub(reach), i.saturating_add(reach).saturating_add(1).min(rows))
     }
 
-    /// Queries of a sequence of so many rows that see the same keys, those up to the second number: all of them, or those before the
-    /// padding and those of it.
+    /// Queries of a sequence of so many rows, grouped by the end of the keys that they see: either all queries, or
+    /// those before the padding and those of the padding.
     fn halves(&self, rows: usize) -> [(std::ops::Range<usize>, usize); 2] {
         let own = rows - self.padding as usize;
         [(0..own, rows), (own..rows, own)]
     }
 
-    /// Products of a head of a sequence of `rows`, about.
+    /// Approximate number of products for a head of a sequence of `rows`.
     fn products(&self, rows: usize) -> usize {
         rows * rows.min(self.reach().saturating_mul(2).saturating_add(1)) * self.shape.head_dim
     }
 }
 
-/// How a sequence is cut into items.
+/// Division of a sequence into items.
 struct Share {
-    /// Queries of an item, and items that the queries of a head make.
+    /// Queries of an item. `blocks` is the number of items for the queries of a head.
     queries: usize,
     blocks: usize,
-    /// Heads of an item, and items that heads make.
+    /// Heads of an item. `chunks` is the number of items for all heads.
     heads: usize,
     chunks: usize,
 }
 
 impl Share {
-    /// Items of about `products`, whose queries are whole groups of `unit`.
+    /// Division into items of about `products`, whose queries are whole groups of `unit`.
     fn new(job: &SelfAttentionJob<'_>, rows: usize, products: usize, unit: usize) -> Share {
         Share::of(job, (rows, job.products(rows)), products, unit)
     }
 
-    /// As [`Share::new`], of rows that have so many products for each head.
+    /// Same as [`Share::new`], for rows that have so many products for each head.
     fn of(job: &SelfAttentionJob<'_>, (rows, head): (usize, usize), products: usize, unit: usize) -> Share {
         if rows == 0 {
             return Share { queries: 0, blocks: 0, heads: 0, chunks: 0 };
@@ -204,19 +206,20 @@ impl Share {
     }
 }
 
-/// Some queries of some heads of one sequence. The maker vouches for the sequence's rows of `qkv`, for the rows and
-/// heads of the output, and for a workspace of the heads' width.
+/// Some queries of some heads of one sequence. The creator guarantees the sequence's rows of `qkv`, the rows and heads
+/// of the output, and a workspace of the heads' width.
 pub(super) struct Part<'a> {
     job: &'a SelfAttentionJob<'a>,
     workspace: Workspace,
     heads: std::ops::Range<usize>,
     queries: std::ops::Range<usize>,
-    /// Rows of the sequence up to the last that any of the queries sees; and of the batch from its first row on.
+    /// Rows of the sequence up to the last that any of the queries sees. `readable` counts the batch's rows from the
+    /// sequence's first.
     rows: usize,
     readable: usize,
     qkv: *const f32, // from the sequence's first row on
     out: *mut f32,
-    out_first: usize, // the row of the sequence that is the output's first
+    out_first: usize, // row of the sequence that is the output's first
 }
 
 impl Kernel for &Part<'_> {
@@ -228,7 +231,7 @@ impl Kernel for &Part<'_> {
     }
 }
 
-/// How keys and values are laid out, and how queries meet them.
+/// Layout of keys and values, and the processing of queries against them.
 pub(super) trait Tiles {
     /// Queries of a group.
     const ROWS: usize;
@@ -239,7 +242,7 @@ pub(super) trait Tiles {
     /// What `KvBlock` promises, and the instructions of the implementing type.
     unsafe fn pack(block: KvBlock);
 
-    /// Has a group meet the keys that lie on the workspace.
+    /// Processes a group of queries against the keys in the workspace.
     ///
     /// # Safety
     /// What `Group` promises, and the instructions of the implementing type.
@@ -247,10 +250,10 @@ pub(super) trait Tiles {
 }
 
 impl Part<'_> {
-    /// By the matrix unit or by vectors.
+    /// Computes on the matrix unit or with vectors.
     ///
     /// # Safety
-    /// What its maker vouches for; `tier` is available, and has the unit where that is asked for.
+    /// The guarantees of `Part`; `tier` is available, and has the unit if that is asked for.
     unsafe fn run_by(&self, tier: Tier, by_unit: bool) {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if by_unit {
@@ -260,7 +263,7 @@ impl Part<'_> {
         dispatch(tier, self);
     }
 
-    /// All heads and queries of the part.
+    /// Computes all heads and queries of the part.
     #[inline(always)]
     pub(super) unsafe fn attend<T: Tiles>(&self) {
         let job = self.job;
@@ -300,7 +303,7 @@ impl Part<'_> {
         }
     }
 
-    /// Puts on the workspace what is added to scores with the first `keys` keys of a block.
+    /// Writes to the workspace the addends to the scores with the first `keys` keys of a block.
     unsafe fn prepare_bias(&self, head: usize, key_first: usize, keys: usize, scale: f32) -> ScoreBias {
         let Part { job, workspace, queries, .. } = self;
         let ahead = key_first as isize - (queries.end - 1) as isize;
@@ -314,7 +317,7 @@ impl Part<'_> {
             }
             Bias::Disentangled(tables) => {
                 let size = TERMS * job.shape.head_dim;
-                // Keys lie on the workspace with the scale, queries without.
+                // Keys in the workspace include the scale, queries do not.
                 for (table, to, factor) in
                     [(tables.keys, workspace.key_terms, scale), (tables.queries, workspace.query_terms, 1.0)]
                 {
@@ -328,7 +331,7 @@ impl Part<'_> {
         }
     }
 
-    /// A group of queries from `query` on and a block of keys.
+    /// Processes a group of queries from `query` on against a block of keys.
     #[inline(always)]
     unsafe fn group<T: Tiles>(&self, head: usize, query: usize, key_first: usize, bias: ScoreBias) {
         let job = self.job;
@@ -392,7 +395,7 @@ pub(super) fn self_attention(
     let products = batch.sequences.iter().map(|span| job.products(span.rows as usize) * heads);
     let products = products.fold(0, usize::saturating_add) / (turn.threads() * ITEMS_PER_THREAD);
     let products = products.max(ITEM_PRODUCTS_MIN);
-    // Terms of content and position are the vectors' everywhere.
+    // Terms of content and position are computed with vectors on every tier.
     let by_unit = tier == Tier::Amx && !matches!(job.bias, Bias::Disentangled(_));
     let unit = if by_unit { QUERIES_UNIT_AMX } else { QUERIES_UNIT };
     let halves = |index: usize| job.halves(batch.sequences[index].rows as usize);
@@ -441,8 +444,8 @@ pub(super) fn self_attention(
     });
 }
 
-/// As [`self_attention`] where there is no reach, padding or bias, of the queries `queries` of one sequence, which has all rows of
-/// `qkv`; the output's first row is the first of them.
+/// Same as [`self_attention`] without reach, padding or bias, for the queries `queries` of one sequence. The sequence
+/// has all rows of `qkv`, and the output's first row is the first of the queries.
 pub(super) fn some_queries(
     tier: Tier,
     turn: &mut Turn,

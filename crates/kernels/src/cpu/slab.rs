@@ -1,37 +1,37 @@
-//! Large arrays, one behind another on huge pages.
+//! Allocation of large arrays, one after another on huge pages.
 //!
-//! An array with a mapping of its own begins on a huge page and ends in the midst of one, the rest of which is nobody's: of a small model,
-//! whose matrices are of two to four megabytes, that is a quarter of what it takes. So arrays are cut from slabs of many huge pages.
-//! What is given back goes to the system at once, page by page; a slab goes when its last array does.
+//! An array with a separate mapping begins on a huge page and ends in the middle of one, whose rest is wasted. For a
+//! small model, with matrices of two to four megabytes, that is a quarter of its memory. So arrays are cut from slabs
+//! of many huge pages. Freed memory returns to the system at once, page by page; a slab is freed with its last array.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
 
-/// What slabs are multiples of.
+/// Size of a huge page; slabs are multiples of it.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
-/// Bytes of a slab; an array that is larger has one of its own.
+/// Bytes of a slab. An array that is larger has a separate slab.
 const SLAB: usize = 32 * HUGE_PAGE;
 
-/// Of the whole process: models come and go, and their arrays lie beside each other.
+/// Slabs of the whole process, so that arrays of models that come and go share them.
 static OPEN: Slabs = Slabs::new();
 
-/// Where arrays are cut from.
+/// Allocator that cuts arrays from slabs.
 struct Slabs(Mutex<Option<Open>>);
 
-/// The slab with the most room, as far as it is known: older ones are cut no more.
+/// Slab that is currently cut, the one believed to have the most room. Older slabs are not cut any more.
 struct Open {
     slab: Arc<Slab>,
     taken: usize,
 }
 
-/// Zeroed memory that begins on a huge page's boundary.
+/// Zeroed memory that begins at a huge page boundary.
 struct Slab {
     owner: MmapMut,
     first: NonNull<u8>,
-    /// Of the first byte in what is mapped.
+    /// Offset of the first byte in the mapping.
     offset: usize,
     len: usize,
 }
@@ -41,7 +41,7 @@ unsafe impl Send for Slab {}
 // SAFETY: as above; nothing of it is changed.
 unsafe impl Sync for Slab {}
 
-/// A part of a slab, zeroed, on the boundary of a page.
+/// Part of a slab: zeroed and page-aligned.
 pub(super) struct Piece {
     slab: Arc<Slab>,
     first: NonNull<u8>,
@@ -53,7 +53,7 @@ unsafe impl Send for Piece {}
 // SAFETY: as above; through a shared piece nothing but an address is read.
 unsafe impl Sync for Piece {}
 
-/// `bytes` zeros that the system puts into memory as they are touched; none where it has no addresses left.
+/// `bytes` zeros that the system commits as they are touched; none if the address space is exhausted.
 pub(super) fn take(bytes: usize) -> Option<Piece> {
     OPEN.take(bytes)
 }
@@ -63,7 +63,7 @@ impl Slabs {
         Slabs(Mutex::new(None))
     }
 
-    /// Nothing panics while it is held, and what it holds is whole between any two statements.
+    /// Locks the open slab. Nothing panics while it is held, and its content is consistent between any two statements.
     fn lock(&self) -> MutexGuard<'_, Option<Open>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,10 +87,10 @@ impl Slabs {
     }
 }
 
-/// Whether parts of a mapping can be given back. Where they cannot, each array has a mapping of its own.
+/// Whether parts of a mapping can be returned to the system. If not, each array has a separate mapping.
 const GIVES_BACK: bool = cfg!(target_os = "linux");
 
-/// Bytes of the smallest page: what is given back may not reach into a neighbour's.
+/// Bytes of the smallest page: returned memory must not reach into a neighbour's page.
 fn page() -> usize {
     #[cfg(unix)]
     {
@@ -107,7 +107,7 @@ impl Slab {
         let len = if GIVES_BACK { bytes.checked_next_multiple_of(HUGE_PAGE)? } else { bytes };
         let mut owner = MmapMut::map_anon(len.checked_add(HUGE_PAGE)?).ok()?;
         let offset = owner.as_ptr().align_offset(HUGE_PAGE);
-        // Only a hint: a system without huge pages gives small ones.
+        // Only a hint: a system without huge pages uses small ones.
         #[cfg(target_os = "linux")]
         let _ = owner.advise_range(memmap2::Advice::HugePage, offset, len);
         let first = NonNull::new(owner[offset..].as_mut_ptr())?;
@@ -127,7 +127,7 @@ impl Piece {
         self.first
     }
 
-    /// Gives the memory back, and the addresses to be cut again where they are the last that were.
+    /// Returns the memory to the system, and its addresses to the slab if it is the last piece that was cut.
     fn give_back(&self, to: &Slabs) {
         let at = self.first.as_ptr() as usize - self.slab.first.as_ptr() as usize;
         #[cfg(target_os = "linux")]
@@ -192,7 +192,7 @@ mod tests {
                 bytes(&mut piece)[at] = mark;
             }
             held.push((mark, piece));
-            // Now the last, now one of the midst.
+            // Alternately the last piece and one in the middle.
             if turn % 3 != 0 {
                 let gone = if turn % 2 == 0 { held.len() - 1 } else { turn * 31 % held.len() };
                 let (_, piece) = held.remove(gone);

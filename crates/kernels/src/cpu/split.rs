@@ -1,5 +1,5 @@
-//! A float as two bfloat16, `hi + lo`, which is how the matrix unit takes it (`amx/floats.rs` says what that costs): rows
-//! of activations, once a product, and pairs of whatever else the unit is to multiply.
+//! Split of a float into two bfloat16, `hi + lo`, the form that the matrix unit takes (`amx/floats.rs` describes the
+//! cost). It is used for rows of activations, once a product, and for pairs of any other operands of the unit.
 
 #![allow(unsafe_op_in_unsafe_fn)] // The contract is that of `lanes`.
 
@@ -13,13 +13,13 @@ type V = Avx512<true>;
 /// Inputs that the unit multiplies at a time.
 pub(super) const STEP: usize = 32;
 
-/// Bytes of a row of activations when split: `(cols / 32, hi and lo, 32)` bfloat16, whole steps of them; or, for vectors,
-/// as it was.
+/// Bytes of a row of split activations: `(cols / 32, hi and lo, 32)` bfloat16 in whole steps. Or of an unsplit row,
+/// for vectors.
 pub(super) const fn split_bytes(cols: usize) -> usize {
     cols.div_ceil(STEP) * 4 * STEP
 }
 
-/// As many numbers of one size have the ratio `(Σ|x|)² / Σx²` that a row must have.
+/// Smallest ratio `(Σ|x|)² / Σx²` of a row that is split; n numbers of equal magnitude have the ratio n.
 const LIKE_MIN: f32 = 16.0;
 
 /// The upper halves of lanes.
@@ -27,7 +27,8 @@ const UPPER: i32 = 0xffff_0000_u32 as i32;
 /// Half of a bfloat16's last bit.
 const HALF: i32 = 0x8000;
 
-/// Writes `cols` numbers at `x` to `out` and says whether they are for the unit: split. If not, they are as they were.
+/// Writes `cols` numbers at `x` to `out`, split for the unit, and returns true. Copies them unchanged and returns
+/// false if the row does not suit the unit.
 ///
 /// # Safety
 /// The processor has AVX-512; `x` holds `cols` f32, and `split_bytes(cols)` at `out` may be written.
@@ -52,7 +53,8 @@ pub(super) unsafe fn split_row(x: *const f32, cols: usize, out: *mut u8) -> bool
         V::store_w(out.add(2 * STEP), lo);
     }
     let (total, squares) = (V::sum(total), V::sum(squares));
-    // False for what is not finite, and where squares are not: nor is then what rounding takes out of the range.
+    // False for numbers that are not finite, and if squares are not. The remainders of rounding then are not in range
+    // either.
     let even = total * total < f32::INFINITY && total * total >= LIKE_MIN * squares;
     if !even {
         x.copy_to_nonoverlapping(out.cast(), cols);
@@ -60,7 +62,7 @@ pub(super) unsafe fn split_row(x: *const f32, cols: usize, out: *mut u8) -> bool
     even
 }
 
-/// Numbers rounded to bfloat16, ties to even: those of `one`, then those of `two`. Subnormal ones become zeros.
+/// Numbers rounded to bfloat16, ties to even: those of `one`, then those of `two`. Subnormal numbers become zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 pub(super) fn rounded(one: __m512, two: __m512) -> __m512i {
@@ -75,15 +77,15 @@ pub(super) unsafe fn high(w: __m512) -> __m512i {
     _mm512_and_si512(rounded, _mm512_set1_epi32(UPPER))
 }
 
-/// What rounding left, with half a bfloat16's last bit added, so that its upper half is it rounded.
+/// Remainder of the rounding, with half a bfloat16's last bit added, so that its upper half is the rounded remainder.
 #[inline(always)]
 unsafe fn low(w: __m512, high: __m512i) -> __m512i {
     let rest = _mm512_sub_ps(w, _mm512_castsi512_ps(high));
     _mm512_add_epi32(_mm512_castps_si512(rest), _mm512_set1_epi32(HALF))
 }
 
-/// `hi` and `lo` of two vectors of numbers, those of `one` in the lower halves of lanes. The processor's own conversion,
-/// which would leave the lanes' numbers apart, was measured to be no faster here.
+/// `hi` and `lo` of two vectors of numbers, with those of `one` in the lower halves of lanes. The processor's own
+/// conversion, which would leave the lanes' numbers apart, was measured to be no faster here.
 #[inline(always)]
 pub(super) unsafe fn pair_of(one: __m512, two: __m512) -> (__m512i, __m512i) {
     let (high_one, high_two) = (high(one), high(two));

@@ -1,9 +1,10 @@
-//! Layers that keep a state of each sequence: the convolution, the recurrence and the gate behind it.
+//! Layers with recurrent states: the convolution, the recurrence and the gate after it.
 //!
-//! A state lies as `[inputs of the convolution | heads' states]`: inputs `(taps - 1, channels)`, the oldest first; of each value
-//! head panels of 16 columns of its matrix, `(panel, key_dim, 16)`. A panel needs nothing of another, so it is what one
-//! thread takes at a time, and it stays in the cache nearest to the core while a prompt's tokens go by. Sums over keys are
-//! four chains, in every path the same: a token's bits do not depend on how many there are in the step.
+//! A state is stored as `[inputs of the convolution | heads' states]`. Inputs are `(taps - 1, channels)`, oldest
+//! first. For each value head there are panels of 16 columns of its matrix, `(panel, key_dim, 16)`. Panels are
+//! independent, so a panel is the unit of work of a thread, and it stays in the core's nearest cache while a prompt's
+//! tokens go by. Sums over keys are four chains on every path, so a token's bits do not depend on the number of tokens
+//! in the step.
 
 use super::aligned::Shared;
 use super::lanes::{Kernel, Lanes, dispatch};
@@ -19,7 +20,7 @@ const LANES: usize = 16;
 const CHANNELS_A_TIME: usize = 64;
 /// Chains of the sums over keys.
 const CHAINS: usize = 4;
-/// Added to the squares of queries and keys before they get the length 1.
+/// Number added to the squares of queries and keys before they are normalised to length 1.
 const LENGTH_EPS: f32 = 1e-6;
 
 /// The states of one layer.
@@ -34,17 +35,17 @@ fn panels(shape: &StateShape) -> usize {
     shape.value_dim.div_ceil(LANES)
 }
 
-/// Where the heads' states begin in a state: whole vectors behind the inputs.
+/// Offset of the heads' states in a state: whole vectors after the inputs.
 fn heads_first(shape: &StateShape) -> usize {
     ((shape.taps - 1) * shape.channels()).next_multiple_of(LANES)
 }
 
-/// Numbers of a state as it lies here.
+/// Elements of a state in this layout.
 pub(super) fn stride(shape: &StateShape) -> usize {
     heads_first(shape) + shape.value_heads * panels(shape) * shape.key_dim * LANES
 }
 
-/// The contract's `convolve`, on rows of `cols` numbers that are known to be there.
+/// The contract's `convolve`, on rows of `cols` numbers. The caller has checked their presence.
 pub(super) fn convolve(
     (tier, turn, batch): (Tier, &mut Turn, &Batch),
     shape: &StateShape,
@@ -61,8 +62,8 @@ pub(super) fn convolve(
             let first = item % parts * CHANNELS_A_TIME;
             let (span, state, fresh) =
                 batch.states(layer.states).nth(item / parts).expect("items are counted by sequences");
-            // SAFETY: the caller has checked the rows' width and the vectors' lengths; the state is one of the layer's, which
-            // holds the inputs of all channels; and no two items have a column of a sequence in common.
+            // SAFETY: the caller has checked the rows' width and the vectors' lengths; the state is one of the
+            // layer's, which holds the inputs of all channels; and no two items have a column of a sequence in common.
             unsafe {
                 let kernel = Convolve {
                     x: x.get().add(span.row_first as usize * cols + first),
@@ -83,8 +84,8 @@ pub(super) fn convolve(
     });
 }
 
-/// Some channels of a sequence's rows. The maker vouches for the pointers: `rows` of `count` numbers, `cols` apart, at `x`;
-/// `taps` of them, `channels` apart, at `weight`, and one fewer at `inputs`; `count` at `bias`.
+/// Kernel for some channels of a sequence's rows. The creator guarantees the pointers: `rows` of `count` numbers,
+/// `cols` apart, at `x`; `taps` of them, `channels` apart, at `weight`, and one fewer at `inputs`; `count` at `bias`.
 struct Convolve {
     x: *mut f32,
     rows: usize,
@@ -139,12 +140,12 @@ impl Kernel for Convolve {
     }
 }
 
-/// Rows of the sequence that has most.
+/// Rows of the longest sequence.
 fn longest(batch: &Batch) -> usize {
     batch.sequences.iter().map(|span| span.rows as usize).max().unwrap_or(1)
 }
 
-/// What a recurrence is computed with.
+/// Parameters of a recurrence.
 pub(super) struct RecurrenceJob<'a> {
     pub(super) shape: StateShape,
     pub(super) decay: &'a [f32],
@@ -153,7 +154,7 @@ pub(super) struct RecurrenceJob<'a> {
     pub(super) skip: Option<&'a [f32]>,
 }
 
-/// The contract's `recur`, on rows of the shape's width and of its values that are known to be there.
+/// The contract's `recur`, on rows of the shape's width and of its values. The caller has checked their presence.
 pub(super) fn recur(
     (tier, turn, batch): (Tier, &mut Turn, &Batch),
     job: &RecurrenceJob<'_>,
@@ -176,8 +177,8 @@ pub(super) fn recur(
                 .nth(item / panels / heads)
                 .expect("items are counted by sequences");
             let (first, key_head) = (panel * LANES, shape.key_head(head));
-            // SAFETY: the caller has checked the rows' widths and the vectors' lengths; the state is one of the layer's, which
-            // holds all panels; and no two items have a panel or a column of a sequence in common.
+            // SAFETY: the caller has checked the rows' widths and the vectors' lengths; the state is one of the
+            // layer's, which holds all panels; and no two items have a panel or a column of a sequence in common.
             unsafe {
                 let row = x.get().add(span.row_first as usize * cols).cast_const();
                 let kernel = Recur {
@@ -210,9 +211,9 @@ pub(super) fn recur(
     });
 }
 
-/// One panel of a head's state along a sequence's rows. The maker vouches for the pointers: `rows` of them, `cols` apart, of
-/// `key_dim` numbers at `query` and `key`, `count` at `value`, one at `step` and, under `Delta`, at `beta`; `rows` of
-/// `count`, `out_cols` apart, at `out`; and `(key_dim, 16)` at `state`.
+/// Kernel for one panel of a head's state along a sequence's rows. The creator guarantees the pointers: `rows` of
+/// them, `cols` apart, of `key_dim` numbers at `query` and `key`, `count` at `value`, one at `step` and, under
+/// `Delta`, at `beta`; `rows` of `count`, `out_cols` apart, at `out`; and `(key_dim, 16)` at `state`.
 struct Recur {
     rows: usize,
     cols: usize,
@@ -239,7 +240,7 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// What gives so many numbers the length 1.
+/// Factor that normalises `count` numbers to length 1.
 ///
 /// # Safety
 /// Inside `L::vectorize`; `x` holds them.
@@ -313,7 +314,7 @@ impl Kernel for Recur {
     }
 }
 
-/// The norm beside a gate.
+/// Norm before or after a gate.
 #[derive(Clone, Copy)]
 pub(super) struct PartNorm<'a> {
     pub(super) weight: &'a [f32], // (cols), or (part)
@@ -322,8 +323,8 @@ pub(super) struct PartNorm<'a> {
     pub(super) before_gate: bool,
 }
 
-/// The contract's `gate_output`, on rows of `cols` numbers, the gate's of `gate_cols` from `column` on, that are known to
-/// be there.
+/// The contract's `gate_output`, on rows of `cols` numbers and a gate in rows of `gate_cols` from `column` on. The
+/// caller has checked their presence.
 pub(super) fn gate_output(
     (tier, turn, rows): (Tier, &mut Turn, usize),
     (gate, gate_cols, column): (&[f32], usize, usize),
@@ -342,7 +343,7 @@ pub(super) fn gate_output(
     });
 }
 
-/// One row of `gate_output`. The maker vouches for the pointers, `cols` numbers each, of whole parts.
+/// Kernel for one row of `gate_output`. The creator guarantees the pointers, `cols` numbers each, of whole parts.
 struct Gate<'a> {
     gate: *const f32,
     kind: GateKind,
@@ -352,7 +353,8 @@ struct Gate<'a> {
 }
 
 impl Gate<'_> {
-    /// `out = out * weight * factor * gate`, of the part from `first` on; neither weight nor gate where they are not asked for.
+    /// `out = out * weight * factor * gate` for the part from `first` on; without the weight or the gate if they are
+    /// not asked for.
     ///
     /// # Safety
     /// Inside `L::vectorize`; the part is within the row, and `weight` holds as many numbers.

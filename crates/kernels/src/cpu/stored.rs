@@ -1,13 +1,13 @@
-//! Panels that hold a file's blocks as they are: codebook and ternary types, whose weights are signed bytes times a
-//! scale only once they are looked up. A run of blocks is decoded to such bytes before the tiles use it.
+//! Panels that hold a file's blocks as they are: codebook and ternary types, whose weights become signed bytes times a
+//! scale by table look-up. A run of blocks is decoded to such bytes before the tiles use it.
 
 use super::gemm::DECODED_ZERO;
 use super::matrix::PANEL_ROWS;
 use crate::DType;
 use crate::quant::decode_groups;
 
-/// Decodes `(blocks, 16, block_bytes)` to codes plus 64, `(blocks, 64, 16, 4)`, and scales, `(blocks, 16, 16)`, the lane
-/// last in both but for the four inputs of a vector.
+/// Decodes `(blocks, 16, block_bytes)` to codes plus 64, `(blocks, 64, 16, 4)`, and scales, `(blocks, 16, 16)`. The
+/// lane is the last dimension in both, except for the four inputs of a vector.
 pub(super) fn decode(dtype: DType, blocks: &[u8], codes: &mut [u8], scales: &mut [f32]) {
     let (mut block_codes, mut block_scales) = ([0i8; 256], [0.0f32; 16]);
     let blocks = blocks.chunks_exact(PANEL_ROWS * dtype.block_bytes());

@@ -1,17 +1,17 @@
-//! What the thread pool is made of: the standard library's own. The pool names no other, so that `tests/models` can compile
-//! the same file against a model checker's.
+//! Synchronisation primitives of the thread pool, from the standard library. The pool names no others, so that
+//! `tests/models` can compile the same file against a model checker's.
 
 pub(super) use std::hint::spin_loop;
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(super) use std::thread::{Builder, JoinHandle};
 
-/// Turns of `spin_loop` before a thread parks: 20 to 70 microseconds where a pause takes 40 to 140 cycles. That is longer than
-/// what one thread does between two loops of a step, because to be woken takes as long again, and on a virtual machine, whose
-/// idle cores the host takes back, longer.
+/// Turns of `spin_loop` before a thread parks: 20 to 70 microseconds if a pause takes 40 to 140 cycles. That is longer
+/// than the work of one thread between two loops of a step. Waking up takes as long again, and longer on a virtual
+/// machine, whose idle cores the host takes back.
 pub(super) const SPINS_BEFORE_PARK: u32 = 1500;
 
-/// A value that several threads may come to, whose user says why never at once: a model checker looks.
+/// Cell that several threads access, whose user argues why never at the same time. A model checker verifies it.
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
@@ -20,13 +20,13 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// What `read` gives of a pointer to the value, through which it only reads.
+    /// Calls `read` with a pointer to the value, through which it only reads.
     #[inline(always)]
     pub(super) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// What `write` gives of a pointer to the value.
+    /// Calls `write` with a pointer to the value.
     #[inline(always)]
     pub(super) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

@@ -1,13 +1,13 @@
-//! Which instruction set the kernels use, chosen when the process starts.
+//! Instruction set of the kernels, chosen when the process starts.
 
 use std::fmt;
 
 use crate::KernelError;
 
-/// The environment variable that forces a tier.
+/// Environment variable that forces a tier.
 pub const TIER_VARIABLE: &str = "HANZO_ENGINE_CPU_TIER";
 
-/// An instruction set the kernels are written for.
+/// Instruction set that the kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tier {
     /// Plain Rust, any processor.
@@ -20,8 +20,9 @@ pub enum Tier {
     Avx512,
     /// AVX-512 with its int8 dot product.
     Avx512Vnni,
-    /// The same, and matrix products by AMX: of many rows by integers with the same results; of any number of rows by
-    /// floats, and of attention inside sequences, with results of their own. Linux only.
+    /// AVX-512 with int8 dot product, and matrix products by AMX, on Linux only. Integer products of many rows have
+    /// the same results. Float products of any number of rows, and attention inside sequences, have different results
+    /// from other tiers.
     Amx,
     /// Arm NEON.
     Neon,
@@ -100,8 +101,8 @@ impl Tier {
         Tier::ALL.iter().copied().filter(|tier| tier.is_available())
     }
 
-    /// The fastest tier this processor has, or the one `HANZO_ENGINE_CPU_TIER` names. A name that is unknown, or
-    /// known but not available here, is an error that lists those that are.
+    /// The fastest tier that this processor has, or the tier named by `HANZO_ENGINE_CPU_TIER`. An unknown or
+    /// unavailable name is an error that lists the available tiers.
     pub fn detect() -> Result<Tier, KernelError> {
         match std::env::var(TIER_VARIABLE) {
             Ok(name) => Tier::named(&name),

@@ -1,13 +1,13 @@
-//! Rows beside their neighbours: what a convolution along the tokens multiplies.
+//! Input of convolutions along the tokens: rows next to their neighbours (im2col).
 
 use super::aligned::Shared;
 use super::pool::Turn;
 use crate::Batch;
 
-/// Numbers that a chunk of some 20 microseconds writes.
+/// Numbers written by a chunk of around 20 microseconds.
 const CHUNK: usize = 1 << 14;
 
-/// `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 where that is not a row of r's sequence.
+/// `out[r][c * window + t] = x[r + t - window / 2][c]`, or 0 outside r's sequence.
 pub(super) fn unfold(turn: &mut Turn, batch: &Batch, x: &[f32], cols: usize, window: usize, out: &mut [f32]) {
     let rows = batch.rows();
     assert!(window % 2 == 1, "a window has a middle");
