@@ -243,7 +243,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Elements of an array; null elements are errors.
+/// Elements of an array; an element may be null.
 #[derive(Debug, Clone)]
 pub(crate) struct List<'a> {
     source: Source<'a>,

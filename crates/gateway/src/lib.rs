@@ -1,12 +1,15 @@
-//! The HTTP gateway of Hanzo Engine: the OpenAI API, Anthropic's messages, Ollama's API, and what embeds and ranks in the shapes of TEI, Jina, Cohere
-//! and vLLM, over the gRPC contract `hanzo.engine.v1`.
+//! HTTP gateway of Hanzo Engine: OpenAI's API, Anthropic's messages, Ollama's API, and embeddings and reranking
+//! in the formats of TEI, Jina, Cohere and vLLM, over the gRPC contract `hanzo.engine.v1`.
 //!
-//! It keeps no state between requests, but for responses that clients ask for again (`responses::store`), and knows nothing of models; it checks requests, changes their shape,
-//! and changes the events that come back. [`Gateway`] is the server, [`Config`] its settings. A request goes
-//! `routes` → `track` (id, metrics, admission) → `body` (bytes to `json`, in the room that `bodies` has for them) →
-//! `openai::chat` or `openai::completions` (fields to a `plan`) → `openai::generation` (gRPC events) → `openai::sse` or
-//! one JSON answer. Vectors go `vectors::inputs` → `vectors::calls` (several gRPC calls) → `vectors::response`; what is
-//! asked for scores is in `scores`, TEI's routes in `tei`, and what the bodies of all of them have in common in `request`.
+//! It keeps no state between requests, except responses that clients may ask for again (`responses::store`),
+//! and knows nothing about models. It validates requests, converts them, and converts the events of the answer.
+//! [`Gateway`] is the server, [`Config`] its settings.
+//!
+//! A request passes `routes` → `track` (id, metrics, admission) → `body` (bytes to `json`, within the memory of
+//! `bodies`) → `openai::chat` or `openai::completions` (fields to a `plan`) → `openai::generation` (gRPC
+//! events) → `openai::sse` or one JSON answer. Embeddings pass `vectors::inputs` → `vectors::calls` (several
+//! gRPC calls) → `vectors::response`. Scores are in `scores`, TEI's routes in `tei`, and fields that all
+//! requests share in `request`.
 
 mod adapters;
 mod answers;

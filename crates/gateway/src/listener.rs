@@ -1,4 +1,4 @@
-//! The socket that the gateway accepts from: its own, or one that systemd listens on and holds while gateways come and go.
+//! Listening socket: the gateway's own, or one that systemd holds while gateways are replaced.
 
 use std::net::SocketAddr;
 
@@ -7,19 +7,20 @@ use tokio::net::TcpListener;
 
 use crate::{config::Config, error::GatewayError};
 
-/// A socket that listens.
+/// Listening socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) listener: TcpListener,
     pub(crate) address: SocketAddr,
-    /// Others accept from it after this gateway.
+    /// Another process will accept from it after this gateway.
     pub(crate) is_shared: bool,
 }
 
-/// That of systemd where it gives one, which goes before `address`; else one at `address`.
+/// Uses systemd's socket if there is one, instead of binding `address`.
 ///
 /// # Errors
-/// [`GatewayError`] where the address is taken, or systemd's is reached from other machines and nothing says that it may be.
+/// [`GatewayError`] if the address is in use, or if systemd's socket is reachable from other machines without
+/// keys or `insecure`.
 pub(crate) async fn bind(config: &Config, address: SocketAddr) -> Result<Socket, GatewayError> {
     let failed = |source| GatewayError::Bind { address, source };
     let given = systemd::listener().map_err(failed)?;
@@ -29,7 +30,7 @@ pub(crate) async fn bind(config: &Config, address: SocketAddr) -> Result<Socket,
         None => TcpListener::bind(address).await.map_err(failed)?,
     };
     let address = listener.local_addr().map_err(failed)?;
-    // As if it were asked for: other machines need a key.
+    // The same rules as for a configured address: other machines need a key.
     Config { host: address.ip().to_string(), ..config.clone() }.checked()?;
     Ok(Socket { listener, address, is_shared })
 }

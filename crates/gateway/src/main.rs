@@ -1,4 +1,4 @@
-//! `engine-gateway`: the gateway as a program of its own, in front of an engine that runs elsewhere.
+//! Program `engine-gateway`: the gateway as its own process, in front of an engine elsewhere.
 
 use std::{
     future::Future,
@@ -23,44 +23,46 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Threads beside the asynchronous runtime's own: work that blocks.
+/// Minimum blocking threads in addition to those of the async runtime.
 const THREADS_BESIDE_MIN: usize = 4;
 
-/// The OpenAI HTTP API in front of a Hanzo Engine daemon.
+/// OpenAI HTTP API in front of a Hanzo Engine daemon.
 ///
-/// Every setting can also stand in a file (--config) or in the environment (HANZO_ENGINE_GATEWAY_PORT, …);
-/// flags win over the environment, and that over the file.
+/// Every setting can also be given in a file (--config) or in the environment (HANZO_ENGINE_GATEWAY_PORT, …).
+/// Flags override the environment, which overrides the file.
 #[derive(Parser)]
 #[command(name = "engine-gateway", version)]
 struct Args {
     /// TOML or YAML file of settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the settings that hold, of file, environment and flags together, as TOML with keys hidden; serve nothing.
+    /// Print the effective settings of file, environment and flags as TOML, with keys hidden, and exit.
     #[arg(long)]
     print_config: bool,
-    /// Say whether the settings and the files that they name can be used; serve nothing.
+    /// Check the settings and the files that they name, and exit.
     #[arg(long)]
     check_config: bool,
-    /// Write manual page and completions below this directory; serve nothing.
+    /// Write the manual page and shell completions below this directory, and exit.
     #[arg(long, value_name = "DIR", hide = true)]
     write_documents: Option<PathBuf>,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// The settings that have a flag. Those not given are left to the file and the environment.
+/// Settings that have a flag. Those not given are left to the environment and the file.
 #[derive(clap::Args, Serialize)]
 struct Flags {
-    /// What is logged: error, warn, info, debug or trace, or a filter such as hanzo_engine_gateway=debug [default: info].
+    /// Log level (error, warn, info, debug, trace), or a filter such as hanzo_engine_gateway=debug [default:
+    /// info].
     #[arg(long, value_name = "LEVEL", env = "HANZO_ENGINE_LOG_LEVEL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     log_level: Option<String>,
-    /// How the log is written [default: pretty].
+    /// Format of the log [default: pretty].
     #[arg(long, value_name = "FORMAT", env = "HANZO_ENGINE_LOG_FORMAT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     log_format: Option<LogFormat>,
-    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT].
+    /// OTLP endpoint for traces of requests, such as http://localhost:4317 [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT].
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     traces_endpoint: Option<String>,
@@ -72,86 +74,88 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
-    /// Name in Host to answer to beside localhost, such as a proxy's; repeatable.
+    /// Accepted name in the header Host in addition to localhost, such as a proxy's; repeatable.
     #[arg(long, value_name = "NAME")]
     #[serde(rename = "allowed_hosts", skip_serializing_if = "Vec::is_empty")]
     allowed_host: Vec<String>,
-    /// Key that every request must have; it is better set as HANZO_ENGINE_API_KEY, which no list of processes shows.
+    /// Key that every request must have. Prefer HANZO_ENGINE_API_KEY, which process lists do not show.
     #[arg(long, value_name = "KEY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     api_key: Option<String>,
-    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes.
+    /// File of API keys with permissions, written by `hanzo-engine keys create`; reloaded when it changes.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     api_keys_file: Option<PathBuf>,
-    /// Certificate (PEM, with those between it and its authority) to speak HTTPS with; followed while it changes.
+    /// Certificate for HTTPS (PEM, with intermediates); reloaded when it changes.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     tls_key: Option<PathBuf>,
-    /// Authorities (PEM): clients must show a certificate of one of them.
+    /// Authorities of client certificates (PEM); each client must show a certificate of one of them.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     tls_client_ca: Option<PathBuf>,
-    /// Origin whose pages may ask, such as https://chat.example.com, or * for any; repeatable [default: none].
+    /// Origin whose web pages may send requests, such as https://chat.example.com, or * for any; repeatable
+    /// [default: none].
     #[arg(long, value_name = "ORIGIN")]
     #[serde(rename = "cors_origins", skip_serializing_if = "Vec::is_empty")]
     cors_origin: Vec<String>,
-    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures and sounds from that requests name by a URL;
-    /// repeatable [default: none].
+    /// Host from which images and audio may be fetched by URL, such as pictures.example.com, optionally with
+    /// :PORT; repeatable [default: none].
     #[arg(long = "media-hosts", value_name = "HOST")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     media_hosts: Vec<String>,
-    /// Listen on other addresses than the loopback's without a key: only where the network is private.
+    /// Listen on addresses other than the loopback's without a key; for private networks only.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     insecure: bool,
-    /// Want a key for /metrics, /health and /version too.
+    /// Require a key for /metrics, /health and /version too.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     private_metrics: bool,
-    /// Log no line of each request.
+    /// Do not log a line for each request.
     #[arg(long)]
     #[serde(rename = "access_log", skip_serializing_if = "std::ops::Not::not", serialize_with = "off")]
     no_access_log: bool,
-    /// Authorities (PEM) that an engine at https:// is trusted by [default: the system's].
+    /// Authorities (PEM) for the certificate of an engine at https:// [default: the system's].
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_ca: Option<PathBuf>,
-    /// Certificate (PEM) to show to the engine.
+    /// Client certificate (PEM) for the engine.
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_cert: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key of the client certificate (PEM).
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_cert_key: Option<PathBuf>,
-    /// This gateway's own key for the engine, also HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key].
+    /// Key of this gateway for the engine, also HANZO_ENGINE_GATEWAY_ENGINE_API_KEY [default: --api-key].
     #[arg(long, value_name = "KEY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_api_key: Option<String>,
-    /// The engine's gRPC address [default: http://127.0.0.1:36901].
+    /// Address of the engine's gRPC [default: http://127.0.0.1:36901].
     #[arg(long, value_name = "URI")]
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<String>,
-    /// One of several engines, in place of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or unix:PATH;
-    /// repeatable, or with commas. Every address of a name is an engine.
+    /// One of several engines, instead of --engine: HOST:PORT, http://…, https://…, dns://NAME:PORT or
+    /// unix:PATH; repeatable, or with commas. Every address of a name is an engine.
     #[arg(long, value_name = "URI", value_delimiter = ',')]
     #[serde(rename = "upstreams", skip_serializing_if = "Vec::is_empty")]
     upstream: Vec<String>,
-    /// Another server that speaks OpenAI's API, such as https://api.openai.com/v1, to answer the models of --cloud-model and
-    /// --cloud-overflow; its key is HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: nothing leaves].
+    /// Upstream server that speaks OpenAI's API, such as https://api.openai.com/v1, for the models of
+    /// --cloud-model and --cloud-overflow. Its key is HANZO_ENGINE_GATEWAY_CLOUD_API_KEY [default: none].
     #[arg(long, value_name = "URL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     cloud_url: Option<String>,
-    /// Model that --cloud-url answers always: NAME, or NAME=WHAT-IT-IS-CALLED-THERE; repeatable, or with commas.
+    /// Model that --cloud-url always answers: NAME, or NAME=UPSTREAM-NAME; repeatable, or with commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
     #[serde(rename = "cloud_models", skip_serializing_if = "Vec::is_empty")]
     cloud_model: Vec<String>,
-    /// Model that --cloud-url answers where the queue is full or no engine can answer; repeatable, or with commas.
+    /// Model that --cloud-url answers when the queue is full or no engine is available; repeatable, or with
+    /// commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "cloud_url")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cloud_overflow: Vec<String>,
@@ -159,7 +163,7 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lenient: bool,
-    /// Show no page to browsers at /.
+    /// Do not serve the web page at /.
     #[arg(long = "no-page", action = clap::ArgAction::SetFalse)]
     #[serde(skip_serializing_if = "std::clone::Clone::clone")]
     page: bool,
@@ -167,7 +171,7 @@ struct Flags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     adapter_updates: bool,
-    /// Directory to keep responses in that clients may ask for again, to be found after a restart [default: in memory].
+    /// Directory of stored responses, which then survive a restart [default: kept in memory].
     #[arg(long, value_name = "DIR")]
     #[serde(skip_serializing_if = "Option::is_none")]
     responses_dir: Option<PathBuf>,
@@ -175,19 +179,20 @@ struct Flags {
     #[arg(long, requires = "mcp_config")]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     enable_mcp: bool,
-    /// MCP servers, as Claude Desktop has them: {"mcpServers": {NAME: {"command": …} or {"url": …}}}.
+    /// File of MCP servers, in the format of Claude Desktop: {"mcpServers": {NAME: {"command": …} or {"url":
+    /// …}}}.
     #[arg(long, value_name = "FILE", requires = "enable_mcp")]
     #[serde(skip_serializing_if = "Option::is_none")]
     mcp_config: Option<PathBuf>,
-    /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case.
+    /// Serve MCP on a separate port too; /mcp of the HTTP port always serves it.
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     mcp_enabled: bool,
-    /// Port of MCP with --mcp-enabled; 0 picks a free one [default: 3691].
+    /// Port for MCP with --mcp-enabled; 0 picks a free one [default: 3691].
     #[arg(long, value_name = "PORT")]
     #[serde(skip_serializing_if = "Option::is_none")]
     mcp_port: Option<u16>,
-    /// Seconds that requests may go on after SIGTERM or SIGQUIT [default: 30].
+    /// Seconds that running requests may take after SIGTERM or SIGQUIT [default: 30].
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     drain_s: Option<u64>,
@@ -197,12 +202,12 @@ struct Flags {
     request_timeout_s: Option<u64>,
 }
 
-/// A flag that turns a setting off.
+/// Serialises a flag that turns a setting off.
 fn off<S: serde::Serializer>(given: &bool, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bool(!given)
 }
 
-/// Why the program ended.
+/// Reason why the program ended.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("log level: {0}")]
@@ -236,7 +241,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is missing is said: libraries panic where they find it missing later.
+/// Starts the program. Missing resources are reported here, because libraries panic when they find them missing
+/// later.
 fn start(args: Args) -> Result<(), Failure> {
     if let Some(dir) = &args.write_documents {
         return documents::write(Args::command(), dir).map_err(Failure::Documents);
@@ -253,7 +259,7 @@ fn start(args: Args) -> Result<(), Failure> {
     to_its_end(runtime.map_err(Failure::Runtime)?, run(args))
 }
 
-/// Prints and checks the settings, as far as that was asked for.
+/// Prints and checks the settings, as requested.
 fn show(args: &Args) -> Result<(), Failure> {
     let config = Config::load(args.config.as_deref(), &args.flags)?;
     if args.print_config {
@@ -267,14 +273,14 @@ fn show(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What `work` comes to. A body that is still being read does not hold up the end.
+/// Runs `work` to its end. A body that is still being parsed does not delay the exit.
 fn to_its_end<T>(runtime: tokio::runtime::Runtime, work: impl Future<Output = T>) -> T {
     let ended = runtime.block_on(work);
     runtime.shutdown_background();
     ended
 }
 
-/// Starts so many threads at once, and lets them end.
+/// Checks that `needed` threads can exist at the same time.
 fn check_threads(needed: usize) -> Result<(), Failure> {
     let gate = RwLock::new(());
     thread::scope(|scope| {
@@ -324,25 +330,25 @@ async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is logged at such a level. The library of MCP, which tells of each message, is quiet unless it is named.
+/// Log filter of a level. The MCP library, which logs every message, is silent unless it is named.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     let quiet = if level.contains("rmcp") { "" } else { ",rmcp=error" };
     EnvFilter::try_new(format!("{level}{quiet}"))
 }
 
-/// Reads the settings again and takes what can be taken.
+/// Reloads the settings and applies those that can change.
 fn read_again(args: &Args, settings: &Reload, level: &Level) -> Result<Changed, Failure> {
     let config = Config::load(args.config.as_deref(), &args.flags)?;
     let filter = filter(&config.log_level)?;
     let changed = settings.reload(config)?;
-    // The subscriber is this program's, and lives as long.
+    // The log subscriber lives as long as the program, so this cannot fail.
     let _ = level.reload(filter);
     Ok(changed)
 }
 
 type Level = reload::Handle<EnvFilter, Registry>;
 
-/// A SIGHUP for each item, and none where there is no such signal.
+/// Channel with an item for each SIGHUP; closed on systems without that signal.
 fn hangups() -> io::Result<tokio::sync::mpsc::Receiver<()>> {
     let (sender, hangups) = tokio::sync::mpsc::channel(1);
     #[cfg(unix)]
@@ -356,7 +362,7 @@ fn hangups() -> io::Result<tokio::sync::mpsc::Receiver<()>> {
     Ok(hangups)
 }
 
-/// Resolves at the first SIGTERM, SIGQUIT or Ctrl-C; a second one exits at once, with status 130.
+/// Resolves at the first SIGTERM, SIGQUIT or Ctrl-C. A second one exits at once with status 130.
 #[cfg(unix)]
 fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};

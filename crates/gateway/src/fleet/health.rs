@@ -13,7 +13,7 @@ pub(crate) enum State {
     Unknown,
     /// Serving since `since`.
     Up { since: Instant },
-    /// It ends what runs and takes nothing new.
+    /// Finishing its requests and taking no new ones.
     Draining,
     /// Ejected until `until`, for `reason`.
     Out { until: Instant, reason: String },

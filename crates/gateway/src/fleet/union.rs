@@ -54,8 +54,8 @@ fn add(known: &mut v1::ModelStats, other: v1::ModelStats) {
     known.steps += other.steps;
 }
 
-/// Status of the daemon that is further along, with the load of both, all adapters, and the smallest context of
-/// the ready daemons.
+/// Status of the daemon that is further along, with the load of both and all adapters. If both are in the same
+/// state, it has the smaller context.
 fn better(one: v1::ModelStatus, other: v1::ModelStatus) -> v1::ModelStatus {
     let rank = |status: &v1::ModelStatus| match status.state() {
         ModelState::Ready => 0,

@@ -1,18 +1,18 @@
-//! The one check of a text that is said to be JSON: in one pass, with no recursion.
+//! Validation of JSON texts, in one pass and without recursion.
 
 use super::is_blank;
 use crate::limits::JSON_DEPTH_MAX;
 
-/// Where a text is no JSON, and why.
+/// Fault of a text that is not JSON.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Fault {
-    /// In bytes.
+    /// Offset in bytes.
     pub(crate) at: usize,
     pub(crate) problem: &'static str,
 }
 
 impl Fault {
-    /// Whether it is a value that is none, such as NaN, not how values are put together.
+    /// Whether a value itself is invalid, such as NaN, rather than the structure around it.
     pub(crate) fn is_of_value(self) -> bool {
         matches!(self.problem, NO_VALUE | NO_NUMBER)
     }
@@ -21,7 +21,7 @@ impl Fault {
 const NO_VALUE: &str = "expected a value";
 const NO_NUMBER: &str = "invalid number";
 
-/// Whether the whole of `text` is one value.
+/// Checks that the whole of `text` is one value.
 pub(super) fn check(text: &str) -> Result<(), Fault> {
     Scan { bytes: text.as_bytes(), at: 0 }.check()
 }
@@ -33,7 +33,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     fn check(&mut self) -> Result<(), Fault> {
-        let mut closing = Vec::with_capacity(JSON_DEPTH_MAX); // of what is open, the innermost last
+        let mut closing = Vec::with_capacity(JSON_DEPTH_MAX); // closing brackets of what is open, the innermost last
         loop {
             match self.peek() {
                 Some(open @ (b'[' | b'{')) => {
@@ -58,7 +58,7 @@ impl Scan<'_> {
                 Some(_) => return self.fault(NO_VALUE),
                 None => return self.fault("EOF while parsing a value"),
             }
-            // After a value, until another one must come.
+            // After a value: go on until another value must follow.
             loop {
                 match (closing.last(), self.peek()) {
                     (None, None) => return Ok(()),
@@ -86,7 +86,7 @@ impl Scan<'_> {
         Err(Fault { at: self.at, problem })
     }
 
-    /// The next byte that is no blank.
+    /// Next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.at).is_some_and(|byte| is_blank(*byte)) {
             self.at += 1;
@@ -94,7 +94,7 @@ impl Scan<'_> {
         self.bytes.get(self.at).copied()
     }
 
-    /// A member's name and its colon.
+    /// Reads a member's name and its colon.
     fn name(&mut self) -> Result<(), Fault> {
         match self.peek() {
             Some(b'"') => self.string()?,

@@ -1,9 +1,10 @@
-//! JSON objects that end too early: the arguments of a call that a limit cut, where a protocol wants an object.
+//! Completion of truncated JSON objects: arguments of a tool call that a token limit cut, for protocols that
+//! require an object.
 
 use serde_json::{Map, Value};
 
-/// The object that a text begins, with strings, arrays and objects closed where the text ends. A key without a value, and a
-/// number or a word that is not one, is left out.
+/// Object that a text begins with. Open strings, arrays and objects are closed at the end of the text. A key
+/// without a value, and an incomplete number or word, are left out.
 pub(crate) fn partial_object(text: &str) -> Value {
     let whole = |text: &str| serde_json::from_str(text).ok().filter(Value::is_object);
     let closed = || {
@@ -13,13 +14,13 @@ pub(crate) fn partial_object(text: &str) -> Value {
     whole(text).or_else(closed).unwrap_or_else(|| Value::Object(Map::new()))
 }
 
-/// The places where a text can be ended.
+/// Positions at which a text can be ended.
 #[derive(Default)]
 struct Ends {
-    open: Vec<char>, // brackets that close what stands open, outermost first
+    open: Vec<char>, // closing brackets of what is open, outermost first
     string: bool,
-    escape: Option<usize>, // where the one begins that is not whole
-    /// End of the last entry that is whole, and the number of brackets open there.
+    escape: Option<usize>, // start of an incomplete escape
+    /// End of the last complete entry, and the number of brackets open there.
     before: (usize, usize),
 }
 
@@ -53,7 +54,7 @@ impl Ends {
         ends
     }
 
-    /// The text with all that stands open closed at its end.
+    /// Text with everything open closed at its end.
     fn closed(&self, text: &str) -> String {
         let mut closed = text[..self.escape.unwrap_or(text.len())].to_owned();
         if self.string {
@@ -63,7 +64,7 @@ impl Ends {
         closed
     }
 
-    /// The text up to the last whole entry, closed.
+    /// Text up to the last complete entry, closed.
     fn closed_before(&self, text: &str) -> String {
         let (at, open) = self.before;
         let mut closed = text[..at].to_owned();

@@ -1,4 +1,4 @@
-//! What llama.cpp's server answers of completions: pieces and whole ones, streamed and collected.
+//! Completions in the format of llama.cpp's server, streamed and collected.
 
 use axum::{
     Json,
@@ -23,31 +23,31 @@ use crate::{
     },
 };
 
-/// No place is kept for a request: whatever runs, runs together.
+/// Slot number in answers. Requests have no slots here: all running ones share a batch.
 const NO_SLOT: i32 = -1;
 
-/// What is answered of completions.
+/// Writer of completions.
 pub(super) struct Llama {
     shown: Shown,
     choices: u32, // of each prompt
-    /// Nothing is generated that counts.
+    /// Only the prompt is read; the generated token is not shown.
     reads_only: bool,
     asked: Value,
     so_far: Vec<SoFar>,                // by index
     started: Vec<Option<v1::Started>>, // by prompt
 }
 
-/// A completion so far.
+/// State of a completion.
 #[derive(Debug, Default, Clone)]
 struct SoFar {
     predicted: u32,
     has_new_line: bool,
-    /// Ids that have not been shown yet.
+    /// Token ids that have not been sent yet.
     tokens: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
 }
 
-/// How a completion has ended.
+/// End of a completion.
 struct End {
     reason: FinishReason,
     stop_string: String,
@@ -55,7 +55,7 @@ struct End {
     tokens: u32,
 }
 
-/// A piece of a completion.
+/// Part of a completion.
 #[derive(Serialize)]
 struct Piece {
     index: u32,
@@ -69,7 +69,7 @@ struct Piece {
     completion_probabilities: Option<Vec<Probability>>,
 }
 
-/// The end of a stream, or the whole completion.
+/// Last part of a stream, or a whole completion.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -80,7 +80,7 @@ struct Whole<'a> {
     prompt: Option<Value>,
     has_new_line: bool,
     truncated: bool,
-    /// `eos`, `word` or `limit`.
+    /// Values: `eos`, `word` or `limit`.
     stop_type: &'static str,
     stopping_word: String,
     tokens_cached: u32,
@@ -88,7 +88,7 @@ struct Whole<'a> {
     timings: Option<LlamaTimings>,
 }
 
-/// How likely a token was, and what else could have come.
+/// Probability of a token, and of its alternatives.
 #[derive(Serialize)]
 struct Probability {
     id: u32,
@@ -99,7 +99,7 @@ struct Probability {
     top_logprobs: Option<Vec<Probability>>,
 }
 
-/// Where the time went, in llama.cpp's words beside this server's.
+/// Timings in llama.cpp's format, in addition to this server's.
 #[derive(Serialize)]
 struct LlamaTimings {
     #[serde(flatten)]
@@ -147,7 +147,7 @@ impl Probability {
             id: token.token_id,
             token: String::from_utf8_lossy(&token.token).into_owned(),
             bytes: token.token.to_vec(),
-            // JSON has no word for minus infinity.
+            // JSON has no minus infinity.
             logprob: token.logprob.max(f32::MIN),
             top_logprobs: None,
         }
@@ -180,14 +180,14 @@ impl Llama {
         self.started[prompt].get_or_insert(started);
     }
 
-    /// Takes in what came; its text.
+    /// Records new tokens and returns their text.
     fn take(&mut self, index: u32, delta: v1::Delta) -> String {
         let so_far = &mut self.so_far[index as usize];
         so_far.predicted =
             so_far.predicted.saturating_add(u32::try_from(delta.token_ids.len()).unwrap_or(u32::MAX));
         so_far.tokens.extend(delta.token_ids);
         so_far.logprobs.extend(delta.logprobs);
-        // A completion has one text: what a model reasons is part of it.
+        // A completion has a single text, so reasoning is part of it.
         let text = delta.reasoning + &delta.text;
         so_far.has_new_line |= text.contains('\n');
         text
@@ -261,7 +261,7 @@ impl Llama {
     }
 }
 
-/// What is at that path, if there is such a thing.
+/// Value at a path, if there is one.
 fn at(whole: &Value, path: &str) -> Option<Value> {
     path.split('/').try_fold(whole, |value, name| value.as_object()?.get(name)).cloned()
 }
@@ -280,7 +280,7 @@ pub(super) async fn collect(
     while let Some(event) = generation.next().await {
         match event? {
             Event::Started { index, started } => shape.begin(index, *started),
-            // Of a prompt that nobody asked to be scored nothing comes.
+            // No scores were requested for the prompt.
             Event::Loading(_) | Event::Scored { .. } | Event::Server(_) => {}
             Event::Delta { index, delta } => {
                 let listed: usize =
@@ -326,7 +326,7 @@ impl Shape for Llama {
             }
             Event::Finished { index, reason, stop_string, timings, tokens } => {
                 let so_far = &mut self.so_far[index as usize];
-                // What has ended it was told by pieces, but for tokens without a text.
+                // Earlier parts have sent all tokens, except those without text.
                 so_far.tokens.clear();
                 so_far.logprobs.clear();
                 let end = End { reason, stop_string, timings, tokens };
@@ -339,13 +339,13 @@ impl Shape for Llama {
         }
     }
 
-    /// Nothing of the prompt is shown.
+    /// Prompt scores are not shown.
     fn scored(&mut self, _: u32, _: v1::PromptLogprobs) {}
 
-    /// The last piece has said it.
+    /// The last part contains the usage.
     fn usage(&mut self, _: &Head, _: &UsageCount, _: &mut Frames) {}
 
-    /// There it ends with the last piece.
+    /// The stream ends with its last part.
     fn done(&mut self, _: &mut Frames) {}
 
     fn failed(&mut self, error: &ApiError, frames: &mut Frames) {

@@ -1,4 +1,4 @@
-//! From the fields of llama.cpp's `/completion` and `/infill` to a plan, and what of its answer is to be shown.
+//! Parses llama.cpp's `/completion` and `/infill` requests into a plan and the parts of the answer to show.
 
 use std::time::Duration;
 
@@ -18,32 +18,32 @@ use crate::{
     unsupported,
 };
 
-/// In whose place llama.cpp's server draws a seed: -1, as 32 bits and as 64.
+/// Seeds that mean a random one at llama.cpp: -1 as 32 and as 64 bits.
 const SEEDS_TO_DRAW: [u64; 2] = [u32::MAX as u64, u64::MAX];
 
-/// A checked request.
+/// Validated request.
 pub(super) struct Asked {
     pub(super) plan: Plan,
     pub(super) shown: Shown,
 }
 
-/// What an answer shows besides its text.
+/// Parts of the answer to show in addition to its text.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// The paths of the fields that a whole answer shows; empty: all.
+    /// Paths of the fields in a whole answer; empty: all.
     pub(super) fields: Vec<String>,
-    /// How likely each token was, and so many others.
+    /// Whether to show the probability of each token and of its alternatives.
     pub(super) probabilities: bool,
     pub(super) alternatives: u32,
-    /// The ids of a whole answer's tokens.
+    /// Whether a whole answer shows its token ids.
     pub(super) tokens: bool,
-    /// The prompts, as they came; none of a gap.
+    /// Prompts as received; empty for an infill request.
     pub(super) prompts: Vec<Prompt>,
-    /// The answer is a list.
+    /// Whether the answer is a list.
     pub(super) listed: bool,
 }
 
-/// A completion of one text or several.
+/// Parses a completion request of one or several texts.
 pub(super) fn completion(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let (prompts, several) = prompts(fields.require("prompt")?, config.prompts_max)?;
@@ -70,7 +70,7 @@ pub(super) fn completion(mut fields: Fields, config: &Config, id: &RequestId) ->
     Ok(Asked { plan, shown })
 }
 
-/// A completion of a gap.
+/// Parses an infill request.
 pub(super) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Result<Asked, ApiError> {
     let mut plan = common(&mut fields, config, id)?;
     let text = |fields: &mut Fields, name: &str| fields.take(name).map(Field::string).transpose();
@@ -88,7 +88,7 @@ pub(super) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Res
             let mut file = file.object()?;
             let content = file.require("text")?.string()?;
             let name = text(&mut file, "filename")?.unwrap_or_else(|| "tmp".to_owned());
-            // When it was seen, which some editors say.
+            // Time of the file's last use, which some editors send.
             file.take("time");
             file.finish()?;
             files.push(v1::SourceFile { name, text: content });
@@ -109,7 +109,7 @@ pub(super) fn infill(mut fields: Fields, config: &Config, id: &RequestId) -> Res
     Ok(Asked { plan, shown })
 }
 
-/// The plan of what both have as completions of OpenAI's do.
+/// Plan of the fields that both share with OpenAI's completions.
 fn common(fields: &mut Fields, config: &Config, id: &RequestId) -> Result<Plan, ApiError> {
     let mut plan = plan::common(fields, config, id)?;
     for sampling in plan.requests.iter_mut().filter_map(|request| request.sampling.as_mut()) {
@@ -131,7 +131,7 @@ fn probabilities(request: &mut v1::InferRequest, shown: &Shown) {
     (request.logprobs, request.top_logprobs) = (shown.probabilities, shown.alternatives);
 }
 
-/// Where a completion ends before the model ends it; of no tokens its prompt is only read.
+/// Reads limits that end a completion early. With zero tokens the prompt is only read.
 fn line_limits(fields: &mut Fields, plan: &mut Plan) -> Result<plan::MaxTokens, ApiError> {
     let indent = fields.take("n_indent").map(|f| f.integer(0..=u32::MAX)).transpose()?.unwrap_or(0);
     let time = fields.take("t_max_predict_ms").map(|f| f.integer(-1..=i64::from(u32::MAX))).transpose()?;
@@ -139,7 +139,7 @@ fn line_limits(fields: &mut Fields, plan: &mut Plan) -> Result<plan::MaxTokens, 
     let mut max = max_tokens(fields, None, true)?;
     let reads_only = max.tokens == Some(0);
     if reads_only {
-        // The prompt is read for its first token, which nobody sees.
+        // The prompt is read up to its first token, which is not shown.
         max.tokens = Some(1);
     }
     if reads_only || indent > 0 || time.is_some() {
@@ -148,7 +148,7 @@ fn line_limits(fields: &mut Fields, plan: &mut Plan) -> Result<plan::MaxTokens, 
     Ok(max)
 }
 
-/// Paths of fields of the answer, their names separated by slashes.
+/// Reads paths of the answer's fields, with names separated by slashes.
 fn response_fields(field: Field) -> Result<Vec<String>, ApiError> {
     let list = field.list()?;
     let count = list.clone().count();
@@ -161,7 +161,7 @@ fn response_fields(field: Field) -> Result<Vec<String>, ApiError> {
 const PROMPT_EXPECTED: &str =
     "expected a string, an array of token ids, an object with prompt_string, or an array of those";
 
-/// The prompts, and whether they came as a list of more than one.
+/// Reads the prompts, and whether they are a list.
 fn prompts(field: Field, prompts_max: usize) -> Result<(Vec<Prompt>, bool), ApiError> {
     let Some(list) = field.as_list() else { return Ok((vec![prompt(field)?], false)) };
     let mut kinds = list.clone().map(|one| one.value().is_number());
@@ -169,7 +169,7 @@ fn prompts(field: Field, prompts_max: usize) -> Result<(Vec<Prompt>, bool), ApiE
     let alike = kinds.all(|number| number == first);
     match first {
         true if alike => return Ok((vec![prompt(field)?], false)),
-        // Tokens and texts in one prompt.
+        // Token ids and texts mixed in one prompt.
         _ if !alike => {
             let problem = "tokens and texts in one array are not supported by this build; use an array of token ids, from /tokenize";
             return Err(ApiError::unsupported("prompt", problem));
@@ -183,7 +183,7 @@ fn prompts(field: Field, prompts_max: usize) -> Result<(Vec<Prompt>, bool), ApiE
     Ok((list.map(prompt).collect::<Result<_, _>>()?, count > 1))
 }
 
-/// One prompt.
+/// Reads one prompt.
 fn prompt(field: Field) -> Result<Prompt, ApiError> {
     let value = field.value();
     if value.is_array() {

@@ -1,4 +1,5 @@
-//! `POST /embedding`: vectors of texts, each in a list of its own, because there an input may have a vector for each token.
+//! `POST /embedding`: embeddings of texts, each in its own list, because llama.cpp may return a vector for each
+//! token of an input.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::{
     },
 };
 
-/// The route's handler.
+/// Handler of the route.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -39,7 +40,8 @@ pub(crate) async fn handle(
     response::respond(&app, calls, Shape::LlamaCpp).await
 }
 
-/// What to embed, how, and which word the client has for it. Vectors have length 1 unless `embd_normalize` says otherwise.
+/// Reads the inputs, the options, and the client's name of the input field. Vectors have length 1 unless
+/// `embd_normalize` says otherwise.
 fn read(
     mut fields: Fields<'_>,
     config: &Config,

@@ -1,5 +1,5 @@
-//! `POST /completion` and `/completions`, which continue texts, and `POST /infill`, which fills in the middle: answered in the words
-//! of llama.cpp's server, of several a list.
+//! `POST /completion` and `/completions`, which continue texts, and `POST /infill`, which fills in the middle.
+//! Answers have the format of llama.cpp's server; several are a list.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What llama.cpp's server has of its own beside OpenAI's routes.
+//! Routes of llama.cpp's server in addition to OpenAI's.
 
 mod answer;
 mod ask;

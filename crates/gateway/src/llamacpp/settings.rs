@@ -1,23 +1,24 @@
-//! `generation_settings` and `default_generation_settings`: how tokens are drawn, in the words of llama.cpp's server.
+//! `generation_settings` and `default_generation_settings`: sampling settings in the format of llama.cpp's
+//! server.
 
 use hanzo_engine_proto::v1;
 use serde_json::{Value, json};
 
 use crate::openai::samplers;
 
-/// The sequence breakers of a request that names none.
+/// Sequence breakers of a request that names none.
 const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
-/// How tokens are drawn, as the engine says it.
+/// Sampling settings of the engine, in llama.cpp's format.
 pub(super) fn sampling(sampling: &v1::Sampling) -> Value {
     let breakers = match sampling.dry_sequence_breakers.is_empty() {
         true => json!(DRY_BREAKERS),
         false => json!(sampling.dry_sequence_breakers),
     };
-    // There -1 turns it off.
+    // At llama.cpp -1 disables it.
     let sigmas = sampling.top_n_sigma.filter(|sigmas| *sigmas > 0.0).unwrap_or(-1.0);
     json!({
-        // As there, one that is drawn anew.
+        // At llama.cpp this value means a random seed.
         "seed": sampling.seed.unwrap_or(u64::from(u32::MAX)),
         "temperature": decimal(sampling.temperature.unwrap_or(1.0)),
         "dynatemp_range": decimal(sampling.dynatemp_range.unwrap_or(0.0)),
@@ -49,7 +50,7 @@ pub(super) fn sampling(sampling: &v1::Sampling) -> Value {
     })
 }
 
-/// What a request has asked for besides.
+/// Other settings of a request.
 pub(super) fn asked(request: &v1::InferRequest, stream: bool) -> Value {
     let stop = request.stop.clone().unwrap_or_default();
     let predict = stop.max_tokens.filter(|max| *max < u32::MAX).map_or(-1, i64::from);
@@ -76,7 +77,7 @@ pub(super) fn asked(request: &v1::InferRequest, stream: bool) -> Value {
     })
 }
 
-/// Both in one object.
+/// Merges two objects.
 pub(super) fn together(one: Value, other: Value) -> Value {
     match (one, other) {
         (Value::Object(mut one), Value::Object(other)) => {
@@ -87,7 +88,7 @@ pub(super) fn together(one: Value, other: Value) -> Value {
     }
 }
 
-/// The f64 that is written with the digits of an f32: `Value` knows f64 alone.
+/// f64 with the decimal digits of an f32, because `Value` has f64 only.
 fn decimal(number: f32) -> f64 {
     number.to_string().parse().unwrap_or(f64::from(number))
 }

@@ -1,5 +1,5 @@
-//! What llama.cpp's server tells of itself: `/props`, `/slots` and `/lora-adapters`. Here answers have no places of their own: what
-//! `/slots` lists is how many run of those that can, not who is where.
+//! State in the format of llama.cpp's server: `/props`, `/slots` and `/lora-adapters`. Requests have no fixed
+//! slots here, so `/slots` shows only how many of the possible requests run.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::settings;
 use crate::{app::App, asker::Asker, error::ApiError, query, select::sole};
 
-/// A model in memory, or the only one that writes.
+/// Status of a loaded model, or of the only one that can complete, embed or rerank.
 async fn status(app: &App, asker: &Asker, model: &str) -> Result<ModelStatus, ApiError> {
     if model.is_empty() {
         let stats =
@@ -24,14 +24,14 @@ async fn status(app: &App, asker: &Asker, model: &str) -> Result<ModelStatus, Ap
     shown.status.ok_or_else(|| ApiError::model_not_found(model, "it is not in memory"))
 }
 
-/// The model that the query names, and whether it has `flag`.
+/// Reads the model in the query, and which of `flags` it contains.
 fn read(app: &App, query: Option<&str>, flags: &[&str]) -> Result<(String, Vec<String>), ApiError> {
     let (mut model, mut given) = (String::new(), Vec::new());
     for (name, value) in query::pairs(query) {
         match name.as_str() {
             "model" => model = value,
             name if flags.contains(&name) => given.push(name.to_owned()),
-            // Of llama.cpp's router: what is not in memory is not loaded to tell of it.
+            // Parameter of llama.cpp's router. A model is never loaded just to describe it.
             "autoload" => {}
             _ if app.config.lenient => {}
             name => return Err(ApiError::field(name, "unknown parameter")),
@@ -40,7 +40,7 @@ fn read(app: &App, query: Option<&str>, flags: &[&str]) -> Result<(String, Vec<S
     Ok((model, given))
 }
 
-/// `GET /props`: what the model is, and how its tokens are drawn where a request says nothing.
+/// `GET /props`: description of the model, and its default sampling settings.
 pub(crate) async fn props(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -61,7 +61,7 @@ pub(crate) async fn props(
         "total_slots": text.sequences_max,
         "model_alias": status.name,
         "model_ftype": status.quantization,
-        // Where files lie is told to nobody over HTTP.
+        // Paths of files are not revealed over HTTP.
         "model_path": status.name,
         "modalities": {"vision": can(Capability::Vision), "video": false, "audio": can(Capability::Audio)},
         "endpoint_slots": true,
@@ -75,7 +75,7 @@ pub(crate) async fn props(
     })))
 }
 
-/// `GET /slots`: so many as answers run at once, of which as many are busy as run.
+/// `GET /slots`: one slot for each request that can run at once; as many are busy as requests run.
 pub(crate) async fn slots(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -98,7 +98,7 @@ pub(crate) async fn slots(
     Ok(Json((0..slots).map(slot).collect()))
 }
 
-/// `GET /lora-adapters`: those of the model, which a request names as `model:adapter`.
+/// `GET /lora-adapters`: adapters of the model. A request names one as `model:adapter`.
 pub(crate) async fn adapters(
     State(app): State<Arc<App>>,
     Extension(asker): Extension<Asker>,
@@ -110,7 +110,8 @@ pub(crate) async fn adapters(
     Ok(Json(status.adapters.iter().map(|adapter| adapter.name.as_str()).enumerate().map(adapter).collect()))
 }
 
-/// What llama.cpp's server does here and this one does not: its settings are the operator's, and what is cached is found by every request.
+/// Refuses routes that change settings or save slots: the operator changes settings, and every request can use
+/// the prefix cache.
 pub(crate) async fn refused() -> ApiError {
     ApiError::not_here()
 }

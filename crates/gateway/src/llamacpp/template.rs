@@ -1,4 +1,5 @@
-//! `POST /apply-template`: the prompt that a chat becomes; and how many tokens it has. Both read what a chat completion reads.
+//! `POST /apply-template`, which renders a chat's prompt, and the count of its tokens. Both accept a chat
+//! completion request.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::{
     openai::plan,
 };
 
-/// The prompt as text.
+/// Returns the prompt as text.
 pub(crate) async fn apply(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
@@ -27,7 +28,7 @@ pub(crate) async fn apply(
     Ok(Json(json!({"prompt": answer.text})))
 }
 
-/// How many tokens it has.
+/// Returns the number of tokens of the prompt.
 pub(crate) async fn count(
     app: State<Arc<App>>,
     asker: Extension<Asker>,
@@ -47,7 +48,7 @@ async fn tokenized(
     let read = SentFields::beside(move |fields: Fields<'_>, config: &Config| plan::chat(fields, config, &id));
     let ((mut plan, sent), _room) = received.into(read).await?;
     app.media_hosts.fetch(&mut plan.requests, app.config.body_bytes_max).await?;
-    // A chat is one request.
+    // A chat is a single request.
     let request = plan.requests.pop().unwrap_or_default();
     let input = match request.prompt {
         Some(Prompt::Chat(chat)) => Some(Input::Chat(chat)),

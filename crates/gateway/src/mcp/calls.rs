@@ -1,5 +1,5 @@
-//! The tools besides `hanzo_infer`. Vectors and scores are those of the HTTP routes, which check and answer here too; what
-//! clients of those routes read besides is left out.
+//! MCP tools other than `hanzo_infer`. Embeddings and scores use the HTTP routes' validation and answers,
+//! without the fields that only clients of those routes need.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::{
     until::Until,
 };
 
-/// `hanzo_embed`.
+/// Runs `hanzo_embed`.
 pub(super) async fn embed(
     app: &Arc<App>,
     asker: &Asker,
@@ -62,7 +62,7 @@ pub(super) async fn embed(
     })))
 }
 
-/// `hanzo_rerank`.
+/// Runs `hanzo_rerank`.
 pub(super) async fn rerank(
     app: &Arc<App>,
     asker: &Asker,
@@ -87,7 +87,7 @@ pub(super) async fn rerank(
     })))
 }
 
-/// `hanzo_list_models`.
+/// Runs `hanzo_list_models`.
 pub(super) async fn list_models(
     app: &App,
     asker: &Asker,
@@ -97,7 +97,7 @@ pub(super) async fn list_models(
     Ok(CallToolResult::structured(json!({"models": models::models(app, asker).await?})))
 }
 
-/// `hanzo_pull`.
+/// Runs `hanzo_pull`.
 pub(super) async fn pull(
     app: &App,
     asker: &Asker,
@@ -140,7 +140,7 @@ pub(super) async fn pull(
     })))
 }
 
-/// `hanzo_load`.
+/// Runs `hanzo_load`.
 pub(super) async fn load(
     app: &App,
     asker: &Asker,
@@ -173,7 +173,7 @@ pub(super) async fn load(
     })))
 }
 
-/// `hanzo_unload`.
+/// Runs `hanzo_unload`.
 pub(super) async fn unload(
     app: &App,
     asker: &Asker,
@@ -191,19 +191,19 @@ pub(super) async fn unload(
     Ok(CallToolResult::structured(json!({"model": model, "state": state})))
 }
 
-/// A model's name and state, as lists say them.
+/// Name and state of a model, as in lists.
 fn shown(status: v1::ModelStatus) -> (String, &'static str) {
     let shown = v1::ShowResponse { status: Some(status), ..v1::ShowResponse::default() };
     let model = model_of_show(String::new(), shown);
     (model.id, model.state)
 }
 
-/// The model that a call names; empty where it names none.
+/// Model that a call names; empty: none.
 fn model_of(arguments: &JsonObject) -> String {
     arguments.get("model").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// The body of a request to the route that does the same.
+/// Wraps arguments as the body of the equivalent HTTP request.
 async fn incoming(body: JsonObject) -> Incoming {
     let mut request = Request::new(Body::from(Value::Object(body).to_string()));
     let json = header::HeaderValue::from_static("application/json");
@@ -212,7 +212,7 @@ async fn incoming(body: JsonObject) -> Incoming {
     incoming
 }
 
-/// A route's answer.
+/// Reads the JSON of a route's response.
 async fn read(answer: Response) -> Result<Value, ApiError> {
     let bytes = Limited::new(answer.into_body(), MCP_RESULT_BYTES_MAX).collect().await.map_err(|error| {
         match error.downcast_ref::<http_body_util::LengthLimitError>() {

@@ -1,4 +1,4 @@
-//! `hanzo_infer`: a tool's arguments as the chat completion that they ask for, and what comes of it.
+//! MCP tool `hanzo_infer`: converts its arguments to a chat completion, and the answer to a tool result.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(super) async fn infer(
     mut progress: Progress,
 ) -> Result<CallToolResult, ApiError> {
     let (of_app, id) = (Arc::clone(app), asker.id.clone());
-    // Arguments may be megabytes.
+    // Arguments may be megabytes, so they are parsed on a blocking thread.
     let plan = move || -> Result<Plan, ApiError> {
         let text = Value::Object(chat(arguments)?).to_string();
         plan::chat(Fields::of_body(body::parse(&text)?, of_app.config.lenient)?, &of_app.config, &id)
@@ -80,7 +80,7 @@ fn answer(generation: Generation, choice: CollectedChoice) -> CallToolResult {
     result
 }
 
-/// The body of the chat completion.
+/// Body of the chat completion.
 fn chat(arguments: JsonObject) -> Result<JsonObject, ApiError> {
     let mut body = tools::known(arguments, &tools::INFER_FIELDS)?;
     let mut messages = Vec::new();

@@ -1,6 +1,7 @@
-//! The Model Context Protocol's server: what agents ask over `/mcp` (streamable HTTP) or stdio. The protocol itself is the
-//! official SDK's, `rmcp`; here is what it serves (`server`, `tools`, `infer`, `calls`, `resources`), who may ask, and what
-//! is held for whom (`sessions`). A tool asks the same engine with the same pass as any other request, see [`App::engine`].
+//! MCP server for agents, over `/mcp` (streamable HTTP) or stdio. The official SDK `rmcp` implements the
+//! protocol. Here are the served tools and resources (`server`, `tools`, `infer`, `calls`, `resources`), access
+//! control, and the sessions (`sessions`). A tool uses the same engine with the same permissions as any other
+//! request, see [`App::engine`].
 
 mod calls;
 mod infer;
@@ -38,13 +39,13 @@ use crate::{
 use server::Server;
 use sessions::Sessions;
 
-/// Where it is asked over HTTP.
+/// Path of MCP over HTTP.
 pub(crate) const PATH: &str = "/mcp";
 
-/// A client's session.
+/// Header with the id of a client's session.
 const SESSION: &str = "mcp-session-id";
 
-/// The server over HTTP, with its sessions.
+/// MCP server over HTTP, with its sessions.
 #[derive(Clone)]
 pub(crate) struct Mcp {
     service: StreamableHttpService<Server, Sessions>,
@@ -52,11 +53,11 @@ pub(crate) struct Mcp {
 }
 
 impl Mcp {
-    /// With no session yet.
+    /// Creates a server without sessions.
     pub(crate) fn new(app: &Arc<App>) -> Mcp {
         let idle = Duration::from_secs(app.config.mcp_idle_s);
         let sessions = Arc::new(Sessions::new(app.config.mcp_sessions_max, idle));
-        // `track` checks hosts and origins of every route, by the gateway's own settings.
+        // `track` checks hosts and origins of every route by the gateway's settings.
         let config = StreamableHttpServerConfig::default()
             .disable_allowed_hosts()
             .disable_allowed_origins()
@@ -69,7 +70,7 @@ impl Mcp {
     }
 }
 
-/// The route's handler, for every method.
+/// Handler of the route, for every method.
 pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     Extension(mcp): Extension<Mcp>,
@@ -89,7 +90,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     let owner = asker.pass.name().map(str::to_owned);
     asked.extensions_mut().insert(asker);
     if let Some(session) = &session {
-        // As if there were none: another's is none of theirs.
+        // Another client's session is reported as missing.
         if !mcp.sessions.used_by(session, owner.as_deref()) {
             return Err(ApiError::no_session());
         }
@@ -98,7 +99,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     if method == Method::POST {
         let Ok(incoming) = Incoming::from_request(request, &()).await;
         let (read, held) = body::read(app, incoming).await?.text();
-        // Bounded in depth, which the SDK's own reading is not told to be.
+        // This limits the nesting depth, which the SDK does not.
         if !body::parse(&read)?.is_object() {
             return Err(ApiError::not_json_rpc());
         }
@@ -118,7 +119,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     }
     let is_json = head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if (head.status.is_client_error() || head.status.is_server_error()) && !is_json {
-        // The SDK says these in plain text.
+        // The SDK sends these errors as plain text.
         let said =
             http_body_util::BodyExt::collect(http_body_util::Limited::new(body, MCP_REFUSAL_BYTES_MAX));
         let said = said.await.map(|said| said.to_bytes()).unwrap_or_default();
@@ -128,10 +129,10 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
         return Ok(Response::from_parts(head, Body::from(body.to_string())));
     }
     if method == Method::DELETE && head.status == StatusCode::ACCEPTED {
-        // It has ended, and clients take 202 for a failure.
+        // The session has ended, but clients take 202 for a failure.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    // A stream that waits for what the server may say holds up no drain.
+    // A stream that waits for messages of the server must not delay the drain.
     let body = match (method, head.status) {
         (Method::GET, StatusCode::OK) => {
             let ends = app.drain.begins();
@@ -143,7 +144,7 @@ async fn answer(app: &Arc<App>, mcp: Mcp, asker: Asker, request: Request) -> Res
     Ok(Response::from_parts(head, body))
 }
 
-/// Whether a message asks for a session of its own.
+/// Whether a message asks for a new session.
 fn opens_session(text: &str) -> bool {
     let method = body::parse(text).ok().and_then(|message| {
         let (_, method) = message.members()?.find(|(name, _)| name == "method")?;
@@ -152,7 +153,7 @@ fn opens_session(text: &str) -> bool {
     method.unwrap_or(false)
 }
 
-/// A refusal in JSON-RPC's words.
+/// Error response in JSON-RPC format.
 pub(crate) fn refusal(error: &ApiError) -> Response {
     let code = match error.code() {
         Some("invalid_body") => -32700,

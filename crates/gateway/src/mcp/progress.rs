@@ -1,5 +1,4 @@
-//! What a client is told while a tool works: how far it is, and before that how far the load of its model, where the client has
-//! asked for that.
+//! Progress notifications of a running tool, including the load of its model, for clients that ask for them.
 
 use std::{convert::Infallible, pin::pin, time::Duration};
 
@@ -17,35 +16,36 @@ use crate::{
     limits::{MCP_LOAD_LOOK, MCP_PROGRESS_INTERVAL},
 };
 
-/// The way to one client for one call.
+/// Progress channel of one call.
 pub(super) struct Progress {
-    to: Option<(Peer<RoleServer>, ProgressToken)>, // None: nobody asked
+    to: Option<(Peer<RoleServer>, ProgressToken)>, // None: not requested
     reached: f64,
-    message: String, // since the last time
+    message: String, // text since the last notification
     told: Option<Instant>,
 }
 
 impl Progress {
-    /// As the call asks for it.
+    /// Progress channel that the call asks for.
     pub(super) fn of(context: &RequestContext<RoleServer>) -> Progress {
         let token = context.meta.get_progress_token();
         let to = token.map(|token| (context.peer.clone(), token));
         Progress { to, reached: 0.0, message: String::new(), told: None }
     }
 
-    /// Whether anybody has asked.
+    /// Whether progress was requested.
     pub(super) fn is_wanted(&self) -> bool {
         self.to.is_some()
     }
 
-    /// As [`Progress::tell`], with a word that stands for itself.
+    /// Like [`Progress::tell`], but `word` is not joined with earlier text.
     pub(super) async fn say(&mut self, reached: f64, total: Option<f64>, word: &str, last: bool) {
         self.message.clear();
         self.tell(reached, total, word, last).await;
         self.message.clear();
     }
 
-    /// Says that the model is so far on its way, in percent, or waits for room: less than one of whatever the tool counts.
+    /// Reports the load of the model in percent, or that it waits for memory. The value stays below one unit of
+    /// the tool's own progress.
     pub(super) async fn loads(&mut self, model: &str, percent: u32, waits: bool) {
         let word = match waits {
             true => format!("{model} waits until other models have made room for it"),
@@ -54,7 +54,7 @@ impl Progress {
         self.say(f64::from(percent.min(100) + 1) / 102.0, None, &word, false).await;
     }
 
-    /// What `work` comes to; it may wait for the load of the model that has the name, and the client hears of that meanwhile.
+    /// Runs `work`. Meanwhile it reports the load of `model`, which the work may wait for.
     pub(super) async fn beside<T>(
         &mut self,
         (app, asker): (&App, &Asker),
@@ -72,19 +72,19 @@ impl Progress {
         }
     }
 
-    /// Tells how the load of the model goes, as often as it is looked.
+    /// Reports the load of the model at intervals.
     async fn watch(&mut self, app: &App, asker: &Asker, model: &str) -> Infallible {
         let mut engine = app.engine(asker);
         let mut names = vec![model.to_owned()];
         if let Ok(shown) = engine.show(model.to_owned()).await {
-            // It loads under the name that it has in the store, unless the configuration has given it this one.
+            // It loads under its name in the store, unless the configuration gives it this name.
             names.extend(shown.model.map(|stored| stored.name));
             names.extend(shown.status.map(|status| status.name));
         }
         let is_meant =
             |status: &ModelStatus| names.iter().any(|name| name.eq_ignore_ascii_case(&status.name));
         loop {
-            // What cannot be told now may be told by the next look.
+            // After an error, the next check may succeed.
             let models = engine.stats().await.map(|stats| stats.models).unwrap_or_default();
             let status = models.into_iter().filter_map(|model| model.status).find(is_meant);
             if let Some(status) = status {
@@ -99,13 +99,13 @@ impl Progress {
         }
     }
 
-    /// Says that it is so far; not more often than clients can use, unless it is the `last` time. Text that comes in between
-    /// goes with the next.
+    /// Reports progress, at most once in [`MCP_PROGRESS_INTERVAL`] unless it is the `last` time. Text in
+    /// between is sent with the next notification.
     pub(super) async fn tell(&mut self, reached: f64, total: Option<f64>, message: &str, last: bool) {
         let Some((peer, token)) = &self.to else { return };
         self.message.push_str(message);
         let soon = self.told.is_some_and(|told| told.elapsed() < MCP_PROGRESS_INTERVAL);
-        // It may only grow.
+        // The protocol requires that progress increases.
         if reached <= self.reached || soon && !last {
             return;
         }
@@ -117,7 +117,7 @@ impl Progress {
             said = said.with_message(std::mem::take(&mut self.message));
         }
         (self.reached, self.told) = (reached, Some(Instant::now()));
-        // A client that does not read is told nothing more.
+        // A client that does not read gets no more notifications.
         let told = tokio::time::timeout(PATIENCE, peer.notify_progress(said)).await;
         if !matches!(told, Ok(Ok(()))) {
             self.to = None;

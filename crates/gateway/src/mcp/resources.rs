@@ -1,4 +1,4 @@
-//! What clients may read: the list of models, a card of each, and what the engine does now.
+//! MCP resources: the list of models, a card of each model, and the state of the engine.
 
 use rmcp::{
     ErrorData,
@@ -22,7 +22,7 @@ const MODELS: &str = "hanzo://models";
 const STATS: &str = "hanzo://stats";
 const JSON: &str = "application/json";
 
-/// One page of the resources: two that are always there, then each model.
+/// Lists one page of resources: two fixed ones, then the models.
 pub(super) async fn list(
     app: &App,
     asker: &Asker,
@@ -46,7 +46,7 @@ pub(super) async fn list(
             .with_mime_type(JSON)
             .with_description(description)
     }));
-    // A page begins behind the resource that the last one ended with: models come and go.
+    // The cursor is the URI of the previous page's last resource, because models come and go.
     let begin = match cursor {
         None => 0,
         Some(cursor) => match all.iter().position(|resource| resource.uri == cursor) {
@@ -62,7 +62,7 @@ pub(super) async fn list(
     Ok(result)
 }
 
-/// The card of a model, by its name.
+/// Template of a model's card, by name.
 pub(super) fn templates() -> Vec<ResourceTemplate> {
     let card = ResourceTemplate::new(format!("{MODELS}/{{+name}}"), "model");
     vec![
@@ -72,7 +72,7 @@ pub(super) fn templates() -> Vec<ResourceTemplate> {
     ]
 }
 
-/// Reads one.
+/// Reads a resource.
 pub(super) async fn read(app: &App, asker: &Asker, uri: String) -> Result<ReadResourceResult, ErrorData> {
     let unknown = || {
         let message = format!("no such resource: {}", quote(&uri));
@@ -104,7 +104,7 @@ pub(super) async fn read(app: &App, asker: &Asker, uri: String) -> Result<ReadRe
     Ok(ReadResourceResult::new(vec![contents]))
 }
 
-/// Refuses a cursor where there is one page.
+/// Refuses a cursor for lists of a single page.
 pub(super) fn first_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
     match request.and_then(|request| request.cursor) {
         None => Ok(()),
@@ -117,7 +117,7 @@ fn error(error: &ApiError) -> ErrorData {
     ErrorData::internal_error(error.message().to_owned(), data)
 }
 
-/// A name as a part of a URI: slashes and colons stay.
+/// Percent-encodes a name for a URI; slashes and colons stay.
 fn encoded(name: &str) -> String {
     let mut uri = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -129,7 +129,7 @@ fn encoded(name: &str) -> String {
     uri
 }
 
-/// The name; None where it is none.
+/// Decodes a name. None: it is malformed.
 fn decoded(uri: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(uri.len());
     let mut rest = uri.bytes();

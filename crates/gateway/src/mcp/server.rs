@@ -1,4 +1,4 @@
-//! The protocol's requests, each answered for who sends it.
+//! Handler of MCP requests.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use axum::http::{HeaderMap, request::Parts};
 use hanzo_engine_access::Pass;
-// Of the protocol's versions before 2026-07-28, which clients speak.
+// Types of the protocol versions before 2026-07-28, which clients use.
 #[allow(deprecated)]
 use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam, SetLevelRequestParams};
 use rmcp::{
@@ -40,28 +40,28 @@ const INSTRUCTIONS: &str = "Language models on this server's machine. hanzo_list
                             stored is loaded by the first request that names it. hanzo_infer writes text, hanzo_embed makes \
                             vectors and hanzo_rerank orders documents by relevance.";
 
-/// A level of log messages that no client has asked for.
+/// Log level if the client has requested none.
 const UNSET: u8 = u8::MAX;
 
-/// What serves one client.
+/// MCP server of one client.
 pub(crate) struct Server {
     app: Arc<App>,
     sessions: Option<Arc<Sessions>>, // None over stdio
-    level: AtomicU8,                 // the least of log messages that are sent
+    level: AtomicU8,                 // minimum level of log messages to send
 }
 
 impl Server {
-    /// For a client over HTTP.
+    /// Server for a client over HTTP.
     pub(super) fn over_http(app: Arc<App>, sessions: Arc<Sessions>) -> Server {
         Server { app, sessions: Some(sessions), level: AtomicU8::new(UNSET) }
     }
 
-    /// For the process that has started this one.
+    /// Server for the parent process.
     pub(super) fn over_stdio(app: Arc<App>) -> Server {
         Server { app, sessions: None, level: AtomicU8::new(UNSET) }
     }
 
-    /// Who asks.
+    /// Requester of a call.
     fn asker(&self, context: &RequestContext<RoleServer>) -> Result<Asker, ErrorData> {
         let asker = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Asker>());
         match (asker, &self.sessions) {
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Runs a tool, and holds what a request of that key holds while it runs.
+    /// Runs a tool. While it runs, it counts as a request of the key.
     async fn run(
         &self,
         tool: Name,
@@ -98,12 +98,12 @@ impl Server {
         }
     }
 
-    /// Tells a client that has asked for such messages.
+    /// Sends a log message if the client has requested that level.
     #[allow(deprecated)]
     async fn log(&self, context: &RequestContext<RoleServer>, level: LoggingLevel, data: serde_json::Value) {
         if self.level.load(Ordering::Relaxed) <= rank(level) {
             let message = LoggingMessageNotificationParam::new(level, data).with_logger("hanzo-engine");
-            // A client that has gone is told nothing.
+            // An error means that the client has gone.
             let _ = context.peer.notify_logging_message(message).await;
         }
     }
@@ -123,7 +123,7 @@ fn rank(level: LoggingLevel) -> u8 {
     }
 }
 
-/// What a tool could not do, which is told to the model.
+/// Error of a tool, as a result for the model.
 fn failed(error: &ApiError) -> CallToolResult {
     let mut result = CallToolResult::error(vec![rmcp::model::ContentBlock::text(error.message())]);
     let mut meta = rmcp::model::MetaObject::new();
@@ -147,7 +147,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let asker = self.asker(&context)?;
-        // They are on one page.
+        // All tools are on one page.
         resources::first_page(request)?;
         Ok(ListToolsResult::with_all_items(tools::of(asker.pass.is_admin())))
     }
@@ -173,7 +173,7 @@ impl ServerHandler for Server {
         let progress = Progress::of(&context);
         let done = tokio::select! {
             biased;
-            // What runs is dropped, and the engine stops.
+            // The running tool is dropped, which cancels the engine's work.
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("cancelled", None)),
             done = self.run(tool, request, &asker, progress) => done,
         };

@@ -1,5 +1,5 @@
-//! The sessions of clients over HTTP: the SDK's, no more than so many, each its opener's. One that nobody uses ends after a
-//! while, and sooner where another client needs its place.
+//! MCP sessions over HTTP: the SDK's sessions, bounded in number, each tied to the key that opened it. An idle
+//! one ends after a while, or earlier if another client needs its place.
 
 use std::{
     collections::HashMap,
@@ -32,16 +32,16 @@ pub(crate) struct Sessions {
     max: usize,
 }
 
-/// What is known of a session.
+/// State of a session.
 #[derive(Debug)]
 struct Known {
-    owner: Option<String>, // the name of its opener's key
+    owner: Option<String>, // name of the opener's key
     used: Instant,
-    calls: usize, // that run
+    calls: usize, // running calls
 }
 
 impl Sessions {
-    /// None yet, and never more than `max`.
+    /// Creates the manager of up to `max` sessions.
     pub(super) fn new(max: usize, idle: Duration) -> Sessions {
         let mut local = LocalSessionManager::default();
         local.session_config.keep_alive = Some(idle);
@@ -51,11 +51,11 @@ impl Sessions {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Known>> {
-        // Whole whatever panicked beside it.
+        // The state is consistent even if a thread panicked while holding the lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the session is there and the holder of that key has opened it. It counts as used.
+    /// Whether the session exists and was opened with that key. Marks it as used.
     pub(super) fn used_by(&self, id: &str, owner: Option<&str>) -> bool {
         match self.known().get_mut(id) {
             Some(known) if known.owner.as_deref() == owner => {
@@ -66,17 +66,17 @@ impl Sessions {
         }
     }
 
-    /// Says who has opened a session.
+    /// Records the key that opened a session.
     pub(super) fn opened_by(&self, id: &str, owner: Option<String>) {
         if let Some(known) = self.known().get_mut(id) {
             known.owner = owner;
         }
     }
 
-    /// Ends the session that has been idle the longest where there is no place for another.
+    /// Ends the longest idle session if there is no place for another one.
     ///
     /// # Errors
-    /// 503 where all of them work.
+    /// 503 if all are in use.
     pub(super) async fn make_room(&self) -> Result<(), ApiError> {
         let oldest = {
             let known = self.known();
@@ -90,11 +90,11 @@ impl Sessions {
             return Err(ApiError::busy("the server has as many sessions of MCP as it may; try again"));
         };
         tracing::info!("an idle session of MCP makes room for another");
-        // One that has ended by itself meanwhile is as good.
+        // The session may have ended by itself meanwhile.
         self.close_session(&oldest).await.or(Ok(()))
     }
 
-    /// A call of a tool in that session, until it is dropped.
+    /// Counts a tool call of a session until dropped.
     pub(super) fn call(self: &Arc<Self>, id: &str) -> Call {
         let id: SessionId = Arc::from(id);
         if let Some(known) = self.known().get_mut(&id) {
@@ -104,7 +104,7 @@ impl Sessions {
     }
 }
 
-/// A call that runs.
+/// Running tool call.
 pub(super) struct Call {
     sessions: Arc<Sessions>,
     id: SessionId,

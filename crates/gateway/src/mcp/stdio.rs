@@ -1,4 +1,4 @@
-//! The server over stdin and stdout, for the process that has started this one. Logs go elsewhere.
+//! MCP server over stdin and stdout, for the parent process. Logs go elsewhere.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::{app::App, config::Config, engine::Engine, error::GatewayError, mcp::
 /// Serves the engine at `config.engine` until stdin ends or `shutdown` resolves.
 ///
 /// # Errors
-/// [`GatewayError`] where a setting is out of range, the engine's URI is not one, or what comes on stdin is no such client.
+/// [`GatewayError`] if a setting is out of range, the engine's URI is invalid, or the input is not that of an
+/// MCP client.
 pub async fn serve_stdio(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), GatewayError> {
     let config = config.checked()?;
     let key = config.engine_api_key.as_ref().or(config.api_key.as_ref());
@@ -23,7 +24,7 @@ pub async fn serve_stdio(config: Config, shutdown: impl Future<Output = ()>) -> 
     let serving = async {
         let running = match rmcp::serve_server(server, lines).await {
             Ok(running) => running,
-            // Nobody began a conversation.
+            // The input ended before a session began.
             Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
             Err(error) => return Err(GatewayError::Mcp(error.to_string())),
         };
