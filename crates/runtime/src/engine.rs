@@ -1,6 +1,6 @@
-//! The engine: jobs in, events out, one step at a time. `step` is the whole system.
+//! Engine: jobs in, events out, one step at a time. `step` is the whole system.
 //!
-//! It belongs to one thread and knows no clock: its caller decides when to step, and measures.
+//! An engine belongs to one thread and has no clock: its caller decides when to step, and measures the time.
 
 mod adapters;
 mod draft_model;
@@ -43,31 +43,35 @@ use memories::Memories;
 pub use memories::Memory;
 use pictures::{Pictures, Ready, Work};
 
-/// How large an engine is made. All bounds are at least 1.
+/// Size of an engine. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineConfig {
-    /// Blocks of 16 tokens in the KV cache, each of one group of layers ([`crate::kv`]).
+    /// Blocks of 16 tokens in the KV cache; each belongs to a group of layers ([`crate::kv`]).
     pub kv_blocks: usize,
-    /// How keys and values are stored; [`hanzo_engine_kernels::KvSpec::check`] says whether a model's heads allow it.
+    /// Storage type of keys and values; [`hanzo_engine_kernels::KvSpec::check`] tells whether a model's heads
+    /// support it.
     #[serde(with = "crate::wire::kv_type")]
     pub kv_type: KvType,
-    /// The cache's memory is all in place when the engine is made ([`hanzo_engine_kernels::KvSpec::resident`]).
+    /// Back the KV cache with physical memory when the engine is created
+    /// ([`hanzo_engine_kernels::KvSpec::resident`]).
     pub kv_resident: bool,
-    /// Rows of a step: prompt tokens and decoding sequences together.
+    /// Maximum rows of a step: prompt tokens and decoding sequences together.
     pub step_tokens_max: usize,
-    /// Of them, prompt tokens beside sequences that decode: at most, where steps have not been seen to take too long then.
+    /// Maximum prompt tokens of a step that also decodes; fewer once such steps have been measured to take too
+    /// long.
     pub prefill_tokens_beside_decodes: usize,
-    /// Sequences that run at once; not above `step_tokens_max`.
+    /// Maximum running sequences; at most `step_tokens_max`.
     pub sequences_max: usize,
-    /// Prompt and completion of one sequence; [`crate::kv::KvRoom::blocks_of`] so many fits `kv_blocks`.
+    /// Maximum tokens of a sequence, prompt and completion; `kv_blocks` must hold [`crate::kv::KvRoom::blocks_of`]
+    /// this many.
     pub context_tokens_max: usize,
-    /// Share the cache between sequences that begin alike.
+    /// Share cached blocks between sequences with the same prefix.
     pub prefix_cache: bool,
-    /// Where drafts come from.
+    /// Source of draft tokens.
     pub speculation: Speculation,
 }
 
-/// Whether a part of a step draws a token from each of its rows: it decodes, and may have drafted.
+/// Whether a part of a step samples a token from each of its rows: then it decodes, possibly with draft tokens.
 fn decodes(part: &Part) -> bool {
     matches!(part.yields, Yields::Tokens { scores: 0, draws, .. } if draws == part.rows)
 }
@@ -85,14 +89,15 @@ impl EngineConfig {
         }
     }
 
-    /// The cache of a model.
+    /// Shape of a model's KV cache.
     pub fn kv_spec(&self, spec: &TransformerSpec) -> KvSpec {
         let of_model = spec.kv_spec(self.kv_blocks, self.kv_type, self.sequences_max);
         KvSpec { resident: self.kv_resident, ..of_model }
     }
 
-    /// What of it a model allows: a state of a sequence stands for its end alone and cannot be taken back, so that where
-    /// layers keep one no prefix is shared and nothing is drafted. What is computed in one step has its place beside decodes.
+    /// Adapts the configuration to a model. Layers with a recurrent state cannot share prefixes or take back draft
+    /// tokens, because a state stands for a sequence's end only. Tokens that must be computed in one step always
+    /// have room beside decoding sequences.
     pub fn within(self, spec: &TransformerSpec) -> Self {
         let together = spec.together.min(self.step_tokens_max);
         let prefill_tokens_beside_decodes = self.prefill_tokens_beside_decodes.max(together);
@@ -103,7 +108,7 @@ impl EngineConfig {
         }
     }
 
-    /// The largest step.
+    /// Bounds of the largest step.
     fn step_limits(&self, spec: &TransformerSpec) -> StepLimits {
         let limits = spec.step_limits(self.step_tokens_max, self.sequences_max, self.context_tokens_max);
         let logit_rows = if limits.logit_rows == 0 { 0 } else { self.scheduler(spec).logit_rows() };
@@ -112,7 +117,7 @@ impl EngineConfig {
     }
 }
 
-/// What an engine takes, to the byte, before it is made.
+/// Memory of an engine, exact to the byte, known before it is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineMemory {
     /// Packed weights.
@@ -126,7 +131,7 @@ pub struct EngineMemory {
 impl std::ops::Add for EngineMemory {
     type Output = EngineMemory;
 
-    /// That of two engines.
+    /// Memory of both engines.
     fn add(self, other: EngineMemory) -> EngineMemory {
         EngineMemory {
             weights_bytes: self.weights_bytes + other.weights_bytes,
@@ -137,54 +142,54 @@ impl std::ops::Add for EngineMemory {
 }
 
 impl EngineMemory {
-    /// All of it.
+    /// Total in bytes.
     pub fn total(&self) -> u64 {
         self.weights_bytes + self.kv_bytes + self.scratch_bytes
     }
 }
 
-/// An engine's gauges and counters.
+/// Gauges and counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
-    /// KV blocks.
+    /// Number of KV blocks.
     pub blocks_total: usize,
-    /// Held by sequences.
+    /// Blocks held by sequences.
     pub blocks_used: usize,
-    /// Held by nobody, kept for reuse.
+    /// Free blocks kept for reuse.
     pub blocks_cached: usize,
-    /// Sequences running.
+    /// Running sequences.
     pub running: usize,
-    /// Sequences waiting.
+    /// Waiting sequences.
     pub waiting: usize,
-    /// Prompt tokens asked for.
+    /// Prompt tokens received.
     pub prompt_tokens: u64,
-    /// Tokens drawn.
+    /// Tokens generated.
     pub generated_tokens: u64,
-    /// Prompt tokens found in the cache.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hit_tokens: u64,
-    /// Times a sequence was put back.
+    /// Number of preemptions of a sequence.
     pub preemptions: u64,
-    /// Steps run.
+    /// Number of steps.
     pub steps: u64,
-    /// Tokens drafted and computed in the hope that they would be drawn.
+    /// Draft tokens that were computed.
     pub draft_tokens: u64,
-    /// Of them, those that were.
+    /// Draft tokens that were accepted.
     pub accepted_draft_tokens: u64,
-    /// Times a sequence that filled its context dropped tokens and went on.
+    /// Number of context shifts: a sequence filled its context, dropped tokens and went on.
     pub context_shifts: u64,
-    /// Frames of pictures that went through the tower; those whose rows were kept did not.
+    /// Picture frames that went through the tower; frames whose rows were kept are not counted.
     pub frames_seen: u64,
-    /// Frames whose rows were kept.
+    /// Picture frames whose rows were kept.
     pub frames_kept: u64,
-    /// Tokens of prompts, or inputs that became vectors, that stand for media.
+    /// Media tokens of prompts and of inputs that became vectors.
     pub media_tokens: u64,
-    /// What towers took, in nanoseconds, where somebody measured.
+    /// Time of the towers in nanoseconds, if the caller has a clock.
     pub media_ns: u64,
-    /// KV blocks that were kept elsewhere and came back.
+    /// KV blocks fetched from the block store.
     pub fetched_blocks: u64,
 }
 
-/// One model on one device.
+/// Engine: one model on one device.
 pub struct Engine {
     backend: AnyBackend,
     decoder: Decoder,
@@ -193,41 +198,41 @@ pub struct Engine {
     embedder: Arc<Embedder>,
     pool: BlockPool,
     scheduler: Scheduler,
-    step: Step,             // the one being made
-    flight: Option<Flight>, // the one before, where the device computes it while the next is made
+    step: Step,             // step that is being prepared
+    flight: Option<Flight>, // step that the device computes while the next is prepared
     drawn: Vec<Option<Sampled>>,
-    room: Vec<f32>,              // where the host draws: (logit rows, vocab)
-    hidden: Vec<f32>,            // hidden states of one input, as many rows as it has in a step
+    room: Vec<f32>,              // logits for sampling on the host: (logit rows, vocab)
+    hidden: Vec<f32>,            // hidden states of one input in a step
     adapters: Vec<Option<Held>>, // by slot
     steps: u64,
-    see_ns: u64,   // of the last step, for what was seen
+    see_ns: u64,   // of the last step, for media
     media_ns: u64, // of all steps
     draft_model: Option<DraftModel>,
-    pictures: Option<Pictures>, // what sees, and who waits for it
-    memories: Option<Memories>, // what is remembered of pictures, where layers read that
+    pictures: Option<Pictures>, // the tower and the jobs that wait for it
+    memories: Option<Memories>, // cross-attention cache, if layers read one
     step_rows: usize,           // at most
-    kept: Option<Kept>,         // where blocks are that have left the cache
+    kept: Option<Kept>,         // store of blocks evicted from the cache
     waited: Option<Waited>,     // the last step that the last call waited for
 }
 
-/// A step that was submitted.
+/// Submitted step.
 struct Flight {
     ticket: Ticket,
     parts: Vec<Part>,
     drafting: Drafting,
 }
 
-/// A step that was waited for.
+/// Step whose results were collected.
 #[derive(Clone, Copy)]
 struct Waited {
     rows: usize,
-    prompt_rows: usize, // of them, those of sequences that do not decode
+    prompt_rows: usize, // those of sequences that do not decode
     sequences: usize,
     drafting: Drafting,
 }
 
 impl Engine {
-    /// What [`Engine::new`] and the weights it is given take.
+    /// Memory that [`Engine::new`] and the weights take.
     pub fn memory(backend: &AnyBackend, files: &ModelFiles, config: &EngineConfig) -> EngineMemory {
         let plan = Decoder::plan(backend, files);
         let limits = config.step_limits(&files.spec);
@@ -240,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// Makes the KV cache and all scratch. Nothing of the kind is made later.
+    /// Allocates the KV cache and all scratch. Nothing of the kind is allocated later.
     pub fn new(
         mut backend: AnyBackend,
         mut decoder: Decoder,
@@ -289,26 +294,27 @@ impl Engine {
         })
     }
 
-    /// Has this model draft for it, whose vocabulary is its own ([`check_vocabulary`]).
+    /// Adds a draft model. It must have the same vocabulary ([`check_vocabulary`]).
     pub fn with_draft_model(mut self, model: DraftModel) -> Self {
         self.scheduler.expect_drafts(model.parameters() as f64 / self.text.info.parameters.max(1) as f64);
         Engine { draft_model: Some(model), ..self }
     }
 
-    /// Has this tower see for it, whose rows are as wide as its own.
+    /// Adds a tower for media, whose rows are as wide as the model's.
     pub fn with_tower(self, tower: Box<dyn Towers>) -> Self {
         Engine { pictures: Some(Pictures::new(tower)), ..self }
     }
 
-    /// One step: everything that runs gets one token further, or one chunk of its prompt. Does nothing when there
-    /// is nothing to do. Where the device computes on its own, the events are those of the step before. After an error the
-    /// engine is of no further use.
+    /// Runs one step: each running sequence advances by a token or by a chunk of its prompt. Does nothing if there
+    /// is no work. If the device runs asynchronously, the events are those of the previous step. After an error the
+    /// engine cannot be used any longer.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<StepReport, StepError> {
         self.step_by(|| 0, events)
     }
 
-    /// As [`Engine::step`], by its caller's clock, in nanoseconds: the report says what it took to decide on the step, and what is seen
-    /// beside others is cut into pieces by how long they take ([`Engine::took`]). Nothing else is done by it.
+    /// Runs a step like [`Engine::step`], with the caller's clock in nanoseconds. The clock has two uses: the
+    /// report states how long scheduling took, and pieces of pictures are sized by their measured times
+    /// ([`Engine::took`]).
     pub fn step_by(
         &mut self,
         clock: impl Fn() -> u64,
@@ -344,7 +350,7 @@ impl Engine {
         Ok(report)
     }
 
-    /// Goes a piece further with what jobs are to see; one that has seen all enters.
+    /// Advances waiting media by one piece. A job whose media are complete enters the scheduler.
     fn see(&mut self) -> Result<(), KernelError> {
         let alone = self.flight.is_none() && !self.scheduler.has_work();
         if self.remember(alone)? {
@@ -352,7 +358,7 @@ impl Engine {
         }
         let Some(pictures) = &mut self.pictures else { return Ok(()) };
         let decoding = self.scheduler.decoding();
-        // What is drafted takes its part of the step too.
+        // Draft tokens take a part of the step too.
         let rows: usize = self.step.parts.iter().filter(|part| decodes(part)).map(|part| part.rows).sum();
         let beside = (decoding > 0).then(|| {
             let [plain_s, drafted_s] =
@@ -365,7 +371,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the draft model say what may come next.
+    /// Asks the draft model for draft tokens.
     fn draft(&mut self) -> Result<Drafting, KernelError> {
         let Some(model) = &mut self.draft_model else { return Ok(Drafting::Idle) };
         model.keep(|order| self.scheduler.runs(order));
@@ -373,7 +379,7 @@ impl Engine {
         model.draft(&mut asked, least)
     }
 
-    /// Hands the step that was made to the device.
+    /// Submits the prepared step to the device.
     fn launch(&mut self, drafting: Drafting) -> Result<Flight, KernelError> {
         let rows = self.backend.sample_room(self.step.draws.rows.len(), self.text.vocab);
         let room = &mut self.room[..rows];
@@ -383,7 +389,7 @@ impl Engine {
         Ok(Flight { ticket, parts: mem::take(&mut self.step.parts), drafting })
     }
 
-    /// Waits for the step under way, if there is one, and takes what came of it.
+    /// Waits for the step in flight, if any, and collects its results.
     fn settle(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let Some(Flight { ticket, parts, drafting }) = self.flight.take() else { return Ok(()) };
         self.backend.wait(ticket, &mut self.drawn)?;
@@ -402,8 +408,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Hears how long the last call of [`Engine::step`] took: what rows cost decides how many tokens are drafted and how much of
-    /// a prompt goes beside what decodes, and no more.
+    /// Records the time of the last call of [`Engine::step`]. The cost of rows decides the number of draft tokens,
+    /// and how many prompt rows go beside decoding sequences. It decides nothing else.
     pub fn took(&mut self, seconds: f32) {
         let seen_s = self.see_ns as f32 / 1e9;
         if let Some(pictures) = &mut self.pictures {
@@ -412,7 +418,7 @@ impl Engine {
         let seconds = seconds - seen_s;
         let Some(Waited { rows, prompt_rows, sequences, drafting }) = self.waited else { return };
         if self.unseen() > 0 && self.see_ns == 0 {
-            return; // a piece of a picture may have been seen beside it, and nobody measured
+            return; // a piece of a picture may have run beside it, unmeasured
         }
         match drafting {
             Drafting::Idle if prompt_rows > 0 => {
@@ -421,15 +427,15 @@ impl Engine {
             _ if prompt_rows > 0 => {}
             Drafting::Idle => self.scheduler.took(rows, (rows > sequences).then_some(false), seconds),
             Drafting::Drafted => self.scheduler.took(rows, Some(true), seconds),
-            // What was computed has nothing to do with its rows.
+            // The draft model computed prompts: the time says nothing about the step's rows.
             Drafting::Prepared => {}
         }
     }
 
-    /// Takes a job in line. [`Job::validate`] has passed.
+    /// Queues a job. The caller has called [`Job::validate`].
     ///
     /// # Panics
-    /// Where rows of media are not of the model's width, or there is no tower for pictures.
+    /// If media rows are not of the model's width, or pictures have no tower.
     pub fn submit(&mut self, job: &Job) {
         match Pictures::concerns(job.media.iter()) {
             false if job.media.iter().any(MediaSpan::is_remembered) => {
@@ -456,10 +462,10 @@ impl Engine {
         self.fetch_prefix(job);
     }
 
-    /// Takes the inputs of an embedding job in line. They have come from [`Embedder`], and each fits the context.
+    /// Queues the inputs of an embedding job. They come from [`Embedder`], and each fits the context.
     ///
     /// # Panics
-    /// As [`Engine::submit`].
+    /// As for [`Engine::submit`].
     pub fn submit_inputs(&mut self, job: &EmbedJob) {
         match Pictures::concerns(job.inputs.iter().flat_map(|input| &input.media[..])) {
             false => self.enter_inputs(job),
@@ -472,7 +478,7 @@ impl Engine {
         self.scheduler.submit_inputs(job, &self.embedder);
     }
 
-    /// Forgets a job, whatever state it is in, and frees its blocks. No further event names it.
+    /// Cancels a job in any state and frees its blocks. No further event names it.
     pub fn cancel(&mut self, job: JobId) {
         if let Some(pictures) = &mut self.pictures {
             pictures.cancel(job);
@@ -482,7 +488,7 @@ impl Engine {
         self.forget_fetch(job);
     }
 
-    /// Runs nothing of a job until it is set back, and keeps its place and, while others don't need them, its blocks.
+    /// Pauses or resumes a job. A paused job keeps its place, and its blocks while no other sequence needs them.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
         if let Some(pictures) = &mut self.pictures {
             pictures.set_paused(job, paused);
@@ -491,13 +497,13 @@ impl Engine {
         self.scheduler.hold(job, paused);
     }
 
-    /// Whether a step would run something, or settle what is under way.
+    /// Whether a step would compute something or collect the step in flight.
     pub fn has_work(&self) -> bool {
         let sees = self.unseen() > 0 && !self.memories.as_ref().is_some_and(Memories::waits_for_room);
         self.flight.is_some() || sees || self.scheduler.has_work()
     }
 
-    /// Jobs that wait for what they see.
+    /// Number of jobs that wait for their media.
     fn unseen(&self) -> usize {
         self.pictures.as_ref().map_or(0, Pictures::count) + self.memories.as_ref().map_or(0, Memories::count)
     }
@@ -507,7 +513,7 @@ impl Engine {
         self.flight.is_none() && self.unseen() == 0 && self.scheduler.counts() == (0, 0)
     }
 
-    /// Gauges and counters, now.
+    /// Current gauges and counters.
     pub fn stats(&self) -> EngineStats {
         let (running, waiting) = self.scheduler.counts();
         let counters = self.scheduler.counters();
@@ -534,22 +540,22 @@ impl Engine {
         }
     }
 
-    /// Asserts that the books of the KV cache balance. For tests: it looks at every block.
+    /// Checks the consistency of the KV cache's books. For tests: it looks at every block.
     ///
     /// # Panics
-    /// Where they do not.
+    /// If they are inconsistent.
     pub fn check(&self) {
         self.scheduler.check(&self.pool);
         self.draft_model.iter().for_each(DraftModel::check);
         self.memories.iter().for_each(Memories::check);
     }
 
-    /// What its steps run on.
+    /// The backend of its steps.
     pub fn backend(&self) -> &AnyBackend {
         &self.backend
     }
 
-    /// The model's tokenizer, template and facts.
+    /// The model's tokenizer, template and general information.
     pub fn text(&self) -> &Arc<TextModel> {
         &self.text
     }

@@ -1,13 +1,13 @@
-//! Which blocks of the paged KV cache belong to whom. The numbers themselves live in the backend; here are only
-//! block ids, reference counts and the index that finds a block by what is in it.
+//! Bookkeeping of the paged KV cache: which blocks belong to which sequence. Keys and values are in the backend;
+//! this module holds block IDs, reference counts and the index that finds a block by its content.
 //!
-//! A full block can be shared by every sequence whose tokens up to its end are the same. It is named by a chain
-//! hash of (hash of the block before, its tokens), so equal names mean equal prefixes. A block nobody holds
-//! keeps its content until it is needed: the free list is in eviction order, least recently used first, and a
-//! sequence gives its blocks back tail first, so that the end of a prefix goes before its beginning.
+//! Sequences with the same tokens up to the end of a full block can share it. The block's name is a chain hash of
+//! the previous block's hash and its own tokens, so equal names mean equal prefixes. A free block keeps its content
+//! until it is needed. The free list is in eviction order, least recently used first. A sequence releases its last
+//! blocks first, so that the end of a prefix is evicted before its start.
 //!
-//! Layers that see a window need fewer blocks than those that see everything, so layers come in groups ([`groups_of`]),
-//! and a block belongs to one group as long as it is held or can be found. All groups take from the one pool.
+//! Layers with a window need fewer blocks than layers with full attention, so layers are divided into groups
+//! ([`groups_of`]). A block belongs to one group while it is held or can be found. All groups share one pool.
 
 mod groups;
 mod store;
@@ -26,25 +26,25 @@ pub use groups::{KvRoom, groups_of};
 pub use store::{BlockName, BlockStore, KeptBlock};
 pub use tables::{BlockTables, Found};
 
-/// Name of a full block: of its tokens and everything before them.
+/// Name of a full block: a hash of its tokens and everything before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockHash([u8; 16]);
 
 impl BlockHash {
-    /// What the first block of a sequence has before it. `salt` separates prefixes that must not be shared
-    /// although their tokens are equal (adapters, cache salts).
+    /// Parent of a sequence's first block. `salt` separates prefixes that must not be shared although their tokens
+    /// are equal (adapters, cache salts).
     pub fn root(salt: &[u8]) -> BlockHash {
         Self::digest(&[b"hanzo kv root", salt])
     }
 
-    /// Name of the block that holds `tokens` after `parent`. `salt` tells blocks apart that are not made of their tokens
-    /// alone ([`crate::media`]).
+    /// Name of the block that holds `tokens` after `parent`. `salt` separates blocks whose content depends on more
+    /// than their tokens ([`crate::media`]).
     pub fn chain(parent: BlockHash, tokens: &[u32], salt: &[u8]) -> BlockHash {
         debug_assert_eq!(tokens.len(), BLOCK_TOKENS);
         Self::digest(&[&parent.0, bytemuck::cast_slice(tokens), salt])
     }
 
-    /// The same beginning of blocks that are computed in another way.
+    /// Variant of a parent for blocks that are computed differently.
     pub fn salted(self, salt: &[u8]) -> BlockHash {
         Self::digest(&[b"hanzo kv way", &self.0, salt])
     }
@@ -61,7 +61,7 @@ impl BlockHash {
     }
 }
 
-/// The runs of names from `first` on that are there, of those that are long enough.
+/// Runs of available blocks from `first` on that are long enough.
 fn runs(hashes: &[BlockHash], first: usize, is_there: impl Fn(&BlockHash) -> bool) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let mut at = first;
@@ -81,16 +81,16 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Block {
     holders: u32,
-    group: u32, // of layers; meaningful only while it is held or has a hash
+    group: u32, // layer group; only valid while the block is held or has a hash
     hash: Option<BlockHash>,
-    kept: bool,   // its content is somewhere else too
+    kept: bool,   // its content is also in the block store
     listed: bool, // in `Leaving::unsaved`
-    // Neighbours in the free list; meaningful only while `holders` is 0.
+    // Neighbours in the free list; only valid while `holders` is 0.
     before: u32,
     after: u32,
 }
 
-/// All blocks of one cache.
+/// All blocks of a cache.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,
@@ -98,28 +98,28 @@ pub struct BlockPool {
     room: KvRoom,
     first_free: u32,
     last_free: u32,
-    free: usize,   // blocks nobody holds, cached ones included
-    cached: usize, // of them, those that the index can still find
+    free: usize,   // blocks without a holder, cached ones included
+    cached: usize, // free blocks that the index can find
     share: bool,
     leaving: Option<Leaving>,
-    states: Vec<u32>, // those that nobody has, the next to be taken last
+    states: Vec<u32>, // free states; the last is taken next
     states_all: usize,
 }
 
-/// What is to be kept elsewhere of blocks whose content will be lost here.
+/// Blocks to be saved to the block store before their content is lost.
 #[derive(Debug)]
 struct Leaving {
-    unsaved: VecDeque<u32>, // blocks that nobody held for a while since they can be found
-    evicted: Vec<(u32, usize, BlockHash)>, // taken for other content, which is not written yet: id, group, name
+    unsaved: VecDeque<u32>, // blocks without a holder that can be found but are not in the store
+    evicted: Vec<(u32, usize, BlockHash)>, // blocks taken for other content, which is not written yet: ID, group, name
 }
 
 impl BlockPool {
-    /// `blocks` free blocks for layers that all keep everything; `share` turns prefix reuse on.
+    /// Creates a pool of `blocks` free blocks for layers with full attention; `share` enables the prefix cache.
     pub fn new(blocks: usize, share: bool) -> BlockPool {
         Self::of_groups(blocks, share, KvRoom::new(&KvGroups::default(), 1))
     }
 
-    /// As [`BlockPool::new`], for layers in groups.
+    /// Creates a pool like [`BlockPool::new`], for layers in groups.
     pub fn of_groups(blocks: usize, share: bool, room: KvRoom) -> BlockPool {
         assert!(blocks < NONE as usize, "block ids are u32");
         let mut pool = BlockPool {
@@ -135,7 +135,7 @@ impl BlockPool {
                 };
                 blocks
             ],
-            // Twice what is ever in one: a table with room for as much again is put in order where it lies.
+            // Twice the maximum entries, so that the table never grows: it rehashes in place.
             index: (0..room.count()).map(|_| HashMap::with_capacity(2 * blocks + 2)).collect(),
             room,
             first_free: NONE,
@@ -153,49 +153,49 @@ impl BlockPool {
         pool
     }
 
-    /// With so many states, of which each sequence that runs has one, where layers keep some.
+    /// Adds states for layers with a recurrent state; each running sequence holds one.
     pub fn with_states(self, states: usize) -> BlockPool {
         BlockPool { states: (0..states as u32).rev().collect(), states_all: states, ..self }
     }
 
-    /// A state that nobody has; none where layers keep none. There is one for each sequence that may run.
+    /// Takes a free state; `None` if no layer has states. There is one for each sequence that may run.
     pub fn take_state(&mut self) -> Option<u32> {
         debug_assert!(self.states_all == 0 || !self.states.is_empty(), "more sequences run than have states");
         self.states.pop()
     }
 
-    /// Gives a state back.
+    /// Releases a state.
     pub fn release_state(&mut self, state: u32) {
         debug_assert!(!self.states.contains(&state), "state {state} was given back twice");
         self.states.push(state);
     }
 
-    /// What sequences hold of each group.
+    /// Number of blocks that sequences hold in each group.
     pub fn room(&self) -> &KvRoom {
         &self.room
     }
 
-    /// Layer groups.
+    /// Number of layer groups.
     pub fn groups(&self) -> usize {
         self.room.count()
     }
 
-    /// Blocks in all.
+    /// Number of all blocks.
     pub fn total(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Blocks that [`BlockPool::take`] can still give, cached ones included.
+    /// Number of blocks that [`BlockPool::take`] can still give, cached ones included.
     pub fn free(&self) -> usize {
         self.free
     }
 
-    /// Blocks that running sequences hold.
+    /// Number of blocks that running sequences hold.
     pub fn used(&self) -> usize {
         self.blocks.len() - self.free
     }
 
-    /// Free blocks whose content can still be found.
+    /// Number of free blocks whose content can still be found.
     pub fn cached(&self) -> usize {
         self.cached
     }
@@ -205,7 +205,7 @@ impl BlockPool {
         self.share
     }
 
-    /// A block for new content of a group, the least recently used; `None` when all are held.
+    /// Takes the least recently used free block for new content of a group; `None` if all are held.
     pub fn take(&mut self, group: usize) -> Option<u32> {
         let id = self.first_free;
         if id == NONE {
@@ -225,9 +225,9 @@ impl BlockPool {
         Some(id)
     }
 
-    /// How many of `hashes`, from the first, are there to be shared, and how many blocks of those are free now (sharing
-    /// them makes [`BlockPool::free`] smaller by that many). A prefix is there if each group has the blocks that a row
-    /// after it sees; what one lacks shortens it.
+    /// Length of the cached prefix of `hashes`, and how many of its blocks are free now (sharing them reduces
+    /// [`BlockPool::free`] by as many). A prefix counts if each group has the blocks that the next row attends to;
+    /// a missing block shortens it.
     pub fn find_prefix(&self, hashes: &[BlockHash]) -> (usize, usize) {
         if self.groups() == 1 && self.room.keeps_all(0) {
             return self.find_whole_prefix(hashes);
@@ -238,10 +238,11 @@ impl BlockPool {
         (found, self.found_ids(&hashes[..found]).filter(is_free).count())
     }
 
-    /// How many of `hashes` make the longest prefix of which each group has what a row after it sees, as `has` says.
+    /// Length of the longest prefix of `hashes` for which `has` reports all blocks that the next row attends to, in
+    /// each group.
     fn longest(&self, hashes: &[BlockHash], has: &impl Fn(usize, &BlockHash) -> bool) -> usize {
         let mut found = hashes.len();
-        // Of those up to `found`, each group is known to have the blocks from here on.
+        // For a prefix of `found` blocks, each group is known to have the blocks from here on.
         let mut seen = vec![found; self.groups()];
         let mut group = 0;
         while group < self.groups() {
@@ -251,7 +252,7 @@ impl BlockPool {
                     group += 1;
                 }
                 Some(index) => {
-                    // What the groups before have of a shorter prefix may not reach far enough back.
+                    // With a shorter prefix, the other groups may need earlier blocks than were checked.
                     found = index;
                     seen.iter_mut().for_each(|seen| *seen = (*seen).min(found));
                     seen[group] = if self.room.keeps_all(group) { 0 } else { found };
@@ -262,13 +263,14 @@ impl BlockPool {
         found
     }
 
-    /// Whether what is there behind a block that is missing is of use once that is computed: where a row sees all that is
-    /// before it, which is then there. What a window has left is not.
+    /// Whether cached blocks behind a missing block are of use once that is computed: only if rows attend to
+    /// everything before them, so that it is all kept. Layers with windows may have released blocks.
     pub fn goes_on_behind(&self) -> bool {
         self.share && self.groups() == 1 && self.room.keeps_all(0)
     }
 
-    /// The runs of blocks that are there behind the first that is not, in order, each worth the step that ends before it.
+    /// Runs of cached blocks behind the first missing one, in order. Each is long enough to be worth ending a step
+    /// in front of it.
     pub fn find_behind(&self, hashes: &[BlockHash], prefix: usize) -> Vec<Range<usize>> {
         if !self.goes_on_behind() || prefix >= hashes.len() {
             return Vec::new();
@@ -276,9 +278,9 @@ impl BlockPool {
         runs(hashes, prefix + 1, |hash| self.index[0].contains_key(hash))
     }
 
-    /// What is missing of a longer prefix than is there, where `kept` says which blocks could be got: none where there is no
-    /// longer one, or no room for it. With `behind` also of what comes behind blocks that are not to be had, where that is of
-    /// use.
+    /// Missing blocks of the longest prefix that could be completed from the block store; `kept` tells which blocks
+    /// it has. Empty if that prefix is not longer, or there is no room. With `behind`, includes runs behind blocks
+    /// that are gone, if they are of use.
     pub fn missing(
         &self,
         hashes: &[BlockHash],
@@ -297,7 +299,7 @@ impl BlockPool {
             let useful = (here..here + first).chain(runs.into_iter().flatten());
             let missing =
                 useful.map(|index| (0, hashes[index])).filter(|(group, hash)| !is_here(*group, hash));
-            // The beginning is of use by itself.
+            // The start of a prefix is of use on its own.
             return missing.take(self.free).collect();
         }
         let found = self.longest(hashes, &|group, hash| is_here(group, hash) || kept(group, hash));
@@ -310,31 +312,32 @@ impl BlockPool {
         };
         let mut missing: Vec<_> = (0..self.groups()).flat_map(of_group).collect();
         if missing.len() > self.free {
-            // Of one group that keeps everything the beginning is of use by itself.
+            // With a single group of full attention, the start of a prefix is of use on its own.
             let useful = self.groups() == 1 && self.room.keeps_all(0);
             missing.truncate(if useful { self.free } else { 0 });
         }
         missing
     }
 
-    /// Whether a group's block of this content is there.
+    /// Whether a group has a block with this content.
     pub fn has(&self, group: usize, hash: &BlockHash) -> bool {
         self.index.get(group).is_some_and(|index| index.contains_key(hash))
     }
 
-    /// From now on it tells which blocks' content is about to be lost.
+    /// Starts to record the blocks whose content is about to be lost.
     pub fn watch_leaving(&mut self) {
         let blocks = self.blocks.len();
         self.leaving =
             Some(Leaving { unsaved: VecDeque::with_capacity(blocks), evicted: Vec::with_capacity(blocks) });
     }
 
-    /// A block that was taken for other content, while what it had is still in it: id, group and name of that.
+    /// Next block that was taken for other content but still has its old content: ID, group and name of that.
     pub fn next_evicted(&mut self) -> Option<(u32, usize, BlockHash)> {
         self.leaving.as_mut()?.evicted.pop()
     }
 
-    /// A block that can be found and is kept nowhere else, of those that nobody held for a while, the first of them first.
+    /// Next block that can be found, has no holder and is not in the block store: the one free for the longest
+    /// time.
     pub fn next_unsaved(&mut self) -> Option<(u32, usize, BlockHash)> {
         loop {
             let id = self.leaving.as_mut()?.unsaved.pop_front()?;
@@ -346,7 +349,7 @@ impl BlockPool {
         }
     }
 
-    /// There was no room for a block that [`BlockPool::next_unsaved`] gave.
+    /// Puts back a block from [`BlockPool::next_unsaved`] for which the store had no room.
     pub fn save_later(&mut self, id: u32) {
         if let Some(leaving) = &mut self.leaving {
             self.blocks[id as usize].listed = true;
@@ -354,12 +357,12 @@ impl BlockPool {
         }
     }
 
-    /// What is in a block that can be found is kept elsewhere.
+    /// Marks a block's content as saved in the block store.
     pub fn set_kept(&mut self, id: u32) {
         self.blocks[id as usize].kept = true;
     }
 
-    /// [`BlockPool::find_prefix`] where there is one group, which keeps everything.
+    /// Implements [`BlockPool::find_prefix`] for a single group of full attention.
     fn find_whole_prefix(&self, hashes: &[BlockHash]) -> (usize, usize) {
         let (mut found, mut free) = (0, 0);
         for hash in hashes {
@@ -370,8 +373,8 @@ impl BlockPool {
         (found, free)
     }
 
-    /// The last block that a group lacks of those a row after them would see, of which it is known to have those from
-    /// `seen` on. Of a group that keeps everything the first, because only what is before that counts.
+    /// Last missing block of a group among those that the next row attends to; blocks from `seen` on are known to
+    /// exist. For full attention it is the first missing one, because only the blocks before it count.
     fn lacks(
         &self,
         group: usize,
@@ -384,25 +387,25 @@ impl BlockPool {
         if self.room.keeps_all(group) { range.find(lacks) } else { range.rev().find(lacks) }
     }
 
-    /// The first block of so many that a row after them sees.
+    /// First block that the row after `blocks` blocks attends to.
     fn first_seen(&self, group: usize, blocks: usize) -> usize {
         self.room.first_kept(group, blocks * BLOCK_TOKENS)
     }
 
-    /// The blocks that would be shared of a prefix of this content, of all groups.
+    /// Blocks of all groups that would be shared of this prefix.
     pub fn prefix<'a>(&'a self, hashes: &'a [BlockHash]) -> impl Iterator<Item = u32> + 'a {
         let (found, _) = self.find_prefix(hashes);
         self.found_ids(&hashes[..found])
     }
 
-    /// The blocks of a prefix that is there.
+    /// Blocks of a cached prefix.
     fn found_ids<'a>(&'a self, hashes: &'a [BlockHash]) -> impl Iterator<Item = u32> + 'a {
         self.index.iter().enumerate().flat_map(move |(group, index)| {
             hashes[self.first_seen(group, hashes.len())..].iter().filter_map(|hash| index.get(hash).copied())
         })
     }
 
-    /// Whether one sequence alone holds the block: released, it is free.
+    /// Whether a single sequence holds the block: released, it is free.
     pub fn is_held_once(&self, id: u32) -> bool {
         self.blocks[id as usize].holders == 1
     }
@@ -418,7 +421,8 @@ impl BlockPool {
         Some(id)
     }
 
-    /// Makes a full block of a group findable. Where another block with the same content already is, that one stays.
+    /// Makes a full block of a group findable. If another block with the same content is findable already, that one
+    /// stays.
     pub fn publish(&mut self, group: usize, id: u32, hash: BlockHash) {
         let (block, index) = (&mut self.blocks[id as usize], &mut self.index[group]);
         debug_assert!(block.holders > 0, "only a holder knows the content");
@@ -429,7 +433,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives back one sequence's hold on a block. Of several, the last of the sequence's come first.
+    /// Releases one sequence's hold on a block. A sequence releases its last blocks first.
     pub fn release(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         debug_assert!(block.holders > 0, "block {id} was given back twice");
@@ -448,11 +452,11 @@ impl BlockPool {
         }
     }
 
-    /// Asserts that the books balance, where these are the block tables of all that hold blocks: a block is held as often
-    /// as they list it, is of their group, is free otherwise, and is found by its own content alone.
+    /// Checks the pool's books against the block tables of all holders: a block is held as often as the tables list
+    /// it, belongs to their group, is free otherwise, and is found only by its own content.
     ///
     /// # Panics
-    /// Where they do not: a block has leaked, or is about to be given to two.
+    /// If a block has leaked, or is about to be given out twice.
     pub fn check<'a>(&self, tables: impl Iterator<Item = &'a BlockTables>) {
         let mut holders = vec![0; self.blocks.len()];
         let mut states = self.states.clone();

@@ -1,12 +1,12 @@
-//! Who runs in the next step. Continuous batching: every step, each running sequence gets one row (decoding) or
-//! a chunk of its prompt (prefilling), within one budget of rows; sequences join and leave between steps.
+//! Scheduler: chooses the sequences of the next step. Continuous batching: in every step, each running sequence
+//! gets one row (decode) or a chunk of its prompt (prefill), within one budget of rows. Sequences join and leave
+//! between steps.
 //!
-//! Order: decodes first, so that no prompt stalls them; then prompts already begun; then new ones, by priority
-//! and a fair line ([`crate::fair`]). A sequence enters with blocks for all the tokens it has, of layers with a window for those
-//! that they hold at once, which it uses again and again; so as a rule only decodes can run out of blocks (and prompts some of
-//! whose blocks others hold too when they leave the window). Then the last in line gives its blocks back and computes again
-//! later (recompute preemption). Where not everybody
-//! fits, [`turns`] says who gives way to whom.
+//! Order: decodes first, so that no prompt stalls them; then started prompts; then new ones, by priority and the
+//! fair queue ([`crate::fair`]). A sequence enters with blocks for all its tokens. In layers with a window it takes
+//! as many as they hold at once, and reuses them. So as a rule only decodes can run out of blocks. (So can prompts
+//! whose shared blocks leave the window.) Then the last sequence in the queue releases its blocks and computes them
+//! again later (recompute preemption). If not all sequences fit, [`turns`] decides which one gives way.
 
 mod turns;
 
@@ -30,26 +30,26 @@ use crate::{
     text::TextModel,
 };
 
-/// Bounds of a step. All at least 1; `sequences_max` is not above `rows_max`.
+/// Bounds of a step. All are at least 1; `sequences_max` is at most `rows_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Rows of a step.
+    /// Maximum rows of a step.
     pub rows_max: usize,
-    /// Rows that prompts may take of a step that also decodes: what bounds the time between two tokens.
+    /// Maximum prompt rows of a step that also decodes. This bounds the time between two tokens.
     pub prefill_rows_beside_decodes: usize,
-    /// Rows of a prompt that one step computes or none, at most; not above those.
+    /// Maximum prompt rows that must be computed in the same step; at most `prefill_rows_beside_decodes`.
     pub rows_together: usize,
-    /// Sequences that run at once.
+    /// Maximum running sequences.
     pub sequences_max: usize,
-    /// Prompt and completion of one sequence; its blocks fit the pool.
+    /// Maximum tokens of a sequence, prompt and completion; the pool must have enough blocks for one.
     pub context_tokens_max: usize,
-    /// Where drafts come from.
+    /// Source of draft tokens.
     pub speculation: Speculation,
-    /// Tokens after which a text turns by LongRoPE's frequencies for long texts, where the model has such.
+    /// Length in tokens after which LongRoPE's frequencies for long texts apply, for models that have them.
     pub long_after: Option<usize>,
 }
 
-/// What a step works on.
+/// Work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Prompt tokens computed.
@@ -58,26 +58,26 @@ pub struct StepReport {
     pub decode_tokens: usize,
     /// Sequences in the batch.
     pub sequences: usize,
-    /// What it took to decide on it, in nanoseconds; 0 where nobody measured.
+    /// Time of scheduling in nanoseconds; 0 without a clock.
     pub schedule_ns: u64,
 }
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Prompt tokens asked for, found in the cache or not.
+    /// Prompt tokens received, cached or not.
     pub prompt_tokens: u64,
-    /// Tokens drawn.
+    /// Tokens generated.
     pub generated_tokens: u64,
-    /// Of the prompt tokens, those found in the cache.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hit_tokens: u64,
-    /// Times a sequence gave its blocks back before it had ended.
+    /// Number of preemptions: a sequence released its blocks before its end.
     pub preemptions: u64,
-    /// Tokens drafted and computed.
+    /// Draft tokens that were computed.
     pub draft_tokens: u64,
-    /// Of them, those that were drawn.
+    /// Draft tokens that were accepted.
     pub accepted_draft_tokens: u64,
-    /// Times a sequence that filled its context dropped tokens and went on.
+    /// Number of context shifts.
     pub context_shifts: u64,
 }
 
@@ -91,33 +91,33 @@ impl Counters {
 }
 
 impl SchedulerConfig {
-    /// Rows that may have logits in a step.
+    /// Maximum rows with logits in a step.
     pub fn logit_rows(&self) -> usize {
         self.sequences_max + EXTRA_LOGIT_ROWS
     }
 
-    /// Of them, those that are left beside one for each of so many sequences.
+    /// Rows with logits left over after one for each sequence.
     fn extra_logit_rows(&self, sequences: usize) -> usize {
         self.logit_rows() - sequences.min(self.sequences_max)
     }
 }
 
-/// The waiting and the running.
+/// Waiting and running sequences.
 pub struct Scheduler {
     config: SchedulerConfig,
     line: FairLine,
     waiting: BTreeMap<Order, Sequence>,
-    running: Vec<Sequence>, // in line order at the start of a step
-    displaced: usize,       // of those waiting, those that have begun
+    running: Vec<Sequence>, // in queue order at the start of a step
+    displaced: usize,       // waiting sequences that have run before
     counters: Counters,
     row_cost: RowCost,
-    model_cost: RowCost, // of rows that a model drafts, its own time included
+    model_cost: RowCost, // cost of rows drafted by a model, its own time included
     pace: Pace,
-    rates: Rates, // of drafts, as completions have found them that have ended
+    rates: Rates, // acceptance rates of drafts, learned from finished completions
 }
 
 impl Scheduler {
-    /// Nothing to do yet.
+    /// Creates an empty scheduler.
     pub fn new(config: SchedulerConfig) -> Scheduler {
         assert!(config.sequences_max >= 1 && config.sequences_max <= config.rows_max);
         assert!(config.prefill_rows_beside_decodes >= 1 && config.context_tokens_max >= 1);
@@ -136,7 +136,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a job's completions in line, with what they remember of its pictures.
+    /// Queues a job's completions, with its blocks in the cross-attention cache.
     pub fn submit(&mut self, job: &Job, text: &TextModel, memory: Option<&Memory>) {
         let tokens = tokens_of(job.prompt.len(), job.stop.max_tokens, job.choices);
         let arrival = Arriving { job: job.id, priority: job.priority, client: job.client, tokens };
@@ -149,7 +149,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a job's inputs in line.
+    /// Queues a job's inputs.
     pub fn submit_inputs(&mut self, job: &EmbedJob, embedder: &Embedder) {
         let arrival = self.line.arrive(job.arriving());
         for sequence in Sequence::of_inputs(job, embedder, arrival, self.config.long_after) {
@@ -164,7 +164,7 @@ impl Scheduler {
         self.waiting.insert(sequence.order, sequence);
     }
 
-    /// Forgets a job and frees its blocks.
+    /// Removes a job and frees its blocks.
     pub fn cancel(&mut self, job: JobId, pool: &mut BlockPool) {
         let (line, displaced) = (&mut self.line, &mut self.displaced);
         self.waiting.retain(|_, sequence| {
@@ -185,7 +185,7 @@ impl Scheduler {
         });
     }
 
-    /// Stops or goes on with running a job's sequences, without giving anything up.
+    /// Pauses or resumes a job's sequences; they keep everything.
     pub fn hold(&mut self, job: JobId, held: bool) {
         for sequence in self.waiting.values_mut().chain(&mut self.running) {
             if sequence.job == job {
@@ -194,13 +194,13 @@ impl Scheduler {
         }
     }
 
-    /// Names of the blocks that a job which waits would share, and whether also behind one that is not there.
+    /// Hashes of the blocks that a waiting job would share, and whether it can use blocks behind missing ones.
     pub fn shareable(&self, job: JobId) -> Option<(&[BlockHash], bool)> {
         let sequence = self.waiting.values().find(|sequence| sequence.job == job)?;
         Some((sequence.shareable(), sequence.goes_on_behind()))
     }
 
-    /// Lets a job's sequences wait for blocks, or wait for them no more.
+    /// Marks whether a job's sequences wait for blocks from the block store.
     pub fn set_fetching(&mut self, job: JobId, fetching: bool) {
         for sequence in self.waiting.values_mut().filter(|sequence| sequence.job == job) {
             sequence.fetching = fetching;
@@ -212,13 +212,13 @@ impl Scheduler {
         self.waiting.values().chain(&self.running).any(|sequence| !sequence.held && !sequence.fetching)
     }
 
-    /// Sequences running and waiting.
+    /// Number of running and of waiting sequences.
     pub fn counts(&self) -> (usize, usize) {
         (self.running.len(), self.waiting.len())
     }
 
-    /// A step that only decoded, with so many rows, took so long: what a drafted token has to be worth, that of a lookup or, with
-    /// the time it takes, of a model. Steps without drafts tell of both.
+    /// Records the time of a step of `rows` rows that only decoded. Times decide what chance a draft token needs.
+    /// Steps with lookup drafts and with model drafts have different costs; steps without drafts count for both.
     pub fn took(&mut self, rows: usize, by_model: Option<bool>, seconds: f32) {
         if by_model != Some(true) {
             self.row_cost.learn(rows, seconds);
@@ -228,35 +228,35 @@ impl Scheduler {
         }
     }
 
-    /// What a step takes in which so many rows decode, where that is known.
+    /// Expected time of a step in which `rows` rows decode, if known.
     pub fn seconds_of(&self, rows: usize) -> Option<f64> {
         if rows > 0 { self.row_cost.seconds(rows) } else { Some(0.0) }
     }
 
-    /// Sequences that decode, or would if they were not held.
+    /// Number of sequences that decode, or would if they were not paused.
     pub fn decoding(&self) -> usize {
         self.running.iter().filter(|sequence| !sequence.held && sequence.decodes()).count()
     }
 
-    /// A step took so long that had so many rows of prompts, and others that decoded.
+    /// Records the time of a step with `prompt_rows` prompt rows and `others` decoding rows.
     pub fn took_with_prompts(&mut self, prompt_rows: usize, others: usize, seconds: f32) {
         if let Some(others_s) = self.seconds_of(others) {
             self.pace.took(prompt_rows, others_s, seconds);
         }
     }
 
-    /// A model drafts whose steps take this share of the large one's.
+    /// Announces a draft model whose steps take this share of the target's.
     pub fn expect_drafts(&mut self, share: f64) {
         self.model_cost = RowCost::of_drafting(share);
     }
 
-    /// Whether this sequence runs.
+    /// Whether the sequence runs.
     pub fn runs(&self, order: Order) -> bool {
         self.running.iter().any(|sequence| sequence.order == order)
     }
 
-    /// The completions that a model may draft for, because nothing is found for them in what was said before, and how likely a
-    /// drafted token must be.
+    /// Completions for which the draft model may draft, because lookup found nothing, and the minimum chance of a
+    /// draft token.
     pub fn ask_drafts(&mut self) -> (Vec<Asked<'_>>, f32) {
         let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
         let decodes = self.decoding();
@@ -277,10 +277,10 @@ impl Scheduler {
         self.counters
     }
 
-    /// Asserts that what runs holds the blocks that are held, and nothing else does.
+    /// Checks that exactly the running sequences hold the held blocks.
     ///
     /// # Panics
-    /// Where the books do not balance.
+    /// If the books are inconsistent.
     pub fn check(&self, pool: &BlockPool) {
         pool.check(self.running.iter().map(Sequence::tables));
         assert!(
@@ -292,12 +292,13 @@ impl Scheduler {
         self.running.iter().for_each(|sequence| sequence.check(pool));
     }
 
-    /// Whether a token that is not known yet decides how the next is drawn: the step before must be settled first.
+    /// Whether the sampling of some next token depends on a token that is not known yet. Then the last step must be
+    /// collected first.
     pub fn needs_last_tokens(&self) -> bool {
         self.running.iter().any(Sequence::needs_last_token)
     }
 
-    /// Fills `step` with the next step's work; it stays empty when there is none.
+    /// Fills `step` with the next step's work; it stays empty if there is none.
     pub fn schedule(&mut self, pool: &mut BlockPool, step: &mut Step, events: &mut Vec<Event>) -> StepReport {
         self.running.sort_unstable_by_key(|sequence| sequence.order);
         let mut logits = self.config.extra_logit_rows(self.running.len() + self.waiting.len());
@@ -321,7 +322,7 @@ impl Scheduler {
         let mut at = 0;
         while at < self.running.len() {
             let sequence = &mut self.running[at];
-            // A row after a token that ends it anyway would have no room.
+            // A row after a token that certainly ends it would have no room.
             if !sequence.held && sequence.decodes() && !sequence.will_end(self.config.context_tokens_max) {
                 if sequence.grow(1, pool) == 0 {
                     at = self.preempt_for(at, pool);
@@ -335,8 +336,8 @@ impl Scheduler {
         rows
     }
 
-    /// Takes the blocks of another, a held one first. Returns where the sequence that was at `at` is
-    /// now, or, if it was the one to go, where the next is.
+    /// Preempts another sequence, a paused one first. Returns the new index of the sequence at `at`; if that one
+    /// was preempted, the index of the next.
     fn preempt_for(&mut self, at: usize, pool: &mut BlockPool) -> usize {
         let held = self.running.iter().rposition(|sequence| sequence.held);
         let victim = held.unwrap_or_else(|| self.last_to_stay(pool));
@@ -344,7 +345,7 @@ impl Scheduler {
         if victim < at { at - 1 } else { at }
     }
 
-    /// Rows of drafted tokens, beside those of decodes. A prompt that is scored goes first.
+    /// Schedules rows of draft tokens beside decodes. Prompts being scored have precedence.
     fn schedule_drafts(&mut self, decodes: usize, logits: usize, pool: &mut BlockPool) -> usize {
         let SchedulerConfig { rows_max, context_tokens_max, speculation, .. } = self.config;
         if speculation == Speculation::Off || self.running.iter().any(Sequence::scores) {
@@ -385,7 +386,7 @@ impl Scheduler {
         }
     }
 
-    /// Who enters next, and there is room for it: the first in line, or else one whose turn it is before that one's.
+    /// Next sequence that enters and fits: the first in the queue, or one that may overtake it.
     fn next_to_enter(&mut self, pool: &mut BlockPool) -> Option<Order> {
         let (&first, _) = self.waiting.iter().find(|(_, sequence)| self.wants_to_enter(sequence, pool))?;
         while !self.fits(&first, pool) {
@@ -404,7 +405,7 @@ impl Scheduler {
             || self.prompt_is_being_scored(sequence))
     }
 
-    /// Whether something is still to be said of its job's prompt, which comes before what is said of any completion.
+    /// Whether its job's prompt is still being scored. All scores come before the events of any completion.
     fn prompt_is_being_scored(&self, sequence: &Sequence) -> bool {
         let first = |other: &Sequence| other.job == sequence.job && other.choice == 0;
         sequence.choice > 0
@@ -412,8 +413,8 @@ impl Scheduler {
             && self.running.iter().chain(self.waiting.values()).any(|other| first(other) && other.scores())
     }
 
-    /// One block each and layer group is kept for those that decode, so that entering does not throw another out at once. A
-    /// sequence alone always fits: that is what the bound on the context is for.
+    /// Whether a sequence fits. A spare block per running sequence and layer group is reserved, so that a new
+    /// sequence does not cause a preemption at once. A sequence alone always fits, because the context is bounded.
     fn fits(&self, order: &Order, pool: &BlockPool) -> bool {
         let reserve = self.running.len() * pool.groups();
         self.running.is_empty()
@@ -421,7 +422,7 @@ impl Scheduler {
                 && self.waiting[order].blocks_needed(pool) + reserve <= pool.free())
     }
 
-    /// A client that does not read must not keep others waiting: its sequence gives way.
+    /// Preempts a paused sequence, so that a client that does not read cannot block others.
     fn preempt_held(&mut self, pool: &mut BlockPool) -> bool {
         let held = self.running.iter().rposition(|sequence| sequence.held);
         if let Some(at) = held {
@@ -442,7 +443,8 @@ impl Scheduler {
         self.wait(sequence);
     }
 
-    /// Whether another completion of the same job is at the shared prompt: it is computed once, then found.
+    /// Whether another completion of the same job is computing the shared prompt: it is computed once, and then
+    /// found in the cache.
     fn prompt_is_being_computed(&self, sequence: &Sequence, pool: &BlockPool) -> bool {
         sequence.choice > 0
             && self
@@ -465,7 +467,7 @@ impl Scheduler {
             let batch = &mut step.batch;
             let adapter = sequence.adapter_slot();
             if adapter.is_some() || !batch.adapters.is_empty() {
-                // Those before the first with one have none.
+                // Sequences before the first one with an adapter have none.
                 batch.adapters.resize(batch.sequences.len(), None);
                 batch.adapters.push(adapter);
             }
@@ -484,8 +486,8 @@ impl Scheduler {
         report
     }
 
-    /// The scheduled step is under way: what it computes is there for the next, and each completion that it draws for has
-    /// one token more, which nobody knows yet.
+    /// Assumes that the submitted step succeeds. Its rows count as cached for the next step, and each sampled
+    /// completion has one more token, not known yet.
     pub fn assume(&mut self, pool: &mut BlockPool) {
         let mut draws = 0;
         for sequence in self.running.iter_mut().filter(|sequence| sequence.scheduled > 0) {
@@ -493,8 +495,8 @@ impl Scheduler {
         }
     }
 
-    /// A step has been waited for: completions take the tokens it drew, inputs their hidden states, and those that
-    /// ended are let go of. What it computed for a sequence that is no longer there is thrown away.
+    /// Collects a step's results. Completions take their sampled tokens, inputs their hidden states, and ended
+    /// sequences are removed. Results for sequences that are gone are dropped.
     ///
     /// # Errors
     /// Those of reading the hidden states.
@@ -511,7 +513,7 @@ impl Scheduler {
         let (mut ended, mut shifted) = (false, false);
         for part in parts.iter().filter(|part| part.yields != Yields::Nothing) {
             let mut own = drawn.by_ref().take(part.yields.logits());
-            // They mostly stand as they stood in the batch.
+            // Sequences are mostly in the same order as in the batch.
             let (before, from) = self.running.split_at(at);
             let is_it = |sequence: &Sequence| sequence.order == part.order;
             let ahead = from.iter().position(is_it).map(|index| at + index);
@@ -540,7 +542,7 @@ impl Scheduler {
             } else if let Yields::Tokens { scores, ends, .. } = part.yields
                 && let Some(sequence) = self.waiting.get_mut(&part.order)
             {
-                // It was put back since.
+                // It has been preempted since.
                 let outcome = sequence.settle((scores, ends), &mut own, within, pool, events);
                 self.counters.count(outcome);
                 if outcome.ends {
@@ -554,8 +556,8 @@ impl Scheduler {
         if ended {
             self.running.retain(|sequence| !sequence.ended);
         }
-        // A sequence that has dropped tokens, or turns by other frequencies now, holds no block, and enters in its turn to compute
-        // what it has.
+        // A sequence with a context shift, or with new rotary frequencies, holds no blocks. It enters again in its
+        // turn and is computed again.
         while shifted && let Some(at) = self.running.iter().position(|s| s.tables().is_empty()) {
             self.put_back(at, pool);
         }
@@ -563,13 +565,13 @@ impl Scheduler {
     }
 }
 
-/// What came of a step.
+/// Results of a step.
 pub struct Settled<'a, 'h> {
-    /// Whose rows it had.
+    /// Sequences of its rows.
     pub parts: &'a [Part],
-    /// What it drew, in their order.
+    /// Sampled tokens, in order.
     pub drawn: &'a mut Vec<Option<Sampled>>,
-    /// The hidden states of its rows.
+    /// Hidden states of its rows.
     pub hidden: &'a mut Hidden<'h>,
 }
 

@@ -1,6 +1,6 @@
-//! One completion, or one input of an embedding job, on its way: its tokens, how many of them are in the cache and in
-//! which blocks, and its place in line. What is made of a step's logits or hidden states is [`crate::output`]'s. What
-//! waits costs next to nothing: the completions of a job share its prompt until they write to it.
+//! A completion, or an input of an embedding job, in progress: its tokens, how many of them are cached and in which
+//! blocks, and its place in the queue. [`crate::output`] turns logits and hidden states into results. Waiting
+//! sequences cost almost nothing: the completions of a job share its prompt until they write to it.
 
 mod drafts;
 mod found;
@@ -29,86 +29,86 @@ use crate::{
 use length::RopeLength;
 use names::{add_hashes, full_block_hashes, root};
 
-/// Tokens, what stands for some of them, what is before their first block, the hashes of the full ones, and what turns them.
+/// Prompt: tokens, media spans, parent of the first block, hashes of the full blocks, and rotary frequencies.
 type Prompt = (Arc<Vec<u32>>, Arc<[MediaSpan]>, BlockHash, Arc<Vec<BlockHash>>, RopeLength);
 
-/// One completion or input of a job.
+/// Completion or input of a job.
 pub struct Sequence {
-    /// The job it belongs to.
+    /// Job of the sequence.
     pub job: JobId,
-    /// Which of the job's completions or inputs.
+    /// Index of the completion or input in the job.
     pub choice: u32,
-    /// Its place in line.
+    /// Place in the queue.
     pub order: Order,
-    /// The client reads too slowly: keep everything, run nothing.
+    /// Paused: the client reads too slowly. It keeps everything and does not run.
     pub held: bool,
-    /// Blocks that are kept elsewhere are on their way to the cache: it enters when they are there.
+    /// Waits for blocks from the block store; it enters when they are cached.
     pub fetching: bool,
-    /// Rows it has in the batch being run; 0 when it is not part of it.
+    /// Its rows in the current batch; 0 if it is not part of it.
     pub scheduled: usize,
-    /// Where what it remembers of its pictures lies.
+    /// Its blocks in the cross-attention cache.
     pub memory: Option<Memory>,
-    /// It has ended, and has no blocks any more.
+    /// It has ended and holds no blocks.
     pub ended: bool,
-    tokens: Arc<Vec<u32>>, // the prompt, then what was generated; copied when the first is
+    tokens: Arc<Vec<u32>>, // prompt and generated tokens; shared until the first is generated
     prompt_tokens: usize,
     media: Arc<[MediaSpan]>, // of the prompt
     adapter: Option<Arc<LoadedAdapter>>,
     shift: Option<ContextShift>,
-    skips_cache: bool,         // nothing that is cached is of use to it
-    assumed: usize,            // tokens after `tokens` that are drawn in steps nobody has waited for yet
-    draw: u32,                 // of the last of them in its step
-    draft: Vec<u32>,           // tokens after those, which may be drawn in the step that is made or under way
-    proposed: Vec<u32>,        // what a model says may follow `tokens`, for the step that is made next
-    logits: usize,             // rows with logits in the step that is made
-    waits: bool, // the step under way drafts or scores for it, and must be settled before the next
-    computed: usize, // tokens whose keys and values are in the cache, or will be before the next step
-    behind: Vec<Range<usize>>, // blocks that it found and has not come to yet, the next of them last
+    skips_cache: bool,         // must not use cached blocks
+    assumed: usize,            // tokens after `tokens` that are sampled in steps not collected yet
+    draw: u32,                 // row among the sampled rows of its step, of the last of them
+    draft: Vec<u32>,           // draft tokens after those, in the step being prepared or in flight
+    proposed: Vec<u32>,        // draft tokens by a model after `tokens`, for the next step to be prepared
+    logits: usize,             // rows with logits in the step being prepared
+    waits: bool, // the step in flight drafts or scores for it, and must be collected before the next
+    computed: usize, // tokens whose keys and values are cached, or will be before the next step
+    behind: Vec<Range<usize>>, // runs of cached blocks that it has not reached yet, the next one last
     tables: BlockTables,
-    root: BlockHash, // what is before the first of `hashes`, whichever frequencies turn it
+    root: BlockHash, // parent of the first of `hashes`, before the rotary frequencies are mixed in
     rope: RopeLength,
-    hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; copied as they are
-    published: usize,            // of `hashes`, those whose blocks can be found
+    hashes: Arc<Vec<BlockHash>>, // of every full block of `tokens`; shared in the same way
+    published: usize,            // number of `hashes` whose blocks can be found
     started: bool,
     turn: Turn,
     purpose: Purpose,
 }
 
-/// What a completion is settled within.
+/// Context for collecting a completion's step.
 #[derive(Clone, Copy)]
 pub struct Within<'a> {
-    /// Its model.
+    /// The model.
     pub text: &'a TextModel,
-    /// Prompt and completion.
+    /// Maximum tokens of prompt and completion.
     pub context_tokens_max: usize,
 }
 
-/// What came of a completion in a step.
+/// Outcome of a step for a completion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Tokens that were drawn and taken.
+    /// Tokens that were sampled and taken.
     pub tokens: usize,
-    /// Tokens that were drafted.
+    /// Draft tokens.
     pub drafted: usize,
-    /// Of them, those that were drawn.
+    /// Draft tokens that were accepted.
     pub accepted: usize,
-    /// Whether that was the end.
+    /// Whether the completion ended.
     pub ends: bool,
-    /// Whether it has dropped tokens, and its blocks with them.
+    /// Whether it dropped tokens (context shift), and released its blocks.
     pub shifted: bool,
-    /// Whether other frequencies turn it from now on, so that it has given its blocks back.
+    /// Whether its rotary frequencies changed, so that it released its blocks.
     pub lengthened: bool,
 }
 
-/// Since when it runs.
+/// Start of its current turn.
 #[derive(Clone, Copy, Default)]
 struct Turn {
-    began: usize,      // tokens it had
-    recomputed: usize, // of them, those that coming back cost
+    began: usize,      // tokens at the start
+    recomputed: usize, // tokens that had to be computed again
 }
 
 impl Sequence {
-    /// The completions of a job.
+    /// Creates the completions of a job.
     pub fn of_job<'a>(
         job: &'a Job,
         text: &'a TextModel,
@@ -121,7 +121,7 @@ impl Sequence {
         let rope = RopeLength::of(long_after, tokens.len());
         let hashes = Arc::new(full_block_hashes(&tokens, &job.media, rope.root(root)));
         (0..).zip(Generation::of_job(job, text, speculation)).map(move |(choice, generation)| {
-            // Completions of one prompt share its computation: they stand together.
+            // Completions of a prompt stay together: they share its computation.
             let place = (job.id, choice, arrival.next(0));
             let prompt = (tokens.clone(), job.media.clone(), root, hashes.clone(), rope);
             Sequence {
@@ -133,7 +133,7 @@ impl Sequence {
         })
     }
 
-    /// The inputs of an embedding job.
+    /// Creates the inputs of an embedding job.
     pub fn of_inputs<'a>(
         job: &'a EmbedJob,
         embedder: &'a Embedder,
@@ -190,49 +190,49 @@ impl Sequence {
         }
     }
 
-    /// Tokens that must still go through the model before the next one can be drawn; at least 1.
+    /// Tokens that must be computed before the next one can be sampled; at least 1.
     pub fn remaining(&self) -> usize {
         self.len() - self.computed
     }
 
-    /// Tokens it has, known or not.
+    /// Number of tokens, known or not.
     fn len(&self) -> usize {
         self.tokens.len() + self.assumed
     }
 
-    /// Whether a token of it is drawn in a step that nobody has waited for yet.
+    /// Whether a token of it is sampled in a step that is not collected yet.
     pub fn is_unsettled(&self) -> bool {
         self.assumed > 0
     }
 
-    /// Whether what the step under way gives for it must be known before the next is made.
+    /// Whether the step in flight must be collected before the next can be prepared.
     pub fn needs_last_token(&self) -> bool {
         self.waits
             || self.assumed > 0
                 && matches!(&self.purpose, Purpose::Generate(generation) if generation.reads_history())
     }
 
-    /// Whether the prompt of its job is scored, by its first completion.
+    /// Whether its job's prompt is scored, by the first completion.
     pub fn prompt_is_scored(&self) -> bool {
         matches!(&self.purpose, Purpose::Generate(generation) if generation.prompt_is_scored())
     }
 
-    /// Whether its prompt is being scored.
+    /// Whether it is scoring its prompt now.
     pub fn scores(&self) -> bool {
         matches!(&self.purpose, Purpose::Generate(generation) if generation.skippable_rows() < usize::MAX)
     }
 
-    /// Schedules as many rows of its prompt as there are left, where so many rows of all, and so many with the logits of known
-    /// tokens, may be in the step; both are counted down. False where there is no block for a single one.
+    /// Schedules as many of its prompt rows as fit into the step's remaining rows and rows with logits (for known
+    /// tokens); both are counted down. Returns false if not a single row has a block.
     pub fn schedule_prompt(&mut self, rows: &mut usize, logits: &mut usize, pool: &mut BlockPool) -> bool {
-        // What it has found is not computed.
+        // Cached blocks are not computed.
         let until_found = self.behind.last().map(|run| run.start * BLOCK_TOKENS - self.computed);
         let wanted = self.remaining().min(*rows).min(until_found.unwrap_or(usize::MAX));
         let wanted = media::whole_rows(&self.media, self.computed, wanted);
         let room = self.grow(wanted, pool);
         let mut scheduled = media::whole_rows(&self.media, self.computed, room);
         if scheduled == 0 {
-            // One that is computed as a whole waits for the next step.
+            // Rows that must be computed together wait for the next step.
             return *rows == 0 || wanted == 0;
         }
         let first = self.computed;
@@ -247,14 +247,15 @@ impl Sequence {
         true
     }
 
-    /// Whether no row follows a token that is not known yet, whatever that is: it ends, or other frequencies turn it then.
+    /// Whether the next, still unknown token is certainly not followed by a row: the sequence ends, or changes its
+    /// rotary frequencies.
     pub fn will_end(&self, context_tokens_max: usize) -> bool {
         let Purpose::Generate(generation) = &self.purpose else { return false };
         self.assumed > 0
             && (self.len() >= self.rope.end(context_tokens_max) || generation.is_full(self.assumed))
     }
 
-    /// Whether the next step draws a token from one row.
+    /// Whether the next step samples a token from a single row.
     pub fn decodes(&self) -> bool {
         self.remaining() == 1 && self.generates()
     }
@@ -264,7 +265,7 @@ impl Sequence {
         matches!(self.purpose, Purpose::Generate(_))
     }
 
-    /// Tokens whose keys and values are in the cache.
+    /// Number of tokens whose keys and values are cached.
     pub fn computed(&self) -> usize {
         self.computed
     }
@@ -274,25 +275,25 @@ impl Sequence {
         self.started
     }
 
-    /// Whether it is the first of its job to run.
+    /// Whether it is the first of its job and has not run yet.
     pub fn is_newcomer(&self) -> bool {
         self.choice == 0 && !self.started
     }
 
-    /// Tokens drawn since it entered.
+    /// Tokens generated since it entered.
     pub fn drawn_in_turn(&self) -> usize {
         self.len() - self.turn.began
     }
 
-    /// Whether it has drawn what its turn gives it, and made up for what coming back cost.
+    /// Whether it has generated the tokens of its turn, and made up for recomputation.
     pub fn turn_is_over(&self, turn_tokens: usize) -> bool {
         self.decodes() && self.drawn_in_turn() >= turn_tokens.max(self.turn.recomputed)
     }
 
-    /// Asserts that what is in the cache has blocks, and that no block can be found that is not computed.
+    /// Checks that cached tokens have blocks, and that no block can be found before it is computed.
     ///
     /// # Panics
-    /// Where it is not so.
+    /// If it is inconsistent.
     pub fn check(&self, pool: &BlockPool) {
         self.tables.check(pool, self.computed);
         assert!(self.published * BLOCK_TOKENS <= self.computed, "a block can be found that is not computed");
@@ -300,7 +301,7 @@ impl Sequence {
         assert!(self.behind.iter().all(is_ahead), "what was found is computed");
     }
 
-    /// The slot of the adapter it is computed with.
+    /// Slot of its adapter.
     pub fn adapter_slot(&self) -> Option<u32> {
         self.adapter.as_ref().map(|adapter| adapter.slot)
     }
@@ -310,7 +311,7 @@ impl Sequence {
         &self.tables
     }
 
-    /// Adds the rows it has in the batch being made, and how its next token is drawn of the last, if they are all it has.
+    /// Adds its rows to the step, and the sampling of its next token if they are all that remain.
     pub fn write(&mut self, step: &mut Step) {
         let (first, rows) = (step.batch.rows(), self.scheduled);
         let positions = self.computed..self.computed + rows;
@@ -330,7 +331,7 @@ impl Sequence {
                     sources.iter_mut().zip(within.clone()).filter(|&(_, token)| !span.is_token(token));
                 given.for_each(|(source, _)| *source = RowSource::Embedding);
                 let values = span.rows.clone();
-                // What is remembered of it stands behind the row of its token.
+                // Rows for the cross-attention cache follow the row of its token.
                 let (elements, width) = match span.is_remembered() {
                     true => (0..span.own_width(), span.own_width()),
                     false => (span.elements(&within), span.width()),
@@ -379,8 +380,9 @@ impl Sequence {
         BlockTables::needed(pool, self.shareable(), self.tokens.len())
     }
 
-    /// Takes blocks for all its tokens, of windows for those that they hold at once, sharing what is there; the caller has
-    /// checked that they are. Gives the tokens of the prompt found in the cache, counted the first time it enters.
+    /// Takes blocks for all its tokens, or for as many as windows hold, and shares cached ones. The caller has
+    /// checked that there are enough. Returns the cached prompt tokens, counted only when it enters for the first
+    /// time.
     pub fn enter(&mut self, pool: &mut BlockPool, events: &mut Vec<Event>) -> usize {
         debug_assert!(self.computed == 0 && self.assumed == 0);
         let mut tables = mem::take(&mut self.tables);
@@ -399,7 +401,7 @@ impl Sequence {
             let cached_tokens = cached as u32;
             match &mut self.purpose {
                 Purpose::Generate(generation) => generation.start(cached_tokens),
-                // One is enough for a job of thousands.
+                // A single event is enough for a job of thousands.
                 Purpose::Read(_) if self.choice > 0 => return cached,
                 Purpose::Read(_) => {}
             }
@@ -409,14 +411,14 @@ impl Sequence {
         0
     }
 
-    /// Gives back the blocks that its next rows do not see, and makes room for up to `rows` of them; gives for how many there
-    /// is room, which is fewer where no block is free.
+    /// Releases blocks that its next rows do not attend to, and takes blocks for up to `rows` of them. Returns the
+    /// number of rows that have room; it is smaller if no block is free.
     pub fn grow(&mut self, rows: usize, pool: &mut BlockPool) -> usize {
         let tokens = self.len();
         self.tables.grow(pool, self.computed..self.computed + rows, tokens, 0)
     }
 
-    /// Gives all blocks back. What was computed is computed again when it runs next, unless it is still found.
+    /// Releases all blocks. When it runs again, everything that is no longer cached is computed again.
     pub fn leave(&mut self, pool: &mut BlockPool) {
         self.tables.leave(pool);
         self.behind.clear();
@@ -431,9 +433,9 @@ impl Sequence {
         }
     }
 
-    /// The step that has its rows is under way: from the next on they are in the cache, and where they are all it has,
-    /// there is one token more. Rows of drafted tokens are in the cache once they turn out to be what was drawn. `first` is the
-    /// place of the first of its rows with logits among the step's; gives how many those are.
+    /// Assumes that its submitted rows succeed: from the next step on they count as cached, and if none remain
+    /// there is one more, unknown token. Rows of draft tokens count only after they are accepted. `first` is the
+    /// index of its first row with logits in the step; returns the number of such rows.
     pub fn assume(&mut self, first: u32, pool: &mut BlockPool) -> u32 {
         self.computed += mem::take(&mut self.scheduled) - self.draft.len();
         self.publish(pool);
@@ -449,9 +451,8 @@ impl Sequence {
         logits
     }
 
-    /// Takes what came of its logits in the step that ran, `scores` of known tokens first: log probabilities of its
-    /// prompt, then the first of the tokens that are not known yet, and as many after it as were drafted and drawn; nothing
-    /// where the logits were not numbers.
+    /// Collects its logits of a step: first `scores` log probabilities of its prompt, then the sampled token and as
+    /// many accepted draft tokens as follow. Logits that are not numbers end it.
     pub fn settle(
         &mut self,
         (scores, ends): (usize, bool),
@@ -512,9 +513,9 @@ impl Sequence {
                 (said, delta) => *said = said.take().or(delta),
             }
             finished = end;
-            // The row after it counts where it was drawn as the constraint would have it.
+            // The row after it counts only if it was sampled under the right mask.
             let accepted = accepted && generation.covers(at + 1);
-            // Nothing is in the cache of one that has given its blocks back.
+            // A sequence that released its blocks has nothing in the cache.
             if accepted && !self.tables.is_empty() {
                 self.computed += 1;
             }
@@ -536,7 +537,7 @@ impl Sequence {
         outcome
     }
 
-    /// Takes the log probabilities of tokens of the prompt; false where logits were not numbers.
+    /// Takes log probabilities of prompt tokens; returns false if logits were not numbers.
     fn score(
         &mut self,
         scores: usize,
@@ -558,7 +559,7 @@ impl Sequence {
         Outcome { ends: true, ..outcome }
     }
 
-    /// Reads the hidden states of its rows in the step that ran; says whether they were its last.
+    /// Reads the hidden states of its rows in the step. Returns whether they were its last rows.
     ///
     /// # Errors
     /// Those of reading them.
@@ -579,7 +580,7 @@ impl Sequence {
         Ok(ends)
     }
 
-    /// Makes the full blocks findable whose tokens are all known and computed.
+    /// Makes its full blocks findable whose tokens are all known and computed.
     fn publish(&mut self, pool: &mut BlockPool) {
         while self.published < (self.computed / BLOCK_TOKENS).min(self.hashes.len()) {
             self.tables.publish(pool, self.published, self.hashes[self.published]);

@@ -1,4 +1,5 @@
-//! A model that makes vectors or scores, but for its network: texts to inputs, and all that follows the hidden states.
+//! Embedders, rerankers and classifiers without their network: from texts to inputs, and everything after the
+//! hidden states.
 
 use std::sync::Arc;
 
@@ -15,73 +16,73 @@ use super::{
     instruction::{DEFAULT_TASK, YesNoPrompt, query_prompt, with_task},
 };
 
-/// What a model can be asked.
+/// Task of an embedding model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Vectors.
+    /// Dense vectors.
     Embed,
     /// Sparse vectors.
     EmbedSparse,
-    /// A score of a query and a document.
+    /// Score of a query and a document.
     Rerank,
-    /// A score for each label.
+    /// Score for each label.
     Classify,
 }
 
-/// What is put before a text.
+/// Prompt put before a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Prompt {
-    /// What the model's files say.
+    /// Default of the model's files.
     #[default]
     Default,
-    /// One of the model's own.
+    /// Named prompt of the model.
     Named(String),
-    /// An instruction, as the model's family writes one.
+    /// Instruction, written as the model's family does.
     Instruction(String),
 }
 
-/// The makers of a question about a pair of texts.
+/// Format of a pair of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PairPrompt {
-    /// The tokenizer joins them.
+    /// The tokenizer joins the texts.
     Joined,
-    /// A decoder is asked.
+    /// A yes-or-no question to a decoder.
     YesNo(YesNoPrompt),
-    /// The tokenizer would join them with a token type that the network does not know.
+    /// The tokenizer would join them with a token type that the network lacks.
     Unfit {
-        /// The type.
+        /// The token type.
         of_type: u32,
-        /// Types that it knows.
+        /// Number of token types of the network.
         types: usize,
     },
 }
 
-/// Everything of an embedder, reranker or classifier that is not its network.
+/// Embedder, reranker or classifier without its network.
 #[derive(Clone, Debug)]
 pub struct Embedder {
-    /// What it can be asked.
+    /// Supported tasks.
     pub tasks: Vec<Task>,
-    /// What its files say.
+    /// Settings of its files.
     pub spec: EmbeddingSpec,
     /// Elements of a hidden state.
     pub hidden: usize,
-    /// Tokens there are.
+    /// Size of the vocabulary.
     pub vocab: usize,
-    /// Tokens of an input at most, special ones included.
+    /// Maximum tokens of an input, special ones included.
     pub tokens_max: usize,
-    /// The layers on top of a classifier.
+    /// Classifier layers.
     pub classifier: Option<Classifier>,
-    /// How a pair becomes an input; none: it takes no pairs.
+    /// Format of a pair; `None`: pairs are not supported.
     pub pair: Option<PairPrompt>,
 }
 
 impl Embedder {
-    /// Elements of its vectors; 0 where it makes none.
+    /// Elements of its vectors; 0 if it makes none.
     pub fn dimensions(&self) -> usize {
         if self.classifier.is_some() { 0 } else { self.spec.dimensions(self.hidden) }
     }
 
-    /// A text as an input. With `cut_side` none, one that is too long is refused.
+    /// Makes an input from a text. A text that is too long is refused if `cut_side` is `None`.
     ///
     /// # Errors
     /// [`RequestError`] naming the field.
@@ -115,7 +116,7 @@ impl Embedder {
         let (prefix, suffix) = tokenizer.special_around();
         let mut prompt_tokens = 0;
         if !before.is_empty() && (lost > 0 || !self.spec.include_prompt) {
-            // As sentence-transformers counts: what the tokenizer makes of the prompt alone, but for its end.
+            // sentence-transformers counts the tokens of the prompt alone, without the end token.
             let own = tokenizer.encode(&before, false)?.len();
             let around = prefix + own + suffix;
             if lost > 0 && side == CutSide::Right && around >= self.tokens_max {
@@ -129,7 +130,7 @@ impl Embedder {
         self.checked(EmbedInput { tokens: self.whole(tokens), prompt_tokens, ..EmbedInput::default() })
     }
 
-    /// Tokens as an input, taken as they are.
+    /// Makes an input from tokens, unchanged.
     ///
     /// # Errors
     /// [`RequestError`] naming the field.
@@ -139,7 +140,7 @@ impl Embedder {
         self.checked(EmbedInput { tokens: self.whole(tokens.to_vec()), ..EmbedInput::default() })
     }
 
-    /// A picture as an input, of which a vector is wanted.
+    /// Makes an input from a picture, for a single vector.
     ///
     /// # Errors
     /// [`RequestError`] naming the field.
@@ -148,14 +149,14 @@ impl Embedder {
             let reason = "a picture becomes one vector; there is none for each of its parts";
             return Err(RequestError::invalid("inputs", reason));
         }
-        // Its tokens are nothing but as many as it has patches.
+        // Its tokens only count its patches.
         Ok(EmbedInput { tokens: vec![0; span.tokens].into(), media: [span].into(), ..EmbedInput::default() })
     }
 
-    /// What the system prompt says where inputs are messages of a user; none of a model whose inputs are not.
+    /// System prompt for models whose inputs are user messages; `None` for other models.
     ///
     /// # Errors
-    /// [`RequestError`] of a prompt that the model does not have.
+    /// [`RequestError`] for a prompt that the model does not have.
     pub fn asks(&self, prompt: &Prompt) -> Result<Option<String>, RequestError> {
         match (&self.spec.asks, prompt) {
             (None, _) => Ok(None),
@@ -165,7 +166,8 @@ impl Embedder {
         }
     }
 
-    /// A conversation's prompt as an input, with what is seen or heard in it. It is whole, so one that is too long is refused.
+    /// Makes an input from a conversation's prompt and its media. It is never cut, so one that is too long is
+    /// refused.
     ///
     /// # Errors
     /// [`RequestError`] naming the field.
@@ -178,7 +180,8 @@ impl Embedder {
         self.checked(EmbedInput { tokens: tokens.into(), media: media.into(), ..EmbedInput::default() })
     }
 
-    /// An input's tokens as the network takes them: up to the one that ends a text, and as many as it was trained with.
+    /// Tokens as the network takes them: cut after the end token, and padded to the length that it was trained
+    /// with.
     fn whole(&self, mut tokens: Vec<u32>) -> Arc<[u32]> {
         if let Some(end) = self.spec.end.and_then(|end| tokens.iter().position(|&token| token == end)) {
             tokens.truncate(end + 1);
@@ -191,7 +194,7 @@ impl Embedder {
         tokens.into()
     }
 
-    /// A pair of texts as an input. `task` is what a decoder is told the query is for.
+    /// Makes an input from a pair of texts. `task` tells a decoder what the query is for.
     ///
     /// # Errors
     /// [`RequestError`] naming the field.
@@ -239,7 +242,7 @@ impl Embedder {
         self.checked(EmbedInput { tokens: tokens.into(), types, ..EmbedInput::default() })
     }
 
-    /// The text put before an input.
+    /// Text put before an input.
     fn prompt(&self, prompt: &Prompt) -> Result<String, RequestError> {
         let prompts = &self.spec.prompts;
         match prompt {
@@ -296,7 +299,7 @@ impl Embedder {
 }
 
 impl EmbeddingSpec {
-    /// Adds the prompts that Qwen3's embedders are published with, where the files bring none.
+    /// Adds the prompts that Qwen3's embedders are published with, if the files bring none.
     pub(crate) fn add_query_prompt(&mut self) {
         if self.prompts.is_empty() {
             self.prompts.insert("query".to_owned(), query_prompt(DEFAULT_TASK));
@@ -305,10 +308,10 @@ impl EmbeddingSpec {
     }
 }
 
-/// The question of a reranker that is a decoder, in its own tokens.
+/// Question format of a reranker that is a decoder, in its own tokens.
 ///
 /// # Errors
-/// Where the tokenizer cannot read it.
+/// If the tokenizer cannot read it.
 pub(crate) fn yes_no(tokenizer: &Tokenizer, file: &str) -> Result<PairPrompt, LoadError> {
     YesNoPrompt::new(tokenizer).map(PairPrompt::YesNo).map_err(|error| LoadError::Corrupt {
         file: file.to_owned(),

@@ -1,5 +1,5 @@
-//! [`EmbeddingSpec`] from a model's files: sentence-transformers' `modules.json` and what it names, or GGUF's
-//! `pooling_type`. A module that cannot be run is an error that names it.
+//! Reads [`EmbeddingSpec`] from a model's files: sentence-transformers' `modules.json` and the files it names, or
+//! GGUF's `pooling_type`. An unsupported module is an error that names it.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -16,10 +16,11 @@ use crate::pytorch;
 use crate::spec::Config;
 use crate::tensor::Tensor;
 
-/// The longest prompt of a model's own, in bytes.
+/// Maximum bytes of a prompt in the model's files.
 const PROMPT_BYTES_MAX: usize = 1 << 16;
 
-/// Of the model in a Hugging Face directory, whose network has `hidden` elements; none where its files say nothing.
+/// Reads the settings of a Hugging Face directory whose network has `hidden` elements; `None` if its files have
+/// none.
 pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSpec>, LoadError> {
     let modules_path = directory.join("modules.json");
     if !modules_path.exists() {
@@ -48,7 +49,7 @@ pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSp
             }
             "LayerNorm" => spec.modules.push(layer_norm(&folder, width)?),
             "Normalize" => spec.modules.push(Module::Normalize),
-            "Dropout" => {} // Does nothing outside of training.
+            "Dropout" => {} // only acts during training
             "SpladePooling" => spec.splade = splade(&folder)?,
             _ => {
                 return Err(unsupported(
@@ -65,8 +66,8 @@ pub(crate) fn read(directory: &Path, hidden: usize) -> Result<Option<EmbeddingSp
     Ok(Some(spec))
 }
 
-/// Where the network of a directory lies: itself, or the folder that `modules.json` names. (The first releases of
-/// sentence-transformers have a `config.json` of their own beside it.)
+/// Folder of the network: the directory itself, or the folder that `modules.json` names. (In the first releases of
+/// sentence-transformers the directory has another `config.json`.)
 pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
     let modules_path = directory.join("modules.json");
     if !modules_path.exists() {
@@ -80,7 +81,7 @@ pub(crate) fn network_folder(directory: &Path) -> Result<PathBuf, LoadError> {
     Ok(folder.unwrap_or_else(|| directory.to_owned()))
 }
 
-/// The modules, by the last segment of their types, and their folders.
+/// Modules as pairs of the last segment of their type and their folder.
 fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
     let corrupt =
         |reason: String| LoadError::Corrupt { file: path.display().to_string(), what: "file".into(), reason };
@@ -93,7 +94,7 @@ fn module_list(directory: &Path, path: &Path) -> Result<Vec<(String, PathBuf)>, 
         let kind =
             text("type").ok_or_else(|| corrupt(format!("{} has no type", shorten(entry.to_string()))))?;
         let folder = Path::new(text("path").unwrap_or_default());
-        // A name could point outside of the model.
+        // A name could point outside the model.
         if !folder.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(corrupt(format!("path {} is not a folder of the model", folder.display())));
         }
@@ -112,7 +113,7 @@ fn config_if(folder: &Path, name: &str) -> Result<Option<Config>, LoadError> {
     if folder.join(name).exists() { config(folder, name).map(Some) } else { Ok(None) }
 }
 
-/// The names of `sentence_bert_config.json` over the years.
+/// Names that `sentence_bert_config.json` has had over the years.
 const TRANSFORMER_CONFIGS: &[&str] = &[
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -137,7 +138,7 @@ fn transformer(directory: &Path, folder: &Path, spec: &mut EmbeddingSpec) -> Res
     Ok(())
 }
 
-/// The older way to name modes, one switch each.
+/// Older settings for the pooling modes: one switch for each.
 const POOLING_SWITCHES: &[(&str, Pooling)] = &[
     ("pooling_mode_cls_token", Pooling::Cls),
     ("pooling_mode_max_tokens", Pooling::Max),
@@ -221,7 +222,7 @@ fn layer_norm(folder: &Path, width: usize) -> Result<Module, LoadError> {
     let mut tensors = tensors(folder)?;
     let weight = take(&mut tensors, folder, "norm.weight", &[width])?;
     let bias = Some(take(&mut tensors, folder, "norm.bias", &[width])?);
-    // torch.nn.LayerNorm's epsilon, which the files do not say.
+    // epsilon of torch.nn.LayerNorm, which the files do not state
     Ok(Module::LayerNorm(HeadNorm { weight, bias, eps: 1e-5 }))
 }
 
@@ -240,7 +241,7 @@ fn splade(folder: &Path) -> Result<Splade, LoadError> {
     Ok(Splade { sums, log_twice })
 }
 
-/// BGE-M3's layer of token weights.
+/// Reads BGE-M3's layer of token weights.
 fn lexical(directory: &Path, hidden: usize) -> Result<Option<Lexical>, LoadError> {
     let path = directory.join("sparse_linear.pt");
     if !path.exists() {
@@ -299,13 +300,13 @@ fn prompts(directory: &Path, spec: &mut EmbeddingSpec) -> Result<(), LoadError> 
     Ok(())
 }
 
-/// What Qwen3-VL-Embedding is told where a request says nothing, as its makers' code has it.
+/// Default system prompt of Qwen3-VL-Embedding, from its makers' code.
 const REPRESENT: &str = "Represent the user's input.";
 
-/// Of a decoder with that name: Qwen3-VL-Embedding has the files of the model that chats, and is known by sentence-transformers' files or the pooling
-/// beside them, and before there were any by its name.
+/// Adds the system prompt if the decoder is a Qwen3-VL-Embedding model. Its files equal those of the chat model. It
+/// is recognised by sentence-transformers' files, by the pooling settings, or else by its name.
 pub(crate) fn asking(spec: EmbeddingSpec, files: &ModelFiles, name: &str) -> EmbeddingSpec {
-    // What the text is of which a tower sees for.
+    // Architecture of the text model that the tower belongs to.
     let sees = files.tower.is_some() && files.spec.architecture.starts_with("qwen3");
     let is_named = name.to_ascii_lowercase().replace('_', "-").contains("qwen3-vl-embedding");
     if !sees || !(spec.stated || is_named) {
@@ -316,13 +317,13 @@ pub(crate) fn asking(spec: EmbeddingSpec, files: &ModelFiles, name: &str) -> Emb
     EmbeddingSpec { stated: true, asks: Some(told.unwrap_or_else(|| REPRESENT.to_owned())), ..spec }
 }
 
-/// Of a GGUF file; none where it says nothing. llama.cpp's vectors have length 1.
+/// Reads the settings of a GGUF file; `None` if it has none. Vectors are normalised to length 1, as in llama.cpp.
 pub(crate) fn of_gguf(metadata: &Metadata, architecture: &str) -> Result<Option<EmbeddingSpec>, LoadError> {
     let key = format!("{architecture}.pooling_type");
     let mode = match metadata.u32(&key)? {
         None | Some(0) => return Ok(None),
         Some(1) => Pooling::Mean,
-        // 4 is a reranker, whose classifier looks at the first row of encoders; of decoders, see the embedder.
+        // 4 is a reranker. For encoders its classifier reads the first row; for decoders see the embedder.
         Some(2) => Pooling::Cls,
         Some(3) => Pooling::Last,
         Some(4) => Pooling::Last,

@@ -1,5 +1,5 @@
-//! Prompts that carry an instruction: what Qwen3's embedders write before a query, and what its rerankers are asked.
-//! Byte for byte as published; a space more or less changes the scores.
+//! Prompts with an instruction: those of Qwen3's embedders before a query, and the questions of its rerankers. They
+//! are byte for byte as published; one space more or less changes the scores.
 
 use std::slice;
 
@@ -8,19 +8,19 @@ use crate::{
     tokenizer::{CutSide, Tokenizer, cut, room},
 };
 
-/// What the query is for, where nobody says.
+/// Default instruction.
 pub(super) const DEFAULT_TASK: &str =
     "Given a web search query, retrieve relevant passages that answer the query";
 
 const INSTRUCT: &str = "Instruct: ";
 const QUERY: &str = "\nQuery:";
 
-/// The prompt of a query for a task, without a space after the colon.
+/// Prompt of a query for a task, without a space after the colon.
 pub(super) fn query_prompt(task: &str) -> String {
     format!("{INSTRUCT}{task}{QUERY}")
 }
 
-/// `prompt` with another task in it, where it is one that carries a task.
+/// Replaces the task in `prompt`; `None` if the prompt has no task.
 pub(super) fn with_task(prompt: &str, task: &str) -> Option<String> {
     let rest = prompt.strip_prefix(INSTRUCT)?;
     let at = rest.rfind(QUERY)?;
@@ -31,12 +31,12 @@ const PREFIX: &str = "<|im_start|>system\nJudge whether the Document meets the r
                       Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 const SUFFIX: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-/// What stands before a document.
+/// Text before a document.
 fn before_document(task: &str, query: &str) -> String {
     format!("<Instruct>: {task}\n<Query>: {query}\n<Document>: ")
 }
 
-/// A decoder's question whether a document answers a query; the answer is its next token, yes or no.
+/// Question to a decoder whether a document answers a query; its next token is the answer, yes or no.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct YesNoPrompt {
     prefix: Vec<u32>,
@@ -44,26 +44,25 @@ pub struct YesNoPrompt {
 }
 
 impl YesNoPrompt {
-    /// In a model's tokens.
+    /// Tokenizes the fixed parts.
     pub(super) fn new(tokenizer: &Tokenizer) -> Result<YesNoPrompt, RequestError> {
         Ok(YesNoPrompt { prefix: tokenizer.encode(PREFIX, false)?, suffix: tokenizer.encode(SUFFIX, false)? })
     }
 
-    /// Tokens of the shortest context in which anything can be asked: those of a question with the usual task, and one each
-    /// of a query and a document.
+    /// Length of the shortest useful context: a question with the default task, and one token each for query and
+    /// document.
     ///
     /// # Errors
-    /// Where the tokenizer cannot read it.
+    /// If the tokenizer cannot read it.
     pub(crate) fn tokens_min(&self, tokenizer: &Tokenizer) -> Result<usize, RequestError> {
         let asked = tokenizer.encode(&before_document(DEFAULT_TASK, ""), false)?;
         Ok(self.prefix.len() + asked.len() + 2 + self.suffix.len())
     }
 
-    /// The tokens of one question, `tokens_max` at most, and how many there were before the end of the document was
-    /// cut off.
+    /// Tokens of a question, at most `tokens_max`, and their number before the end of the document was cut.
     ///
     /// # Errors
-    /// Where the tokenizer cannot read it, and where nothing of the document would be left.
+    /// If the tokenizer cannot read it, or nothing of the document would be left.
     pub(super) fn tokens(
         &self,
         tokenizer: &Tokenizer,
@@ -74,7 +73,7 @@ impl YesNoPrompt {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(Vec<u32>, usize), RequestError> {
         let before = before_document(task, query);
-        // A text that spells a control token ends no turn.
+        // Control tokens spelled in a text stay text.
         let plain =
             |text: &str| tokenizer.encode_until(text, slice::from_ref(&(0..text.len())), false, interrupted);
         let body = plain(&format!("{before}{document}"))?;

@@ -1,5 +1,5 @@
-//! From texts to vectors and scores, around the network: prompts and tokens before it, pooling and what follows after
-//! it. Encoders and decoders share all of it; which rows the network computes, and when, is the engine's.
+//! Embedding, reranking and classification around the network: prompts and tokens before it, pooling and layers
+//! after it. Encoders and decoders share all of this. The engines decide which rows the network computes, and when.
 
 mod embedder;
 mod files;

@@ -1,21 +1,21 @@
-//! What follows pooling: sentence-transformers' `Dense`, `LayerNorm` and `Normalize`. Small and once for an input, so they
-//! run on the host, with the layers that classifiers are made of.
+//! Modules after pooling: sentence-transformers' `Dense`, `LayerNorm` and `Normalize`. They are small and run once
+//! per input, so they run on the host, with the layers that classifiers use.
 
 use crate::encoder::{HeadLayer, HeadNorm};
 
-/// A step on a pooled vector.
+/// Step on a pooled vector.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Module {
-    /// A linear layer and a non-linearity.
+    /// Linear layer with an activation function.
     Dense(HeadLayer),
-    /// Scale and shift of the normed vector.
+    /// Layer norm.
     LayerNorm(HeadNorm),
-    /// To length 1.
+    /// Normalisation to length 1.
     Normalize,
 }
 
 impl Module {
-    /// On a vector.
+    /// Applies the step to a vector.
     pub fn apply(&self, vector: &mut Vec<f32>) {
         match self {
             Module::Dense(dense) => *vector = dense.apply(vector),
@@ -25,7 +25,7 @@ impl Module {
     }
 }
 
-/// To length 1; zeros stay zeros, as torch's `normalize` has it.
+/// Normalises to length 1; zeros stay zeros, as in torch's `normalize`.
 pub(crate) fn normalize(vector: &mut [f32]) {
     let square: f64 = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let length = square.sqrt().max(1e-12);

@@ -1,7 +1,7 @@
-//! From a sequence's hidden states to one vector: the modes of sentence-transformers' `Pooling`. Sums run over rows in
-//! their order, in f32, so that a vector does not depend on how a sequence was cut into steps.
+//! Pooling of a sequence's hidden states to one vector, with the modes of sentence-transformers' `Pooling`. Sums
+//! run over the rows in order, in f32, so a vector does not depend on how the sequence was cut into steps.
 
-/// How rows become one.
+/// Pooling mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// The first row.
@@ -10,16 +10,16 @@ pub enum Pooling {
     Last,
     /// The mean of all rows.
     Mean,
-    /// Their sum over the square root of their number.
+    /// Sum of the rows divided by the square root of their number.
     MeanSqrtLen,
-    /// The largest of each element.
+    /// Maximum of each element.
     Max,
     /// The mean of all rows, weighted by position from 1.
     WeightedMean,
 }
 
 impl Pooling {
-    /// In the order in which vectors of several modes are joined.
+    /// All modes, in the order in which vectors of several modes are concatenated.
     pub const ALL: [Pooling; 6] = [
         Pooling::Cls,
         Pooling::Max,
@@ -29,7 +29,7 @@ impl Pooling {
         Pooling::Last,
     ];
 
-    /// As sentence-transformers' files say it.
+    /// Name in sentence-transformers' files.
     pub const fn name(self) -> &'static str {
         match self {
             Pooling::Cls => "cls",
@@ -41,16 +41,16 @@ impl Pooling {
         }
     }
 
-    /// The mode with a name.
+    /// Looks up a mode by its name.
     pub fn by_name(name: &str) -> Option<Pooling> {
         Pooling::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
 
-/// One sequence's rows as far as they have come.
+/// Pooling in progress, over the rows so far.
 #[derive(Clone, Debug)]
 pub struct Pooled {
-    /// Rows before this one do not count: those of a prompt.
+    /// Rows before this one do not count: they belong to the prompt.
     first: usize,
     seen: usize,
     counted: usize,
@@ -59,7 +59,7 @@ pub struct Pooled {
 }
 
 impl Pooled {
-    /// Of rows of `hidden` elements, with a vector for each mode.
+    /// Starts pooling of rows with `hidden` elements; there will be one vector per mode.
     pub fn new(modes: &[Pooling], hidden: usize, first: usize) -> Pooled {
         let part = |&mode: &Pooling| {
             let start = if mode == Pooling::Max { f32::NEG_INFINITY } else { 0.0 };
@@ -68,7 +68,7 @@ impl Pooled {
         Pooled { first, seen: 0, counted: 0, parts: modes.iter().map(part).collect(), weights: 0.0 }
     }
 
-    /// Takes the next rows, `(n, hidden)`.
+    /// Adds the next rows, `(n, hidden)`.
     pub fn push(&mut self, rows: &[f32], hidden: usize) {
         for row in rows.chunks_exact(hidden) {
             let position = self.seen;
@@ -98,7 +98,7 @@ impl Pooled {
         }
     }
 
-    /// The vectors of all modes, joined. Zeros where no row counted.
+    /// Concatenated vectors of all modes; zeros if no row counted.
     pub fn finish(self) -> Vec<f32> {
         let count = self.counted as f32;
         let mut joined = Vec::with_capacity(self.parts.iter().map(|(_, part)| part.len()).sum());
@@ -119,7 +119,7 @@ impl Pooled {
     }
 }
 
-/// The larger of two; what is not a number stays so, and is seen later.
+/// Maximum of two numbers. NaN is kept, so that it is noticed later.
 fn pick_max(a: f32, b: f32) -> f32 {
     if b > a || b.is_nan() { b } else { a }
 }

@@ -1,4 +1,4 @@
-//! One input on its way out: which rows the engine must hand over, and what they become.
+//! Output of one input: which rows the engine must read, and how they become a result.
 
 use std::collections::BTreeMap;
 
@@ -11,53 +11,53 @@ use super::{
 };
 use crate::encoder::HeadInput;
 
-/// What is computed of an input.
+/// Requested output for an input.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Output {
-    /// One vector.
+    /// Single vector.
     Vector {
-        /// The first so many elements, cut before the vector gets its length; none: all.
+        /// Number of leading elements to keep; the vector is cut before it is normalised. `None`: all.
         dimensions: Option<usize>,
-        /// Length 1, or as the layers leave it; none: as the model's files say.
+        /// Normalise to length 1, or leave as is; `None`: as in the model's files.
         normalize: Option<bool>,
     },
-    /// The hidden state of each token.
+    /// Hidden state of each token.
     Tokens,
-    /// A weight for each token of the vocabulary.
+    /// Weight for each token of the vocabulary.
     Sparse,
-    /// A classifier's scores, one for each label.
+    /// Classifier scores, one for each label.
     Scores {
-        /// Logits instead of probabilities.
+        /// Return logits instead of probabilities.
         raw: bool,
     },
 }
 
-/// What came of an input.
+/// Result for an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Computed {
-    /// `(rows, values.len() / rows)`.
+    /// Matrix of shape `(rows, values.len() / rows)`.
     Dense {
-        /// Row after row.
+        /// Elements, row by row.
         values: Vec<f32>,
-        /// 1, but for [`Output::Tokens`].
+        /// Number of rows: 1 except for [`Output::Tokens`].
         rows: usize,
     },
-    /// The weights that are not 0, by token.
+    /// Nonzero weights by token.
     Sparse(Vec<(u32, f32)>),
 }
 
-/// The rows of a sequence that are looked at.
+/// Rows of a sequence that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Every one.
+    /// Every row.
     All,
-    /// The first.
+    /// First row.
     First,
-    /// The last.
+    /// Last row.
     Last,
 }
 
-/// The rows of one input as they come, until they are what was asked for.
+/// Collects the rows of an input until they make the result.
 #[derive(Debug)]
 pub struct Readout {
     output: Output,
@@ -69,15 +69,15 @@ pub struct Readout {
 enum State {
     Pooled(Pooled),
     Tokens(Vec<f32>),
-    // The largest or the sum of each token's weight.
+    // maximum or sum of each token's weight
     Vocabulary(Vec<f32>),
     Lexical(LexicalWeights),
 }
 
-/// The largest weight of each token of an input so far.
+/// Largest weight so far of each token of an input.
 #[derive(Debug)]
 struct LexicalWeights {
-    /// The tokens whose rows have yet to come, the next one last.
+    /// Tokens whose rows have yet to come, in reverse order.
     left: Vec<u32>,
     weights: BTreeMap<u32, f32>,
 }
@@ -92,7 +92,7 @@ impl LexicalWeights {
             let sum: f32 = row.iter().zip(&layer.weight).map(|(state, weight)| state * weight).sum();
             let weight = sum + layer.bias;
             let largest = self.weights.entry(token).or_insert(0.0);
-            // What is not a number must be seen at the end.
+            // NaN is kept, so that it is noticed at the end.
             if weight > *largest || weight.is_nan() {
                 *largest = weight;
             }
@@ -101,7 +101,7 @@ impl LexicalWeights {
 }
 
 impl Readout {
-    /// Of an input of these tokens, whose first `prompt_tokens` are a prompt.
+    /// Starts the output for an input of these tokens, whose first `prompt_tokens` are a prompt.
     pub fn new(embedder: &Embedder, output: Output, tokens: &[u32], prompt_tokens: usize) -> Readout {
         let spec = &embedder.spec;
         let (modes, first): (&[Pooling], usize) = match (output, &embedder.classifier) {
@@ -123,17 +123,17 @@ impl Readout {
         Readout { output, rows: rows_of(output, modes, first), state }
     }
 
-    /// Whether logits over the vocabulary are wanted instead of hidden states.
+    /// Whether it needs logits over the vocabulary instead of hidden states.
     pub fn wants_vocabulary(&self) -> bool {
         matches!(self.state, State::Vocabulary(_))
     }
 
-    /// The rows it wants.
+    /// Rows it needs.
     pub fn rows(&self) -> Rows {
         self.rows
     }
 
-    /// Takes the next of the rows it wants: hidden states `(n, hidden)`, or logits `(n, vocab)`.
+    /// Adds the next of its rows: hidden states `(n, hidden)`, or logits `(n, vocab)`.
     pub fn push(&mut self, rows: &[f32], embedder: &Embedder) {
         match &mut self.state {
             State::Pooled(pooled) => pooled.push(rows, embedder.hidden),
@@ -147,7 +147,7 @@ impl Readout {
                 let splade = embedder.spec.splade;
                 for row in rows.chunks_exact(embedder.vocab) {
                     for (weight, &logit) in weights.iter_mut().zip(row) {
-                        // What is not a number must be seen at the end.
+                        // NaN is kept, so that it is noticed at the end.
                         let once = if logit.is_nan() { logit } else { logit.max(0.0).ln_1p() };
                         let here = if splade.log_twice { once.ln_1p() } else { once };
                         *weight = if splade.sums {
@@ -163,7 +163,7 @@ impl Readout {
         }
     }
 
-    /// What the rows are; none where a number of it is not one.
+    /// Result of the rows; `None` if it has a number that is NaN or infinite.
     pub fn finish(self, embedder: &Embedder) -> Option<Computed> {
         let computed = match (self.state, self.output) {
             (State::Pooled(pooled), Output::Scores { raw }) => {
@@ -207,7 +207,7 @@ impl Readout {
     }
 }
 
-/// How a classifier's row comes about.
+/// Pooling for a classifier's input.
 fn classifier_pooling(input: HeadInput) -> &'static [Pooling] {
     match input {
         HeadInput::Cls => &[Pooling::Cls],
@@ -226,7 +226,7 @@ fn rows_of(output: Output, modes: &[Pooling], first: usize) -> Rows {
 }
 
 impl Embedder {
-    /// A pooled row through the modules.
+    /// Applies the modules to a pooled vector.
     fn vector(&self, mut vector: Vec<f32>, dimensions: Option<usize>, wanted: Option<bool>) -> Vec<f32> {
         let modules = &self.spec.modules;
         let layers = modules.iter().take(modules.len() - usize::from(self.spec.normalizes()));
@@ -234,7 +234,7 @@ impl Embedder {
         self.as_wanted(vector, dimensions, wanted)
     }
 
-    /// With fewer dimensions a vector is cut after the layers and before it gets its length.
+    /// Cuts and normalises a vector as requested. It is cut after the layers and before it is normalised.
     fn as_wanted(&self, mut vector: Vec<f32>, dimensions: Option<usize>, wanted: Option<bool>) -> Vec<f32> {
         vector.truncate(dimensions.unwrap_or(usize::MAX));
         if wanted.unwrap_or(self.spec.normalizes()) {
@@ -243,7 +243,7 @@ impl Embedder {
         vector
     }
 
-    /// What a picture's vector becomes; none where a number of it is not one.
+    /// Result for a picture's vector; `None` if a number is NaN or infinite.
     pub(crate) fn of_picture(&self, vector: Vec<f32>, output: Output) -> Option<Computed> {
         let Output::Vector { dimensions, normalize } = output else { return None };
         let values = self.as_wanted(vector, dimensions, normalize);

@@ -1,78 +1,79 @@
-//! What a model's files say lies around its network, as data.
+//! Description of embedding: the settings in a model's files around its network.
 
 use std::collections::BTreeMap;
 
 use super::{Module, Pooling};
 
-/// How texts become inputs, and hidden states vectors.
+/// Settings that turn texts into inputs, and hidden states into vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingSpec {
-    /// The files say so themselves: the model was made to embed. Otherwise these are defaults.
+    /// The files have these settings: the model was made to embed. Otherwise they are defaults.
     pub stated: bool,
-    /// At least one; vectors of several are joined.
+    /// Pooling modes; at least one. Vectors of several modes are concatenated.
     pub pooling: Vec<Pooling>,
-    /// Rows of a prompt count in pooling.
+    /// Include the rows of a prompt in pooling.
     pub include_prompt: bool,
-    /// What follows pooling.
+    /// Modules after pooling.
     pub modules: Vec<Module>,
-    /// Texts that are put before an input, by name.
+    /// Prompts to put before an input, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt of requests that name none.
+    /// Name of the prompt for requests that name none.
     pub default_prompt: Option<String>,
-    /// What a model that chats is told in its system prompt of inputs, each of which is a user's message then: their vectors are the
-    /// row behind the prompt for an answer (Qwen3-VL-Embedding).
+    /// System prompt for chat models that embed; each input is then a user message. The vector is the row after the
+    /// generation prompt (Qwen3-VL-Embedding).
     pub asks: Option<String>,
-    /// Tokens of an input at most, where the files say less than the network can take.
+    /// Maximum tokens of an input, if the files state less than the network can take.
     pub tokens_max: Option<usize>,
-    /// Texts are put in lower case first.
+    /// Convert texts to lower case first.
     pub lowercase: bool,
-    /// Texts lose their punctuation, and white space of more than one character, first (SigLIP's first tokenizer).
+    /// Remove punctuation and repeated white space first (SigLIP's first tokenizer).
     pub words_alone: bool,
-    /// What is behind the first such token is left out (CLIP, whose tokens see none behind them, reads that one's row).
+    /// Drop everything after the first such token. CLIP's tokens attend only to those before them, and its vector
+    /// is this token's row.
     pub end: Option<u32>,
-    /// Inputs are all of one length (SigLIP, which reads the last row).
+    /// Pad all inputs to one length (SigLIP, which reads the last row).
     pub padding: Option<Padding>,
-    /// How a masked-language head's logits become sparse weights.
+    /// Formula for sparse weights from a masked language model's logits.
     pub splade: Splade,
-    /// The layer that makes them of hidden states, where there is one.
+    /// Layer for sparse weights from hidden states, if there is one.
     pub lexical: Option<Lexical>,
 }
 
-/// From logits over the vocabulary to one weight for each token (arxiv.org/abs/2107.05720):
-/// `log(1 + max(logit, 0))`, over all rows.
+/// Sparse weights from logits over the vocabulary (arxiv.org/abs/2107.05720): `log(1 + max(logit, 0))` for each
+/// token, combined over all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Splade {
-    /// The sum over rows instead of the largest.
+    /// Combine rows by their sum instead of the maximum.
     pub sums: bool,
-    /// The logarithm is taken twice.
+    /// Take the logarithm twice.
     pub log_twice: bool,
 }
 
-/// From the hidden state of each token to its weight, `max(weight · h + bias, 0)`: of a token that is there more than once
-/// the largest, and of special tokens but the mask none (BGE-M3, arxiv.org/abs/2402.03216).
+/// Sparse weights from hidden states: each token gets `max(weight · h + bias, 0)`. A repeated token gets its
+/// largest weight. Special tokens other than the mask get none (BGE-M3, arxiv.org/abs/2402.03216).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lexical {
-    /// One factor an element of a hidden state.
+    /// Weights, one for each element of a hidden state.
     pub weight: Vec<f32>,
-    /// Added to the sum.
+    /// Bias.
     pub bias: f32,
     /// Tokens without a weight, in ascending order.
     pub special: Vec<u32>,
 }
 
-/// What makes inputs as long as those that a model was trained with.
+/// Padding of inputs to the length that a model was trained with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Padding {
-    /// Tokens of an input.
+    /// Length in tokens.
     pub tokens: usize,
-    /// What the tokenizer calls the token behind a text's own, where its files say so.
+    /// Name of the padding token in the tokenizer, if the files state one.
     pub name: Option<String>,
-    /// That token.
+    /// ID of the padding token.
     pub token: u32,
 }
 
 impl EmbeddingSpec {
-    /// Pooling of one kind and, where `normalizes`, length 1; nothing else.
+    /// Default settings with one pooling mode, and normalisation to length 1 if `normalizes`.
     pub fn plain(pooling: Pooling, normalizes: bool) -> EmbeddingSpec {
         EmbeddingSpec {
             stated: false,
@@ -92,7 +93,7 @@ impl EmbeddingSpec {
         }
     }
 
-    /// Elements of the vectors of a network with so many.
+    /// Elements of a vector, for a network with `hidden` elements.
     pub fn dimensions(&self, hidden: usize) -> usize {
         let dense = |module: &Module| match module {
             Module::Dense(dense) => Some(dense.outputs),
@@ -101,12 +102,12 @@ impl EmbeddingSpec {
         self.modules.iter().rev().find_map(dense).unwrap_or(hidden * self.pooling.len())
     }
 
-    /// Whether vectors have length 1 unless asked otherwise.
+    /// Whether vectors are normalised to length 1 by default.
     pub fn normalizes(&self) -> bool {
         self.modules.last() == Some(&Module::Normalize)
     }
 
-    /// Such as `mean`, or `cls+max`.
+    /// Names of the pooling modes, such as `mean` or `cls+max`.
     pub fn pooling_name(&self) -> String {
         self.pooling.iter().map(|mode| mode.name()).collect::<Vec<_>>().join("+")
     }

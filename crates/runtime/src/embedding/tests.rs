@@ -1,5 +1,6 @@
-//! Whole models, from texts to vectors and scores, beside what transformers and sentence-transformers make of them
-//! (`tests/data/encoders`, whose script makes both). Alone, together and in any order they are the same.
+//! Whole models, from texts to vectors and scores, against transformers and sentence-transformers
+//! (`tests/data/encoders`, whose script makes the golden results). Results are the same alone, together and in any
+//! order.
 
 mod pictures;
 
@@ -100,7 +101,7 @@ impl Model {
         Model { text, embedder, engine, jobs: 0 }
     }
 
-    /// What is computed of inputs that are asked for together.
+    /// Results of inputs in one job.
     fn run(&mut self, inputs: Vec<EmbedInput>, output: Output) -> Vec<Computed> {
         self.jobs += 1;
         let mut results = vec![None; inputs.len()];
@@ -175,7 +176,7 @@ fn check_embeddings(name: &str, golden: &str) -> usize {
     let mut plain = Vec::new();
     for case in golden["embeddings"].as_array().unwrap() {
         let has = |key: &str| case.get(key).is_some_and(|value| !value.is_null());
-        // Another model's pooling, checked with its own files; no prompt at all where there is one by default.
+        // Another model's pooling, which is checked with its own files; or no prompt where there is one by default.
         if has("pooling") || has("prompt") {
             continue;
         }
@@ -336,7 +337,7 @@ fn weights_of_pytorch_are_those_of_safetensors() {
 
 #[test]
 fn folders_of_the_first_releases_open() {
-    // A vocabulary in place of a tokenizer, and the network in a folder beside which lies a config.json of another kind.
+    // A vocabulary instead of a tokenizer, and the network in a folder, beside a config.json of another kind.
     let folder = tempfile::tempdir().unwrap();
     copy_tree(&data().join("bert-mean"), folder.path());
     let inner = folder.path().join("0_Transformer");
@@ -374,7 +375,7 @@ fn folders_of_the_first_releases_open() {
         let output = || Output::Vector { dimensions: None, normalize: None };
         assert_eq!(ours.run(vec![input], output()), twin.run(vec![theirs], output()), "{text}");
     }
-    // What is no vocabulary of BERT's is named.
+    // Errors name what is invalid in a BERT vocabulary.
     let refused = |file: &str, content: &str, expected: &str| {
         let before = std::fs::read(inner.join(file)).unwrap();
         std::fs::write(inner.join(file), content).unwrap();
@@ -468,8 +469,8 @@ fn check_scores(model: &mut Model, name: &str, golden: &str) -> usize {
             expected_logits = vec![expected_logits[1] - expected_logits[0]];
             expected_scores = vec![expected_scores[1]];
         }
-        // Of logits the range of all of them, as in the families' tests; probabilities have a range of 1. Keys and values
-        // of decoders are halves.
+        // Tolerance relative to the range of all logits, as in the families' tests; probabilities have a range of
+        // 1. The KV cache of decoders has half precision.
         for (ours, theirs, range) in
             [(dense(&logits[0]), expected_logits, range), (dense(&scores[0]), expected_scores, 1.0)]
         {
@@ -516,7 +517,7 @@ fn sparse_weights_are_golden() {
                 );
             }
         }
-        // Beside vectors of the same texts in one step.
+        // Together with vectors of the same texts in one step.
         let inputs: Vec<EmbedInput> = cases.iter().map(|case| input(&model, case)).collect();
         let alone: Vec<Computed> =
             inputs.iter().flat_map(|input| model.run(vec![input.clone()], Output::Sparse)).collect();

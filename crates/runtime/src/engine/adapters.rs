@@ -1,4 +1,4 @@
-//! The adapters of an engine: each in a slot for as long as somebody holds its handle, a job or whoever loaded it.
+//! Adapters of an engine. Each keeps its slot while a job or its loader holds the handle.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use crate::error::LoadError;
 use crate::limits::ADAPTERS_MAX;
 use crate::spec::TransformerSpec;
 
-/// An adapter in its slot.
+/// Adapter in its slot.
 pub(super) struct Held {
     handle: Arc<LoadedAdapter>,
-    // Dropped with it: what its memory is accounted by.
+    // Dropped with the adapter: the caller's accounting of its memory.
     _kept: Box<dyn Any + Send>,
 }
 
 impl Engine {
-    /// Bytes of an adapter in an engine whose steps have so many rows, and of the buffers that the first one makes.
+    /// Bytes of an adapter in an engine with `step_tokens_max` rows per step, and of the buffers that the first
+    /// adapter allocates.
     pub fn adapter_memory(
         backend: &AnyBackend,
         spec: &TransformerSpec,
@@ -30,12 +31,11 @@ impl Engine {
         Decoder::adapter_bytes(backend, spec, adapter, step_tokens_max)
     }
 
-    /// Takes an adapter, opened for this model, between two steps. It stays until nobody but the engine holds its handle and
-    /// [`Engine::free_adapters`] is called; `kept` is dropped with it.
+    /// Loads an adapter, opened for this model, between two steps. It stays until only the engine holds its handle
+    /// and [`Engine::free_adapters`] is called; `kept` is dropped with it.
     ///
     /// # Errors
-    /// `Unsupported` where there are as many as there may be, `Kernel` where the device cannot give the memory. Nothing is
-    /// kept then.
+    /// `Unsupported` if all slots are taken, `Kernel` if the device cannot give the memory. Then nothing is kept.
     pub fn load_adapter(
         &mut self,
         adapter: &Adapter,
@@ -63,9 +63,10 @@ impl Engine {
         Ok(handle)
     }
 
-    /// Frees the adapters that nobody else holds any more. To be called now and then; it looks at each.
+    /// Frees the adapters whose handles are held only by the engine. Call it now and then; it looks at each
+    /// adapter.
     pub fn free_adapters(&mut self) {
-        // What is under way may still read them.
+        // The step in flight may still read them.
         if self.flight.is_some() {
             return;
         }
@@ -77,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Adapters that it has.
+    /// Number of loaded adapters.
     pub fn adapters(&self) -> usize {
         self.adapters.iter().flatten().count()
     }

@@ -1,11 +1,12 @@
-//! Drafts by a smaller model: it goes on with each completion greedily, a step a token for all of them together, on a backend
-//! and with a KV cache of its own. What it has computed of a completion is kept from draft to draft as far as it is what was
-//! drawn, and its prompts are found by their prefix as the large model's are. It may fall behind: a prompt is computed a
-//! part a step, and for whom there is no block, or who has not been foreseen well, nothing is drafted.
+//! Speculative decoding with a draft model: a smaller model continues each completion greedily. It has its own
+//! backend and KV cache, and each of its steps adds one token to all completions. Its cache of a completion is kept
+//! from draft to draft as far as the draft tokens were accepted. Its prompts use the prefix cache like the
+//! target's. It may fall behind: it computes a prompt in parts, one part per step. It drafts nothing for a
+//! completion without a free block, or whose drafts are rejected too often.
 //!
-//! The chance that a drafted token is right is known by how likely the small model thinks it: how often such tokens were right
-//! is counted. A completion for which nothing was right is left alone, for twice as many steps each time, and in the end for
-//! good.
+//! The chance that a draft token is accepted is estimated from the draft model's probability for it: acceptance is
+//! counted for each class of probabilities. A completion whose drafts were all rejected is skipped, for twice as
+//! many steps each time, and in the end for good.
 
 use std::collections::BTreeMap;
 
@@ -27,15 +28,15 @@ use crate::{
     tokenizer::Tokenizer,
 };
 
-/// Lower bounds of the small model's probabilities that are told apart.
+/// Lower bounds of the classes of the draft model's probabilities.
 const CLASSES: [f32; 6] = [0.0, 0.3, 0.5, 0.7, 0.9, 0.97];
-/// How often such a token is right before anything is known.
+/// Initial acceptance rate of each class.
 const RIGHT_EXPECTED: [f32; CLASSES.len()] = [0.15, 0.35, 0.5, 0.7, 0.85, 0.95];
-/// Weight of the last token in such a rate, of a completion's own and of all completions'.
+/// Weight of the newest token in an acceptance rate: in a completion's own rate and in the common one.
 const RATE_STEP: f32 = 0.1;
 const COMMON_RATE_STEP: f32 = 0.01;
 
-/// A model that drafts for another of the same vocabulary.
+/// Model that drafts for another one with the same vocabulary.
 pub struct DraftModel {
     backend: AnyBackend,
     decoder: Decoder,
@@ -47,49 +48,50 @@ pub struct DraftModel {
     size: EngineConfig,
     parameters: u64,
     vocab: usize,                // tokens that both models have rows for
-    rates: [f32; CLASSES.len()], // of what was drafted for completions so far
+    rates: [f32; CLASSES.len()], // acceptance rates over all completions
     drafted: BTreeMap<Order, Drafted>,
-    skipped: usize,        // calls in a row in which nothing could have been worth its row
-    begun: Vec<BlockHash>, // what this step computes first of prompts that it begins
+    skipped: usize, // consecutive calls in which no draft token could have been worth its row
+    begun: Vec<BlockHash>, // first blocks of the prompts that this step starts
 }
 
-/// What a call of [`DraftModel::draft`] did.
+/// Work done by a call of [`DraftModel::draft`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafting {
-    /// Nothing was to be computed.
+    /// No computation.
     Idle,
-    /// It computed something, all or some of which is a prompt's, or came to nothing.
+    /// Computed prompts only: there is no draft token.
     Prepared,
-    /// It drafted.
+    /// Drafted at least one token.
     Drafted,
 }
 
-/// What is known of a completion.
+/// State of a completion.
 struct Drafted {
     tables: BlockTables,
-    computed: usize, // of its tokens, those in the cache; the tokens that were drafted after them may be too
-    published: usize, // blocks that can be found
-    said: Vec<(u32, usize)>, // tokens that were drafted after those, with their classes; all but the last are in the cache
-    given: usize,            // of them, those that the large model was given
+    computed: usize,         // tokens in the cache; draft tokens after them may be cached too
+    published: usize,        // blocks that the index can find
+    said: Vec<(u32, usize)>, // draft tokens after those, with their classes; all but the last are cached
+    given: usize,            // draft tokens given to the target
     rates: [f32; CLASSES.len()],
-    failures: u32, // drafts in a row of which nothing was right
-    pause: u32,    // drafts that are left out
+    failures: u32, // consecutive drafts that were rejected entirely
+    pause: u32,    // drafts to skip
 }
 
-/// One completion's part of a call.
+/// Part of a call for one completion.
 struct Round {
     asked: usize,
-    rows: usize, // of its tokens
+    rows: usize, // of its own tokens
     most: usize, // tokens to draft; 0: its prompt is not computed yet
-    chance: f32, // that what is drafted is right so far
+    chance: f32, // that the draft so far is accepted
 }
 
 impl DraftModel {
-    /// How large it is made beside an engine of this size for `target`: so that it holds what that one does.
+    /// Configuration of the draft model beside an engine for `target` with this configuration, so that it can hold
+    /// the same sequences.
     fn size(spec: &TransformerSpec, target: &TransformerSpec, config: &EngineConfig) -> EngineConfig {
-        // As a whole multiple, so that memory grows by as much with each block.
+        // A whole multiple, so that memory grows evenly with each block.
         let times = spec.kv_groups().count().div_ceil(target.kv_groups().count());
-        // Beyond an original context its keys would have to be computed anew: it drafts within that alone.
+        // Beyond the original context its keys would have to be computed again: it only drafts within it.
         let context = spec.long_after().unwrap_or(usize::MAX).min(spec.context_tokens_max as usize);
         EngineConfig {
             kv_blocks: config.kv_blocks * times,
@@ -102,7 +104,7 @@ impl DraftModel {
         spec.step_limits(size.step_tokens_max, size.sequences_max, size.context_tokens_max)
     }
 
-    /// What it takes beside an engine of this size for `target`.
+    /// Memory it takes beside an engine for `target` with this configuration.
     pub fn memory(
         backend: &AnyBackend,
         files: &ModelFiles,
@@ -119,11 +121,11 @@ impl DraftModel {
         }
     }
 
-    /// Makes its KV cache and all scratch, for an engine of this size for `target`. `backend` is its own; `decoder` has so many
-    /// parameters.
+    /// Allocates its KV cache and all scratch, for an engine for `target` with this configuration. `backend` is its
+    /// own; `parameters` counts the decoder's parameters.
     ///
     /// # Errors
-    /// The backend's, where it cannot give the memory.
+    /// The backend's, if it cannot give the memory.
     pub fn new(
         mut backend: AnyBackend,
         (mut decoder, parameters): (Decoder, u64),
@@ -152,12 +154,12 @@ impl DraftModel {
         })
     }
 
-    /// How large it is.
+    /// Number of parameters.
     pub fn parameters(&self) -> u64 {
         self.parameters
     }
 
-    /// Forgets the completions that do not run any more.
+    /// Forgets completions that no longer run.
     pub fn keep(&mut self, runs: impl Fn(Order) -> bool) {
         let pool = &mut self.pool;
         self.drafted.retain(|&order, drafted| {
@@ -169,10 +171,10 @@ impl DraftModel {
         });
     }
 
-    /// Drafts for these completions, each token with a chance of at least `least` to be right.
+    /// Drafts for these completions. Each draft token has a chance of at least `least` to be accepted.
     ///
     /// # Errors
-    /// The device's: it is of no further use then.
+    /// The device's: the draft model cannot be used any longer.
     pub fn draft(&mut self, asked: &mut [Asked<'_>], least: f32) -> Result<Drafting, KernelError> {
         if self.rates.iter().all(|&right| right < least) {
             self.skipped += 1;
@@ -226,11 +228,11 @@ impl DraftModel {
         Ok(if nothing { Drafting::Prepared } else { Drafting::Drafted })
     }
 
-    /// What is to be computed of a completion, of so many rows that are left; none where nothing is drafted for it.
+    /// Plans the work for a completion within the rows left; `None` if nothing is drafted for it.
     fn begin(&mut self, index: usize, asked: &Asked<'_>, rows_left: &mut usize) -> Option<Round> {
         let Asked { order, tokens, hashes, most, .. } = *asked;
         let vocab = self.vocab;
-        // The last token that is drafted is not computed.
+        // The last draft token is not computed.
         let most = most.min(self.size.context_tokens_max.saturating_sub(tokens.len()));
         let usable = most > 0 && *rows_left > 0;
         let hashes = &hashes[..hashes.len().min((tokens.len() - 1) / BLOCK_TOKENS)];
@@ -238,7 +240,7 @@ impl DraftModel {
         if fresh {
             let unknown = tokens.iter().any(|&token| token as usize >= vocab);
             let needed = BlockTables::needed(&self.pool, hashes, tokens.len());
-            // What another computes of the same prompt is found by the next step.
+            // If another completion computes the same prompt, the next step finds it in the cache.
             let (found, _) = self.pool.find_prefix(hashes);
             let waits = self.pool.shares() && hashes.get(found).is_some_and(|next| self.begun.contains(next));
             if !usable || unknown || waits || needed > self.pool.free() {
@@ -252,7 +254,7 @@ impl DraftModel {
         let drafted = self.drafted.get_mut(&order).expect("it was put there where it was not");
         drafted.settle(tokens, &mut self.rates);
         if drafted.failures >= DRAFT_FAILURES_MAX {
-            // It is not foreseen well, and nothing more is computed of it.
+            // Its drafts are rejected too often: it is dropped.
             drafted.tables.leave(&mut self.pool);
             drafted.computed = 0;
             return None;
@@ -273,7 +275,7 @@ impl DraftModel {
         let room =
             drafted.tables.grow(&mut self.pool, first..first + ahead, tokens.len().max(first + ahead), 0);
         if room < rows {
-            // It waits until others have left, and begins again.
+            // It waits until others have left, and starts again.
             let mut drafted = self.drafted.remove(&order).expect("it was there just now");
             drafted.tables.leave(&mut self.pool);
             return None;
@@ -290,10 +292,10 @@ impl DraftModel {
         self.backend.wait(ticket, &mut self.drawn)
     }
 
-    /// Asserts that the books of its KV cache balance. For tests.
+    /// Checks the consistency of its KV cache's books. For tests.
     ///
     /// # Panics
-    /// Where they do not.
+    /// If they are inconsistent.
     pub fn check(&self) {
         self.pool.check(self.drafted.values().map(|drafted| &drafted.tables));
         self.drafted.values().for_each(|drafted| drafted.tables.check(&self.pool, drafted.computed));
@@ -314,8 +316,8 @@ impl Drafted {
         }
     }
 
-    /// Compares what was drafted with what came, and keeps what is still right of what was computed. The last that came is
-    /// computed again at least, for what follows it.
+    /// Compares the draft with the actual tokens, and keeps the cache as far as they agree. At least the last
+    /// actual token is computed again, to predict the next.
     fn settle(&mut self, tokens: &[u32], common: &mut [f32; CLASSES.len()]) {
         let came = tokens.get(self.computed..).unwrap_or_default();
         if !self.said.is_empty() && !came.is_empty() {
@@ -331,7 +333,7 @@ impl Drafted {
             }
             self.failures = if right.min(self.given) > 0 { 0 } else { self.failures + 1 };
             self.pause = (1 << self.failures.saturating_sub(1).min(DRAFT_FAILURES_MAX)) - 1;
-            // The last that was drafted is in no cache.
+            // The last draft token is not cached.
             self.computed += right.min(self.said.len() - 1);
         }
         self.computed = self.computed.min(tokens.len() - 1);
@@ -347,7 +349,7 @@ impl Drafted {
 }
 
 impl Round {
-    /// Takes the token that the small model would go on with; says whether it goes on.
+    /// Adds the draft model's next token; returns whether to continue.
     fn take(&mut self, sampled: &Sampled, of: &mut Drafted, draft: &mut Vec<u32>, least: f32) -> bool {
         let probability = sampled.logprob.as_ref().map_or(0.0, |logprob| logprob.logprob.exp());
         let class = CLASSES.iter().rposition(|&bound| probability >= bound).unwrap_or(0);
@@ -365,7 +367,8 @@ impl Round {
     }
 }
 
-/// Adds rows of a sequence that end so many tokens after its first, and that the last of them is followed by the most likely.
+/// Adds rows of a sequence to the step: its first `end` tokens end with them. With `draws`, the most likely token
+/// after the last row is sampled.
 fn write(step: &mut Step, tokens: &[u32], end: usize, tables: &BlockTables, draws: bool) {
     step.batch.sources.extend(tokens.iter().copied().map(RowSource::Token));
     if draws {
@@ -375,7 +378,8 @@ fn write(step: &mut Step, tokens: &[u32], end: usize, tables: &BlockTables, draw
     step.batch.push_sequence(tokens.len(), end, |group, index| tables.block(group, index));
 }
 
-/// Refuses a draft model whose tokens are not the other's. Rows of either network beyond them are nobody's words.
+/// Refuses a draft model whose tokens differ from the target's. Rows of either network beyond the tokenizer's
+/// vocabulary are ignored.
 ///
 /// # Errors
 /// [`LoadError::Unsupported`] naming the first token that differs.
@@ -409,7 +413,7 @@ mod tests {
 
     #[test]
     fn of_what_was_drafted_that_is_kept_which_came() {
-        // Ten tokens are computed, and of three that were drafted after them two.
+        // Ten tokens are computed, and two of the three draft tokens after them.
         let settled = |came: &[u32], failures: u32| {
             let mut drafted = Drafted::new(BlockTables::default(), 0, RIGHT_EXPECTED);
             (drafted.computed, drafted.given, drafted.failures) = (10, 3, failures);

@@ -1,9 +1,9 @@
-//! The engine of encoders: inputs in, vectors and scores out, one step at a time. As [`super::Engine`], but every input
-//! is whole in one step: there is no cache, and nothing to go on with.
+//! Engine of encoders: inputs in, vectors and scores out, one step at a time. It resembles [`super::Engine`], but
+//! each input is computed whole in one step, so there is no KV cache.
 //!
-//! A step takes inputs in the order of the fair line until its rows are full. Rows are packed with no padding, so
-//! inputs need not be sorted by length. Of a model with texts and pictures in one space one picture is on its way through the tower,
-//! a layer beside a step of texts.
+//! A step takes inputs in the order of the fair queue until its rows are full. Rows are packed without padding, so
+//! inputs need not be sorted by length. For a model with one space for texts and pictures, one picture at a time
+//! goes through the tower, a layer beside each step of texts.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -26,14 +26,14 @@ use crate::{
 /// Rows whose logits over the vocabulary are on the host at once.
 const VOCABULARY_ROWS: usize = 64;
 
-/// How large an encoder's engine is made. All bounds are at least 1.
+/// Size of an encoder's engine. All bounds are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderConfig {
-    /// Rows at which a step is full; one that takes a single input may have as many as that.
+    /// Rows at which a step is full; a step with a single input may have as many as that input.
     pub step_tokens: usize,
-    /// Inputs of a step.
+    /// Maximum inputs of a step.
     pub sequences_max: usize,
-    /// Tokens of an input.
+    /// Maximum tokens of an input.
     pub input_tokens_max: usize,
 }
 
@@ -44,7 +44,7 @@ impl EncoderConfig {
     }
 }
 
-/// One encoder on one device.
+/// Engine: one encoder on one device.
 pub struct EncoderEngine {
     backend: AnyBackend,
     encoder: Encoder,
@@ -54,14 +54,14 @@ pub struct EncoderEngine {
     waiting: BTreeMap<Order, Waiting>,
     held: HashSet<JobId>,
     batch: Batch,
-    step: Vec<Waiting>, // of the batch, in its order
+    step: Vec<Waiting>, // inputs of the batch, in its order
     rows: Vec<f32>,     // hidden states, or logits over the vocabulary
     seeing: Option<Seeing>,
     prompt_tokens: u64,
     steps: u64,
 }
 
-/// What makes vectors of pictures, and the one that is on its way.
+/// Tower for pictures, and the picture that is being computed.
 struct Seeing {
     tower: Box<dyn Towers>,
     on_its_way: Option<OnItsWay>,
@@ -69,7 +69,7 @@ struct Seeing {
     seen: u64,     // pictures that went through the tower
     found: u64,    // pictures whose vectors were kept
     tokens: u64,   // of all pictures
-    media_ns: u64, // what the tower took
+    media_ns: u64, // time of the tower
 }
 
 struct OnItsWay {
@@ -77,7 +77,7 @@ struct OnItsWay {
     begun: bool,
 }
 
-/// An input in line.
+/// Waiting input.
 struct Waiting {
     job: JobId,
     choice: u32,
@@ -90,7 +90,7 @@ impl Waiting {
         !self.input.media.is_empty()
     }
 
-    /// What came of it; none where it is no number.
+    /// Event for a result; `None` stands for a result that is not a number.
     fn event(&self, computed: Option<Computed>) -> Event {
         let kind = computed.map_or(EventKind::Failed, EventKind::Computed);
         Event { job: self.job, choice: self.choice, kind }
@@ -102,7 +102,7 @@ impl Waiting {
 }
 
 impl EncoderEngine {
-    /// What [`EncoderEngine::new`] and the weights it is given take, packed so, and a tower that it is given.
+    /// Memory that [`EncoderEngine::new`], the weights in this type, and the tower take.
     pub fn memory(
         backend: &AnyBackend,
         files: &EncoderFiles,
@@ -124,10 +124,10 @@ impl EncoderEngine {
         own + seeing.unwrap_or_default()
     }
 
-    /// Makes all scratch. Nothing of the kind is made later.
+    /// Allocates all scratch. Nothing of the kind is allocated later.
     ///
     /// # Errors
-    /// The backend's, when it cannot give the memory.
+    /// The backend's, if it cannot give the memory.
     pub fn new(
         mut backend: AnyBackend,
         mut encoder: Encoder,
@@ -154,7 +154,7 @@ impl EncoderEngine {
         })
     }
 
-    /// Gives it what makes vectors of pictures.
+    /// Adds a tower that computes vectors of pictures.
     #[must_use]
     pub fn with_tower(mut self, tower: Box<dyn Towers>) -> Self {
         let kept = Kept::new(tower.kept_bytes());
@@ -163,8 +163,8 @@ impl EncoderEngine {
         self
     }
 
-    /// One step: as many inputs as fit it. Does nothing when there is nothing to do. After an error the engine is of no
-    /// further use.
+    /// Runs one step with as many inputs as fit. Does nothing if there is no work. After an error the engine cannot
+    /// be used any longer.
     ///
     /// # Errors
     /// The backend's.
@@ -172,7 +172,8 @@ impl EncoderEngine {
         self.step_by(|| 0, events)
     }
 
-    /// As [`EncoderEngine::step`], by its caller's clock, in nanoseconds, which tells what pictures take.
+    /// Runs a step like [`EncoderEngine::step`], with the caller's clock in nanoseconds, which measures the time of
+    /// pictures.
     ///
     /// # Errors
     /// The backend's.
@@ -199,7 +200,7 @@ impl EncoderEngine {
         Ok(report)
     }
 
-    /// Takes the inputs of a job in line. They have come from [`Embedder`].
+    /// Queues the inputs of a job. They come from [`Embedder`].
     pub fn submit_inputs(&mut self, job: &EmbedJob) {
         let mut arrival = self.line.arrive(job.arriving());
         for (input, choice) in job.inputs.iter().zip(0..) {
@@ -210,7 +211,7 @@ impl EncoderEngine {
         }
     }
 
-    /// Forgets a job. No further event names it.
+    /// Cancels a job. No further event names it.
     pub fn cancel(&mut self, job: JobId) {
         let line = &mut self.line;
         self.waiting.retain(|_, waiting| {
@@ -226,7 +227,7 @@ impl EncoderEngine {
         self.held.remove(&job);
     }
 
-    /// Runs nothing of a job until it is set back.
+    /// Pauses or resumes a job.
     pub fn set_paused(&mut self, job: JobId, paused: bool) {
         if paused {
             self.held.insert(job)
@@ -235,13 +236,13 @@ impl EncoderEngine {
         };
     }
 
-    /// Whether a step would run something.
+    /// Whether a step would compute something.
     pub fn has_work(&self) -> bool {
         self.seeing.as_ref().is_some_and(|seeing| seeing.on_its_way.is_some())
             || self.waiting.values().any(|waiting| !self.held.contains(&waiting.job))
     }
 
-    /// Gauges and counters, now.
+    /// Current gauges and counters.
     pub fn stats(&self) -> EngineStats {
         let seeing = |count: fn(&Seeing) -> u64| self.seeing.as_ref().map_or(0, count);
         EngineStats {
@@ -256,7 +257,7 @@ impl EncoderEngine {
         }
     }
 
-    /// Fills the batch with the first in line.
+    /// Fills the batch with the first inputs in the queue.
     fn schedule(&mut self, events: &mut Vec<Event>) -> StepReport {
         self.batch.clear();
         self.step.clear();
@@ -293,13 +294,13 @@ impl EncoderEngine {
         StepReport { prefill_tokens, sequences, ..StepReport::default() }
     }
 
-    /// Reads what the step has computed.
+    /// Reads the results of the step.
     fn commit(&mut self, events: &mut Vec<Event>) -> Result<(), KernelError> {
         let Self { backend, encoder, embedder, batch, rows, .. } = self;
         let readouts: Vec<Readout> = self.step.iter().map(|waiting| waiting.readout(embedder)).collect();
         let (hidden, vocab) = (embedder.hidden, embedder.vocab);
         let wants_all = |readout: &Readout| readout.rows() == Rows::All && !readout.wants_vocabulary();
-        // One copy of all rows rather than many of a few.
+        // One copy of all rows is faster than many copies of a few.
         let all = readouts.iter().any(wants_all);
         if all {
             rows.resize(batch.rows() * hidden, 0.0);
@@ -355,8 +356,8 @@ fn finish(waiting: &Waiting, readout: Readout, embedder: &Embedder, events: &mut
 }
 
 impl Seeing {
-    /// One piece of work: a layer beside texts, or a picture where there are none. The tokens that are done by it; none where there is
-    /// nothing to do.
+    /// Computes one piece of a picture: a layer beside texts, or the whole picture otherwise. Returns the tokens
+    /// that this completed; `None` if there is nothing to do.
     fn step(
         &mut self,
         alone: bool,
@@ -391,8 +392,8 @@ impl Seeing {
     }
 }
 
-/// Adds an input's rows to a batch. A network that knows no token types takes all for the first, whatever a tokenizer says
-/// that was made for another.
+/// Adds an input's rows to a batch. A network without token types gets type 0 for all, even if its tokenizer, made
+/// for another network, says otherwise.
 fn put(batch: &mut Batch, input: &EmbedInput, knows_types: bool) {
     let (first, rows) = (batch.rows() as u32, input.tokens.len() as u32);
     batch.sequences.push(SequenceSpan { row_first: first, rows, context: rows, table_first: 0 });

@@ -1,6 +1,6 @@
-//! Blocks that are kept elsewhere when they leave the cache ([`BlockStore`]), and come back for prompts that begin as theirs
-//! did. A job whose prompt is kept further than it is cached waits, and keeps nobody waiting, until what is missing was read
-//! or turns out not to be there; then it enters like any other, and finds in the cache what is in the cache.
+//! Offloading of KV blocks: blocks evicted from the cache go to a [`BlockStore`], and come back for prompts with
+//! the same prefix. A job whose prompt is stored beyond its cached prefix waits, without holding up others, until
+//! the missing blocks are read or turn out to be gone. Then it enters as usual, and finds the blocks in the cache.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ use crate::{
     kv::{BlockName, BlockStore},
 };
 
-/// Where blocks are kept, and who waits for some.
+/// Block store, and the jobs that wait for blocks.
 pub(super) struct Kept {
     store: Box<dyn BlockStore>,
     fetches: Vec<Fetch>,
@@ -20,20 +20,20 @@ pub(super) struct Kept {
     fetched: u64, // blocks
 }
 
-/// A job that waits for blocks.
+/// Job that waits for blocks.
 struct Fetch {
     job: JobId,
-    wanted: VecDeque<BlockName>, // not asked for yet
-    waits: Vec<BlockName>,       // asked for
+    wanted: VecDeque<BlockName>, // not requested yet
+    waits: Vec<BlockName>,       // requested
 }
 
 impl Kept {
-    /// Blocks that have come back.
+    /// Number of blocks that came back.
     pub(super) fn fetched(&self) -> u64 {
         self.fetched
     }
 
-    /// Asks for what is wanted, as far as that can be now.
+    /// Requests as many wanted blocks as the store accepts now.
     fn ask(&mut self, is_here: impl Fn(&BlockName) -> bool) {
         for fetch in &mut self.fetches {
             while let Some(&name) = fetch.wanted.front() {
@@ -51,7 +51,8 @@ impl Kept {
         }
     }
 
-    /// A block has come, or is not to be had. Where that `ends` it, who waits for it makes do with what there is.
+    /// Handles a block that has arrived or is gone. If it `ends` the fetch, the jobs that wait for it go on without
+    /// the rest.
     fn came(&mut self, name: &BlockName, ends: bool) {
         self.asked.remove(name);
         for fetch in &mut self.fetches {
@@ -71,23 +72,23 @@ impl Kept {
 }
 
 impl Engine {
-    /// Bytes of a block, and the name of their meaning, where blocks can be kept elsewhere.
+    /// Bytes of a block, and the name of its format; `None` if blocks cannot be stored elsewhere.
     pub fn block_form(&self) -> Option<(usize, String)> {
         self.backend.kv_block_form(&self.kv).filter(|_| self.pool.shares())
     }
 
-    /// Keeps blocks there from now on, which has none but this model's, of [`Engine::block_form`].
+    /// Sets the store for blocks. It must only hold blocks of this model, in the format of [`Engine::block_form`].
     pub fn keep_blocks(&mut self, store: Box<dyn BlockStore>) {
         self.pool.watch_leaving();
         self.kept = Some(Kept { store, fetches: Vec::new(), asked: HashSet::new(), fetched: 0 });
     }
 
-    /// Whether a job waits for blocks that are kept elsewhere: [`Engine::take_fetched`] puts those into the cache that have come.
+    /// Whether a job waits for stored blocks; [`Engine::take_fetched`] puts arrived blocks into the cache.
     pub fn awaits_fetched(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.fetches.is_empty())
     }
 
-    /// Has what is kept of a job's prompt, and not in the cache, be fetched.
+    /// Starts to fetch the stored blocks of a job's prompt that are not cached.
     pub(super) fn fetch_prefix(&mut self, job: &Job) {
         let Some(kept) = &mut self.kept else { return };
         let Some((hashes, behind)) = self.scheduler.shareable(job.id) else { return };
@@ -102,12 +103,12 @@ impl Engine {
         kept.ask(|name| self.pool.has(name.group.into(), &name.hash()));
     }
 
-    /// A job is gone.
+    /// Removes a job's fetch.
     pub(super) fn forget_fetch(&mut self, job: JobId) {
         self.kept.iter_mut().for_each(|kept| kept.fetches.retain(|fetch| fetch.job != job));
     }
 
-    /// Puts the blocks into the cache that have come, asks for more, and lets those enter that have all of theirs.
+    /// Puts arrived blocks into the cache, requests more, and lets the jobs enter whose blocks are all there.
     ///
     /// # Errors
     /// The device's.
@@ -115,7 +116,7 @@ impl Engine {
         while let Some(block) = self.kept.as_mut().and_then(|kept| kept.store.answer()) {
             let (group, hash) = (usize::from(block.name.group), block.name.hash());
             let wanted = block.found && group < self.pool.groups() && !self.pool.has(group, &hash);
-            // What lies behind one that is not to be had may be of use, if there is room.
+            // Blocks behind a missing one may be of use, if there is room.
             let mut ends = !block.found && !self.pool.goes_on_behind();
             if wanted {
                 match self.pool.take(group) {
@@ -142,14 +143,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps what is about to be overwritten, as far as there is room for it.
+    /// Stores blocks that are about to be overwritten, as far as the store has room.
     pub(super) fn save_evicted(&mut self) {
         while let Some((id, group, hash)) = self.pool.next_evicted() {
             self.save(id, BlockName::new(group, hash));
         }
     }
 
-    /// Keeps up to so many blocks that may be lost one day. Says whether there may be more that could be kept now.
+    /// Stores up to `most` blocks that may be evicted later. Returns whether there may be more to store now.
     pub fn save_blocks(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some((id, group, hash)) = self.pool.next_unsaved() else { return false };
@@ -162,7 +163,7 @@ impl Engine {
         true
     }
 
-    /// False where there is no room.
+    /// Stores a block. Returns false if there is no room.
     fn save(&mut self, id: u32, name: BlockName) -> bool {
         let Some(kept) = &mut self.kept else { return true };
         let (backend, kv) = (&self.backend, &self.kv);

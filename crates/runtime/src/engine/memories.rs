@@ -1,6 +1,7 @@
-//! What prompts remember of their pictures, for layers that read that instead of the prompt (Llama 3.2 Vision): where keys and values of it
-//! lie, by the pictures' names. A job that has seen all its pictures waits for room, has them remembered some rows a step, and
-//! enters. What it holds is its own as long as one of its sequences is there, whether that runs or not; then it stays until the room is needed.
+//! KV cache for cross-attention to image features (Llama 3.2 Vision), keyed by the pictures' digests. A job whose
+//! pictures have gone through the tower waits for room here. Then its rows are projected, some per step, and the
+//! job enters. Its blocks stay reserved while one of its sequences exists, running or not. Afterwards they stay
+//! cached until the room is needed.
 
 use std::sync::Arc;
 
@@ -17,29 +18,29 @@ use crate::{
     spec::TransformerSpec,
 };
 
-/// Blocks of what one prompt remembers.
+/// Blocks of a prompt's pictures.
 pub type Memory = Arc<[u32]>;
 
-/// All that is remembered, and the job that waits for it.
+/// The cross-attention cache, and the job that waits for it.
 pub(super) struct Memories {
     blocks: usize,
     free: Vec<u32>,
-    /// What there is, by the pictures' names, that which was used the longest ago first.
+    /// Cached entries by the pictures' digests, least recently used first.
     kept: Vec<(Vec<[u8; 32]>, Memory)>,
     under_way: Option<UnderWay>,
 }
 
 struct UnderWay {
     ready: Ready,
-    /// Where its pictures go, once there is room.
+    /// Destination of its pictures, once there is room.
     to: Option<To>,
 }
 
 struct To {
     memory: Memory,
-    /// All of them, (rows, hidden).
+    /// All rows, (rows, hidden).
     rows: Vec<f32>,
-    /// How many are there.
+    /// Number of rows already written.
     done: usize,
 }
 
@@ -47,12 +48,12 @@ fn is_unheld(memory: &Memory) -> bool {
     Arc::strong_count(memory) == 1
 }
 
-/// The pictures of a prompt that are remembered, by name.
+/// Digests of a prompt's pictures that use the cross-attention cache.
 fn names(spans: &[MediaSpan]) -> Vec<[u8; 32]> {
     spans.iter().filter(|span| span.is_remembered()).map(|span| span.digest).collect()
 }
 
-/// The cache of what is remembered; none where nothing is.
+/// Shape of the cross-attention cache; `None` if the model has none.
 pub(super) fn kv_spec(spec: &TransformerSpec, config: &EngineConfig) -> Option<KvSpec> {
     let rows = spec.picture_rows;
     (rows > 0).then(|| KvSpec {
@@ -70,7 +71,7 @@ impl Memories {
         Memories { blocks: spec.blocks, free, kept: Vec::new(), under_way: None }
     }
 
-    /// What is remembered under these names.
+    /// Looks up the entry of these pictures.
     fn find(&mut self, names: &[[u8; 32]]) -> Option<Memory> {
         let place = self.kept.iter().position(|(own, _)| own == names)?;
         let found = self.kept.remove(place);
@@ -79,14 +80,14 @@ impl Memories {
         Some(memory)
     }
 
-    /// Whether there is room for so many rows, or what nobody holds.
+    /// Whether so many rows fit into free blocks and blocks that no job holds.
     fn has_room(&self, rows: usize) -> bool {
         let unheld = self.kept.iter().filter(|(_, memory)| is_unheld(memory));
         let there: usize = unheld.map(|(_, memory)| memory.len()).sum();
         rows.div_ceil(BLOCK_TOKENS) <= self.free.len() + there
     }
 
-    /// Whether a job waits until others let go of theirs.
+    /// Whether a job waits until others release their blocks.
     pub(super) fn waits_for_room(&self) -> bool {
         let waits = self.under_way.as_ref().filter(|waits| waits.to.is_none());
         waits.is_some_and(|waits| match &waits.ready.work {
@@ -95,7 +96,7 @@ impl Memories {
         })
     }
 
-    /// Blocks for so many rows, as soon as others let go of theirs.
+    /// Takes blocks for so many rows, evicting entries that no job holds; `None` if there is no room.
     fn take(&mut self, rows: usize) -> Option<Memory> {
         let blocks = rows.div_ceil(BLOCK_TOKENS);
         if !self.has_room(rows) {
@@ -108,7 +109,7 @@ impl Memories {
         Some(self.free.split_off(self.free.len() - blocks).into())
     }
 
-    /// Jobs that wait for it.
+    /// Number of jobs that wait.
     pub(super) fn count(&self) -> usize {
         usize::from(self.under_way.is_some())
     }
@@ -127,7 +128,7 @@ impl Memories {
         }
     }
 
-    /// Asserts that each block is free or somebody's, and nobody's twice.
+    /// Asserts that each block is either free or held exactly once.
     pub(super) fn check(&self) {
         let under_way = self.under_way.iter().filter_map(|waits| waits.to.as_ref());
         let held = self.kept.iter().map(|(_, memory)| memory).chain(under_way.map(|to| &to.memory));
@@ -138,8 +139,8 @@ impl Memories {
 }
 
 impl Engine {
-    /// Whether what is remembered keeps others from being seen, of which it then does a piece: so many rows, or all where nobody else
-    /// runs.
+    /// Writes a piece of the waiting job's rows: as many as a step has, or all of them if no other job runs.
+    /// Returns whether a job waits here; then no other media are computed in this call.
     ///
     /// # Errors
     /// The device's.
@@ -174,7 +175,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// A job has all its rows: it enters, or has its pictures remembered before.
+    /// Handles a job whose media rows are complete: it enters, or waits for the cross-attention cache first.
     pub(super) fn admit_seen(&mut self, ready: Ready) {
         let media = match &ready.work {
             Work::Answer(job) => job.media.clone(),
@@ -221,7 +222,7 @@ mod tests {
         assert!(memories.find(&name(1)).is_some(), "still there");
         assert!(memories.find(&name(9)).is_none());
         drop(two);
-        // The second was used the longest ago.
+        // The second was used least recently.
         assert!(put(&mut memories, 3, 16).is_some());
         assert!(memories.find(&name(2)).is_none() && memories.find(&name(1)).is_some());
         assert!(put(&mut memories, 4, 65).is_none(), "more than there is");

@@ -1,6 +1,7 @@
-//! Jobs whose pictures are still to be seen, for answers or for vectors: their frames go through the tower one after the other, a piece a
-//! step, and the job enters when all its rows are there. Beside sequences that decode a piece takes a part of what they do ([`super::sizes`]), so
-//! that the next token of each comes after less than twice the time. Rows of frames are kept by the frames' names, as long as there is room.
+//! Jobs that wait for their media, for answers or for vectors. Their frames go through the tower one after the
+//! other, a piece per step, and a job enters when all its rows are there. Beside decoding sequences a piece takes
+//! only a part of the step's time ([`super::sizes`]), so that each next token comes after less than twice the time.
+//! Rows of frames are cached by digest while there is room.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -19,28 +20,28 @@ use crate::{
 /// Rows of a frame.
 type Rows = Arc<[f32]>;
 
-/// What came of frames since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MediaCounts {
     /// Frames that went through the tower.
     pub(super) seen: u64,
-    /// Frames that were given rows, of the tower or kept from before.
+    /// Frames that got their rows, from the tower or from the cache.
     pub(super) filled: u64,
-    /// Tokens of prompts that stand for media.
+    /// Media tokens of prompts.
     pub(super) tokens: u64,
 }
 
-/// A tower, and what waits for it.
+/// Tower and the jobs that wait for it.
 pub(super) struct Pictures {
     tower: Box<dyn Towers>,
     waiting: VecDeque<Waiting>,
-    /// Whether the first frame that is missing of the first that waits is under way.
+    /// Whether the first missing frame of the first waiting job has been started.
     begun: bool,
     kept: Kept,
     counts: MediaCounts,
-    /// How far it goes at a time.
+    /// Sizes of the pieces.
     sizes: Sizes,
-    /// What the last step took, where it had a piece and that was counted.
+    /// Products in the last step's piece, if it had one to be measured.
     products: Option<Products>,
 }
 
@@ -49,19 +50,19 @@ struct Waiting {
     paused: bool,
 }
 
-/// What is to be done once all is seen.
+/// Work to do once all media are there.
 pub(super) enum Work {
     Answer(Box<Job>),
     Embed(EmbedJob),
 }
 
-/// A job that has all its rows.
+/// Job whose media rows are complete.
 pub(super) struct Ready {
     pub(super) work: Work,
     pub(super) paused: bool,
 }
 
-/// Whether a span's rows are still to be made.
+/// Whether a span's rows are still to be computed.
 fn is_missing(span: &MediaSpan) -> bool {
     span.is_to_be_seen() && span.rows.is_empty()
 }
@@ -91,7 +92,7 @@ impl Work {
         }
     }
 
-    /// Tokens that stand for media.
+    /// Number of media tokens.
     fn tokens(&self) -> u64 {
         let count = |media: &[MediaSpan]| media.iter().map(|span| span.tokens as u64).sum::<u64>();
         match self {
@@ -100,7 +101,7 @@ impl Work {
         }
     }
 
-    /// Takes the rows that are kept, and gives of how many frames those were.
+    /// Fills in the cached rows. Returns the number of frames filled.
     fn fill(&mut self, kept: &mut Kept) -> u64 {
         let mut filled_frames = 0;
         for media in self.media() {
@@ -112,7 +113,7 @@ impl Work {
                 if let Some(rows) = kept.get(&span.digest) {
                     filled_frames += 1;
                     span.rows = rows;
-                    // What was seen is not needed any more.
+                    // The pixels are no longer needed.
                     span.pixels = Arc::default();
                 }
             }
@@ -137,7 +138,7 @@ impl Pictures {
         }
     }
 
-    /// Whether something has to wait for it.
+    /// Whether some span has to wait for the tower.
     pub(super) fn concerns<'a>(mut media: impl Iterator<Item = &'a MediaSpan>) -> bool {
         media.any(is_missing)
     }
@@ -165,15 +166,15 @@ impl Pictures {
         self.counts
     }
 
-    /// Hears how long the last step's piece took.
+    /// Records the time of the last step's piece.
     pub(super) fn took(&mut self, seconds: f32) {
         if let Some(products) = self.products.take() {
             self.sizes.took(products, seconds);
         }
     }
 
-    /// One piece of work, beside sequences that decode and take so long for that, and for it with what is drafted, if that is known. A job that
-    /// has all its rows then.
+    /// Computes one piece. `beside` is given if sequences decode: the time of their step without and with draft
+    /// tokens, if known. Returns a job whose rows are now complete.
     ///
     /// # Errors
     /// The device's.
@@ -205,7 +206,7 @@ impl Pictures {
     }
 }
 
-/// Rows by name, of which those go that were used the longest ago.
+/// Rows by digest, with least recently used eviction.
 pub(super) struct Kept {
     rows: HashMap<[u8; 32], (Rows, u64)>,
     used: BTreeMap<u64, [u8; 32]>,
@@ -228,7 +229,7 @@ impl Kept {
         Some(rows.clone())
     }
 
-    /// The last one stays whatever it takes: who asked for it has not had it yet.
+    /// Adds rows. The newest entry always stays, however large: its job has yet to read it.
     pub(super) fn put(&mut self, name: [u8; 32], rows: Rows) {
         self.bytes += size_of_val(&rows[..]);
         self.clock += 1;

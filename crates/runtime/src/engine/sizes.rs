@@ -1,35 +1,38 @@
-//! How large pieces of pictures are: as many products as take some part of a step of those who decode beside them, learned from how long pieces
-//! took. A product of attention takes another time than one with weights, the more so the fewer bits those have, and of layers some are nearly
-//! all the one and some the other, so both are learned. No number depends on it, only when it comes.
+//! Sizes of picture pieces. A piece should take a fixed part of the time of the decoding step beside it; the cost
+//! is learned from measured times. Products of attention take longer than products with weights, all the more if
+//! the weights have few bits. Some layers consist almost entirely of one kind, so the cost of each kind is learned.
+//! Sizes never change results, only when they come.
 
 use crate::pace::{DISTURBED, NEWEST_FASTER, NEWEST_SLOWER};
 use crate::vision::{Piece, Products};
 
-/// Millions of products of a piece where nobody decodes: some tenths of a second, after which whoever has come meanwhile gets a turn.
+/// Millions of products of a piece when no sequence decodes: some tenths of a second, after which new arrivals get
+/// a turn.
 const PRODUCTS_ALONE: f64 = 16_384.0;
-/// And beside those who decode, as long as it isn't known how long they take, or it.
+/// Millions of products of a piece beside decoding sequences while no times are known.
 const PRODUCTS_FIRST: f64 = 512.0;
-/// What a piece and drafted tokens together take of the time of a step beside them: with what a step takes longer once the caches are a
-/// picture's, the next token of each comes after less than twice the time.
+/// Time of a piece and the draft tokens together, as a share of the step beside them. A step also slows down when a
+/// picture fills the caches; even so each next token comes after less than twice the time.
 const SHARE: f64 = 0.5;
-/// And a piece at least, as steps may draft all the time.
+/// Minimum share of a piece, because steps may always have draft tokens.
 const SHARE_LEAST: f64 = 0.15;
-/// As how many with weights a product of attention counts before that is known.
+/// Initial cost of a product of attention, relative to one with weights.
 const ATTENTION_FIRST: f64 = 2.0;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
-    each_s: Option<[f64; 2]>, // a million products with weights, and of attention
+    each_s: Option<[f64; 2]>, // seconds per million products: with weights, and of attention
 }
 
 impl Sizes {
-    /// A piece where nobody decodes.
+    /// Piece for when no sequence decodes.
     pub(super) fn alone(&self) -> Piece {
         self.piece(PRODUCTS_ALONE)
     }
 
-    /// One beside a step of those who decode that takes so long without what is drafted, and so long with it, if that is known.
+    /// Piece beside decoding sequences. `others_s` is the time of their step without and with draft tokens, if
+    /// known.
     pub(super) fn beside(&self, others_s: Option<(f64, f64)>) -> Piece {
         self.piece(match (others_s, self.each_s) {
             (Some((plain_s, drafted_s)), Some([matrix_s, _])) => {
@@ -45,7 +48,7 @@ impl Sizes {
         Piece::Products { millions, attention }
     }
 
-    /// A piece of so many products took so long.
+    /// Records the time of a piece.
     pub(super) fn took(&mut self, products: Products, seconds: f32) {
         let seconds = f64::from(seconds);
         let all = products.weighed(ATTENTION_FIRST);
@@ -60,7 +63,7 @@ impl Sizes {
         let expected_s: f64 = parts_s.iter().sum();
         let ratio = (seconds / expected_s).clamp(1.0 / DISTURBED, DISTURBED);
         let newest = if ratio > 1.0 { NEWEST_SLOWER } else { NEWEST_FASTER };
-        // What a piece was mostly of is what it tells of.
+        // A measurement adjusts each kind by its share of the piece.
         for (each_s, part_s) in each_s.iter_mut().zip(parts_s) {
             *each_s *= 1.0 + newest * (part_s / expected_s) * (ratio - 1.0);
         }
@@ -71,13 +74,14 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    /// A tower on a device on which a million products of each kind take so long, cut as well as it can be: each piece is of one layer,
-    /// whose products are so many of a matrix and so many of attention, in turns. What each piece took.
+    /// Simulates a tower on a device with these times for a million products of each kind. Pieces are cut ideally:
+    /// each is of one layer, and `layers` gives two kinds of layers with their products of matrices and of
+    /// attention, in turns. Returns the time of each piece.
     fn pieces(each_s: [f64; 2], others_s: f64, layers: [[f64; 2]; 2]) -> Vec<f64> {
         let mut sizes = Sizes::default();
         let mut took = Vec::new();
         for piece in 0..400 {
-            // Some pieces of the one kind of layer, then of the other.
+            // Some pieces of one kind of layer, then some of the other.
             let [matrix, attention] = layers[piece / 40 % 2];
             let Piece::Products { millions, attention: price } = sizes.beside(Some((others_s, others_s)))
             else {
@@ -96,7 +100,7 @@ mod tests {
     fn a_piece_takes_its_share_of_a_step_whatever_it_is_of() {
         let kinds = [[1.0, 0.01], [0.4, 0.6]];
         for others_s in [1e-3, 0.02, 0.05] {
-            // Weights of few bits are multiplied fast, and attention is not.
+            // Weights of few bits make products with weights faster, but not attention.
             for each_s in [[1e-5, 2e-5], [2e-6, 2e-5], [1e-5, 1e-5]] {
                 let took = pieces(each_s, others_s, kinds);
                 for (piece, seconds) in took.iter().enumerate().skip(120) {
@@ -138,7 +142,7 @@ mod tests {
         assert!(after >= before / 2.1 && after < before, "{after} after {before}");
         (0..60).for_each(|_| sizes.took(products, 0.01));
         assert!((millions(sizes.beside(Some((0.01, 0.01)))) / before - 1.0).abs() < 0.1);
-        // However fast it is, others get their turn.
+        // However fast it is, other work gets its turn.
         assert_eq!(millions(sizes.beside(Some((1e6, 1e6)))), PRODUCTS_ALONE);
     }
 }

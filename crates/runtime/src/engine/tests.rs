@@ -1,5 +1,5 @@
-//! The engine on the demo model: a device that runs ahead gives the same tokens and events as one that does not, so do layers
-//! that let go of what has left their windows, and rows that are given are rows like any other.
+//! The engine on the demo model. An asynchronous device gives the same tokens and events as a synchronous one. So
+//! do layers that release blocks outside their windows, and rows with given embeddings behave like any others.
 
 mod adapters;
 
@@ -168,7 +168,7 @@ impl Random {
         }
     }
 
-    /// One that a model of this vocabulary says things twice under, some of them texts that end.
+    /// Random grammar under which a model with this vocabulary repeats itself; some of its texts end.
     fn grammar(&mut self) -> Arc<Grammar> {
         static GRAMMARS: OnceLock<Vec<Arc<Grammar>>> = OnceLock::new();
         let compile = || {
@@ -199,7 +199,7 @@ impl Random {
     }
 }
 
-/// What happens to an engine, by the number of the step.
+/// Script of what happens to an engine, by step number.
 #[derive(Default)]
 struct Script {
     jobs: Vec<(u64, Job)>,
@@ -227,9 +227,9 @@ impl Script {
         script
     }
 
-    /// Plays it to the end: the events of each completion and input, what was said in one piece, but for what was found in the
-    /// cache and drafted, which depends on when others come and go. Adds the steps that were under way when the call that began
-    /// them returned.
+    /// Plays the script to the end. Returns the events of each completion and input, with all text in one piece.
+    /// Leaves out cached and draft tokens, which depend on timing. Counts the steps still in flight when their call
+    /// returned.
     fn play(&self, engine: &mut Engine, under_way: &mut usize) -> BTreeMap<(JobId, u32), Vec<EventKind>> {
         let mut found = BTreeMap::<(JobId, u32), Vec<EventKind>>::new();
         let mut events = Vec::new();
@@ -275,8 +275,8 @@ impl Script {
     }
 }
 
-/// Of completions that ran to the end, whatever the other engines were doing at the time, everything is alike: tokens, texts,
-/// log probabilities, ends, usage; on a device that runs ahead, with tokens that are drafted, and with both.
+/// Completions that ran to the end are identical whatever else the engine did: tokens, texts, log probabilities,
+/// finish reasons, usage. This holds on an asynchronous device, with draft tokens, and with both.
 #[test]
 fn however_it_is_computed_the_same_is_said() {
     let (mut finished, mut preemptions, mut cancelled, mut under_way) = (0, 0, 0, 0);
@@ -354,8 +354,8 @@ fn with_windows(windows: &[Option<u32>], keeps: bool) -> Opened {
     opened
 }
 
-/// In whatever company, with blocks short or not, prompts beyond windows, found by their prefix or not: all numbers that a
-/// request sees are those of an engine that keeps everything.
+/// In any batch, with few or many blocks, with prompts beyond windows, with or without prefix hits: a request sees
+/// the same numbers as on an engine that keeps all blocks.
 #[test]
 fn layers_that_let_go_of_blocks_compute_the_same() {
     let kinds: [&[Option<u32>]; 3] = [&[None, Some(20)], &[Some(33)], &[Some(50), None, Some(7)]];
@@ -475,7 +475,7 @@ fn prompts_share_no_block_from_other_media_on() {
     assert_eq!(tokens_of(&mut engine, &with(5, 2, &dogs)), (other.0, 112));
 }
 
-/// What comes of one job, and the steps it took.
+/// Runs one job. Returns its events and the number of steps.
 fn run(engine: &mut Engine, job: &Job) -> (Vec<Event>, u64) {
     let before = engine.stats().steps;
     engine.submit(job);
@@ -486,7 +486,7 @@ fn run(engine: &mut Engine, job: &Job) -> (Vec<Event>, u64) {
     (events, engine.stats().steps - before)
 }
 
-/// What is said again comes in fewer steps, and a right prediction in fewer still: the same tokens, greedy and sampled.
+/// Repeated text takes fewer steps, and a correct prediction fewer still, with the same tokens, greedy and sampled.
 #[test]
 fn a_copy_takes_fewer_steps() {
     let prompt: Vec<u32> = (0..40).map(|i| 300 + i * 7).collect();

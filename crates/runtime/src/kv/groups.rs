@@ -1,19 +1,19 @@
-//! Which layers of a model have block tables in common, and how many blocks a sequence holds. Numbers alone: the blocks
-//! are the pool's.
+//! Layer groups of the KV cache, and the number of blocks that a sequence holds. Layers in a group share block
+//! tables. This module only computes numbers: the pool owns the blocks.
 
 use hanzo_engine_kernels::{BLOCK_TOKENS, KvGroups, KvLayout, KvPlace};
 
 use crate::limits::{KV_GROUPS_MAX, KV_WASTE_MAX};
 
-/// Puts layers that keep the same of the same tokens into groups, so that a block of any group takes the same memory: all
-/// groups are of one size, and where layers are too few for the last group of their kind, that part of its blocks is
-/// not used. The size is the largest that wastes little, since each group has tables of its own. A window that holds
-/// `context_tokens` is none.
+/// Divides layers into groups. Layers of a group keep equal amounts of the same tokens. All groups have the same
+/// size, so that a block of any group takes the same memory. If a kind has too few layers for its last group, part
+/// of that group's blocks is unused. The size is the largest that wastes little, since each group has its own
+/// tables. A window of `context_tokens` or more counts as full attention.
 pub fn groups_of(layers: &[KvLayout], context_tokens: usize) -> KvGroups {
     let mut kinds: Vec<Kind> = Vec::new();
     for (index, layout) in layers.iter().enumerate() {
         let window = match *layout {
-            // Of no block.
+            // States take no blocks.
             KvLayout::State(_) => continue,
             KvLayout::Heads { window, .. } => window.filter(|&window| (window as usize) < context_tokens),
             KvLayout::Latent { .. } => None,
@@ -24,7 +24,7 @@ pub fn groups_of(layers: &[KvLayout], context_tokens: usize) -> KvGroups {
             None => kinds.push(Kind { window, elements, layers: vec![index] }),
         }
     }
-    // A prefix is looked up first where a block that is missing at its beginning says that there is none.
+    // Groups of full attention come first: a missing block at the start of a prefix ends the lookup.
     kinds.sort_by_key(|kind| kind.window.is_some());
     let size = group_size(&kinds, context_tokens);
     let mut groups = KvGroups { windows: Vec::new(), places: vec![KvPlace::default(); layers.len()] };
@@ -40,10 +40,10 @@ pub fn groups_of(layers: &[KvLayout], context_tokens: usize) -> KvGroups {
     groups
 }
 
-/// Layers that keep the same of the same tokens.
+/// Layers that keep equal amounts of the same tokens.
 struct Kind {
     window: Option<u32>,
-    elements: usize, // of a token
+    elements: usize, // per token
     layers: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ fn group_size(kinds: &[Kind], context_tokens: usize) -> usize {
     sizes().find(|&size| wasted(size) <= least.max(KV_WASTE_MAX)).unwrap_or(most)
 }
 
-/// What a sequence of so many tokens takes in groups of this size, as a multiple of what its layers need.
+/// Memory of a sequence of `tokens` tokens in groups of this size, as a multiple of its layers' need.
 fn waste(kinds: &[Kind], size: usize, tokens: usize) -> f64 {
     let kept = |kind: &Kind| kind.window.map_or(tokens, |window| tokens.min(window as usize)) as f64;
     let widest = kinds.iter().map(|kind| kind.elements).max().unwrap_or(0) as f64;
@@ -65,22 +65,23 @@ fn waste(kinds: &[Kind], size: usize, tokens: usize) -> f64 {
     kinds.iter().map(taken).sum::<f64>() / kinds.iter().map(needed).sum::<f64>()
 }
 
-/// How many blocks sequences hold in the layer groups of a cache.
+/// Number of blocks that sequences hold in each layer group of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvRoom {
     groups: Vec<GroupRoom>,
 }
 
-/// A group's.
+/// Bound of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupRoom {
     window: Option<usize>,
-    /// Blocks of a sequence that it holds at once: those that the first row of the largest step sees, and the step's own.
+    /// Maximum blocks of a sequence that it holds at once: those that the first row of the largest step attends to,
+    /// and the step's own.
     most: usize,
 }
 
 impl KvRoom {
-    /// Of steps of at most so many rows.
+    /// Bounds for steps of at most `step_rows` rows.
     pub fn new(groups: &KvGroups, step_rows: usize) -> KvRoom {
         let room = |group: usize| {
             let window = groups.window(group).map(|window| window as usize);
@@ -93,18 +94,18 @@ impl KvRoom {
         KvRoom { groups: (0..groups.count()).map(room).collect() }
     }
 
-    /// Blocks that one sequence of so many tokens holds at most, however it got there.
+    /// Maximum blocks that a sequence of `tokens` tokens holds, however it got there.
     pub fn blocks_of(&self, tokens: usize) -> usize {
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
         self.groups.iter().map(|group| group.most.min(blocks)).fold(0, usize::saturating_add)
     }
 
-    /// Tokens of the longest sequence that so many blocks hold.
+    /// Longest sequence, in tokens, that fits so many blocks.
     pub fn tokens_in(&self, blocks: usize) -> usize {
         if self.blocks_of(usize::MAX) <= blocks {
             return usize::MAX;
         }
-        // Each of them takes a block of some group at least.
+        // Each block of tokens takes a block of at least one group.
         let (mut fits, mut too_many) = (0, blocks + 1);
         while too_many - fits > 1 {
             let middle = fits + (too_many - fits) / 2;
@@ -116,7 +117,7 @@ impl KvRoom {
         fits.saturating_mul(BLOCK_TOKENS)
     }
 
-    /// Whether a group's rows see everything.
+    /// Whether a group has full attention.
     pub(super) fn keeps_all(&self, group: usize) -> bool {
         self.groups[group].window.is_none()
     }
@@ -125,15 +126,15 @@ impl KvRoom {
         self.groups.len()
     }
 
-    /// The blocks that a group holds of a sequence of `tokens`, `computed` of which are in the cache.
+    /// Blocks that a group holds of a sequence of `tokens` tokens, `computed` of which are cached.
     pub(super) fn range(&self, group: usize, computed: usize, tokens: usize) -> std::ops::Range<usize> {
         let GroupRoom { most, .. } = self.groups[group];
         let first = self.first_kept(group, computed);
         first..first.saturating_add(most).min(tokens.div_ceil(BLOCK_TOKENS))
     }
 
-    /// The first block that a group keeps: of those that the next row sees, or would see if it came after the last full
-    /// block, so that what is computed can be found up to there.
+    /// First block that a group keeps. It keeps the blocks that the next row attends to. It also keeps those for a
+    /// row after the last full block, so that the prefix can be found up to there.
     pub(super) fn first_kept(&self, group: usize, computed: usize) -> usize {
         let unseen = |window| (computed / BLOCK_TOKENS * BLOCK_TOKENS + 1).saturating_sub(window);
         self.groups[group].window.map_or(0, unseen) / BLOCK_TOKENS
@@ -144,7 +145,7 @@ impl KvRoom {
 mod tests {
     use super::*;
 
-    /// Layers of one kind of heads, with these windows.
+    /// Layers with equal heads and these windows.
     fn layers(windows: impl IntoIterator<Item = Option<u32>>) -> Vec<KvLayout> {
         windows.into_iter().map(|window| KvLayout::Heads { kv_heads: 4, head_dim: 64, window }).collect()
     }
@@ -168,9 +169,9 @@ mod tests {
 
     #[test]
     fn groups_are_of_one_size_and_waste_little() {
-        // gpt-oss 20B: every other layer sees 128 tokens.
+        // gpt-oss 20B: every other layer has a window of 128 tokens.
         assert_eq!(shape(every_nth_whole(24, 2, 128), 131_072), (vec![None, Some(128)], 12));
-        // Gemma 3 of 4, 12 and 27 billion, and of 1: one in six sees everything.
+        // Gemma 3 4B, 12B, 27B, and 1B: one layer in six has full attention.
         let gemma = |layers, window| {
             let (windows, planes) = shape(every_nth_whole(layers, 6, window), 131_072);
             let whole = windows.iter().filter(|window| window.is_none()).count();
@@ -184,7 +185,7 @@ mod tests {
         let upper: Vec<Option<u32>> = (0..32).map(|layer| (layer >= 28).then_some(4096)).collect();
         let (windows, planes) = shape(upper, 32_768);
         assert_eq!((windows, planes), ([vec![None; 7], vec![Some(4096)]].concat(), 4));
-        // However they are mixed, each layer has a place of its own.
+        // However they are mixed, each layer has its own place.
         let windows: Vec<Option<u32>> =
             (0..37).map(|layer| [None, Some(7), Some(90)][layer * layer % 3]).collect();
         let groups = groups_of(&layers(windows.clone()), 1000);
@@ -203,7 +204,7 @@ mod tests {
     fn a_window_bounds_the_blocks_of_a_sequence() {
         let groups = KvGroups { windows: vec![None, Some(100), Some(1)], places: Vec::new() };
         let room = KvRoom::new(&groups, 40);
-        // 99 keys before a row are in 7 blocks, whose first may begin within a block like the step's 40 rows in 4.
+        // The 99 keys before a row are in 7 blocks; the step's 40 rows may start within a block and take 4.
         assert_eq!(room.blocks_of(10_000), 625 + (7 + 4) + 4);
         assert_eq!(room.blocks_of(100), 7 + 7 + 4);
         for tokens in [16, 48, 160, 992, 10_000] {
@@ -214,7 +215,7 @@ mod tests {
             KvRoom::new(&KvGroups { windows: vec![Some(32)], places: vec![] }, 1).tokens_in(3),
             usize::MAX
         );
-        // Wherever a sequence is, what a step of it needs is not more.
+        // Wherever a sequence is, a step needs no more.
         for (computed, rows) in (0..400).flat_map(|computed| [1, 7, 40].map(|rows| (computed, rows))) {
             for (group, window) in [(1, 100), (2, 1)] {
                 let range = room.range(group, computed, 10_000);

@@ -1,18 +1,18 @@
-//! Where blocks are kept that leave the cache: what the engine asks of it. What it is, files and threads, is not here.
+//! Interface of the block store, which keeps blocks that leave the cache. Its files and threads are elsewhere.
 
 use super::BlockHash;
 
-/// What a block is called outside of its cache: among those of one model, whose keys and values are of one type.
+/// Name of a block outside its cache. Unique among blocks of one model with one KV type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockName {
-    /// Its group of layers.
+    /// Layer group.
     pub group: u16,
-    /// Its content.
+    /// Hash of the content.
     pub hash: [u8; 16],
 }
 
 impl BlockName {
-    /// Of a block of a group.
+    /// Name of a block of a group.
     pub fn new(group: usize, hash: BlockHash) -> BlockName {
         // There are a few dozen groups at most.
         BlockName { group: group as u16, hash: hash.0 }
@@ -23,32 +23,32 @@ impl BlockName {
     }
 }
 
-/// A block that was asked for.
+/// Answer to a request for a block.
 #[derive(Debug)]
 pub struct KeptBlock {
-    /// Its name.
+    /// Name of the block.
     pub name: BlockName,
-    /// To be given back by [`BlockStore::recycle`].
+    /// Content, to be returned with [`BlockStore::recycle`].
     pub bytes: Vec<u8>,
-    /// Whether it was there, whole.
+    /// Whether the block was there, whole.
     pub found: bool,
 }
 
-/// Keeps blocks of one model. Nothing here may wait: an engine calls it between steps. What there is no room or no time for is
-/// not kept, and nothing depends on it but how soon a prompt is computed.
+/// Store of one model's blocks. No method may block, because the engine calls them between steps. The store may
+/// refuse blocks for lack of room or time. That only affects how fast a prompt is computed.
 pub trait BlockStore: Send {
-    /// Whether a block may be there.
+    /// Whether the store may have a block.
     fn has(&self, name: &BlockName) -> bool;
 
-    /// Keeps a block, whose content `fill` writes, and says whether it could. False: there is no room now.
+    /// Stores a block whose content `fill` writes. Returns false if there is no room now.
     fn put(&mut self, name: BlockName, fill: &mut dyn FnMut(&mut [u8]) -> bool) -> bool;
 
-    /// Has a block be read; false: no more can be now.
+    /// Requests a block. Returns false if no more requests fit now.
     fn ask(&mut self, name: BlockName) -> bool;
 
-    /// One of those that were asked for, when it is there: each once.
+    /// Next answer to a request, if any has arrived. Each request is answered once.
     fn answer(&mut self) -> Option<KeptBlock>;
 
-    /// Takes back what [`BlockStore::answer`] gave.
+    /// Takes back the buffer of an [`BlockStore::answer`].
     fn recycle(&mut self, bytes: Vec<u8>);
 }

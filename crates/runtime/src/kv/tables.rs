@@ -1,5 +1,5 @@
-//! The blocks of one sequence: a table for each layer group. A group that sees a window gives back what has left it, and holds
-//! no more than that and what the largest step adds to it.
+//! Block tables of one sequence, one for each layer group. A group with a window releases the blocks that have left
+//! it. It holds no more than the window and the rows that the largest step adds.
 
 use std::ops::Range;
 
@@ -7,25 +7,25 @@ use hanzo_engine_kernels::BLOCK_TOKENS;
 
 use super::{BlockHash, BlockPool, NONE};
 
-/// See the module. Empty as long as the sequence does not run.
+/// Block tables; see the module. Empty while the sequence does not run.
 #[derive(Debug, Default)]
 pub struct BlockTables {
     groups: Vec<Table>,
-    state: Option<u32>, // in layers that keep one, while it runs
+    state: Option<u32>, // state in recurrent layers, while it runs
 }
 
-/// What a sequence found of its tokens when it entered, in blocks.
+/// Cached blocks that a sequence found when it entered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Its beginning.
+    /// Number of blocks in the prefix.
     pub prefix: usize,
-    /// What it holds behind blocks that it lacks, in order: of use to it when it gets there.
+    /// Runs of cached blocks behind missing ones, in order; used when the sequence gets there.
     pub behind: Vec<Range<usize>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Which of the sequence's blocks the first of `ids` is.
+    /// Index in the sequence of the first block in `ids`.
     first: usize,
     ids: Vec<u32>,
 }
@@ -37,8 +37,8 @@ impl Table {
 }
 
 impl BlockTables {
-    /// Free blocks that [`BlockTables::enter`] would use up, at most: what it finds behind the prefix, and others hold, is
-    /// counted as if it were not there.
+    /// Maximum free blocks that [`BlockTables::enter`] would use up. Cached blocks behind the prefix that others
+    /// hold are counted as if they were missing.
     pub fn needed(pool: &BlockPool, hashes: &[BlockHash], tokens: usize) -> usize {
         let (shared, of_them_free) = pool.find_prefix(hashes);
         let room = pool.room();
@@ -46,9 +46,9 @@ impl BlockTables {
         (0..room.count()).map(new).sum::<usize>() + of_them_free
     }
 
-    /// Takes blocks for `tokens` tokens, or as many as a window holds of them, sharing those of the prefix that is there. The
-    /// caller has checked that there are enough. With `behind` it shares what is there behind that prefix too, where that is of
-    /// use. Says what it shares.
+    /// Takes blocks for `tokens` tokens, or for as many as a window holds, and shares those of the cached prefix.
+    /// The caller has checked that there are enough. With `behind`, also shares cached blocks behind the prefix if
+    /// they are of use. Returns the shared blocks.
     pub fn enter(
         &mut self,
         pool: &mut BlockPool,
@@ -63,7 +63,7 @@ impl BlockTables {
         let groups = pool.room().count();
         let ranges = (0..groups).map(|group| pool.room().range(group, shared * BLOCK_TOKENS, tokens));
         let ranges: Vec<_> = ranges.collect();
-        // All that is shared first: a block that is taken may be one that can still be found.
+        // Sharing comes first: a taken block may be one that can still be found.
         self.groups.clear();
         for (group, range) in ranges.into_iter().enumerate() {
             let mut table = Table { first: range.start, ids: vec![NONE; range.len()] };
@@ -83,13 +83,14 @@ impl BlockTables {
         found
     }
 
-    /// Its state in layers that keep one; none where they do not, or as long as it does not run.
+    /// State in recurrent layers; `None` if there are none, or while it does not run.
     pub fn state(&self) -> Option<u32> {
         self.state
     }
 
-    /// Gives back what none of these rows sees, and takes blocks for as many of them as it can and for what comes after them
-    /// of `tokens` tokens, leaving `spare` free. Says for how many rows there is room now.
+    /// Releases blocks that none of these rows attends to, and takes blocks for as many of the rows as possible.
+    /// Also takes blocks for the rest of the `tokens` tokens, but leaves `spare` free for others. Returns the
+    /// number of rows that have room.
     pub fn grow(&mut self, pool: &mut BlockPool, rows: Range<usize>, tokens: usize, spare: usize) -> usize {
         let (computed, rows) = (rows.start, rows.len());
         for (group, table) in self.groups.iter_mut().enumerate() {
@@ -110,7 +111,7 @@ impl BlockTables {
             }
             room = room.min((table.end() * BLOCK_TOKENS).saturating_sub(computed));
         }
-        // What a prompt will need beyond this step is held from the first on, so that it never waits for it.
+        // Blocks that a prompt needs after this step are held from the start, so that it never waits for them.
         for (group, table) in self.groups.iter_mut().enumerate().filter(|_| room == rows) {
             let end = pool.room().range(group, computed, tokens).end;
             while table.end() < end
@@ -123,7 +124,7 @@ impl BlockTables {
         room
     }
 
-    /// Gives all blocks back, those of the end first.
+    /// Releases all blocks, the last ones first.
     pub fn leave(&mut self, pool: &mut BlockPool) {
         while let Some(table) =
             self.groups.iter_mut().filter(|table| !table.ids.is_empty()).max_by_key(|table| table.end())
@@ -136,7 +137,7 @@ impl BlockTables {
         }
     }
 
-    /// Makes the full block of this place in the sequence findable, in the groups that still hold it.
+    /// Makes a full block of the sequence findable in the groups that still hold it.
     pub fn publish(&self, pool: &mut BlockPool, index: usize, hash: BlockHash) {
         for (group, table) in self.groups.iter().enumerate() {
             if let Some(&id) = index.checked_sub(table.first).and_then(|at| table.ids.get(at)) {
@@ -145,39 +146,39 @@ impl BlockTables {
         }
     }
 
-    /// The block that a group has of 16 tokens of the sequence.
+    /// Block of a group for 16 tokens of the sequence.
     ///
     /// # Panics
-    /// Where it holds none.
+    /// If the group does not hold it.
     pub fn block(&self, group: usize, index: usize) -> u32 {
         let table = &self.groups[group];
         table.ids[index - table.first]
     }
 
-    /// Blocks that it holds, of all groups.
+    /// Blocks that it holds, in all groups.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.groups.iter().flat_map(|table| table.ids.iter().copied())
     }
 
-    /// How many they are.
+    /// Number of blocks that it holds.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|table| table.ids.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether it holds no blocks.
     pub fn is_empty(&self) -> bool {
         self.groups.iter().all(|table| table.ids.is_empty())
     }
 
-    /// The tables, by group.
+    /// Block IDs by group.
     pub fn by_group(&self) -> impl Iterator<Item = &[u32]> + '_ {
         self.groups.iter().map(|table| &table.ids[..])
     }
 
-    /// Asserts that there is a block for all that is computed and may still be seen.
+    /// Checks that there is a block for everything computed that may still be attended to.
     ///
     /// # Panics
-    /// Where there is not.
+    /// If one is missing.
     pub fn check(&self, pool: &BlockPool, computed: usize) {
         for (group, table) in self.groups.iter().enumerate() {
             assert!(

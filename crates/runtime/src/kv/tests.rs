@@ -1,4 +1,5 @@
-//! Books that balance, prefixes that are found as far as every group has what is seen, and windows that let go.
+//! Tests of the block pool: consistent books, prefixes as long as every group has the needed blocks, and windows
+//! that release blocks.
 
 use super::*;
 use proptest::prelude::*;
@@ -72,7 +73,7 @@ fn without_sharing_nothing_is_found() {
 fn what_is_behind_a_hole_is_held_from_the_first_on() {
     let hashes: Vec<BlockHash> = (0..20).map(hash).collect();
     let (short, long) = (FOUND_RUN_BLOCKS_MIN - 1, FOUND_RUN_BLOCKS_MIN);
-    // One that is there, a hole, a run that is too short, another hole, one that is long enough.
+    // One cached block, a gap, a run that is too short, another gap, a run that is long enough.
     let there = |index: usize| {
         index == 0 || (2..2 + short).contains(&index) || index > 2 + short && index <= 2 + short + long
     };
@@ -94,11 +95,11 @@ fn what_is_behind_a_hole_is_held_from_the_first_on() {
     pool.check([&tables].into_iter());
     tables.leave(&mut pool);
     assert_eq!((pool.free(), pool.cached()), (20, 1 + long), "the others were needed");
-    // Who cannot go on there takes what is before the hole.
+    // A sequence that cannot continue behind gaps takes what is before the gap.
     assert_eq!(tables.enter(&mut pool, &hashes, 310, false), Found { prefix: 1, behind: Vec::new() });
     tables.leave(&mut pool);
 
-    // What could be got is what makes runs, behind a hole too, as far as there is room.
+    // Blocks in the store count for runs, behind a gap too, as far as there is room.
     let mut pool = BlockPool::new(20, true);
     let kept = |_: usize, hash: &BlockHash| there(hashes.iter().position(|it| it == hash).unwrap());
     let names = |indices: &[usize]| indices.iter().map(|&index| (0, hashes[index])).collect::<Vec<_>>();
@@ -140,7 +141,7 @@ fn a_prefix_is_found_where_windows_have_what_they_see() {
         pool_with([0, 0b11110, 0]).0.find_behind(&hashes, 0).is_empty(),
         "windows lack what is before them"
     );
-    // What one lacks shortens it to what all have.
+    // A block missing in one group shortens the prefix for all.
     assert_eq!(pool_with([0b11110, 0b01111, 0b11000]).0.find_prefix(&hashes).0, 4);
     assert_eq!(pool_with([0b00111, 0b11111, 0b10111]).0.find_prefix(&hashes).0, 3);
 }
@@ -170,9 +171,10 @@ fn a_window_lets_go_as_it_moves_and_uses_blocks_again() {
         pool.check([&tables].into_iter());
     }
     tables.grow(&mut pool, 500..501, 501, 0);
-    // Of 500 tokens the last full block ends at 496, before which 39 are in 3 blocks; and one begins there.
+    // Of 500 tokens the last full block ends at 496; the 39 tokens before that are in 3 blocks, and another block
+    // starts there.
     assert_eq!((tables.len(), pool.used()), (32 + 4, 36));
-    // What comes back finds its way to the last full block.
+    // A released sequence is found again up to its last full block.
     tables.leave(&mut pool);
     assert_eq!(pool.find_prefix(&hashes).0, 31);
     assert_eq!(BlockTables::needed(&pool, &hashes, 500), 36);

@@ -1,4 +1,4 @@
-//! The scheduler alone: no weights, every drawn token is the same one.
+//! The scheduler alone: no weights, and every sampled token is the same.
 
 use std::path::Path;
 
@@ -148,8 +148,8 @@ impl Bench {
 
 #[test]
 fn a_prompt_takes_as_long_of_a_step_as_those_who_decode() {
-    // A row of a prompt takes a tenth of a step that decodes one sequence: what the first prompt beside it has of a step, and what
-    // all have when five more wait.
+    // A prompt row takes a tenth of the time of a step that decodes one sequence. Returns the prompt rows of the
+    // first prompt beside that sequence, and of all prompts when five more wait.
     let beside = |rows_together: usize| {
         let mut bench = Bench::new(64, |config| config.rows_together = rows_together);
         bench.submit(1, 10, 40, |_| ());
@@ -167,7 +167,7 @@ fn a_prompt_takes_as_long_of_a_step_as_those_who_decode() {
     let (one, more) = beside(1);
     assert!(one[0] == 1 && one.len() == 2 && (9..=10).contains(&one[1]), "{one:?}");
     assert_eq!(more, [1, 32], "as much as a prompt may take");
-    // What is computed in one step or not at all has its place.
+    // There is room for rows that must be computed in the same step.
     assert_eq!(beside(32).0, [1, 32]);
 }
 

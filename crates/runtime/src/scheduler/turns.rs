@@ -1,15 +1,16 @@
-//! Who gives way to whom when not everybody fits: what one job holds is not what is everybody's.
+//! Preemption between jobs when not all sequences fit.
 //!
-//! Room that is free goes to the first in line. Beyond that, room is taken from who runs, in two cases:
-//! - a job that holds more gives to one that would, with it, still hold no more: completions of one request come down to
-//!   what others have, one by one;
-//! - a job that has not begun takes the place of one that has had its turn, so that a short one does not wait until one of
-//!   many long ones has ended.
+//! Free room goes to the first job in the queue. Beyond that, room is taken from running jobs in two cases:
+//! - A job that holds more gives to a job that, with it, would hold no more than the giver. So the completions of
+//!  one request shrink one by one to what other jobs have.
+//! - A job that has not started takes the place of a job whose turn is over. So a short job does not wait for the
+//!  end of one of many long ones.
 //!
-//! Neither can be undone by the other side's asking back, so nothing goes to and fro: in the first case who gave still
-//! holds as much, the second happens once in the life of a job. A priority says who is first, not how much it gets: the
-//! first case does not look at it, in the second nobody gives way to who is less urgent. Who gave way stands in line where it stood, before all
-//! that came later, and comes back with a turn that makes up for what it computes again.
+//! Neither job can take the room back by the same rule, so sequences do not swap back and forth. In the first case
+//! the giver still holds as much; the second happens once in the life of a job. A priority decides the order, not
+//! the share: the first case ignores it, and in the second no job gives way to a less urgent one. A preempted
+//! sequence keeps its place in the queue, before all later ones. Its next turn is longer, to make up for what it
+//! computes again.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -23,12 +24,12 @@ use crate::{
     sequence::Sequence,
 };
 
-/// What the sequences of one job hold that run.
+/// Resources of a job's running sequences.
 #[derive(Clone, Copy, Default)]
 struct Holding {
     sequences: usize,
     own_blocks: usize,
-    shared_blocks: usize, // the most of one sequence: siblings share the same ones
+    shared_blocks: usize, // maximum of one sequence: siblings share the same ones
 }
 
 impl Holding {
@@ -48,9 +49,9 @@ impl Holding {
     }
 }
 
-/// What everybody holds that runs.
+/// Resources of all running sequences.
 struct Holdings {
-    own_blocks: Vec<usize>, // by place in `running`: those that no other sequence holds too
+    own_blocks: Vec<usize>, // by index in `running`: blocks without another holder
     of_jobs: HashMap<JobId, Holding>,
 }
 
@@ -67,31 +68,32 @@ impl Holdings {
 }
 
 impl Scheduler {
-    /// Makes room for the first in line, or for one after it, by having others give way, if it is its turn. Says whose.
+    /// Makes room for the first sequence in the queue, or for one that may overtake it, by preempting others, if
+    /// their turn allows. Returns the sequence that may enter.
     pub(super) fn displace(&mut self, first: Order, pool: &mut BlockPool) -> Option<Order> {
         if !self.running.iter().any(|sequence| sequence.turn_is_over(SHARED_TURN_TOKENS)) {
             return None;
         }
         let (order, victims) = self.whose_turn(first, pool)?;
-        // From the back, so that places before stay what they were.
+        // In descending order, so that earlier indices stay valid.
         for at in victims {
             self.preempt(at, pool);
         }
         debug_assert!(self.running.len() < self.config.sequences_max, "who gives way leaves a slot");
-        // No block each is kept for those that stay: they have no fewer than before.
+        // No spare blocks are reserved for the remaining sequences: they have as many as before.
         (self.waiting[&order].blocks_needed(pool) <= pool.free()).then_some(order)
     }
 
-    /// Who enters, and who gives way to it: places in `running`, descending.
+    /// The sequence that enters, and the indices in `running` that give way to it, descending.
     fn whose_turn(&self, first: Order, pool: &BlockPool) -> Option<(Order, Vec<usize>)> {
         let most = self.line.running_most();
         let newcomers = self.displaced < self.config.sequences_max * DISPLACED_PER_SLOT_MAX
             && self.running.iter().any(|sequence| sequence.turn_is_over(SINGLE_TURN_TOKENS));
-        // Nobody in a long line is asked where nobody could be let in.
+        // Skips the search through a long queue if nothing could enter.
         if most < 2 && !newcomers {
             return None;
         }
-        // What the first in line waits for is not taken from it by those that overtake it.
+        // Sequences that overtake must leave the room that the first in the queue waits for.
         let kept = self.waiting[&first].blocks_needed(pool);
         let held = Holdings::of(&self.running, pool);
         let mut from = first;
@@ -115,7 +117,7 @@ impl Scheduler {
         None
     }
 
-    /// Those that give way so that `claim` fits; `None`: it is not its turn, or it would not be enough.
+    /// Sequences to preempt so that `claim` fits; `None` if it may not enter now, or that would not be enough.
     fn who_gives_way(
         &self,
         claim: &Sequence,
@@ -125,7 +127,7 @@ impl Scheduler {
         pool: &BlockPool,
     ) -> Option<Vec<usize>> {
         let needed = claim.blocks_needed(pool);
-        // Given back, they would be shared again at once.
+        // If released, these blocks would be shared again at once.
         let wanted: HashSet<u32> = claim.prefix(pool).filter(|&id| pool.is_held_once(id)).collect();
         let mut holdings = held.of_jobs.clone();
         let claims = holdings.get(&claim.job).copied().unwrap_or_default();
@@ -171,8 +173,9 @@ impl Scheduler {
         Some(victims)
     }
 
-    /// Who goes when a sequence that decodes finds no block: one of several of the job that holds the most, where that
-    /// job still holds as much as the last in line's; otherwise the last in line. There is at least one that runs.
+    /// Sequence to preempt when a decoding one finds no block. It is one of several of the job that holds the most,
+    /// if that job still holds at least as much as the job of the last in the queue. Otherwise it is the last in
+    /// the queue. At least one sequence runs.
     pub(super) fn last_to_stay(&self, pool: &BlockPool) -> usize {
         let last = self.running.len() - 1;
         if self.line.running_most() < 2 {

@@ -1,4 +1,4 @@
-//! What may follow a completion's last token: what was said before tells, or a model is asked.
+//! Drafts for a completion, by prompt lookup or by a draft model.
 
 use super::Sequence;
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl Sequence {
-    /// What a model is asked to draft after its last token, at most so many, where what was said before tells nothing of it.
-    /// Rows that are no tokens' it could not read.
+    /// Request to a draft model for at most `most` tokens after its last one; `None` if prompt lookup finds some.
+    /// The draft model cannot read rows without tokens, such as media.
     pub fn ask_draft(
         &mut self,
         most: usize,
@@ -31,9 +31,9 @@ impl Sequence {
         (most > 0 && !looked_up).then_some(Asked { order, tokens, hashes, most, draft })
     }
 
-    /// Drafts tokens after its last: those that a model has proposed, or at most so many that were said before, each right with a
-    /// chance of at least `least` as far as completions before it tell. Says how many rows they add. They take free blocks
-    /// alone, and leave `reserve` of those.
+    /// Drafts tokens after its last one: those that the draft model proposed, or at most `most` from prompt lookup,
+    /// each with a chance of at least `least` to be accepted. Returns the number of added rows. They only take free
+    /// blocks, and leave `reserve` of those.
     pub fn draft(
         &mut self,
         most: usize,
@@ -43,7 +43,7 @@ impl Sequence {
         pool: &mut BlockPool,
     ) -> usize {
         debug_assert!(self.draft.is_empty() && self.scheduled == 1, "a draft goes with the row of a decode");
-        // The last that is accepted is followed by one that is drawn.
+        // The last accepted token is followed by a sampled one.
         let most = most.min(self.rope.end(context_tokens_max).saturating_sub(self.len() + 1));
         if self.assumed == 0
             && let Purpose::Generate(generation) = &mut self.purpose
@@ -63,7 +63,7 @@ impl Sequence {
         self.draft.len()
     }
 
-    /// How often drafts of it would have been right.
+    /// Acceptance rates of its drafts.
     pub fn rates(&self) -> Option<&Rates> {
         match &self.purpose {
             Purpose::Generate(generation) => generation.rates(),

@@ -1,4 +1,4 @@
-//! What a sequence finds of its tokens in the cache: their beginning, and runs of blocks behind such as it has to compute.
+//! Cached blocks of a sequence: its prefix, and runs of blocks behind missing ones.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Sequence {
-    /// Blocks of the prompt that could be shared: never the last token's, whose logits are needed, and none where every
-    /// row is.
+    /// Blocks of the prompt that it may share. Never the block of the last token, whose logits are needed; none if
+    /// every row is needed.
     pub fn shareable(&self) -> &[BlockHash] {
         match &self.purpose {
             _ if self.skips_cache => &[],
@@ -25,35 +25,34 @@ impl Sequence {
         }
     }
 
-    /// Blocks of others, or free ones, that it would share.
+    /// Blocks that it would share, held by others or free.
     pub fn prefix<'a>(&'a self, pool: &'a BlockPool) -> impl Iterator<Item = u32> + 'a {
         pool.prefix(self.shareable())
     }
 
-    /// Whether another would find a block in the cache that this one is about to compute: the first of the other's
-    /// that is not there yet.
+    /// Whether this sequence is about to compute the first block that `other` misses.
     pub fn is_computing_for(&self, other: &Sequence, pool: &BlockPool) -> bool {
         let (found, _) = pool.find_prefix(other.shareable());
         let next = other.shareable().get(found);
         self.computed / BLOCK_TOKENS <= found && next.is_some() && self.hashes.get(found) == next
     }
 
-    /// Of the tokens that must still go through the model, those that are not in the cache: what lies behind those may be.
+    /// Number of remaining tokens that must be computed, without cached ones behind them.
     pub fn uncomputed(&self) -> usize {
         self.remaining() - self.found_behind()
     }
 
-    /// Tokens that it found behind such as it has to compute, and has not come to yet.
+    /// Number of cached tokens behind missing ones, not reached yet.
     pub(super) fn found_behind(&self) -> usize {
         self.behind.iter().map(Range::len).sum::<usize>() * BLOCK_TOKENS
     }
 
-    /// Whether it may begin to compute, or go on, wherever a block begins.
+    /// Whether it may start or continue its computation at any block boundary.
     pub fn goes_on_behind(&self) -> bool {
         !self.media.iter().any(|span| span.mutual)
     }
 
-    /// Goes over what it has found, where it has come to that.
+    /// Skips a run of cached blocks if it has reached one.
     pub(super) fn pass_found(&mut self) {
         if let Some(run) = self.behind.pop_if(|run| run.start * BLOCK_TOKENS == self.computed) {
             self.computed = run.end * BLOCK_TOKENS;

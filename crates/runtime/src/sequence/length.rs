@@ -1,5 +1,6 @@
-//! Which frequencies of a rotary embedding turn a sequence, where texts that are longer than the original context have their own
-//! (LongRoPE). One choice holds for all keys of a sequence: when it grows beyond the original context, all are computed anew.
+//! Rotary frequencies of a sequence, for models with other frequencies for texts longer than the original context
+//! (LongRoPE). All keys of a sequence use the same frequencies: when it grows beyond the original context, all keys
+//! are computed again.
 
 use std::sync::Arc;
 
@@ -9,26 +10,26 @@ use crate::{
     output::Purpose,
 };
 
-/// The frequencies that turn a sequence.
+/// Rotary frequencies of a sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum RopeLength {
-    /// The only ones.
+    /// The model has only one set.
     #[default]
     Any,
-    /// Those of texts within the original context.
+    /// Frequencies for texts within the original context.
     Short {
-        /// Tokens of the original context.
+        /// Length of the original context in tokens.
         original: usize,
     },
-    /// Those of longer texts.
+    /// Frequencies for longer texts.
     Long {
-        /// Tokens of the original context.
+        /// Length of the original context in tokens.
         original: usize,
     },
 }
 
 impl RopeLength {
-    /// The choice for a text of so many tokens.
+    /// Frequencies for a text of `tokens` tokens.
     pub(super) fn of(original: Option<usize>, tokens: usize) -> RopeLength {
         match original {
             None => RopeLength::Any,
@@ -37,7 +38,7 @@ impl RopeLength {
         }
     }
 
-    /// Chooses anew for a text of so many tokens; says whether that changes the frequencies.
+    /// Updates the choice for a text of `tokens` tokens. Returns whether it changed.
     pub(super) fn take(&mut self, tokens: usize) -> bool {
         let (RopeLength::Short { original } | RopeLength::Long { original }) = *self else { return false };
         let before = matches!(self, RopeLength::Long { .. });
@@ -45,7 +46,7 @@ impl RopeLength {
         before != matches!(self, RopeLength::Long { .. })
     }
 
-    /// Tokens that end what is computed with these frequencies: no row follows so many.
+    /// Maximum tokens with these frequencies: no row follows that many.
     pub(super) fn end(&self, context_tokens_max: usize) -> usize {
         match self {
             RopeLength::Short { original } => context_tokens_max.min(original + 1),
@@ -53,7 +54,7 @@ impl RopeLength {
         }
     }
 
-    /// The name before the first block: keys that are turned by other frequencies are other keys.
+    /// Parent of the first block: keys with different frequencies must not be shared.
     pub(super) fn root(&self, root: BlockHash) -> BlockHash {
         match self {
             RopeLength::Any => root,
@@ -64,13 +65,13 @@ impl RopeLength {
 }
 
 impl Sequence {
-    /// Whether the frequencies for long texts turn it.
+    /// Whether it uses the frequencies for long texts.
     pub fn is_long(&self) -> bool {
         matches!(self.rope, RopeLength::Long { .. })
     }
 
-    /// Takes the frequencies for long texts where it has grown beyond the original context, and gives all blocks back: their
-    /// keys are computed again. Says whether it did.
+    /// Switches to the frequencies for long texts if it has grown beyond the original context. Then it releases all
+    /// blocks, because its keys must be computed again. Returns whether it did.
     pub(super) fn lengthen(&mut self, pool: &mut BlockPool) -> bool {
         if !self.rope.take(self.tokens.len()) {
             return false;
@@ -81,7 +82,8 @@ impl Sequence {
         true
     }
 
-    /// Drops tokens where they fill the context, and gives all blocks back: what is left enters anew. Says whether it did.
+    /// Drops tokens if they fill the context (context shift), and releases all blocks: the rest enters anew.
+    /// Returns whether it did.
     pub(super) fn shift_context(&mut self, context_tokens_max: usize, pool: &mut BlockPool) -> bool {
         let Some(shift) = self.shift.filter(|_| self.tokens.len() >= context_tokens_max) else {
             return false;
@@ -99,7 +101,7 @@ impl Sequence {
         true
     }
 
-    /// Names the full blocks of its tokens.
+    /// Computes the hashes of its full blocks.
     fn name_blocks(&mut self) {
         let root = self.rope.root(self.root);
         self.hashes = Arc::new(full_block_hashes(&self.tokens, &self.media, root));

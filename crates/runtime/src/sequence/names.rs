@@ -1,4 +1,4 @@
-//! What the blocks of a sequence are called: of its tokens, what stands for some of them, and its adapter.
+//! Hashes of a sequence's blocks: from its tokens, its media and its adapter.
 
 use hanzo_engine_kernels::BLOCK_TOKENS;
 
@@ -8,8 +8,8 @@ use crate::{
     media::{MediaSpan, salt_of_block},
 };
 
-/// What the first block has before it: prefixes that have another are never shared, though their tokens are equal. Of pictures that are
-/// remembered even the tokens before them see something.
+/// Parent of a sequence's first block. Prefixes with different parents are never shared, even if their tokens are
+/// equal. It includes pictures in the cross-attention cache, because even tokens before them may attend to it.
 pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8], media: &[MediaSpan]) -> BlockHash {
     let adapter = adapter.map_or(&b""[..], |adapter| &adapter.digest);
     let pictures: Vec<u8> =
@@ -21,7 +21,7 @@ pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8], media: &[
     }
     match cache_salt {
         [] => BlockHash::root(adapter),
-        // Either has a length of its own: what is the adapter's cannot be the salt's.
+        // The lengths come first, so that the adapter's digest and the salt cannot be confused.
         salt => {
             let lengths = [adapter.len() as u64, salt.len() as u64].map(u64::to_le_bytes).concat();
             BlockHash::root(&[&lengths, adapter, salt].concat())
@@ -29,14 +29,14 @@ pub(super) fn root(adapter: Option<&LoadedAdapter>, cache_salt: &[u8], media: &[
     }
 }
 
-/// The names of the full blocks of `tokens`.
+/// Hashes of the full blocks of `tokens`.
 pub(super) fn full_block_hashes(tokens: &[u32], media: &[MediaSpan], root: BlockHash) -> Vec<BlockHash> {
     let mut hashes = Vec::with_capacity(tokens.len() / BLOCK_TOKENS);
     add_hashes(tokens, media, root, &mut hashes);
     hashes
 }
 
-/// Adds the names of the full blocks of `tokens` that `hashes` lacks.
+/// Appends the hashes of those full blocks of `tokens` that `hashes` lacks.
 pub(super) fn add_hashes(tokens: &[u32], media: &[MediaSpan], root: BlockHash, hashes: &mut Vec<BlockHash>) {
     let (blocks, _) = tokens.as_chunks::<BLOCK_TOKENS>();
     for (index, block) in blocks.iter().enumerate().skip(hashes.len()) {

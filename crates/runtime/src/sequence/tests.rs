@@ -1,4 +1,4 @@
-//! What completions of one job share, and what is their own.
+//! Data that the completions of a job share, and data of their own.
 
 use super::*;
 use crate::{
@@ -25,7 +25,7 @@ fn completions_that_wait_share_what_they_were_given() {
         assert!(Arc::ptr_eq(&sequences[0].tokens, &other.tokens));
         assert!(Arc::ptr_eq(&sequences[0].hashes, &other.hashes));
     }
-    // What one draws is its own: neither its tokens nor its names show in the others.
+    // Generated tokens belong to one completion: the others see neither them nor their hashes.
     let (mut pool, mut events) = (BlockPool::new(80, true), Vec::new());
     sequences[0].enter(&mut pool, &mut events);
     for _ in 0..8 {

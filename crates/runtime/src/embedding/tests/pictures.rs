@@ -1,5 +1,5 @@
-//! CLIP and SigLIP against the library's own classes (make_vectors.py in tests/data/vision): vectors of texts and of pictures, in any
-//! company, and what is none of theirs.
+//! CLIP and SigLIP against the library's own classes (make_vectors.py in tests/data/vision): vectors of texts and
+//! of pictures in every kind of batch, and inputs that they refuse.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn inputs(model: &Model, case: &str) -> Vec<(EmbedInput, Vec<f32>)> {
         let span = sight.alone(sight.prepare(texture(size), Look::default()).unwrap()).unwrap();
         (model.embedder.picture(span, BARE).unwrap(), numbers(&of["vector"]))
     });
-    // One after the other, so that steps have both.
+    // Alternate, so that steps have both.
     let (texts, pictures): (Vec<_>, Vec<_>) = (texts.collect(), pictures.collect());
     let mut all = Vec::new();
     for (index, text) in texts.into_iter().enumerate() {
@@ -121,7 +121,7 @@ fn conversations_with_pictures_become_vectors() {
     assert_eq!(seen(&model), 5);
     let AnyEngine::Decoder(engine) = &model.engine else { panic!("an encoder") };
     assert!(engine.stats().prefix_hit_tokens > 0);
-    // Another picture is another vector, whatever the tokens.
+    // Another picture gives another vector, even with equal tokens.
     let mut talk = talks(CASE).remove(0);
     talk.pictures =
         vec![hanzo_engine_media::Picture { rgb: vec![200; 64 * 64 * 3], ..talk.pictures.remove(0) }];
@@ -272,7 +272,7 @@ fn without_its_processor_a_model_is_one_of_texts() {
 #[test]
 fn older_files_are_read_as_newer_ones() {
     let copy = copy("clip");
-    // What stands in both goes by the second.
+    // If a setting is in both, the second one counts.
     let text = json!({"text_config_dict": {"hidden_size": 32, "num_hidden_layers": 3, "hidden_act": null}});
     change(copy.path(), "config.json", None, text);
     change(copy.path(), "config.json", Some("text_config"), json!({"num_hidden_layers": 2}));

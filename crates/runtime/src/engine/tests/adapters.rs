@@ -1,4 +1,4 @@
-//! Adapters of an engine: whose cached prompts are whose, and how long one stays.
+//! Adapters of an engine: which jobs share cached prompts, and how long an adapter stays.
 
 use super::*;
 use crate::adapter::{Adapter, AdapterBase, LoadedAdapter};

@@ -1,5 +1,5 @@
-//! Constrained answers of the demo model at a temperature where it says anything: each satisfies what was asked, or was cut and
-//! says so; and it is the same alone, among others, put back for room, and on a device that runs ahead.
+//! Constrained answers of the demo model at a temperature where it says anything. Each satisfies its constraint, or
+//! was cut and says so. Each is the same alone, in a batch, after preemption, and on an asynchronous device.
 
 use hanzo_engine_constraints::{Grammar, Spec};
 use serde_json::Value;
@@ -187,7 +187,8 @@ fn what_is_drafted_across_the_end_of_reasoning_satisfies_the_constraint() {
             constraint: Some(Grammar::compile(&no, &text.vocabulary().unwrap()).unwrap()),
             split_reasoning: true,
             starts_in_reasoning: true,
-            // It thinks until that is penalized by more than it likes it better, and would go on so where nothing forbids it.
+            // The reasoning goes on until its penalty outweighs the model's preference, and would go on further if
+            // nothing forbade it.
             sampling: SamplingParams {
                 logit_bias: vec![(thought, 100.0), (close, 91.0)],
                 frequency_penalty: 2.0,

@@ -1,5 +1,5 @@
-//! The engine on devices that share its model, by layers or each of them: the tokens and events of one device, with batches that come and go, prefixes
-//! that are found, and sequences that are put back.
+//! The engine on devices that share its model by pipeline or tensor parallelism: tokens and events equal those of
+//! one device, with batches that change, prefix hits and preemptions.
 
 use hanzo_engine_kernels::{AnyBackend, Pipeline, TensorParallel};
 
@@ -9,7 +9,7 @@ fn cpu() -> AnyBackend {
     AnyBackend::new(CpuBackend::new(Arc::new(ThreadPool::new(1)), Tier::detect().unwrap()))
 }
 
-/// What comes of jobs that enter while others run, and how often one was put back and a prefix found.
+/// Runs jobs that enter while others run. Returns their events, the number of preemptions and of prefix hits.
 fn told(backend: AnyBackend, config: EngineConfig) -> (Vec<Event>, u64, u64) {
     let opened = opened();
     let text = Arc::new(opened.text_model().unwrap());

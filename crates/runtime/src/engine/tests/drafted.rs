@@ -1,5 +1,5 @@
-//! A model that drafts: what is said does not depend on it, what is drawn keeps its distribution, and its own cache's books
-//! balance whatever happens to who is drafted for.
+//! Draft models: the tokens do not depend on them, sampling keeps its distribution, and the books of their own
+//! cache stay consistent whatever happens to the sequences.
 
 use super::*;
 use crate::{

@@ -1,4 +1,4 @@
-//! Blocks that are kept elsewhere come back as they were: what is said does not depend on them.
+//! Blocks that leave the cache come back unchanged from the block store: tokens do not depend on it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -77,7 +77,7 @@ fn keeping(opened: &Opened, config: EngineConfig, ahead: bool, shelf: &Shelf) ->
     engine
 }
 
-/// What one completion says, and how much of its prompt was found.
+/// Tokens of one completion, and the cached part of its prompt.
 fn said(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32) {
     let (tokens, cached, _) = computed(engine, job);
     (tokens, cached)
@@ -108,7 +108,7 @@ fn computed(engine: &mut Engine, job: &Job) -> (Vec<u32>, u32, usize) {
     (tokens, cached, prefilled)
 }
 
-/// What the blocks of a prompt are called.
+/// Hashes of a prompt's blocks.
 fn names(prompt: &[u32]) -> Vec<BlockHash> {
     let (blocks, _) = prompt.as_chunks::<BLOCK_TOKENS>();
     let chain = |parent: &mut BlockHash, block: &[u32; BLOCK_TOKENS]| {
@@ -121,8 +121,8 @@ fn names(prompt: &[u32]) -> Vec<BlockHash> {
 #[test]
 fn a_damaged_block_costs_its_tokens_alone() {
     let windows = with_windows(&[Some(24), None, Some(9)], false);
-    // Where windows need what is before them, the prompt is found up to what is known to be gone, and not where that turns
-    // out too late for what is before it.
+    // With windows that need earlier blocks, the prefix ends before a block known to be gone. It ends nowhere if
+    // the loss shows up too late for the blocks before it.
     let cases = [
         (opened(), KvType::F16, [(9 - 1) * 16; 2]),
         (opened(), KvType::Q8_0, [(9 - 1) * 16; 2]),

@@ -1,5 +1,5 @@
-//! Completions that grow beyond an original context, where longer texts turn by frequencies of their own: each token is what the
-//! transformers library draws of the whole text anew.
+//! Completions that grow beyond the original context, where longer texts use other rotary frequencies: each token
+//! is the one that the transformers library samples from the whole text computed anew.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Latent attention and mixtures in the engine: a prompt found by its prefix, drafts, and a small pool.
+//! Latent attention and mixtures of experts in the engine: prefix hits, drafts, and a small pool.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! What the engine makes of how long its steps took: it hands on what rows of prompts take, and what others do beside them, and
-//! nothing of steps that tell neither.
+//! Use of step times by the engine: it records the cost of prompt rows and of the rows beside them, and ignores
+//! steps that tell neither.
 
 use super::*;
 
-/// An engine that has heard that a row which decodes takes a second, however many there are ([`engine_of`]), and the rows of prompts
-/// in the next step, where another sequence decodes.
+/// Engine that believes that a decoding step takes a second, however many rows decode ([`engine_of`]). Tests report
+/// the times of its steps.
 struct Paced {
     engine: Engine,
     events: Vec<Event>,
@@ -25,7 +25,7 @@ impl Paced {
         self.engine.submit(&job(id, (0..prompt).map(|i| 300 + i).collect(), 60));
     }
 
-    /// Rows of prompts and of decodes in a step, which seemed to take so long.
+    /// Runs a step that is reported to take `seconds`. Returns its prompt rows and its decoding rows.
     fn step(&mut self, seconds: f32) -> (usize, usize) {
         let report = self.engine.step(&mut self.events).unwrap();
         self.engine.took(seconds);
@@ -40,15 +40,16 @@ fn a_step_s_time_is_of_its_rows() {
     assert_eq!(paced.step(0.95), (10, 0), "not quite a tenth of a second each");
     assert_eq!(paced.step(1.0), (0, 1));
     paced.submit(2, 400);
-    // As many as take as long as the row that decodes; beside it they take what they took alone.
+    // As many prompt rows as take as long as the decoding row; beside it they seem to take what they took alone.
     for _ in 0..3 {
         assert_eq!(paced.step(1.95), (10, 1));
     }
-    // Each of them seems to take twice as long: soon they are fewer, which counts the one that decodes as what it takes.
+    // Every row seems to take twice as long: soon there are fewer prompt rows. The decoding row counts at its own
+    // time.
     let rows: Vec<usize> = (0..6).map(|_| paced.step(3.0).0).collect();
     assert!(rows[1] < 10 && rows[5] <= 8, "{rows:?}");
 
-    // Without a word of it as many go as may.
+    // Without reported times, as many go as are allowed.
     let mut silent = Paced::new(32);
     silent.submit(1, 10);
     silent.engine.step(&mut silent.events).unwrap();

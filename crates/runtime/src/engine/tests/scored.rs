@@ -1,4 +1,4 @@
-//! Scores of a prompt against what the decoder alone computes.
+//! Scores of a prompt against those that the decoder computes on its own.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use hanzo_engine_kernels::{
 
 use super::*;
 
-/// The log probabilities of a prompt are those of the model's own logits, however it is cut and whatever of it is cached.
+/// Log probabilities of a prompt equal those of the model's own logits, however the prompt is cut and whatever part
+/// is cached.
 #[test]
 fn a_prompt_is_scored_as_its_logits_say() {
     let prompt: Vec<u32> = (0..100).map(|i| 300 + i * 37 % 3000).collect();

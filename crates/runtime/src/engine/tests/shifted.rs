@@ -1,10 +1,10 @@
-//! Completions that go on beyond their context say what the model says after what is left of their text, however they are
-//! computed; and prompts of different salts share nothing.
+//! Completions with context shifts equal what the model generates from the remaining text, however they are
+//! computed. Prompts with different salts share nothing.
 
 use super::*;
 use crate::ContextShift;
 
-/// What one completion says when nobody else is there.
+/// Tokens and usage of one completion that runs alone.
 fn said_after(engine: &mut Engine, job: &Job) -> (Vec<u32>, Usage) {
     engine.submit(job);
     let (mut events, mut said, mut used) = (Vec::new(), Vec::new(), Usage::default());
@@ -57,7 +57,7 @@ fn a_completion_goes_on_after_what_is_left_of_its_text() {
     }
 }
 
-/// Beside others, with too few blocks, drafted for, computed ahead: the same.
+/// Same result in a batch, with too few blocks, with draft tokens, and on an asynchronous device.
 #[test]
 fn however_it_is_shifted_the_same_is_said() {
     let (mut shifts, mut preemptions, mut accepted) = (0, 0, 0);

@@ -1,8 +1,8 @@
-//! Layers that keep a state in the engine: sequences that come, go, are put back and share nothing.
+//! Layers with a recurrent state in the engine: sequences that come, go and are preempted, and share nothing.
 
 use super::*;
 
-/// Of states beside layers that attend, alone, and beside attention of every layer.
+/// Models with state layers beside attention layers, with state layers only, and with both in each layer.
 const MODELS: [&str; 3] = ["qwen3-next", "mamba2", "falcon-h1"];
 
 fn opened(model: &str) -> Opened {

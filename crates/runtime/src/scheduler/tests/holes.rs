@@ -1,5 +1,5 @@
-//! Prompts of which blocks are found behind such as are not: what is found is held from the first on, never written and never
-//! computed, and all else is.
+//! Prompts with cached blocks behind missing ones. Cached blocks are held from the start, and never written or
+//! computed; all others are computed.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ impl Bench {
         });
     }
 
-    /// What each job was told that was found of its prompt.
+    /// Number of a job's prompt tokens that were reported as cached.
     fn found(&self, id: u64) -> Option<usize> {
         let of_job = self.events.iter().filter(|event| event.job == JobId(id));
         of_job.into_iter().find_map(|event| match event.kind {
@@ -162,7 +162,7 @@ proptest! {
             if next == jobs.len() && !bench.scheduler.has_work() {
                 break;
             }
-            // What can be found before a step is not written by it.
+            // Blocks that could be found before a step are not written by it.
             bench.scheduler.schedule(&mut bench.pool, &mut bench.step, &mut bench.events);
             let named: BTreeSet<u32> = all.iter().filter_map(|name| bench.pool.prefix(&[*name]).next()).collect();
             for slot in &bench.step.batch.slots {

@@ -1,4 +1,4 @@
-//! What one job holds is not what is everybody's: who waits gets a turn, nothing goes to and fro, nobody starves.
+//! Fairness between jobs: a waiting job gets its turn, sequences do not swap back and forth, and no job starves.
 
 use std::collections::BTreeMap;
 
@@ -267,7 +267,7 @@ fn a_client_of_a_hundred_requests_gives_another_of_one_its_turn() {
         assert!((1..=100).all(|id| bench.generated(id) == 200), "everybody is served in the end");
         steps
     };
-    // One that runs has its turn, the prompt takes a step, and each token one.
+    // The running completion has its turn, the prompt takes a step, and so does each token.
     let (shared, alone) = (ask(Some(1)), ask(None));
     assert!(shared <= SINGLE_TURN_TOKENS + 16 + 2, "{shared} steps");
     assert!(alone > 4 * shared, "{alone} steps where nobody knows who asks, {shared} where it is known");
