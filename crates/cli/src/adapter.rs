@@ -1,4 +1,4 @@
-//! `adapter`: loads, unloads and lists the low-rank adapters of models in the running daemon.
+//! `adapter`: loads, unloads and lists LoRA adapters in the running daemon.
 
 use crate::args::{AdapterArgs, AdapterCommand};
 use crate::connect;
@@ -9,7 +9,7 @@ use crate::table::Table;
 use hanzo_engine_proto::v1;
 use serde::Serialize;
 
-/// An adapter as it is printed.
+/// Printed form of an adapter.
 #[derive(Debug, Serialize)]
 struct Shown {
     model: String,

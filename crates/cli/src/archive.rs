@@ -1,4 +1,5 @@
-//! `export` and `import`: models in one file. The file is read and written by this process wherever the store is.
+//! `export` and `import`: models in one archive file. This process reads and writes the file, wherever the
+//! store is.
 
 use crate::args::{ExportArgs, ImportArgs};
 use crate::byte_progress::ByteProgress;
@@ -18,12 +19,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Bytes of one message, see the contract.
+/// Bytes of one message, as the contract allows.
 const PIECE_BYTES: usize = 1 << 20;
-/// Pieces that were read and are not sent yet.
+/// Pieces that are read and not yet sent.
 const PIECES_WAITING: usize = 4;
 
-/// Writes models into an archive, which appears when it is complete.
+/// Exports models into an archive. The file appears under its name when it is complete.
 pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
     if args.file.is_dir() {
         let file = args.file.display();
@@ -47,7 +48,7 @@ pub(crate) async fn export(args: ExportArgs) -> Result<(), CliError> {
     let size_bytes = match placed {
         Ok(bytes) => bytes,
         Err(error) => {
-            // It may not be there; what failed is said.
+            // The part file may not exist. The first error is the one to report.
             let _ = std::fs::remove_file(&part);
             return Err(error);
         }
@@ -71,7 +72,7 @@ fn part_of(file: &Path) -> PathBuf {
     part.into()
 }
 
-/// Gives the bytes of the archive, which are on the disk.
+/// Writes the archive to disk and returns its size in bytes.
 async fn write(store: &mut StoreApi, models: Vec<String>, to: &Path, quiet: bool) -> Result<u64, CliError> {
     let failed = |source: io::Error| CliError::Path { path: to.to_owned(), source };
     let mut stream = store.export(v1::ExportRequest { models }).await.map_err(connect::failed)?.into_inner();
@@ -97,7 +98,7 @@ async fn write(store: &mut StoreApi, models: Vec<String>, to: &Path, quiet: bool
     Ok(bytes)
 }
 
-/// Takes the models of an archive in.
+/// Imports the models of an archive.
 pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
     let failed = |source: io::Error| CliError::Path { path: args.file.clone(), source };
     let file = File::open(&args.file).await.map_err(failed)?;
@@ -109,9 +110,10 @@ pub(crate) async fn import(args: ImportArgs) -> Result<(), CliError> {
     let progress = ByteProgress::new("importing", Some(total), args.json);
     let reading = tokio::spawn(read(file, sender, progress, broke_off.clone()));
     let imported = access.store.import(ReceiverStream::new(receiver)).await;
-    // It ends by itself: nobody takes what it reads any more.
+    // The reader ends by itself, because its channel is closed.
     let _ = reading.await;
-    // An archive that could not be read on here looks cut off there: the reason is here.
+    // If the archive could not be read further here, the daemon sees it as cut off. Report the local error
+    // instead.
     let broke_off = broke_off.lock().unwrap_or_else(PoisonError::into_inner).take();
     let imported = match broke_off {
         Some(source) => Err(failed(source)),

@@ -1,4 +1,4 @@
-//! What can be typed: every command, argument and flag, with its help. A flag exists only if it does something.
+//! Definition of the command line: every command, argument and flag, with its help.
 
 mod adapter;
 mod embed;
@@ -46,7 +46,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// The command line.
+/// Command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "hanzo-engine",
@@ -71,31 +71,31 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// One command.
+/// Command to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve models over HTTP (OpenAI's API) and gRPC until Ctrl-C
     Serve(ServeArgs),
-    /// Ask a model once, or talk to it
+    /// Ask a model once, or hold a conversation
     Run(RunArgs),
-    /// Turn texts into vectors: a few, or a file of any size
+    /// Compute embeddings of a few texts, or of a file of any size
     Embed(EmbedArgs),
-    /// Order documents by how well they answer a query
+    /// Sort documents by how well they answer a query
     Rerank(RerankArgs),
-    /// Write down what is said in sound files
+    /// Transcribe sound files
     Transcribe(TranscribeArgs),
-    /// Say a text into a sound file, or list a model's voices
+    /// Speak a text into a sound file, or list a model's voices
     Say(SayArgs),
     /// Fetch a model into the store
     Pull(PullArgs),
     /// List known models
     #[command(alias = "ls")]
     List(ListArgs),
-    /// Show what is known of a model
+    /// Describe a model
     Show(ShowArgs),
-    /// Look into a model's files without loading it: what it is, what it would take here, whether it can run
+    /// Describe a model's files without loading it: its architecture, its memory use here, whether it can run
     Inspect(InspectArgs),
-    /// Remove a model; files that were used in place stay
+    /// Remove a model, but not files that are used in place
     Rm(RmArgs),
     /// Give a model another name
     Cp(CpArgs),
@@ -103,39 +103,39 @@ pub(crate) enum Command {
     Gc(GcArgs),
     /// Read models' files again and compare digests
     Verify(VerifyArgs),
-    /// Show how much of the disk each model takes
+    /// Show the disk use of each model
     Du(DuArgs),
-    /// Write models into one archive
+    /// Export models into one archive
     Export(ExportArgs),
-    /// Take the models of an archive in, without a network
+    /// Import the models of an archive, without a network
     Import(ImportArgs),
-    /// Look for what is wrong with the model store, and repair it
+    /// Check this machine and the model store, and repair the store
     Doctor(DoctorArgs),
     /// Load a model into the running daemon
     Load(LoadArgs),
-    /// List the models that are loaded in the running daemon
+    /// List the models loaded in the running daemon
     Ps(PsArgs),
     /// Unload a model from the running daemon
     Stop(StopArgs),
-    /// Ask a server over HTTP whether it serves, and which models
+    /// Ask a server over HTTP whether it is ready, and which models it serves
     Health(HealthArgs),
-    /// Offer the models as tools to the agent that starts this, by the Model Context Protocol over stdin and stdout
+    /// Offer the models as tools to the agent that starts this command, by MCP over stdin and stdout
     Mcp(McpArgs),
-    /// Load, unload or list low-rank adapters of models in the running daemon
+    /// Load, unload or list LoRA adapters of models in the running daemon
     Adapter(AdapterArgs),
-    /// Make, list and revoke the keys that a server asks its clients for
+    /// Create, list and revoke the API keys of a server
     Keys(KeysArgs),
-    /// Make a GGUF file of fewer bits of another one
+    /// Quantise a model to fewer bits
     Quantize(QuantizeArgs),
-    /// Find which columns of a model's matrices matter, for quantize --imatrix
+    /// Compute an importance matrix of a model, for quantize --imatrix
     Imatrix(ImatrixArgs),
-    /// Measure how fast a model reads prompts and writes answers here
+    /// Measure the speed of prefill and decode on this machine
     Bench(BenchArgs),
-    /// Print a script that completes commands and flags in a shell
+    /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }
 
-/// A type of KV cache.
+/// Type of KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KvTypeName(pub(crate) KvType);
 
@@ -151,7 +151,7 @@ impl ValueEnum for KvTypeName {
     }
 }
 
-/// `serve`
+/// Arguments of `serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine serve
@@ -166,16 +166,16 @@ Settings come from the defaults, then --config, then the environment, then flags
 Ctrl-C, SIGTERM or SIGQUIT lets running answers finish; a second one ends them at once.
 SIGHUP reads the settings again, takes what can be taken, and says in the log what waits for a restart.")]
 pub(crate) struct ServeArgs {
-    /// Model to load at start, by name, reference or path; may be given several times
+    /// Model to load at startup, by name, reference or path; repeatable
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: Vec<String>,
-    /// Low-rank adapter to load with the model, a PEFT directory or a GGUF file; may be given several times
+    /// LoRA adapter to load with the model, a PEFT directory or a GGUF file; repeatable
     #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
     pub(crate) adapter: Vec<(String, String)>,
-    /// How the model writes tool calls, such as hermes [default: as its chat template says]
+    /// Format of the model's tool calls, such as hermes [default: from its chat template]
     #[arg(long, value_name = "FORMAT", value_parser = hanzo_engine_daemon::config::parse_tool_format)]
     pub(crate) tool_format: Option<String>,
-    /// Smaller model of the same vocabulary that drafts for the model: the same answers, sooner where it is often right
+    /// Smaller draft model with the same vocabulary: same answers, faster where its drafts are often accepted
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<String>,
     /// Let HTTP clients load adapters from paths on this machine, and unload them
@@ -184,140 +184,146 @@ pub(crate) struct ServeArgs {
     /// Pull models that are not on this machine without asking
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// Port of the HTTP API; 0 picks a free one [default: 36900]
+    /// Port of the HTTP API; 0 for any free one [default: 36900]
     #[arg(long, short, env = "HANZO_ENGINE_SERVER_PORT")]
     pub(crate) port: Option<u16>,
-    /// Port of gRPC; 0 picks a free one [default: 36901]
+    /// Port of gRPC; 0 for any free one [default: 36901]
     #[arg(long, value_name = "PORT")]
     pub(crate) grpc_port: Option<u16>,
-    /// Port of /metrics, /healthz and /readyz; 0 picks a free one [default: 36902]
+    /// Port of /metrics, /healthz and /readyz; 0 for any free one [default: 36902]
     #[arg(long, value_name = "PORT")]
     pub(crate) admin_port: Option<u16>,
     /// Let models call the tools of the MCP servers in --mcp-config
     #[arg(long, requires = "mcp_config")]
     pub(crate) enable_mcp: bool,
-    /// MCP servers, as Claude Desktop has them: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
+    /// MCP servers, in the format of Claude Desktop: {"mcpServers": {NAME: {"command": …} or {"url": …}}}
     #[arg(long, value_name = "FILE", requires = "enable_mcp")]
     pub(crate) mcp_config: Option<PathBuf>,
-    /// Serve MCP on a port of its own too; /mcp of the HTTP port has it in any case
+    /// Serve MCP on a separate port too; the HTTP port always serves it at /mcp
     #[arg(long)]
     pub(crate) mcp_enabled: bool,
-    /// Port of MCP with --mcp-enabled; 0 picks a free one [default: 3691]
+    /// Port of MCP with --mcp-enabled; 0 for any free one [default: 3691]
     #[arg(long, value_name = "PORT")]
     pub(crate) mcp_port: Option<u16>,
-    /// Address to listen on; 0.0.0.0 is every one [default: 127.0.0.1]
+    /// Address to listen on; 0.0.0.0 for all [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS", value_parser = hanzo_engine_daemon::config::parse_host)]
     pub(crate) host: Option<IpAddr>,
-    /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    /// Key that every request must have; better set as HANZO_ENGINE_API_KEY, which process lists do not show
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
-    /// File of keys, each with what it may do, as `hanzo-engine keys create` makes it; followed while it changes
+    /// File of keys with their permissions, as written by `hanzo-engine keys create`; reloaded when it changes
     #[arg(long, value_name = "FILE")]
     pub(crate) api_keys_file: Option<PathBuf>,
-    /// Certificate (PEM, with those between it and its authority) for HTTPS and gRPC by TLS; followed while it changes
+    /// TLS certificate chain for HTTPS and gRPC (PEM, with intermediates); reloaded when it changes
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Authorities (PEM): clients must show a certificate of one of them
+    /// Certificate authorities for clients (PEM): a client must present a certificate of one of them
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// Origin whose pages may ask over HTTP, such as https://chat.example.com, or * for any; repeatable [default: none]
+    /// Origin whose pages may send requests, such as https://chat.example.com, or * for any; repeatable
+    /// [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
-    /// Host, such as pictures.example.com or that with :PORT, to fetch pictures and sounds from that requests name by a URL;
-    /// repeatable [default: none]
+    /// Host, such as pictures.example.com, optionally with :PORT, from which pictures and sounds named by URL
+    /// may be fetched; repeatable [default: none]
     #[arg(long = "media-hosts", value_name = "HOST")]
     pub(crate) media_hosts: Vec<String>,
-    /// Listen on other addresses than the loopback's without a key: only where the network is private
+    /// Listen on non-loopback addresses without a key; for private networks only
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// Want a key for /metrics, /health and /version too
+    /// Require a key for /metrics, /health and /version too
     #[arg(long)]
     pub(crate) private_metrics: bool,
-    /// Tell the admin port's /metrics under another engine's names too: vllm
+    /// Export the admin port's /metrics under another engine's names too: vllm
     #[arg(long, value_name = "ENGINE")]
     pub(crate) metrics_compat: Option<hanzo_engine_daemon::config::MetricsCompat>,
-    /// Show no page to browsers at /
+    /// Do not serve the web page at /
     #[arg(long)]
     pub(crate) no_page: bool,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// Threads to compute with [default: one for each core]
+    /// Compute threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Longest prompt and answer together, in tokens [default: the model's own, as far as memory allows]
+    /// Maximum context length, prompt and answer together, in tokens [default: the model's, as far as memory
+    /// allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_context: Option<u32>,
-    /// Memory that all models may take together, such as 8GiB [default: 80 % of what is available]
+    /// Memory budget of all models together, such as 8GiB [default: 80 % of what is available]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) memory_budget: Option<u64>,
-    /// Memory this process stays within, such as 2GiB: taken as models are loaded, and none later
+    /// Memory limit of this process, such as 2GiB: allocated when models are loaded, and nothing later
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes, conflicts_with = "memory_budget")]
     pub(crate) fixed_memory: Option<u64>,
-    /// How keys and values are stored: q8_0 keeps and reads about half the bytes of f16 [default: f16]
+    /// Type of the KV cache: q8_0 takes about half the memory of f16 [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
-    /// Where tokens are drafted from, which several at once are computed of: ngram (what was said before) or off [default: ngram]
+    /// Source of draft tokens for speculative decoding: ngram (from earlier text) or off [default: ngram]
     #[arg(long, value_name = "SOURCE")]
     pub(crate) speculation: Option<hanzo_engine_daemon::config::Speculation>,
-    /// Keep what prompts have computed in this directory, to be found after a restart
+    /// Keep KV cache blocks in this directory, so that they are found after a restart
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix_cache_dir: Option<PathBuf>,
-    /// Space it may take there, such as 4GiB [default: 16GiB]
+    /// Maximum size of that directory, such as 4GiB [default: 16GiB]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) prefix_cache_bytes: Option<u64>,
-    /// What models are loaded on: auto (every NVIDIA card that works, then the processor), or names in order such as cuda:0,cpu, or the numbers of cards (0,1), the processor behind them [default: auto]
+    /// Devices to load models on: auto (every NVIDIA GPU that works, then the CPU), names such as cuda:0,cpu,
+    /// or GPU numbers (0,1) followed by the CPU [default: auto]
     #[arg(long, aliases = ["devices", "gpu-devices", "device-map"], value_name = "NAMES")]
     pub(crate) device: Option<hanzo_engine_daemon::config::Devices>,
-    /// Layers of a model on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: auto]
+    /// Layers of a model on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all
+    /// or a number [default: auto]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
-    /// How several cards share a model: by layer, or by row, all computing each layer together [default: layer]
+    /// How several GPUs share a model: by layer, or by row, all computing each layer together [default: layer]
     #[arg(long, value_name = "HOW")]
     pub(crate) split_mode: Option<hanzo_engine_daemon::config::SplitMode>,
-    /// What runs a model: a thread of this program, or a process of its own, whose end is nobody else's [default: thread]
+    /// `thread` or `process`: run each model in this program, or in its own process so that a crash stays
+    /// isolated [default: thread]
     #[arg(long, value_name = "WHAT")]
     pub(crate) isolation: Option<hanzo_engine_daemon::config::Isolation>,
-    /// Let answers that fill their context go on: its first tokens are kept, half of the others dropped
+    /// Continue answers that fill their context: the first tokens are kept, half of the others dropped
     #[arg(long)]
     pub(crate) context_shift: bool,
     /// Whether a request that names a stored model loads it: always or never [default: always]
     #[arg(long, value_name = "WHEN")]
     pub(crate) on_demand: Option<hanzo_engine_daemon::config::OnDemand>,
-    /// How long such a model stays when nobody uses it: seconds or a time such as 5m, 0 for at once, -1 for good [default: 5m]
+    /// Idle time after which such a model is unloaded: seconds or a time such as 5m, 0 for at once, -1 for
+    /// never [default: 5m]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
-    /// How much is logged, on stderr [default: info]
+    /// Log level, on stderr [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<LogLevel>,
-    /// Where traces of requests are sent by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Address for request traces by OTLP, such as http://localhost:4317 [default: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) traces_endpoint: Option<String>,
     /// Configuration file, TOML or YAML by its extension
     #[arg(long, short, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Print the settings that hold, of file, environment and flags together, with keys hidden; serve nothing
+    /// Print the effective settings (from file, environment and flags) with keys hidden; serve nothing
     #[arg(long)]
     pub(crate) print_config: bool,
-    /// Say whether the settings and the files that they name can be used; serve nothing
+    /// Check the settings and the files that they name; serve nothing
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// Name in Host that HTTP answers to beside localhost, such as a proxy's; repeatable
+    /// Name accepted in the Host header besides localhost, such as a proxy's; repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
     /// Ignore unknown fields of HTTP requests instead of answering 400
     #[arg(long)]
     pub(crate) lenient: bool,
-    /// Keep responses that clients may ask for again in this directory, to be found after a restart [default: in memory]
+    /// Keep stored responses in this directory, so that they are found after a restart [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) responses_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overrides: OverrideArgs,
 }
 
-/// `run`
+/// Arguments of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine run hanzo-demo \"What is the capital of France?\"
@@ -334,31 +340,32 @@ pub(crate) struct RunArgs {
     /// Pull a model that is not on this machine without asking
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// What to ask; without it a conversation begins. Piped input is added to it
+    /// Question to ask; without it a conversation begins. Piped input is appended
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
-    /// Picture to show before the question, of a model that sees: JPEG, PNG, WebP or GIF; may be given up to 16 times
+    /// Picture for the model to see before the question: JPEG, PNG, WebP or GIF; up to 16 times
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub(crate) image: Vec<PathBuf>,
-    /// Sound to play before the question, to a model that hears: wav, mp3, flac, ogg, webm, m4a, aac or aiff; may be given up to 16 times
+    /// Sound for the model to hear before the question: wav, mp3, flac, ogg, webm, m4a, aac or aiff; up to 16
+    /// times
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub(crate) sound: Vec<PathBuf>,
-    /// System message [default: the one the model came with, if any]
+    /// System message [default: the model's own, if any]
     #[arg(long, short, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
-    /// Longest answer, in tokens [default: the model's own limit, and what the context leaves]
+    /// Maximum tokens of the answer [default: the model's own limit, and the context that is left]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_tokens: Option<u32>,
-    /// Text at which the answer ends, instead of those the model came with; may be given up to 16 times
+    /// Text that ends the answer, instead of the model's own stop texts; up to 16 times
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Let the model reason first, where its template has that switch
+    /// Let the model reason first, if its chat template has that switch
     #[arg(long, conflicts_with_all = ["no_think", "raw"])]
     pub(crate) think: bool,
-    /// Do not let the model reason first, where its template has that switch
+    /// Do not let the model reason first, if its chat template has that switch
     #[arg(long, conflicts_with = "raw")]
     pub(crate) no_think: bool,
-    /// Most tokens to reason with; then the answer begins [default: as many as the model takes]
+    /// Maximum tokens of reasoning, after which the answer begins [default: no limit]
     #[arg(long, value_name = "N", conflicts_with = "raw")]
     pub(crate) thinking_budget: Option<u32>,
     /// Continue the text as it is, without the model's chat template
@@ -367,23 +374,24 @@ pub(crate) struct RunArgs {
     /// Print token counts and times to stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// Smaller model of the same vocabulary that drafts for the model: the same answers, sooner where it is often right
+    /// Smaller draft model with the same vocabulary: same answers, faster where its drafts are often accepted
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<String>,
-    /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
+    /// Layers on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all or a number
+    /// [default: the daemon's setting]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
-    /// Of the daemon's devices those that it may be on, such as cuda:1, or the numbers of cards (0,1) [default: any]
+    /// Devices of the daemon that the model may use, such as cuda:1, or GPU numbers (0,1) [default: any]
     #[arg(long, value_name = "NAMES")]
     pub(crate) gpu_devices: Option<hanzo_engine_daemon::config::Devices>,
-    /// How keys and values are stored, when this process loads the model itself [default: f16]
+    /// Type of the KV cache, if this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
-    /// How long the model stays loaded after the last answer: seconds or a time such as 5m, 0 for at once, -1 for good. One that was
-    /// loaded by its name stays as that said [default: as the daemon keeps them, 5m]
+    /// Idle time after which the model is unloaded: seconds or a time such as 5m, 0 for at once, -1 for never. No
+    /// effect on a model loaded by `load` or the configuration [default: the daemon's setting, 5m]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
-    /// How much is logged, on stderr, when this process loads the model itself
+    /// Log level, on stderr, if this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]
@@ -398,7 +406,7 @@ pub(crate) struct RunArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `ps`
+/// Arguments of `ps`.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
     /// Print JSON: an array of loaded models
@@ -408,7 +416,7 @@ pub(crate) struct PsArgs {
     pub(crate) engine: EngineArgs,
 }
 
-/// `stop`
+/// Arguments of `stop`.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// Name of the loaded model
@@ -424,7 +432,7 @@ pub(crate) struct StopArgs {
     pub(crate) engine: EngineArgs,
 }
 
-/// `bench`
+/// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine bench                                            the built-in demo model
@@ -441,11 +449,11 @@ pub(crate) struct BenchArgs {
     /// Path to a GGUF file or a safetensors directory, or the name of a model
     #[arg(long, short, value_name = "FILE", default_value = hanzo_engine_daemon::DEMO_MODEL)]
     pub(crate) model: String,
-    /// Prompt lengths in tokens, separated by commas; 0 leaves the test out
+    /// Prompt lengths in tokens, separated by commas; 0 skips the test
     #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512",
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub(crate) prompt: Vec<u32>,
-    /// Numbers of tokens to generate, separated by commas; 0 leaves the test out
+    /// Numbers of tokens to generate, separated by commas; 0 skips the test
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128",
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub(crate) generate: Vec<u32>,
@@ -453,29 +461,29 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'd', long, value_name = "N", value_delimiter = ',', default_value = "0",
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub(crate) depth: Vec<u32>,
-    /// Sequences that generate together, separated by commas
+    /// Batch sizes: sequences that are decoded together, separated by commas
     #[arg(short = 'b', long, value_name = "N", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) batch: Vec<u32>,
     /// Repetitions of each test
     #[arg(short = 'r', long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
-    /// Threads to compute with [default: one for each core]
+    /// Compute threads [default: one for each core]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// What computes: cpu, a card such as cuda:0, or cards that share the model, separated by commas
+    /// Device: cpu, a GPU such as cuda:0, or GPUs that share the model, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "cpu")]
     pub(crate) device: Vec<hanzo_engine_daemon::config::DeviceName>,
-    /// Layers on those cards, from the last on; the others are the processor's
+    /// Layers on those GPUs, counted from the last; the others run on the CPU
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<u32>,
-    /// How several cards share the model: by layer, or by row, all computing each layer together
+    /// How several GPUs share the model: by layer, or by row, all computing each layer together
     #[arg(long, value_name = "HOW", default_value = "layer")]
     pub(crate) split_mode: hanzo_engine_daemon::config::SplitMode,
-    /// How keys and values are stored
+    /// Type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvTypeName,
-    /// Measure this machine too, and show each result as a share of what it can do
+    /// Measure the limits of this machine too, and show each result as a share of them
     #[arg(long)]
     pub(crate) limits: bool,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `bench`: the daemon's benchmark, its rows as a table or as JSON.
+//! `bench`: runs the daemon's benchmark and prints its rows as a table or as JSON.
 
 use crate::args::BenchArgs;
 use crate::connect::model_source;
@@ -45,7 +45,7 @@ pub(crate) fn bench(args: BenchArgs) -> Result<(), CliError> {
     if args.json { print_json(&report) } else { print_report(&args.model, &report) }
 }
 
-/// One line of where it is.
+/// Formats the progress as one line.
 fn said(progress: &Progress, repetitions: u32) -> String {
     match progress {
         Progress::Loading(percent) => format!("loading, {percent} %"),
@@ -94,7 +94,7 @@ fn show_limits(device: &str, limits: &Limits) -> String {
     )
 }
 
-/// What binds first: of the two shares the larger.
+/// Formats the resource that limits the result: the larger of the two shares.
 fn show_shares(shares: &Shares) -> String {
     let percent = |share: f64, of: &str| format!("{:.0} % of {of}", share * 100.0);
     match shares.read {

@@ -1,31 +1,31 @@
-//! How far a job over many bytes is.
+//! Progress of a job, counted in bytes.
 
 use crate::progress_line::ProgressLine;
 use crate::size::{show_bytes, show_span};
 use std::time::Duration;
 
-/// Counts bytes and shows them.
+/// Counter of bytes with a progress line.
 pub(crate) struct ByteProgress {
     verb: &'static str,
     done: u64,
-    /// Bytes there will be, where that is known.
+    /// Total bytes, if known.
     total: Option<u64>,
     line: ProgressLine,
 }
 
 impl ByteProgress {
-    /// Nothing is done yet. `verb`: such as "exporting".
+    /// Creates a counter at zero. `verb` is a word such as "exporting".
     pub(crate) fn new(verb: &'static str, total: Option<u64>, quiet: bool) -> Self {
         Self { verb, done: 0, total, line: ProgressLine::new(quiet, "{spinner} {msg}", None) }
     }
 
-    /// So many more bytes are done.
+    /// Adds bytes that are done.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.done += bytes;
         self.line.show(self.done, |elapsed| line(self.verb, self.done, self.total, elapsed));
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(crate) fn end(&self) {
         self.line.end();
     }

@@ -1,4 +1,4 @@
-//! `completions`: a script for a shell, made from the definition of the command line.
+//! `completions`: prints a completion script for a shell, generated from the definition of the command line.
 
 use crate::args::{Cli, CompletionsArgs};
 use crate::error::CliError;
@@ -13,7 +13,7 @@ pub(crate) fn completions(args: CompletionsArgs) -> Result<(), CliError> {
         return documents::write(Cli::command(), dir).map_err(failed);
     }
     let Some(shell) = args.shell else { return Ok(()) };
-    // Through memory: the generator takes a closed pipe for a broken program.
+    // Via memory, because the generator panics on a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "hanzo-engine", &mut script);
     stdout().lock().write_all(&script).map_err(CliError::Output)

@@ -1,4 +1,4 @@
-//! Where a command gets its answers: the running daemon, the store itself, or a daemon in this process.
+//! Connections of commands to the running daemon, to the store, or to a daemon in this process.
 
 use crate::args::{EngineArgs, KvTypeName, StoreArgs};
 use crate::error::CliError;
@@ -25,48 +25,50 @@ use tonic::{Code, Request, Status};
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-/// Where a daemon listens unless told otherwise.
+/// Default address of a daemon.
 const ADDRESS: &str = "http://127.0.0.1:36901";
-/// On the way to a daemon that is there.
+/// Timeout of a connection to a daemon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// What a daemon may take to say that it is one.
+/// Timeout of the probe that checks for a daemon.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of an answer: a model's card with its chat template, or a batch of vectors.
+/// Maximum bytes of a response, such as a model's details with its chat template, or a batch of vectors.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// What takes a call to a daemon: a connection, with the key that it wants, or the daemon of this process.
+/// Transport of calls to a daemon: a connection, with the key that the daemon wants, or the daemon of this
+/// process.
 pub(crate) type Carrier =
     BoxCloneSyncService<http::Request<Body>, http::Response<Body>, tonic::transport::Error>;
-/// A client of a daemon.
+/// Client of a daemon's engine service.
 pub(crate) type Client = EngineClient<Carrier>;
-/// A client of a daemon's store.
+/// Client of a daemon's store service.
 pub(crate) type StoreApi = StoreClient<Carrier>;
 
-/// A client of a daemon's speech.
+/// Client of a daemon's speech service.
 pub(crate) type SpeechApi = SpeechClient<Carrier>;
 
-/// A daemon that answers.
+/// Connection to a running daemon.
 pub(crate) struct Running {
-    /// To ask it.
+    /// Client of its engine.
     pub(crate) client: Client,
-    /// To ask its store.
+    /// Client of its store.
     pub(crate) store: StoreApi,
-    /// To have it hear.
+    /// Client of its speech service.
     pub(crate) speech: SpeechApi,
-    /// It runs on this machine, so its paths are ours.
+    /// True if it runs on this machine, so that its paths are valid here.
     pub(crate) here: bool,
 }
 
-/// What is typed instead of an address for no daemon at all.
+/// Value of `--engine` for no daemon at all.
 const NONE: &str = "none";
 
-/// Looks for the daemon: the one that is named must answer; without a name, the usual address may be silent.
+/// Connects to the daemon. A named daemon must answer. Without a name, the default address is tried and may be
+/// silent.
 pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError> {
     match args.engine.as_deref() {
         Some(NONE) => Ok(None),
-        // A variable that is set to nothing is as good as none.
+        // An empty variable counts as unset.
         None | Some("") => match connect(ADDRESS, &Credentials::of(args)?).await {
-            // There is one: a second would only find the store taken.
+            // A daemon runs. Another one in this process would only find the store locked.
             Err(error @ CliError::Key { .. }) => Err(error),
             found => Ok(found.ok()),
         },
@@ -74,7 +76,7 @@ pub(crate) async fn find(args: &EngineArgs) -> Result<Option<Running>, CliError>
     }
 }
 
-/// As [`find`], for what only a running daemon can answer.
+/// Connects as [`find`] does, for commands that only a running daemon can serve.
 pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
     match args.engine.as_deref() {
         Some(NONE) => {
@@ -87,7 +89,7 @@ pub(crate) async fn need(args: &EngineArgs) -> Result<Running, CliError> {
     }
 }
 
-/// The settings with which a gateway in this process asks the daemon at `in_process`, or else the one that [`find`] finds.
+/// Configures a gateway in this process to use the daemon at `in_process`, or else the one that [`find`] finds.
 pub(crate) fn gateway_config(
     args: &EngineArgs,
     in_process: Option<&str>,
@@ -110,7 +112,7 @@ pub(crate) fn gateway_config(
     })
 }
 
-/// What a daemon is asked with.
+/// Credentials for a daemon.
 #[derive(Default)]
 pub(crate) struct Credentials {
     key: Option<Secret>,
@@ -120,7 +122,7 @@ pub(crate) struct Credentials {
 impl Credentials {
     fn of(args: &EngineArgs) -> Result<Self, CliError> {
         let key = key(args.api_key.as_deref())?;
-        // A variable that is set to nothing names no file.
+        // An empty variable names no file.
         let file = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         let tls = ClientTls {
             ca: file(&args.engine_ca),
@@ -131,7 +133,7 @@ impl Credentials {
     }
 }
 
-/// The key that is shown: as it was typed, or of a variable.
+/// Key for a daemon, from the flag or an environment variable.
 pub(crate) fn key(typed: Option<&str>) -> Result<Option<Secret>, CliError> {
     match typed.filter(|key| !key.is_empty()) {
         Some(key) => {
@@ -142,7 +144,7 @@ pub(crate) fn key(typed: Option<&str>) -> Result<Option<Secret>, CliError> {
     }
 }
 
-/// A client of a daemon that this process serves.
+/// Client of a daemon in this process.
 pub(crate) fn local<S>(engine: S) -> Client
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
@@ -156,7 +158,7 @@ where
     EngineClient::new(carrier).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// A client of the daemon at `address`, which must answer as one.
+/// Connects to the daemon at `address` and checks that it answers as one.
 pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<Running, CliError> {
     let no_daemon = |why: String| CliError::NoDaemon { address: address.to_owned(), why };
     let with_scheme = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
@@ -177,7 +179,7 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
     let store = StoreClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let speech = SpeechClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut client = EngineClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    // Something listens; is it a daemon?
+    // Something listens. Probe whether it is a daemon.
     let probe = client.stats(Request::new(StatsRequest::default()));
     match tokio::time::timeout(PROBE_TIMEOUT, probe).await {
         Ok(Ok(_)) => Ok(Running { client, store, speech, here }),
@@ -190,7 +192,7 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
         }
         Ok(Err(status)) => Err(no_daemon(match mistaken_server(status.message()) {
             Some(why) => why.to_owned(),
-            // The connection itself ended, as one does that speaks in the clear to a server that wants TLS.
+            // The connection itself broke, as a plaintext connection to a TLS server does.
             None if std::error::Error::source(&status).is_some() => {
                 format!("the connection ended: {}; a server with TLS wants https://", root_cause(&status))
             }
@@ -200,7 +202,7 @@ pub(crate) async fn connect(address: &str, credentials: &Credentials) -> Result<
     }
 }
 
-/// What a status says of a call that failed: the daemon's own words, or that there is none any more.
+/// Converts the status of a failed call: the daemon's message, or the loss of the connection.
 pub(crate) fn failed(status: Status) -> CliError {
     match std::error::Error::source(&status) {
         Some(source) => CliError::Lost(of_server(root_cause(source))),
@@ -208,12 +210,12 @@ pub(crate) fn failed(status: Status) -> CliError {
     }
 }
 
-/// The reason, or what to do where another kind of server answers.
+/// Returns the reason, or advice if another kind of server answers.
 fn of_server(reason: String) -> String {
     mistaken_server(&reason).map_or(reason, str::to_owned)
 }
 
-/// The innermost reason: "Connection refused", not "transport error".
+/// Innermost reason: "Connection refused", not "transport error".
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -222,12 +224,12 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// What MODEL means: a path is made absolute, for the daemon's working directory is another; a name stays.
+/// Resolves MODEL: paths become absolute, because the daemon's working directory differs. Names are unchanged.
 pub(crate) fn model_source(model: &str) -> Result<String, CliError> {
     if is_path(model) { absolute(model) } else { Ok(model.to_owned()) }
 }
 
-/// What was typed, with a path made absolute: the daemon's working directory is another.
+/// Resolves a reference: paths become absolute, because the daemon's working directory differs.
 pub(crate) fn reference(text: &str) -> Result<String, CliError> {
     let is_gguf_here = || is_path(text) && Path::new(text).exists();
     if text.starts_with(['.', '/']) || is_gguf_here() {
@@ -236,7 +238,7 @@ pub(crate) fn reference(text: &str) -> Result<String, CliError> {
     Ok(text.to_owned())
 }
 
-/// The file or directory at `path`, as the daemon can find it too.
+/// Absolute path of a file or directory, for use by the daemon.
 pub(crate) fn absolute(path: &str) -> Result<String, CliError> {
     match Path::new(path).canonicalize() {
         Ok(path) => Ok(path.to_string_lossy().into_owned()),
@@ -244,8 +246,8 @@ pub(crate) fn absolute(path: &str) -> Result<String, CliError> {
     }
 }
 
-/// `./x`, `../x`, `/x` and `x.gguf` are paths. `x` and `a/b` are names first, and paths if no model is called so;
-/// `https://x/x.gguf` and `a/b:x.gguf` are references.
+/// Returns true for paths: `./x`, `../x`, `/x` and `x.gguf`. `x` and `a/b` are names first, and paths only if
+/// no model has that name. `https://x/x.gguf` and `a/b:x.gguf` are references.
 pub(crate) fn is_path(model: &str) -> bool {
     let path = Path::new(model);
     let ends_so = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
@@ -254,29 +256,29 @@ pub(crate) fn is_path(model: &str) -> bool {
         || matches!(path.components().next(), Some(Component::CurDir | Component::ParentDir))
 }
 
-/// A daemon in this process, on free ports of the loopback address, until it is dropped or closed.
+/// Daemon in this process, on free ports of the loopback address, until it is dropped or closed.
 pub(crate) struct InProcess {
-    /// To ask it.
+    /// Client of its engine.
     pub(crate) client: Client,
-    /// To ask its store.
+    /// Client of its store.
     pub(crate) store: StoreApi,
-    /// To have it hear.
+    /// Client of its speech service.
     pub(crate) speech: SpeechApi,
-    /// Its gRPC.
+    /// Address of its gRPC port.
     pub(crate) address: String,
     stop: CancellationToken,
     served: JoinHandle<Result<(), DaemonError>>,
 }
 
 impl InProcess {
-    /// Starts one. `store_optional`: go on without the store when another process has it. `kv_type`: over the
-    /// environment's.
+    /// Starts a daemon. With `store_optional`, continues without the store if another process has it. `kv_type`
+    /// overrides the environment.
     pub(crate) async fn start(
         model_dir: Option<PathBuf>,
         store_optional: bool,
         kv_type: Option<KvTypeName>,
     ) -> Result<Self, CliError> {
-        // Over the environment's, which is of a daemon that serves others.
+        // Overrides the environment, whose settings are for a daemon that serves others.
         let mut config = Config::load(None, Figment::from(Serialized::default("server.host", "127.0.0.1")))?;
         config.server.open();
         (config.server.grpc_port, config.server.admin_port) = (0, 0);
@@ -300,7 +302,7 @@ impl InProcess {
         Ok(Self { client, store, speech, address, stop, served })
     }
 
-    /// Ends it and waits until its files and memory are let go.
+    /// Stops it and waits until its files and memory are released.
     pub(crate) async fn close(self) -> Result<(), CliError> {
         self.stop.cancel();
         match self.served.await {
@@ -310,20 +312,20 @@ impl InProcess {
     }
 }
 
-/// Who keeps the models: the running daemon, or one in this process that opens the store for as long as the command
-/// takes.
+/// Access to the store: through the running daemon, or through one in this process that opens the store during
+/// the command.
 pub(crate) struct StoreAccess {
-    /// To pull.
+    /// Client for pulls.
     pub(crate) client: Client,
-    /// For all else.
+    /// Client for other operations on the store.
     pub(crate) store: StoreApi,
-    /// Its paths are this machine's.
+    /// True if its paths are valid on this machine.
     pub(crate) here: bool,
     in_process: Option<InProcess>,
 }
 
 impl StoreAccess {
-    /// Finds or starts one.
+    /// Connects to a running daemon, or starts one.
     pub(crate) async fn open(engine: &EngineArgs, store: &StoreArgs) -> Result<Self, CliError> {
         match find(engine).await? {
             Some(Running { client, store, here, .. }) => Ok(Self { client, store, here, in_process: None }),
@@ -334,14 +336,14 @@ impl StoreAccess {
         }
     }
 
-    /// Opens the store on this machine, whoever else runs; logs nothing by itself. See [`InProcess::start`].
+    /// Opens the store on this machine even if a daemon runs. Does not start logging. See [`InProcess::start`].
     pub(crate) async fn open_here(dir: Option<PathBuf>, store_optional: bool) -> Result<Self, CliError> {
         let daemon = InProcess::start(dir, store_optional, None).await?;
         let (client, store) = (daemon.client.clone(), daemon.store.clone());
         Ok(Self { client, store, here: true, in_process: Some(daemon) })
     }
 
-    /// Lets the store go, also after a failure: another process may wait for it.
+    /// Releases the store, also after a failure: another process may wait for it.
     pub(crate) async fn close<T>(self, done: Result<T, CliError>) -> Result<T, CliError> {
         let closed = match self.in_process {
             Some(daemon) => daemon.close().await,

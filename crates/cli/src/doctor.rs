@@ -1,4 +1,4 @@
-//! `doctor`: what this machine has for the engine, what is wrong with its model store, and its repair.
+//! `doctor`: describes this machine, finds faults of the model store, and repairs them.
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
@@ -12,12 +12,12 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-/// Where the store keeps a folder for each model it pulled, below its directory.
+/// Folder below the store's directory that has a folder for each pulled model.
 const FOLDERS: &str = "models";
-/// What is in such a folder once it is whole.
+/// File in the folder of a complete model.
 const MANIFEST: &str = ".hanzo-model.json";
 
-/// What was found, as it is printed.
+/// Printed form of the findings.
 #[derive(Serialize)]
 struct Report {
     dir: String,
@@ -30,19 +30,19 @@ struct Report {
     around: Option<Surroundings>,
 }
 
-/// Something to know.
+/// Single finding.
 #[derive(Serialize)]
 struct Finding {
     what: &'static str,
-    /// It makes the store unsound.
+    /// True if it makes the store unsound.
     serious: bool,
     message: String,
 }
 
-/// What a repair did, as it is printed.
+/// Printed form of a repair.
 #[derive(Serialize)]
 struct Repair {
-    /// What was wrong with the database.
+    /// Damage of the database.
     why: Option<String>,
     database_moved_to: Option<String>,
     restored: Vec<String>,
@@ -52,7 +52,7 @@ struct Repair {
     relinked: usize,
 }
 
-/// What is lost.
+/// Lost item.
 #[derive(Serialize)]
 struct Dropped {
     what: String,
@@ -126,7 +126,7 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<(), CliError> {
     }
     match Store::open_as_it_is(&dir) {
         Ok(store) => print(&args, examine(&store, None)?),
-        // One that is in use, or newer, is no broken one.
+        // A store that is in use, or of a newer version, is not broken.
         Err(error @ (StoreError::Damaged { .. } | StoreError::Open { .. } | StoreError::Database { .. })) => {
             let broken = Finding { what: "database", serious: true, message: error.to_string() };
             print(&args, Report { sound: false, findings: vec![broken], ..Report::empty(&dir) })
@@ -178,7 +178,7 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
             find("blob", false, message);
         }
         for file in record.files.iter().filter(|file| file.state() == FileState::Changed) {
-            // Others may change their own files; nobody may change the store's.
+            // Files outside the store may change. The store's own must not.
             let own = file.held == Held::Blob;
             let message = format!("{}: {} was changed since", record.name, file.path.display());
             find("files", own, message);
@@ -186,7 +186,7 @@ fn examine(store: &Store, repaired: Option<Repair>) -> Result<Report, CliError> 
     }
     for folder in std::fs::read_dir(&root).into_iter().flatten().flatten() {
         let name = folder.file_name();
-        // Without a manifest it was never finished, and a collection takes it.
+        // Without a manifest it was never finished, and a collection removes it.
         let whole = folder.path().join(MANIFEST).is_file();
         if whole && !folders.contains(name.as_os_str()) {
             let path = folder.path().display().to_string();

@@ -1,5 +1,5 @@
-//! `embed`: texts into vectors. One loop for two texts and for a file of any size: a thread reads batches, a few of them
-//! are with the daemon at once, and records are written in the input's order.
+//! `embed`: computes embeddings. One loop serves two texts as well as a file of any size. A thread reads
+//! batches, several requests are in flight at once, and records are written in the order of the input.
 
 mod batch;
 mod npy;
@@ -30,7 +30,7 @@ use std::pin::pin;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 
-/// Of an answer's vectors together: half of what a message may have.
+/// Maximum bytes of the vectors in one response: half of a message's limit.
 const ANSWER_BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 / 2;
 
 /// Runs the command.
@@ -63,11 +63,11 @@ pub(crate) async fn embed(args: EmbedArgs) -> Result<(), CliError> {
     host.close(done).await
 }
 
-/// From where, to where, as what.
+/// Input, output and format of a job.
 struct Plan {
     input: Input,
     kind: Kind,
-    /// None: stdout.
+    /// Path of the output. None: stdout.
     output: Option<PathBuf>,
 }
 
@@ -107,7 +107,7 @@ fn partial_of(output: &Path) -> PathBuf {
     output::with_suffix(output, ".partial")
 }
 
-/// What is asked of the model, which can do it.
+/// Builds the request for every batch, and checks that the model supports it.
 fn embed_client(args: &EmbedArgs, host: &Host) -> Result<EmbedClient, CliError> {
     let status = &host.status;
     let usage = |message: String| Err(CliError::Usage(message));
@@ -147,7 +147,7 @@ fn embed_client(args: &EmbedArgs, host: &Host) -> Result<EmbedClient, CliError> 
     Ok(EmbedClient { client: host.client.clone(), request, dimensions })
 }
 
-/// What must be the same for a partial result to go on: all that decides its bytes.
+/// Header of a partial result: everything that determines its bytes. A resumed job must have the same header.
 fn header(
     plan: &Plan,
     host: &Host,
@@ -183,7 +183,7 @@ fn header(
     entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Goes on with the partial result beside `path`, or begins one, and turns it into the file once it is complete.
+/// Resumes the partial result beside `path` or starts one, and turns it into the file once complete.
 async fn to_file(
     args: &EmbedArgs,
     plan: &Plan,
@@ -244,13 +244,13 @@ fn summary(counts: &RowCounts, dimensions: u32) -> String {
     line
 }
 
-/// Where records go.
+/// Destination of records.
 enum Sink {
     Stdout,
     File(Partial),
 }
 
-/// A run through an input.
+/// Job over one input.
 struct Job<'a> {
     args: &'a EmbedArgs,
     plan: &'a Plan,
@@ -263,7 +263,7 @@ struct Job<'a> {
 type Flight = JoinHandle<Result<EmbeddedBatch, CliError>>;
 
 impl Job<'_> {
-    /// Reads, asks and writes until the input ends, or something ends the job.
+    /// Reads, requests and writes until the input ends or the job fails.
     async fn run(&mut self) -> Result<(), CliError> {
         let ended = self.work().await;
         let line = self.progress.end();
@@ -295,7 +295,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// A thread that reads batches ahead, one beside those on their way, from where the sink is.
+    /// Starts a thread that reads batches ahead from where the sink stands. One batch waits beside those in
+    /// flight.
     fn read(&self) -> Result<mpsc::Receiver<Result<Batch, CliError>>, CliError> {
         let (input, kind, rows) = (&self.plan.input, self.plan.kind, self.args.batch as usize);
         let (mut items, name) = (input.items()?, input.name());
@@ -316,7 +317,7 @@ impl Job<'_> {
                 Err(error) => Err(unread(&name, error)),
             };
             let last = batch.is_err();
-            // Nobody listens any more once the job has ended.
+            // The receiver is gone once the job has ended.
             if send.blocking_send(batch).is_err() || last {
                 break;
             }
@@ -368,7 +369,7 @@ impl Job<'_> {
     }
 }
 
-/// Waits for the first of the flights; polling it and letting it go loses nothing.
+/// Waits for the oldest request in flight. Cancelling this future loses nothing.
 async fn first(flights: &mut VecDeque<Flight>) -> Result<Result<EmbeddedBatch, CliError>, JoinError> {
     match flights.front_mut() {
         Some(flight) => flight.await,

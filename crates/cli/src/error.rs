@@ -1,4 +1,4 @@
-//! What a command can fail with, as one line for people: what happened and what to do.
+//! Errors of commands, each as one line for people: what happened and what to do.
 
 use hanzo_engine_daemon::{
     ConfigError, DaemonError, bench::BenchError, imatrix::ImatrixError, inspect::InspectError,
@@ -9,35 +9,35 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// A command that failed.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// The command line is understood and still makes no sense.
+    /// The command line parses but makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// No daemon where one was named, or where one is needed.
+    /// No daemon answers at a named address, or where one is required.
     #[error(
         "no daemon answers at {address}{}: start one with `hanzo-engine serve`, or say where it is with --engine",
         because(why)
     )]
     NoDaemon {
-        /// Where one was looked for.
+        /// Address that was tried.
         address: String,
-        /// What the attempt said; empty when that is plain.
+        /// Reason for the failure; empty if obvious.
         why: String,
     },
-    /// The daemon wants a key, or another one.
+    /// The daemon requires a key, or a different one.
     #[error("{address}: {why}; set HANZO_ENGINE_API_KEY, or --api-key")]
     Key {
-        /// Where it is.
+        /// Address of the daemon.
         address: String,
-        /// Its own words.
+        /// Message of the daemon.
         why: String,
     },
-    /// TLS cannot be spoken.
+    /// TLS failed.
     #[error("TLS: {0}")]
     Tls(#[from] hanzo_engine_access::TlsError),
-    /// The keys of a file.
+    /// A key file failed.
     #[error(transparent)]
     KeysFile(#[from] hanzo_engine_access::FileError),
     /// The daemon refused, or failed.
@@ -46,116 +46,116 @@ pub(crate) enum CliError {
     /// A model could not be loaded.
     #[error("cannot load {model}: {}", status.message().trim_start_matches("model: "))]
     Load {
-        /// As it was typed.
+        /// Name as typed.
         model: String,
-        /// The daemon's answer.
+        /// Response of the daemon.
         status: tonic::Status,
     },
-    /// A model that could be pulled, and nobody said that it may.
+    /// A model could be pulled, but the user has not allowed it.
     #[error("{model} is not on this machine: `hanzo-engine pull {model}` fetches it from {reference}{or}")]
     NotPulled {
-        /// As it was typed.
+        /// Name as typed.
         model: String,
-        /// What it stands for.
+        /// Reference that it resolves to.
         reference: String,
-        /// What else would do.
+        /// Alternative for the user.
         or: &'static str,
     },
-    /// Somebody was asked whether it may be pulled, and said no.
+    /// The user was asked to allow a pull, and declined.
     #[error("{0} is not on this machine, and was not pulled")]
     Declined(String),
-    /// Something of the store is not as it should be; what, was printed.
+    /// The store has faults, which were printed.
     #[error("{0}")]
     Unsound(String),
-    /// The daemon is gone.
+    /// The connection to the daemon was lost.
     #[error("the daemon stopped answering ({0})")]
     Lost(String),
-    /// A daemon of another version, perhaps.
+    /// The response is unexpected, perhaps from a daemon of another version.
     #[error("the daemon's answer is not what was asked for: {0}")]
     UnexpectedAnswer(&'static str),
-    /// One item of an input.
+    /// An item of an input failed.
     #[error("{at}: {why} (--skip-errors goes on without it)")]
     Item {
-        /// Where it is.
+        /// Position of the item.
         at: String,
-        /// What is wrong with it.
+        /// Reason for the failure.
         why: String,
     },
-    /// A bulk job that can go on.
+    /// A bulk job stopped, and can be resumed.
     #[error("{what}; {rows} rows are kept in {}, and the same command goes on from there", partial.display())]
     Kept {
-        /// What ended it.
+        /// Error that stopped it.
         what: Box<CliError>,
-        /// Records of the partial result.
+        /// Number of records in the partial result.
         rows: u64,
-        /// Where it is.
+        /// Path of the partial result.
         partial: PathBuf,
     },
-    /// A partial result that cannot be used.
+    /// A partial result is unusable.
     #[error("{0}")]
     Partial(#[from] PartialError),
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     #[error("interrupted")]
     Interrupted,
     /// The connection ended before the answer did.
     #[error("the daemon ended the answer early: ask again")]
     CutOff,
-    /// A port that is taken, or an address that is not this machine's.
+    /// A port is taken, or an address is not this machine's.
     #[error(
         "cannot listen on {address} for {what}: {source}; choose another with {flag}, or {flag} 0 for any that is free"
     )]
     Port {
         /// Host and port.
         address: SocketAddr,
-        /// What would listen there.
+        /// Purpose of the port.
         what: &'static str,
-        /// The flag that sets the port.
+        /// Flag that sets the port.
         flag: &'static str,
-        /// The system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A path that is not there, or cannot be read.
+    /// A path does not exist or is unreadable.
     #[error("{}: {source}", path.display())]
     Path {
-        /// As it was typed.
+        /// Path as typed.
         path: PathBuf,
-        /// The system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Settings that cannot be used.
+    /// The settings are invalid.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// The daemon in this process.
+    /// The daemon in this process failed.
     #[error("{0}")]
     Daemon(#[from] DaemonError),
-    /// The gateway in this process.
+    /// The gateway in this process failed.
     #[error("{0}")]
     Gateway(#[from] GatewayError),
-    /// A gateway that does not serve.
+    /// A gateway is not ready.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// The model store.
+    /// The model store failed.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// A model that cannot be looked at.
+    /// A model cannot be inspected.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// A file that cannot be made.
+    /// A file cannot be quantised.
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
-    /// An importance matrix that cannot be made.
+    /// An importance matrix cannot be computed.
     #[error(transparent)]
     Imatrix(#[from] ImatrixError),
-    /// A benchmark.
+    /// A benchmark failed.
     #[error("{0}")]
     Bench(#[from] BenchError),
-    /// Output that cannot be written. A closed pipe is no failure: see [`CliError::exit_code`].
+    /// The output cannot be written. A closed pipe is no failure: see [`CliError::exit_code`].
     #[error("cannot write the output: {0}")]
     Output(io::Error),
-    /// Input that cannot be read.
+    /// The input cannot be read.
     #[error("cannot read the input: {0}")]
     Input(String),
-    /// A sound file that is not transcribed, or how many.
+    /// A sound file was not transcribed, or several were not.
     #[error("{0}")]
     Unheard(String),
     /// The process could not be set up.
@@ -163,7 +163,7 @@ pub(crate) enum CliError {
     Start(String),
 }
 
-/// Why a partial result cannot be used.
+/// Error of a partial result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PartialError {
     #[error("{}: {source}", path.display())]
@@ -179,7 +179,8 @@ pub(crate) enum PartialError {
 }
 
 impl CliError {
-    /// 0 ok, 1 error, 2 usage, 130 interrupted. Whoever closed the pipe had read enough: that is ok, and nothing is said.
+    /// Exit code: 0 ok, 1 error, 2 usage, 130 interrupted. If the reader closed the pipe, it had read enough:
+    /// that is ok, and prints nothing.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -190,7 +191,7 @@ impl CliError {
         }
     }
 
-    /// The message on one line.
+    /// Message on one line.
     pub(crate) fn line(&self) -> String {
         self.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
     }

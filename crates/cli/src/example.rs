@@ -1,9 +1,9 @@
-//! The request that `serve` offers to try a model with: of what it can do, what a person wants of it first.
+//! Example request that `serve` prints for a model, for its most useful capability.
 
 use hanzo_engine_proto::v1::{Capability, ModelStatus};
 use serde_json::{Value, json};
 
-/// A route below `/v1` and a body for it, which has no apostrophe. `None`: the model can do nothing yet.
+/// Route below `/v1` and a body for it, which has no apostrophe. None: the model cannot do anything yet.
 pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
     let model = &status.name;
     let request = |capability| match capability {
@@ -19,7 +19,7 @@ pub(crate) fn example(status: &ModelStatus) -> Option<(&'static str, Value)> {
             Some(("rerank", json!({"model": model, "query": "Where is Paris?", "documents": documents})))
         }
         Capability::Classify => Some(("classify", json!({"model": model, "input": "I like it."}))),
-        // A model of sparse weights makes vectors too.
+        // A model for sparse embeddings makes dense vectors too.
         Capability::Embed => Some(("embeddings", json!({"model": model, "input": "Once upon a time"}))),
         Capability::Unspecified
         | Capability::Vision

@@ -1,4 +1,4 @@
-//! `health`: whether a server answers over HTTP, for a health check or a test where nothing else speaks HTTP.
+//! `health`: checks over HTTP whether a server is ready, for health checks where no other HTTP client exists.
 
 use crate::args::HealthArgs;
 use crate::connect;
@@ -11,7 +11,7 @@ use hanzo_engine_gateway::{Probe, Serves};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Between one question and the next.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command.

@@ -1,4 +1,4 @@
-//! A model that is loaded and can be asked: by the running daemon, or by one in this process.
+//! Loaded model, in the running daemon or in one in this process.
 
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
 use crate::connect::{self, Client, InProcess, Running, SpeechApi};
@@ -10,31 +10,31 @@ use hanzo_engine_daemon::{DEMO_MODEL, log};
 use hanzo_engine_proto::v1;
 use std::io::{IsTerminal, stderr};
 
-/// What was typed of a model and of where to find it.
+/// Options for loading a model and finding its daemon.
 pub(crate) struct HostOptions<'a> {
     pub(crate) model: &'a str,
     pub(crate) engine: &'a EngineArgs,
     pub(crate) store: &'a StoreArgs,
-    /// For a model that this process loads itself.
+    /// Type of the KV cache, for a model that this process loads itself.
     pub(crate) kv_type: Option<KvTypeName>,
-    /// What drafts for it.
+    /// Draft model.
     pub(crate) draft_model: Option<&'a str>,
-    /// How many of its layers are on a card.
+    /// Number of its layers on GPUs.
     pub(crate) gpu_layers: Option<GpuLayers>,
-    /// Which devices it may be on.
+    /// Devices that it may use.
     pub(crate) gpu_devices: Option<&'a Devices>,
-    /// What goes over its files.
+    /// Overrides of its files.
     pub(crate) overrides: OverrideConfig,
     pub(crate) log_level: LogLevel,
-    /// Do not say that it is loading.
+    /// Print no message while it is loading.
     pub(crate) quiet: bool,
-    /// What to do when it is not on this machine.
+    /// Action if it is not on this machine.
     pub(crate) missing: IfMissing,
     pub(crate) stays: Stays,
 }
 
 impl<'a> HostOptions<'a> {
-    /// Of a model that is on this machine and used once, as it is.
+    /// Options for a model that is on this machine and used once, without overrides.
     pub(crate) fn once(model: &'a str, engine: &'a EngineArgs, store: &'a StoreArgs) -> Self {
         Self {
             model,
@@ -53,29 +53,29 @@ impl<'a> HostOptions<'a> {
     }
 }
 
-/// How long a model stays with a daemon that runs already.
+/// Lifetime of a model in a daemon that runs already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stays {
-    /// As one that a request has loaded.
+    /// The lifetime of a model loaded by a request.
     AsRequest,
     UntilUnloaded,
 }
 
-/// A loaded model.
+/// Loaded model.
 pub(crate) struct Host {
-    /// To ask it.
+    /// Client of the engine.
     pub(crate) client: Client,
-    /// To have it hear.
+    /// Client of the speech service.
     pub(crate) speech: SpeechApi,
-    /// What its daemon said of it once it was loaded.
+    /// Status of the model after loading.
     pub(crate) status: v1::ModelStatus,
-    /// What it was loaded by.
+    /// Request that loaded it.
     load: v1::LoadRequest,
     in_process: Option<InProcess>,
 }
 
 impl Host {
-    /// Finds or starts a daemon and has it load the model.
+    /// Connects to a daemon or starts one, and loads the model.
     pub(crate) async fn open(wanted: HostOptions<'_>) -> Result<Self, CliError> {
         let mut source = connect::model_source(wanted.model)?;
         let draft_model = wanted.draft_model.map(connect::model_source).transpose()?.unwrap_or_default();
@@ -133,7 +133,7 @@ impl Host {
                 tell(&format!("loading {}…", wanted.model));
             }
             let request = asked(&source);
-            // A pull that could be interrupted has taken Ctrl-C.
+            // Ctrl-C is handled here, because a pull that can be interrupted has installed its handler.
             loaded = tokio::select! {
                 loaded = client.load(request) => loaded,
                 () = interrupted() => return Err(CliError::Interrupted),
@@ -145,7 +145,7 @@ impl Host {
         if let Err(status) = &loaded
             && status.code() == tonic::Code::PermissionDenied
         {
-            // Who may not load may still ask what is loaded.
+            // A client without permission to load may still query loaded models.
             let request = v1::StatsRequest { model: source.clone() };
             let stats = client.stats(request).await.map(|stats| stats.into_inner().models);
             if let Some(status) = stats.ok().and_then(|models| models.into_iter().next()?.status) {
@@ -157,17 +157,17 @@ impl Host {
         Ok(Self { client, speech, status, load: asked(&source), in_process })
     }
 
-    /// Has the model loaded again, which has left since it was used.
+    /// Loads the model again if it was unloaded since its last use.
     pub(crate) async fn again(&mut self) -> Result<(), tonic::Status> {
         self.client.load(self.load.clone()).await.map(drop)
     }
 
-    /// Where the daemon of this process is asked, where it is one of this process.
+    /// Address of the daemon in this process, if there is one.
     pub(crate) fn address(&self) -> Option<&str> {
         self.in_process.as_ref().map(|daemon| daemon.address.as_str())
     }
 
-    /// Lets it go once what was asked is done. After a failure the process ends anyway: nothing is waited for.
+    /// Releases the model after the work is done. After a failure the process exits without waiting.
     pub(crate) async fn close(self, done: Result<(), CliError>) -> Result<(), CliError> {
         match self.in_process {
             Some(daemon) if done.is_ok() => daemon.close().await,

@@ -1,4 +1,4 @@
-//! `imatrix`: which columns of a model's matrices matter, found by running it over a text in this process.
+//! `imatrix`: computes a model's importance matrix by running the model over a text in this process.
 
 use crate::args::ImatrixArgs;
 use crate::connect::model_source;
@@ -10,7 +10,7 @@ use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Texts of which an importance matrix is made, at most; they are tokenized as a whole.
+/// Maximum bytes of the calibration text, which is tokenized as a whole.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// Runs the command.

@@ -1,5 +1,5 @@
-//! Texts from the command line, a file or a pipe, one at a time: lines of text, or JSON Lines with the text in a field.
-//! Memory is bounded by one line; what is wrong with a line is said of that line, and reading goes on.
+//! Texts from the command line, a file or a pipe, one at a time: lines of text, or JSON Lines with the text in
+//! a field. Memory is bounded by one line. An invalid line is reported as such, and reading goes on.
 
 use crate::args::InputFormat;
 use crate::error::CliError;
@@ -13,67 +13,67 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 
-/// Bytes of one line; of a longer one only its beginning is looked at, and it is refused.
+/// Maximum bytes of a line. Of a longer line only the start is read, and it is refused.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// The field of a JSON line that has the text, unless another is named.
+/// Default field of a JSON line that has the text.
 const FIELD: &str = "text";
 
-/// Where texts come from.
+/// Source of texts.
 #[derive(Debug)]
 enum Source {
     Words(Vec<String>),
-    /// Texts, and files of pictures behind them.
+    /// Texts, followed by picture files.
     Shown(Vec<String>, Vec<PathBuf>),
     File(PathBuf),
     Stdin,
 }
 
-/// Where texts come from and how they are written there.
+/// Source of texts and their format.
 #[derive(Debug)]
 pub(crate) struct Input {
     source: Source,
     pub(crate) format: InputFormat,
-    /// Of JSON lines.
+    /// Field of JSON lines that has the text.
     pub(crate) field: String,
 }
 
-/// What a first reading of a whole file finds.
+/// Result of a first pass over a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Survey {
-    /// Items there are.
+    /// Number of items.
     pub(crate) rows: u64,
     /// SHA-256 of the bytes, in hexadecimal.
     pub(crate) sha256: String,
 }
 
-/// One item: a line, or a text of the command line.
+/// Item: a line, or a text of the command line.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Of its line, or of the text; from 1.
+    /// Number of its line or text, from 1.
     pub(crate) number: u64,
-    /// Stands for this line and all before it.
+    /// Running digest of this line and all before it.
     pub(crate) chain: u64,
-    /// The line as it is, without its end.
+    /// Line as read, without its line ending.
     pub(crate) line: Vec<u8>,
-    /// The field `id` of a JSON line.
+    /// Field `id` of a JSON line.
     pub(crate) id: Option<Box<RawValue>>,
     pub(crate) text: Text,
 }
 
-/// The text of an item.
+/// Text of an item.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Text {
     Some(String),
-    /// An empty line of a text file: it keeps its place and has no vector.
+    /// Empty line of a text file. It keeps its place and has no vector.
     Blank,
-    /// In its place a file of a picture.
+    /// Picture file in place of a text.
     Picture(PathBuf),
-    /// There is none to be had; why.
+    /// Unusable item, with the reason.
     Bad(String),
 }
 
 impl Input {
-    /// What the words and options of a command mean. None: neither words nor a file are given.
+    /// Interprets a command's texts and options. None if neither texts nor a file are given.
     pub(crate) fn new(
         words: &[String],
         path: Option<&str>,
@@ -112,13 +112,14 @@ impl Input {
         Ok(Some(Self { source, format, field: field.unwrap_or(FIELD).to_owned() }))
     }
 
-    /// Texts of a command, and pictures behind them. Each is an object that says which it is, as JSON lines are.
+    /// Texts of a command, followed by pictures. Each is written as an object that names its kind, as JSON
+    /// lines are.
     pub(crate) fn with_pictures(words: &[String], pictures: &[PathBuf]) -> Self {
         let source = Source::Shown(words.to_vec(), pictures.to_vec());
         Self { source, format: InputFormat::Jsonl, field: FIELD.to_owned() }
     }
 
-    /// Its name in messages.
+    /// Name for messages.
     pub(crate) fn name(&self) -> String {
         match &self.source {
             Source::Words(_) => "the texts".to_owned(),
@@ -128,7 +129,7 @@ impl Input {
         }
     }
 
-    /// Where an item is, as compilers write it.
+    /// Position of an item, in the style of compilers.
     pub(crate) fn at(&self, number: u64) -> String {
         match &self.source {
             Source::Words(_) => format!("text {number}"),
@@ -142,7 +143,7 @@ impl Input {
         }
     }
 
-    /// Reads it through once, if it can be read again: a pipe cannot.
+    /// Reads a file once completely. None for a pipe, which cannot be read twice.
     pub(crate) fn survey(&self) -> Result<Option<Survey>, CliError> {
         let mut sha = Sha256::new();
         let path = match &self.source {
@@ -182,7 +183,7 @@ impl Input {
         Ok(Some(Survey { rows, sha256: hex(&lines.from.into_inner().sha.finalize()) }))
     }
 
-    /// Begins to read.
+    /// Starts to read.
     pub(crate) fn items(&self) -> Result<Items, CliError> {
         let lines =
             |from: Box<dyn Read + Send>| Supply::Lines(Lines::new(BufReader::with_capacity(1 << 18, from)));
@@ -201,14 +202,14 @@ impl Input {
     }
 }
 
-/// The items of an input, one after the other.
+/// Reader of the items of an input.
 pub(crate) struct Items {
     from: Supply,
     format: InputFormat,
     field: String,
     number: u64,
     chain: u64,
-    /// Of the line that was read last.
+    /// Picture of the item that was read last.
     picture: Option<PathBuf>,
 }
 
@@ -219,7 +220,7 @@ enum Supply {
 }
 
 impl Items {
-    /// The next one.
+    /// Reads the next item.
     pub(crate) fn next(&mut self) -> io::Result<Option<Item>> {
         let Some(line) = self.line()? else { return Ok(None) };
         let mut item =
@@ -249,7 +250,7 @@ impl Items {
         Ok(Some(item))
     }
 
-    /// Passes over items that are done already; what stands for them, if there are as many.
+    /// Skips items that are done. Returns their running digest, or None if there are fewer.
     pub(crate) fn skip(&mut self, rows: u64) -> io::Result<Option<u64>> {
         for _ in 0..rows {
             if self.line()?.is_none() {
@@ -283,7 +284,7 @@ impl Items {
         };
         let mut sha = Sha256::new();
         sha.update(self.chain.to_le_bytes());
-        // The end of the last line may be there or not.
+        // The last line may or may not end with a line feed.
         let len = if line.cut { line.len } else { line.bytes.len() as u64 };
         sha.update(len.to_le_bytes());
         sha.update(&line.bytes);
@@ -292,7 +293,7 @@ impl Items {
     }
 }
 
-/// A blank line between JSON objects is none of them; an empty line of text is one.
+/// Returns true if the line is an item: blank lines between JSON objects are not, but an empty line of text is.
 fn is_item(format: InputFormat, line: &[u8]) -> bool {
     format == InputFormat::Txt || !line.trim_ascii().is_empty()
 }
@@ -306,7 +307,7 @@ fn text_of(object: &Object, field: &str) -> Text {
     }
 }
 
-/// The first 8 bytes of a digest.
+/// First 8 bytes of a digest.
 pub(crate) fn short(digest: &[u8]) -> u64 {
     digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
@@ -315,11 +316,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A JSON object whose values stay as they were written.
+/// JSON object whose values stay as they were written.
 pub(crate) struct Object(pub(crate) Vec<(String, Box<RawValue>)>);
 
 impl Object {
-    /// Reads one; what is wrong with it otherwise.
+    /// Parses an object, or returns the reason why it is invalid.
     pub(crate) fn read(line: &str) -> Result<Self, String> {
         serde_json::from_str(line).map_err(|error| {
             let text = error.to_string();
@@ -329,7 +330,7 @@ impl Object {
     }
 
     fn get(&self, field: &str) -> Option<&RawValue> {
-        // Of equal names the last counts, as everywhere.
+        // The last of equal names counts, as is usual for JSON.
         self.0.iter().rev().find(|(name, _)| name == field).map(|(_, value)| value.as_ref())
     }
 }
@@ -366,7 +367,7 @@ impl Serialize for Object {
     }
 }
 
-/// A file that is hashed as it is read.
+/// File that is hashed while it is read.
 struct Hashed {
     from: File,
     sha: Sha256,
@@ -380,16 +381,16 @@ impl Read for Hashed {
     }
 }
 
-/// Lines of bytes, without their ends (`\n` or `\r\n`) and without a byte order mark.
+/// Reader of lines of bytes, without their endings (`\n` or `\r\n`) and without a byte order mark.
 struct Lines<R> {
     from: BufReader<R>,
     first: bool,
 }
 
 struct Line {
-    /// At most [`LINE_BYTES_MAX`] of them.
+    /// At most [`LINE_BYTES_MAX`] bytes of the line.
     bytes: Vec<u8>,
-    /// Bytes there are, the end of the line included.
+    /// Bytes of the whole line, ending included.
     len: u64,
     cut: bool,
 }

@@ -1,4 +1,4 @@
-//! `inspect`: what a model's files say, what it would take here, and whether it can run; nothing is loaded.
+//! `inspect`: describes a model's files, its memory use here, and whether it can run. Loads nothing.
 
 use crate::args::{EngineArgs, InspectArgs};
 use crate::connect;
@@ -26,7 +26,7 @@ pub(crate) async fn inspect(args: InspectArgs) -> Result<(), CliError> {
     if args.json { print_json(&report) } else { print(&report).map_err(CliError::Output) }
 }
 
-/// Where a model's files are by the word of the daemon that has the store open, if there is one.
+/// Path of a model's files, from the daemon that has the store open, if there is one.
 pub(crate) async fn path_of(model: &str, engine: &EngineArgs) -> Result<String, CliError> {
     let model = connect::model_source(model)?;
     if Path::new(&model).exists() || model.eq_ignore_ascii_case(DEMO_MODEL) {
@@ -116,7 +116,7 @@ fn memory(memory: &Memory) -> String {
     format!("{} ({})", show_bytes(total_bytes), parts.join(", "))
 }
 
-/// The network, a label and a value a line.
+/// Rows about the network: a label and a value each.
 fn network(shape: &Shape) -> Vec<(&'static str, String)> {
     let some = |number: Option<u64>, unit: &str| number.map(|number| format!("{number} {unit}"));
     let layers = [

@@ -1,4 +1,4 @@
-//! `keys`: makes, lists and revokes the keys that a server asks for. A server follows the file by itself.
+//! `keys`: creates, lists and revokes API keys. A server reloads the file by itself.
 
 use crate::args::{CreateArgs, KeysArgs, KeysCommand, KeysFileArgs};
 use crate::error::CliError;
@@ -79,7 +79,7 @@ fn list(json: bool, file: KeysFileArgs) -> Result<(), CliError> {
     print_table(&table)
 }
 
-/// The file that was named, or the usual one. A variable that is set to nothing names none.
+/// Path of the named key file, or the default. An empty variable counts as unset.
 fn path(file: KeysFileArgs) -> Result<PathBuf, CliError> {
     let named = file.file.filter(|path| !path.as_os_str().is_empty());
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! `load`: has the running daemon load a model.
+//! `load`: loads a model into the running daemon.
 
 use crate::args::LoadArgs;
 use crate::connect;
@@ -10,7 +10,7 @@ use crate::view::Loaded;
 use hanzo_engine_proto::v1::{AdapterSource, LoadRequest};
 use std::io::{IsTerminal, stderr};
 
-/// Loads a model and says what of it is in memory.
+/// Loads a model and prints its memory use.
 pub(crate) async fn load(args: LoadArgs) -> Result<(), CliError> {
     let overrides = args.overrides.config()?.message().map_err(CliError::Usage)?;
     let adapters = args

@@ -1,5 +1,5 @@
-//! `hanzo-engine`: what a person types. Reads the command line, runs one command, and turns its outcome into an
-//! exit code: 0 ok, 1 error, 2 usage, 130 interrupted. What a command does is in the file of its name.
+//! `hanzo-engine`: the command line program. It parses the command line, runs one command, and turns its
+//! outcome into an exit code: 0 ok, 1 error, 2 usage, 130 interrupted. Each command is in the file of its name.
 
 mod adapter;
 mod archive;
@@ -89,7 +89,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Keys(args) => keys::keys(args),
         Command::Quantize(args) => wait_for(quantize::quantize(args)),
         Command::Imatrix(args) => wait_for(imatrix::imatrix(args)),
-        // It has the machine to itself: no runtime beside it.
+        // The benchmark runs without an async runtime beside it.
         Command::Bench(args) => bench::bench(args),
         Command::Completions(args) => completions::completions(args),
     }
@@ -99,7 +99,7 @@ fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<(), C
     let runtime =
         hanzo_engine_daemon::preflight::runtime(0).map_err(|error| CliError::Start(error.to_string()))?;
     let outcome = runtime.block_on(command);
-    // A model that is still being read does not hold up the end.
+    // Do not wait for a model that is still being read.
     runtime.shutdown_background();
     outcome
 }

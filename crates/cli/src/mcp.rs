@@ -1,4 +1,5 @@
-//! `mcp`: the tools of a daemon, the running one or one in this process, for the client that has started this command.
+//! `mcp`: serves a daemon's tools, of the running one or of one in this process, to the client that started
+//! this command.
 
 use crate::args::McpArgs;
 use crate::connect;
@@ -14,7 +15,7 @@ use hanzo_engine_gateway::serve_stdio;
 pub(crate) async fn mcp(args: McpArgs) -> Result<(), CliError> {
     let level = args.log_level.as_str().to_owned();
     let running = connect::find(&args.engine).await?.is_some();
-    // The daemon's own models are enough.
+    // The models that the daemon has loaded are enough.
     let model = match (&args.model, running) {
         (Some(model), _) => Some(model.as_str()),
         (None, true) => None,

@@ -1,4 +1,4 @@
-//! Models that are named and not on this machine: pulled after asking, or told how.
+//! Models that are not on this machine: pulls them after asking, or explains how to pull them.
 
 use crate::connect::{self, Client, StoreAccess, StoreApi};
 use crate::error::CliError;
@@ -10,30 +10,30 @@ use hanzo_engine_proto::v1::{self, resolve_response::Found};
 use std::io::{BufRead, IsTerminal, stderr, stdin};
 use std::path::{Path, PathBuf};
 
-/// What to do with a model that is not on this machine.
+/// Action for a model that is not on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfMissing {
-    /// Say how it is pulled.
+    /// Fail, and explain how to pull it.
     Fail,
-    /// Ask on a terminal; say how it is pulled where there is none.
+    /// Ask on a terminal. Without one, fail and explain how to pull it.
     Ask,
     /// Pull it.
     Pull,
 }
 
 impl IfMissing {
-    /// As `--yes` says.
+    /// Action for the value of `--yes`.
     pub(crate) fn of(yes: bool) -> Self {
         if yes { Self::Pull } else { Self::Ask }
     }
 }
 
-/// Whether a daemon said that what it was asked for could be pulled.
+/// Returns true if the daemon's error says that the model could be pulled.
 pub(crate) fn is_said_by(status: &tonic::Status) -> bool {
     status.metadata().get("error-code").is_some_and(|word| word == "not_pulled")
 }
 
-/// What would have to be pulled for `model`; none when it is there.
+/// Reference to pull for `model`. None if the model is stored.
 async fn reference_of(store: &mut StoreApi, model: &str) -> Result<Option<String>, tonic::Status> {
     let request = v1::ResolveRequest { model: model.to_owned() };
     Ok(match store.resolve(request).await?.into_inner().found {
@@ -42,7 +42,7 @@ async fn reference_of(store: &mut StoreApi, model: &str) -> Result<Option<String
     })
 }
 
-/// Pulls what `model` stands for, if it may; nothing when it is there.
+/// Pulls the model that `model` stands for, if allowed. Does nothing if it is stored.
 pub(crate) async fn bring(
     client: &mut Client,
     store: &mut StoreApi,
@@ -68,7 +68,7 @@ async fn fetch(
         IfMissing::Ask if stdin().is_terminal() && stderr().is_terminal() => {
             let proposal = store.propose(request.clone()).await.map_err(connect::failed)?.into_inner();
             tell(&question(model, &proposal));
-            // The daemon in this process goes on meanwhile.
+            // The daemon in this process keeps running meanwhile.
             if !tokio::task::block_in_place(|| says_yes(&mut stdin().lock()))? {
                 return Err(CliError::Declined(model.to_owned()));
             }
@@ -84,8 +84,8 @@ async fn fetch(
     Ok(())
 }
 
-/// Before a daemon in this process is served: pulls those of `models` that are neither here nor paths. What cannot be
-/// made out is left to the load, which says why.
+/// Pulls those of `models` that are neither stored nor paths, before a daemon in this process is served.
+/// Unresolvable names are left to the load, which reports them.
 pub(crate) async fn bring_all(
     models: impl Iterator<Item = &str>,
     dir: Option<PathBuf>,
@@ -116,7 +116,7 @@ pub(crate) async fn bring_all(
     access.close(done).await
 }
 
-/// It stands for nothing, or there is no store that could tell.
+/// Returns true if the name resolves to nothing, or there is no store to resolve it.
 fn is_no_model(status: &tonic::Status) -> bool {
     use tonic::Code::{FailedPrecondition, InvalidArgument, NotFound};
     matches!(status.code(), NotFound | InvalidArgument | FailedPrecondition)
@@ -139,7 +139,7 @@ fn question(model: &str, proposal: &v1::PullProposal) -> String {
     )
 }
 
-/// Enter, `y` and `yes` are a yes; the end of the input is none.
+/// Reads an answer. Enter, `y` and `yes` mean yes. The end of the input means no.
 fn says_yes(input: &mut impl BufRead) -> Result<bool, CliError> {
     let mut line = String::new();
     let read = input.read_line(&mut line).map_err(|error| CliError::Input(error.to_string()))?;

@@ -1,5 +1,5 @@
-//! `list`, `show`, `rm`, `ps` and `stop`: questions to the daemon that runs, or else to the store. What changes the
-//! store otherwise is in `pull.rs`, `storage.rs` and `archive.rs`.
+//! `list`, `show`, `rm`, `ps` and `stop`: queries to the running daemon, or else to the store. Other changes of
+//! the store are in `pull.rs`, `storage.rs` and `archive.rs`.
 
 use crate::args::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs, StoreArgs};
 use crate::connect::{self, InProcess};
@@ -59,15 +59,15 @@ pub(crate) async fn list(args: ListArgs) -> Result<(), CliError> {
     print_table(&table)
 }
 
-/// Prints all that is known of one model. The files say more than the record: without a running daemon, one in this
-/// process reads them.
+/// Prints all details of one model. The files contain more than the record, so without a running daemon, one in
+/// this process reads them.
 pub(crate) async fn show(args: ShowArgs) -> Result<(), CliError> {
     let request = v1::ShowRequest { model: connect::model_source(&args.model)?, known_only: false };
     let (shown, here) = match connect::find(&args.engine).await? {
         Some(mut daemon) => (daemon.client.show(request).await, daemon.here),
         None => {
             log::init(&LogConfig { level: "error".to_owned(), ..LogConfig::default() })?;
-            // The built-in model is in no record.
+            // The built-in model has no record.
             let store_optional = args.model.eq_ignore_ascii_case(DEMO_MODEL);
             let mut daemon = InProcess::start(args.store.model_dir, store_optional, None).await?;
             let shown = daemon.client.show(request).await;
@@ -111,7 +111,7 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
     if args.json {
         return print_json(&loaded);
     }
-    // Where models have processes of their own.
+    // Show the columns of processes only if models run in their own.
     let processes = loaded.iter().any(|model| model.worker_pid != 0);
     let mut table = match processes {
         true => Table::new(&[
@@ -167,7 +167,7 @@ pub(crate) async fn ps(args: PsArgs) -> Result<(), CliError> {
     print_table(&table)
 }
 
-/// When a model leaves by itself: how long it may stay that nobody uses, or what is left of that.
+/// Formats when an idle model is unloaded: the idle time allowed, or the time left.
 fn show_leaving((keep_alive_ms, expires_at_unix_ms): (i64, i64), now_ms: i64) -> String {
     let span = |ms: i64| show_span(ms.max(0) as f64 / 1_000.0);
     match (keep_alive_ms, expires_at_unix_ms) {
@@ -190,14 +190,14 @@ pub(crate) async fn stop(args: StopArgs) -> Result<(), CliError> {
     print_line(&format!("{} {}", loaded.state, loaded.name))
 }
 
-/// Where the models are kept.
+/// Directory of the store.
 pub(crate) fn store_dir(args: &StoreArgs) -> Result<PathBuf, CliError> {
     let no_home =
         || CliError::Usage("there is no home directory: say where the models are with --model-dir".into());
     args.model_dir.clone().or_else(default_dir).ok_or_else(no_home)
 }
 
-/// The store on this machine.
+/// Opens the store on this machine.
 pub(crate) fn open(args: &StoreArgs) -> Result<Store, CliError> {
     let store = Store::open(&store_dir(args)?)?;
     if let Some(repaired) = store.mended() {

@@ -1,21 +1,21 @@
-//! What commands print on stdout: a line, a table, or JSON for programs.
+//! Output of commands on stdout: a line, a table, or JSON.
 
 use crate::error::CliError;
 use crate::table::Table;
 use serde::Serialize;
 use std::io::{Write, stdout};
 
-/// A table on stdout.
+/// Prints a table on stdout.
 pub(crate) fn print_table(table: &Table) -> Result<(), CliError> {
     table.write(&mut stdout().lock()).map_err(CliError::Output)
 }
 
-/// A line on stdout.
+/// Prints a line on stdout.
 pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
     writeln!(stdout().lock(), "{line}").map_err(CliError::Output)
 }
 
-/// Pretty JSON and a line feed.
+/// Prints pretty JSON and a line feed.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let mut text = serde_json::to_string_pretty(value).map_err(|error| CliError::Output(error.into()))?;
     text.push('\n');

@@ -1,15 +1,15 @@
-//! One line that says how far a job is: it changes in its place on a terminal, is written now and then elsewhere, or not at
-//! all. What it says is the job's own.
+//! Progress line of a job. On a terminal it is updated in place, elsewhere it is printed at intervals, or not
+//! at all. The job provides its text.
 
 use crate::term::{bar_style, tell};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-/// Between lines, where there is no terminal.
+/// Interval between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Shows it.
+/// Progress line.
 pub(crate) struct ProgressLine {
     began: Instant,
     shown: Shown,
@@ -22,7 +22,8 @@ enum Shown {
 }
 
 impl ProgressLine {
-    /// The job begins. `template` is what a terminal shows, in indicatif's words; `total`, of whatever is counted, makes its bar.
+    /// Starts the line. `template` is for a terminal, in indicatif's syntax. `total` sets the length of its
+    /// bar.
     pub(crate) fn new(quiet: bool, template: &str, total: Option<u64>) -> Self {
         let shown = match (quiet, stderr().is_terminal()) {
             (true, _) => Shown::Nothing,
@@ -35,7 +36,7 @@ impl ProgressLine {
         Self { began: Instant::now(), shown }
     }
 
-    /// So much is done; `line` says it of the time that has passed.
+    /// Updates the progress. `line` formats it from the elapsed time.
     pub(crate) fn show(&mut self, done: u64, line: impl FnOnce(Duration) -> String) {
         let elapsed = self.began.elapsed();
         match &mut self.shown {
@@ -52,7 +53,7 @@ impl ProgressLine {
         }
     }
 
-    /// Says something above the bar, however quiet it is.
+    /// Prints a line above the bar, even if quiet.
     pub(crate) fn say(&self, line: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.suspend(|| tell(&format!("{line}\n"))),
@@ -60,7 +61,7 @@ impl ProgressLine {
         }
     }
 
-    /// Takes the line away until it is shown again.
+    /// Hides the line until the next update.
     pub(crate) fn hide(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.set_message("");
@@ -68,7 +69,7 @@ impl ProgressLine {
         }
     }
 
-    /// Takes the line away. Gives the time that has passed, unless nothing was to be shown.
+    /// Removes the line. Returns the elapsed time, unless quiet.
     pub(crate) fn end(&self) -> Option<Duration> {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();

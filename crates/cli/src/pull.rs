@@ -1,4 +1,4 @@
-//! `pull`: fetches a model through the daemon, or through one in this process, and shows how far it is.
+//! `pull`: fetches a model through the daemon, or through one in this process, and shows the progress.
 
 mod bars;
 mod shown;
@@ -27,7 +27,7 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
         include: args.include,
         exclude: args.exclude,
         copy: args.copy,
-        // Ctrl-C tells the daemon; a terminal that is closed is no wish to end it.
+        // Ctrl-C cancels the pull at the daemon. A closed terminal does not cancel it.
         cancel_with_client: false,
     };
     let mut shown = match (args.json, args.quiet) {
@@ -63,14 +63,14 @@ pub(crate) async fn pull(args: PullArgs) -> Result<(), CliError> {
     })
 }
 
-/// Where the models lie that are there before a pull: what is fetched lies in a new folder.
+/// Paths of the models before a pull. A fetched model gets a new folder, so it is not among them.
 async fn paths(client: &mut Client) -> Result<HashSet<String>, CliError> {
     let listed = client.list(v1::ListRequest {}).await.map_err(connect::failed)?.into_inner();
     Ok(listed.models.into_iter().map(|model| model.path).collect())
 }
 
-/// Pulls, to the end or to Ctrl-C, which ends the pull for everybody. From here on Ctrl-C no longer ends the process
-/// by itself.
+/// Pulls until the end or until Ctrl-C, which cancels the pull for everyone. From here on Ctrl-C no longer ends
+/// the process by itself.
 pub(crate) async fn fetch(
     client: &mut Client,
     store: &mut StoreApi,
@@ -93,9 +93,9 @@ pub(crate) async fn fetch(
             progress = stream.message() => progress,
             () = &mut interrupt => {
                 tokio::select! {
-                    // If it cannot be told, or there is none any more, there is nothing to end.
+                    // If the daemon cannot be reached, or the pull is gone, there is nothing to cancel.
                     _ = store.cancel_pull(meant) => {}
-                    // Who is asked twice waits for nobody.
+                    // A second Ctrl-C does not wait.
                     () = interrupted() => {}
                 }
                 break Err(CliError::Interrupted);

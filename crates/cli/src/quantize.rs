@@ -1,4 +1,4 @@
-//! `quantize`: a GGUF file, or a folder, of fewer bits, made by this process.
+//! `quantize`: writes a GGUF file, or a folder, with fewer bits. Runs in this process.
 
 use crate::args::{QuantizeArgs, QuantizeTo};
 use crate::byte_progress::ByteProgress;

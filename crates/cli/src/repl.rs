@@ -1,4 +1,4 @@
-//! A conversation on the terminal: lines with history, a few commands, Ctrl-C to stop an answer.
+//! Conversation on the terminal: lines with history, a few commands, Ctrl-C to stop an answer.
 
 use crate::error::CliError;
 use crate::session::{Session, message};
@@ -18,7 +18,7 @@ const HELP: &str = "\
   Ctrl-C   stops an answer
 ";
 
-/// What a typed line is.
+/// Meaning of a typed line.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'a> {
     Say(&'a str),
@@ -29,7 +29,8 @@ enum Line<'a> {
     Nothing,
 }
 
-/// Talks until the user leaves. A question that fails is told and taken back; the conversation goes on.
+/// Runs a conversation until the user leaves. A question that fails is reported and removed, and the
+/// conversation goes on.
 pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
     let paint = Paint::of(&stderr());
     let input = |error: ReadlineError| CliError::Input(error.to_string());
@@ -39,7 +40,7 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
     let mut turns: Vec<Message> = Vec::new();
     let mut shown: Vec<ContentPart> = Vec::new(); // before the next question
     loop {
-        // The editor waits for keys; the daemon in this process goes on meanwhile.
+        // The editor blocks on keys, while the daemon in this process keeps running.
         let line = match tokio::task::block_in_place(|| editor.readline(">>> ")) {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
@@ -68,7 +69,7 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
             }
             Line::Say(said) => said,
         };
-        // It only serves the arrow keys: without it the conversation goes on.
+        // History only serves the arrow keys, so the conversation goes on without it.
         let _ = editor.add_history_entry(said);
         let mut asked = message("user", said);
         if session.has_turns() {
@@ -91,7 +92,7 @@ pub(crate) async fn talk(session: &mut Session<'_>) -> Result<(), CliError> {
         }
         asked.content.splice(..0, shown.drain(..));
         turns.push(asked);
-        // Where the signal cannot be caught, Ctrl-C ends the process as it always did.
+        // If the signal cannot be caught, Ctrl-C ends the process as usual.
         let interrupt = async {
             if tokio::signal::ctrl_c().await.is_err() {
                 std::future::pending().await
@@ -119,7 +120,7 @@ fn parse(line: &str) -> Line<'_> {
         "/exit" | "/quit" | "/bye" => Line::Exit,
         "/help" | "/?" => Line::Help,
         "/clear" => Line::Clear,
-        // A path or a fraction may begin with a slash too: only a lone word of letters is taken for a command.
+        // A path or a fraction may begin with a slash too. Only a lone word of letters is a command.
         _ => match line.strip_prefix('/') {
             Some(word) if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase()) => {
                 Line::Unknown(line)

@@ -1,4 +1,4 @@
-//! `rerank`: documents in the order of how well they answer a query.
+//! `rerank`: sorts documents by how well they answer a query.
 
 use crate::args::RerankArgs;
 use crate::connect;
@@ -13,17 +13,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use std::io::{IsTerminal, stdout};
 
-/// Documents of one command: they are all in memory.
+/// Maximum documents of one command, all of which are in memory.
 const DOCUMENTS_MAX: usize = 1 << 20;
-/// Documents of one request.
+/// Maximum documents of one request.
 const BATCH_MAX: usize = 1024;
-/// Bytes of documents after which a request takes no further one, so that it fits a daemon's message.
+/// Bytes of documents after which a request takes no more, so that it fits a daemon's message.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// A document and its score.
+/// Document with its score.
 #[derive(Debug, Serialize)]
 struct Ranked {
-    /// Its place in the input, from 0.
+    /// Position in the input, from 0.
     index: u64,
     score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
     let mut host = Host::open(wanted).await?;
     let scored = score(&args, &mut host, &mut documents).await;
     let printed = scored.and_then(|()| {
-        // Stable: of equal scores the earlier document comes first.
+        // Stable sort: the earlier of two documents with equal scores comes first.
         documents.sort_by(|a, b| b.score.total_cmp(&a.score));
         documents.truncate(args.top_n.map_or(usize::MAX, |top| top as usize));
         if args.json { print_json(&documents) } else { print_table(&table(&documents, width())) }
@@ -50,7 +50,7 @@ pub(crate) async fn rerank(args: RerankArgs) -> Result<(), CliError> {
     host.close(printed).await
 }
 
-/// All of them, with no score yet.
+/// Reads all documents, without scores.
 fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
     let input = Input::new(&args.documents, args.input.as_deref(), args.input_format, args.field.as_deref())?;
     let input = input.ok_or_else(|| {
@@ -76,7 +76,7 @@ fn documents(args: &RerankArgs) -> Result<Vec<Ranked>, CliError> {
     Ok(documents)
 }
 
-/// Gives each its score. A document's score is its own, whatever it is asked with.
+/// Scores the documents, in several requests. A score does not depend on the other documents of its request.
 async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [Ranked]) -> Result<(), CliError> {
     let mut left = documents;
     while !left.is_empty() {
@@ -103,7 +103,7 @@ async fn score(args: &RerankArgs, host: &mut Host, documents: &mut [Ranked]) -> 
     Ok(())
 }
 
-/// How many of `documents` go into one request; at least one.
+/// Number of `documents` that fit one request, at least one.
 fn batch_len(documents: &[Ranked]) -> usize {
     let mut bytes = 0;
     let fits = |ranked: &&Ranked| {
@@ -114,7 +114,7 @@ fn batch_len(documents: &[Ranked]) -> usize {
     documents.iter().take(BATCH_MAX).take_while(fits).count()
 }
 
-/// Columns of the terminal; none where the output goes elsewhere and nothing is cut.
+/// Columns of the terminal. None if the output goes elsewhere, where nothing is cut.
 fn width() -> Option<usize> {
     stdout().is_terminal().then(|| usize::from(Term::stdout().size().1))
 }
@@ -125,7 +125,7 @@ fn table(documents: &[Ranked], width: Option<usize>) -> Table {
     let ranks = documents.len().to_string().len().max("RANK".len());
     let before = ranks + 2 + scores.iter().map(String::len).max().unwrap_or(0).max("SCORE".len()) + 2;
     for (at, (ranked, score)) in documents.iter().zip(scores).enumerate() {
-        // One line each: what breaks or moves it is a space.
+        // Control characters become spaces, so that each document stays on one line.
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let mut document: String = ranked.document.chars().map(plain).collect();
         if let Some(width) = width {

@@ -1,4 +1,4 @@
-//! `run`: one question, or a conversation, with a model of the running daemon or of this process.
+//! `run`: asks one question, or holds a conversation, with a model of the running daemon or of this process.
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -8,7 +8,7 @@ use crate::shown;
 use crate::term::interrupted;
 use std::io::{IsTerminal, Read, stdin};
 
-/// Of piped input: a daemon takes no larger message.
+/// Maximum bytes of piped input, which is a daemon's limit of a message.
 const INPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Runs the command.
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), CliError> {
     session.close(done).await
 }
 
-/// The words after MODEL and the piped input; none when a conversation is to begin.
+/// Prompt from the words after MODEL and the piped input. None if a conversation should begin.
 fn prompt(args: &RunArgs) -> Result<Option<String>, CliError> {
     let words = args.prompt.join(" ");
     if stdin().is_terminal() {
@@ -51,7 +51,7 @@ fn prompt(args: &RunArgs) -> Result<Option<String>, CliError> {
     let piped = String::from_utf8(piped).map_err(|error| {
         CliError::Input(format!("it is not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
     })?;
-    // The line feed at the end of a file is no part of a question, but may be one of a text to be continued.
+    // The line feed at the end of a file is not part of a question, but may be part of a text to continue.
     let piped = if args.raw { piped.as_str() } else { piped.trim_end() };
     match (words.is_empty(), piped.is_empty()) {
         (true, true) => {

@@ -1,4 +1,4 @@
-//! `say`: a text into a sound file, written as it is made.
+//! `say`: speaks a text into a sound file, which is written while the sound is made.
 
 use crate::args::{SayArgs, SayFormat};
 use crate::connect;
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a WAV file says how long what follows is: all of it, and its samples.
+/// Offsets of a WAV file's two length fields: of the whole file, and of the samples.
 const WAV_LENGTHS: [u64; 2] = [4, 40];
 
 /// Runs the command.
@@ -31,7 +31,7 @@ pub(crate) async fn say(args: SayArgs) -> Result<(), CliError> {
     host.close(done).await
 }
 
-/// What is said, and where to.
+/// Text, format and output of the command.
 struct Plan {
     text: String,
     format: SayFormat,
@@ -109,7 +109,7 @@ async fn write(args: &SayArgs, plan: Plan, host: &Host) -> Result<(), CliError> 
     };
     let mut events = host.speech.clone().speak(request).await.map_err(connect::failed)?.into_inner();
     let failed = |source| CliError::Path { path: plan.output.clone(), source };
-    // Made when there is something to write: a text that is refused leaves what was there.
+    // Opened when the first sound arrives, so that a refused text leaves an existing file as it was.
     let mut sink = None;
     let mut finished = None;
     while let Some(event) = events.message().await.map_err(connect::failed)? {
@@ -147,7 +147,7 @@ fn report(args: &SayArgs, finished: &SpeakFinished) {
     }
 }
 
-/// Where sound goes.
+/// Destination of the sound.
 enum Sink {
     Stdout,
     File { file: File, bytes: u64 },
@@ -175,7 +175,7 @@ impl Sink {
         }
     }
 
-    /// The sound is whole: a WAV file's head, which was written when nobody knew how long it would be, says so.
+    /// Finishes the file. Fills in the lengths in a WAV header, which were unknown when it was written.
     fn finish(self, format: SayFormat) -> io::Result<()> {
         let Sink::File { mut file, bytes } = self else { return Ok(()) };
         if format == SayFormat::Wav && file.metadata()?.is_file() {

@@ -1,4 +1,4 @@
-//! `serve`: daemon and gateway in one process, until Ctrl-C, SIGTERM or SIGQUIT.
+//! `serve`: runs daemon and gateway in one process, until Ctrl-C, SIGTERM or SIGQUIT.
 
 use crate::args::ServeArgs;
 use crate::connect::{self, Client};
@@ -27,10 +27,11 @@ use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Of a fixed amount of memory, what the gateway holds at most of bodies, of vectors, of answers and of kept responses each.
+/// Under a fixed memory limit, the gateway's maximum bytes for each of: bodies, vectors, answers, stored
+/// responses.
 const FIXED_HELD_BYTES: usize = 16 << 20;
 
-/// Where a `serve` is reached.
+/// Addresses of a running `serve`.
 #[derive(Clone, Copy)]
 struct Addresses {
     http: SocketAddr,
@@ -41,7 +42,7 @@ struct Addresses {
     grpc_scheme: &'static str,
 }
 
-/// What the daemon gets to end when the gateway has taken all of the drain's time.
+/// Minimum time for the daemon to end, if the gateway has used up the drain time.
 const LAST_MOMENTS: Duration = Duration::from_secs(2);
 
 /// Runs the command.
@@ -58,7 +59,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let (again, handles) = (args.clone(), Arc::new(OnceLock::new()));
     let served = handles.clone();
     let hung_up = signal::on_hangup(move || {
-        // Before it is bound it has just read them.
+        // A hangup before the ports are bound has no effect, because the settings were just read.
         let Some((daemon, gateway)) = served.get() else { return };
         systemd::tell(Is::Reloading);
         Changed::log(reload(&again, daemon, gateway, &level));
@@ -76,7 +77,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let bound = Gateway::bind_to(http_config, daemon.engine(), daemon.access()).await;
     let gateway = bound.map_err(gateway_error)?;
     if compat.is_some() {
-        // Inference gateways look for them where vLLM has them: at the port that is asked for texts.
+        // Inference gateways look for metrics at the port of the API, where vLLM has them.
         let counted = daemon.handle();
         gateway.tell_also(move || counted.metrics_of_vllm());
     }
@@ -95,27 +96,27 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<(), CliError> {
     let mut daemon = tokio::spawn(daemon.serve(stop_daemon.clone().cancelled_owned()));
     tokio::select! {
         () = asked_to_end => tell("finishing what runs; once more ends it at once\n"),
-        // Nothing runs yet: the process ends with its reason.
+        // Nothing runs yet: exit with the load's error.
         Err(failed) = load_then_stay(&models, client, addresses, wants_keys) => return Err(failed),
-        // Neither ends by itself unless it failed.
+        // Gateway and daemon end by themselves only if they fail.
         ended = &mut gateway => return joined(ended)?.map_err(CliError::from),
         ended = &mut daemon => return joined(ended)?.map_err(CliError::from),
     }
     systemd::tell(Is::Stopping);
     let deadline = Instant::now() + handle.drain();
-    // Both at once, so that neither is ready nor takes anything new; the daemon lets finish what the gateway still
-    // streams.
+    // Stop both at once, so that neither is ready nor accepts new requests. The daemon finishes what the
+    // gateway still streams.
     stop_gateway.cancel();
     stop_daemon.cancel();
     joined(gateway.await)??;
-    // What other gRPC clients still wait for ends by the same deadline.
+    // Requests of other gRPC clients end by the same deadline.
     match timeout_at(deadline.max(Instant::now() + LAST_MOMENTS), daemon).await {
         Ok(ended) => Ok(joined(ended)??),
         Err(_) => Ok(()),
     }
 }
 
-/// Reads the settings of both again and takes what can be taken. What both have is the daemon's.
+/// Reads the settings of both again and applies those that can change. Shared settings come from the daemon's.
 fn reload(
     args: &ServeArgs,
     daemon: &DaemonHandle,
@@ -139,7 +140,8 @@ fn reload(
     Ok(changed)
 }
 
-/// Prints and checks the settings, as far as that was asked for. The gateway's stand in comments: their place is the environment.
+/// Prints and checks the settings, as requested. The gateway's are printed as comments, because they are set by
+/// the environment.
 fn show(args: &ServeArgs, config: &Config) -> Result<(), CliError> {
     let of_gateway = gateway_config(args, config)?;
     if args.print_config {
@@ -160,7 +162,7 @@ fn show(args: &ServeArgs, config: &Config) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What the flags say goes over file and environment; what they leave out is not mentioned.
+/// Reads the configuration. Flags override file and environment.
 fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     let mut flags = Map::new();
     let mut set = |section: &str, key: &str, value: Option<Value>| {
@@ -202,7 +204,7 @@ fn read_config(args: &ServeArgs) -> Result<Config, ConfigError> {
     Config::load(args.config.as_deref(), Serialized::defaults(flags))
 }
 
-/// The settings, and the models that are to be served.
+/// Configuration of the daemon, with the models to serve.
 fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     let mut config = read_config(args)?;
     if !args.model.is_empty() {
@@ -240,7 +242,8 @@ fn daemon_config(args: &ServeArgs) -> Result<Config, CliError> {
     Ok(config)
 }
 
-/// The gateway listens where the daemon does and drains as long, unless its own environment says otherwise.
+/// Configuration of the gateway. It uses the daemon's host and drain time, unless its own environment overrides
+/// them.
 fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gateway::Config, CliError> {
     let mut flags = Map::new();
     let shared = [("host", json!(daemon.server.host)), ("drain_s", json!(daemon.server.drain_s))];
@@ -266,7 +269,7 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     if !daemon.server.allowed_hosts.is_empty() {
         flags.insert("allowed_hosts".to_owned(), json!(daemon.server.allowed_hosts));
     }
-    // Both ports ask for the same keys.
+    // Both ports accept the same keys.
     for own in ["HANZO_ENGINE_GATEWAY_API_KEY", "HANZO_ENGINE_GATEWAY_API_KEYS_FILE"] {
         if std::env::var_os(own).is_some_and(|value| !value.is_empty()) {
             let reason = format!(
@@ -287,7 +290,7 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
         ("tls_client_ca", &daemon.server.tls_client_ca),
     ];
     for (key, file) in tls {
-        // Unless HTTP has its own.
+        // HTTP may have its own file.
         let own = format!("HANZO_ENGINE_GATEWAY_{}", key.to_uppercase());
         if let Some(file) = file.as_ref().filter(|_| std::env::var_os(own).is_none()) {
             flags.insert(key.to_owned(), json!(file));
@@ -343,7 +346,7 @@ fn gateway_config(args: &ServeArgs, daemon: &Config) -> Result<hanzo_engine_gate
     Ok(config)
 }
 
-/// Loads the models one after the other, tells how to try them, and stays until it is dropped.
+/// Loads the models one after the other, prints an example request, and waits until it is dropped.
 async fn load_then_stay(
     models: &[ModelConfig],
     mut client: Client,
@@ -362,7 +365,7 @@ async fn load_then_stay(
     std::future::pending().await
 }
 
-/// The daemon is loading it already: the same wish joins that load.
+/// Requests the load of a model that the daemon is loading already. The request joins that load.
 async fn load(client: &mut Client, model: &ModelConfig) -> Result<LoadResponse, CliError> {
     let request = LoadRequest {
         model: model.source.clone(),
@@ -429,7 +432,7 @@ fn print_example(addresses: Addresses, wants_keys: bool, route: &str, body: &Val
     let paint = Paint::of(&stdout());
     let out = &mut stdout().lock();
     writeln!(out, "{}", paint.bold("Try it:"))?;
-    // No model name has a quote in it, see `check_name` in the store.
+    // No model name contains a quote, see `check_name` in the store.
     let key = if wants_keys { " -H \"authorization: Bearer $HANZO_ENGINE_API_KEY\"" } else { "" };
     writeln!(
         out,
@@ -438,7 +441,7 @@ fn print_example(addresses: Addresses, wants_keys: bool, route: &str, body: &Val
     out.flush()
 }
 
-/// Where a client on this machine reaches a socket that listens on every address.
+/// Address at which a client on this machine reaches a socket that listens on every address.
 fn reachable(bound: SocketAddr) -> SocketAddr {
     let ip = match bound.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -448,7 +451,7 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, bound.port())
 }
 
-/// A port that is taken is told with the flag that changes it.
+/// Converts an error. A port that is taken is reported with the flag that changes it.
 fn daemon_error(error: DaemonError) -> CliError {
     match error {
         DaemonError::Bind { address, what, key, source } => {
@@ -468,7 +471,7 @@ fn gateway_error(error: GatewayError) -> CliError {
     }
 }
 
-/// A task that panicked is an error like another.
+/// Treats a panicked task as an error.
 fn joined<T>(ended: Result<T, JoinError>) -> Result<T, CliError> {
     ended.map_err(|panicked| CliError::Start(format!("a part of the server failed: {panicked}")))
 }

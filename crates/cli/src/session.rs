@@ -1,4 +1,4 @@
-//! A model that is loaded, the questions it is asked, and its answers on the terminal.
+//! Session with a loaded model: sends questions and prints answers on the terminal.
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -11,28 +11,28 @@ use std::future::Future;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::pin::pin;
 
-/// A model that is loaded and can be asked.
+/// Session with a loaded model.
 pub(crate) struct Session<'a> {
     args: &'a RunArgs,
     constraint: Option<v1::Constraint>,
     host: Host,
-    /// The name it is served under.
+    /// Name under which it is served.
     pub(crate) model: String,
 }
 
 type Answer = tonic::Response<tonic::Streaming<v1::InferEvent>>;
 
-/// What came of one question.
+/// Result of one question.
 #[derive(Debug, Default)]
 pub(crate) struct Reply {
     pub(crate) text: String,
     pub(crate) reasoning: String,
-    /// The user did not wait for its end.
+    /// True if the user stopped it early.
     pub(crate) interrupted: bool,
 }
 
 impl<'a> Session<'a> {
-    /// Finds or starts a daemon and has it load the model.
+    /// Connects to a daemon or starts one, and loads the model.
     pub(crate) async fn open(args: &'a RunArgs) -> Result<Self, CliError> {
         let wanted = HostOptions {
             model: &args.model,
@@ -53,19 +53,19 @@ impl<'a> Session<'a> {
         Ok(Self { args, constraint, model: host.status.name.clone(), host })
     }
 
-    /// Lets the daemon go that was started for it, also after a failure.
+    /// Stops a daemon that was started for this session, also after a failure.
     pub(crate) async fn close(self, done: Result<(), CliError>) -> Result<(), CliError> {
         self.host.close(done).await
     }
 
-    /// Whether there is a conversation: raw text has no turns.
+    /// True if the session is a conversation. Raw text has no turns.
     pub(crate) fn has_turns(&self) -> bool {
         !self.args.raw
     }
 
-    /// Asks and streams the answer to the terminal, until its end or until `interrupt` resolves; dropping the
-    /// stream then ends the generation in the daemon too. `text` is what was typed, for `--raw`; `turns` the
-    /// conversation up to it, for the model's chat template.
+    /// Sends a question and streams the answer to the terminal, until its end or until `interrupt` resolves.
+    /// Dropping the stream then ends the generation in the daemon too. `text` is the typed text, for `--raw`.
+    /// `turns` is the conversation up to it, for the model's chat template.
     pub(crate) async fn ask(
         &mut self,
         text: &str,
@@ -106,7 +106,7 @@ impl<'a> Session<'a> {
                     answer.text.push_str(&delta.text);
                 }
                 Some(Some(Event::Finished(finished))) => break finished,
-                // What nobody has asked for, or an event of a later version of the contract.
+                // Events that were not requested, or that are from a later version of the contract.
                 Some(Some(Event::PromptLogprobs(_) | Event::Loading(_)) | None) => {}
                 None => {
                     screen.end()?;
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
         };
         screen.end()?;
         if finished.reason() == FinishReason::Error {
-            // The stream's status says why.
+            // The status of the stream has the reason.
             let status = stream.message().await.err();
             return Err(status.map_or(CliError::CutOff, CliError::Engine));
         }
@@ -129,7 +129,8 @@ impl<'a> Session<'a> {
         Ok(answer)
     }
 
-    /// Asks, and has the model loaded again first if it has left: one of a path does not come by its name.
+    /// Sends the request. If the model was unloaded, loads it again first, because a model given by path is not
+    /// loaded on demand.
     async fn begin(&mut self, request: InferRequest) -> Result<Answer, tonic::Status> {
         match self.host.client.infer(request.clone()).await {
             Err(status) if status.code() == tonic::Code::NotFound => {
@@ -171,18 +172,18 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A message of plain text.
+/// Message of plain text.
 pub(crate) fn message(role: &str, text: &str) -> Message {
     let part = v1::ContentPart { part: Some(v1::content_part::Part::Text(text.to_owned())) };
     Message { role: role.to_owned(), content: vec![part], ..Default::default() }
 }
 
-/// The answer on stdout, the reasoning on stderr, each on lines of its own.
+/// Prints the answer on stdout and the reasoning on stderr, on separate lines.
 struct Screen {
     stderr: Paint,
-    /// Escape sequences are taken out only where a terminal would obey them.
+    /// True if stdout is a terminal, so that escape sequences must be removed.
     stdout_obeys: bool,
-    /// The stream whose line is still open.
+    /// Stream whose line is still open.
     open: Option<Open>,
 }
 
@@ -239,7 +240,7 @@ impl Screen {
 fn summary(started: &v1::Started, finished: &v1::Finished) -> String {
     let usage = finished.usage.unwrap_or_default();
     let times = finished.timings.unwrap_or_default();
-    // The first token is the prefill's.
+    // The first token is part of the prefill.
     let rate = match times.decode_tokens_per_s {
         rate if rate > 0.0 => format!("{rate:.1} tokens/s after the first"),
         _ => "no rate".to_owned(),

@@ -1,19 +1,19 @@
-//! Pictures and sounds that a question is about: files that options name, and paths in a typed line, as terminals write those of
-//! files that are dropped into them.
+//! Pictures and sounds for a question: files named by options, and paths in a typed line, as terminals insert
+//! them for dropped files.
 
 use crate::error::CliError;
 use hanzo_engine_proto::v1::{ContentPart, Media, content_part::Part};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// What a file is to a model, and what a daemon takes of such.
+/// Kind of media file, with the daemon's limits.
 struct Kind {
     what: &'static str,
     option: &'static str,
     mime_type: &'static str,
     files_max: usize,
     bytes_max: usize,
-    /// By which a word of a typed line is told from others.
+    /// File extensions that identify a word of a typed line as such a file.
     endings: &'static [&'static str],
 }
 
@@ -34,7 +34,7 @@ const SOUND: Kind = Kind {
     endings: &["wav", "mp3", "flac", "ogg", "opus", "webm", "m4a", "aac", "aiff"],
 };
 
-/// What options name, as parts of a message: pictures, then sounds.
+/// Reads the files named by options as parts of a message: pictures, then sounds.
 pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<ContentPart>, CliError> {
     let mut parts = Vec::new();
     for (kind, files) in [(&PICTURE, images), (&SOUND, sounds)] {
@@ -50,17 +50,17 @@ pub(crate) fn of_options(images: &[PathBuf], sounds: &[PathBuf]) -> Result<Vec<C
     Ok(parts)
 }
 
-/// A file as part of a message, in whatever format it has.
+/// Reads a file as part of a message, in any format.
 fn part(kind: &Kind, path: &Path) -> Result<ContentPart, CliError> {
     let (data, mime_type) = (bytes(kind, path)?.into(), kind.mime_type.to_owned());
     let media = Media { mime_type, data, ..Media::default() };
     Ok(ContentPart { part: Some(Part::Media(Box::new(media))) })
 }
 
-/// The bytes of a picture's file.
+/// Reads a picture file.
 ///
 /// # Errors
-/// That it cannot be read, or is longer than a daemon takes.
+/// If it cannot be read, or exceeds the daemon's limit.
 pub(crate) fn picture(path: &Path) -> Result<Vec<u8>, CliError> {
     bytes(&PICTURE, path)
 }
@@ -77,20 +77,20 @@ fn bytes(kind: &Kind, path: &Path) -> Result<Vec<u8>, CliError> {
     Ok(data)
 }
 
-/// What a typed line shows, and what it says.
+/// Typed line, split into media files and text.
 pub(crate) struct Dropped {
-    /// In the order of the line.
+    /// Media files in the order of the line.
     pub(crate) parts: Vec<ContentPart>,
-    /// For people: `picture a.png`.
+    /// Descriptions for people: `picture a.png`.
     pub(crate) names: Vec<String>,
-    /// The line without the paths.
+    /// Line without the paths.
     pub(crate) text: String,
 }
 
-/// Takes the paths of pictures and sounds out of a typed line: quoted, with `\` before what is no letter, or plain.
+/// Takes the paths of pictures and sounds out of a typed line. Paths may be quoted, escaped with `\`, or plain.
 ///
 /// # Errors
-/// That of a file that there is and that cannot be read.
+/// If a file exists and cannot be read.
 pub(crate) fn dropped(line: &str) -> Result<Dropped, CliError> {
     let mut found = Dropped { parts: Vec::new(), names: Vec::new(), text: String::new() };
     let mut rest = line;
@@ -119,7 +119,7 @@ pub(crate) fn dropped(line: &str) -> Result<Dropped, CliError> {
     Ok(found)
 }
 
-/// What is between two quotes, and the length with them; nothing where the second one is missing.
+/// Text between two quotes, and its length with them. Length 0 if the closing quote is missing.
 fn quoted(text: &str, quote: char) -> (String, usize) {
     match text[1..].find(quote) {
         Some(end) => (text[1..=end].to_owned(), end + 2),
@@ -127,13 +127,13 @@ fn quoted(text: &str, quote: char) -> (String, usize) {
     }
 }
 
-/// A word, and the length that it has in the text.
+/// Unescaped word, and its length in the text.
 fn plain(text: &str) -> (String, usize) {
     let (mut word, mut letters) = (String::new(), text.char_indices());
     while let Some((at, letter)) = letters.next() {
         match letter {
             letter if letter.is_whitespace() => return (word, at),
-            // Windows writes paths with it.
+            // Windows uses it in paths.
             '\\' if cfg!(not(windows)) => word.extend(letters.next().map(|(_, letter)| letter)),
             letter => word.push(letter),
         }
@@ -179,7 +179,7 @@ mod tests {
         let two = format!("{sound} or {escaped}  which?");
         let both = seen(&["sound d.wav", "picture b c.jpg"], "audio/*d.wav b c.jpg", "or which?");
         assert_eq!(look(&two), both);
-        // Of another kind, not there, or part of a longer word.
+        // Of another kind, missing, or part of a longer word.
         let (other, inside) = (format!("read {text}"), format!("x{plain}"));
         for line in [other.as_str(), "a.png is 3\\4 'of it", &inside, "it's", "é\\"] {
             assert_eq!(look(line), seen(&[], "", line), "{line}");

@@ -1,6 +1,6 @@
-//! Sizes and times as people read them.
+//! Sizes and times formatted for people.
 
-/// `4.3 GB`: decimal units, as disks are sold and files are listed.
+/// `4.3 GB`: decimal units, as for disks and file lists.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     const STEPS: [(u64, &str); 4] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
@@ -13,7 +13,7 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// `1 file`, `7 files`: a number of things whose name takes an s.
+/// `1 file`, `7 files`: a count with a noun whose plural ends in s.
 pub(crate) fn show_count(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
@@ -28,7 +28,7 @@ pub(crate) fn show_parameters(parameters: u64) -> String {
     }
 }
 
-/// `3 days ago`: a time in Unix milliseconds as seen from `now_ms`; empty for 0, which stands for "not known".
+/// `3 days ago`: a time in Unix milliseconds relative to `now_ms`. Empty for 0, which means unknown.
 pub(crate) fn show_age(at_ms: i64, now_ms: i64) -> String {
     const STEPS: [(i64, &str); 6] = [
         (365 * 86_400, "year"),
@@ -58,12 +58,12 @@ pub(crate) fn show_span(seconds: f64) -> String {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
         3_600..172_800 => format!("{} h {:02} min", seconds / 3_600, seconds % 3_600 / 60),
-        // Nobody waits so long: the digits say nothing.
+        // More digits would not help at such lengths.
         _ => format!("{} days", (seconds / 86_400).min(999)),
     }
 }
 
-/// Now, in Unix milliseconds.
+/// Current time in Unix milliseconds.
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis().min(i64::MAX as u128) as i64)

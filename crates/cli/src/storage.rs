@@ -1,4 +1,4 @@
-//! `cp`, `list --aliases`, `gc`, `verify` and `du`: what keeps the store in order.
+//! `cp`, `list --aliases`, `gc`, `verify` and `du`: maintenance of the store.
 
 use crate::args::{CpArgs, DuArgs, GcArgs, ListArgs, VerifyArgs};
 use crate::byte_progress::ByteProgress;
@@ -24,7 +24,7 @@ pub(crate) async fn cp(args: CpArgs) -> Result<(), CliError> {
     print_line(&format!("{} is {}", made.alias, made.target))
 }
 
-/// Prints the names that stand for something else.
+/// Prints the aliases.
 pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
     let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let aliases = access.store.aliases(v1::AliasesRequest {}).await;
@@ -38,7 +38,7 @@ pub(crate) async fn aliases(args: ListArgs) -> Result<(), CliError> {
     print_table(&table)
 }
 
-/// Deletes what nobody needs.
+/// Deletes unused files.
 pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
     let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let collected = access.store.collect(v1::CollectRequest { dry_run: args.dry_run }).await;
@@ -66,7 +66,7 @@ pub(crate) async fn gc(args: GcArgs) -> Result<(), CliError> {
     print_line(&format!("{freed} {}{left}", show_bytes(freed_bytes)))
 }
 
-/// What a check found, as it is printed.
+/// Printed form of a check.
 #[derive(Serialize)]
 struct Checked {
     model: String,
@@ -108,7 +108,7 @@ impl Checked {
     }
 }
 
-/// Reads models' files again.
+/// Reads models' files again and compares digests.
 pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
     let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let model = args.model.unwrap_or_default();
@@ -127,7 +127,7 @@ pub(crate) async fn verify(args: VerifyArgs) -> Result<(), CliError> {
     Err(CliError::Unsound(format!("{what}; `hanzo-engine pull --force MODEL` fetches one again")))
 }
 
-/// The models in the order they were checked; each is printed when it was, unless it is to be quiet.
+/// Returns the checked models in order. Prints each when it is checked, unless quiet.
 async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<Vec<Checked>, CliError> {
     let asked = access.store.verify(v1::VerifyRequest { model }).await;
     let mut stream = asked.map_err(connect::failed)?.into_inner();
@@ -158,7 +158,7 @@ async fn check(access: &mut StoreAccess, model: String, quiet: bool) -> Result<V
     end
 }
 
-/// Shows what takes how much of the disk.
+/// Prints the disk usage.
 pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
     let mut access = StoreAccess::open(&args.engine, &args.store).await?;
     let usage = access.store.disk_usage(v1::DiskUsageRequest {}).await;
@@ -191,7 +191,7 @@ pub(crate) async fn du(args: DuArgs) -> Result<(), CliError> {
     print_line(&format!("in {}", harmless(&usage.dir)))
 }
 
-/// What takes the disk, as it is printed.
+/// Printed form of the disk usage.
 #[derive(Serialize)]
 struct Usage {
     dir: String,

@@ -1,5 +1,5 @@
-//! What a model has around it on this machine, for `doctor`: the processor and its memory, who has the usual ports, and with
-//! `--network` the places that models come from and their clocks.
+//! Environment of the engine on this machine, for `doctor`: the CPU and memory, the use of the default ports,
+//! and with `--network` the model sources and their clocks.
 
 use crate::error::CliError;
 use crate::print::print_line;
@@ -11,12 +11,12 @@ use serde::Serialize;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// The ports that programs listen on unless told otherwise.
+/// Default ports.
 const PORTS: [(u16, &str); 3] = [(36900, "HTTP"), (36901, "gRPC"), (36902, "/metrics, /healthz and /readyz")];
-/// Seconds by which a clock may be wrong before certificates and tokens fail for it.
+/// Clock error in seconds beyond which certificates and tokens may fail.
 const CLOCK_MAX_S: i64 = 60;
 
-/// All of it, as it is printed.
+/// Printed form of the environment.
 #[derive(Serialize)]
 pub(crate) struct Surroundings {
     machine: Machine,
@@ -28,7 +28,7 @@ pub(crate) struct Surroundings {
 struct Port {
     port: u16,
     what: &'static str,
-    /// free, taken or forbidden.
+    /// `free`, `taken` or `forbidden`.
     state: &'static str,
 }
 
@@ -40,7 +40,7 @@ struct Hub {
 }
 
 impl Surroundings {
-    /// Looks; asks over the network only where `network` says so.
+    /// Inspects the environment. Uses the network only if `network` is true.
     pub(crate) async fn look(network: bool) -> Result<Self, CliError> {
         let hubs = match network {
             true => Some(hubs().await?),
@@ -50,7 +50,7 @@ impl Surroundings {
         Ok(Self { machine: Machine::of_this_process(), ports: PORTS.map(port).into(), hubs })
     }
 
-    /// For people.
+    /// Prints it for people.
     pub(crate) fn print(&self) -> Result<(), CliError> {
         for line in self.lines() {
             print_line(&harmless(&line))?;
@@ -132,7 +132,7 @@ async fn hubs() -> Result<Vec<Hub>, CliError> {
     Ok(reached.into_iter().map(hub).collect())
 }
 
-/// Whether this program could listen there.
+/// State of a port: whether this program could listen there.
 fn state(port: u16) -> &'static str {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
         Ok(_) => "free",

@@ -1,15 +1,15 @@
-//! Plain tables: a row of headings, then rows, columns two spaces apart, nothing at the ends of lines.
+//! Plain tables: a row of headings, then rows. Columns are two spaces apart, and lines have no trailing spaces.
 
 use std::io::{self, Write};
 
-/// A table that is written once all its cells are known.
+/// Table that is written once all its cells are known.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<bool>,
 }
 
 impl Table {
-    /// An empty table; a heading that begins with `>` is of a column of numbers, aligned to the right.
+    /// Creates an empty table. A heading that begins with `>` marks a column of numbers, aligned to the right.
     pub(crate) fn new(headings: &[&str]) -> Self {
         let right = headings.iter().map(|heading| heading.starts_with('>')).collect();
         let headings = headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
@@ -22,7 +22,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Writes it.
+    /// Writes the table.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let mut widths = vec![0; self.right.len()];
         for row in &self.rows {
@@ -44,7 +44,7 @@ impl Table {
     }
 }
 
-/// A cell on one line and without control characters: names and paths come from files, not from us.
+/// Cell on one line without control characters, because names and paths come from files.
 fn printed(cell: &str) -> String {
     cell.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

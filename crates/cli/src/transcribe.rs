@@ -1,4 +1,5 @@
-//! `transcribe`: sound files into text or subtitles, a few at once, written in the order in which they were named.
+//! `transcribe`: turns sound files into text or subtitles, several at once. Output is in the order of the
+//! arguments.
 
 use crate::args::TranscribeArgs;
 use crate::connect::{self, SpeechApi};
@@ -38,7 +39,7 @@ pub(crate) async fn transcribe(args: TranscribeArgs) -> Result<(), CliError> {
     host.close(done).await
 }
 
-/// How what is said is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Text,
@@ -65,7 +66,7 @@ impl Shape {
             () if args.json => Shape::Json,
             () => Shape::Text,
         };
-        // One would be written over the other.
+        // Two outputs of the same name would overwrite each other.
         let mut written: Vec<(PathBuf, &Path)> = Vec::new();
         for file in args.output_dir.iter().flat_map(|_| &args.files) {
             let name = shape.file_name(file);
@@ -80,7 +81,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// What the text of a file is called.
+    /// Name of the output file for an input.
     fn file_name(self, file: &Path) -> PathBuf {
         let stem = if is_stdin(file) { Path::new("stdin") } else { file };
         let mut name = stem.file_stem().unwrap_or(stem.as_os_str()).to_owned();
@@ -103,7 +104,7 @@ fn is_stdin(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// How far all files are.
+/// Progress over all files.
 struct Progress {
     files: usize,
     done: usize,
@@ -127,7 +128,7 @@ impl Progress {
 type Shared = Arc<Mutex<Progress>>;
 
 fn locked(progress: &Shared) -> std::sync::MutexGuard<'_, Progress> {
-    // Plain counts.
+    // The lock guards plain counts, which a panic cannot corrupt.
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -179,7 +180,7 @@ async fn all(args: &TranscribeArgs, shape: Shape, host: &Host) -> Result<(), Cli
     }
 }
 
-/// The daemon's word for the file is not the user's, who knows it by its name.
+/// Removes the daemon's field name, because the user knows the file by its path.
 fn about_file(message: &str) -> &str {
     message.strip_prefix("data: ").unwrap_or(message)
 }
@@ -198,7 +199,7 @@ fn config(args: &TranscribeArgs, host: &Host, file: &Path) -> TranscribeConfig {
     }
 }
 
-/// All that was said in a file.
+/// Transcript of a file.
 #[derive(Default)]
 struct Said {
     started: TranscribeStarted,
@@ -220,7 +221,7 @@ async fn one(
     let events = speech.transcribe(requests).await;
     let mut events = match events {
         Ok(events) => events.into_inner(),
-        // A file that cannot be read ends the request too.
+        // An unreadable file ends the request too.
         Err(status) => return Err(unread(reading, status).await),
     };
     let (mut said, mut heard_s) = (Said::default(), 0.0);
@@ -246,12 +247,12 @@ async fn one(
             Some(Event::Delta(_)) | None => {}
         }
     }
-    // What it read was all of it.
+    // Wait for the reader, to be sure that the whole file was sent.
     reading.await.map_err(|error| CliError::Start(error.to_string()))??;
     Ok(said)
 }
 
-/// Why a request failed: the file could not be read, or what the daemon says.
+/// Reason of a failed request: the file could not be read, or the daemon's message.
 async fn unread(reading: JoinHandle<Result<(), CliError>>, status: tonic::Status) -> CliError {
     match reading.await {
         Ok(Err(error)) => error,
@@ -259,7 +260,7 @@ async fn unread(reading: JoinHandle<Result<(), CliError>>, status: tonic::Status
     }
 }
 
-/// Sends a file's bytes until it ends, or nobody takes them any more.
+/// Sends a file's bytes until it ends or the receiver is gone.
 fn read(path: &Path, to: &mpsc::Sender<TranscribeRequest>) -> Result<(), CliError> {
     let failed = |source| CliError::Path { path: path.to_owned(), source };
     let mut file: Box<dyn Read> = match is_stdin(path) {

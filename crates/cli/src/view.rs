@@ -1,12 +1,12 @@
-//! Models as the commands print them, in tables and in JSON. The one place that knows both the protocol's and the
-//! store's own records.
+//! Printed forms of models, in tables and in JSON. Only this file converts both the protocol's and the store's
+//! records.
 
 use hanzo_engine_daemon::store::{self, ModelRecord};
 use hanzo_engine_proto::v1::{self, ModelState};
 use serde::Serialize;
 use std::path::Path;
 
-/// A known model.
+/// Known model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Model {
     pub(crate) name: String,
@@ -17,17 +17,17 @@ pub(crate) struct Model {
     pub(crate) used_at_unix_ms: i64,
     pub(crate) path: String,
     pub(crate) source: String,
-    /// What to pull to get the same again.
+    /// Reference that pulls the same model again.
     pub(crate) reference: String,
-    /// Commit or digest; empty where the source has none.
+    /// Commit or digest; empty if the source has none.
     pub(crate) revision: String,
     pub(crate) in_place: bool,
     pub(crate) loaded: bool,
-    /// Some of its files are gone.
+    /// True if some of its files are missing.
     pub(crate) missing: bool,
 }
 
-/// Everything known of a model.
+/// All details of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Card {
     #[serde(flatten)]
@@ -38,53 +38,53 @@ pub(crate) struct Card {
     pub(crate) license: String,
     pub(crate) license_text: String,
     pub(crate) capabilities: Vec<&'static str>,
-    /// How it writes tool calls; empty where it does not.
+    /// Format of its tool calls; empty if it writes none.
     pub(crate) tool_format: String,
     pub(crate) inputs_not_read: Vec<String>,
     pub(crate) chat_template: String,
-    /// One that is not Jinja: for show.
+    /// Chat template that is not Jinja, for display.
     pub(crate) source_template: String,
-    /// The system prompt it came with.
+    /// System prompt that came with the model.
     pub(crate) system: String,
-    /// The sampling options it came with.
+    /// Sampling options that came with the model.
     pub(crate) params: Option<serde_json::Value>,
     pub(crate) files: Vec<File>,
     pub(crate) status: Option<Loaded>,
 }
 
-/// One file of a model.
+/// File of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) size_bytes: u64,
     pub(crate) sha256: Option<String>,
-    /// What it is to the model.
+    /// Role of the file in the model.
     pub(crate) role: String,
-    /// Whose it is.
+    /// Owner of the file.
     pub(crate) held: String,
     pub(crate) missing: bool,
 }
 
-/// A model or an alias that was removed.
+/// Model or alias that was removed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Removed {
     pub(crate) name: String,
-    /// Where it was; empty for an alias.
+    /// Former path; empty for an alias.
     pub(crate) path: String,
     pub(crate) freed_bytes: u64,
     pub(crate) alias_of: Option<String>,
 }
 
-/// A name that stands for something else.
+/// Alias of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Alias {
     pub(crate) alias: String,
     pub(crate) target: String,
-    /// Comes with the program.
+    /// True if built in.
     pub(crate) builtin: bool,
 }
 
-/// A model in a daemon's memory.
+/// Model in a daemon's memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Loaded {
     pub(crate) name: String,
@@ -99,22 +99,22 @@ pub(crate) struct Loaded {
     pub(crate) kv_type: String,
     pub(crate) scratch_bytes: u64,
     pub(crate) loaded_at_unix_ms: i64,
-    /// It stays so long when nobody uses it; -1: until it is unloaded.
+    /// Idle time after which it is unloaded, in milliseconds; -1: never.
     pub(crate) keep_alive_ms: i64,
-    /// When it leaves if nobody uses it; 0: it does not, or it is in use.
+    /// Time at which it is unloaded if idle; 0: never, or it is in use.
     pub(crate) expires_at_unix_ms: i64,
     pub(crate) requests_running: u32,
     pub(crate) requests_waiting: u32,
-    /// Of the process that runs it; 0 where the daemon does.
+    /// Process that runs it; 0 if the daemon does.
     pub(crate) worker_pid: u32,
-    /// What that process has in memory.
+    /// Resident memory of that process.
     pub(crate) resident_bytes: u64,
-    /// What was put over its files.
+    /// Overrides of its files.
     pub(crate) overrides: Vec<String>,
 }
 
 impl Model {
-    /// What the daemon says; `here`: its paths can be looked at from this process.
+    /// Converts the daemon's message. With `here`, paths can be checked from this process.
     pub(crate) fn from_proto(model: v1::StoredModel, here: bool) -> Self {
         Self {
             missing: here && is_gone(&model.path),
@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    /// What the store remembers, compared with the disk.
+    /// Converts the store's record, and compares it with the disk.
     pub(crate) fn from_record(record: &ModelRecord) -> Self {
         Self {
             name: record.name.clone(),
@@ -154,7 +154,7 @@ impl Model {
 }
 
 impl Card {
-    /// As [`Model::from_proto`].
+    /// Converts as [`Model::from_proto`] does.
     pub(crate) fn from_proto(shown: v1::ShowResponse, here: bool) -> Self {
         let capabilities = shown.capabilities().filter_map(hanzo_engine_gateway::capability_word).collect();
         let file = |file: v1::StoredFile| File {
@@ -186,14 +186,14 @@ impl Card {
 }
 
 impl Removed {
-    /// What the daemon says.
+    /// Converts the daemon's message.
     pub(crate) fn from_proto(removed: v1::RemoveResponse) -> Self {
         let model = removed.model.unwrap_or_default();
         let alias_of = Some(removed.alias_of).filter(|target| !target.is_empty());
         Self { name: model.name, path: model.path, freed_bytes: removed.freed_bytes, alias_of }
     }
 
-    /// What the store says.
+    /// Converts the store's result.
     pub(crate) fn from_store(removed: store::Removed) -> Self {
         let path = removed.record.map(|record| record.path.display().to_string()).unwrap_or_default();
         let store::Removed { name, freed_bytes, alias_of, .. } = removed;
@@ -202,7 +202,7 @@ impl Removed {
 }
 
 impl Alias {
-    /// What the daemon says.
+    /// Converts the daemon's message.
     pub(crate) fn from_proto(alias: v1::Alias) -> Self {
         let v1::Alias { alias, target, builtin } = alias;
         Self { alias, target, builtin }
@@ -210,7 +210,7 @@ impl Alias {
 }
 
 impl Loaded {
-    /// What the daemon says.
+    /// Converts the daemon's message.
     pub(crate) fn from_proto(status: v1::ModelStatus) -> Self {
         Self {
             state: match status.state() {
@@ -247,7 +247,7 @@ impl Loaded {
     }
 }
 
-/// Only a path can be gone: the built-in model has none.
+/// Returns true for a missing path. The built-in model has no path.
 fn is_gone(path: &str) -> bool {
     let path = Path::new(path);
     path.is_absolute() && !path.exists()

@@ -1,9 +1,9 @@
-//! `adapter`: low-rank adapters of models in the running daemon.
+//! `adapter`: LoRA adapters of models in the running daemon.
 
 use super::EngineArgs;
 use clap::{Args, Subcommand};
 
-/// `adapter`
+/// Arguments of `adapter`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine adapter load qwen3-4b sql=./adapters/sql        a directory that PEFT has saved
@@ -17,7 +17,7 @@ pub(crate) struct AdapterArgs {
     pub(crate) command: AdapterCommand,
 }
 
-/// What is done with adapters.
+/// Subcommands of `adapter`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AdapterCommand {
     /// Load an adapter for a loaded model
@@ -25,7 +25,7 @@ pub(crate) enum AdapterCommand {
         /// Name of the loaded model
         #[arg(value_name = "MODEL")]
         model: String,
-        /// What requests call it, and its PEFT directory or GGUF file
+        /// Name of the adapter in requests, and its PEFT directory or GGUF file
         #[arg(value_name = "NAME=PATH", value_parser = named_path)]
         adapter: (String, String),
         /// Print JSON: one object
@@ -36,7 +36,7 @@ pub(crate) enum AdapterCommand {
     },
     /// Unload an adapter
     Unload {
-        /// The model and its adapter
+        /// Model and adapter
         #[arg(value_name = "MODEL:NAME", value_parser = model_and_name)]
         adapter: (String, String),
         /// Print JSON: one object
@@ -45,10 +45,10 @@ pub(crate) enum AdapterCommand {
         #[command(flatten)]
         engine: EngineArgs,
     },
-    /// List the adapters that are loaded
+    /// List the loaded adapters
     #[command(alias = "ls")]
     List {
-        /// Of this model alone
+        /// List the adapters of this model only
         #[arg(value_name = "MODEL")]
         model: Option<String>,
         /// Print JSON: a list
@@ -59,7 +59,7 @@ pub(crate) enum AdapterCommand {
     },
 }
 
-/// `NAME=PATH`.
+/// Parses `NAME=PATH`.
 pub(crate) fn named_path(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.to_owned())),
@@ -67,7 +67,7 @@ pub(crate) fn named_path(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// `MODEL:NAME`; a model's name may have colons of its own.
+/// Parses `MODEL:NAME`. A model's name may contain colons itself.
 fn model_and_name(text: &str) -> Result<(String, String), String> {
     match text.rsplit_once(':') {
         Some((model, name)) if !model.is_empty() && !name.is_empty() => {

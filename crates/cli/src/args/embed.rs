@@ -1,19 +1,19 @@
-//! What `embed` and `rerank` take.
+//! Arguments of `embed` and `rerank`.
 
 use super::engine::{EngineArgs, LogLevel, StoreArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// How texts are written in a file.
+/// Format of a file of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InputFormat {
-    /// A text a line.
+    /// Text on each line
     Txt,
-    /// A JSON object a line, with the text in a field.
+    /// JSON object on each line, with the text in a field
     Jsonl,
 }
 
-/// `embed`
+/// Arguments of `embed`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine embed -m ./qwen3-embedding \"a text\" \"another\"           JSON lines on stdout
@@ -38,8 +38,8 @@ pub(crate) struct EmbedArgs {
     /// Texts to embed
     #[arg(value_name = "TEXT", conflicts_with = "input")]
     pub(crate) texts: Vec<String>,
-    /// Picture to embed (JPEG, PNG, WebP or GIF), of a model that has texts and pictures in one space; its row follows those of the
-    /// texts; repeatable
+    /// Picture to embed (JPEG, PNG, WebP or GIF), with a model that has texts and pictures in one space; its
+    /// row follows those of the texts; repeatable
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "input_format", "field"])]
     pub(crate) image: Vec<PathBuf>,
     /// File of texts, .txt or .jsonl, or - for stdin
@@ -48,7 +48,7 @@ pub(crate) struct EmbedArgs {
     /// File of vectors, .jsonl, .npy or .parquet, or - for JSON lines on stdout [default: -]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// What the input is [default: by its name; txt on stdin]
+    /// Format of the input [default: from its name; txt on stdin]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) input_format: Option<InputFormat>,
     /// Field of JSON lines that has the text [default: text]
@@ -57,43 +57,43 @@ pub(crate) struct EmbedArgs {
     /// Put the texts into .parquet too
     #[arg(long)]
     pub(crate) with_text: bool,
-    /// Length of the vectors: their first N numbers, taken before they are normalised [default: all]
+    /// Length of the vectors: their first N numbers, taken before normalisation [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) dimensions: Option<u32>,
-    /// Make vectors of length 1 [default: as the model's files say]
+    /// Scale vectors to length 1 [default: as the model's files say]
     #[arg(long, conflicts_with = "no_normalize")]
     pub(crate) normalize: bool,
-    /// Leave vectors as long as the model makes them
+    /// Do not normalise vectors
     #[arg(long)]
     pub(crate) no_normalize: bool,
-    /// Cut what is too long for the model at its end [default]
+    /// Cut texts that are too long for the model at their end [default]
     #[arg(long, conflicts_with = "no_truncate")]
     pub(crate) truncate: bool,
-    /// Make an error of what is too long for the model
+    /// Report texts that are too long for the model as errors
     #[arg(long)]
     pub(crate) no_truncate: bool,
-    /// One of the model's own prompts, such as query, put before each text
+    /// Name of a prompt of the model, such as query, to put before each text
     #[arg(long, value_name = "NAME", conflicts_with = "instruction")]
     pub(crate) prompt_name: Option<String>,
-    /// What the texts are for, as the model's family writes it before a query
+    /// Task description to put before each text, in the format of the model's family
     #[arg(long, value_name = "TEXT")]
     pub(crate) instruction: Option<String>,
     /// Texts of one request
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) batch: u32,
-    /// Requests on their way at once
+    /// Concurrent requests
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) in_flight: u32,
     /// Go on when a single input fails
     #[arg(long)]
     pub(crate) skip_errors: bool,
-    /// Forget what was done before, and replace the output when the new one is complete
+    /// Ignore an earlier partial result, and replace the output when the new one is complete
     #[arg(long, requires = "output")]
     pub(crate) restart: bool,
-    /// No progress and no summary
+    /// Print no progress and no summary
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// How much is logged, on stderr, when this process loads the model itself
+    /// Log level, on stderr, if this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub(crate) struct EmbedArgs {
 }
 
 impl EmbedArgs {
-    /// None: as the model's files say.
+    /// Returns None for the setting in the model's files.
     pub(crate) fn normalizes(&self) -> Option<bool> {
         match (self.normalize, self.no_normalize) {
             (true, _) => Some(true),
@@ -112,13 +112,13 @@ impl EmbedArgs {
         }
     }
 
-    /// `--truncate` only says what is so without it.
+    /// True unless `--no-truncate` is given. `--truncate` states the default.
     pub(crate) fn truncates(&self) -> bool {
         self.truncate || !self.no_truncate
     }
 }
 
-/// `rerank`
+/// Arguments of `rerank`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine rerank -m ./qwen3-reranker -q \"capital of France\" \"Paris is …\" \"Berlin is …\"
@@ -132,7 +132,7 @@ pub(crate) struct RerankArgs {
     /// Name of a model, or path to a GGUF file or a safetensors directory
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: String,
-    /// What the documents are to answer
+    /// Query that the documents should answer
     #[arg(long, short, value_name = "TEXT")]
     pub(crate) query: String,
     /// Documents to order
@@ -141,7 +141,7 @@ pub(crate) struct RerankArgs {
     /// File of documents, .txt or .jsonl, or - for stdin
     #[arg(long, short, value_name = "FILE")]
     pub(crate) input: Option<String>,
-    /// What the input is [default: by its name; txt on stdin]
+    /// Format of the input [default: from its name; txt on stdin]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) input_format: Option<InputFormat>,
     /// Field of JSON lines that has the document [default: text]
@@ -153,16 +153,16 @@ pub(crate) struct RerankArgs {
     /// Print the model's raw scores instead of probabilities
     #[arg(long)]
     pub(crate) raw_scores: bool,
-    /// What the query is for [default: the model's own]
+    /// Task description for the query [default: the model's own]
     #[arg(long, value_name = "TEXT")]
     pub(crate) instruction: Option<String>,
-    /// Make an error of a document that is too long for the model, instead of cutting it at its end
+    /// Report a document that is too long for the model as an error, instead of cutting it at its end
     #[arg(long)]
     pub(crate) no_truncate: bool,
     /// Print JSON: an array
     #[arg(long)]
     pub(crate) json: bool,
-    /// How much is logged, on stderr, when this process loads the model itself
+    /// Log level, on stderr, if this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]

@@ -1,54 +1,54 @@
-//! What many commands take: which daemon is asked, where the models are kept, and how much is logged.
+//! Arguments shared by many commands: the daemon's address, the store's directory, and the log level.
 
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// Where the models are kept.
+/// Location of the model store.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Directory of the model store, over HANZO_MODELS_DIR [default: ~/.hanzo/models]
-    // Whoever opens the store reads the variable, for which nothing is as good as none.
+    /// Directory of the model store; overrides HANZO_MODELS_DIR [default: ~/.hanzo/models]
+    // The code that opens the store reads the variable, and treats an empty one as unset.
     #[arg(long, value_name = "DIR")]
     pub(crate) model_dir: Option<PathBuf>,
 }
 
-/// Which daemon to ask.
+/// Daemon to use.
 #[derive(Debug, Args)]
 pub(crate) struct EngineArgs {
-    /// gRPC address of the daemon to ask, or `none` to do without [default: http://127.0.0.1:36901, if one answers]
+    /// gRPC address of the daemon, or `none` to use no daemon [default: http://127.0.0.1:36901, if one answers]
     #[arg(long, value_name = "URL", env = "HANZO_ENGINE_ADDRESS")]
     pub(crate) engine: Option<String>,
-    /// Authorities (PEM) that a daemon at https:// is trusted by [default: the system's]
+    /// Certificate authorities (PEM) for a daemon at https:// [default: the system's]
     #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CA")]
     pub(crate) engine_ca: Option<PathBuf>,
-    /// Certificate (PEM) to show to the daemon
+    /// Client certificate (PEM) for the daemon
     #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CERT", requires = "engine_cert_key")]
     pub(crate) engine_cert: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "HANZO_ENGINE_CERT_KEY", requires = "engine_cert")]
     pub(crate) engine_cert_key: Option<PathBuf>,
-    /// Key that the daemon wants; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    /// Key for the daemon; better set as HANZO_ENGINE_API_KEY, which process lists do not show
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
 }
 
-/// How much is logged.
+/// Log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
-    /// What failed.
+    /// Failures only
     Error,
-    /// And what looks wrong.
+    /// Warnings too
     Warn,
-    /// And what happens: loads, unloads, one line for each request.
+    /// Events too: loads, unloads, one line for each request
     Info,
-    /// And why.
+    /// Reasons too
     Debug,
-    /// And each step.
+    /// Every step too
     Trace,
 }
 
 impl LogLevel {
-    /// As a tracing filter spells it.
+    /// Name of the level in a tracing filter.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",

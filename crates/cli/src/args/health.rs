@@ -1,9 +1,9 @@
-//! `health`: what can be typed.
+//! `health`: its arguments.
 
 use clap::Args;
 use std::path::PathBuf;
 
-/// `health`
+/// Arguments of `health`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine health                                      the server on this machine
@@ -14,16 +14,16 @@ pub(crate) struct HealthArgs {
     /// Address of a gateway, or of `serve`
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:36900")]
     pub(crate) url: String,
-    /// Ask again, each second, until it serves, but no longer than so many seconds
+    /// Retry each second until the server is ready, for at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub(crate) wait: u64,
-    /// Authorities (PEM) that a server at https:// is trusted by [default: the system's]
+    /// Certificate authorities (PEM) for a server at https:// [default: the system's]
     #[arg(long, value_name = "FILE", conflicts_with = "pinned")]
     pub(crate) ca: Option<PathBuf>,
-    /// The certificate (PEM) that a server at https:// must show, whatever names are in it
+    /// Certificate (PEM) that a server at https:// must present, whatever names it contains
     #[arg(long, value_name = "FILE")]
     pub(crate) pinned: Option<PathBuf>,
-    /// Key that the server wants; better set as HANZO_ENGINE_API_KEY, which no list of processes shows
+    /// Key for the server; better set as HANZO_ENGINE_API_KEY, which process lists do not show
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Option<String>,
 }

@@ -1,11 +1,11 @@
-//! `imatrix`: which model runs over what.
+//! `imatrix`: its arguments.
 
 use super::StoreArgs;
 use clap::{Args, ValueEnum};
 use hanzo_engine_daemon::imatrix::Form;
 use std::path::PathBuf;
 
-/// `imatrix`
+/// Arguments of `imatrix`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine imatrix ./qwen3-4b-BF16.gguf -f ./calibration.txt -o ./qwen3-4b.imatrix.gguf
@@ -15,28 +15,28 @@ The model reads the text in chunks, and for each matrix the squares of its input
 
 --json prints {\"file\", \"chunks\", \"chunk_tokens\", \"tensors\", \"unmet\"}.")]
 pub(crate) struct ImatrixArgs {
-    /// Path to a GGUF file, or the name of a model that is one
+    /// Path to a GGUF file, or the name of a GGUF model
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
-    /// The text: as what the model will be used for, some hundred thousand tokens of it
+    /// Calibration text, similar to the model's intended use; some hundred thousand tokens
     #[arg(short = 'f', long = "file", value_name = "TEXT")]
     pub(crate) text: PathBuf,
-    /// The file to make
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// How it is written: dat is llama-imatrix's format of before
+    /// Format of the file; dat is the older format of llama-imatrix
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "gguf")]
     pub(crate) output_format: OutputFormat,
-    /// Tokens of a chunk; what is left of the text after the last whole one is not read
+    /// Tokens of a chunk; text after the last whole chunk is not used
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(16..=65536))]
     pub(crate) chunk_tokens: u32,
-    /// Read no more than so many chunks
+    /// Maximum number of chunks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) chunks: Option<u32>,
-    /// Threads to compute with [default: one for each core]
+    /// Compute threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
     /// Print JSON: one object
@@ -46,12 +46,12 @@ pub(crate) struct ImatrixArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// How an importance matrix is written.
+/// Format of an importance matrix.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// GGUF.
+    /// GGUF
     Gguf,
-    /// The format of before.
+    /// Older format of llama-imatrix
     Dat,
 }
 

@@ -1,9 +1,9 @@
-//! `keys`: who may ask this engine.
+//! `keys`: its arguments.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// `keys`
+/// Arguments of `keys`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine keys create alice --requests-per-minute 60
@@ -18,7 +18,7 @@ pub(crate) struct KeysArgs {
     pub(crate) command: KeysCommand,
 }
 
-/// The file of keys.
+/// Location of the key file.
 #[derive(Debug, Args)]
 pub(crate) struct KeysFileArgs {
     /// File of keys [default: ~/.hanzo/keys.json]
@@ -26,12 +26,12 @@ pub(crate) struct KeysFileArgs {
     pub(crate) file: Option<PathBuf>,
 }
 
-/// What is done with keys.
+/// Subcommands of `keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a key, and print it
+    /// Create a key, and print it
     Create(CreateArgs),
-    /// List the keys and what each may do
+    /// List the keys and their permissions
     #[command(alias = "ls")]
     List {
         /// Print JSON: a list
@@ -40,10 +40,10 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         file: KeysFileArgs,
     },
-    /// Take a key away
+    /// Revoke a key
     #[command(alias = "rm")]
     Revoke {
-        /// The key's name
+        /// Name of the key
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
@@ -51,28 +51,29 @@ pub(crate) enum KeysCommand {
     },
 }
 
-/// `keys create`
+/// Arguments of `keys create`.
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Whose it is: what lists and logs call it
+    /// Owner of the key, as lists and logs show it
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// Let it load, unload, pull and remove models too
     #[arg(long)]
     pub(crate) admin: bool,
-    /// Model it may use, or a pattern such as zen-*; may be given several times [default: all]
+    /// Model that it may use, or a pattern such as zen-*; repeatable [default: all]
     #[arg(long, value_name = "PATTERN")]
     pub(crate) model: Vec<String>,
-    /// Requests it may send in a minute [default: no limit]
+    /// Maximum requests a minute [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) requests_per_minute: Option<u32>,
-    /// Tokens of prompts and answers it may use in a minute [default: no limit]
+    /// Maximum tokens of prompts and answers a minute [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) tokens_per_minute: Option<u32>,
-    /// Requests of it that may run at once [default: no limit]
+    /// Maximum concurrent requests [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: Option<u32>,
-    /// Priority of its requests, which they may lower and not raise: a lower number runs earlier [default: as they ask]
+    /// Priority of its requests; a lower number runs earlier, and requests can only lower the priority
+    /// [default: as requested]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
     /// Print JSON: an object with the name and the key

@@ -1,9 +1,9 @@
-//! `load`: a model into the running daemon.
+//! `load`: its arguments.
 
 use super::{EngineArgs, OverrideArgs, adapter};
 use clap::Args;
 
-/// `load`
+/// Arguments of `load`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine load qwen3-4b
@@ -18,28 +18,30 @@ pub(crate) struct LoadArgs {
     /// Serve it under this name
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Longest prompt and answer together, in tokens [default: the model's own, as far as memory allows]
+    /// Maximum context length, prompt and answer together, in tokens [default: the model's, as far as memory
+    /// allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_context: Option<u32>,
-    /// Memory for keys and values, such as 2GiB [default: chosen from the memory budget]
+    /// Memory for the KV cache, such as 2GiB [default: chosen from the memory budget]
     #[arg(long, value_name = "SIZE", value_parser = hanzo_engine_daemon::config::parse_bytes)]
     pub(crate) kv_memory: Option<u64>,
-    /// Layers on a card, from the last on; the others are the processor's: auto (as many as fit), all or a number [default: as the daemon does]
+    /// Layers on GPUs, counted from the last; the others run on the CPU: auto (as many as fit), all or a number
+    /// [default: the daemon's setting]
     #[arg(long, alias = "n-gpu-layers", value_name = "N")]
     pub(crate) gpu_layers: Option<hanzo_engine_daemon::config::GpuLayers>,
-    /// Of the daemon's devices those that it may be on, such as cuda:1, or the numbers of cards (0,1) [default: any]
+    /// Devices of the daemon that the model may use, such as cuda:1, or GPU numbers (0,1) [default: any]
     #[arg(long, value_name = "NAMES")]
     pub(crate) gpu_devices: Option<hanzo_engine_daemon::config::Devices>,
-    /// Low-rank adapter to load with it, a PEFT directory or a GGUF file; may be given several times
+    /// LoRA adapter to load with the model, a PEFT directory or a GGUF file; repeatable
     #[arg(long, value_name = "NAME=PATH", value_parser = adapter::named_path)]
     pub(crate) adapter: Vec<(String, String)>,
-    /// How it writes tool calls, such as hermes [default: as its chat template says]
+    /// Format of the model's tool calls, such as hermes [default: from its chat template]
     #[arg(long, value_name = "FORMAT", value_parser = hanzo_engine_daemon::config::parse_tool_format)]
     pub(crate) tool_format: Option<String>,
-    /// Smaller model of the same vocabulary that drafts for it
+    /// Smaller draft model with the same vocabulary
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<String>,
-    /// How long it stays when nobody uses it: seconds or a time such as 5m [default: until it is stopped]
+    /// Idle time after which the model is unloaded: seconds or a time such as 5m [default: until it is stopped]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) keep_alive: Option<hanzo_engine_daemon::config::KeepAlive>,
     /// Print JSON: one object

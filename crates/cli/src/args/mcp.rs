@@ -1,9 +1,9 @@
-//! `mcp`: what can be typed.
+//! `mcp`: its arguments.
 
 use crate::args::{EngineArgs, KvTypeName, LogLevel, StoreArgs};
 use clap::Args;
 
-/// `mcp`
+/// Arguments of `mcp`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine mcp                                  for the running daemon, or else the built-in demo model
@@ -14,16 +14,17 @@ In the configuration of a client such as Claude Desktop:
 
 It ends with its input. Messages go over stdin and stdout, logs to stderr. Over HTTP a running server has the same under /mcp.")]
 pub(crate) struct McpArgs {
-    /// Model to load at start, by name, reference or path [default: what the daemon has, or else the built-in hanzo-demo]
+    /// Model to load at startup, by name, reference or path [default: the daemon's models, or else the built-in
+    /// hanzo-demo]
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// Pull a model that is not on this machine
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// How keys and values are stored, when this process loads the model itself [default: f16]
+    /// Type of the KV cache, if this process loads the model itself [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<KvTypeName>,
-    /// How much is logged, on stderr
+    /// Log level, on stderr
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]

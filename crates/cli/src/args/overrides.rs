@@ -1,4 +1,4 @@
-//! What `serve` and `run` take in place of what a model's files say, as llama.cpp's users know it.
+//! Arguments of `serve`, `run` and `load` that override a model's files, named as in llama.cpp.
 
 use crate::connect;
 use crate::error::CliError;
@@ -6,64 +6,66 @@ use clap::Args;
 use hanzo_engine_daemon::config::OverrideConfig;
 use std::path::PathBuf;
 
-/// What goes over a model's files.
+/// Overrides of a model's files.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "In place of the model's files")]
 pub(crate) struct OverrideArgs {
-    /// Chat template, a file in Jinja
+    /// Chat template, a Jinja file
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
     /// Tokenizer: a directory, one of its files such as tokenizer.json, or a GGUF file
     #[arg(long, value_name = "PATH")]
     pub(crate) tokenizer: Option<String>,
-    /// What sees for a GGUF file's model: a projector's file (mmproj), or none for its text alone; one beside the model that fits
-    /// it is found
+    /// Vision projector (mmproj) of a GGUF model, a file, or none for text only; a matching file beside the
+    /// model is found automatically
     #[arg(long, value_name = "FILE")]
     pub(crate) mmproj: Option<String>,
-    /// Setting, int, float, bool or str: a key of GGUF metadata, or of config.json; may be given several times
+    /// Metadata value, of type int, float, bool or str, for a key of GGUF metadata or of config.json;
+    /// repeatable
     #[arg(long, value_name = "KEY=TYPE:VALUE")]
     pub(crate) override_kv: Vec<String>,
-    /// How the rotary embedding is stretched for a longer context: none, linear or yarn
+    /// Scaling of the rotary embedding for a longer context: none, linear or yarn
     #[arg(long, value_name = "HOW")]
     pub(crate) rope_scaling: Option<String>,
-    /// How many times as long the context becomes
+    /// Factor by which the context grows
     #[arg(long, value_name = "N")]
     pub(crate) rope_scale: Option<f32>,
-    /// The same as 1 / N
+    /// Inverse of --rope-scale: 1 / N
     #[arg(long, value_name = "1/N", conflicts_with = "rope_scale")]
     pub(crate) rope_freq_scale: Option<f32>,
-    /// Base of the rotary embedding's frequencies
+    /// Base frequency of the rotary embedding
     #[arg(long, value_name = "BASE")]
     pub(crate) rope_freq_base: Option<f32>,
-    /// YaRN: tokens of the context before the stretch
+    /// YaRN: original context length in tokens
     #[arg(long, value_name = "TOKENS")]
     pub(crate) yarn_orig_ctx: Option<u32>,
     /// YaRN: factor on cosine and sine
     #[arg(long, value_name = "FACTOR")]
     pub(crate) yarn_attn_factor: Option<f32>,
-    /// YaRN: turns above which frequencies stay as they are
+    /// YaRN: rotations above which frequencies are unchanged
     #[arg(long, value_name = "TURNS")]
     pub(crate) yarn_beta_fast: Option<f32>,
-    /// YaRN: turns below which frequencies are divided
+    /// YaRN: rotations below which frequencies are divided
     #[arg(long, value_name = "TURNS")]
     pub(crate) yarn_beta_slow: Option<f32>,
-    /// Quantise matrices as they are loaded: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4, FP8, AFQ4 or HQQ4
+    /// Quantise matrices while loading: 2, 3, 4, 5, 6 or 8 bits, or a type such as Q4_K, Q8_0, IQ4_XS, MXFP4,
+    /// FP8, AFQ4 or HQQ4
     #[arg(long, value_name = "TYPE")]
     pub(crate) isq: Option<String>,
-    /// Rules, a file in TOML or YAML, by which layers and tensors are quantised otherwise
+    /// Rules for the types of single layers and tensors, a TOML or YAML file
     #[arg(long, value_name = "FILE")]
     pub(crate) topology: Option<PathBuf>,
-    /// Importance matrix, a file as `imatrix` or llama-imatrix writes it: how much errors of columns count of what --isq or
-    /// --topology quantise
+    /// Importance matrix from `imatrix` or llama-imatrix: weighs quantisation errors by column, for --isq or
+    /// --topology
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<String>,
 }
 
 impl OverrideArgs {
-    /// What they say; paths become absolute.
+    /// Builds the configuration; paths become absolute.
     ///
     /// # Errors
-    /// The flag that cannot be, and why.
+    /// The invalid flag, and the reason.
     pub(crate) fn config(&self) -> Result<OverrideConfig, CliError> {
         let scale = match self.rope_freq_scale {
             Some(scale) if scale.is_nan() || scale <= 0.0 => {
@@ -98,13 +100,13 @@ impl OverrideArgs {
             imatrix: imatrix.map(PathBuf::from),
         };
         config.check().map_err(|reason| CliError::Usage(flagged(&reason)))?;
-        // A file that is not there is told before anything is loaded.
+        // Report a missing file before anything is loaded.
         config.message().map_err(|reason| CliError::Usage(flagged(&reason)))?;
         Ok(config)
     }
 }
 
-/// A field's name in an error as its flag.
+/// Replaces a field's name in an error by its flag.
 fn flagged(reason: &str) -> String {
     let reason = reason.trim_start_matches("overrides: ").trim_start_matches("overrides.");
     let Some((name, why)) = reason.split_once(": ") else { return reason.to_owned() };

@@ -1,11 +1,11 @@
-//! `quantize`: what a file is made of, and what of it.
+//! `quantize`: its arguments.
 
 use super::{EngineArgs, StoreArgs};
 use clap::Args;
 use hanzo_engine_daemon::quantize::{Affine, DType, MIXES, Mix, Target, Wanted};
 use std::path::PathBuf;
 
-/// `quantize`
+/// Arguments of `quantize`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine quantize ./qwen3-4b-BF16.gguf ./qwen3-4b-Q4_K_M.gguf --to Q4_K_M
@@ -25,13 +25,13 @@ pub(crate) struct QuantizeArgs {
     /// Path to a GGUF file or a model's folder, or the name of a model
     #[arg(value_name = "IN")]
     pub(crate) model: String,
-    /// The file to make, or with AFQ types the folder
+    /// File to write, or folder for AFQ types
     #[arg(value_name = "OUT", required_unless_present = "dry_run")]
     pub(crate) output: Option<PathBuf>,
-    /// What to make it
+    /// Target type
     #[arg(long, value_name = "TYPE", value_parser = target)]
     pub(crate) to: To,
-    /// Give every matrix the type itself, without the mix's exceptions
+    /// Use that type for every matrix, without the mix's exceptions
     #[arg(long)]
     pub(crate) pure: bool,
     /// Leave the output matrix as it is
@@ -43,22 +43,23 @@ pub(crate) struct QuantizeArgs {
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     pub(crate) token_embedding_type: Option<DType>,
-    /// Type of tensors with this text in their names, where * stands for any text; repeatable, the first that fits counts
+    /// Type of tensors whose names contain this text, with * for any text; repeatable, the first match counts
     #[arg(long, value_name = "PATTERN=TYPE", value_parser = named_type)]
     pub(crate) tensor_type: Vec<(String, DType)>,
-    /// Importance matrix of the model, as llama-imatrix writes it (.gguf, or .dat): errors count by how much a column meets
+    /// Importance matrix of the model, from llama-imatrix (.gguf or .dat), to weigh quantisation errors by
+    /// column
     #[arg(long, value_name = "FILE")]
     pub(crate) imatrix: Option<PathBuf>,
-    /// Quantise what is quantised already, which loses more than quantising F16 or BF16
+    /// Quantise tensors that are already quantised, which loses more than from F16 or BF16
     #[arg(long)]
     pub(crate) allow_requantize: bool,
-    /// Threads to compute with [default: one for each core]
+    /// Compute threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Say what each tensor would become, and make nothing
+    /// Print the type that each tensor would get, and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     pub(crate) force: bool,
     /// Print JSON: one object
@@ -70,17 +71,17 @@ pub(crate) struct QuantizeArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// What a model becomes.
+/// Target format of a quantisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum To {
-    /// A GGUF file.
+    /// GGUF file.
     Mix(Mix),
-    /// A folder in MLX's layout.
+    /// Folder in MLX's layout.
     Affine(DType),
 }
 
 impl To {
-    /// As people write it.
+    /// Name of the target as users write it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             To::Mix(mix) => mix.name,
@@ -90,7 +91,7 @@ impl To {
 }
 
 impl QuantizeArgs {
-    /// What is asked for; words, where a flag says nothing of what is made.
+    /// Builds the target from the flags. Fails if a flag does not apply to the format.
     pub(crate) fn target(&self) -> Result<Target, String> {
         let (keep_output, requantize, named) =
             (self.keep_output, self.allow_requantize, self.tensor_type.clone());

@@ -1,4 +1,4 @@
-//! How the tokens of an answer are chosen, and what the answer must be.
+//! Arguments for sampling and for constraints on the answer.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,83 +8,83 @@ use hanzo_engine_proto::v1::{self, constraint::Of};
 
 use crate::error::CliError;
 
-/// Of a schema or a grammar: a daemon takes no larger one.
+/// Maximum bytes of a schema or a grammar, as in the daemon.
 const CONSTRAINT_BYTES_MAX: u64 = 512 << 10;
 
-/// How tokens are chosen. What is not said is the model's own, or off; the daemon knows what may be.
+/// Sampling options. Unset ones take the model's own default, or are off. The daemon checks the ranges.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// 0 is greedy, higher is more varied, up to 2 [default: the model's own]
+    /// Temperature: 0 is greedy, higher is more varied, up to 2 [default: the model's own]
     #[arg(long, short, value_name = "T", value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
-    /// Repeats a varied answer exactly
+    /// Seed that reproduces a sampled answer exactly
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Only the K likeliest tokens; 0: all [default: the model's own]
+    /// Keep only the K likeliest tokens; 0: all [default: the model's own]
     #[arg(long, value_name = "K")]
     pub(crate) top_k: Option<u32>,
-    /// Only the likeliest tokens that together have this probability [default: the model's own]
+    /// Keep only the likeliest tokens with this total probability [default: the model's own]
     #[arg(long, value_name = "P")]
     pub(crate) top_p: Option<f32>,
-    /// Only tokens with this share of the likeliest one's probability [default: the model's own]
+    /// Keep only tokens with at least this share of the likeliest one's probability [default: the model's own]
     #[arg(long, value_name = "P")]
     pub(crate) min_p: Option<f32>,
-    /// Only tokens about as surprising as is typical, of this probability together
+    /// Keep only the most typical tokens (closest to the expected surprise) with this total probability
     #[arg(long, value_name = "P")]
     pub(crate) typical_p: Option<f32>,
-    /// Only tokens whose logits are at most so many standard deviations below the largest
+    /// Keep only tokens whose logits are at most this many standard deviations below the largest
     #[arg(long, value_name = "N")]
     pub(crate) top_n_sigma: Option<f32>,
-    /// How often all tokens above --xtc-threshold but the least likely are left out
+    /// Probability of removing all tokens above --xtc-threshold except the least likely of them
     #[arg(long, value_name = "P")]
     pub(crate) xtc_probability: Option<f32>,
-    /// Probability that --xtc-probability looks at [default: 0.1]
+    /// Probability threshold of --xtc-probability [default: 0.1]
     #[arg(long, value_name = "P")]
     pub(crate) xtc_threshold: Option<f32>,
-    /// How much higher or lower the temperature is where the model is unsure or sure
+    /// Range by which the temperature rises where the model is unsure and falls where it is sure
     #[arg(long, value_name = "T")]
     pub(crate) dynatemp_range: Option<f32>,
-    /// Exponent of how unsure it is [default: 1]
+    /// Exponent of the normalised entropy [default: 1]
     #[arg(long, value_name = "X")]
     pub(crate) dynatemp_exponent: Option<f32>,
-    /// 2: aim at a surprise per token (Mirostat 2); 0: off
+    /// 2: control the surprise per token (Mirostat 2); 0: off
     #[arg(long, value_name = "VERSION")]
     pub(crate) mirostat: Option<u32>,
-    /// That surprise, in bits [default: 5]
+    /// Target surprise in bits [default: 5]
     #[arg(long, value_name = "BITS")]
     pub(crate) mirostat_tau: Option<f32>,
-    /// How fast it is aimed at [default: 0.1]
+    /// Learning rate of Mirostat [default: 0.1]
     #[arg(long, value_name = "RATE")]
     pub(crate) mirostat_eta: Option<f32>,
-    /// Makes tokens that were said less likely; 1: off [default: the model's own]
+    /// Factor that makes earlier tokens less likely; 1: off [default: the model's own]
     #[arg(long, value_name = "X")]
     pub(crate) repetition_penalty: Option<f32>,
-    /// Subtracted from a token's logit for each time it was said, -2 to 2
+    /// Subtracted from a token's logit for each earlier occurrence, -2 to 2
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub(crate) frequency_penalty: Option<f32>,
-    /// Subtracted from the logit of a token that was said, -2 to 2
+    /// Subtracted from the logit of a token that occurred, -2 to 2
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub(crate) presence_penalty: Option<f32>,
-    /// How many last tokens the three look at; -1: all, 0: none [default: -1]
+    /// Number of last tokens for these three penalties; -1: all, 0: none [default: -1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) repeat_last_n: Option<i32>,
-    /// Strength against repeated runs of tokens (DRY); 0: off
+    /// Strength of the penalty on repeated token sequences (DRY); 0: off
     #[arg(long, value_name = "X")]
     pub(crate) dry_multiplier: Option<f32>,
-    /// How much stronger with each token of such a run [default: 1.75]
+    /// Base by which the penalty grows with each token of a repetition [default: 1.75]
     #[arg(long, value_name = "X")]
     pub(crate) dry_base: Option<f32>,
-    /// Tokens that may be repeated freely [default: 2]
+    /// Length of a repetition in tokens that is not penalised [default: 2]
     #[arg(long, value_name = "N")]
     pub(crate) dry_allowed_length: Option<u32>,
-    /// How many last tokens it looks at; -1: all [default: -1]
+    /// Number of last tokens that DRY looks at; -1: all [default: -1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) dry_penalty_last_n: Option<i32>,
 }
 
 impl SamplingArgs {
-    /// As requests say it.
+    /// Builds the message of a request.
     pub(crate) fn message(&self) -> v1::Sampling {
         v1::Sampling {
             temperature: self.temperature,
@@ -114,30 +114,30 @@ impl SamplingArgs {
     }
 }
 
-/// What the answer must be; one of them.
+/// Constraint on the answer. At most one of them.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "What the answer must be")]
 #[group(multiple = false)]
 pub(crate) struct ConstraintArgs {
-    /// A JSON object
+    /// Answer with a JSON object
     #[arg(long)]
     pub(crate) json_object: bool,
-    /// JSON that a schema allows: the schema itself, or the file it is in
+    /// Answer with JSON that fits a schema: the schema itself, or its file
     #[arg(long, value_name = "SCHEMA")]
     pub(crate) json_schema: Option<String>,
-    /// What a grammar describes: a file in GBNF, llama.cpp's notation
+    /// Answer as a grammar allows: a file in GBNF, llama.cpp's notation
     #[arg(long, value_name = "FILE")]
     pub(crate) grammar: Option<String>,
-    /// What a regular expression matches, all of it
+    /// Answer with text that matches this regular expression completely
     #[arg(long, value_name = "EXPRESSION")]
     pub(crate) regex: Option<String>,
-    /// One of these; may be given several times
+    /// Answer with one of these texts; repeatable
     #[arg(long, value_name = "TEXT")]
     pub(crate) choice: Vec<String>,
 }
 
 impl ConstraintArgs {
-    /// As requests say it; files are read.
+    /// Builds the message of a request. Reads files.
     pub(crate) fn message(&self) -> Result<Option<v1::Constraint>, CliError> {
         let of = if self.json_object {
             Of::JsonObject(true)

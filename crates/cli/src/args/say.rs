@@ -1,23 +1,23 @@
-//! What `say` takes.
+//! Arguments of `say`.
 
 use super::engine::{EngineArgs, LogLevel, StoreArgs};
 use clap::{Args, ValueEnum};
 use hanzo_engine_proto::v1::SoundFormat;
 use std::path::PathBuf;
 
-/// A format of sound, and what its files are called.
+/// Sound format, with its file extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SayFormat {
     Wav,
     Mp3,
     Opus,
     Flac,
-    /// 16-bit samples alone
+    /// Raw 16-bit samples
     Pcm,
 }
 
 impl SayFormat {
-    /// The contract's name of it.
+    /// Format in the gRPC contract.
     pub(crate) fn wire(self) -> SoundFormat {
         match self {
             SayFormat::Wav => SoundFormat::Wav,
@@ -28,7 +28,7 @@ impl SayFormat {
         }
     }
 
-    /// That of files with this extension.
+    /// Format by file extension.
     pub(crate) fn of_extension(extension: &str) -> Option<Self> {
         match extension.to_ascii_lowercase().as_str() {
             "wav" => Some(SayFormat::Wav),
@@ -41,7 +41,7 @@ impl SayFormat {
     }
 }
 
-/// `say`
+/// Arguments of `say`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine say -m ./kokoro \"Hello, world!\" -o hello.mp3
@@ -57,40 +57,40 @@ pub(crate) struct SayArgs {
     /// Name of a model, or path to its files
     #[arg(long, short, value_name = "MODEL")]
     pub(crate) model: String,
-    /// What is to be said
+    /// Text to speak
     #[arg(value_name = "TEXT", required_unless_present_any = ["input", "voices"], conflicts_with = "input")]
     pub(crate) text: Option<String>,
-    /// Say what is in this file, or - for stdin
+    /// Speak the text in this file, or - for stdin
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Write the sound here, or - for stdout
+    /// Write the sound to this file, or - for stdout
     #[arg(long, short, value_name = "FILE", required_unless_present = "voices")]
     pub(crate) output: Option<PathBuf>,
-    /// One of the model's voices, OpenAI's name for one, or a blend [default: the model's first]
+    /// Voice of the model, OpenAI's name for one, or a blend [default: the model's first]
     #[arg(long, value_name = "VOICE")]
     pub(crate) voice: Option<String>,
-    /// Times as fast, 0.25 to 4
+    /// Speed factor, 0.25 to 4
     #[arg(long, value_name = "X")]
     pub(crate) speed: Option<f32>,
-    /// The file's format [default: as its name says]
+    /// Format of the file [default: from its name]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<SayFormat>,
-    /// Of the text, such as en-us [default: the voice's]
+    /// Language of the text, such as en-us [default: the voice's]
     #[arg(long, value_name = "LANGUAGE")]
     pub(crate) language: Option<String>,
-    /// The text is phonemes, in the model's own signs
+    /// Treat the text as phonemes, in the model's own symbols
     #[arg(long)]
     pub(crate) phonemes: bool,
-    /// Of what the model draws; the same says the same
+    /// Seed of the model's random numbers; the same seed gives the same sound
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// List the model's voices
     #[arg(long, conflicts_with_all = ["text", "input", "output"])]
     pub(crate) voices: bool,
-    /// Say nothing of how long it took
+    /// Print no timings
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// How much is logged, on stderr, when this process loads the model itself
+    /// Log level, on stderr, if this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! What the commands that keep models take: `pull`, `list`, `show`, `inspect`, `rm`, `cp`, `gc`, `verify`, `du`, `export`,
-//! `import`, `doctor`, and `completions`.
+//! Arguments of the commands for stored models: `pull`, `list`, `show`, `inspect`, `rm`, `cp`, `gc`, `verify`,
+//! `du`, `export`, `import`, `doctor`, and of `completions`.
 
 use super::KvTypeName;
 use super::engine::{EngineArgs, StoreArgs};
@@ -7,7 +7,7 @@ use clap::Args;
 use clap_complete::Shell;
 use std::path::PathBuf;
 
-/// `pull`
+/// Arguments of `pull`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine pull zen-nano                            an alias of the program
@@ -24,10 +24,11 @@ HF_TOKEN (or the file that `hf auth login` writes) is sent to the hub; HF_ENDPOI
 
 --json prints an object a line: {\"event\": \"progress\", \"model\", \"phase\": \"resolving\", \"downloading\", \"verifying\" or \"done\", \"bytes_done\", \"bytes_total\", \"bytes_fetched\", \"bytes_per_s\", \"eta_s\": null while unknown, \"joined\", \"files\": [{\"name\", \"phase\", \"bytes_done\", \"bytes_total\"}]}, twice a second at most; then {\"event\": \"done\", \"model\": as of `list --json`} or {\"event\": \"failed\", \"error\"}.")]
 pub(crate) struct PullArgs {
-    /// What to pull: owner/model, hf://, ollama://, mlx://, https://, file://, ./path, an alias or a known model
+    /// Model to pull: owner/model, hf://, ollama://, mlx://, https://, file://, ./path, an alias or a known
+    /// model
     #[arg(value_name = "REF")]
     pub(crate) reference: String,
-    /// Fetch everything again, whatever is there
+    /// Fetch everything again, even files that are present
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Quantization of a GGUF repository [default: Q4_K_M, else Q8_0]
@@ -36,16 +37,16 @@ pub(crate) struct PullArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long, value_name = "REVISION")]
     pub(crate) revision: Option<String>,
-    /// Exactly the files that match, instead of the usual choice; may be given several times
+    /// Take exactly the files that match, instead of the usual choice; repeatable
     #[arg(long, value_name = "GLOB")]
     pub(crate) include: Vec<String>,
-    /// None of the files that match; may be given several times
+    /// Take none of the files that match; repeatable
     #[arg(long, value_name = "GLOB")]
     pub(crate) exclude: Vec<String>,
-    /// Copy a file of this machine into the store instead of using it where it lies
+    /// Copy a local file into the store instead of using it in place
     #[arg(long)]
     pub(crate) copy: bool,
-    /// Print JSON: an object a line
+    /// Print JSON: one object a line
     #[arg(long)]
     pub(crate) json: bool,
     /// Print nothing but errors
@@ -57,13 +58,13 @@ pub(crate) struct PullArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `list`
+/// Arguments of `list`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "--json prints [{\"name\", \"format\", \"quantization\", \"size_bytes\", \"modified_at_unix_ms\", \"used_at_unix_ms\": 0 when never, \"path\", \"source\", \"reference\": what to pull to get the same, \"revision\": empty when its source has none, \"in_place\": its files are not the store's, \"loaded\", \"missing\": some of its files are gone}], in order of name; with --aliases [{\"alias\", \"target\", \"builtin\": comes with the program}], one's own first."
 )]
 pub(crate) struct ListArgs {
-    /// List other names instead: those that `cp` made, and those that come with the program
+    /// List aliases instead: those made by `cp`, and the built-in ones
     #[arg(long)]
     pub(crate) aliases: bool,
     /// Print JSON: an array of models
@@ -75,7 +76,7 @@ pub(crate) struct ListArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `show`
+/// Arguments of `show`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "--json prints an object of `list --json` and beside it \"architecture\", \"parameters\", \"context_tokens_max\", \"license\", \"license_text\", \"capabilities\": [names], \"tool_format\": how it writes tool calls, \"chat_template\", \"source_template\": one that is not Jinja, \"system\": the prompt it came with, \"params\": null or the sampling options it came with, \"files\": [{\"path\", \"size_bytes\", \"sha256\": null while not computed, \"role\", \"held\": \"blob\", \"linked\" or \"elsewhere\", \"missing\"}], \"status\": null or as of `ps --json`."
@@ -93,7 +94,7 @@ pub(crate) struct ShowArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `inspect`
+/// Arguments of `inspect`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine inspect ./qwen3-4b-Q8_0.gguf
@@ -106,10 +107,10 @@ pub(crate) struct InspectArgs {
     /// Path to a GGUF file or a model's directory, or the name of a model
     #[arg(value_name = "MODEL")]
     pub(crate) model: String,
-    /// Tokens of the context to say the memory of [default: the longest]
+    /// Context length in tokens for the memory estimate [default: the longest]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
-    /// Type of the KV cache to say the memory of
+    /// Type of the KV cache for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvTypeName,
     /// Print JSON: one object
@@ -121,7 +122,7 @@ pub(crate) struct InspectArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `rm`
+/// Arguments of `rm`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A pulled model's files go, but for those that another model has too. A model that was used where it lies is forgotten, and its files stay. Of an alias that `cp` made, the alias alone goes.
@@ -141,7 +142,7 @@ pub(crate) struct RmArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `cp`
+/// Arguments of `cp`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine cp qwen3-4b:Q8_0 best
@@ -151,10 +152,10 @@ No file is copied: NEW is another name, and `rm NEW` takes it away. It may be us
 
 --json prints {\"alias\", \"target\", \"builtin\": false}. `list --aliases` lists them.")]
 pub(crate) struct CpArgs {
-    /// Name of a model, or a reference as `pull` takes it
+    /// Name of a model, or a reference as for `pull`
     #[arg(value_name = "OLD")]
     pub(crate) old: String,
-    /// Its other name
+    /// New name
     #[arg(value_name = "NEW")]
     pub(crate) new: String,
     /// Print JSON: one object
@@ -166,7 +167,7 @@ pub(crate) struct CpArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `gc`
+/// Arguments of `gc`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Deletes what is older than an hour of: files no model has, folders of models that are gone, and what broken-off pulls left (they begin anew then). Not while models are pulled.
@@ -174,7 +175,7 @@ pub(crate) struct CpArgs {
 --json prints {\"dry_run\", \"paths\": [deleted, or what would be], \"freed_bytes\", \"young\": how many were left for being younger than an hour}."
 )]
 pub(crate) struct GcArgs {
-    /// Only say what would be deleted
+    /// Only print what would be deleted
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print JSON: one object
@@ -186,7 +187,7 @@ pub(crate) struct GcArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `verify`
+/// Arguments of `verify`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Reads every file and compares its SHA-256 with the one it had. `pull --force` brings back what is corrupt. The exit code is 1 unless all is sound.
@@ -206,7 +207,7 @@ pub(crate) struct VerifyArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `du`
+/// Arguments of `du`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "OWN is what `rm` frees, SHARED what other models have too, ELSEWHERE what lies where it lay.
@@ -223,7 +224,7 @@ pub(crate) struct DuArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `export`
+/// Arguments of `export`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine export qwen3-4b qwen3-4b.tar
@@ -239,7 +240,7 @@ pub(crate) struct ExportArgs {
     /// Archive to write
     #[arg(value_name = "FILE.tar", required = true)]
     pub(crate) file: PathBuf,
-    /// Write over an archive that is there
+    /// Overwrite an existing archive
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Print JSON: one object
@@ -251,7 +252,7 @@ pub(crate) struct ExportArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `import`
+/// Arguments of `import`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs no network. Nothing of the archive is visible before all of it was read and its digests are right.
@@ -259,7 +260,7 @@ pub(crate) struct ExportArgs {
 --json prints [models as of `list --json`]."
 )]
 pub(crate) struct ImportArgs {
-    /// Archive that `export` wrote
+    /// Archive written by `export`
     #[arg(value_name = "FILE.tar")]
     pub(crate) file: PathBuf,
     /// Print JSON: an array of models
@@ -271,7 +272,7 @@ pub(crate) struct ImportArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `doctor`
+/// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Tells what this machine has for the engine and what would make it faster, and looks at the store, which no daemon may have open meanwhile. Without --repair it changes nothing. --repair moves a database aside that cannot be opened, and gives pulled models their records again by the manifests beside their files. The exit code is 1 while something is wrong.
@@ -282,7 +283,7 @@ pub(crate) struct DoctorArgs {
     /// Repair what can be repaired
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Ask the hub and Ollama's registry whether they answer, and what time it is there
+    /// Check whether the hub and Ollama's registry answer, and compare clocks
     #[arg(long)]
     pub(crate) network: bool,
     /// Print JSON: one object
@@ -292,14 +293,14 @@ pub(crate) struct DoctorArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// `completions`
+/// Arguments of `completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   source <(hanzo-engine completions bash)
   hanzo-engine completions zsh > ~/.zfunc/_hanzo-engine
   hanzo-engine completions fish > ~/.config/fish/completions/hanzo-engine.fish")]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Name of the shell
     #[arg(value_name = "SHELL", required_unless_present = "write_documents")]
     pub(crate) shell: Option<Shell>,
     /// Write manual pages and completions below this directory, for a package

@@ -1,10 +1,10 @@
-//! What `transcribe` takes.
+//! Arguments of `transcribe`.
 
 use super::engine::{EngineArgs, LogLevel, StoreArgs};
 use clap::Args;
 use std::path::PathBuf;
 
-/// `transcribe`
+/// Arguments of `transcribe`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   hanzo-engine transcribe -m ./whisper-base talk.mp3
@@ -33,34 +33,34 @@ pub(crate) struct TranscribeArgs {
     /// Write JSON, with segments and their times
     #[arg(long, group = "shape")]
     pub(crate) json: bool,
-    /// Say when each word is said, in --json
+    /// Add the time of each word, in --json
     #[arg(long, requires = "json")]
     pub(crate) words: bool,
-    /// What is spoken: a code such as de, or its English name [default: found out]
+    /// Language of the sound: a code such as de, or its English name [default: detected]
     #[arg(long, value_name = "LANGUAGE")]
     pub(crate) language: Option<String>,
-    /// Say it in English
+    /// Translate to English
     #[arg(long)]
     pub(crate) translate: bool,
-    /// Text that goes before, as context: names, spelling
+    /// Text as preceding context: names, spelling
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// How freely words are drawn, 0 to 1 [default: 0, and higher where that repeats itself or is unlikely]
+    /// Sampling temperature, 0 to 1 [default: 0, raised where the output repeats itself or is unlikely]
     #[arg(long, value_name = "T")]
     pub(crate) temperature: Option<f32>,
-    /// Have the model hear long pauses too
+    /// Process long pauses too
     #[arg(long)]
     pub(crate) keep_pauses: bool,
-    /// Write a file for each into this directory
+    /// Write one file for each input into this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) output_dir: Option<PathBuf>,
-    /// Files on their way at once
+    /// Files processed concurrently
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) in_flight: u32,
-    /// No progress
+    /// Print no progress
     #[arg(long)]
     pub(crate) quiet: bool,
-    /// How much is logged, on stderr, when this process loads the model itself
+    /// Log level, on stderr, if this process loads the model itself
     #[arg(long, value_name = "LEVEL", default_value = "error")]
     pub(crate) log_level: LogLevel,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The items of one request, from the input to the records that are written.
+//! Items of one request, from the input to the written records.
 
 use super::output::Kind;
 use super::partial::{Outcome, Record};
@@ -8,10 +8,10 @@ use crate::input::{Items, Text};
 use crate::shown::picture;
 use std::io;
 
-/// Bytes of a batch's lines after which it takes no further one, so that it fits a daemon's message.
+/// Maximum bytes of a batch's lines before it takes no more, so that it fits a daemon's message.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// Items that are asked for together.
+/// Items that are sent in one request.
 pub(crate) struct Batch {
     items: Vec<Waiting>,
 }
@@ -23,17 +23,17 @@ struct Waiting {
     text: Text,
 }
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Debug)]
 pub(crate) struct EmbeddedBatch {
-    /// In the order of the items.
+    /// Records in the order of the items.
     pub(crate) records: Vec<Record>,
-    /// Of all inputs.
+    /// Number of tokens of all inputs.
     pub(crate) tokens: u64,
 }
 
 impl Batch {
-    /// Reads at most `rows` items; none at the end.
+    /// Reads at most `rows` items. None at the end of the input.
     pub(crate) fn read(items: &mut Items, kind: Kind, rows: usize) -> io::Result<Option<Self>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < rows && bytes < BATCH_BYTES_MAX {
@@ -48,7 +48,7 @@ impl Batch {
         Ok((!batch.is_empty()).then_some(Self { items: batch }))
     }
 
-    /// Asks for the vectors.
+    /// Requests the vectors.
     pub(crate) async fn embed(self, embed_client: EmbedClient) -> Result<EmbeddedBatch, CliError> {
         let mut asked = Vec::new();
         let mut place = |text: Text| match text {

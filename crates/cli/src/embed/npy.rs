@@ -1,16 +1,16 @@
-//! NumPy's file format, version 1.0 (numpy.org/doc/stable/reference/generated/numpy.lib.format.html): a header, then
-//! the rows of a C-ordered array of little-endian f32.
+//! NumPy's file format, version 1.0 (numpy.org/doc/stable/reference/generated/numpy.lib.format.html): a header,
+//! then the rows of a C-ordered array of little-endian f32.
 
 use super::partial::Outcome;
 use std::io::{self, Write};
 
-/// The data begin at a multiple of this.
+/// Alignment of the start of the data.
 const ALIGNMENT: usize = 64;
 
-/// Everything before the data of a (rows, dimensions) array.
+/// Header of an array with shape (rows, dimensions).
 pub(crate) fn header(rows: u64, dimensions: u32) -> Vec<u8> {
     let dict = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimensions}), }}");
-    // Magic, version and the length's two bytes; the line feed at the end.
+    // Magic, version and two bytes of length before it; the line feed after it.
     let unpadded = 10 + dict.len() + 1;
     let len = unpadded.next_multiple_of(ALIGNMENT) - 10;
     let mut header = b"\x93NUMPY\x01\x00".to_vec();
@@ -22,7 +22,7 @@ pub(crate) fn header(rows: u64, dimensions: u32) -> Vec<u8> {
     header
 }
 
-/// Writes one row; what has no vector is a row of NaN.
+/// Writes one row. An item without a vector becomes a row of NaN.
 pub(crate) fn row(out: &mut impl Write, outcome: &Outcome, dimensions: u32) -> io::Result<()> {
     match outcome {
         Outcome::Vector(vector) => out.write_all(vector),

@@ -1,5 +1,6 @@
-//! What the result looks like: which format a file's name asks for, what each format repeats of an item, and the last
-//! step of a bulk job, which turns its partial result into the file. The file appears by renaming: whole or not at all.
+//! Output formats: the choice by file name, the item data that each format needs, and the final step of a bulk
+//! job, which turns its partial result into the file. The file is renamed into place, so it appears complete or
+//! not at all.
 
 use super::npy;
 use super::parquet::{Carried, Ids, Writer};
@@ -13,12 +14,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A format of results.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An object a line: the item's own with `embedding` added.
+    /// JSON object on each line: the item's own with `embedding` added.
     Jsonl,
-    /// One array of f32: (rows, dimensions).
+    /// Single f32 array of shape (rows, dimensions).
     Npy,
     Parquet {
         with_text: bool,
@@ -26,7 +27,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What the name of `path` asks for.
+    /// Format by the name of `path`.
     pub(crate) fn of(path: &Path, with_text: bool) -> Result<Self, CliError> {
         let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
         match end.as_deref() {
@@ -41,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// What the output will need of an item.
+    /// Extracts the data of an item that the output will need.
     pub(crate) fn carried(self, item: &mut Item) -> Vec<u8> {
         match self {
             Self::Jsonl => std::mem::take(&mut item.line),
@@ -58,8 +59,8 @@ impl Kind {
     }
 }
 
-/// One line of JSON for a record: the object it was read from, or one with the text, and the vector; where there is
-/// none, null, or in its place what was wrong.
+/// JSON line for a record: the object that was read, or one with the text, and the vector. Without a vector it
+/// is null, or replaced by the error.
 pub(crate) fn json_line(record: &Record, format: InputFormat) -> io::Result<Vec<u8>> {
     let line = String::from_utf8_lossy(&record.carried);
     let mut object = match (format, &record.outcome) {
@@ -86,7 +87,7 @@ pub(crate) fn json_line(record: &Record, format: InputFormat) -> io::Result<Vec<
     Ok(line)
 }
 
-/// Turns a partial result into the file at `path` and removes it.
+/// Turns a partial result into the file at `path`, and removes the partial result.
 pub(crate) fn finish(
     partial: Partial,
     path: &Path,
@@ -105,14 +106,14 @@ pub(crate) fn finish(
         hanzo_engine_files::rename_over(&beside, path).map_err(failed)
     });
     if written.is_err() {
-        // It is of no use, and the disk may be full.
+        // The incomplete file is useless, and the disk may be full.
         let _ = std::fs::remove_file(&beside);
     }
     written?;
     Ok(partial.remove()?)
 }
 
-/// `path` with more at its end.
+/// Appends a suffix to `path`.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -153,7 +154,7 @@ fn write(
             }
         }
         Kind::Parquet { with_text } => {
-            // What the ids are decides their column, which comes first.
+            // The types of the ids determine the type of their column, which comes first.
             let mut ids = Ids::None;
             while let Some(record) = records.next()? {
                 ids = ids.with(&Carried::read(&record.carried));
@@ -170,7 +171,7 @@ fn write(
     out.into_inner().map_err(|error| Failure::Output(error.into_error()))
 }
 
-/// What the system said, if it was the system.
+/// Extracts the operating system's error, if it is one.
 fn system(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(source) => match source.downcast::<io::Error>() {

@@ -1,6 +1,6 @@
-//! Parquet (parquet.apache.org/docs/file-format): columns `id` where the input has any, `text` where it is asked for,
-//! and `embedding`, a list of floats that is null where an item has no vector. Nothing is compressed: a vector's bytes
-//! hardly can be.
+//! Parquet (parquet.apache.org/docs/file-format). Columns: `id` if the input has any, `text` on request, and
+//! `embedding`, a list of floats that is null if an item has no vector. Nothing is compressed, because vectors
+//! hardly compress.
 
 use super::partial::{Outcome, Record};
 use parquet::basic::Encoding;
@@ -14,10 +14,10 @@ use serde_json::value::RawValue;
 use std::io::Write;
 use std::sync::Arc;
 
-/// Of a row group, before it is written: it is held in memory.
+/// Maximum bytes of a row group, which is kept in memory until it is written.
 const GROUP_BYTES_MAX: usize = 32 << 20;
 
-/// What a row of Parquet has beside its vector.
+/// Data of a row besides its vector.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Carried {
     #[serde(default)]
@@ -27,13 +27,13 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// From what [`Kind::carried`] wrote.
+    /// Parses the output of [`Kind::carried`].
     pub(crate) fn read(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 }
 
-/// What the ids of an input are, as far as it was read.
+/// Type of the ids read so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ids {
     None,
@@ -42,7 +42,7 @@ pub(crate) enum Ids {
 }
 
 impl Ids {
-    /// With one more item: integers only while all are.
+    /// Type after one more item: integers only if all are integers.
     pub(crate) fn with(self, carried: &Carried) -> Self {
         match (&carried.id, self) {
             (None, ids) => ids,
@@ -54,7 +54,7 @@ impl Ids {
     }
 }
 
-/// A file that is being written.
+/// Writer of a Parquet file.
 pub(crate) struct Writer<W: Write + Send> {
     file: SerializedFileWriter<W>,
     ids: Ids,
@@ -68,13 +68,13 @@ struct Group {
     ids: Vec<Option<String>>,
     texts: Vec<Option<String>>,
     values: Vec<f32>,
-    /// Of each row's vector; none for a null.
+    /// Length of each row's vector. None for a null.
     lengths: Vec<Option<usize>>,
     bytes: usize,
 }
 
 impl<W: Write + Send> Writer<W> {
-    /// Begins a file.
+    /// Starts a file.
     pub(crate) fn new(out: W, ids: Ids, with_text: bool) -> Result<Self> {
         let id = match ids {
             Ids::None => "",
@@ -100,7 +100,7 @@ impl<W: Write + Send> Writer<W> {
         let group = &mut self.group;
         group.bytes += record.carried.len() + size_of::<[usize; 8]>();
         if self.ids != Ids::None {
-            // A string without its quotes, all else as it was written.
+            // Strings without their quotes, other values as written.
             let plain = |json: &str| serde_json::from_str(json).unwrap_or_else(|_| json.to_owned());
             group.ids.push(id.filter(|id| id.get() != "null").map(|id| plain(id.get())));
         }
@@ -123,7 +123,7 @@ impl<W: Write + Send> Writer<W> {
         Ok(())
     }
 
-    /// Writes what is left and the footer; gives back what was written to.
+    /// Writes the remaining rows and the footer. Returns the underlying writer.
     pub(crate) fn finish(mut self) -> Result<W> {
         self.flush()?;
         self.file.into_inner()
@@ -147,7 +147,7 @@ impl<W: Write + Send> Writer<W> {
         if self.with_text {
             column::<ByteArrayType, _>(&mut out, &group.texts, bytes)?;
         }
-        // Definition: 0 null, 1 an empty list, 2 a value. Repetition: 0 begins a row, 1 goes on with it.
+        // Definition levels: 0 null, 1 empty list, 2 value. Repetition levels: 0 starts a row, 1 continues it.
         let (mut definition, mut repetition) = (Vec::new(), Vec::new());
         for length in &group.lengths {
             let values = length.unwrap_or(0);
@@ -168,7 +168,7 @@ impl<W: Write + Send> Writer<W> {
     }
 }
 
-/// Writes a column of values that may be null.
+/// Writes a column of nullable values.
 fn column<D: DataType, V>(
     out: &mut SerializedRowGroupWriter<'_, impl Write + Send>,
     cells: &[Option<V>],
@@ -201,7 +201,7 @@ mod tests {
         Outcome::Vector(values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
-    /// Writes and reads back with the crate's own reader, each row as JSON-like text.
+    /// Writes records and reads them back with the crate's own reader. Returns each row as JSON-like text.
     fn through(ids: Ids, with_text: bool, records: &[Record]) -> (Vec<String>, usize) {
         let mut writer = Writer::new(Vec::new(), ids, with_text).unwrap();
         records.iter().for_each(|record| writer.row(record).unwrap());

@@ -1,7 +1,7 @@
-//! What is done of a bulk job, on disk: `OUTPUT.partial`. It is a line that says what it is, a header (JSON: the model,
-//! the options and the input), then a record for each item in the input's order. Header and records are frames with a
-//! length and a checksum, so that whatever ends the process leaves whole records and at most one torn one, which is cut
-//! off when the job goes on. Integers are little-endian.
+//! Partial result of a bulk job on disk, `OUTPUT.partial`: a line that identifies the format, a header (JSON:
+//! the model, the options and the input), then a record for each item in input order. Header and records are
+//! frames with a length and a checksum. If the process dies, complete records remain, and at most one torn
+//! record, which is cut off when the job resumes. Integers are little-endian.
 
 use crate::error::PartialError;
 use crate::input::short;
@@ -12,50 +12,50 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8] = b"hanzo-engine embed, partial result 1\n";
-/// Length (u32) and checksum (u64) before a frame's bytes.
+/// Bytes of length (u32) and checksum (u64) before a frame.
 const FRAME_HEAD: usize = 12;
-/// Of a frame's bytes: a line of input and a vector fit well.
+/// Maximum bytes of a frame: enough for a line of input and a vector.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// What becomes of one item.
+/// Result of one item.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
-    /// Of its line, from 1.
+    /// Line number, from 1.
     pub(crate) number: u64,
-    /// Stands for the input up to and with this item.
+    /// Running digest of the input up to and including this item.
     pub(crate) chain: u64,
-    /// What the output repeats of the item.
+    /// Item data that the output needs.
     pub(crate) carried: Vec<u8>,
     pub(crate) outcome: Outcome,
 }
 
-/// See [`Record`].
+/// Outcome of an item, see [`Record`].
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
-    /// (dimensions) f32, little-endian.
+    /// Vector: (dimensions) f32, little-endian.
     Vector(Vec<u8>),
-    /// An empty line of text has no vector.
+    /// Empty line of text, which has no vector.
     Blank,
-    /// Why there is none.
+    /// Error that prevented a vector.
     Failed(String),
 }
 
-/// A partial result that this process alone writes.
+/// Partial result, locked by this process.
 #[derive(Debug)]
 pub(crate) struct Partial {
     path: PathBuf,
     file: BufWriter<File>,
-    /// Where the records begin.
+    /// Offset of the first record.
     body: u64,
-    /// Of the records it has.
+    /// Counts of its records.
     pub(crate) counts: RowCounts,
-    /// Of the last record.
+    /// Running digest of the last record.
     pub(crate) chain: u64,
-    /// The first item that failed: its number, and why.
+    /// First failed item: its number, and the error.
     pub(crate) failed: Option<(u64, String)>,
 }
 
-/// How many records there are, and how many of them have no vector.
+/// Number of records, and of those without a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowCounts {
     pub(crate) rows: u64,
@@ -64,7 +64,7 @@ pub(crate) struct RowCounts {
 }
 
 impl RowCounts {
-    /// With one more.
+    /// Counts one more record.
     pub(crate) fn count(&mut self, outcome: &Outcome) {
         self.rows += 1;
         match outcome {
@@ -76,7 +76,8 @@ impl RowCounts {
 }
 
 impl Partial {
-    /// Opens what `path` has, which must have begun with `header`, and cuts off what is torn; or begins it.
+    /// Opens the partial result at `path` and cuts off a torn record, or starts one. An existing one must begin
+    /// with `header`.
     pub(crate) fn open(path: &Path, header: &Map<String, Value>) -> Result<Self, PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let foreign = || PartialError::Foreign { path: path.to_owned() };
@@ -115,7 +116,7 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Removes what is at `path`, if it is a partial result that nobody writes.
+    /// Removes the partial result at `path`, if no process is writing it.
     pub(crate) fn discard(path: &Path) -> Result<(), PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let file = match File::open(path) {
@@ -131,7 +132,7 @@ impl Partial {
         std::fs::remove_file(path).map_err(io)
     }
 
-    /// A file that is new, or ended within its header.
+    /// Starts a file that is new, or that ends within its header.
     fn begin(&mut self, header: &Map<String, Value>) -> Result<(), PartialError> {
         let text = Value::Object(header.clone()).to_string();
         let begun = self.file.get_ref().set_len(0).and_then(|()| self.file.rewind());
@@ -143,7 +144,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Finds the end of what is whole, and cuts there.
+    /// Finds the end of the complete records, and truncates the file there.
     fn scan(&mut self, reader: &mut BufReader<&File>) -> Result<(), PartialError> {
         let mut end = self.body;
         while let Some(bytes) = frame(reader).map_err(|error| self.io(error))? {
@@ -163,19 +164,19 @@ impl Partial {
         }
     }
 
-    /// Adds a record; it is kept once [`Partial::flush`] returns.
+    /// Adds a record. It is safe once [`Partial::flush`] returns.
     pub(crate) fn add(&mut self, record: &Record) -> Result<(), PartialError> {
         self.frame(&record.encode())?;
         self.count(record);
         Ok(())
     }
 
-    /// Hands what was added to the system: whatever happens to this process then, it is kept.
+    /// Passes added records to the operating system. They then survive the death of this process.
     pub(crate) fn flush(&mut self) -> Result<(), PartialError> {
         self.file.flush().map_err(|error| self.io(error))
     }
 
-    /// Reads the records again from the first.
+    /// Reads the records from the start.
     pub(crate) fn records(&self) -> Result<Records, PartialError> {
         let file = File::open(&self.path).map_err(|error| self.io(error))?;
         let mut file = BufReader::with_capacity(1 << 18, file);
@@ -183,12 +184,12 @@ impl Partial {
         Ok(Records { path: self.path.clone(), file })
     }
 
-    /// Removes it: its result is elsewhere, or there is none.
+    /// Removes the file: its result is elsewhere, or there is none.
     pub(crate) fn remove(self) -> Result<(), PartialError> {
         std::fs::remove_file(&self.path).map_err(|error| self.io(error))
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -209,14 +210,14 @@ impl Partial {
     }
 }
 
-/// The records of a partial result, in order.
+/// Reader of the records of a partial result, in order.
 pub(crate) struct Records {
     path: PathBuf,
     file: BufReader<File>,
 }
 
 impl Records {
-    /// The next one.
+    /// Reads the next record.
     pub(crate) fn next(&mut self) -> Result<Option<Record>, PartialError> {
         let bytes = frame(&mut self.file);
         let bytes = bytes.map_err(|source| PartialError::Io { path: self.path.clone(), source })?;
@@ -227,7 +228,7 @@ impl Records {
 fn lock(file: &File, path: &Path) -> Result<(), PartialError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(PartialError::Busy { path: path.to_owned() }),
-        // Where the file system knows no locks there is nobody to ask.
+        // On a file system without locks, go on without one.
         Err(TryLockError::Error(error)) if error.kind() != ErrorKind::Unsupported => {
             Err(PartialError::Io { path: path.to_owned(), source: error })
         }
@@ -235,7 +236,7 @@ fn lock(file: &File, path: &Path) -> Result<(), PartialError> {
     }
 }
 
-/// The next whole frame's bytes; none where the file ends, or ends being what it should be.
+/// Reads the next complete frame. None at the end of the file, or at a damaged frame.
 fn frame(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut head = [0; FRAME_HEAD];
     match from.read_exact(&mut head) {
@@ -262,7 +263,7 @@ const BLANK: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Record {
-    /// Kind, number, chain, length of what is carried, what is carried, then the vector or the message.
+    /// Layout: kind, number, chain, length of the carried data, carried data, then the vector or the message.
     fn encode(&self) -> Vec<u8> {
         let (kind, rest) = match &self.outcome {
             Outcome::Vector(vector) => (VECTOR, vector.as_slice()),
@@ -274,7 +275,7 @@ impl Record {
             .concat()
     }
 
-    /// From the bytes of a frame; none if they are no record.
+    /// Decodes the bytes of a frame. None if they are no record.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (number, rest) = integer(rest)?;
@@ -296,7 +297,7 @@ fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((u64::from_le_bytes(*bytes), rest))
 }
 
-/// Which entries differ, for people; none if none does.
+/// Describes the differing entries for people. None if there are none.
 fn difference(begun: &Map<String, Value>, header: &Map<String, Value>) -> Option<String> {
     let mut names: Vec<&String> = begun.keys().chain(header.keys()).collect();
     names.sort_unstable();

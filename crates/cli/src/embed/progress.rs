@@ -1,19 +1,19 @@
-//! How far a bulk job is: what is counted, and the words for it.
+//! Progress of a bulk job: counters and their display.
 
 use crate::progress_line::ProgressLine;
 use crate::size::show_span;
 use std::time::Duration;
 
-/// What is counted.
+/// Counters of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meter {
-    /// Rows there will be; a pipe does not say.
+    /// Total rows. None for a pipe.
     pub(crate) total: Option<u64>,
-    /// Rows that were done before.
+    /// Rows done by earlier runs.
     pub(crate) before: u64,
     /// Rows done by this process.
     pub(crate) rows: u64,
-    /// Tokens of them.
+    /// Tokens of those rows.
     pub(crate) tokens: u64,
 }
 
@@ -35,14 +35,14 @@ impl Meter {
     }
 }
 
-/// Shows it.
+/// Progress display.
 pub(crate) struct Progress {
     pub(crate) meter: Meter,
     line: ProgressLine,
 }
 
 impl Progress {
-    /// Begins; nothing was done yet by this process.
+    /// Starts the display. This process has done nothing yet.
     pub(crate) fn new(quiet: bool, total: Option<u64>, before: u64) -> Self {
         let template = if total.is_some() { "{wide_bar} {percent} %  {msg}" } else { "{spinner} {msg}" };
         let meter = Meter { total, before, ..Meter::default() };
@@ -51,19 +51,19 @@ impl Progress {
         progress
     }
 
-    /// Counts.
+    /// Adds rows and tokens.
     pub(crate) fn add(&mut self, rows: u64, tokens: u64) {
         self.meter.rows += rows;
         self.meter.tokens += tokens;
         self.line.show(self.meter.before + self.meter.rows, |elapsed| self.meter.line(elapsed));
     }
 
-    /// Says something above the bar.
+    /// Prints a line above the bar.
     pub(crate) fn say(&self, line: &str) {
         self.line.say(line);
     }
 
-    /// Takes the bar away; what was done, unless it is to be quiet.
+    /// Removes the bar and returns a summary, unless quiet.
     pub(crate) fn end(&self) -> Option<String> {
         let total = Meter { total: None, ..self.meter };
         self.line.end().map(|elapsed| total.line(elapsed))

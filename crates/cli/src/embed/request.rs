@@ -1,5 +1,5 @@
-//! One request for vectors: sent again while the daemon has no room, and cut in halves where it refuses an input, until
-//! it is known which.
+//! One embedding request. It is repeated while the daemon has no room. If the daemon refuses an input, the
+//! request is split in halves until that input is found.
 
 use crate::connect::{self, Client};
 use crate::error::CliError;
@@ -7,34 +7,34 @@ use hanzo_engine_proto::v1::{self, embed_input::Input};
 use std::time::{Duration, Instant};
 use tonic::{Code, Status};
 
-/// How long a daemon may have no room, or be loading, before that is an error.
+/// Maximum time that a daemon may be busy or loading.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Longest wait before asking again.
+/// Maximum wait before a retry.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What is asked of every batch.
+/// Request that is common to every batch.
 #[derive(Clone)]
 pub(crate) struct EmbedClient {
     pub(crate) client: Client,
-    /// Without inputs.
+    /// Request without inputs.
     pub(crate) request: v1::EmbedRequest,
-    /// Of each vector.
+    /// Length of each vector.
     pub(crate) dimensions: u32,
 }
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Vectors {
-    /// In the order of the inputs: (dimensions) f32, little-endian, or why there is none.
+    /// Vectors in the order of the inputs: (dimensions) f32, little-endian, or the error.
     pub(crate) each: Vec<Result<Vec<u8>, String>>,
-    /// Of all inputs.
+    /// Number of tokens of all inputs.
     pub(crate) tokens: u64,
 }
 
-/// What becomes a vector.
+/// Input to embed.
 pub(crate) enum Asked {
     Text(String),
-    /// A file's bytes.
+    /// Bytes of a picture file.
     Picture(Vec<u8>),
 }
 
@@ -51,7 +51,7 @@ impl Asked {
 }
 
 impl EmbedClient {
-    /// Vectors of all that is asked for.
+    /// Computes the vectors of all inputs.
     pub(crate) async fn vectors(mut self, asked: Vec<Asked>) -> Result<Vectors, CliError> {
         let mut vectors = Vectors::default();
         let mut left = vec![asked];
@@ -106,18 +106,18 @@ impl EmbedClient {
     }
 }
 
-/// What is wrong with an input, without its place in the request.
+/// Message about an input, without its position in the request.
 fn without_place(message: &str) -> &str {
     let rest = message.strip_prefix("inputs");
     let why = rest.filter(|rest| rest.starts_with([':', '['])).and_then(|rest| rest.split_once(": "));
     why.map_or(message, |(_, why)| why)
 }
 
-/// Whether one of the inputs is at fault: its length, its tokens, or its bytes, which are more than a message may have.
+/// Returns true if one of the inputs is at fault: its length, its tokens, or its size, which exceeds a message.
 fn is_of_an_input(status: &Status) -> bool {
     match status.code() {
         Code::InvalidArgument => without_place(status.message()) != status.message(),
-        // An older daemon's transport says so itself.
+        // The transport of an older daemon reports the size this way.
         Code::OutOfRange => true,
         Code::ResourceExhausted => {
             status.metadata().get("error-code").is_some_and(|is| is == "message_too_large")
@@ -126,7 +126,7 @@ fn is_of_an_input(status: &Status) -> bool {
     }
 }
 
-/// When to ask again, where the daemon says that it helps.
+/// Time to wait before a retry, if the daemon suggests one.
 fn retry_after(status: &Status) -> Option<Duration> {
     if !matches!(status.code(), Code::ResourceExhausted | Code::Unavailable) {
         return None;

@@ -1,5 +1,5 @@
-//! A pull on a terminal: a bar for each file that is being fetched, and one for all of them. No line is wider than
-//! 80 columns.
+//! Progress of a pull on a terminal: a bar for each file that is being fetched, and one for the total. No line
+//! is wider than 80 columns.
 
 use crate::size::{show_bytes, show_span};
 use crate::term::bar_style;
@@ -13,17 +13,17 @@ use std::time::Instant;
 const NAME_COLUMNS: usize = 26;
 /// Columns of a bar.
 const BAR_COLUMNS: usize = 10;
-/// What was so many seconds ago counts a third as much in a file's rate.
+/// Time constant of a file's average rate in seconds: after it, a sample has about a third (1/e) of its weight.
 const MEMORY_S: f64 = 3.0;
 
-/// See the module.
+/// Bars of a pull.
 pub(crate) struct Bars {
     screen: MultiProgress,
     total: ProgressBar,
     files: HashMap<String, Row>,
 }
 
-/// A file that is being fetched.
+/// Bar of a file that is being fetched.
 struct Row {
     bar: ProgressBar,
     seen: Instant,
@@ -38,7 +38,7 @@ impl Bars {
         Self { screen, total, files: HashMap::new() }
     }
 
-    /// Draws how far it is.
+    /// Draws the current progress.
     pub(crate) fn draw(&mut self, progress: &v1::PullProgress) {
         let now = Instant::now();
         for file in &progress.files {
@@ -73,14 +73,14 @@ impl Bars {
         set(&self.total, &name, progress.bytes_done, progress.bytes_total, &pace);
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     pub(crate) fn end(&self) {
         self.files.values().map(|row| &row.bar).chain([&self.total]).for_each(ProgressBar::finish_and_clear);
     }
 }
 
 impl Row {
-    /// A rate of late, from the bytes since it was last seen.
+    /// Updates the average rate with the bytes since the last call.
     fn count(&mut self, bytes: u64, now: Instant) {
         let seconds = now.duration_since(self.seen).as_secs_f64();
         if seconds < 0.05 {
@@ -113,7 +113,7 @@ fn set(bar: &ProgressBar, name: &str, done: u64, total: u64, state: &str) {
 pub(crate) fn percent(done: u64, total: u64) -> String {
     let percent = match total {
         0 => 0,
-        // 100 is all of it, not most.
+        // 100 means complete, so do not round up.
         _ => (u128::from(done.min(total)) * 100 / u128::from(total)) as u64,
     };
     format!("{percent:>3} %")
@@ -126,14 +126,15 @@ fn pace(done: u64, bytes_per_s: f64, eta_s: f64) -> String {
     format!("{:>8}  {rate:>10}  {eta}", show_bytes(done)).trim_end().to_owned()
 }
 
-/// A file's name in as many columns as there are: what is too long loses its middle.
+/// File name padded or cut to the width of its column. A long name loses its middle.
 fn name_cell(name: &str) -> String {
     let cut = cut(name, NAME_COLUMNS);
     let gap = NAME_COLUMNS.saturating_sub(measure_text_width(&cut));
     cut + &" ".repeat(gap)
 }
 
-/// `text` in at most `columns`, without control characters; shards differ at the end, so the middle goes.
+/// Cuts `text` to `columns` and replaces control characters. The middle is cut, because shards differ at the
+/// end.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     let clean: Vec<char> = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let whole: String = clean.iter().collect();
@@ -143,7 +144,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     let width = |c: char| measure_text_width(&c.to_string());
     let (mut head, mut tail) = (String::new(), Vec::new());
     let (mut from, mut to, mut left) = (0, clean.len(), columns.saturating_sub(1));
-    // From both ends in turn, while there is room.
+    // Take characters from both ends in turn, while there is room.
     while from < to {
         let at_end = tail.len() > from;
         let next = if at_end { clean[from] } else { clean[to - 1] };
@@ -164,7 +165,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     head
 }
 
-/// How many files are there, and of how many.
+/// Number of complete files, and of all files.
 pub(crate) fn count_done(progress: &v1::PullProgress) -> (usize, usize) {
     let done = progress.files.iter().filter(|file| file.phase() == Phase::Done).count();
     (done, progress.files.len())

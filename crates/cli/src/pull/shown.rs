@@ -1,4 +1,4 @@
-//! How far a pull is, for whoever looks: bars on a terminal, lines elsewhere, JSON for programs, or nothing.
+//! Display of a pull's progress: bars on a terminal, lines elsewhere, JSON for programs, or nothing.
 
 use super::bars::{Bars, count_done, cut, percent};
 use crate::error::CliError;
@@ -11,26 +11,26 @@ use std::collections::HashSet;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
-/// Between lines for people, where there is no terminal.
+/// Interval between lines for people, without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Between lines for programs.
+/// Interval between lines for programs.
 const JSON_EVERY: Duration = Duration::from_millis(500);
-/// Columns of a line.
+/// Maximum columns of a line.
 const COLUMNS: usize = 80;
 
-/// See the module.
+/// Progress display of a pull.
 pub(crate) enum Shown {
-    /// On a terminal.
+    /// Bars on a terminal.
     Bars(Bars),
-    /// On no terminal.
+    /// Lines without a terminal.
     Lines(Lines),
-    /// For programs: when what was said last, and of which phase.
+    /// JSON for programs, with the time and phase of the last line.
     Json(Option<(Instant, i32)>),
-    /// To nobody.
+    /// No display.
     Nothing,
 }
 
-/// What was said in lines.
+/// State of the display in lines.
 pub(crate) struct Lines {
     begun: bool,
     last: Instant,
@@ -48,15 +48,15 @@ impl Shown {
         Self::Lines(Lines { begun, last: Instant::now(), done: HashSet::new(), checking })
     }
 
-    /// Objects on stdout.
+    /// JSON objects on stdout.
     pub(crate) fn json() -> Self {
         Self::Json(None)
     }
 
-    /// Shows it.
+    /// Displays the progress.
     ///
     /// # Errors
-    /// When stdout is closed.
+    /// If stdout is closed.
     pub(crate) fn progress(&mut self, progress: &v1::PullProgress) -> Result<(), CliError> {
         match self {
             Self::Bars(bars) => bars.draw(progress),
@@ -78,7 +78,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Takes bars away.
+    /// Removes the bars.
     pub(crate) fn end(&self) {
         if let Self::Bars(bars) = self {
             bars.end();
@@ -87,7 +87,7 @@ impl Shown {
 }
 
 impl Lines {
-    /// What is worth a line now.
+    /// Returns the lines to print now.
     fn next(&mut self, progress: &v1::PullProgress, now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         if progress.files.is_empty() {
@@ -136,7 +136,7 @@ fn so_far(progress: &v1::PullProgress) -> String {
     line
 }
 
-/// A line of `pull --json`.
+/// Line of `pull --json`.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
@@ -197,11 +197,11 @@ fn word(phase: Phase) -> &'static str {
     }
 }
 
-/// The last line of `pull --json`.
+/// Prints the last line of `pull --json`.
 pub(crate) fn print_end(end: &Result<Model, CliError>) -> Result<(), CliError> {
     print_object(&match end {
         Ok(model) => Event::Done { model: model.clone() },
-        // Nobody reads it.
+        // The reader is gone.
         Err(CliError::Output(_)) => return Ok(()),
         Err(error) => Event::Failed { error: error.line() },
     })
